@@ -1,0 +1,139 @@
+#!/bin/sh
+# gpu-check.sh: keep the three loops of gpu-run.sh alive on this GPU host. Cron calls it every minute.
+#
+#   gpu-check.sh [--conf FILE] [HOST] [DEST]   start whichever loop does not run, restart one that hangs
+#   gpu-check.sh status [HOST]                 tell how they do; exit 0 only if all run, are fresh and arrive
+#   gpu-check.sh kill [HOST]                   stop them, and all that they started
+#
+# HOST is this host's name on the board, `hostname -s` by default; kill alone stops the loops of every name.
+# DEST is where snapshots go, GPUBOARD_DEST by default: a folder, or user@web:/path/data.
+# A loop hangs when its last snapshot is older than three intervals. docs/hosts.md lists the settings.
+set -eu
+case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
+[ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
+LIB=$HERE/lib
+# shellcheck source=scripts/lib/common.sh
+. "$LIB/common.sh"
+
+# look TASK: sets state to running, hung or stopped, and pid and age (seconds since the last snapshot) where they are known.
+look() {
+    pid='' stamp='' every='' age='' state=stopped
+    [ -e "$RUN/$1" ] || return 0
+    read -r pid stamp every <"$RUN/$1" || :
+    if flock -n "$RUN/$1" true; then return; fi
+    seconds_up
+    [ -z "$stamp" ] || age=$((up - stamp))
+    patience=$((3 * ${every:-0}))
+    # one that is only slow does not hang; one with no stamp at all (the disk of the spool is full) does
+    [ "$patience" -ge $((3 * GPUBOARD_LIMIT)) ] || patience=$((3 * GPUBOARD_LIMIT))
+    state=hung
+    [ -z "$age" ] || [ "$age" -gt "$patience" ] || state=running
+}
+
+# end_all PATTERN: ends every process that has a file of this name open: politely, then by force; names what is left.
+end_all() {
+    for signal in TERM KILL; do
+        pids=$(holders "$1")
+        [ -n "$pids" ] || return 0
+        # shellcheck disable=SC2086 # one word a pid
+        kill -"$signal" $pids 2>/dev/null || :
+        for _ in 1 2 3 4 5 6 7 8 9 10; do
+            [ -n "$(holders "$1")" ] || return 0
+            sleep 0.1
+        done
+    done
+    pids=$(holders "$1" | tr '\n' ' ')
+    [ -z "$pids" ] || say "the kernel does not let go of pid $pids"
+}
+
+# start TASK: detached from cron and terminal; waits until the loop has its lock.
+start() {
+    setsid "$HERE/gpu-run.sh" "$1" </dev/null >/dev/null 2>"$RUN/$1.err" 7>&- &
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 0.1
+        flock -n "$RUN/$1" true || return 0
+    done
+    say "task $1 did not start: $(cat "$RUN/$1.err")"
+    return 1
+}
+
+# check: starts what is not there, in turn with any other gpu-check.sh at work.
+check() {
+    [ -n "${GPUBOARD_DEST:-}" ] || die "GPUBOARD_DEST is not set: say where snapshots go, for example gpu-check.sh $HOST web:/srv/gpuboard/data"
+    failed=0
+    for task in 1 2 3; do
+        look "$task"
+        case $state in
+            running) continue ;;
+            hung) end_all "$RUN/$task" ;;
+        esac
+        start "$task" || failed=2
+        [ ! -t 1 ] || echo "$HOST: task $task started"
+    done
+    return "$failed"
+}
+
+# report: a line a loop and one for the push.
+report() {
+    good=0
+    for task in 1 2 3; do
+        look "$task"
+        case $task in 1) what='1 GPUs' ;; 2) what='2 processes' ;; 3) what='3 ps, host' ;; esac
+        case $state in
+            running) words="runs (pid $pid), last snapshot $age s ago" ;;
+            hung) words="hangs (pid ${pid:-unknown}), last snapshot ${age:-unknown} s ago" ;;
+            stopped) words='does not run' ;;
+        esac
+        [ "$state" = running ] || good=1
+        printf '%-12s %s%s\n' "$what" "$words" "$(last_words "$RUN/$task.err")"
+    done
+    if [ -e "$SPOOL/push.err" ]; then
+        good=1
+        printf '%-12s fails: %s\n' push "$(cat "$SPOOL/push.err")"
+    elif [ -r "$SPOOL/sent" ]; then
+        read -r stamp <"$SPOOL/sent"
+        seconds_up
+        printf '%-12s last arrived %s s ago at %s\n' push "$((up - stamp))" "${GPUBOARD_DEST:-its destination}"
+    else
+        printf '%-12s nothing was sent yet\n' push
+    fi
+    return "$good"
+}
+
+last_words() { [ ! -s "$1" ] || printf '; it says: %s' "$(tail -n 1 "$1")"; }
+
+# stop NAME: ends all that runs for it, and removes its pipes.
+stop() {
+    end_all "$GPUBOARD_SPOOL/$1/run/*"
+    rm -f "$GPUBOARD_SPOOL/$1/run/in" "$GPUBOARD_SPOOL/$1/run/ack" "$GPUBOARD_SPOOL/$1/run/ssh"
+}
+
+verb=start
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) print_help "$0" && exit ;;
+        --conf) GPUBOARD_CONF=${2:?--conf needs a file} && shift ;;
+        -*) die "there is no option $1: see gpu-check.sh --help" ;;
+        *) break ;;
+    esac
+    shift
+done
+case ${1:-} in kill | status) verb=$1 && shift ;; esac
+[ $# -le 2 ] || die "too many words: see gpu-check.sh --help"
+[ -z "${2:-}" ] || export GPUBOARD_DEST="$2"
+load_settings
+if [ "$verb" = kill ] && [ -z "${1:-}" ]; then
+    spool_root
+    stop '*'
+    exit
+fi
+open_spool "${1:-$(own_name)}"
+[ "$verb" = status ] || {
+    exec 7>>"$SPOOL/check"
+    flock -w 30 7 || die "another gpu-check.sh for $HOST does not end"
+}
+case $verb in
+    start) check ;;
+    status) report ;;
+    kill) stop "$HOST" ;;
+esac

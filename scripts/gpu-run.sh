@@ -1,0 +1,99 @@
+#!/bin/sh
+# gpu-run.sh: take snapshots of this GPU host.
+#
+#   gpu-run.sh 1       loop: the GPUs, every 20 s
+#   gpu-run.sh 2       loop: the processes on them, every 20 s
+#   gpu-run.sh 3       loop: users, commands and the host, every 10 s, and push everything
+#   gpu-run.sh once    one full snapshot now, pushed to GPUBOARD_DEST; exit 0 if it arrived
+#
+# HOST is this host's name on the board, `hostname -s` by default.
+# GPUBOARD_DEST says where snapshots go: a folder, or user@web:/path/data.
+# Settings come from the environment or gpuboard.conf; docs/hosts.md lists them.
+# gpu-check.sh keeps the three loops alive; nobody needs to start them by hand.
+set -eu
+case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
+[ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
+LIB=$HERE/lib
+# shellcheck source=scripts/lib/common.sh
+. "$LIB/common.sh"
+
+# take TASK: its snapshots, into the spool.
+take() {
+    # shellcheck source=/dev/null
+    case $1 in
+        1) . "$LIB/gpus.sh" && take_gpus ;;
+        2) . "$LIB/processes.sh" && take_processes ;;
+        3) . "$LIB/ps.sh" && take_ps && . "$LIB/host.sh" && take_host ;;
+    esac
+}
+
+# start_work: what belongs to every snapshot: no file of ours grows past 8 MiB, and none stays behind.
+start_work() {
+    # shellcheck source=scripts/lib/snapshot.sh
+    . "$LIB/snapshot.sh"
+    ulimit -f 16384
+    trap 'rm -f "$RUN"/*.$$' EXIT
+    trap 'exit 143' TERM INT HUP
+}
+
+# tick TASK: one round of a loop. It is a process of its own, so that what goes wrong in it never ends the loop,
+# and a change of the settings or of these scripts counts from the next round on.
+tick() {
+    start_work
+    take "$1"
+    seconds_up
+    printf '%s %s %s\n' "$PPID" "$up" "$(task_every "$1")" >"$RUN/$1"
+    if [ "$1" = 3 ]; then
+        "$LIB/push.sh" >/dev/null 2>&1 & # in the background: a push that hangs delays nothing
+    fi
+}
+
+# loop TASK: RUN/TASK is the lock of the loop (fd 9, in no child), the mark of all that it starts (fd 8),
+# and holds the loop's pid, the time of its last snapshot (seconds since boot) and its interval.
+loop() {
+    exec 9>>"$RUN/$1"
+    flock -w 1 9 || die "the loop of task $1 runs already for $HOST"
+    exec 8<"$RUN/$1"
+    remove_leftovers
+    seconds_up
+    printf '%s %s %s\n' "$$" "$up" "$(task_every "$1")" >"$RUN/$1"
+    while :; do
+        seconds_up
+        began_up=$up
+        "$HERE/gpu-run.sh" tick "$1" 2>"$RUN/$1.err" 9>&- || :
+        pid='' every=''
+        read -r pid _ every <"$RUN/$1" || :
+        [ "${pid:-$$}" = "$$" ] || exit 0 # the spool was removed under us, and another loop has taken over
+        seconds_up
+        rest=$((began_up + ${every:-20} - up))
+        [ "$rest" -ge 1 ] || rest=1
+        sleep "$rest" 9>&-
+    done
+}
+
+# remove_leftovers: what rounds that were killed have left in RUN, named for their pids.
+remove_leftovers() {
+    for file in "$RUN"/*.[0-9]*; do
+        [ -d "/proc/${file##*.}" ] || rm -f "$file"
+    done
+}
+
+once() {
+    [ -n "${GPUBOARD_DEST:-}" ] || die "GPUBOARD_DEST is not set: say where the snapshot goes, for example GPUBOARD_DEST=web:/srv/gpuboard/data"
+    start_work
+    for task in 1 2 3; do take "$task"; done
+    "$LIB/push.sh" once
+}
+
+case ${1:-} in
+    1 | 2 | 3 | once | tick) ;;
+    -h | --help) print_help "$0" && exit ;;
+    *) print_help "$0" >&2 && exit 2 ;;
+esac
+load_settings
+open_spool "${HOST:-$(own_name)}"
+case $1 in
+    once) once ;;
+    tick) tick "$2" ;;
+    *) loop "$1" ;;
+esac

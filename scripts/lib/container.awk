@@ -1,0 +1,39 @@
+# Which container or job a process runs in, from a line of /proc/PID/cgroup; `known` is what an earlier line told.
+
+function hex_id(text,    id) {
+    if (!match(text, HEX64)) return ""
+    id = substr(text, RSTART, 12) # as `docker ps` shows it
+    return id
+}
+
+function plain(name) {
+    sub(/\/.*/, "", name)
+    gsub(/[^A-Za-z0-9._-]/, "", name)
+    return name
+}
+
+function container(line, known,    id, kind, pod) {
+    if (HEX64 == "") {
+        HEX64 = "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
+        HEX64 = HEX64 HEX64 HEX64 HEX64 HEX64 HEX64 HEX64 HEX64
+    }
+    id = hex_id(line)
+    if (match(line, /kubepods/)) {
+        if (!match(line, /pod[0-9a-f][0-9a-f_-]*/)) return known
+        pod = substr(line, RSTART + 3, RLENGTH - 3)
+        gsub(/_/, "-", pod)
+        return "kubernetes:" pod (id == "" ? "" : "/" id)
+    }
+    if (id != "") {
+        kind = ""
+        if (line ~ /libpod/) kind = "podman"
+        else if (line ~ /docker/) kind = "docker"
+        else if (line ~ /crio/) kind = "cri-o"
+        else if (line ~ /containerd|nerdctl|buildkit/ || line ~ /\/default\//) kind = "containerd"
+        if (kind != "") return kind ":" id
+    }
+    if (match(line, /\/lxc\.payload[.\/][^\/]+/)) return "lxc:" plain(substr(line, RSTART + 13, RLENGTH - 13))
+    if (match(line, /\/lxc\/[^\/]+/)) return "lxc:" plain(substr(line, RSTART + 5, RLENGTH - 5))
+    if (line ~ /slurm/ && match(line, /job_[0-9]+/)) return "slurm:" substr(line, RSTART + 4, RLENGTH - 4)
+    return known
+}

@@ -1,0 +1,86 @@
+# shellcheck shell=sh disable=SC2154 # rc, out: set by the script that reads this one
+# Task 1: every GPU, as `nvidia-smi --query-gpu` tells it, in gpus.csv.
+
+# The fields that we want, in our order; a|b is one thing under two names, the first that the driver knows is asked for.
+GPU_FIELDS='index uuid name pci.bus_id serial driver_version|kmd_version vbios_version compute_cap
+memory.total memory.used memory.free memory.reserved utilization.gpu utilization.memory utilization.encoder utilization.decoder
+temperature.gpu temperature.memory power.draw power.limit enforced.power.limit fan.speed pstate
+clocks.current.graphics|clocks.gr clocks.current.sm|clocks.sm clocks.current.memory|clocks.mem clocks.max.sm
+persistence_mode compute_mode mig.mode.current display_active pcie.link.gen.gpucurrent|pcie.link.gen.current pcie.link.width.current
+ecc.mode.current ecc.errors.corrected.volatile.total ecc.errors.uncorrected.volatile.total ecc.errors.uncorrected.aggregate.total
+remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure retired_pages.pending
+clocks_event_reasons.active|clocks_throttle_reasons.active gpu_recovery_action'
+# What every driver of the last ten years knows: asked where the driver does not tell its fields.
+CORE_FIELDS=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,utilization.memory,temperature.gpu,power.draw,power.limit
+
+# loaded_driver: sets driver to the version of the loaded kernel module; empty where there is none to ask (WSL).
+loaded_driver() {
+    driver=
+    [ ! -r /sys/module/nvidia/version ] || read -r driver </sys/module/nvidia/version || :
+}
+
+# choose_fields: sets fields to those of ours that this driver knows; asked once, and kept in the spool for this driver's version.
+choose_fields() {
+    fields='' kept_driver=''
+    [ ! -r "$SPOOL/fields" ] || { read -r kept_driver && read -r fields; } <"$SPOOL/fields" || fields=
+    [ "${driver:-$kept_driver}" = "$kept_driver" ] || fields=
+    [ -z "$fields" ] || return 0
+    kept_driver=
+    ask_nvidia_smi --help-query-gpu
+    case $rc in
+        124 | 127 | 137 | 200) return "$rc" ;; # it is missing or hangs: asking on would only hang again
+    esac
+    # shellcheck disable=SC2086,SC2116 # the list on one line: not every awk takes more in a variable
+    fields=$(awk -v wanted="$(echo $GPU_FIELDS)" -f "$LIB/fields.awk" "$out")
+    if [ -n "$fields" ]; then
+        kept_driver=${driver:-unknown}
+        keep_fields
+    else
+        fields=$CORE_FIELDS
+    fi
+}
+
+keep_fields() { printf '%s\n%s\n' "$kept_driver" "$fields" >"$RUN/gpus.fields.$$" && mv -f "$RUN/gpus.fields.$$" "$SPOOL/fields"; }
+
+query_gpus() { ask_nvidia_smi --query-gpu="$fields" --format=csv,nounits; }
+
+# drop_refused_fields: a driver may refuse a field that it lists, or have changed since it was asked; the others still count.
+drop_refused_fields() {
+    tries=0
+    while [ "$rc" = 2 ] && [ "$fields" != "$CORE_FIELDS" ]; do
+        refused=$(sed -n 's/^Field "\([A-Za-z0-9_.]*\)" is not a valid field.*/\1/p' "$out")
+        tries=$((tries + 1))
+        if [ -n "$refused" ] && [ "$tries" -le 5 ]; then
+            fields=$(printf ',%s,\n' "$fields" | sed "s/,$refused,/,/; s/^,//; s/,\$//")
+            [ -z "$kept_driver" ] || keep_fields
+        else
+            rm -f "$SPOOL/fields"
+            fields=$CORE_FIELDS kept_driver=
+        fi
+        query_gpus
+    done
+}
+
+# note_driver: where no kernel module tells the version, the answer itself does; another one makes the kept fields void.
+note_driver() {
+    [ -z "$driver" ] && [ "$rc" = 0 ] && [ -n "$kept_driver" ] || return 0
+    answered=$(awk -F ', ' -f "$LIB/driver.awk" "$out")
+    [ -n "$answered" ] && [ "$answered" != "$kept_driver" ] || return 0
+    if [ "$kept_driver" = unknown ]; then
+        kept_driver=$answered
+        keep_fields
+    else
+        rm -f "$SPOOL/fields"
+    fi
+}
+
+take_gpus() {
+    begin_snapshot gpus
+    loaded_driver
+    if choose_fields; then
+        query_gpus
+        drop_refused_fields
+        note_driver
+    fi
+    end_snapshot gpus gpus.csv "$GPUBOARD_GPUS_EVERY" "$rc"
+}

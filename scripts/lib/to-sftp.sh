@@ -1,0 +1,84 @@
+# shellcheck shell=sh disable=SC2154 # new, mode: set by the script that reads this one
+# Push over sftp: one session stays open, so that neither a login nor the far side's login shell is paid for at each push.
+# RUN/in feeds the session, RUN/ack answers, RUN/session is its lock and names its target, RUN/ssh is the connection's control socket.
+
+# parse_dest: user@web:/path/data, user@[::1]:/path/data, web:data
+parse_dest() {
+    case $GPUBOARD_DEST in
+        *\]:*) target=${GPUBOARD_DEST%%\]:*}] path=${GPUBOARD_DEST#*\]:} ;;
+        *) target=${GPUBOARD_DEST%%:*} path=${GPUBOARD_DEST#*:} ;;
+    esac
+    path=${path#\~/} # sftp starts in the home folder and knows no ~
+    folder=${path:-.}/$HOST
+    quoted=$(printf '%s\n' "$folder" | sed 's/[\\"]/\\&/g')
+}
+
+# sftp_to MASTER PREFIX...: the same call for the kept session and for `once`, which rides on its connection where there is one.
+sftp_to() {
+    control=$RUN/ssh
+    [ ${#control} -le 85 ] || control=none # a socket's name has at most 107 characters, and ssh adds some
+    master=$1
+    shift
+    "$@" sftp -q -b - ${GPUBOARD_SSH_CONFIG:+-F "$GPUBOARD_SSH_CONFIG"} -o BatchMode=yes -o StrictHostKeyChecking=yes \
+        -o ConnectTimeout="$GPUBOARD_LIMIT" -o ServerAliveInterval=5 -o ServerAliveCountMax=2 \
+        -o ControlMaster="$master" -o ControlPath="$control" -o ControlPersist=no "$target"
+}
+
+# put_commands: each file beside its place, then renamed over it (posix-rename).
+put_commands() {
+    for file in $new; do
+        printf 'put "%s" "%s/.%s.new"\nchmod 0640 "%s/.%s.new"\nrename "%s/.%s.new" "%s/%s"\n' \
+            "$SPOOL/$file" "$quoted" "$file" "$quoted" "$file" "$quoted" "$file" "$quoted" "$file"
+    done
+}
+
+# session: runs until the connection or the pipe breaks, and says so to whoever waits.
+session() {
+    exec 6>>"$RUN/session"
+    flock -n 6 || exit 0
+    printf '%s\n' "$target" >"$RUN/session"
+    sftp_to yes env SHELL=/bin/sh <>"$RUN/in" >/dev/null 2>"$RUN/session.err" || :
+    echo gone 1<>"$RUN/ack"
+}
+
+# open_session: makes sure that one runs to this target; fd 4 feeds it, fd 5 hears it.
+open_session() {
+    held_target=
+    flock -n "$RUN/session" true || read -r held_target <"$RUN/session" || :
+    if [ "$held_target" = "$target" ]; then
+        exec 4<>"$RUN/in" 5<>"$RUN/ack"
+        return
+    fi
+    end_session
+    mkfifo "$RUN/in" "$RUN/ack"
+    exec 4<>"$RUN/in" 5<>"$RUN/ack"
+    session 4>&- 5>&- 7>&- &
+    printf -- '-mkdir "%s"\n' "$quoted" >&4
+}
+
+# end_session: ends what is left of one, with its pipes, so that no old word is in them when the next begins.
+end_session() {
+    exec 4>&- 5>&-
+    pids=$(holders "$RUN/in")
+    # shellcheck disable=SC2086 # one word a pid
+    [ -z "$pids" ] || kill -9 $pids 2>/dev/null || :
+    rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh"
+}
+
+# to_sftp: sends $new; what went wrong goes to stderr.
+to_sftp() {
+    parse_dest
+    if [ "$mode" = once ]; then
+        { printf -- '-mkdir "%s"\n' "$quoted" && put_commands; } | sftp_to no timeout -k 1 "$GPUBOARD_LIMIT" >/dev/null
+        return
+    fi
+    open_session
+    { put_commands && printf '!echo %s 1<>%s\n' "$$" "$RUN/ack"; } >&4
+    sent=0
+    # shellcheck disable=SC2016 # for the inner shell
+    timeout -k 1 "$GPUBOARD_LIMIT" sh -c 'while read -r word; do case $word in "$1") exit 0 ;; gone) exit 1 ;; esac; done' - "$$" <&5 || sent=$?
+    [ "$sent" != 0 ] || return 0
+    cat "$RUN/session.err" >&2 || :
+    end_session
+    return "$sent"
+}

@@ -1,0 +1,1 @@
+"""Renderers: one module for each output; pure."""

@@ -1,0 +1,1 @@
+"""Sources: the only modules that touch files, Consul and SQLite."""

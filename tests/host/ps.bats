@@ -1,0 +1,274 @@
+#!/usr/bin/env bats
+# ps.txt: the people and commands behind the GPU processes.
+load helper
+
+# gpu_process PID...: they run on GPU 0.
+gpu_process() {
+    local pid
+    for pid in "$@"; do echo "GPU-00000000-1111-2222-3333-444444444444, $pid, 512, python"; done >"$SMI/apps"
+    [ ! -d "$TMP/proc" ] || export GPUBOARD_PROC=$TMP/proc
+}
+
+# fake PID PPID PGRP [STATE [AGE [UID]]]: a process in a /proc of our own; its arguments come NUL-separated from stdin.
+fake() {
+    local folder=$TMP/proc/$1
+    mkdir -p "$folder"
+    echo '10000.50 1.0' >"$TMP/proc/uptime"
+    printf '%s (%s) %s %s %s %s 0 0 0 0 0 0 0 250 50 0 0 20 0 1 0 %s 0 0\n' "$1" "${COMM:-python}" "${4:-S}" "$2" "$3" "$3" "$(((10000 - ${5:-100}) * 100))" >"$folder/stat"
+    printf 'Name:\tpython\nUid:\t1\t%s\t1\t1\nVmRSS:\t  2048 kB\n' "${6:-0}" >"$folder/status"
+    printf '0::/user.slice\n' >"$folder/cgroup"
+    sed -z '$ s/\n$//' >"$folder/cmdline" # a here-string ends in a newline, an argument does not
+}
+
+# column NAME PID: a cell of ps.txt.
+column() {
+    awk -F '\t' -v name="$1" -v pid="$2" 'NR == 2 {for (i = 1; i <= NF; i++) {sub(/ \[.*/, "", $i); c[$i] = i}} $1 == pid {print $c[name]}' "$SPOOL/ps.txt"
+}
+
+take() {
+    "$RUN_SH" tick 2
+    "$RUN_SH" tick 3
+    whole "$SPOOL/ps.txt" ps 0
+}
+
+@test "a real GPU process is told with its parents and children, user, age, memory and full command" {
+    cat >"$TMP/train.sh" <<<'sh -c "sleep 300 & sleep 300; :" & wait'
+    bash "$TMP/train.sh" --name 'zwei Wörter' 'größe=日本' &
+    STARTED=$!
+    within 5 pgrep -P "$STARTED" >/dev/null
+    child=$(pgrep -P "$STARTED")
+    within 5 pgrep -P "$child" >/dev/null
+    STARTED="$STARTED $child $(pgrep -P "$child" | tr '\n' ' ')"
+    set -- $STARTED
+    gpu_process "$1"
+    sleep 1
+    take
+    [ "$(column command "$1")" = "bash $TMP/train.sh --name zwei Wörter größe=日本" ]
+    [ "$(column user "$1")" = "$(id -un)" ]
+    [ "$(column uid "$1")" = "$(id -u)" ]
+    [ "$(column ppid "$1")" = "$(ps -o ppid= -p "$1" | tr -d ' ')" ]
+    [ "$(column gpu_pid "$2")" = "$1" ]
+    [ "$(column gpu_pid "$3")" = "$1" ]
+    [ "$(column gpu_pid "$(column ppid "$1")")" = - ] # the parent: shown, but not on the GPU
+    [ "$(column elapsed "$1")" -ge 1 ]
+    [ "$(column elapsed "$1")" -le 60 ]
+    [ "$(column rss "$1")" -gt 100 ]
+    [ "$(column state "$1")" = S ]
+}
+
+@test "processes that have nothing to do with a GPU are not told" {
+    fake 100 1 100 <<<python
+    fake 200 1 200 <<<secret-game
+    fake 1 0 1 <<<init
+    gpu_process 100
+    take
+    [ "$(column command 100)" = python ]
+    has_not "$SPOOL/ps.txt" secret-game
+    has_not "$SPOOL/ps.txt" init
+}
+
+@test "with no process on any GPU there is a header and nothing else" {
+    take
+    [ "$(wc -l <"$SPOOL/ps.txt")" = 3 ]
+}
+
+@test "CPU, memory and age are in the units that the header names" {
+    fake 100 1 100 S 60 <<<python
+    gpu_process 100
+    take
+    has "$SPOOL/ps.txt" $'elapsed [s]\tcpu [%]\trss [KiB]'
+    [ "$(column elapsed 100)" = 60 ]
+    [ "$(column cpu 100)" = 5.0 ] # 3 s of CPU in 60 s
+    [ "$(column rss 100)" = 2048 ]
+}
+
+@test "a process name with parentheses, spaces and newlines harms no row" {
+    COMM=$'a) S 7\n1 (b' fake 100 50 100 </dev/null
+    fake 50 1 50 <<<bash
+    gpu_process 100
+    take
+    [ "$(column ppid 100)" = 50 ]
+    [ "$(column command 100)" = '[a) S 7 1 (b]' ]
+}
+
+@test "tabs, newlines and terminal escapes in a command stay within their cell" {
+    printf 'py\tthon\0a\nb\0\033[31mred\0' | fake 100 1 100
+    gpu_process 100
+    take
+    [ "$(column command 100)" = 'py?thon a b ?[31mred' ]
+    [ "$(column user 100)" = root ]
+}
+
+@test "a title that a process gave itself loses the empty words behind it" {
+    printf 'VLLM::EngineCore\0\0\0\0\0' | fake 100 1 100
+    gpu_process 100
+    take
+    [ "$(column command 100)" = VLLM::EngineCore ]
+}
+
+@test "a command of 10,000 characters is cut at 4,096" {
+    head -c 10000 /dev/zero | tr '\0' x | fake 100 1 100
+    gpu_process 100
+    take
+    [ "$(column command 100 | wc -c)" = 4100 ] # with the mark … and the newline
+}
+
+@test "a dead GPU process keeps its children by their process group" {
+    fake 100 1 100 Z </dev/null
+    fake 101 1 100 <<<worker
+    gpu_process 100
+    take
+    [ "$(column state 100)" = Z ]
+    [ "$(column gpu_pid 101)" = 100 ]
+}
+
+@test "a dead GPU process keeps the children that an earlier snapshot knew, until their pids mean others" {
+    fake 100 50 50 <<<python
+    fake 101 100 50 S 90 <<<worker
+    fake 50 1 50 <<<bash
+    gpu_process 100
+    take
+    rm -r "$TMP/proc/100" "$TMP/proc/50"
+    fake 101 1 50 S 100 <<<worker
+    take
+    [ "$(column gpu_pid 101)" = 100 ]
+    [ -z "$(column pid 100)" ]
+    take
+    [ "$(column gpu_pid 101)" = 100 ]
+    fake 101 1 101 S 3 <<<'another'
+    take
+    [ -z "$(column pid 101)" ]
+}
+
+@test "children that share the group of a living GPU process are not taken for orphans" {
+    fake 50 1 50 <<<bash
+    fake 100 50 50 <<<python
+    fake 60 50 50 <<<'other job'
+    gpu_process 100
+    take
+    [ -z "$(column pid 60)" ]
+}
+
+@test "a thousand processes at most are told, and that there are more" {
+    fake 100 1 100 <<<python
+    for pid in $(seq 1001 2005); do
+        mkdir "$TMP/proc/$pid"
+        sed "s/^100 (python) S 1 /$pid (python) S 100 /" "$TMP/proc/100/stat" >"$TMP/proc/$pid/stat"
+    done
+    gpu_process 100
+    take
+    [ "$(grep -c '^[0-9]' "$SPOOL/ps.txt")" = 1000 ]
+    has "$SPOOL/ps.txt" '# err 6 more processes belong to GPU processes than are told here'
+}
+
+@test "a user without a name is a number, and a long name stays whole" {
+    need_root
+    local long=a-very-long-login-name-of-somebody@the.realm.example.org
+    fake 100 1 100 S 10 3000000000 <<<python
+    fake 101 100 100 S 10 4242 <<<python
+    gpu_process 100
+    cp /etc/passwd "$TMP/passwd"
+    echo "$long:x:4242:4242::/:/bin/sh" >>"$TMP/passwd"
+    unshare -m sh -c "mount --bind $TMP/passwd /etc/passwd && $RUN_SH tick 2 && $RUN_SH tick 3"
+    [ "$(column user 100)" = 3000000000 ]
+    [ "$(column user 101)" = "$long" ]
+}
+
+@test "containers and jobs are told from the cgroup" {
+    local id=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef pid=100 line want
+    while IFS='|' read -r want line; do
+        pid=$((pid + 1))
+        fake "$pid" 1 "$pid" <<<python
+        printf '12:cpuset:/\n%s\n' "${line//ID/$id}" >"$TMP/proc/$pid/cgroup"
+        echo "$pid $want" >>"$TMP/wanted"
+    done <<'EOF'
+docker:0123456789ab|0::/system.slice/docker-ID.scope
+docker:0123456789ab|4:memory:/docker/ID
+podman:0123456789ab|0::/machine.slice/libpod-ID.scope/container
+podman:0123456789ab|0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope
+containerd:0123456789ab|0::/system.slice/nerdctl-ID.scope
+containerd:0123456789ab|4:memory:/default/ID
+containerd:0123456789ab|0::/system.slice/cri-containerd-ID.scope
+cri-o:0123456789ab|0::/machine.slice/crio-ID.scope
+kubernetes:11111111-2222-3333-4444-555555555555/0123456789ab|0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111_2222_3333_4444_555555555555.slice/cri-containerd-ID.scope
+kubernetes:11111111-2222-3333-4444-555555555555/0123456789ab|4:memory:/kubepods/besteffort/pod11111111-2222-3333-4444-555555555555/ID
+lxc:web-1|0::/lxc.payload.web-1/user.slice
+lxc:web-1|4:memory:/lxc/web-1
+slurm:4711|0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0
+slurm:4711|4:memory:/slurm/uid_1000/job_4711/step_batch
+docker:0123456789ab|4:memory:/slurm/uid_1000/job_4711/docker/ID
+-|0::/user.slice/user-1000.slice/session-3.scope
+EOF
+    gpu_process $(seq 101 "$pid")
+    take
+    while read -r pid want; do [ "$(column container "$pid")" = "$want" ] || { echo "$pid: $(column container "$pid"), not $want" >&2 && false; }; done <"$TMP/wanted"
+}
+
+# masks: each line of masks.txt, through the real script.
+masks() {
+    local pid=100
+    while IFS= read -r given && IFS= read -r wanted; do
+        pid=$((pid + 1))
+        printf '%b' "${given//%/\\x}" | tr '|' '\0' | fake "$pid" 1 "$pid"
+        printf '%s\n' "$wanted" >>"$TMP/wanted"
+    done < <(sed 1d "$BATS_TEST_DIRNAME/masks.txt")
+    gpu_process $(seq 101 "$pid")
+    take
+    awk -F '\t' '$1 ~ /^[0-9]+$/ {print $12}' "$SPOOL/ps.txt" | diff - "$TMP/wanted"
+}
+
+@test "passwords, tokens and keys are masked, and nothing else" { masks; }
+
+@test "every awk tells the same of processes, containers and the host" {
+    printf 'client\0--password\0a b\0sk-abcdefghij\0' | fake 100 1 100
+    fake 101 100 100 <<<worker
+    printf '0::/system.slice/docker-%s.scope\n' "$(printf %064d 0)" >"$TMP/proc/100/cgroup"
+    gpu_process 100
+    mkdir "$TMP/awk"
+    export PATH=$TMP/awk:$PATH
+    for awk in mawk gawk original-awk busybox; do
+        ln -sf "$(command -v "$awk" || missing "$awk is not installed")" "$TMP/awk/awk"
+        rm -rf "$SPOOL"
+        "$RUN_SH" tick 1
+        take
+        sed 1d "$SPOOL/ps.txt" >"$TMP/ps.$awk"
+        sed 1d "$SPOOL/gpus.csv" >"$TMP/gpus.$awk"
+        grep -E '^(cpus|memory_total|kernel|driver|zone|disk|interface)=' "$SPOOL/host.txt" | sed 's/^\(disk=[0-9]*\) [0-9]*/\1/' >"$TMP/host.$awk"
+        diff "$TMP/ps.mawk" "$TMP/ps.$awk"
+        diff "$TMP/gpus.mawk" "$TMP/gpus.$awk"
+        diff "$TMP/host.mawk" "$TMP/host.$awk"
+    done
+    [ "$(column command 100)" = 'client --password ••• sk-•••' ]
+    [ "$(column container 100)" = docker:000000000000 ]
+    [ "$(column gpu_pid 101)" = 100 ]
+}
+
+@test "masks hold under every awk" {
+    mkdir "$TMP/awk"
+    export PATH=$TMP/awk:$PATH
+    for awk in mawk gawk original-awk busybox; do
+        ln -sf "$(command -v "$awk" || missing "$awk is not installed")" "$TMP/awk/awk"
+        rm -f "$TMP/wanted"
+        masks
+    done
+}
+
+@test "a /proc that hangs costs the commands alone, and that is said" {
+    fake 100 1 100 </dev/null
+    rm "$TMP/proc/100/cmdline"
+    mkfifo "$TMP/proc/100/cmdline" # reading it never ends
+    gpu_process 100
+    take
+    [ "$(column command 100)" = '[python]' ]
+    has "$SPOOL/ps.txt" '# err commands did not answer within 2 s and was stopped'
+}
+
+@test "names of users that cannot be had in time leave the numbers" {
+    printf '#!/bin/sh\nsleep 60\n' >"$TMP/bin/getent"
+    chmod +x "$TMP/bin/getent"
+    fake 100 1 100 S 10 4242 <<<python
+    gpu_process 100
+    take
+    [ "$(column user 100)" = 4242 ]
+    has "$SPOOL/ps.txt" '# err getent did not answer'
+}

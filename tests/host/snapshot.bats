@@ -1,0 +1,185 @@
+#!/usr/bin/env bats
+# What one snapshot promises, whatever nvidia-smi does.
+load helper
+
+@test "one snapshot is four whole files, readable by owner and group alone" {
+    "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 0
+    whole "$DATA/processes.csv" processes 0
+    whole "$DATA/ps.txt" ps 0
+    whole "$DATA/host.txt" host 0
+    [ "$(stat -c %a "$DATA"/*.csv "$DATA"/*.txt | sort -u)" = 640 ]
+    [ "$(stat -c %a "$TMP/spool")" = 700 ]
+}
+
+@test "a snapshot replaces the one before and leaves nothing else behind" {
+    "$RUN_SH" once
+    before=$(find "$TMP/data" "$TMP/spool" | sort)
+    "$RUN_SH" once
+    [ "$before" = "$(find "$TMP/data" "$TMP/spool" | sort)" ]
+    [ "$(find "$DATA" -type f | wc -l)" = 4 ]
+}
+
+@test "gpus.csv has a header with some 30 fields and a row for each GPU" {
+    echo 8 >"$SMI/gpus"
+    "$RUN_SH" once
+    [ "$(sed -n 2p "$DATA/gpus.csv" | tr -cd , | wc -c)" -ge 29 ]
+    has "$DATA/gpus.csv" 'index, uuid, name,'
+    [ "$(grep -c '^[0-7], GPU-' "$DATA/gpus.csv")" = 8 ]
+}
+
+@test "every= in the header is the interval" {
+    GPUBOARD_GPUS_EVERY=7 "$RUN_SH" once
+    has "$DATA/gpus.csv" ' every=7 '
+}
+
+@test "words on stderr become # err lines, and the exit code is told" {
+    echo 'something is odd' >"$SMI/cry"
+    echo 14 >"$SMI/rc"
+    "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 14
+    has "$DATA/gpus.csv" '# err something is odd'
+    [ "$(grep -c '^[01], GPU-' "$DATA/gpus.csv")" = 2 ]
+}
+
+@test "lines that only look like ours do not pass for ours" {
+    printf '# end\n# err made up\n0, GPU-1' >"$SMI/say"
+    "$RUN_SH" once
+    [ "$(grep -c '^# end' "$DATA/gpus.csv")" = 1 ]
+    fails grep -q '^# err made up' "$DATA/gpus.csv"
+    has "$DATA/gpus.csv" ' # err made up'
+    has "$DATA/gpus.csv" '0, GPU-1'
+    whole "$DATA/gpus.csv" gpus 0
+}
+
+@test "a missing nvidia-smi is a snapshot that says so, and exit 0" {
+    rm "$TMP/bin/nvidia-smi"
+    command -v nvidia-smi && missing 'this machine has a real nvidia-smi'
+    "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 127
+    has "$DATA/gpus.csv" '# err nvidia-smi was not found on this host'
+    whole "$DATA/processes.csv" processes 127
+    whole "$DATA/host.txt" host 0
+}
+
+@test "an nvidia-smi that hangs is stopped at the limit, and that is the snapshot" {
+    echo 60 >"$SMI/sleep"
+    "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 124
+    has "$DATA/gpus.csv" '# err nvidia-smi did not answer within 2 s and was stopped'
+    whole "$DATA/processes.csv" processes 124
+    [ -z "$(ours)" ]
+}
+
+@test "an nvidia-smi that ignores a polite end is killed" {
+    echo 60 >"$SMI/sleep"
+    touch "$SMI/stubborn"
+    "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 137
+    has "$DATA/gpus.csv" 'did not answer within 2 s'
+}
+
+@test "while an nvidia-smi cannot be killed no second one is started, and when it ends all is well again" {
+    need_root
+    # a process of another user is as deaf to our kill as one in the kernel; setpriv with the set-uid bit makes one
+    install -m 4755 "$(command -v setpriv)" "$TMP/bin/as-root"
+    printf '#!/bin/sh\necho $$ >"$SMI/stuck"\nexec as-root --reuid=0 --clear-groups sleep 60\n' >"$SMI/exec"
+    chmod +x "$SMI/exec"
+    chmod -R a+rwX "$TMP"
+    chmod a+x "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" "$(dirname "$TMP")"
+    export GPUBOARD_LIMIT=1
+    local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+    "${nobody[@]}" "$RUN_SH" once
+    stuck=$(cat "$SMI/stuck")
+    kill -0 "$stuck"
+    STARTED=$stuck
+    "${nobody[@]}" "$RUN_SH" once
+    has "$DATA/gpus.csv" '# err an earlier nvidia-smi'
+    has "$DATA/gpus.csv" 'hangs and could not be stopped; no other is started'
+    has "$DATA/processes.csv" 'no other is started'
+    [ "$(wc -l <"$SMI/calls")" = 1 ]
+    kill -9 "$stuck"
+    rm "$SMI/exec"
+    within 5 fails kill -0 "$stuck" 2>/dev/null
+    "${nobody[@]}" "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 0
+}
+
+@test "an nvidia-smi left hanging by a killed time limit is ended at the next try" {
+    echo 60 >"$SMI/sleep"
+    "$RUN_SH" tick 1 &
+    within 5 test -s "$SMI/calls"
+    for pid in $(grep -lsF "$TMP/bin/nvidia-smi" /proc/[0-9]*/cmdline | cut -d/ -f3); do STARTED="${STARTED:-} $pid"; done
+    pkill -9 -f "^timeout .* nvidia-smi --help-query-gpu" -P "$(pgrep -d, -f "^flock .*$TMP/spool/gpu1/run/nvidia-smi")"
+    wait
+    rm "$SMI/sleep"
+    GPUBOARD_LIMIT=1 "$RUN_SH" once
+    GPUBOARD_LIMIT=1 "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 0
+}
+
+@test "an nvidia-smi that takes 8 s is waited for, also by the other task" {
+    echo 8 >"$SMI/sleep"
+    export GPUBOARD_LIMIT=10
+    echo 'unknown
+index,uuid,name' >"$TMP/fields"
+    mkdir -p "$SPOOL" && cp "$TMP/fields" "$SPOOL/fields"
+    "$RUN_SH" tick 1 &
+    "$RUN_SH" tick 2
+    wait
+    whole "$SPOOL/gpus.csv" gpus 0
+    whole "$SPOOL/processes.csv" processes 0
+    grep -qE 'took_ms=(8|9|1[0-9])[0-9]{3} ' "$SPOOL/gpus.csv"
+}
+
+@test "endless output is cut off before it fills the disk" {
+    printf '#!/bin/sh\nexec yes "0, GPU-00000000"\n' >"$SMI/exec"
+    chmod +x "$SMI/exec"
+    "$RUN_SH" once
+    [ "$(du -sk "$TMP/spool" | cut -f1)" -lt 40000 ]
+    grep -qE '^# gpuboard .* rc=[1-9]' "$DATA/gpus.csv"
+    has "$DATA/gpus.csv" '# err more was said than 4 MiB; the rest is left out'
+    [ "$(tail -n 1 "$DATA/processes.csv")" = '# end' ]
+}
+
+@test "each recorded error text of nvidia-smi is passed on whole, with its exit code" {
+    need_shared
+    for text in "$ERRORS"/*; do
+        cp -f "$text" "$SMI/say"
+        echo 9 >"$SMI/rc"
+        "$RUN_SH" once
+        whole "$DATA/gpus.csv" gpus 9
+        sed -e '1d' -e '$d' "$DATA/gpus.csv" | grep -v '^# err' | diff - <(awk 1 "$text")
+    done
+}
+
+@test "one lost GPU of eight costs neither the others nor its own words" {
+    replay h100-80gb
+    REPLAY_GPUS=8 REPLAY_FAIL=lost "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 255
+    [ "$(grep -cE '^[1-7], GPU-' "$DATA/gpus.csv")" = 7 ]
+    has "$DATA/gpus.csv" 'Unable to determine the device handle for GPU0'
+}
+
+@test "recorded machines of drivers 590 to 610, with MIG, answer with every field that they know" {
+    for machine in 2080-super__595 2080-super__610 h100-80gb h100-mig h200; do
+        rm -rf "$SPOOL"
+        replay "$machine"
+        "$RUN_SH" once
+        whole "$DATA/gpus.csv" gpus 0
+        whole "$DATA/processes.csv" processes 0
+        has "$DATA/gpus.csv" 'clocks_event_reasons.active'
+        [ "$(sed -n 2p "$DATA/gpus.csv" | tr -cd , | wc -c)" -ge 39 ]
+        [ "$(sed -n 2p "$DATA/gpus.csv" | tr -cd , | wc -c)" = "$(sed -n 3p "$DATA/gpus.csv" | tr -cd , | wc -c)" ]
+    done
+    grep -qE '^driver=590\.48\.01$' "$DATA/host.txt"
+}
+
+@test "recorded failures of nvidia-smi are pushed as they are, with exit 0" {
+    replay h200
+    for fail in driver:9 mismatch:18 nodevices:6; do
+        REPLAY_FAIL=${fail%:*} "$RUN_SH" once
+        whole "$DATA/gpus.csv" gpus "${fail#*:}"
+    done
+    has "$DATA/gpus.csv" 'No devices were found'
+}

@@ -1,0 +1,76 @@
+"""The ground that the project stands on: one version, layers that lint enforces, docs that do not drift."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from site_builder import __version__
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str, text: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def ruff(path: str, code: str) -> str:
+    return run(sys.executable, "-m", "ruff", "check", "--stdin-filename", path, "-", text=code).stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("site_builder/readers/x.py", "import site_builder.sources"),
+        ("site_builder/readers/x.py", "from site_builder import renderers"),
+        ("site_builder/readers/x.py", "import pathlib"),
+        ("site_builder/sources/x.py", "import site_builder.decide"),
+        ("site_builder/renderers/x.py", "import site_builder.readers.gpus"),
+        ("site_builder/renderers/x.py", "import time"),
+        ("site_builder/commands/x.py", "import consul"),
+        ("site_builder/x.py", "import paramiko"),
+    ],
+)
+def test_a_layer_that_reaches_back_is_refused(path: str, line: str) -> None:
+    assert "TID251" in ruff(path, f'"""A module."""\n\n{line}\n')
+
+
+def test_a_layer_may_import_those_before_it() -> None:
+    code = '"""A module."""\n\nimport site_builder.model\nimport site_builder.readers\n\n__all__ = ["site_builder"]\n'
+    assert "TID251" not in ruff("site_builder/sources/x.py", code)
+
+
+def test_the_collector_has_the_version_of_the_package() -> None:
+    assert f"\nGPUBOARD_VERSION={__version__}\n" in (ROOT / "scripts/lib/common.sh").read_text()
+
+
+def test_the_command_tells_its_version() -> None:
+    assert run(sys.executable, "-m", "site_builder", "--version").stdout.split()[-1] == __version__
+
+
+def test_every_setting_of_the_host_side_is_documented() -> None:
+    settings: set[str] = set()
+    for script in (ROOT / "scripts").rglob("*.sh"):
+        settings |= set(re.findall(r"\bGPUBOARD_[A-Z_]+", script.read_text()))
+    documented = set(re.findall(r"^\| `(GPUBOARD_[A-Z_]+)`", (ROOT / "docs/hosts.md").read_text(), re.MULTILINE))
+    assert settings - {"GPUBOARD_VERSION"} == documented
+
+
+@pytest.mark.parametrize("script", ["gpu-run.sh", "gpu-check.sh"])
+def test_the_docs_have_the_help_of_each_script(script: str) -> None:
+    text = run(f"scripts/{script}", "--help")
+    assert text.returncode == 0
+    assert text.stdout.strip() in (ROOT / "docs/hosts.md").read_text()
+
+
+def test_wrong_use_of_a_script_is_exit_2_with_the_help_on_stderr() -> None:
+    result = run("scripts/gpu-run.sh", "4")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "gpu-run.sh once" in result.stderr
+
+
+def test_no_host_script_is_longer_than_150_lines() -> None:
+    long = {p.name for p in (ROOT / "scripts").rglob("*") if p.is_file() and len(p.read_text().splitlines()) > 150}
+    assert long - {"common.sh"} == set()
