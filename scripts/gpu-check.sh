@@ -113,6 +113,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) print_help "$0" && exit ;;
         --conf) GPUBOARD_CONF=${2:?--conf needs a file} && shift ;;
+        --) shift && break ;;
         -*) die "there is no option $1: see gpu-check.sh --help" ;;
         *) break ;;
     esac

@@ -61,9 +61,10 @@ loop() {
         seconds_up
         began_up=$up
         "$HERE/gpu-run.sh" tick "$1" 2>"$RUN/$1.err" 9>&- || :
-        pid='' every=''
-        read -r pid _ every <"$RUN/$1" || :
-        [ "${pid:-$$}" = "$$" ] || exit 0 # the spool was removed under us, and another loop has taken over
+        # shellcheck disable=SC3013 # -ef: in every sh that we know, and in POSIX since 2024
+        [ "$RUN/$1" -ef /dev/fd/9 ] || exit 0 # the spool was removed under us: the next gpu-check.sh begins anew
+        every=
+        read -r _ _ every <"$RUN/$1" || :
         seconds_up
         rest=$((began_up + ${every:-20} - up))
         [ "$rest" -ge 1 ] || rest=1

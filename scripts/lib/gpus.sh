@@ -44,8 +44,13 @@ keep_fields() { printf '%s\n%s\n' "$kept_driver" "$fields" >"$RUN/gpus.fields.$$
 
 query_gpus() { ask_nvidia_smi --query-gpu="$fields" --format=csv,nounits; }
 
-# drop_refused_fields: a driver may refuse a field that it lists, or have changed since it was asked; the others still count.
+# drop_refused_fields: a driver that changed since it was asked is asked again; a field that it lists and yet refuses costs no other.
 drop_refused_fields() {
+    if [ "$rc" = 2 ]; then
+        rm -f "$SPOOL/fields"
+        choose_fields || return 0
+        query_gpus
+    fi
     tries=0
     while [ "$rc" = 2 ] && [ "$fields" != "$CORE_FIELDS" ]; do
         refused=$(sed -n 's/^Field "\([A-Za-z0-9_.]*\)" is not a valid field.*/\1/p' "$out")

@@ -18,7 +18,7 @@ use_shell() {
     find "$TMP/scripts" -name '*.sh' -exec sed -i "1s|^#!/bin/sh|#!$TMP/shell/sh|" {} +
 }
 
-setup() {
+helper_setup() {
     TMP=$BATS_TEST_TMPDIR
     use_shell
     mkdir -p "$TMP/bin" "$TMP/smi" "$TMP/data" "$TMP/home"
@@ -33,6 +33,8 @@ setup() {
     unset GPUBOARD_CONF GPUBOARD_PROC GPUBOARD_SSH_CONFIG GPUBOARD_DISK_USE
     cd "$TMP" || return
 }
+
+setup() { helper_setup; }
 
 teardown() {
     "$CHECK" kill >/dev/null 2>&1 || true
@@ -72,6 +74,9 @@ within() {
         sleep 0.1
     done
 }
+
+# gone PID: it has ended; init may not have taken note of it yet.
+gone() { [[ ! -e /proc/$1/stat || $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) == Z* ]]; }
 
 # fails COMMAND...: succeeds if it does not.
 fails() { if "$@"; then return 1; fi; }

@@ -1,0 +1,316 @@
+#!/usr/bin/env bats
+# gpu-check.sh: the three loops live, and end when told.
+load helper
+
+loop_pid() { cut -d' ' -f1 "$SPOOL/run/$1"; }
+up_and_fresh() { "$CHECK" status gpu1 >/dev/null; }
+newer() { [ "$(stat -c %Y "$DATA/$1" 2>/dev/null || echo 0)" -gt "$2" ]; }
+start() {
+    "$CHECK" gpu1
+    within 15 up_and_fresh
+    within 15 test -e "$DATA/gpus.csv"
+}
+nothing_left() {
+    [ -z "$(ours)" ] && return
+    for pid in $(ours); do echo "$pid: $(tr '\0' ' ' <"/proc/$pid/cmdline")"; done >&2
+    return 1
+}
+
+@test "it starts three loops, which push, and says nothing" {
+    run "$CHECK" gpu1
+    [ "$status" = 0 ]
+    [ -z "$output" ]
+    within 15 up_and_fresh
+    within 15 test -e "$DATA/gpus.csv" -a -e "$DATA/processes.csv" -a -e "$DATA/ps.txt" -a -e "$DATA/host.txt"
+    now=$(date +%s)
+    within 10 newer gpus.csv "$now"
+    within 10 newer host.txt "$now"
+}
+
+@test "loops that run are left alone" {
+    start
+    before="$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)"
+    "$CHECK" gpu1
+    [ "$before" = "$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)" ]
+}
+
+@test "two gpu-check.sh at once make three loops, not six" {
+    "$CHECK" gpu1 &
+    "$CHECK" gpu1
+    wait
+    within 15 up_and_fresh
+    [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh [123]\$")" = 3 ]
+}
+
+@test "a loop that is killed with -9 is started again, though its sleep lives on" {
+    export GPUBOARD_GPUS_EVERY=30
+    start
+    old=$(loop_pid 1)
+    within 10 pgrep -P "$old" -x sleep >/dev/null
+    orphan=$(pgrep -P "$old" -x sleep)
+    kill -9 "$old"
+    kill -0 "$orphan"
+    run "$CHECK" status gpu1
+    [ "$status" = 1 ]
+    [[ $output == *'1 GPUs       does not run'* ]]
+    "$CHECK" gpu1
+    [ "$(loop_pid 1)" != "$old" ]
+    kill -0 "$(loop_pid 1)"
+    kill -0 "$orphan"
+}
+
+@test "a loop that hangs is started again" {
+    export GPUBOARD_LIMIT=1
+    start
+    old=$(loop_pid 2)
+    kill -STOP "$old"
+    hangs() { "$CHECK" status gpu1 | grep -q '2 processes  hangs'; }
+    within 15 hangs
+    "$CHECK" gpu1
+    [ "$(loop_pid 2)" != "$old" ]
+    within 10 up_and_fresh
+    within 5 gone "$old"
+}
+
+@test "a round that fails does not end its loop" {
+    start
+    chmod 000 "$TMP/scripts/lib/snapshot.awk"
+    [ "$(id -u)" != 0 ] || mv "$TMP/scripts/lib/snapshot.awk" "$TMP/hidden.awk"
+    sleep 2
+    [ "$(id -u)" != 0 ] || mv "$TMP/hidden.awk" "$TMP/scripts/lib/snapshot.awk"
+    chmod 644 "$TMP/scripts/lib/snapshot.awk"
+    now=$(date +%s)
+    within 10 newer gpus.csv "$now"
+    within 10 up_and_fresh
+}
+
+@test "kill ends everything and leaves the last snapshot" {
+    start
+    "$CHECK" kill
+    nothing_left
+    whole "$SPOOL/gpus.csv" gpus 0
+    run "$CHECK" status gpu1
+    [ "$status" = 1 ]
+    [ "$(grep -c 'does not run' <<<"$output")" = 3 ]
+}
+
+@test "kill ends a hanging nvidia-smi, a stubborn one too" {
+    echo 60 >"$SMI/sleep"
+    touch "$SMI/stubborn"
+    GPUBOARD_LIMIT=10 "$CHECK" gpu1
+    within 5 test -s "$SMI/calls"
+    "$CHECK" kill
+    nothing_left
+}
+
+@test "kill ends a push that hangs" {
+    printf '#!/bin/sh\ncase $* in *.new/*) sleep 60 ;; esac\nexec /bin/cp "$@"\n' >"$TMP/bin/cp"
+    chmod +x "$TMP/bin/cp"
+    GPUBOARD_LIMIT=10 "$CHECK" gpu1
+    within 10 pgrep -f "$TMP/bin/cp" >/dev/null
+    "$CHECK" kill
+    nothing_left
+}
+
+@test "kill also finds what a loop that was killed with -9 has left" {
+    export GPUBOARD_GPUS_EVERY=30
+    start
+    kill -9 "$(loop_pid 1)" "$(loop_pid 2)" "$(loop_pid 3)"
+    "$CHECK" kill
+    nothing_left
+}
+
+@test "kill without a name ends the loops of every name, with a name only those" {
+    "$CHECK" gpu1
+    "$CHECK" gpu2
+    "$CHECK" kill gpu2
+    within 15 up_and_fresh
+    run "$CHECK" status gpu2
+    [ "$status" = 1 ]
+    "$CHECK" kill
+    nothing_left
+}
+
+@test "kill does not harm a person who reads the snapshots" {
+    start
+    tail -f "$SPOOL/gpus.csv" >/dev/null &
+    STARTED=$!
+    "$CHECK" kill
+    kill -0 "$STARTED"
+}
+
+@test "status tells where the loops stand and why a push fails" {
+    export GPUBOARD_DEST=$TMP/share
+    "$CHECK" gpu1
+    within 10 test -s "$SPOOL/push.err"
+    run "$CHECK" status gpu1
+    [ "$status" = 1 ]
+    [[ $output == *"push         fails: the folder $TMP/share is not there (not mounted?)"* ]]
+    mkdir "$TMP/share"
+    within 10 up_and_fresh
+    run "$CHECK" status gpu1
+    [[ $output == *'push         last arrived'* ]]
+}
+
+@test "a loop started by hand counts, and is not started twice" {
+    "$RUN_SH" 1 &
+    STARTED=$!
+    within 5 test -s "$SPOOL/run/1"
+    "$CHECK" gpu1
+    [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh 1\$")" = 1 ]
+    run "$RUN_SH" 1
+    [ "$status" = 2 ]
+    [[ $output == *'the loop of task 1 runs already for gpu1'* ]]
+}
+
+@test "a spool that is removed under the loops comes back, with three loops" {
+    start
+    rm -rf "$TMP/spool"
+    "$CHECK" gpu1
+    within 15 up_and_fresh
+    three() { [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh [123]\$")" = 3 ]; }
+    within 15 three
+}
+
+@test "cron's bare environment is enough: PATH alone, no HOME" {
+    mkdir -p "$TMP/home/.config/gpuboard"
+    run env -i PATH=/usr/bin:/bin GPUBOARD_SPOOL="$TMP/spool" "$CHECK" gpu1 "$TMP/data"
+    [ "$status" = 0 ]
+    [ -z "$output" ]
+    within 15 test -e "$DATA/host.txt"
+    within 15 env -i PATH=/usr/bin:/bin GPUBOARD_SPOOL="$TMP/spool" "$CHECK" status gpu1
+}
+
+@test "a host name that is none is refused, and nothing is written" {
+    for name in '../x' 'a/b' 'a;b' 'a b' '-x' '.hidden' 'ü' "$(printf 'a%.0s' {1..64})"; do
+        rm -rf "$TMP/spool"
+        run "$CHECK" -- "$name" "$TMP/data"
+        [ "$status" = 2 ]
+        [[ $output == *"'$name' is not a host name"* ]]
+        run env HOST="$name" "$RUN_SH" once
+        [ "$status" = 2 ]
+        [ ! -e "$TMP/spool" ]
+    done
+}
+
+@test "a destination given in the call wins over the environment, and that over the file" {
+    printf 'GPUBOARD_DEST=%s/from-file\nGPUBOARD_PS_EVERY=1\n' "$TMP" >"$TMP/my.conf"
+    mkdir "$TMP/from-file" "$TMP/from-env" "$TMP/from-call"
+    env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
+    within 15 test -e "$TMP/from-file/gpu1/host.txt"
+    "$CHECK" kill
+    GPUBOARD_DEST=$TMP/from-env "$CHECK" --conf "$TMP/my.conf" gpu1
+    within 15 test -e "$TMP/from-env/gpu1/host.txt"
+    "$CHECK" kill
+    GPUBOARD_DEST=$TMP/from-env "$CHECK" --conf "$TMP/my.conf" gpu1 "$TMP/from-call"
+    within 15 test -e "$TMP/from-call/gpu1/host.txt"
+}
+
+@test "a change of the settings file counts from the next round on" {
+    printf 'GPUBOARD_DEST=%s/one\n' "$TMP" >"$TMP/my.conf"
+    mkdir "$TMP/one" "$TMP/two"
+    env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
+    within 15 test -e "$TMP/one/gpu1/host.txt"
+    printf 'GPUBOARD_DEST=%s/two\n' "$TMP" >"$TMP/my.conf"
+    within 15 test -e "$TMP/two/gpu1/host.txt"
+}
+
+@test "the settings file is never executed" {
+    cat >"$TMP/gpuboard.conf" <<EOF
+# a comment
+GPUBOARD_DEST=$TMP/\$(touch $TMP/executed)\`touch $TMP/executed\`
+GPUBOARD_LIMIT=3
+PATH=/nowhere
+GPUBOARD_X;touch $TMP/executed=1
+touch $TMP/executed
+EOF
+    env -u GPUBOARD_DEST -u GPUBOARD_LIMIT "$RUN_SH" once || true
+    [ ! -e "$TMP/executed" ]
+    has "$SPOOL/push.err" "$TMP/\$(touch"
+}
+
+@test "settings that cannot be right are refused by name" {
+    for setting in GPUBOARD_LIMIT=0 GPUBOARD_PS_EVERY=ten GPUBOARD_GPUS_EVERY=-1 GPUBOARD_SPOOL=spool "GPUBOARD_SPOOL=/a b" "GPUBOARD_CONF=$TMP/none"; do
+        run env "$setting" "$RUN_SH" once
+        [ "$status" = 2 ]
+        [[ $output == *"${setting%%=*}"* || $output == *"$TMP/none"* ]]
+    done
+}
+
+@test "a spool folder that somebody else has put there is refused" {
+    need_root
+    mkdir "$TMP/spool"
+    chown 65534 "$TMP/spool"
+    run "$RUN_SH" once
+    [ "$status" = 2 ]
+    [[ $output == *'is not a folder of this user'* ]]
+    rmdir "$TMP/spool"/gpu1/run "$TMP/spool"/gpu1 "$TMP/spool"
+    mkdir "$TMP/theirs"
+    ln -s "$TMP/theirs" "$TMP/spool"
+    run "$RUN_SH" once
+    [ "$status" = 2 ]
+}
+
+@test "a clock that is set back troubles nobody" {
+    command -v faketime >/dev/null || missing 'faketime is not installed'
+    echo '+0' >"$TMP/clock"
+    preload=$(faketime -f '+0' env | sed -n 's/^LD_PRELOAD=//p')
+    LD_PRELOAD=$preload FAKETIME_TIMESTAMP_FILE=$TMP/clock FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 "$CHECK" gpu1
+    within 15 up_and_fresh
+    before="$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)"
+    echo '-3600' >"$TMP/clock"
+    old() { [ "$(sed -n '1s/.* time=\([0-9]*\) .*/\1/p' "$DATA/gpus.csv")" -lt $(($(date +%s) - 3000)) ]; }
+    within 15 old # the snapshots go on, and arrive
+    "$CHECK" gpu1
+    within 5 up_and_fresh
+    [ "$before" = "$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)" ]
+}
+
+@test "a full disk of the spool sends nothing new, and all is well when it has room again" {
+    need_root
+    cat >"$TMP/full.sh" <<'EOF'
+set -e
+mkdir -p "$GPUBOARD_SPOOL"
+mount -t tmpfs -o size=256k,mode=700 none "$GPUBOARD_SPOOL"
+"$1" once
+arrival=$(stat -c %z "$GPUBOARD_DEST/gpu1/host.txt")
+head -c 1000000 /dev/zero >"$GPUBOARD_SPOOL/filler" 2>/dev/null || :
+sleep 1
+"$2" gpu1 2>"$TMP/said" || :
+sleep 4
+for file in "$GPUBOARD_DEST"/gpu1/*.*; do [ "$(tail -n 1 "$file")" = '# end' ]; done
+[ "$arrival" = "$(stat -c %z "$GPUBOARD_DEST/gpu1/host.txt")" ]
+! "$2" status gpu1 >"$TMP/status"
+rm "$GPUBOARD_SPOOL/filler"
+"$2" gpu1 || :
+for _ in $(seq 100); do
+    "$2" status gpu1 >"$TMP/status" && [ "$arrival" != "$(stat -c %z "$GPUBOARD_DEST/gpu1/host.txt")" ] && break
+    sleep 0.1
+done
+"$2" status gpu1 >"$TMP/status"
+"$2" kill
+EOF
+    export TMP
+    unshare -m bash "$TMP/full.sh" "$RUN_SH" "$CHECK" || {
+        cat "$TMP/status" "$TMP/said" >&2
+        false
+    }
+}
+
+@test "two hosts that share a home and one settings file keep apart" {
+    need_root
+    mkdir -p "$TMP/home/.config/gpuboard"
+    printf 'GPUBOARD_DEST=%s\nGPUBOARD_PS_EVERY=1\n' "$TMP/data" >"$TMP/home/.config/gpuboard/gpuboard.conf"
+    unset GPUBOARD_SPOOL GPUBOARD_DEST HOST
+    for host in alpha beta; do
+        mkdir "$TMP/$host" # each machine has its own /var/tmp, as it has its own name
+        unshare -m -u sh -c "hostname $host.example.org && mount --bind $TMP/$host /var/tmp && exec $CHECK"
+    done
+    within 15 test -e "$TMP/data/alpha/host.txt" -a -e "$TMP/data/beta/host.txt"
+    has "$TMP/data/alpha/host.txt" ' host=alpha '
+    has "$TMP/data/beta/host.txt" ' host=beta '
+    [ -d "$TMP/alpha/gpuboard-0/alpha" ]
+    unshare -m -u sh -c "hostname alpha && mount --bind $TMP/alpha /var/tmp && exec $CHECK kill alpha"
+    unshare -m -u sh -c "hostname beta && mount --bind $TMP/beta /var/tmp && exec $CHECK status"
+    unshare -m -u sh -c "hostname beta && mount --bind $TMP/beta /var/tmp && exec $CHECK kill beta"
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bats
+# Which fields are asked of the driver.
+load helper
+
+known() { printf '%s\n' "$@" >"$SMI/fields"; }
+asked_for_help() { grep -c -- --help-query-gpu "$SMI/calls"; }
+columns() { sed -n 2p "$SPOOL/gpus.csv"; }
+
+setup() {
+    helper_setup
+    [ ! -e /sys/module/nvidia/version ] || missing 'this machine has a real driver'
+}
+
+@test "fields that this driver does not know are not asked for" {
+    known index uuid name memory.used temperature.gpu something.new
+    "$RUN_SH" tick 1
+    whole "$SPOOL/gpus.csv" gpus 0
+    [ "$(columns)" = 'index, uuid, name, memory.used [MiB], temperature.gpu' ]
+}
+
+@test "throttle reasons are asked for under the name that the driver knows, the new one first" {
+    known index uuid clocks_throttle_reasons.active
+    "$RUN_SH" tick 1
+    [ "$(columns)" = 'index, uuid, clocks_throttle_reasons.active' ]
+    rm "$SPOOL/fields"
+    known index uuid clocks_throttle_reasons.active clocks_event_reasons.active
+    "$RUN_SH" tick 1
+    [ "$(columns)" = 'index, uuid, clocks_event_reasons.active' ]
+}
+
+@test "the driver is asked once for its fields" {
+    for _ in 1 2 3; do "$RUN_SH" tick 1; done
+    [ "$(asked_for_help)" = 1 ]
+    [ "$(head -n 1 "$SPOOL/fields")" = 590.48.01 ]
+}
+
+@test "another driver is asked again" {
+    "$RUN_SH" tick 1
+    echo 610.57.04 >"$SMI/driver"
+    "$RUN_SH" tick 1
+    "$RUN_SH" tick 1
+    "$RUN_SH" tick 1
+    [ "$(asked_for_help)" = 2 ]
+    [ "$(head -n 1 "$SPOOL/fields")" = 610.57.04 ]
+}
+
+@test "a driver that forgot a field since it was asked costs that field alone" {
+    "$RUN_SH" tick 1
+    known index uuid name driver_version memory.used memory.total temperature.gpu
+    rm "$SMI/calls"
+    "$RUN_SH" tick 1
+    whole "$SPOOL/gpus.csv" gpus 0
+    has "$SPOOL/gpus.csv" 'memory.used [MiB]'
+}
+
+@test "one field that is listed and yet refused is dropped, and the others stay" {
+    # a driver that lists what it does not take
+    mv "$TMP/bin/nvidia-smi" "$TMP/bin/real-smi"
+    printf '#!/bin/sh\ncase $1 in --help*) exec real-smi "$@" ;; *pstate*) echo "Field \\"pstate\\" is not a valid field to query."; echo; exit 2 ;; esac\nexec real-smi "$@"\n' >"$TMP/bin/nvidia-smi"
+    chmod +x "$TMP/bin/nvidia-smi"
+    "$RUN_SH" tick 1
+    whole "$SPOOL/gpus.csv" gpus 0
+    fails grep -q pstate "$SPOOL/gpus.csv"
+    has "$SPOOL/gpus.csv" gpu_recovery_action
+    fails grep -q pstate "$SPOOL/fields"
+}
+
+@test "a driver that does not tell its fields is asked for the oldest ones" {
+    : >"$TMP/empty"
+    known 'no fields'
+    "$RUN_SH" tick 1 || true
+    grep -q -- '--query-gpu=index,uuid,name,driver_version,memory.total' "$SMI/calls"
+    [ ! -e "$SPOOL/fields" ]
+}
+
+@test "lists of real drivers since 2021 each give what they have" {
+    need_shared
+    awk_fields() { awk -v wanted="$(sed -n "/^GPU_FIELDS='/,/'/p" "$TMP/scripts/lib/gpus.sh" | sed "s/GPU_FIELDS=//; s/'//g" | tr '\n' ' ')" -f "$TMP/scripts/lib/fields.awk" "$1"; }
+    old=$(awk_fields "$SHARED/captures/help/utkuozdemir+nvidia_gpu_exporter__fields-2021.txt")
+    [[ $old == *clocks_throttle_reasons.active* && $old != *clocks_event* && $old != *memory.reserved* && $old == *pcie.link.gen.current* ]]
+    later=$(awk_fields "$SHARED/captures/help/netdata+go.d.plugin__help-query-gpu.txt")
+    [[ $later == *memory.reserved* && $later == *compute_cap* && $later == *clocks_throttle_reasons.active* ]]
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env bats
+# The push into a folder, and what every push promises.
+load helper
+
+@test "a reader never sees half a file, however often it looks" {
+    echo 8 >"$SMI/gpus"
+    "$RUN_SH" once
+    (while [ ! -e "$TMP/stop" ]; do
+        for file in gpus.csv processes.csv ps.txt host.txt; do
+            [ "$(tail -n 1 "$DATA/$file")" = '# end' ] || echo "$file" >>"$TMP/torn"
+        done
+    done) &
+    for _ in $(seq 20); do "$RUN_SH" once; done
+    touch "$TMP/stop"
+    wait
+    [ ! -e "$TMP/torn" ]
+}
+
+@test "a folder that is not there is not made, and once says so with exit 1" {
+    run env GPUBOARD_DEST="$TMP/share" "$RUN_SH" once
+    [ "$status" = 1 ]
+    [[ $output == *"did not arrive at $TMP/share: the folder $TMP/share is not there (not mounted?)"* ]]
+    [ ! -e "$TMP/share" ]
+}
+
+@test "without a destination once is wrong use, and says what to set" {
+    unset GPUBOARD_DEST
+    run "$RUN_SH" once
+    [ "$status" = 2 ]
+    [[ $output == *'GPUBOARD_DEST is not set'* ]]
+}
+
+@test "a destination that this version does not know is refused by name" {
+    for dest in consul://127.0.0.1:8500/gpus ssh://web data; do
+        run env GPUBOARD_DEST="$dest" "$RUN_SH" once
+        [ "$status" = 1 ]
+        [[ $output == *"GPUBOARD_DEST is '$dest'"* ]]
+    done
+}
+
+@test "what was sent is not sent again: the file in data/ keeps its arrival" {
+    "$RUN_SH" once
+    arrival=$(stat -c %z "$DATA/gpus.csv")
+    sleep 1.1
+    "$RUN_SH" tick 3
+    within 5 grep -q "^$(head -n 1 "$SPOOL/host.txt")$" "$DATA/host.txt"
+    [ "$(stat -c %z "$DATA/gpus.csv")" = "$arrival" ]
+}
+
+@test "a full disk at the destination leaves the old files whole" {
+    need_root
+    cat >"$TMP/full.sh" <<'EOF'
+set -e
+mount -t tmpfs -o size=64k none "$GPUBOARD_DEST"
+"$1" once
+head -c 1000000 /dev/zero >"$GPUBOARD_DEST/filler" 2>/dev/null || :
+before=$(cat "$GPUBOARD_DEST"/gpu1/*.*)
+echo 8 >"$SMI/gpus"
+yes 'a long line on stderr, to make the snapshot too large for what is left' | head -n 20 >"$SMI/cry"
+! "$1" once
+[ "$before" = "$(cat "$GPUBOARD_DEST"/gpu1/*.*)" ]
+rm "$GPUBOARD_DEST/filler"
+"$1" once
+grep -q '^7, GPU' "$GPUBOARD_DEST/gpu1/gpus.csv"
+EOF
+    unshare -m bash "$TMP/full.sh" "$RUN_SH"
+}
+
+@test "a destination that hangs delays no loop, and is said" {
+    printf '#!/bin/sh\ncase $* in *.new/*) sleep 60 ;; esac\nexec /bin/cp "$@"\n' >"$TMP/bin/cp"
+    chmod +x "$TMP/bin/cp"
+    began=$SECONDS
+    "$RUN_SH" tick 3
+    "$RUN_SH" tick 3
+    [ $((SECONDS - began)) -le 2 ]
+    within 10 test -s "$SPOOL/push.err"
+    has "$SPOOL/push.err" 'no answer within 2 s'
+}
+
+@test "once waits for a push that is under way" {
+    printf '#!/bin/sh\nsleep 1\nexec /bin/cp "$@"\n' >"$TMP/bin/cp"
+    chmod +x "$TMP/bin/cp"
+    "$RUN_SH" tick 3
+    "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 0
+}
