@@ -102,10 +102,32 @@ report() {
 
 last_words() { [ ! -s "$1" ] || printf '; it says: %s' "$(tail -n 1 "$1")"; }
 
-# stop NAME: ends all that runs for it, and removes its pipes.
+# take_turn: one gpu-check.sh at a time for a host.
+take_turn() {
+    exec 7>>"$SPOOL/check"
+    flock -w 30 7 || die "another gpu-check.sh for $HOST does not end"
+}
+
+# stop NAME...: ends all that runs for each, and removes its pipes.
 stop() {
-    end_all "$GPUBOARD_SPOOL/$1/run/*"
-    rm -f "$GPUBOARD_SPOOL/$1/run/in" "$GPUBOARD_SPOOL/$1/run/ack" "$GPUBOARD_SPOOL/$1/run/ssh"
+    for name in "$@"; do
+        check_host "$name"
+        spool_root
+        [ -d "$GPUBOARD_SPOOL/$name" ] || continue
+        open_spool "$name"
+        take_turn
+        end_all "$RUN/*"
+        rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh"
+    done
+}
+
+# spooled: the names that have a spool here.
+spooled() {
+    spool_root
+    for folder in "$GPUBOARD_SPOOL"/*/run; do
+        folder=${folder%/run}
+        [ ! -d "$folder" ] || printf '%s\n' "${folder##*/}"
+    done
 }
 
 verb=start
@@ -123,18 +145,14 @@ case ${1:-} in kill | status) verb=$1 && shift ;; esac
 [ $# -le 2 ] || die "too many words: see gpu-check.sh --help"
 [ -z "${2:-}" ] || export GPUBOARD_DEST="$2"
 load_settings
-if [ "$verb" = kill ] && [ -z "${1:-}" ]; then
-    spool_root
-    stop '*'
+if [ "$verb" = kill ]; then
+    # shellcheck disable=SC2046 # one word a name
+    [ $# -gt 0 ] || set -- $(spooled)
+    stop "$@"
     exit
 fi
 open_spool "${1:-$(own_name)}"
-[ "$verb" = status ] || {
-    exec 7>>"$SPOOL/check"
-    flock -w 30 7 || die "another gpu-check.sh for $HOST does not end"
-}
 case $verb in
-    start) check ;;
+    start) take_turn && check ;;
     status) report ;;
-    kill) stop "$HOST" ;;
 esac

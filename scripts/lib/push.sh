@@ -32,7 +32,7 @@ arrived() {
 # failed: its reason, the last words in $err, is kept for `gpu-check.sh status`; the next tick tries again.
 failed() {
     # sftp ends with "Connection closed" whatever the cause, and our own mkdir of a folder that is there is no cause
-    reason=$(awk 'NF && (last == "" || !/^(Connection closed|remote mkdir|Couldn.t create directory)/) {last = $0} END {print substr(last, 1, 300)}' "$err")
+    reason=$(awk 'NF && (last == "" || !/^(Connect(ed|ion closed)|remote mkdir|Couldn.t create directory)/) {last = $0} END {print substr(last, 1, 300)}' "$err")
     case $reason in
         *'Host key verification failed'*) reason="the key of $GPUBOARD_DEST is not known here: log in there once by hand, or add it to known_hosts" ;;
     esac

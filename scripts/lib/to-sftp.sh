@@ -19,7 +19,7 @@ sftp_to() {
     [ ${#control} -le 85 ] || control=none # a socket's name has at most 107 characters, and ssh adds some
     master=$1
     shift
-    "$@" sftp -q -b - ${GPUBOARD_SSH_CONFIG:+-F "$GPUBOARD_SSH_CONFIG"} -o BatchMode=yes -o StrictHostKeyChecking=yes \
+    "$@" sftp -b - ${GPUBOARD_SSH_CONFIG:+-F "$GPUBOARD_SSH_CONFIG"} -o BatchMode=yes -o LogLevel=ERROR -o StrictHostKeyChecking=yes \
         -o ConnectTimeout="$GPUBOARD_LIMIT" -o ServerAliveInterval=5 -o ServerAliveCountMax=2 \
         -o ControlMaster="$master" -o ControlPath="$control" -o ControlPersist=no "$target"
 }
@@ -34,7 +34,7 @@ put_commands() {
 
 # session: runs until the connection or the pipe breaks, and says so to whoever waits.
 session() {
-    exec 6>>"$RUN/session"
+    exec 4>&- 5>&- 7>&- 6>>"$RUN/session" # of push.sh it keeps nothing, least of all its lock
     flock -n 6 || exit 0
     printf '%s\n' "$target" >"$RUN/session"
     sftp_to yes env SHELL=/bin/sh <>"$RUN/in" >/dev/null 2>"$RUN/session.err" || :
@@ -52,7 +52,7 @@ open_session() {
     end_session
     mkfifo "$RUN/in" "$RUN/ack"
     exec 4<>"$RUN/in" 5<>"$RUN/ack"
-    session 4>&- 5>&- 7>&- &
+    session &
     printf -- '-mkdir "%s"\n' "$quoted" >&4
 }
 
