@@ -17,34 +17,39 @@ LIB=$HERE/lib
 # shellcheck source=scripts/lib/common.sh
 . "$LIB/common.sh"
 
-# take TASK: its snapshots, into the spool.
+# take TASK: its snapshots, each whole or not at all.
 take() {
+    read_clock
+    set_every "$1"
+    made=
     # shellcheck source=/dev/null
     case $1 in
         1) . "$LIB/gpus.sh" && take_gpus ;;
         2) . "$LIB/processes.sh" && take_processes ;;
-        3) . "$LIB/ps.sh" && take_ps && . "$LIB/host.sh" && take_host ;;
+        3) . "$LIB/slow.sh" && ask_slow_facts && . "$LIB/ps.sh" && take_ps && . "$LIB/host.sh" && take_host ;;
     esac
+    # shellcheck disable=SC2086 # one word a file
+    [ -z "$made" ] || mv -f $made "$SPOOL/"
 }
 
-# start_work: what belongs to every snapshot: no file of ours grows past 8 MiB, and none stays behind.
+# start_work FOLDER: what belongs to every snapshot. It grows in a folder of its own: a loop's is always the same, so nothing is left over.
 start_work() {
     # shellcheck source=scripts/lib/snapshot.sh
     . "$LIB/snapshot.sh"
-    ulimit -f 16384
-    trap 'rm -f "$RUN"/*.$$' EXIT
-    trap 'exit 143' TERM INT HUP
+    NEW=$1
+    [ -d "$NEW" ] || mkdir "$NEW"
+    ulimit -f 16384 # no file of ours grows past 8 MiB
 }
 
 # tick TASK: one round of a loop. It is a process of its own, so that what goes wrong in it never ends the loop,
 # and a change of the settings or of these scripts counts from the next round on.
 tick() {
-    start_work
+    start_work "$RUN/new.$1"
     take "$1"
     seconds_up
-    printf '%s %s %s\n' "$PPID" "$up" "$(task_every "$1")" >"$RUN/$1"
+    printf '%s %s %s\n' "$PPID" "$up" "$every" >"$RUN/$1"
     if [ "$1" = 3 ]; then
-        "$LIB/push.sh" >/dev/null 2>&1 & # in the background: a push that hangs delays nothing
+        (push_from_spool loop) >/dev/null 2>&1 & # in the background: a push that hangs delays nothing
     fi
 }
 
@@ -53,10 +58,11 @@ tick() {
 loop() {
     exec 9>>"$RUN/$1"
     flock -w 1 9 || die "the loop of task $1 runs already for $HOST"
+    end_orphans "$1"
     exec 8<"$RUN/$1"
-    remove_leftovers
     seconds_up
-    printf '%s %s %s\n' "$$" "$up" "$(task_every "$1")" >"$RUN/$1"
+    set_every "$1"
+    printf '%s %s %s\n' "$$" "$up" "$every" >"$RUN/$1"
     while :; do
         seconds_up
         began_up=$up
@@ -72,22 +78,31 @@ loop() {
     done
 }
 
-# remove_leftovers: what rounds that were killed have left in RUN, named for their pids.
-remove_leftovers() {
-    for file in "$RUN"/*.[0-9]*; do
-        [ -d "/proc/${file##*.}" ] || rm -f "$file"
+# end_orphans TASK: we have the lock, so whatever else bears the mark was started by a loop that is dead.
+end_orphans() {
+    for pid in $(holders "$RUN/$1"); do
+        [ "$pid" = "$$" ] || kill -9 "$pid" 2>/dev/null || :
     done
+}
+
+# push_from_spool loop|once: ends by exit.
+push_from_spool() {
+    # shellcheck source=scripts/lib/push.sh
+    . "$LIB/push.sh"
+    push "$1"
 }
 
 once() {
     [ -n "${GPUBOARD_DEST:-}" ] || die "GPUBOARD_DEST is not set: say where the snapshot goes, for example GPUBOARD_DEST=web:/srv/gpuboard/data"
-    start_work
+    trap 'rm -rf "$RUN/once.$$"' EXIT
+    trap 'exit 143' TERM INT HUP
+    start_work "$RUN/once.$$"
     for task in 1 2 3; do take "$task"; done
-    "$LIB/push.sh" once
+    (push_from_spool once)
 }
 
 case ${1:-} in
-    1 | 2 | 3 | once | tick) ;;
+    1 | 2 | 3 | once | tick | push) ;; # the last two are for us
     -h | --help) print_help "$0" && exit ;;
     *) print_help "$0" >&2 && exit 2 ;;
 esac
@@ -96,5 +111,6 @@ open_spool "${HOST:-$(own_name)}"
 case $1 in
     once) once ;;
     tick) tick "$2" ;;
+    push) push_from_spool loop ;;
     *) loop "$1" ;;
 esac

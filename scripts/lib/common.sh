@@ -50,14 +50,15 @@ load_settings() {
             '' | *[!0-9]* | 0* | ?????*) die "$key is '$value', but must be whole seconds from 1 to 9999" ;;
         esac
     done
+    export GPUBOARD_LIMIT
 }
 
-# task_every TASK: prints its interval.
-task_every() {
+# set_every TASK: sets every to its interval.
+set_every() {
     case $1 in
-        1) echo "$GPUBOARD_GPUS_EVERY" ;;
-        2) echo "$GPUBOARD_PROCESSES_EVERY" ;;
-        3) echo "$GPUBOARD_PS_EVERY" ;;
+        1) every=$GPUBOARD_GPUS_EVERY ;;
+        2) every=$GPUBOARD_PROCESSES_EVERY ;;
+        3) every=$GPUBOARD_PS_EVERY ;;
     esac
 }
 
@@ -112,7 +113,7 @@ open_spool() {
     HOST=$1
     SPOOL=$GPUBOARD_SPOOL/$HOST
     RUN=$SPOOL/run
-    export HOST
+    export HOST RUN
     [ -d "$RUN" ] && return
     (umask 077 && mkdir -p "$RUN") || die "cannot make the folder $RUN"
     # /var/tmp is everybody's: somebody else may have put a folder or a link of that name there

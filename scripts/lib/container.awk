@@ -13,6 +13,7 @@ function plain(name) {
 }
 
 function container(line, known,    id, kind, pod) {
+    if (line !~ /docker|libpod|kubepods|crio|containerd|nerdctl|buildkit|lxc|slurm|\/default\//) return known # most lines, most days
     if (HEX64 == "") {
         HEX64 = "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
         HEX64 = HEX64 HEX64 HEX64 HEX64 HEX64 HEX64 HEX64 HEX64

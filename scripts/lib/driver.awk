@@ -1,9 +1,12 @@
-# The driver's version, as the first good row of a --query-gpu answer tells it (-F ', ').
+# Where a --query-gpu answer tells another version of the driver than `kept`, writes it to the file `noted`.
 /^index, / {
-    for (i = 1; i <= NF; i++) if ($i == "driver_version" || $i == "kmd_version") column = i
-    next
+    n = split($0, cell, ", ")
+    for (i = 1; i <= n; i++) if (cell[i] == "driver_version" || cell[i] == "kmd_version") column = i
 }
-column && $column ~ /^[0-9][0-9.]*$/ {
-    print $column
-    exit
+column && !seen && /^[0-9]/ {
+    split($0, cell, ", ")
+    if (cell[column] ~ /^[0-9][0-9.]*$/) {
+        seen = 1
+        if (cell[column] != kept) print cell[column] > noted
+    }
 }

@@ -40,7 +40,7 @@ choose_fields() {
     fi
 }
 
-keep_fields() { printf '%s\n%s\n' "$kept_driver" "$fields" >"$RUN/gpus.fields.$$" && mv -f "$RUN/gpus.fields.$$" "$SPOOL/fields"; }
+keep_fields() { printf '%s\n%s\n' "$kept_driver" "$fields" >"$NEW/fields" && mv -f "$NEW/fields" "$SPOOL/fields"; }
 
 query_gpus() { ask_nvidia_smi --query-gpu="$fields" --format=csv,nounits; }
 
@@ -68,9 +68,8 @@ drop_refused_fields() {
 
 # note_driver: where no kernel module tells the version, the answer itself does; another one makes the kept fields void.
 note_driver() {
-    [ -z "$driver" ] && [ "$rc" = 0 ] && [ -n "$kept_driver" ] || return 0
-    answered=$(awk -F ', ' -f "$LIB/driver.awk" "$out")
-    [ -n "$answered" ] && [ "$answered" != "$kept_driver" ] || return 0
+    [ -z "$driver" ] && [ -n "$kept_driver" ] && [ -s "$noted" ] || return 0
+    read -r answered <"$noted"
     if [ "$kept_driver" = unknown ]; then
         kept_driver=$answered
         keep_fields
@@ -85,7 +84,9 @@ take_gpus() {
     if choose_fields; then
         query_gpus
         drop_refused_fields
-        note_driver
     fi
-    end_snapshot gpus gpus.csv "$GPUBOARD_GPUS_EVERY" "$rc"
+    noted=$NEW/driver
+    : >"$noted"
+    end_snapshot gpus gpus.csv "$rc" -v kept="$kept_driver" -v noted="$noted" -f "$LIB/snapshot.awk" -f "$LIB/driver.awk" -f "$LIB/csv.awk" "$out"
+    note_driver
 }

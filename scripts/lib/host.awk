@@ -1,4 +1,4 @@
-# host.txt: key=value, from /proc and the answers of df, ip and du. What cannot be read is left out, never 0.
+# host.txt: key=value, what moves from /proc, then the lines of the file `slow`. What cannot be read is left out, never 0.
 
 function first_line(file,    line) {
     if ((getline line < file) <= 0) line = ""
@@ -6,57 +6,24 @@ function first_line(file,    line) {
     return line
 }
 
+function mib(key,    kib) {
+    kib = memory[key]
+    return kib == "" ? "" : int(kib / 1024)
+}
+
 function tell(key, value) { if (value != "") print key "=" value }
 
-# count_cpus: of a list such as 0-63,96
-function count_cpus(list,    n, part, ends, i, sum) {
-    n = split(list, part, ",")
-    for (i = 1; i <= n; i++) sum += split(part[i], ends, "-") == 2 ? ends[2] - ends[1] + 1 : 1
-    return sum
-}
-
-function mib(kib) { return int(kib / 1024) }
-
 BEGIN {
-    split(first_line(proc "/loadavg"), f, " ")
-    if (3 in f) tell("load", f[1] " " f[2] " " f[3])
-    tell("cpus", count_cpus(first_line("/sys/devices/system/cpu/online")))
+    if (split(first_line(proc "/loadavg"), f, " ") >= 3) tell("load", f[1] " " f[2] " " f[3])
     while ((getline line < (proc "/meminfo")) > 0) {
         split(line, f, " ")
-        if (f[1] ~ /^(MemTotal|MemAvailable|SwapTotal|SwapFree):$/) memory[f[1]] = f[2]
+        memory[f[1]] = f[2]
     }
-    if ("MemTotal:" in memory) tell("memory_total", mib(memory["MemTotal:"]))
-    if ("MemAvailable:" in memory) tell("memory_available", mib(memory["MemAvailable:"]))
-    if (memory["SwapTotal:"] > 0) { tell("swap_total", mib(memory["SwapTotal:"])); tell("swap_free", mib(memory["SwapFree:"])) }
+    tell("memory_total", mib("MemTotal:"))
+    tell("memory_available", mib("MemAvailable:"))
+    if (memory["SwapTotal:"] > 0) { tell("swap_total", mib("SwapTotal:")); tell("swap_free", mib("SwapFree:")) }
     if (split(first_line(proc "/uptime"), f, " ")) tell("uptime", int(f[1]))
-    tell("kernel", first_line(proc "/sys/kernel/osrelease"))
     if (driver != "unknown") tell("driver", driver)
-    tell("collector", collector)
     tell("zone", zone)
-    # with hidepid, other people's processes have no user and no command here: the page can tell why
-    while ((getline line < (proc "/mounts")) > 0)
-        if (line ~ /^[^ ]+ \/proc proc / && match(line, /hidepid=[^, ]+/) && substr(line, RSTART + 8, 1) != "0" && substr(line, RSTART + 8, 3) != "off")
-            tell("hidepid", substr(line, RSTART + 8, RLENGTH - 8))
-}
-
-# what a person may fill: file systems of a disk, each once
-stage == "disks" && FNR > 1 && $2 !~ /^(tmpfs|devtmpfs|ramfs|squashfs|efivarfs|iso9660|autofs|fuse\..*|vfat)$/ && $3 ~ /^[0-9]+$/ && $3 > 0 {
-    if ($2 == "overlay" && $7 != "/" || $1 in disk) next
-    disk[$1] = 1
-    mount = $7
-    for (i = 8; i <= NF; i++) mount = mount " " $i
-    if (mount !~ /^\/(boot|snap|run|proc|sys|dev)(\/|$)/) tell("disk", mib($3) " " mib($4) " " mount) # total, used, mount
-}
-
-stage == "addresses" && $3 ~ /^inet/ {
-    if ($2 !~ /^(lo|docker|br-|virbr|veth|cni|cali|flannel|lxc|podman)/) tell("interface", $2 " " $4)
-    next
-}
-stage == "addresses" { for (i = 1; i <= NF; i++) tell("interface", "- " $i) } # of `hostname -I`, where there is no ip
-
-stage == "disk_use" && FNR == 1 { tell("disk_use_time", $1); next }
-stage == "disk_use" && /^[0-9]/ {
-    gsub(/[\001-\010\013-\037\177]/, "?")
-    sub(/[ \t]+/, " ")
-    tell("disk_use", substr($0, 1, 300))
+    while ((getline line < slow) > 0) print line
 }

@@ -19,7 +19,7 @@ function secret_name(name) {
 
 # hide_urls: scheme://user:password@host keeps the user.
 function hide_urls(word,    done, start) {
-    while (match(word, /:\/\/[^\/@:]*:[^\/]*@/)) {
+    if (index(word, "@")) while (match(word, /:\/\/[^\/@:]*:[^\/]*@/)) {
         start = RSTART + 3 + index(substr(word, RSTART + 3), ":")
         done = done substr(word, 1, start - 1) HIDDEN "@"
         word = substr(word, RSTART + RLENGTH)
@@ -29,6 +29,7 @@ function hide_urls(word,    done, start) {
 
 # hide_shapes: words that give themselves away: long hex, and the prefixes that services put before their tokens.
 function hide_shapes(word,    done, hit) {
+    if (length(word) < 11) return word
     while (match(word, SHAPES)) {
         hit = substr(word, RSTART, RLENGTH)
         done = done substr(word, 1, RSTART - 1)

@@ -1,10 +1,6 @@
-#!/bin/sh
-# lib/push.sh [once]: send what is new in the spool to GPUBOARD_DEST. Task 3 starts it; with `once` all four files go, and the exit code tells.
+# shellcheck shell=sh disable=SC2154 # up: set by the script that reads this one
+# The push: what is new in the spool goes to GPUBOARD_DEST.
 # A file that was sent already is not sent again, so that it never looks fresh. One push at a time: one that hangs keeps the lock.
-set -eu
-LIB=${0%/*}
-# shellcheck source=scripts/lib/common.sh
-. "$LIB/common.sh"
 
 # choose_new: sets new to the files that the last good push did not have, and headers to the first lines of all.
 choose_new() {
@@ -24,8 +20,8 @@ choose_new() {
 # arrived: what was sent is remembered, with the time.
 arrived() {
     seconds_up
-    printf '%s\n%s' "$up" "$headers" >"$RUN/push.sent.$$" && mv -f "$RUN/push.sent.$$" "$SPOOL/sent"
-    rm -f "$SPOOL/push.err"
+    printf '%s\n%s' "$up" "$headers" >"$SPOOL/sent" # nobody reads it but the next push, which has to wait for our lock
+    [ ! -e "$SPOOL/push.err" ] || rm -f "$SPOOL/push.err"
     exit 0
 }
 
@@ -37,49 +33,45 @@ failed() {
         *'Host key verification failed'*) reason="the key of $GPUBOARD_DEST is not known here: log in there once by hand, or add it to known_hosts" ;;
     esac
     [ "$mode" != once ] || say "the snapshot did not arrive at $GPUBOARD_DEST: $reason"
-    printf '%s\n' "$reason" >"$RUN/push.why.$$" && mv -f "$RUN/push.why.$$" "$SPOOL/push.err"
+    printf '%s\n' "$reason" >"$RUN/push.why" && mv -f "$RUN/push.why" "$SPOOL/push.err"
     exit 1
 }
 
-mode=${1:-loop}
-load_settings
-open_spool "$HOST"
-err=$RUN/push.err.$$
-trap 'rm -f "$RUN"/*.$$' EXIT
-exec 7>>"$RUN/push"
-if [ "$mode" = once ]; then
-    flock -w "$((GPUBOARD_LIMIT + 2))" 7 || die "an earlier push to ${GPUBOARD_DEST:-} hangs"
-else
-    flock -n 7 || exit 0
-fi
-choose_new
-[ -n "$new" ] || exit 0
-status=0
-case ${GPUBOARD_DEST:-} in
-    '')
-        echo 'GPUBOARD_DEST is not set' >"$err"
-        status=2
-        ;;
-    *://*)
-        echo "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give a folder or user@web:/path/data" >"$err"
-        status=2
-        ;;
-    /* | ./* | ../*)
-        # shellcheck disable=SC2086 # one word a file
-        timeout -k 1 "$GPUBOARD_LIMIT" "$LIB/to-folder.sh" "$GPUBOARD_DEST" "$HOST" "$SPOOL" $new 2>"$err" || status=$?
-        ;;
-    *:*)
-        # shellcheck source=scripts/lib/to-sftp.sh
-        . "$LIB/to-sftp.sh"
-        to_sftp 2>"$err" || status=$?
-        ;;
-    *)
-        echo "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be an absolute folder or user@web:/path/data" >"$err"
-        status=2
-        ;;
-esac
-case $status in
-    0) arrived ;;
-    124 | 137) echo "no answer within $GPUBOARD_LIMIT s" >>"$err" ;;
-esac
-failed
+# push loop|once: with `once` all four files go, and the exit code tells. Runs in a subshell: it ends by exit.
+push() {
+    mode=$1
+    err=$RUN/push.err
+    exec 7>>"$RUN/push"
+    if [ "$mode" = once ]; then
+        flock -w "$((GPUBOARD_LIMIT + 2))" 7 || die "an earlier push to $GPUBOARD_DEST hangs"
+    else
+        flock -n 7 || exit 0
+    fi
+    choose_new
+    [ -n "$new" ] || exit 0
+    status=0
+    deliver 2>"$err" || status=$?
+    case $status in
+        0) arrived ;;
+        124 | 137) echo "no answer within $GPUBOARD_LIMIT s" >>"$err" ;;
+    esac
+    failed
+}
+
+# deliver: the files in $new, by the way that GPUBOARD_DEST names.
+deliver() {
+    case ${GPUBOARD_DEST:-} in
+        '') echo 'GPUBOARD_DEST is not set' >&2 && return 2 ;;
+        *://*) echo "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give a folder or user@web:/path/data" >&2 && return 2 ;;
+        /* | ./* | ../*)
+            # shellcheck disable=SC2086 # one word a file
+            timeout -k 1 "$GPUBOARD_LIMIT" "$LIB/to-folder.sh" "$GPUBOARD_DEST" "$HOST" "$SPOOL" $new
+            ;;
+        *:*)
+            # shellcheck source=scripts/lib/to-sftp.sh
+            . "$LIB/to-sftp.sh"
+            to_sftp
+            ;;
+        *) echo "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be an absolute folder or user@web:/path/data" >&2 && return 2 ;;
+    esac
+}

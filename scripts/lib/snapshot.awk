@@ -1,15 +1,16 @@
-# The form of a snapshot: header, the lines of the first file, those of the second (errors=1 before it) as `# err`, `# end`.
-BEGIN { print header }
-errors {
-    if (++count > 20 || $0 == "") next
-    print "# err " substr($0, 1, 500)
-    next
+# The form of a snapshot: a header with the time that it took, what the other programs print, what went wrong (the files in `errors`, and
+# `cut`), the end. Its BEGIN prints the header, so a program that works in its own BEGIN comes before it, one that prints there after it.
+BEGIN {
+    getline line < "/proc/uptime"
+    close("/proc/uptime")
+    split(line, field, " ")
+    print header " took_ms=" int((field[1] * 100 - began_cs) * 10 + 0.5) " rc=" rc
 }
-{ size += length($0) + 1 }
-size > 4194304 { next }
-/^#/ { print " " $0; next } # a command's own words never pass for ours
-{ print }
 END {
-    if (size > 4194304) print "# err more was said than 4 MiB; the rest is left out"
+    n = split(errors, file, " ")
+    for (i = 1; i <= n; i++)
+        while ((getline line < file[i]) > 0 && ++error_count <= 20)
+            if (line != "") print "# err " substr(line, 1, 500)
+    if (cut) print "# err " cut
     print "# end"
 }

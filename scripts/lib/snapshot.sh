@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2034,SC2154 # RUN, SPOOL and LIB come from the script that reads this one, rc goes to it
+# shellcheck shell=sh disable=SC2034,SC2154 # variables come from the script that reads this one, and go back to it
 # What every task shares: the time limit of outside commands, and the form of a snapshot.
 
 # limited NAME WAIT COMMAND...: runs it under the time limit. An earlier one of that NAME that still lives (it holds the lock that
@@ -34,19 +34,40 @@ ask_nvidia_smi() {
     fi
 }
 
-# begin_snapshot TASK: notes when it began, and where its command's words go until they are whole.
+# read_clock: sets now and zone. A `date` at every tick would cost as much as the rest of a task, so the clock is asked once a minute, and
+# the time since boot counts from there.
+read_clock() {
+    seconds_up
+    asked='' offset=''
+    [ ! -r "$SPOOL/clock" ] || read -r asked offset zone <"$SPOOL/clock" || :
+    if [ -z "$offset" ] || [ "$up" -lt "$asked" ] || [ $((up - asked)) -ge 60 ]; then
+        now=$(date '+%s %z %Z')
+        zone=${now#* }
+        offset=$((${now%% *} - up))
+        printf '%s %s %s\n' "$up" "$offset" "$zone" >"$NEW/clock" && mv -f "$NEW/clock" "$SPOOL/clock"
+    fi
+    now=$((up + offset))
+}
+
+# begin_snapshot TASK: notes when it began, and where the words of its command go.
 begin_snapshot() {
     read -r up_exact _ </proc/uptime
     began_cs=${up_exact%.*}${up_exact#*.}
-    began=$(date +%s)
-    out=$RUN/$1.out.$$
-    err=$RUN/$1.err.$$
+    out=$NEW/$1.out
+    err=$NEW/$1.err
+    : >"$err"
 }
 
-# end_snapshot TASK FILE EVERY RC: header, what the command said, its words on stderr, the end; whole or not at all.
+# end_snapshot TASK FILE RC AWK-ARGUMENTS...: writes it; snapshot.awk is one of the programs. If it cannot be written (a full disk),
+# the one before stays, and the reason is for `gpu-check.sh status`.
 end_snapshot() {
-    read -r up_exact _ </proc/uptime
-    took_ms=$(((${up_exact%.*}${up_exact#*.} - began_cs) * 10))
-    awk -v header="# gpuboard 1 task=$1 host=$HOST time=$began every=$3 took_ms=$took_ms rc=$4" \
-        -f "$LIB/snapshot.awk" "$out" errors=1 "$err" >"$RUN/$1.new.$$" && mv -f "$RUN/$1.new.$$" "$SPOOL/$2"
+    header="# gpuboard 1 task=$1 host=$HOST time=$now every=$every"
+    file=$NEW/$2
+    rc=$3
+    shift 3
+    awk -v header="$header" -v rc="$rc" -v began_cs="$began_cs" -v errors="$err ${more_errors:-}" "$@" >"$file" 2>>"$err" || {
+        tail -n 1 "$err" >&2
+        return 0
+    }
+    made="$made $file"
 }

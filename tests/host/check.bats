@@ -260,7 +260,7 @@ EOF
     before="$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)"
     echo '-3600' >"$TMP/clock"
     old() { [ "$(sed -n '1s/.* time=\([0-9]*\) .*/\1/p' "$DATA/gpus.csv")" -lt $(($(date +%s) - 3000)) ]; }
-    within 15 old # the snapshots go on, and arrive
+    within 75 old # the snapshots go on, and arrive; the clock is asked once a minute
     "$CHECK" gpu1
     within 5 up_and_fresh
     [ "$before" = "$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)" ]

@@ -181,7 +181,7 @@ next_arrival() { within "${1:-15}" arrived_since "$(date +%s)"; }
     push_ms() {
         local began
         began=$(date +%s%N)
-        "$TMP/scripts/lib/push.sh"
+        "$RUN_SH" push
         echo $((($(date +%s%N) - began) / 1000000))
     }
     "$CHECK" kill

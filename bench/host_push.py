@@ -1,0 +1,139 @@
+"""One push over the kept-open session, against a plain scp of the same four files, with a real sshd on loopback."""
+
+import getpass
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.measure import SCRIPTS, Host, Row, adopt_orphans, children_cpu, process_cpu
+
+ROUNDS = 30
+FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
+
+
+@contextmanager
+def sshd(folder: Path) -> Iterator[tuple[int, Path]]:
+    """A server on a free port, and the client's configuration for it."""
+    for key in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)  # noqa: S607
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\n"
+        f"PidFile {folder}/pid\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n"
+        "Subsystem sftp /usr/lib/openssh/sftp-server\n"
+    )
+    config = folder / "ssh_config"
+    config.write_text(
+        f"Host web\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n  IdentityFile {folder}/user\n"
+        f"  UserKnownHostsFile {folder}/known\n"
+    )
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    program = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin") or "sshd"
+    with subprocess.Popen(
+        [program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            wait_for_port(port)
+            yield server.pid, config
+        finally:
+            server.terminate()
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until somebody listens there."""
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    message = "sshd did not start"
+    raise TimeoutError(message)
+
+
+def children_of(pid: int) -> list[int]:
+    """All living descendants of a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *children_of(int(child))]
+    return found
+
+
+def sessions(host: Host) -> list[int]:
+    """The processes of our kept session: whoever has its pipe open, and their children."""
+    pipe = host.folder / "spool/gpu1/run/in"
+    found: set[int] = set()
+    for link in Path("/proc").glob("[0-9]*/fd/0"):
+        try:
+            if link.readlink() == pipe:
+                pid = int(link.parts[2])
+                found |= {pid, *children_of(pid)}
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def renew(host: Host, number: int) -> None:
+    """Make all four files new."""
+    for name in FILES:
+        path = host.folder / "spool/gpu1" / name
+        path.write_text(re.sub(r"time=\d+", f"time={1_700_000_000 + number}", path.read_text()))
+
+
+def measure(host: Host, server: int, push: list[str]) -> tuple[float, float]:
+    """Seconds and CPU seconds (both sides) of one push, after the first."""
+
+    def cpu() -> float:
+        # the listener's ended children count with the listener, the living ones by themselves
+        kept = sessions(host)
+        return children_cpu() + sum(process_cpu(pid) for pid in [server, *children_of(server), *kept])
+
+    renew(host, 0)
+    host.run(*push)
+    time.sleep(0.3)
+    before, began = cpu(), time.monotonic()
+    for number in range(1, ROUNDS + 1):
+        renew(host, number)
+        host.run(*push)
+    took = time.monotonic() - began
+    time.sleep(0.3)
+    return took / ROUNDS, (cpu() - before) / ROUNDS
+
+
+def rows() -> Iterator[Row]:
+    """The budgets of the push."""
+    adopt_orphans()
+    with tempfile.TemporaryDirectory() as name:
+        host = Host(Path(name))
+        host.script("gpu-run.sh", "once")
+        with sshd(host.folder) as (server, config):
+            host.environment.update(GPUBOARD_SSH_CONFIG=str(config), GPUBOARD_DEST=f"web:{name}/data")
+            spool = [f"{name}/spool/gpu1/{file}" for file in FILES]
+            plain = measure(host, server, ["scp", "-q", "-F", str(config), *spool, f"web:{name}/data/gpu1/"])
+            kept = measure(host, server, [str(SCRIPTS / "gpu-run.sh"), "push"])
+            host.script("gpu-check.sh", "kill")
+    yield Row(
+        f"push, kept session {1000 * kept[0]:.0f} ms, scp {1000 * plain[0]:.0f} ms",
+        10,
+        plain[0] / kept[0],
+        "times",
+        at_least=True,
+    )
+    yield Row(
+        f"CPU of both sides, kept {1000 * kept[1]:.0f} ms, scp {1000 * plain[1]:.0f} ms",
+        7,
+        plain[1] / kept[1],
+        "times",
+        at_least=True,
+    )
