@@ -1,0 +1,109 @@
+"""What the parts of gpuboard hand to each other. A value that is not available is None, never 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of a snapshot file."""
+
+    task: str
+    host: str
+    time: int
+    every: int
+    took_ms: int
+    rc: int
+
+
+@dataclass(frozen=True)
+class Dump(Generic[Row]):
+    """What was understood of one file: its rows, the words that it has beside them, and what is wrong with it."""
+
+    rows: tuple[Row, ...] = ()
+    header: Header | None = None
+    whole: bool = True
+    said: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A row of gpus.csv, under nvidia-smi's names and units. `lost` is why the driver cannot reach it."""
+
+    index: int | None
+    uuid: str | None
+    name: str | None
+    memory_used: float | None = None
+    memory_total: float | None = None
+    utilization_gpu: float | None = None
+    utilization_memory: float | None = None
+    temperature: float | None = None
+    power_draw: float | None = None
+    power_limit: float | None = None
+    lost: str | None = None
+    more: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A row of processes.csv; the pid is None where the driver does not tell it."""
+
+    gpu_uuid: str
+    pid: int | None
+    used_memory: float | None
+    name: str | None
+
+
+@dataclass(frozen=True)
+class PsRow:
+    """A row of ps.txt; `gpu_pid` is the GPU process whose family it is, None for the parents of one."""
+
+    pid: int
+    ppid: int | None
+    gpu_pid: int | None
+    uid: str | None
+    user: str | None
+    elapsed: int | None
+    cpu: float | None
+    rss: float | None
+    state: str | None
+    container: str | None
+    command: str | None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A local file system, in MiB."""
+
+    mount: str
+    total: float
+    used: float
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """How much of a disk a person has taken, in MiB, as a line of `du` told it."""
+
+    path: str
+    used: float
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What host.txt tells of the machine; memory in MiB, uptime in seconds."""
+
+    load: tuple[float, float, float] | None = None
+    cpus: int | None = None
+    memory_total: float | None = None
+    memory_available: float | None = None
+    uptime: int | None = None
+    disks: tuple[Disk, ...] = ()
+    interfaces: tuple[tuple[str, str], ...] = ()
+    disk_use: tuple[DiskUse, ...] = ()
+    disk_use_time: int | None = None
+    more: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,96 @@
+"""gpus.csv: the GPUs of a host, as `nvidia-smi --query-gpu` told them."""
+
+from __future__ import annotations
+
+import re
+
+from site_builder.model import Dump, Gpu
+from site_builder.readers import form
+from site_builder.readers.cells import LOST, available, cells, columns, number, whole_number
+
+# "… for GPU0: 0000:01:00.0: Unknown Error", "… for GPU 0000:03:00.0: GPU is lost.  Reboot the system …"
+HANDLE = re.compile(
+    r"Unable to determine the device handle for (?:gpu|GPU) ?(?:(\d{1,3}): ?)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (.+)"
+)
+MOST_GPUS = 1024
+CORE = (
+    ("memory.used", "memory_used"),
+    ("memory.total", "memory_total"),
+    ("utilization.gpu", "utilization_gpu"),
+    ("utilization.memory", "utilization_memory"),
+    ("temperature.gpu", "temperature"),
+    ("power.draw", "power_draw"),
+    ("power.limit", "power_limit"),
+)
+NAMED = frozenset({"index", "uuid", "name", *(name for name, _ in CORE)})
+
+
+def read(data: bytes) -> Dump[Gpu]:
+    """Every row that can be understood; a GPU that is lost keeps its row, so that the others stay visible."""
+    dump = form.split(data, "gpus")
+    gpus, said, problems = rows(dump.rows)
+    return Dump(gpus, dump.header, dump.whole, (*dump.said, *said), (*dump.problems, *problems))
+
+
+def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]:
+    """GPUs, words between the rows, problems."""
+    names: list[str] = []
+    found: list[Gpu] = []
+    said: list[str] = []
+    problems: list[str] = []
+    for line in lines:
+        if not names and ("uuid" in line or "index" in line) and {"uuid", "index"} & set(header := columns(line)):
+            names = header
+            continue
+        row = cells(line)
+        if names and len(row) == len(names):
+            found.append(gpu(dict(zip(names, row))))
+        elif match := HANDLE.search(line):
+            said.append(line.strip())
+            found.append(unreachable(match))
+        elif names and len(row) > len(names) // 2 and len(row) > 2:
+            problems.append(f"a row has {len(row)} cells where the header has {len(names)}: {line[:80]}")
+        else:
+            said.append(line.strip())
+    return distinct(found, problems), said, problems
+
+
+def gpu(row: dict[str, str]) -> Gpu:
+    """One row, by the names of its columns."""
+    lost = next((cell.strip("[]") for cell in row.values() if cell in LOST), None)
+    readings = {field: number(row[name]) for name, field in CORE if name in row}
+    # single cells may fail on a GPU that works: it is lost only if none of its readings came through
+    if any(value is not None for value in readings.values()):
+        lost = None
+    return Gpu(
+        index=whole_number(row.get("index", "")),
+        uuid=available(row.get("uuid", "")),
+        name=available(row.get("name", "")),
+        lost=lost,
+        more={name: cell for name, cell in row.items() if name not in NAMED},
+        **readings,
+    )
+
+
+def unreachable(match: re.Match[str]) -> Gpu:
+    """The GPU of which nvidia-smi says only that it has no handle for it."""
+    index, bus_id, why = match.groups()
+    return Gpu(int(index) if index else None, None, None, lost=why.strip().rstrip("."), more={"pci.bus_id": bus_id})
+
+
+def distinct(found: list[Gpu], problems: list[str]) -> tuple[Gpu, ...]:
+    """Each GPU once. A row of nothing but errors belongs to the message before it."""
+    kept: list[Gpu] = []
+    uuids: set[str] = set()
+    for one in found:
+        if one.uuid is None and one.index is None and one.lost and kept and kept[-1].lost and kept[-1].uuid is None:
+            continue
+        if one.uuid is not None and one.uuid in uuids:
+            problems.append(f"the GPU {one.uuid} is told twice; the first row counts")
+            continue
+        if one.uuid is not None:
+            uuids.add(one.uuid)
+        kept.append(one)
+    if len(kept) > MOST_GPUS:
+        problems.append(f"{len(kept)} GPUs are told; only the first {MOST_GPUS} count")
+    return tuple(kept[:MOST_GPUS])

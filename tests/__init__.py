@@ -1,0 +1,1 @@
+"""Tests: a list of promises."""
