@@ -1,8 +1,10 @@
 #!/bin/sh
-# install.sh: set gpuboard up, on a Debian or Ubuntu machine with python3 3.9 or newer.
+# install.sh: try gpuboard, and test it, on a Debian or Ubuntu machine with
+# python3 3.9 or newer.
 #
 #   ./install.sh run            one snapshot of this machine, into data/
-#   ./install.sh test [quick]   install what the tests need (apt as root or by sudo, pip into .venv), then run them all
+#   ./install.sh test [quick]   install what the tests need (apt as root or by
+#                               sudo, pip into .venv), then run them all
 #
 # `quick` stops after the checks of the code and the first round of tests.
 set -eu
@@ -22,7 +24,7 @@ install_packages() {
     for pair in "$@"; do
         PATH=$PATH:/usr/sbin:/sbin command -v "${pair%:*}" >/dev/null || packages="$packages ${pair#*:}"
     done
-    python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
+    python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3 python3-venv"
     [ -n "$packages" ] || return 0
     sudo=
     if [ "$(id -u)" != 0 ]; then
@@ -49,7 +51,7 @@ make_venv() {
     fi
 }
 
-shell_files() { git ls-files --cached --others --exclude-standard -- '*.sh' '*.bash' 'tests/host/stand-ins/nvidia-smi' '.ci/run' 2>/dev/null || find scripts tests install.sh -name '*.sh' -o -name '*.bash'; }
+shell_files() { find install.sh .ci/run scripts tests -name '*.sh' -o -name '*.bash' -o -path .ci/run -o -path '*stand-ins/nvidia-smi'; }
 
 check_code() {
     step 'Code: ruff, mypy, shellcheck, shfmt'
@@ -58,8 +60,9 @@ check_code() {
     .venv/bin/mypy --no-error-summary
     # shellcheck disable=SC2046 # one word a file
     shellcheck -x $(shell_files)
+    shellcheck -S warning -x tests/host/*.bats
     # shellcheck disable=SC2046
-    shfmt -d -i 4 -ci $(shell_files)
+    shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
 }
 
 # run_bats SHELL: the host scripts under this shell.
@@ -94,20 +97,25 @@ run_tests() {
     [ "$failed" = 0 ]
 }
 
-# snapshot_here: what a GPU host would send, taken on this machine.
+# snapshot_here: what a GPU host would send, taken on this machine, apart from any loops that run here.
 snapshot_here() {
-    GPUBOARD_DEST=$ROOT/data scripts/gpu-run.sh once
-    host=$(uname -n)
-    say "The snapshot of this machine is in data/${host%%.*}/; gpus.csv says:"
-    cat "data/${host%%.*}/gpus.csv"
+    HOST=${HOST:-$(uname -n)}
+    HOST=${HOST%%.*}
+    spool=$(mktemp -d)
+    trap 'rm -rf "$spool"' EXIT
+    HOST=$HOST GPUBOARD_SPOOL=$spool GPUBOARD_DEST=$ROOT/data scripts/gpu-run.sh once
+    say "The snapshot of this machine is in data/$HOST/; gpus.csv says:"
+    cat "data/$HOST/gpus.csv"
 }
+
+print_help() { sed -n '2,/^[^#]/{/^#/{s/^# \{0,1\}//;p;};}' install.sh; }
 
 case ${1:-} in
     run) snapshot_here ;;
     test) run_tests "${2:-}" ;;
-    -h | --help) sed -n '2,/^[^#]/{/^#/{s/^# \{0,1\}//;p;};}' "$ROOT/install.sh" ;;
+    -h | --help) print_help ;;
     *)
-        sed -n '2,/^[^#]/{/^#/{s/^# \{0,1\}//;p;};}' "$ROOT/install.sh" >&2
+        print_help >&2
         exit 2
         ;;
 esac

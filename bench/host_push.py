@@ -61,16 +61,16 @@ def wait_for_port(port: int) -> None:
     raise TimeoutError(message)
 
 
-def children_of(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """All living descendants of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            found += [int(child), *children_of(int(child))]
+            found += [int(child), *descendants(int(child))]
     return found
 
 
-def sessions(host: Host) -> list[int]:
+def session_processes(host: Host) -> list[int]:
     """The processes of our kept session: whoever has its pipe open, and their children."""
     pipe = host.folder / "spool/gpu1/run/in"
     found: set[int] = set()
@@ -78,7 +78,7 @@ def sessions(host: Host) -> list[int]:
         try:
             if link.readlink() == pipe:
                 pid = int(link.parts[2])
-                found |= {pid, *children_of(pid)}
+                found |= {pid, *descendants(pid)}
         except OSError:
             continue
     return sorted(found)
@@ -96,8 +96,8 @@ def measure(host: Host, server: int, push: list[str]) -> tuple[float, float]:
 
     def cpu() -> float:
         # the listener's ended children count with the listener, the living ones by themselves
-        kept = sessions(host)
-        return children_cpu() + sum(process_cpu(pid) for pid in [server, *children_of(server), *kept])
+        kept = session_processes(host)
+        return children_cpu() + sum(process_cpu(pid) for pid in [server, *descendants(server), *kept])
 
     renew(host, 0)
     host.run(*push)

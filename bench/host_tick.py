@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.measure import PROCESSES, Host, Row, adopt_orphans, children_cpu, other_processes, reap
+from bench.measure import GPU_PROCESSES, Host, Row, adopt_orphans, children_cpu, other_processes, reap
 
 ROUNDS = 10
 
@@ -15,7 +15,7 @@ def tick_cpu(awk: str, processes: int) -> float:
     """CPU milliseconds of one tick on a host with this awk and so many processes."""
     with tempfile.TemporaryDirectory() as folder, other_processes(processes) as pids:
         host = Host(Path(folder))
-        host.use(pids[:PROCESSES])
+        host.put_on_gpus(pids[:GPU_PROCESSES])
         (host.folder / "bin/awk").symlink_to(shutil.which(awk) or awk)
         smi = host.smi_cpu()
 
@@ -37,5 +37,5 @@ def rows() -> Iterator[Row]:
     adopt_orphans()
     for awk in ("mawk", "gawk"):
         for processes, budget in ((300, 60), (2000, 200)):
-            what = f"CPU of a tick, all tasks and push, {processes} processes, {awk}"
+            what = f"CPU of a tick and its push, {processes} processes, {awk}"
             yield Row(what, budget, tick_cpu(awk, processes), "ms")

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
 GPUS = 8
-PROCESSES = 16
+GPU_PROCESSES = 16
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -113,7 +113,7 @@ class Host:
         row = ", ".join(["[N/A]"] * (len(fields) - 3))
         rows = [f"{n}, GPU-{n:08x}-1111-2222-3333-444444444444, NVIDIA A100-SXM4-80GB, {row}\n" for n in range(GPUS)]
         (self.folder / "gpus").write_text(", ".join(fields) + "\n" + "".join(rows))
-        self.use([])
+        self.put_on_gpus([])
         self.environment = {
             **os.environ,
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
@@ -122,7 +122,7 @@ class Host:
             "GPUBOARD_DEST": str(self.folder / "data"),
         }
 
-    def use(self, pids: list[int]) -> None:
+    def put_on_gpus(self, pids: list[int]) -> None:
         """Let these processes run on the GPUs."""
         rows = [f"GPU-{n % GPUS:08x}-1111-2222-3333-444444444444, {pid}, 1024, python\n" for n, pid in enumerate(pids)]
         (self.folder / "apps").write_text("gpu_uuid, pid, used_gpu_memory [MiB], process_name\n" + "".join(rows))

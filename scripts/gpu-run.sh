@@ -1,10 +1,12 @@
 #!/bin/sh
 # gpu-run.sh: take snapshots of this GPU host.
 #
-#   gpu-run.sh 1       loop: the GPUs, every 20 s
-#   gpu-run.sh 2       loop: the processes on them, every 20 s
-#   gpu-run.sh 3       loop: users, commands and the host, every 10 s, and push everything
-#   gpu-run.sh once    one full snapshot now, pushed to GPUBOARD_DEST; exit 0 if it arrived
+#   gpu-run.sh 1      loop: the GPUs, every 20 s by default
+#   gpu-run.sh 2      loop: the processes on them, every 20 s
+#   gpu-run.sh 3      loop: users, commands and the host, every 10 s, and push
+#                     everything
+#   gpu-run.sh once   one full snapshot now, pushed to GPUBOARD_DEST; exit 0 if
+#                     it arrived, also when it tells of a failure
 #
 # HOST is this host's name on the board, `hostname -s` by default.
 # GPUBOARD_DEST says where snapshots go: a folder, or user@web:/path/data.
@@ -21,18 +23,18 @@ LIB=$HERE/lib
 take() {
     read_clock
     set_every "$1"
-    made=
+    made='' missed=''
     # shellcheck source=/dev/null
     case $1 in
         1) . "$LIB/gpus.sh" && take_gpus ;;
         2) . "$LIB/processes.sh" && take_processes ;;
-        3) . "$LIB/slow.sh" && ask_slow_facts && . "$LIB/ps.sh" && take_ps && . "$LIB/host.sh" && take_host ;;
+        3) . "$LIB/minute.sh" && ask_minute_facts && . "$LIB/ps.sh" && take_ps && . "$LIB/host.sh" && take_host ;;
     esac
     # shellcheck disable=SC2086 # one word a file
     [ -z "$made" ] || mv -f $made "$SPOOL/"
 }
 
-# start_work FOLDER: what belongs to every snapshot. It grows in a folder of its own: a loop's is always the same, so nothing is left over.
+# start_work FOLDER: snapshots are written in FOLDER and moved from there; a loop always uses the same one, so a killed tick leaves nothing.
 start_work() {
     # shellcheck source=scripts/lib/snapshot.sh
     . "$LIB/snapshot.sh"
@@ -41,13 +43,13 @@ start_work() {
     ulimit -f 16384 # no file of ours grows past 8 MiB
 }
 
-# tick TASK: one round of a loop. It is a process of its own, so that what goes wrong in it never ends the loop,
-# and a change of the settings or of these scripts counts from the next round on.
+# tick TASK: it is a process of its own, so that what goes wrong in it never ends the loop, and a change of the settings
+# or of these scripts counts from the next tick on.
 tick() {
     start_work "$RUN/new.$1"
     take "$1"
     seconds_up
-    printf '%s %s %s\n' "$PPID" "$up" "$every" >"$RUN/$1"
+    [ -n "$missed" ] || printf '%s %s %s\n' "$PPID" "$up" "$every" >"$RUN/$1"
     if [ "$1" = 3 ]; then
         (push_from_spool loop) >/dev/null 2>&1 & # in the background: a push that hangs delays nothing
     fi
@@ -58,7 +60,7 @@ tick() {
 loop() {
     exec 9>>"$RUN/$1"
     flock -w 1 9 || die "the loop of task $1 runs already for $HOST"
-    end_orphans "$1"
+    kill_holders "$RUN/$1" # we have the lock, so whatever else bears the mark was started by a loop that is dead
     exec 8<"$RUN/$1"
     seconds_up
     set_every "$1"
@@ -78,13 +80,6 @@ loop() {
     done
 }
 
-# end_orphans TASK: we have the lock, so whatever else bears the mark was started by a loop that is dead.
-end_orphans() {
-    for pid in $(holders "$RUN/$1"); do
-        [ "$pid" = "$$" ] || kill -9 "$pid" 2>/dev/null || :
-    done
-}
-
 # push_from_spool loop|once: ends by exit.
 push_from_spool() {
     # shellcheck source=scripts/lib/push.sh
@@ -93,7 +88,7 @@ push_from_spool() {
 }
 
 once() {
-    [ -n "${GPUBOARD_DEST:-}" ] || die "GPUBOARD_DEST is not set: say where the snapshot goes, for example GPUBOARD_DEST=web:/srv/gpuboard/data"
+    check_dest
     trap 'rm -rf "$RUN/once.$$"' EXIT
     trap 'exit 143' TERM INT HUP
     start_work "$RUN/once.$$"
@@ -101,9 +96,10 @@ once() {
     (push_from_spool once)
 }
 
-case ${1:-} in
-    1 | 2 | 3 | once | tick | push) ;; # the last two are for us
-    -h | --help) print_help "$0" && exit ;;
+case ${1:-}:$# in
+    1:1 | 2:1 | 3:1 | once:1) ;;
+    tick:2 | push:1) ;; # for ourselves
+    -h:* | --help:*) print_help "$0" && exit ;;
     *) print_help "$0" >&2 && exit 2 ;;
 esac
 load_settings

@@ -29,6 +29,7 @@ def ruff(path: str, code: str) -> str:
         ("site_builder/sources/x.py", "import site_builder.decide"),
         ("site_builder/renderers/x.py", "import site_builder.readers.gpus"),
         ("site_builder/renderers/x.py", "import time"),
+        ("site_builder/sources/x.py", "import consul"),
         ("site_builder/commands/x.py", "import consul"),
         ("site_builder/x.py", "import paramiko"),
     ],
@@ -63,6 +64,13 @@ def test_the_docs_have_the_help_of_each_script(script: str) -> None:
     text = run(f"scripts/{script}", "--help")
     assert text.returncode == 0
     assert text.stdout.strip() in (ROOT / "docs/hosts.md").read_text()
+
+
+@pytest.mark.parametrize("script", ["scripts/gpu-run.sh", "scripts/gpu-check.sh", "./install.sh", "bench/run"])
+def test_help_fits_a_terminal_of_80_columns(script: str) -> None:
+    result = run(script, "--help")
+    assert result.returncode == 0
+    assert [line for line in result.stdout.splitlines() if len(line) > 79] == []
 
 
 def test_wrong_use_of_a_script_is_exit_2_with_the_help_on_stderr() -> None:

@@ -16,14 +16,14 @@ function command(pid,    i, n, text) {
     return length(text) > 4096 ? substr(text, 1, 4096) "…" : text
 }
 
-function box_of(pid,    line, box) {
-    box = "-"
-    while ((getline line < (proc "/" pid "/cgroup")) > 0) if (box == "-" || index(box, "slurm:") == 1) box = container(line, box)
+function container_of(pid,    line, found) {
+    found = "-"
+    while ((getline line < (proc "/" pid "/cgroup")) > 0) if (found == "-" || index(found, "slurm:") == 1) found = container(line, found)
     close(proc "/" pid "/cgroup")
-    return box
+    return found
 }
 
 END {
     n = split(pids, list, " ")
-    for (i = 1; i <= n; i++) print list[i] "\t" box_of(list[i]) "\t" command(list[i])
+    for (i = 1; i <= n; i++) print list[i] "\t" container_of(list[i]) "\t" command(list[i])
 }

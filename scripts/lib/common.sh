@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2034 # used by the scripts that read this one
-# What every host script shares: settings, names, folders, time limits, the form of a snapshot.
+# What every host script shares: names, folders, the clock since boot, who has a file open. Reads settings.sh too.
 
 umask 027 # snapshots name people and commands: the owner writes, the group (the web host's) reads
 export LC_ALL=C
@@ -22,62 +22,6 @@ die() {
 
 # print_help FILE: the comment at the head of a script is its help.
 print_help() { sed -n '2,/^[^#]/{/^#/{s/^# \{0,1\}//;p;};}' "$1"; }
-
-# load_settings: KEY=value lines of gpuboard.conf; what the environment says already wins; nothing is executed.
-load_settings() {
-    if [ -z "${HOME:-}" ]; then
-        HOME=$(getent passwd "$(id -u)" | cut -d: -f6) || HOME=
-        export HOME
-    fi
-    if [ -z "${GPUBOARD_CONF:-}" ]; then
-        for conf in "$PWD/gpuboard.conf" "$HOME/.config/gpuboard/gpuboard.conf" /etc/gpuboard/gpuboard.conf; do
-            [ -f "$conf" ] && GPUBOARD_CONF=$conf && break
-        done
-    fi
-    if [ -n "${GPUBOARD_CONF:-}" ]; then
-        [ -r "$GPUBOARD_CONF" ] || die "cannot read the settings file $GPUBOARD_CONF"
-        read_conf <"$GPUBOARD_CONF"
-        export GPUBOARD_CONF
-    fi
-    GPUBOARD_GPUS_EVERY=${GPUBOARD_GPUS_EVERY:-20}
-    GPUBOARD_PROCESSES_EVERY=${GPUBOARD_PROCESSES_EVERY:-20}
-    GPUBOARD_PS_EVERY=${GPUBOARD_PS_EVERY:-10}
-    GPUBOARD_LIMIT=${GPUBOARD_LIMIT:-10}
-    for key in GPUBOARD_GPUS_EVERY GPUBOARD_PROCESSES_EVERY GPUBOARD_PS_EVERY GPUBOARD_LIMIT; do
-        eval "value=\$$key"
-        # shellcheck disable=SC2154 # value is set by the eval
-        case $value in
-            '' | *[!0-9]* | 0* | ?????*) die "$key is '$value', but must be whole seconds from 1 to 9999" ;;
-        esac
-    done
-    export GPUBOARD_LIMIT
-}
-
-# set_every TASK: sets every to its interval.
-set_every() {
-    case $1 in
-        1) every=$GPUBOARD_GPUS_EVERY ;;
-        2) every=$GPUBOARD_PROCESSES_EVERY ;;
-        3) every=$GPUBOARD_PS_EVERY ;;
-    esac
-}
-
-# read_conf: takes the settings of the host side from stdin, leaving those that are set.
-read_conf() {
-    cr=$(printf '\r')
-    while IFS= read -r line || [ -n "$line" ]; do
-        key=${line%%=*}
-        case $key in
-            GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG) ;;
-            GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY) ;;
-            *) continue ;;
-        esac
-        eval "[ -n \"\${$key+set}\" ]" && continue
-        value=${line#*=}
-        value=${value%"$cr"}
-        eval "$key=\$value"
-    done
-}
 
 # own_name: this machine's short name, as `hostname -s` tells it, but without asking DNS.
 own_name() {
@@ -103,7 +47,7 @@ spool_root() {
     case $GPUBOARD_SPOOL in
         *[!A-Za-z0-9/._-]* | [!/]*) die "GPUBOARD_SPOOL is '$GPUBOARD_SPOOL', but must be an absolute path of letters, digits and / . _ -" ;;
     esac
-    export GPUBOARD_SPOOL # saves each tick the question
+    export GPUBOARD_SPOOL # so that no tick has to call id
 }
 
 # open_spool NAME: sets HOST, SPOOL and RUN, and makes the folders; RUN is for locks and pipes.
@@ -114,11 +58,11 @@ open_spool() {
     SPOOL=$GPUBOARD_SPOOL/$HOST
     RUN=$SPOOL/run
     export HOST RUN
-    [ -d "$RUN" ] && return
-    (umask 077 && mkdir -p "$RUN") || die "cannot make the folder $RUN"
+    [ -e "$GPUBOARD_SPOOL" ] || (umask 077 && mkdir -p "$GPUBOARD_SPOOL") || die "cannot make the folder $GPUBOARD_SPOOL"
     # /var/tmp is everybody's: somebody else may have put a folder or a link of that name there
-    [ -n "$(find "$GPUBOARD_SPOOL" -prune -type d -user "$(id -u)")" ] || die "$GPUBOARD_SPOOL is not a folder of this user: remove it, or set GPUBOARD_SPOOL"
-    chmod 0700 "$GPUBOARD_SPOOL"
+    # shellcheck disable=SC3067 # -O: in every sh that we know
+    if [ -h "$GPUBOARD_SPOOL" ] || [ ! -O "$GPUBOARD_SPOOL" ]; then die "$GPUBOARD_SPOOL is not a folder of this user: remove it, or set GPUBOARD_SPOOL"; fi
+    [ -d "$RUN" ] || (umask 077 && mkdir -p "$RUN") || die "cannot make the folder $RUN"
 }
 
 # seconds_up: sets up to the seconds since boot, a clock that nobody sets back.
@@ -131,3 +75,19 @@ seconds_up() {
 holders() {
     find /proc/[0-9]*/fd -lname "$1" 2>/dev/null | cut -d/ -f3 | sort -un
 }
+
+# kill_holders PATTERN: kills them, but not this shell; sets pids to who they were.
+kill_holders() {
+    pids=
+    for pid in $(holders "$1"); do
+        [ "$pid" != "$$" ] || continue
+        kill -9 "$pid" 2>/dev/null || :
+        pids="$pids $pid"
+    done
+}
+
+# minute_passed SINCE: whether it is a minute ago; `up` is now. Nothing, or a time of another boot, is.
+minute_passed() { [ -z "$1" ] || [ "$up" -lt "$1" ] || [ $((up - $1)) -ge 60 ]; }
+
+# shellcheck source=scripts/lib/settings.sh
+. "$LIB/settings.sh"

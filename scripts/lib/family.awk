@@ -1,12 +1,12 @@
-# Who belongs to the GPU processes: their children and their parents. Of proc.awk: parent, group, state, all. Of ps.awk: gpu, was, same().
-# Sets order (the members), size, and family (whose it is: the pid of a GPU process, or - for the parents of one).
+# Who belongs to the GPU processes: their children and their parents. Of proc.awk: parent, group, state, all. Of ps.awk: is_gpu_pid, gpu_pids, was_gpu_pid, same().
+# Sets member (in order), members, and family (whose it is: the pid of a GPU process, or - for the parents of one).
 
 # dead: gone, or a zombie; its memory on the GPU may live on in its children.
 function dead(pid) { return !(pid in state) || state[pid] ~ /^[ZX]/ }
 
 function add(pid, gpu_pid) {
     if (!(pid in state)) return
-    if (!(pid in family)) order[++size] = pid
+    if (!(pid in family)) member[++members] = pid
     if (!(pid in family) || family[pid] == "-") family[pid] = gpu_pid
 }
 
@@ -28,20 +28,20 @@ function add_ancestors(pid,    p, n) {
 function add_orphans(    i, pid) {
     for (i = 1; i <= count; i++) {
         pid = all[i]
-        if ((group[pid] in gpu) && dead(group[pid])) add(pid, group[pid])
-        else if ((pid in was) && (was[pid] in gpu) && was[pid] != pid && dead(was[pid]) && same(pid)) add(pid, was[pid])
+        if ((group[pid] in is_gpu_pid) && dead(group[pid])) add(pid, group[pid])
+        else if ((pid in was_gpu_pid) && (was_gpu_pid[pid] in is_gpu_pid) && was_gpu_pid[pid] != pid && dead(was_gpu_pid[pid]) && same(pid)) add(pid, was_gpu_pid[pid])
     }
 }
 
-# find_family: gpus, count of them gpu_count, are the GPU processes.
+# find_family: the GPU processes first, then their children, then their parents; a thousand at most.
 function find_family(    i) {
-    for (i = 1; i <= gpu_count; i++) add(gpus[i], gpus[i])
+    for (i = 1; i <= gpu_pid_count; i++) add(gpu_pids[i], gpu_pids[i])
     add_descendants()
     add_orphans()
     add_descendants()
-    for (i = size; i > 0; i--) add_ancestors(order[i])
-    if (size > 1000) {
-        cut = size - 1000 " more processes belong to GPU processes than are told here"
-        size = 1000
+    for (i = members; i > 0; i--) add_ancestors(member[i])
+    if (members > 1000) {
+        cut = members - 1000 " more processes belong to GPU processes and are not told"
+        members = 1000
     }
 }

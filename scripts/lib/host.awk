@@ -1,17 +1,9 @@
-# host.txt: key=value, what moves from /proc, then the lines of the file `slow`. What cannot be read is left out, never 0.
-
-function first_line(file,    line) {
-    if ((getline line < file) <= 0) line = ""
-    close(file)
-    return line
-}
+# host.txt: key=value, what moves from /proc, then the lines that are made once a minute.
 
 function mib(key,    kib) {
     kib = memory[key]
     return kib == "" ? "" : int(kib / 1024)
 }
-
-function tell(key, value) { if (value != "") print key "=" value }
 
 BEGIN {
     if (split(first_line(proc "/loadavg"), f, " ") >= 3) tell("load", f[1] " " f[2] " " f[3])
@@ -25,5 +17,5 @@ BEGIN {
     if (split(first_line(proc "/uptime"), f, " ")) tell("uptime", int(f[1]))
     if (driver != "unknown") tell("driver", driver)
     tell("zone", zone)
-    while ((getline line < slow) > 0) print line
+    while ((getline line < minute) > 0) print line
 }

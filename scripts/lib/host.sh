@@ -5,6 +5,6 @@ take_host() {
     begin_snapshot host
     driver= # task 1 keeps it, with the fields that it knows
     [ ! -r "$SPOOL/fields" ] || read -r driver <"$SPOOL/fields" || :
-    more_errors=$SPOOL/slow.err
-    end_snapshot host host.txt 0 -v proc="$PROC" -v driver="$driver" -v zone="$zone" -v slow="$SPOOL/slow" -f "$LIB/snapshot.awk" -f "$LIB/host.awk" </dev/null
+    more_errors=$SPOOL/minute.err
+    end_snapshot host host.txt 0 -v proc="$PROC" -v driver="$driver" -v zone="$zone" -v minute="$SPOOL/minute" -f "$LIB/snapshot.awk" -f "$LIB/keyvalue.awk" -f "$LIB/host.awk" </dev/null
 }

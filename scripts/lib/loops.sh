@@ -1,5 +1,11 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables come from gpu-check.sh, and go back to it
-# One loop: how it does, how it is started, how it is ended.
+# One loop: its state, its start, its end.
+
+# set_patience EVERY: sets patience to the age at which something hangs: three intervals; but one that is only slow does not hang.
+set_patience() {
+    patience=$((3 * $1))
+    [ "$patience" -ge $((3 * GPUBOARD_LIMIT)) ] || patience=$((3 * GPUBOARD_LIMIT))
+}
 
 # look TASK: sets state to running, hung or stopped, and pid and age (seconds since the last snapshot) where they are known.
 look() {
@@ -9,15 +15,13 @@ look() {
     if flock -n "$RUN/$1" true; then return; fi
     seconds_up
     [ -z "$stamp" ] || age=$((up - stamp))
-    patience=$((3 * ${every:-0}))
-    # one that is only slow does not hang; one with no stamp at all (the disk of the spool is full) does
-    [ "$patience" -ge $((3 * GPUBOARD_LIMIT)) ] || patience=$((3 * GPUBOARD_LIMIT))
-    state=hung
+    set_patience "${every:-0}"
+    state=hung # also one with no stamp at all: the disk of the spool is full
     [ -z "$age" ] || [ "$age" -gt "$patience" ] || state=running
 }
 
-# end_all PATTERN: ends every process that has a file of this name open: politely, then by force; names what is left.
-end_all() {
+# end_holders PATTERN: ends every process that has a file of this name open: politely, then by force; names what is left.
+end_holders() {
     for signal in TERM KILL; do
         pids=$(holders "$1")
         [ -n "$pids" ] || return 0
@@ -28,12 +32,11 @@ end_all() {
             sleep 0.1
         done
     done
-    pids=$(holders "$1" | tr '\n' ' ')
-    [ -z "$pids" ] || say "the kernel does not let go of pid $pids"
+    for pid in $(holders "$1"); do say "pid $pid could not be killed"; done
 }
 
-# start TASK: detached from cron and terminal; waits until the loop has its lock.
-start() {
+# start_loop TASK: detached from cron and terminal; waits until the loop has its lock.
+start_loop() {
     setsid "$HERE/gpu-run.sh" "$1" </dev/null >/dev/null 2>"$RUN/$1.err" 7>&- &
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         sleep 0.1

@@ -16,7 +16,7 @@ function read_stat(folder,    line, more, numbers, n, pid) {
         state[pid] = substr(numbers, 1, 1)
         numbers = substr(numbers, 3, 24)
         n = index(numbers, " ")
-        parent[pid] = substr(numbers, 1, n - 1)
+        parent[pid] = substr(numbers, 1, n - 1) + 0
         group[pid] = substr(numbers, n + 1) + 0
         all[++count] = pid
     }

@@ -9,14 +9,25 @@ limited() {
     wait=$2
     shift 2
     status=0
+    seconds_up
+    began_up=$up
     flock -E 200 -w "$wait" "$lock" timeout -k 1 "$GPUBOARD_LIMIT" "$@" || status=$?
     case $status in
-        124 | 137) printf '%s did not answer within %s s and was stopped\n' "$name" "$GPUBOARD_LIMIT" >&2 ;;
+        124 | 137)
+            seconds_up
+            if [ $((up - began_up)) -ge "$GPUBOARD_LIMIT" ]; then
+                echo "$name did not answer within $GPUBOARD_LIMIT s and was stopped" >&2
+            else
+                echo "$name was killed" >&2
+            fi
+            ;;
         200)
-            pids=$(holders "$lock" | tr '\n' ' ')
-            # shellcheck disable=SC2086 # one word a pid
-            [ -z "$pids" ] || kill -9 $pids 2>/dev/null || :
-            printf 'an earlier %s (%s) hangs and could not be stopped; no other is started\n' "$name" "${pids:+pid }${pids:-of another user}" >&2
+            kill_holders "$lock"
+            if flock -w 1 "$lock" true; then
+                echo "an earlier $name (pid${pids:- unknown}) hung and was killed; the next tick asks again" >&2
+            else
+                echo "an earlier $name (pid${pids:- of another user}) hangs and cannot be killed; no other is started" >&2
+            fi
             ;;
     esac
     return "$status"
@@ -40,7 +51,7 @@ read_clock() {
     seconds_up
     asked='' offset=''
     [ ! -r "$SPOOL/clock" ] || read -r asked offset zone <"$SPOOL/clock" || :
-    if [ -z "$offset" ] || [ "$up" -lt "$asked" ] || [ $((up - asked)) -ge 60 ]; then
+    if [ -z "$offset" ] || minute_passed "$asked"; then
         now=$(date '+%s %z %Z')
         zone=${now#* }
         offset=$((${now%% *} - up))
@@ -49,7 +60,7 @@ read_clock() {
     now=$((up + offset))
 }
 
-# begin_snapshot TASK: notes when it began, and where the words of its command go.
+# begin_snapshot NAME: notes when it began, and where the words of its command go.
 begin_snapshot() {
     read -r up_exact _ </proc/uptime
     began_cs=${up_exact%.*}${up_exact#*.}
@@ -58,7 +69,7 @@ begin_snapshot() {
     : >"$err"
 }
 
-# end_snapshot TASK FILE RC AWK-ARGUMENTS...: writes it; snapshot.awk is one of the programs. If it cannot be written (a full disk),
+# end_snapshot NAME FILE RC AWK-ARGUMENTS...: writes it; snapshot.awk is one of the programs. If it cannot be written (a full disk),
 # the one before stays, and the reason is for `gpu-check.sh status`.
 end_snapshot() {
     header="# gpuboard 1 task=$1 host=$HOST time=$now every=$every"
@@ -67,6 +78,7 @@ end_snapshot() {
     shift 3
     awk -v header="$header" -v rc="$rc" -v began_cs="$began_cs" -v errors="$err ${more_errors:-}" "$@" >"$file" 2>>"$err" || {
         tail -n 1 "$err" >&2
+        missed=1
         return 0
     }
     made="$made $file"

@@ -59,9 +59,7 @@ open_session() {
 # end_session: ends what is left of one, with its pipes, so that no old word is in them when the next begins.
 end_session() {
     exec 4>&- 5>&-
-    pids=$(holders "$RUN/in")
-    # shellcheck disable=SC2086 # one word a pid
-    [ -z "$pids" ] || kill -9 $pids 2>/dev/null || :
+    kill_holders "$RUN/in"
     rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh"
 }
 
@@ -74,11 +72,11 @@ to_sftp() {
     fi
     open_session
     { put_commands && printf '!echo %s 1<>%s\n' "$$" "$RUN/ack"; } >&4
-    sent=0
+    code=0
     # shellcheck disable=SC2016 # for the inner shell
-    timeout -k 1 "$GPUBOARD_LIMIT" sh -c 'while read -r word; do case $word in "$1") exit 0 ;; gone) exit 1 ;; esac; done' - "$$" <&5 || sent=$?
-    [ "$sent" != 0 ] || return 0
+    timeout -k 1 "$GPUBOARD_LIMIT" sh -c 'while read -r word; do case $word in "$1") exit 0 ;; gone) exit 1 ;; esac; done' - "$$" <&5 || code=$?
+    [ "$code" != 0 ] || return 0
     cat "$RUN/session.err" >&2 || :
     end_session
-    return "$sent"
+    return "$code"
 }

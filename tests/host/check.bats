@@ -42,7 +42,7 @@ nothing_left() {
     [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh [123]\$")" = 3 ]
 }
 
-@test "a loop that is killed with -9 is started again, though its sleep lives on" {
+@test "a loop that is killed with -9 is started again, and its orphaned sleep is ended" {
     export GPUBOARD_GPUS_EVERY=30
     start
     old=$(loop_pid 1)
@@ -56,7 +56,7 @@ nothing_left() {
     "$CHECK" gpu1
     [ "$(loop_pid 1)" != "$old" ]
     kill -0 "$(loop_pid 1)"
-    kill -0 "$orphan"
+    within 5 gone "$orphan"
 }
 
 @test "a loop that hangs is started again" {
@@ -92,6 +92,76 @@ nothing_left() {
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
     [ "$(grep -c 'does not run' <<<"$output")" = 3 ]
+}
+
+@test "status tells that nvidia-smi fails, and that nothing arrives though nothing fails" {
+    printf 'No devices were found\n' >"$SMI/say"
+    echo 6 >"$SMI/rc"
+    start
+    run "$CHECK" status
+    [ "$status" = 0 ]
+    [[ $output == *'nvidia-smi fails (exit 6): No devices were found'* ]]
+    exec 6>>"$SPOOL/run/push"
+    flock 6 # as a push that hangs in the kernel would
+    silent() { "$CHECK" status | grep -q "push         nothing has arrived at $TMP/data for"; }
+    within 15 silent
+    fails "$CHECK" status >/dev/null
+    exec 6>&-
+    within 10 up_and_fresh
+}
+
+@test "a tick that cannot write its snapshot does not count as one" {
+    start
+    mv "$TMP/scripts/lib/csv.awk" "$TMP/hidden.awk"
+    hangs() { "$CHECK" status gpu1 | grep -A1 '1 GPUs       hangs' | grep -q 'it says: .*csv.awk'; }
+    within 15 hangs
+    mv "$TMP/hidden.awk" "$TMP/scripts/lib/csv.awk"
+    within 10 up_and_fresh
+}
+
+@test "status and kill make nothing, and tell which names there are" {
+    run "$CHECK" status
+    [ "$status" = 1 ]
+    [[ $output == *'nothing was ever started here'* ]]
+    [ ! -e "$TMP/spool" ]
+    start
+    for verb in status kill; do
+        run "$CHECK" "$verb" gpu7
+        [ "$status" = 1 ]
+        [[ $output == *'nothing was ever started here for gpu7 (but for: gpu1'* ]]
+        [ ! -e "$TMP/spool/gpu7" ]
+    done
+    run "$CHECK" status gpu1 extra
+    [ "$status" = 2 ]
+    run "$CHECK" --conf
+    [ "$status" = 2 ]
+    [[ $output == *'--conf needs a file'* ]]
+}
+
+@test "a call with another destination starts the loops anew, towards it" {
+    start
+    mkdir "$TMP/elsewhere"
+    "$CHECK" gpu1 "$TMP/elsewhere"
+    within 15 test -e "$TMP/elsewhere/gpu1/gpus.csv"
+    within 10 up_and_fresh
+    "$CHECK" status gpu1 | grep -q "at $TMP/elsewhere"
+}
+
+@test "a destination that can never work is refused at once" {
+    for dest in relative '"/quoted"' consul://127.0.0.1:8500/x; do
+        run "$CHECK" gpu1 "$dest"
+        [ "$status" = 2 ]
+        [[ $output == *"GPUBOARD_DEST is '$dest'"* ]]
+    done
+    [ ! -e "$TMP/spool" ]
+}
+
+@test "once to another place does not pass for the loops' own push" {
+    export GPUBOARD_DEST=$TMP/share
+    "$CHECK" gpu1
+    within 10 test -s "$SPOOL/push.failed"
+    GPUBOARD_DEST=$TMP/data "$RUN_SH" once
+    fails "$CHECK" status gpu1 >/dev/null
 }
 
 @test "kill ends a hanging nvidia-smi, a stubborn one too" {
@@ -142,10 +212,11 @@ nothing_left() {
 @test "status tells where the loops stand and why a push fails" {
     export GPUBOARD_DEST=$TMP/share
     "$CHECK" gpu1
-    within 10 test -s "$SPOOL/push.err"
+    within 10 test -s "$SPOOL/push.failed"
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
     [[ $output == *"push         fails: the folder $TMP/share is not there (not mounted?)"* ]]
+    [[ $output == gpu1:* ]]
     mkdir "$TMP/share"
     within 10 up_and_fresh
     run "$CHECK" status gpu1
@@ -184,11 +255,11 @@ nothing_left() {
 @test "a host name that is none is refused, and nothing is written" {
     for name in '../x' 'a/b' 'a;b' 'a b' '-x' '.hidden' 'ü' "$(printf 'a%.0s' {1..64})"; do
         rm -rf "$TMP/spool"
-        run "$CHECK" -- "$name" "$TMP/data"
+        run "$CHECK" "$name" "$TMP/data"
         [ "$status" = 2 ]
-        [[ $output == *"'$name' is not a host name"* ]]
         run env HOST="$name" "$RUN_SH" once
         [ "$status" = 2 ]
+        [[ $output == *"'$name' is not a host name"* ]]
         [ ! -e "$TMP/spool" ]
     done
 }
@@ -207,12 +278,14 @@ nothing_left() {
 }
 
 @test "a change of the settings file counts from the next round on" {
-    printf 'GPUBOARD_DEST=%s/one\n' "$TMP" >"$TMP/my.conf"
+    printf 'GPUBOARD_DEST=%s/one\nGPUBOARD_LIMIT=7\n' "$TMP" >"$TMP/my.conf"
     mkdir "$TMP/one" "$TMP/two"
-    env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
+    env -u GPUBOARD_DEST -u GPUBOARD_LIMIT "$CHECK" --conf "$TMP/my.conf" gpu1
     within 15 test -e "$TMP/one/gpu1/host.txt"
-    printf 'GPUBOARD_DEST=%s/two\n' "$TMP" >"$TMP/my.conf"
+    printf 'GPUBOARD_DEST=%s/two\nGPUBOARD_LIMIT=1\n' "$TMP" >"$TMP/my.conf"
+    echo 60 >"$SMI/sleep"
     within 15 test -e "$TMP/two/gpu1/host.txt"
+    within 15 grep -q 'did not answer within 1 s' "$TMP/two/gpu1/gpus.csv"
 }
 
 @test "the settings file is never executed" {
@@ -224,12 +297,16 @@ PATH=/nowhere
 GPUBOARD_X;touch $TMP/executed=1
 touch $TMP/executed
 EOF
-    env -u GPUBOARD_DEST -u GPUBOARD_LIMIT "$RUN_SH" once || true
+    run env -u GPUBOARD_DEST -u GPUBOARD_LIMIT "$RUN_SH" once
     [ ! -e "$TMP/executed" ]
-    has "$SPOOL/push.err" "$TMP/\$(touch"
+    [[ $output == *"$TMP/\$(touch"* ]]
 }
 
 @test "settings that cannot be right are refused by name" {
+    printf 'GPUBOARD_DEST = /x\n' >"$TMP/blank.conf"
+    run "$CHECK" --conf "$TMP/blank.conf" gpu1
+    [ "$status" = 2 ]
+    [[ $output == *"$TMP/blank.conf: no blanks around ="* ]]
     for setting in GPUBOARD_LIMIT=0 GPUBOARD_PS_EVERY=ten GPUBOARD_GPUS_EVERY=-1 GPUBOARD_SPOOL=spool "GPUBOARD_SPOOL=/a b" "GPUBOARD_CONF=$TMP/none"; do
         run env "$setting" "$RUN_SH" once
         [ "$status" = 2 ]
@@ -244,7 +321,10 @@ EOF
     run "$RUN_SH" once
     [ "$status" = 2 ]
     [[ $output == *'is not a folder of this user'* ]]
-    rmdir "$TMP/spool"/gpu1/run "$TMP/spool"/gpu1 "$TMP/spool"
+    mkdir -p "$TMP/spool/gpu1/run"
+    run "$RUN_SH" once
+    [ "$status" = 2 ]
+    rm -r "$TMP/spool"
     mkdir "$TMP/theirs"
     ln -s "$TMP/theirs" "$TMP/spool"
     run "$RUN_SH" once

@@ -26,6 +26,7 @@ sizes() { find "$TMP/spool" "$TMP/data" -type f -printf '%s\n' | awk '{s += $1} 
     : >"$TMP/crontab"
     unshare -m sh -c "mount --bind $TMP/crontabs /var/spool/cron/crontabs && mount --bind $TMP/run /run && mount --bind $TMP/empty /etc/cron.d &&
         mount --bind $TMP/crontab /etc/crontab && exec cron -f" 3>&- &
+    # shellcheck disable=SC2034 # teardown ends it
     STARTED=$!
     within 75 test -e "$DATA/host.txt"
     old=$(cut -d' ' -f1 "$SPOOL/run/1")

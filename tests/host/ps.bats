@@ -56,6 +56,32 @@ take() {
     [ "$(column state "$1")" = S ]
 }
 
+@test "parents are told up to init, and not init itself" {
+    fake 1 0 1 <<<init
+    fake 1143 1 1143 <<<sshd
+    fake 200 1143 200 <<<bash
+    fake 100 200 100 <<<python
+    gpu_process 100
+    take
+    [ "$(column gpu_pid 1143)" = - ]
+    [ "$(column command 200)" = bash ]
+    [ -z "$(column pid 1)" ]
+}
+
+@test "commands are read again once a minute, those of new processes at once" {
+    fake 100 1 100 S 50 <<<'title one'
+    gpu_process 100
+    take
+    fake 100 1 100 S 60 <<<'title two'
+    fake 101 100 100 S 5 <<<worker
+    take
+    [ "$(column command 100)" = 'title one' ]
+    [ "$(column command 101)" = worker ]
+    rm "$SPOOL/minute.time"
+    take
+    [ "$(column command 100)" = 'title two' ]
+}
+
 @test "processes that have nothing to do with a GPU are not told" {
     fake 100 1 100 <<<python
     fake 200 1 200 <<<secret-game
@@ -158,7 +184,7 @@ take() {
     gpu_process 100
     take
     [ "$(grep -c '^[0-9]' "$SPOOL/ps.txt")" = 1000 ]
-    has "$SPOOL/ps.txt" '# err 6 more processes belong to GPU processes than are told here'
+    has "$SPOOL/ps.txt" '# err 6 more processes belong to GPU processes and are not told'
 }
 
 @test "a user without a name is a number, and a long name stays whole" {
@@ -260,7 +286,7 @@ masks() {
     gpu_process 100
     take
     [ "$(column command 100)" = '[python]' ]
-    has "$SPOOL/ps.txt" '# err commands did not answer within 2 s and was stopped'
+    has "$SPOOL/ps.txt" '# err reading-commands did not answer within 2 s and was stopped'
 }
 
 @test "names of users that cannot be had in time leave the numbers" {

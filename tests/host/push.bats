@@ -33,13 +33,15 @@ load helper
 @test "a destination that this version does not know is refused by name" {
     for dest in consul://127.0.0.1:8500/gpus ssh://web data; do
         run env GPUBOARD_DEST="$dest" "$RUN_SH" once
-        [ "$status" = 1 ]
+        [ "$status" = 2 ]
         [[ $output == *"GPUBOARD_DEST is '$dest'"* ]]
     done
 }
 
 @test "what was sent is not sent again: the file in data/ keeps its arrival" {
-    "$RUN_SH" once
+    "$RUN_SH" tick 1
+    "$RUN_SH" tick 3
+    within 5 test -e "$DATA/gpus.csv"
     arrival=$(stat -c %z "$DATA/gpus.csv")
     sleep 1.1
     "$RUN_SH" tick 3
@@ -73,8 +75,8 @@ EOF
     "$RUN_SH" tick 3
     "$RUN_SH" tick 3
     [ $((SECONDS - began)) -le 2 ]
-    within 10 test -s "$SPOOL/push.err"
-    has "$SPOOL/push.err" 'no answer within 2 s'
+    within 10 test -s "$SPOOL/push.failed"
+    has "$SPOOL/push.failed" 'no answer within 2 s'
 }
 
 @test "once waits for a push that is under way" {

@@ -71,6 +71,14 @@ load helper
     [ -z "$(ours)" ]
 }
 
+@test "an nvidia-smi that somebody else killed is told as that" {
+    printf '#!/bin/sh\nkill -9 $$\n' >"$SMI/exec"
+    chmod +x "$SMI/exec"
+    "$RUN_SH" once
+    whole "$DATA/processes.csv" processes 137
+    has "$DATA/processes.csv" '# err nvidia-smi was killed'
+}
+
 @test "an nvidia-smi that ignores a polite end is killed" {
     echo 60 >"$SMI/sleep"
     touch "$SMI/stubborn"
@@ -95,7 +103,7 @@ load helper
     STARTED=$stuck
     "${nobody[@]}" "$RUN_SH" once
     has "$DATA/gpus.csv" '# err an earlier nvidia-smi'
-    has "$DATA/gpus.csv" 'hangs and could not be stopped; no other is started'
+    has "$DATA/gpus.csv" 'hangs and cannot be killed; no other is started'
     has "$DATA/processes.csv" 'no other is started'
     [ "$(wc -l <"$SMI/calls")" = 1 ]
     kill -9 "$stuck"
@@ -114,6 +122,7 @@ load helper
     wait
     rm "$SMI/sleep"
     GPUBOARD_LIMIT=1 "$RUN_SH" once
+    has "$DATA/gpus.csv" 'hung and was killed; the next tick asks again'
     GPUBOARD_LIMIT=1 "$RUN_SH" once
     whole "$DATA/gpus.csv" gpus 0
 }
@@ -138,7 +147,7 @@ index,uuid,name' >"$TMP/fields"
     "$RUN_SH" once
     [ "$(du -sk "$TMP/spool" | cut -f1)" -lt 40000 ]
     grep -qE '^# gpuboard .* rc=[1-9]' "$DATA/gpus.csv"
-    has "$DATA/gpus.csv" '# err more was said than 4 MiB; the rest is left out'
+    has "$DATA/gpus.csv" '# err nvidia-smi wrote more than 4 MiB; the rest is left out'
     [ "$(tail -n 1 "$DATA/processes.csv")" = '# end' ]
 }
 

@@ -65,7 +65,7 @@ teardown() {
 
 arrived_since() { [ "$(sed -n '1s/.* time=\([0-9]*\) .*/\1/p' "$DATA/host.txt" 2>/dev/null || echo 0)" -gt "${1:-0}" ]; }
 # next_arrival: waits for a snapshot that is taken after now.
-next_arrival() { within "${1:-15}" arrived_since "$(date +%s)"; }
+next_arrival() { within 15 arrived_since "$(date +%s)"; }
 
 @test "one snapshot arrives whole, with mode 0640" {
     start_sshd
@@ -102,7 +102,7 @@ next_arrival() { within "${1:-15}" arrived_since "$(date +%s)"; }
     [ "$status" = 1 ]
     [[ $output == *'is not known here: log in there once by hand, or add it to known_hosts'* ]]
     "$CHECK" gpu1
-    within 10 grep -qs 'not known here' "$SPOOL/push.err"
+    within 10 grep -qs 'not known here' "$SPOOL/push.failed"
     [ ! -e "$DATA" ]
 }
 
@@ -127,7 +127,7 @@ next_arrival() { within "${1:-15}" arrived_since "$(date +%s)"; }
     rmdir "$TMP/data"
     start_sshd
     "$CHECK" gpu1
-    within 15 grep -qsi 'no such file' "$SPOOL/push.err"
+    within 15 grep -qsi 'no such file' "$SPOOL/push.failed"
     mkdir "$TMP/data"
     within 15 test -e "$DATA/host.txt"
     within 10 "$CHECK" status gpu1
@@ -137,6 +137,7 @@ next_arrival() { within "${1:-15}" arrived_since "$(date +%s)"; }
     start_sshd
     "$CHECK" gpu1
     next_arrival
+    # shellcheck disable=SC2046 # one word a pid
     kill -9 $(connections)
     next_arrival
     [ "$(logins)" = 2 ]
@@ -155,7 +156,7 @@ next_arrival() { within "${1:-15}" arrived_since "$(date +%s)"; }
     "$CHECK" gpu1
     next_arrival
     stop_sshd
-    within 10 test -s "$SPOOL/push.err"
+    within 10 test -s "$SPOOL/push.failed"
     before=$(cut -d' ' -f2 "$SPOOL/run/1")
     ticked() { [ "$(cut -d' ' -f2 "$SPOOL/run/1")" -ge $((before + 10)) ]; }
     within 30 ticked
@@ -201,7 +202,7 @@ next_arrival() { within "${1:-15}" arrived_since "$(date +%s)"; }
     next_arrival
     stopped=$(for pid in $(connections); do echo "$pid" && pgrep -P "$pid"; done)
     kill -STOP $stopped
-    within 20 grep -qs 'no answer within 5 s' "$SPOOL/push.err"
+    within 20 grep -qs 'no answer within 5 s' "$SPOOL/push.failed"
     before=$(cut -d' ' -f2 "$SPOOL/run/3")
     ticked() { [ "$(cut -d' ' -f2 "$SPOOL/run/3")" -ge $((before + 2)) ]; }
     within 8 ticked

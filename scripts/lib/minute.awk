@@ -1,19 +1,11 @@
 # What of host.txt changes slowly: key=value, from the answers of df, ip and du, and from /proc and /sys.
 
-function first_line(file,    line) {
-    if ((getline line < file) <= 0) line = ""
-    close(file)
-    return line
-}
-
 # count_cpus: of a list such as 0-63,96
 function count_cpus(list,    n, part, ends, i, sum) {
     n = split(list, part, ",")
     for (i = 1; i <= n; i++) sum += split(part[i], ends, "-") == 2 ? ends[2] - ends[1] + 1 : 1
     return sum
 }
-
-function tell(key, value) { if (value != "") print key "=" value }
 
 BEGIN {
     tell("cpus", count_cpus(first_line("/sys/devices/system/cpu/online")))

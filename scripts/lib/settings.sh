@@ -1,0 +1,70 @@
+# shellcheck shell=sh disable=SC2034 # used by the scripts that read this one
+# Settings: from the environment, else from gpuboard.conf, else by default.
+
+# load_settings: KEY=value lines of gpuboard.conf; what the environment says already wins; nothing is executed.
+load_settings() {
+    if [ -z "${HOME:-}" ]; then
+        HOME=$(getent passwd "$(id -u)" | cut -d: -f6) || HOME=
+        export HOME
+    fi
+    if [ -z "${GPUBOARD_CONF:-}" ]; then
+        for conf in "$PWD/gpuboard.conf" "$HOME/.config/gpuboard/gpuboard.conf" /etc/gpuboard/gpuboard.conf; do
+            [ -f "$conf" ] && GPUBOARD_CONF=$conf && break
+        done
+    fi
+    if [ -n "${GPUBOARD_CONF:-}" ]; then
+        [ -r "$GPUBOARD_CONF" ] || die "cannot read the settings file $GPUBOARD_CONF"
+        read_conf <"$GPUBOARD_CONF"
+        export GPUBOARD_CONF
+    fi
+    GPUBOARD_GPUS_EVERY=${GPUBOARD_GPUS_EVERY:-20}
+    GPUBOARD_PROCESSES_EVERY=${GPUBOARD_PROCESSES_EVERY:-20}
+    GPUBOARD_PS_EVERY=${GPUBOARD_PS_EVERY:-10}
+    GPUBOARD_LIMIT=${GPUBOARD_LIMIT:-10}
+    for key in GPUBOARD_GPUS_EVERY GPUBOARD_PROCESSES_EVERY GPUBOARD_PS_EVERY GPUBOARD_LIMIT; do
+        eval "value=\$$key"
+        # shellcheck disable=SC2154 # value is set by the eval
+        case $value in
+            '' | *[!0-9]* | 0* | ?????*) die "$key is '$value', but must be whole seconds from 1 to 9999" ;;
+        esac
+    done
+}
+
+# set_every TASK: sets every to its interval.
+set_every() {
+    case $1 in
+        1) every=$GPUBOARD_GPUS_EVERY ;;
+        2) every=$GPUBOARD_PROCESSES_EVERY ;;
+        3) every=$GPUBOARD_PS_EVERY ;;
+    esac
+}
+
+# read_conf: takes the settings of the host side from stdin, leaving those that are set.
+read_conf() {
+    cr=$(printf '\r')
+    while IFS= read -r line || [ -n "$line" ]; do
+        key=${line%%=*}
+        case $line in
+            GPUBOARD_*' '*=* | GPUBOARD_*=' '*) case $key=${line#*=} in *' '=* | *=' '*) die "$GPUBOARD_CONF: no blanks around = in '$line'" ;; esac ;;
+        esac
+        case $key in
+            GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG) ;;
+            GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY) ;;
+            *) continue ;;
+        esac
+        eval "[ -n \"\${$key+set}\" ]" && continue
+        value=${line#*=}
+        value=${value%"$cr"}
+        eval "$key=\$value"
+    done
+}
+
+# check_dest: a destination that can never work is told at once, not at every push.
+check_dest() {
+    case ${GPUBOARD_DEST:-} in
+        '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: say where snapshots go, for example web:/srv/gpuboard/data" ;;
+        *://*) die "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give a folder or user@web:/path/data" ;;
+        /* | ./* | ../* | [!\"\']*:*) ;;
+        *) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be an absolute folder or user@web:/path/data, without quotes" ;;
+    esac
+}

@@ -1,0 +1,47 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables come from gpu-check.sh, and go back to it
+# gpu-check.sh status: a line a loop and one for the push; `code` becomes 1 where something is not well.
+
+# print_loop TASK NAME FILE: its state, its last words if it has any, and those of nvidia-smi if it fails.
+print_loop() {
+    look "$1"
+    case $state in
+        running) words="runs (pid $pid), last snapshot $age s ago" ;;
+        hung) words="hangs (pid ${pid:-unknown}), last snapshot ${age:-unknown} s ago" ;;
+        stopped) words='does not run' ;;
+    esac
+    [ "$state" = running ] || code=1
+    printf '%-12s %s\n' "$2" "$words"
+    [ ! -s "$RUN/$1.err" ] || printf '%-12s it says: %s\n' '' "$(tail -n 1 "$RUN/$1.err")"
+    [ ! -s "$SPOOL/$3" ] || awk '
+        NR == 1 { failed = !/ rc=0$/; sub(/.* rc=/, ""); rc = $0 }
+        NR > 1 && failed && !words && !/^# end/ { sub(/^# err /, ""); words = $0 }
+        END { if (failed) printf "%-12s nvidia-smi fails (exit %s): %s\n", "", rc, words }' "$SPOOL/$3"
+}
+
+# print_push: whether what is taken arrives.
+print_push() {
+    stamp='' dest=''
+    [ ! -s "$SPOOL/sent" ] || read -r stamp dest <"$SPOOL/sent"
+    seconds_up
+    set_patience "$GPUBOARD_PS_EVERY"
+    if [ -e "$SPOOL/push.failed" ]; then
+        words="fails: $(cat "$SPOOL/push.failed")"
+    elif [ -z "$stamp" ]; then
+        words='nothing has arrived yet'
+    elif [ $((up - stamp)) -gt "$patience" ]; then
+        words="nothing has arrived at $dest for $((up - stamp)) s"
+    else
+        printf '%-12s last arrived %s s ago at %s\n' push "$((up - stamp))" "$dest"
+        return
+    fi
+    code=1
+    printf '%-12s %s\n' push "$words"
+}
+
+print_status() {
+    echo "$HOST:"
+    print_loop 1 '1 GPUs' gpus.csv
+    print_loop 2 '2 processes' processes.csv
+    print_loop 3 '3 ps, host' host.txt
+    print_push
+}
