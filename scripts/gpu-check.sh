@@ -31,14 +31,13 @@ take_turn() {
     flock -w 30 7 || die "another gpu-check.sh for $HOST has been at work for 30 s; try again"
 }
 
-# start_missing: starts the loops that are not there. The DEST of the call (or its environment) is theirs for life: with another one they begin anew.
+# start_missing: starts the loops that are not there. The DEST of a call (or its environment) is theirs for life: with another one they begin anew.
 start_missing() {
     take_turn
     given_before=
     [ ! -r "$SPOOL/given" ] || IFS= read -r given_before <"$SPOOL/given" || :
-    if [ "$given" != "$given_before" ]; then
+    if [ -n "$given" ] && [ "$given" != "$given_before" ] && printf '%s\n' "$given" >"$SPOOL/given"; then
         end_holders "$RUN/*"
-        printf '%s\n' "$given" >"$SPOOL/given"
     fi
     code=0
     for task in 1 2 3; do

@@ -60,6 +60,7 @@ tick() {
 loop() {
     exec 9>>"$RUN/$1"
     flock -w 1 9 || die "the loop of task $1 runs already for $HOST"
+    chmod 0700 "$GPUBOARD_SPOOL"
     kill_holders "$RUN/$1" # we have the lock, so whatever else bears the mark was started by a loop that is dead
     exec 8<"$RUN/$1"
     seconds_up
@@ -89,10 +90,16 @@ push_from_spool() {
 
 once() {
     check_dest
+    for folder in "$RUN"/once.*; do
+        [ -d "/proc/${folder##*.}" ] || rm -rf "$folder" # of one that was killed
+    done
     trap 'rm -rf "$RUN/once.$$"' EXIT
     trap 'exit 143' TERM INT HUP
     start_work "$RUN/once.$$"
-    for task in 1 2 3; do take "$task"; done
+    for task in 1 2 3; do
+        take "$task"
+        [ -z "$missed" ] || die "the snapshot could not be written to $SPOOL: is its disk full?" # an old one must not go out as new
+    done
     (push_from_spool once)
 }
 

@@ -4,14 +4,14 @@
 {
     colon = index($0, "/cmdline:")
     pid = substr($0, length(proc) + 2, colon - length(proc) - 2)
-    bytes[pid] += length($0)
+    bytes[pid] += length($0) - colon - 7
     if (bytes[pid] < 16384) argument[pid, ++arguments[pid]] = substr($0, colon + 9)
 }
 
 function command(pid,    i, n, text) {
     n = arguments[pid]
     while (n > 0 && argument[pid, n] == "") n-- # a title that a process gave itself has them behind it
-    begin_command(argument[pid, 1])
+    begin_command()
     for (i = 1; i <= n; i++) text = text (i > 1 ? " " : "") hide_argument(argument[pid, i])
     return length(text) > 4096 ? substr(text, 1, 4096) "…" : text
 }

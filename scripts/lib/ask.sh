@@ -8,10 +8,16 @@ LIB=${0%/*}
 . "$LIB/snapshot.sh"
 load_settings
 uids=$1 pids=$2
+# the answers go to files: one that hangs in the kernel would keep a pipe open, and us waiting
+names=$RUN/names.$$ commands=$RUN/commands.$$
+trap 'rm -f "$names" "$commands"' EXIT
+: >"$names"
 # shellcheck disable=SC2086 # one word a uid; exit code 2: one of them has no name
-{ [ -z "$uids" ] || limited getent 1 getent passwd $uids || :; } | awk -F : '{gsub(/[\001-\037\177]/, "?", $1); print $3 "\t" $1}'
+[ -z "$uids" ] || limited getent 1 getent passwd $uids >"$names" || :
+awk -F : '{gsub(/[\001-\037\177]/, "?", $1); print $3 "\t" $1}' "$names"
 set --
 for pid in $pids; do set -- "$@" "$PROC/$pid/cmdline"; done
+limited reading-commands 1 grep -asHz '' "$@" >"$commands" || :
 # every argument becomes a line behind its file's name; a newline in one becomes a space, any other control character a ?
-limited reading-commands 1 grep -asHz '' "$@" | tr '\000\012\001-\011\013-\037\177' '\012\040?' |
-    awk -v proc="$PROC" -v pids="$pids" -f "$LIB/mask.awk" -f "$LIB/container.awk" -f "$LIB/ask.awk"
+tr '\000\012\001-\011\013-\037\177' '\012\040?' <"$commands" |
+    timeout -k 1 "$GPUBOARD_LIMIT" awk -v proc="$PROC" -v pids="$pids" -f "$LIB/shapes.awk" -f "$LIB/mask.awk" -f "$LIB/container.awk" -f "$LIB/ask.awk"

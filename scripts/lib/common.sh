@@ -71,9 +71,9 @@ seconds_up() {
     up=${up%.*}
 }
 
-# holders PATTERN: the pids of this user's processes that have a file of that name open.
+# holders PATTERN: the pids of this user's processes that have a file of that name open, or had it open when it was removed.
 holders() {
-    find /proc/[0-9]*/fd -lname "$1" 2>/dev/null | cut -d/ -f3 | sort -un
+    find /proc/[0-9]*/fd '(' -lname "$1" -o -lname "$1 (deleted)" ')' 2>/dev/null | cut -d/ -f3 | sort -un
 }
 
 # kill_holders PATTERN: kills them, but not this shell; sets pids to who they were.

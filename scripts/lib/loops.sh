@@ -11,7 +11,7 @@ set_patience() {
 look() {
     pid='' stamp='' every='' age='' state=stopped
     [ -e "$RUN/$1" ] || return 0
-    read -r pid stamp every <"$RUN/$1" || :
+    read -r pid stamp every <"$RUN/$1" || { sleep 0.1 && read -r pid stamp every <"$RUN/$1"; } || : # it may just be written
     if flock -n "$RUN/$1" true; then return; fi
     seconds_up
     [ -z "$stamp" ] || age=$((up - stamp))
@@ -38,8 +38,8 @@ end_holders() {
 # start_loop TASK: detached from cron and terminal; waits until the loop has its lock.
 start_loop() {
     setsid "$HERE/gpu-run.sh" "$1" </dev/null >/dev/null 2>"$RUN/$1.err" 7>&- &
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        sleep 0.1
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        sleep 0.2
         flock -n "$RUN/$1" true || return 0
     done
     say "task $1 did not start: $(cat "$RUN/$1.err")"

@@ -8,6 +8,7 @@ ask_minute_facts() {
     [ ! -r "$SPOOL/minute.time" ] || read -r asked <"$SPOOL/minute.time" || :
     minute_passed "$asked" || return 0
     ask_all=1
+    printf '%s\n' "$up" >"$SPOOL/minute.time" # first: if we are ended for being slow, the next tick is quick
     : >"$SPOOL/minute.err"
     keep_answer disks df -lPTk
     if command -v ip >/dev/null; then
@@ -23,7 +24,6 @@ ask_minute_facts() {
     fi
     awk -v proc="$PROC" -v collector="$GPUBOARD_VERSION" -f "$LIB/keyvalue.awk" -f "$LIB/minute.awk" stage=disks "$NEW/disks" stage=addresses "$NEW/addresses" \
         stage=disk_use "$NEW/disk_use" >"$NEW/minute" && mv -f "$NEW/minute" "$SPOOL/minute"
-    printf '%s\n' "$up" >"$SPOOL/minute.time"
 }
 
 # keep_answer NAME COMMAND...: what it says, in NEW/NAME.

@@ -4,5 +4,5 @@
 take_processes() {
     begin_snapshot processes
     ask_nvidia_smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name --format=csv,nounits
-    end_snapshot processes processes.csv "$rc" -f "$LIB/snapshot.awk" -f "$LIB/csv.awk" "$out"
+    end_snapshot processes processes.csv "$rc" -f "$LIB/snapshot.awk" -f "$LIB/names.awk" -f "$LIB/csv.awk" "$out"
 }

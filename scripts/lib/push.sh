@@ -70,7 +70,7 @@ push() {
 # deliver: the files in $new, by the way that GPUBOARD_DEST names.
 deliver() {
     case $GPUBOARD_DEST in
-        /* | ./* | ../*)
+        /*)
             # shellcheck disable=SC2086 # one word a file
             timeout -k 1 "$GPUBOARD_LIMIT" "$LIB/to-folder.sh" "$GPUBOARD_DEST" "$HOST" "$SPOOL" $new
             ;;

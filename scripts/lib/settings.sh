@@ -9,7 +9,14 @@ load_settings() {
     fi
     if [ -z "${GPUBOARD_CONF:-}" ]; then
         for conf in "$PWD/gpuboard.conf" "$HOME/.config/gpuboard/gpuboard.conf" /etc/gpuboard/gpuboard.conf; do
-            [ -f "$conf" ] && GPUBOARD_CONF=$conf && break
+            [ -f "$conf" ] || continue
+            # shellcheck disable=SC3067 # -O: in every sh that we know
+            if [ "$conf" = "$PWD/gpuboard.conf" ] && [ ! -O "$conf" ]; then # somebody's, in a folder where we happen to be
+                say "$conf is another user's, and left alone"
+                continue
+            fi
+            GPUBOARD_CONF=$conf
+            break
         done
     fi
     if [ -n "${GPUBOARD_CONF:-}" ]; then
@@ -64,7 +71,7 @@ check_dest() {
     case ${GPUBOARD_DEST:-} in
         '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: say where snapshots go, for example web:/srv/gpuboard/data" ;;
         *://*) die "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give a folder or user@web:/path/data" ;;
-        /* | ./* | ../* | [!\"\']*:*) ;;
+        /* | [!\"\']*:*) ;;
         *) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be an absolute folder or user@web:/path/data, without quotes" ;;
     esac
 }

@@ -22,15 +22,29 @@ limited() {
             fi
             ;;
         200)
-            kill_holders "$lock"
-            if flock -w 1 "$lock" true; then
-                echo "an earlier $name (pid${pids:- unknown}) hung and was killed; the next tick asks again" >&2
-            else
+            kill_hung "$lock"
+            if ! flock -w 1 "$lock" true; then
                 echo "an earlier $name (pid${pids:- of another user}) hangs and cannot be killed; no other is started" >&2
+            elif [ -n "$pids" ]; then
+                echo "an earlier $name (pid$pids) hung and was killed; the next tick asks again" >&2
+            else
+                echo "other calls of $name took too long to wait for; the next tick asks again" >&2
             fi
             ;;
     esac
     return "$status"
+}
+
+# kill_hung LOCK: kills who holds the lock for longer than the time limit, not those who wait for it, nor one that works; sets pids to them.
+kill_hung() {
+    pids=
+    for pid in $(holders "$1"); do
+        grep -qs '^lock:' "/proc/$pid/fdinfo/"* || continue
+        age=$(ps -o etimes= -p "$pid" | tr -d ' ')
+        [ "${age:-0}" -gt "$GPUBOARD_LIMIT" ] || continue
+        kill -9 "$pid" 2>/dev/null || :
+        pids="$pids $pid"
+    done
 }
 
 # ask_nvidia_smi ARGUMENTS...: leaves its words in $out and $err, its exit code in rc. Tasks 1 and 2 take turns.
@@ -38,6 +52,10 @@ ask_nvidia_smi() {
     rc=0
     if command -v nvidia-smi >/dev/null; then
         limited nvidia-smi "$((GPUBOARD_LIMIT + 2))" nvidia-smi "$@" >"$out" 2>"$err" || rc=$?
+        if [ "$rc" = 0 ] && [ ! -s "$out" ]; then # there is always a header: the spool's disk is full, or was a moment ago
+            rc=74
+            echo 'nvidia-smi said nothing, not even the names of the columns' >>"$err"
+        fi
     else
         rc=127
         : >"$out"

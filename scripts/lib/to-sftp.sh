@@ -35,17 +35,17 @@ put_commands() {
 # session: runs until the connection or the pipe breaks, and says so to whoever waits.
 session() {
     exec 4>&- 5>&- 7>&- 6>>"$RUN/session" # of push.sh it keeps nothing, least of all its lock
-    flock -n 6 || exit 0
+    flock -w 2 6 || exit 0
     printf '%s\n' "$target" >"$RUN/session"
     sftp_to yes env SHELL=/bin/sh <>"$RUN/in" >/dev/null 2>"$RUN/session.err" || :
-    echo gone 1<>"$RUN/ack"
+    [ ! -p "$RUN/ack" ] || echo gone 1<>"$RUN/ack"
 }
 
 # open_session: makes sure that one runs to this target; fd 4 feeds it, fd 5 hears it.
 open_session() {
     held_target=
     flock -n "$RUN/session" true || read -r held_target <"$RUN/session" || :
-    if [ "$held_target" = "$target" ]; then
+    if [ "$held_target" = "$target" ] && [ -p "$RUN/in" ] && [ -p "$RUN/ack" ]; then
         exec 4<>"$RUN/in" 5<>"$RUN/ack"
         return
     fi
@@ -60,6 +60,7 @@ open_session() {
 end_session() {
     exec 4>&- 5>&-
     kill_holders "$RUN/in"
+    kill_holders "$RUN/session"
     rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh"
 }
 
@@ -74,7 +75,7 @@ to_sftp() {
     { put_commands && printf '!echo %s 1<>%s\n' "$$" "$RUN/ack"; } >&4
     code=0
     # shellcheck disable=SC2016 # for the inner shell
-    timeout -k 1 "$GPUBOARD_LIMIT" sh -c 'while read -r word; do case $word in "$1") exit 0 ;; gone) exit 1 ;; esac; done' - "$$" <&5 || code=$?
+    timeout -k 1 "$GPUBOARD_LIMIT" sh -c 'while read -r word; do case $word in "$1") exit 0 ;; gone) exit 1 ;; esac; done; exit 1' - "$$" <&5 || code=$?
     [ "$code" != 0 ] || return 0
     cat "$RUN/session.err" >&2 || :
     end_session

@@ -302,6 +302,15 @@ EOF
     [[ $output == *"$TMP/\$(touch"* ]]
 }
 
+@test "a settings file of another user in the folder where we happen to be is left alone" {
+    need_root
+    printf 'GPUBOARD_DEST=%s/elsewhere\n' "$TMP" >"$TMP/gpuboard.conf"
+    chown 65534 "$TMP/gpuboard.conf"
+    run env -u GPUBOARD_DEST "$RUN_SH" once
+    [ "$status" = 2 ]
+    [[ $output == *"$TMP/gpuboard.conf is another user's, and left alone"* ]]
+}
+
 @test "settings that cannot be right are refused by name" {
     printf 'GPUBOARD_DEST = /x\n' >"$TMP/blank.conf"
     run "$CHECK" --conf "$TMP/blank.conf" gpu1

@@ -132,11 +132,59 @@ take() {
     [ "$(column command 100)" = VLLM::EngineCore ]
 }
 
-@test "a command of 10,000 characters is cut at 4,096" {
-    head -c 10000 /dev/zero | tr '\0' x | fake 100 1 100
-    gpu_process 100
+@test "a command is cut at 4,096 bytes, an argument at 2,000, and that takes no time" {
+    head -c 15000 /dev/zero | tr '\0' x | fake 100 1 100
+    yes | head -n 6000 | tr '\n' '\0' | fake 101 1 101
+    gpu_process 100 101
+    began=$SECONDS
     take
-    [ "$(column command 100 | wc -c)" = 4100 ] # with the mark … and the newline
+    [ $((SECONDS - began)) -le 4 ]
+    [ "$(column command 100 | wc -c)" = 2004 ] # with the mark … and the newline
+    [ "$(column command 101 | wc -c)" = 4100 ]
+}
+
+@test "the name that nvidia-smi tells of a process ends before anything that could be secret" {
+    cat >"$SMI/apps" <<'EOF'
+GPU-1, 1, 512, python train.py --api-key hunter2, --x=1
+GPU-1, 2, 512, client TOKEN=x y
+GPU-1, 3, 512, client bob:secret@host
+GPU-1, 4, 512, run 0123456789abcdef0123456789abcdef
+GPU-1, 5, 512, VLLM::EngineCore
+GPU-1, 6, 512, /opt/my tools/run, really
+GPU-1, [Insufficient Permissions], [N/A], [Not Found]
+GPU-1, 7, 512, [celeryd: w1] -active- (-A run.worker)
+EOF
+    "$RUN_SH" once
+    sed -e 1,2d -e '$d' "$DATA/processes.csv" | cut -d, -f4- >"$TMP/names"
+    diff "$TMP/names" - <<'EOF'
+ python train.py •••
+ client •••
+ client •••
+ run •••
+ VLLM::EngineCore
+ /opt/my tools/run, really
+ [Not Found]
+ [celeryd: w1] •••
+EOF
+}
+
+@test "a process that the kernel does not let go of costs the commands alone" {
+    need_root
+    install -m 4755 "$(command -v setpriv)" "$TMP/bin/as-root"
+    printf '#!/bin/sh\necho $$ >"$SMI/stuck"\nexec as-root --reuid=0 --clear-groups sleep 60\n' >"$TMP/bin/grep"
+    chmod +x "$TMP/bin/grep"
+    fake 100 1 100 <<<python
+    gpu_process 100
+    chmod -R a+rwX "$TMP"
+    chmod a+x "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" "$(dirname "$TMP")"
+    began=$SECONDS
+    for task in 2 3; do GPUBOARD_LIMIT=1 setpriv --reuid=65534 --regid=65534 --clear-groups "$RUN_SH" tick "$task"; done
+    STARTED=$(cat "$SMI/stuck")
+    kill -0 "$STARTED"
+    [ $((SECONDS - began)) -le 8 ]
+    rm "$TMP/bin/grep"
+    [ "$(column command 100)" = '[python]' ]
+    whole "$SPOOL/host.txt" host 0
 }
 
 @test "a dead GPU process keeps its children by their process group" {

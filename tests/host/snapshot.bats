@@ -141,6 +141,41 @@ index,uuid,name' >"$TMP/fields"
     grep -qE 'took_ms=(8|9|1[0-9])[0-9]{3} ' "$SPOOL/gpus.csv"
 }
 
+@test "many who ask at once wait for each other, and none is taken for one that hangs" {
+    echo 1 >"$SMI/sleep"
+    export GPUBOARD_LIMIT=3
+    for task in 1 2 1 2; do "$RUN_SH" tick "$task" & done
+    "$RUN_SH" once
+    wait
+    fails grep -E 'killed|did not answer' "$SPOOL"/*.csv
+}
+
+@test "an answer with nothing in it is not an answer" {
+    : >"$SMI/say"
+    "$RUN_SH" once
+    whole "$DATA/processes.csv" processes 74
+    has "$DATA/processes.csv" '# err nvidia-smi said nothing, not even the names of the columns'
+}
+
+@test "once does not send an old snapshot as new when the spool's disk is full" {
+    need_root
+    cat >"$TMP/full.sh" <<'EOF'
+set -e
+mkdir -p "$GPUBOARD_SPOOL"
+mount -t tmpfs -o size=256k,mode=700 none "$GPUBOARD_SPOOL"
+"$1" once
+arrival=$(stat -c %z "$GPUBOARD_DEST/gpu1/host.txt")
+head -c 1000000 /dev/zero >"$GPUBOARD_SPOOL/filler" 2>/dev/null || :
+sleep 1
+code=0
+"$1" once 2>"$2" || code=$?
+[ "$code" = 2 ]
+[ "$arrival" = "$(stat -c %z "$GPUBOARD_DEST/gpu1/host.txt")" ]
+EOF
+    unshare -m bash "$TMP/full.sh" "$RUN_SH" "$TMP/said"
+    has "$TMP/said" 'is its disk full?'
+}
+
 @test "endless output is cut off before it fills the disk" {
     printf '#!/bin/sh\nexec yes "0, GPU-00000000"\n' >"$SMI/exec"
     chmod +x "$SMI/exec"

@@ -151,6 +151,27 @@ next_arrival() { within 15 arrived_since "$(date +%s)"; }
     next_arrival
 }
 
+@test "pipes that were removed do not pass for an arrival" {
+    start_sshd
+    "$CHECK" gpu1
+    next_arrival
+    rm "$SPOOL/run/in" "$SPOOL/run/ack"
+    next_arrival
+    [ -p "$SPOOL/run/in" ]
+    [ "$(pgrep -cf "^sftp .*$S/client")" = 1 ]
+}
+
+@test "a spool that is removed leaves no second session" {
+    start_sshd
+    "$CHECK" gpu1
+    next_arrival
+    rm -rf "$TMP/spool"
+    within 10 "$CHECK" gpu1
+    next_arrival
+    one() { [ "$(pgrep -cf "^sftp .*$S/client")" = 1 ]; }
+    within 5 one
+}
+
 @test "a web host that is away for ten ticks gets the newest snapshot when it is back" {
     start_sshd
     "$CHECK" gpu1
