@@ -1,0 +1,179 @@
+"""The files of the original gpu-monitor scripts: `HOST_gpus.csv` and the rest, in data/ itself.
+
+Their timestamps are the host's local time with no zone. They order the rows of a file, and tell the files of one host
+apart in time; how old the data is, only the file's arrival tells.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from site_builder.model import Disk, DiskUse, Dump, Gpu, GpuProcess, HostFacts, PsRow
+from site_builder.readers.cells import LOST, available, cells, number, whole_number
+from site_builder.readers.form import MOST_SAID, text_of
+from site_builder.readers.gpus import HANDLE, unreachable
+from site_builder.readers.host import disk_use
+
+SUFFIXES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
+TIMES = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S")
+GPU_CELLS = 9
+# A loop that finds no process writes nothing, so that old rows linger.
+SAME_SAMPLE = timedelta(seconds=5)
+CURRENT = timedelta(seconds=90)
+PSTATE = re.compile(r"P\d{1,2}$")
+PS_ROW = re.compile(r"\s*(\d{1,9})\s+(\S+)\s+\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\d \d{4})\s*$")
+LOAD = re.compile(r"load averages?: *([\d.,]+?),? +([\d.,]+?),? +([\d.,]+)$")
+
+
+def moment(cell: str) -> datetime | None:
+    """The host's local time in a cell."""
+    for form in TIMES:
+        try:
+            return datetime.strptime(cell, form)
+        except ValueError:
+            continue
+    return None
+
+
+def gpus(data: bytes) -> tuple[Dump[Gpu], datetime | None]:
+    """The last row of each GPU, and when it was taken. There is no header, and error texts stand between the rows."""
+    found: dict[str, Gpu] = {}
+    said: list[str] = []
+    newest: datetime | None = None
+    for line in text_of(data).split("\n"):
+        row = cells(line)
+        if len(row) >= GPU_CELLS and row[1].startswith("GPU-"):
+            found.pop(row[1], None)
+            found[row[1]] = gpu(row)
+            newest = max(filter(None, (newest, moment(row[-1]))), default=None)
+        elif match := HANDLE.search(line):
+            said.append(line.strip())
+            found.setdefault(match[2], unreachable(match))
+        elif line.strip():
+            said.append(line.strip())
+    rows = sorted(found.values(), key=lambda one: (one.index is None, one.index or 0))
+    return Dump(tuple(rows), said=tuple(said[:MOST_SAID])), newest
+
+
+def gpu(row: list[str]) -> Gpu:
+    """One row: index, uuid, name, memory used and total, use of GPU and memory, temperature, timestamp."""
+    index, uuid, name, *rest = row
+    memory: tuple[float | None, float | None] = number(rest[0]), number(rest[1])
+    if PSTATE.match(rest[1]):  # one fork has memory.free and the performance state there
+        memory = None, None
+        rest = [rest[0], *rest[2:]] if len(row) > GPU_CELLS else rest
+    use, access, temperature = (number(cell) for cell in rest[2:5])
+    readings = (*memory, use, access, temperature)
+    lost = next((cell.strip("[]") for cell in rest if cell in LOST), None)
+    if any(value is not None for value in readings):
+        lost = None
+    return Gpu(whole_number(index), uuid, available(name), *memory, use, access, temperature, lost=lost)
+
+
+def processes(data: bytes, now: datetime | None) -> Dump[GpuProcess]:
+    """The newest sample: timestamp, gpu_uuid, used_gpu_memory, process_name, pid; `now` is when the GPUs were looked at."""
+    rows: list[tuple[datetime, GpuProcess]] = []
+    said: list[str] = []
+    for line in text_of(data).split("\n"):
+        left = line.split(", ", 3)
+        name, comma, pid = left[3].rpartition(", ") if len(left) == 4 else ("", "", "")
+        taken = moment(left[0])
+        if not comma or taken is None:
+            if line.strip():
+                said.append(line.strip())
+            continue
+        rows.append((taken, GpuProcess(left[1], whole_number(pid.strip()), number(left[2]), available(name))))
+    newest = max((taken for taken, _ in rows), default=None)
+    if newest is None or (now is not None and now - newest > CURRENT):
+        return Dump(said=tuple(said[:MOST_SAID]))
+    current: dict[tuple[str, int | None], GpuProcess] = {}
+    for taken, process in rows:
+        if newest - taken <= SAME_SAMPLE:
+            current[process.gpu_uuid, process.pid] = process
+    return Dump(tuple(current.values()), said=tuple(said[:MOST_SAID]))
+
+
+def users(data: bytes, now: datetime | None) -> Dump[PsRow]:
+    """Line 1, where it is JSON: the children of each GPU pid. Then rows of `ps -o pid,user,lstart`."""
+    lines = text_of(data).split("\n")
+    problems: list[str] = []
+    parent: dict[int, int] = {}
+    if lines and lines[0].lstrip().startswith("{"):
+        parent = children(lines.pop(0), problems)
+    rows: list[PsRow] = []
+    for line in lines:
+        match = PS_ROW.match(line)
+        if match:
+            pid = int(match[1])
+            rows.append(PsRow(pid, None, parent.get(pid, pid), None, match[2], age(match[3], now), *(None,) * 5))
+        elif line.strip():
+            problems.append(f"not a row of ps: {line[:80]}")
+    return Dump(tuple(rows), problems=tuple(problems[:MOST_SAID]))
+
+
+def children(line: str, problems: list[str]) -> dict[int, int]:
+    """From `{"28290": ["28290", "28305"]}`: the GPU process of each child."""
+    try:
+        families = json.loads(line)
+        return {
+            int(child): int(pid)
+            for pid, family in families.items()
+            for child in family
+            if str(child).isdigit() and pid.isdigit()
+        }
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        problems.append("the line with the children of GPU processes is not JSON as it should be")
+        return {}
+
+
+def age(lstart: str, now: datetime | None) -> int | None:
+    """Seconds from when it began to when the GPUs were looked at, both in the host's local time."""
+    try:
+        began = datetime.strptime(lstart, "%b %d %H:%M:%S %Y")
+    except ValueError:
+        return None
+    return max(0, int((now - began).total_seconds())) if now else None
+
+
+def host(status: bytes, disks: bytes, local: bytes) -> Dump[HostFacts]:
+    """Load, CPUs, memory and disks. The lines of the status file are told apart by what they hold: some may be missing."""
+    problems: list[str] = []
+    facts = HostFacts()
+    found = [disk for line in text_of(disks).split("\n") if (disk := df_row(line))]
+    for line in text_of(status).split("\n"):
+        words = line.split()
+        if line.startswith("Mem:") and len(words) >= 3:
+            free = number(words[6]) if len(words) > 6 else None
+            facts = replace(facts, memory_total=number(words[1]), memory_available=free)
+        elif match := LOAD.search(line.strip()):
+            facts = replace(facts, load=loads(match))
+        elif len(words) == 1 and words[0].isdigit():
+            facts = replace(facts, cpus=whole_number(words[0]))
+        elif (disk := df_row(line)) and all(disk.mount != other.mount for other in found):
+            found.append(disk)
+    use: list[DiskUse] = []
+    for line in text_of(local).split("\n"):
+        size, tab, path = line.partition("\t")
+        one = disk_use(f"{size.strip()} {path.strip()}", problems) if tab else None
+        if one:
+            use.append(one)
+    facts = replace(facts, disks=tuple(found), disk_use=tuple(use))
+    return Dump((facts,), problems=tuple(problems[:MOST_SAID]))
+
+
+def loads(match: re.Match[str]) -> tuple[float, float, float] | None:
+    """Three numbers, with a decimal comma on French hosts."""
+    one, five, fifteen = (number(text.replace(",", ".")) for text in match.groups())
+    return None if one is None or five is None or fifteen is None else (one, five, fifteen)
+
+
+def df_row(line: str) -> Disk | None:
+    """A row of `df -P`, in KiB: file system, size, used, available, capacity, mount."""
+    words = line.split(None, 5)
+    if len(words) < 6 or not words[5].startswith("/") or not words[4].endswith("%"):
+        return None
+    total, used = number(words[1]), number(words[2])
+    return None if total is None or used is None else Disk(words[5], total / 1024, used / 1024)
