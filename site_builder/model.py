@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, TypeVar
 
 Row = TypeVar("Row")
@@ -107,3 +108,17 @@ class HostFacts:
     disk_use: tuple[DiskUse, ...] = ()
     disk_use_time: int | None = None
     more: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Booking:
+    """A GPU, or with `*` a whole host, that is promised to somebody until a time, and perhaps from one on."""
+
+    host: str
+    gpu: str
+    name: str
+    until: datetime
+    since: datetime | None = None
+    comment: str = ""
+    id: str | None = None
+    rrule: str | None = None

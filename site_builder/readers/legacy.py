@@ -74,7 +74,7 @@ def gpu(row: list[str]) -> Gpu:
 
 
 def processes(data: bytes, now: datetime | None) -> Dump[GpuProcess]:
-    """The newest sample: timestamp, gpu_uuid, used_gpu_memory, process_name, pid; `now` is when the GPUs were looked at."""
+    """The newest sample: timestamp, gpu_uuid, used_gpu_memory, process_name, pid; `now` is that of the GPUs."""
     rows: list[tuple[datetime, GpuProcess]] = []
     said: list[str] = []
     for line in text_of(data).split("\n"):
@@ -139,7 +139,7 @@ def age(lstart: str, now: datetime | None) -> int | None:
 
 
 def host(status: bytes, disks: bytes, local: bytes) -> Dump[HostFacts]:
-    """Load, CPUs, memory and disks. The lines of the status file are told apart by what they hold: some may be missing."""
+    """Load, CPUs, memory, disks. The lines of the status file are told apart by what they hold: some may be missing."""
     problems: list[str] = []
     facts = HostFacts()
     found = [disk for line in text_of(disks).split("\n") if (disk := df_row(line))]

@@ -156,9 +156,10 @@ next_arrival() { within 15 arrived_since "$(date +%s)"; }
     "$CHECK" gpu1
     next_arrival
     rm "$SPOOL/run/in" "$SPOOL/run/ack"
+    within 15 test -p "$SPOOL/run/in"
     next_arrival
-    [ -p "$SPOOL/run/in" ]
-    [ "$(pgrep -cf "^sftp .*$S/client")" = 1 ]
+    one() { [ "$(pgrep -cf "^sftp .*$S/client")" = 1 ]; }
+    within 5 one
 }
 
 @test "a spool that is removed leaves no second session" {
