@@ -122,3 +122,14 @@ class Booking:
     comment: str = ""
     id: str | None = None
     rrule: str | None = None
+
+
+@dataclass(frozen=True)
+class ListedHost:
+    """A line of hosts.txt; `maintenance` is why, and None where there is none."""
+
+    name: str
+    title: str | None = None
+    tags: tuple[str, ...] = ()
+    maintenance: str | None = None
+    hidden: bool = False

@@ -108,3 +108,21 @@ ours() {
         case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in *bats* | *sshd*) ;; *"$TMP"* | sleep* | *sftp* | *ssh*) echo "$pid" ;; esac
     done
 }
+
+# on_a_small_spool SCRIPT: runs it, with a spool that is a disk of its own: `fill` leaves no room there, `empty` gives it back.
+on_a_small_spool() {
+    need_root
+    {
+        cat <<'EOF'
+set -e
+mkdir -p "$GPUBOARD_SPOOL"
+mount -t tmpfs -o size=256k,mode=700 none "$GPUBOARD_SPOOL"
+fill() { head -c 1000000 /dev/zero >"$GPUBOARD_SPOOL/filler" 2>/dev/null || :; }
+empty() { rm "$GPUBOARD_SPOOL/filler"; }
+arrival() { stat -c %z "$GPUBOARD_DEST/gpu1/host.txt"; }
+EOF
+        cat
+    } >"$TMP/small.sh"
+    export TMP RUN_SH CHECK
+    unshare -m bash "$TMP/small.sh"
+}

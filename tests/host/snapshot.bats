@@ -158,21 +158,16 @@ index,uuid,name' >"$TMP/fields"
 }
 
 @test "once does not send an old snapshot as new when the spool's disk is full" {
-    need_root
-    cat >"$TMP/full.sh" <<'EOF'
-set -e
-mkdir -p "$GPUBOARD_SPOOL"
-mount -t tmpfs -o size=256k,mode=700 none "$GPUBOARD_SPOOL"
-"$1" once
-arrival=$(stat -c %z "$GPUBOARD_DEST/gpu1/host.txt")
-head -c 1000000 /dev/zero >"$GPUBOARD_SPOOL/filler" 2>/dev/null || :
+    on_a_small_spool <<'EOF'
+"$RUN_SH" once
+first=$(arrival)
+fill
 sleep 1
 code=0
-"$1" once 2>"$2" || code=$?
+"$RUN_SH" once 2>"$TMP/said" || code=$?
 [ "$code" = 2 ]
-[ "$arrival" = "$(stat -c %z "$GPUBOARD_DEST/gpu1/host.txt")" ]
+[ "$first" = "$(arrival)" ]
 EOF
-    unshare -m bash "$TMP/full.sh" "$RUN_SH" "$TMP/said"
     has "$TMP/said" 'is its disk full?'
 }
 

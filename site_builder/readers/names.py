@@ -1,0 +1,12 @@
+"""What may be the name of a host: it is a folder in data/, a file in www/ and a word in commands."""
+
+from __future__ import annotations
+
+import re
+
+HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def is_host(name: str) -> bool:
+    """Whether it can be one."""
+    return HOST.fullmatch(name) is not None
