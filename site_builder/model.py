@@ -111,6 +111,28 @@ class HostFacts:
 
 
 @dataclass(frozen=True)
+class Problem:
+    """What is wrong, and where: for the admin, in one sentence."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class HostData:
+    """All that data/ has of one host. `seen` is when its last word arrived, `ages` how old each file is, in seconds."""
+
+    name: str
+    gpus: Dump[Gpu] | None = None
+    processes: Dump[GpuProcess] | None = None
+    ps: Dump[PsRow] | None = None
+    facts: Dump[HostFacts] | None = None
+    seen: float | None = None
+    ages: dict[str, float] = field(default_factory=dict)
+    legacy: bool = False
+
+
+@dataclass(frozen=True)
 class Booking:
     """A GPU, or with `*` a whole host, that is promised to somebody until a time, and perhaps from one on."""
 

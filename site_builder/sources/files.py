@@ -1,0 +1,73 @@
+"""Reading what others write: no link is followed, nothing but a plain file is read, and never more than a limit."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Refused(Exception):
+    """Why a file is not read, in words."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What tells one content of a file from the next; and when it came."""
+
+    inode: int
+    size: int
+    modified_ns: int
+    arrived_ns: int
+
+    @staticmethod
+    def of(status: os.stat_result) -> Signature:
+        """The signature of a file."""
+        return Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def look(name: str, folder: int) -> Signature | None:
+    """The signature of a file in an open folder; None if it is not there."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Refused(error.strerror or "it cannot be looked at") from error
+    check(status)
+    return Signature.of(status)
+
+
+def check(status: os.stat_result) -> None:
+    """Refuse what is not a plain file."""
+    if stat.S_ISLNK(status.st_mode):
+        message = "it is a link, and links are not followed"
+        raise Refused(message)
+    if not stat.S_ISREG(status.st_mode):
+        message = "it is not a plain file"
+        raise Refused(message)
+
+
+def read(name: str, folder: int, limit: int) -> tuple[Signature, bytes]:
+    """A file in an open folder, as it is now."""
+    try:
+        handle = os.open(name, FLAGS, dir_fd=folder)
+    except OSError as error:
+        raise Refused(error.strerror or "it cannot be opened") from error
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        check(status)
+        if status.st_size > limit:
+            message = f"it has {status.st_size} bytes, more than the {limit} that are read"
+            raise Refused(message)
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise Refused(error.strerror or "it cannot be read") from error
+    if len(data) > limit:
+        message = f"it grew past the {limit} bytes that are read"
+        raise Refused(message)
+    return Signature.of(status), data
