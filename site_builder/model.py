@@ -47,7 +47,13 @@ class Gpu:
     power_draw: float | None = None
     power_limit: float | None = None
     lost: str | None = None
-    more: dict[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
+
+    @property
+    def more(self) -> dict[str, str]:
+        """All that was told, by nvidia-smi's names; taken apart only where it is wanted."""
+        return dict(zip(self.columns, self.cells))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def number(cell: str) -> float | None:
 
 def whole_number(cell: str) -> int | None:
     """The cell's whole number; None for anything else."""
-    return int(cell) if cell.isascii() and cell.isdigit() and len(cell) <= 12 else None
+    return int(cell) if cell.isdecimal() and len(cell) <= 12 else None
 
 
 def columns(line: str) -> list[str]:

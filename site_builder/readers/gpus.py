@@ -13,16 +13,18 @@ HANDLE = re.compile(
     r"Unable to determine the device handle for (?:gpu|GPU) ?(?:(\d{1,3}): ?)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (.+)"
 )
 MOST_GPUS = 1024
-CORE = (
-    ("memory.used", "memory_used"),
-    ("memory.total", "memory_total"),
-    ("utilization.gpu", "utilization_gpu"),
-    ("utilization.memory", "utilization_memory"),
-    ("temperature.gpu", "temperature"),
-    ("power.draw", "power_draw"),
-    ("power.limit", "power_limit"),
+COLUMNS: tuple[str, ...] = (
+    "index",
+    "uuid",
+    "name",
+    "memory.used",
+    "memory.total",
+    "utilization.gpu",
+    "utilization.memory",
+    "temperature.gpu",
+    "power.draw",
+    "power.limit",
 )
-NAMED = frozenset({"index", "uuid", "name", *(name for name, _ in CORE)})
 
 
 def read(data: bytes) -> Dump[Gpu]:
@@ -34,17 +36,19 @@ def read(data: bytes) -> Dump[Gpu]:
 
 def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]:
     """GPUs, words between the rows, problems."""
-    names: list[str] = []
+    names: tuple[str, ...] = ()
+    places: list[int] = []
     found: list[Gpu] = []
     said: list[str] = []
     problems: list[str] = []
     for line in lines:
         if not names and ("uuid" in line or "index" in line) and {"uuid", "index"} & set(header := columns(line)):
-            names = header
+            names = tuple(header)
+            places = [names.index(name) if name in names else len(names) for name in COLUMNS]
             continue
         row = cells(line)
         if names and len(row) == len(names):
-            found.append(gpu(dict(zip(names, row))))
+            found.append(gpu(names, row, places))
         elif match := HANDLE.search(line):
             said.append(line.strip())
             found.append(unreachable(match))
@@ -55,27 +59,38 @@ def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]
     return distinct(found, problems), said, problems
 
 
-def gpu(row: dict[str, str]) -> Gpu:
-    """One row, by the names of its columns."""
-    lost = next((cell.strip("[]") for cell in row.values() if cell in LOST), None)
-    readings = {field: number(row[name]) for name, field in CORE if name in row}
+def gpu(names: tuple[str, ...], row: list[str], places: list[int]) -> Gpu:
+    """One row; `places` says where each of COLUMNS stands, behind the end where it is not told."""
+    told = tuple(row)
+    row.append("")
+    index, uuid, name, *readings = (row[place] for place in places)
+    used, total, use, access, temperature, draw, limit = numbers = [number(cell) for cell in readings]
+    lost = None
     # single cells may fail on a GPU that works: it is lost only if none of its readings came through
-    if any(value is not None for value in readings.values()):
-        lost = None
+    if not any(value is not None for value in numbers):
+        lost = next((cell.strip("[]") for cell in told if cell in LOST), None)
     return Gpu(
-        index=whole_number(row.get("index", "")),
-        uuid=available(row.get("uuid", "")),
-        name=available(row.get("name", "")),
-        lost=lost,
-        more={name: cell for name, cell in row.items() if name not in NAMED},
-        **readings,
+        whole_number(index),
+        available(uuid),
+        available(name),
+        used,
+        total,
+        use,
+        access,
+        temperature,
+        draw,
+        limit,
+        lost,
+        names,
+        told,
     )
 
 
 def unreachable(match: re.Match[str]) -> Gpu:
     """The GPU of which nvidia-smi says only that it has no handle for it."""
     index, bus_id, why = match.groups()
-    return Gpu(int(index) if index else None, None, None, lost=why.strip().rstrip("."), more={"pci.bus_id": bus_id})
+    number_of, lost = (int(index) if index else None), why.strip().rstrip(".")
+    return Gpu(number_of, None, None, lost=lost, columns=("pci.bus_id",), cells=(bus_id,))
 
 
 def distinct(found: list[Gpu], problems: list[str]) -> tuple[Gpu, ...]:

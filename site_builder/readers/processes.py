@@ -46,11 +46,10 @@ def read(data: bytes) -> Dump[GpuProcess]:
 def by_name(line: str, names: list[str]) -> dict[str, str] | None:
     """The cells by their names: left of the process name counted from the left, right of it from the right."""
     place = names.index("process_name")
-    left = line.split(", ", place)
-    if len(left) <= place:
-        return None
     after = len(names) - place - 1
-    right = left[place].rsplit(", ", after) if after else [left[place]]
-    if len(right) != after + 1:
+    row = line.split(", ", place)
+    if len(row) <= place:
         return None
-    return dict(zip(names, (cell.strip() for cell in (*left[:place], *right))))
+    if after:
+        row[place:] = row[place].rsplit(", ", after)
+    return dict(zip(names, row)) if len(row) == len(names) else None

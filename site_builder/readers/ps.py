@@ -7,6 +7,7 @@ from site_builder.readers import form
 from site_builder.readers.cells import number, whole_number
 
 MOST_ROWS = 10_000
+COLUMNS = ("pid", "ppid", "gpu_pid", "uid", "user", "elapsed", "cpu", "rss", "state", "container", "command")
 
 
 def read(data: bytes) -> Dump[PsRow]:
@@ -19,10 +20,14 @@ def read(data: bytes) -> Dump[PsRow]:
     if "pid" not in names or "command" not in names:
         problems.append("the line with the names of the columns is missing")
         return Dump((), dump.header, dump.whole, dump.said, tuple(problems))
+    # what a row lacks, it takes from the end, where a cell that is not available stands
+    places = [names.index(name) if name in names else -1 for name in COLUMNS]
     rows: list[PsRow] = []
     bad = 0
     for line in dump.rows[1 : MOST_ROWS + 1]:
-        row = process(dict(zip(names, line.split("\t", len(names) - 1))))
+        cells = line.split("\t", len(names) - 1)
+        cells += ["-"] * (len(names) + 1 - len(cells))
+        row = process([cells[place] for place in places])
         if row is None:
             bad += 1
         else:
@@ -34,29 +39,27 @@ def read(data: bytes) -> Dump[PsRow]:
     return Dump(tuple(rows), dump.header, dump.whole, dump.said, tuple(problems))
 
 
-def process(row: dict[str, str]) -> PsRow | None:
-    """One row; a cell of `-` is not available."""
-    pid = whole_number(row["pid"])
-    if pid is None:
+def process(cells: list[str]) -> PsRow | None:
+    """One row, its cells in the order of COLUMNS; one of `-` is not available."""
+    pid, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command = cells
+    number_of = whole_number(pid)
+    if number_of is None:
         return None
-
-    def text(name: str) -> str | None:
-        cell = row.get(name, "-")
-        return None if cell in {"", "-"} else cell
-
-    def count(name: str) -> int | None:
-        return whole_number(row.get(name, "-"))
-
     return PsRow(
-        pid,
-        count("ppid"),
-        count("gpu_pid"),
-        text("uid"),
-        text("user"),
-        count("elapsed"),
-        number(row.get("cpu", "-")),
-        number(row.get("rss", "-")),
-        text("state"),
-        text("container"),
-        text("command"),
+        number_of,
+        whole_number(ppid),
+        whole_number(gpu_pid),
+        text(uid),
+        text(user),
+        whole_number(elapsed),
+        number(cpu),
+        number(rss),
+        text(state),
+        text(container),
+        text(command),
     )
+
+
+def text(cell: str) -> str | None:
+    """The cell, or None where there is none."""
+    return None if cell in {"-", ""} else cell
