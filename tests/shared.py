@@ -43,6 +43,8 @@ def check_golden(name: str, understood: DataclassInstance) -> None:
         if "cells" in row:  # what we understood, not what we were told
             row["told"] = len(row.pop("cells"))
             del row["columns"]
+        elif str(row.get("name")).startswith("/"):  # nor where a stranger keeps his programs
+            row["name"] = Path(row["name"]).name
     text = json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
