@@ -10,15 +10,15 @@ ask_minute_facts() {
     ask_all=1
     printf '%s\n' "$up" >"$SPOOL/minute.time" # first: if we are ended for being slow, the next tick is quick
     : >"$SPOOL/minute.err"
-    keep_answer disks df -lPTk
+    keep_answer disks df df -lPTk
     if command -v ip >/dev/null; then
-        keep_answer addresses ip -o addr show up scope global
+        keep_answer addresses ip ip -o addr show up scope global
     else
-        keep_answer addresses hostname -I
+        keep_answer addresses hostname hostname -I
     fi
     if [ -n "${GPUBOARD_DISK_USE:-}" ]; then
         # shellcheck disable=SC2016 # for the inner shell
-        keep_answer disk_use sh -c 'date -r "$1" +%s && head -n 500 "$1"' - "$GPUBOARD_DISK_USE"
+        keep_answer disk_use disk-use sh -c 'date -r "$1" +%s && head -n 500 "$1"' - "$GPUBOARD_DISK_USE"
     else
         : >"$NEW/disk_use"
     fi
@@ -26,9 +26,10 @@ ask_minute_facts() {
         stage=disk_use "$NEW/disk_use" >"$NEW/minute" && mv -f "$NEW/minute" "$SPOOL/minute"
 }
 
-# keep_answer NAME COMMAND...: what it says, in NEW/NAME.
+# keep_answer FILE NAME COMMAND...: what it says, in NEW/FILE; NAME is how it is told if it hangs.
 keep_answer() {
     answers=$NEW/$1
-    shift
-    limited "$1" 1 "$@" >"$answers" 2>>"$SPOOL/minute.err" || :
+    called=$2
+    shift 2
+    limited "$called" 1 "$@" >"$answers" 2>>"$SPOOL/minute.err" || :
 }

@@ -2,7 +2,13 @@
 # option, assignment, address or token. It comes last, behind three cells.
 /^(GPU|MIG)-/ && match($0, /^[^,]*, [^,]*, [^,]*, /) {
     cells = substr($0, 1, RLENGTH)
-    name = substr($0, RLENGTH + 1)
-    if (match(name, /(^| )(-|[^ ]*[=@]|sk-|hf_|gh[pousr]_|[0-9A-Fa-f]+$)/) && (RSTART > 1 || RLENGTH > 30)) name = substr(name, 1, RSTART - 1) " •••"
-    $0 = cells name
+    shown = ""
+    n = split(substr($0, RLENGTH + 1), word, " ")
+    for (i = 1; i <= n; i++) {
+        if (word[i] ~ /[=@]|^(sk-|hf_|gh[pousr]_)/ || i > 1 && word[i] ~ /^-/ || length(word[i]) >= 32 && word[i] ~ /^[0-9A-Fa-f]+$/) {
+            $0 = cells shown "•••"
+            break
+        }
+        shown = shown word[i] " "
+    }
 }

@@ -48,7 +48,6 @@ failed() {
 # push loop|once: with `once` all four files go, and the exit code tells. Runs in a subshell: it ends by exit.
 push() {
     mode=$1
-    check_dest
     stderr=$RUN/push.stderr
     exec 7>>"$RUN/push"
     if [ "$mode" = once ]; then
@@ -56,6 +55,7 @@ push() {
     else
         flock -n 7 || exit 0
     fi
+    (check_dest) 2>"$stderr" || failed # the settings file may have changed under the loops
     choose_new
     [ -n "$new" ] || exit 0
     status=0

@@ -51,16 +51,15 @@ read_conf() {
     cr=$(printf '\r')
     while IFS= read -r line || [ -n "$line" ]; do
         key=${line%%=*}
-        case $line in
-            GPUBOARD_*' '*=* | GPUBOARD_*=' '*) case $key=${line#*=} in *' '=* | *=' '*) die "$GPUBOARD_CONF: no blanks around = in '$line'" ;; esac ;;
-        esac
         case $key in
+            GPUBOARD_*' ') die "$GPUBOARD_CONF: no blanks around = in '$line'" ;;
             GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG) ;;
             GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY) ;;
             *) continue ;;
         esac
         eval "[ -n \"\${$key+set}\" ]" && continue
         value=${line#*=}
+        case $value in ' '*) die "$GPUBOARD_CONF: no blanks around = in '$line'" ;; esac
         value=${value%"$cr"}
         eval "$key=\$value"
     done

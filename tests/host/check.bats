@@ -156,6 +156,15 @@ nothing_left() {
     [ ! -e "$TMP/spool" ]
 }
 
+@test "a destination that is broken in the settings file under running loops is told" {
+    printf 'GPUBOARD_DEST=%s/data\n' "$TMP" >"$TMP/my.conf"
+    env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
+    within 15 test -e "$DATA/host.txt"
+    echo 'GPUBOARD_DEST=nowhere' >"$TMP/my.conf"
+    within 10 grep -qs "GPUBOARD_DEST is 'nowhere'" "$SPOOL/push.failed"
+    fails env -u GPUBOARD_DEST "$CHECK" status --conf "$TMP/my.conf" gpu1 >/dev/null
+}
+
 @test "once to another place does not pass for the loops' own push" {
     export GPUBOARD_DEST=$TMP/share
     "$CHECK" gpu1
@@ -312,10 +321,12 @@ EOF
 }
 
 @test "settings that cannot be right are refused by name" {
-    printf 'GPUBOARD_DEST = /x\n' >"$TMP/blank.conf"
-    run "$CHECK" --conf "$TMP/blank.conf" gpu1
-    [ "$status" = 2 ]
-    [[ $output == *"$TMP/blank.conf: no blanks around ="* ]]
+    for line in 'GPUBOARD_DEST =/x' 'GPUBOARD_DEST= /x'; do
+        printf '  # an indented comment\n%s\n' "$line" >"$TMP/blank.conf"
+        run env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/blank.conf" gpu1
+        [ "$status" = 2 ]
+        [[ $output == *"$TMP/blank.conf: no blanks around = in '$line'"* ]]
+    done
     for setting in GPUBOARD_LIMIT=0 GPUBOARD_PS_EVERY=ten GPUBOARD_GPUS_EVERY=-1 GPUBOARD_SPOOL=spool "GPUBOARD_SPOOL=/a b" "GPUBOARD_CONF=$TMP/none"; do
         run env "$setting" "$RUN_SH" once
         [ "$status" = 2 ]

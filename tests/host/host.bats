@@ -68,6 +68,14 @@ EOF
 4.0K /local/?[31mx' ]
 }
 
+@test "a disk-use file that hangs is told by what it is, and costs itself alone" {
+    mkfifo "$TMP/du.txt"
+    GPUBOARD_DISK_USE=$TMP/du.txt "$RUN_SH" tick 3
+    whole "$SPOOL/host.txt" host 0
+    has "$SPOOL/host.txt" '# err disk-use did not answer within 2 s and was stopped'
+    [ -n "$(value disk)" ]
+}
+
 @test "a disk-use file that is not there is said, and no more" {
     GPUBOARD_DISK_USE=$TMP/none "$RUN_SH" tick 3
     whole "$SPOOL/host.txt" host 0

@@ -153,6 +153,10 @@ GPU-1, 5, 512, VLLM::EngineCore
 GPU-1, 6, 512, /opt/my tools/run, really
 GPU-1, [Insufficient Permissions], [N/A], [Not Found]
 GPU-1, 7, 512, [celeryd: w1] -active- (-A run.worker)
+GPU-1, 8, 512, TOKEN=secret python
+GPU-1, 9, 512, sk-abcdefghijkl
+GPU-1, 10, 512, -bash
+GPU-1, 11, 512, Isaac  Sim 4 cafe
 EOF
     "$RUN_SH" once
     sed -e 1,2d -e '$d' "$DATA/processes.csv" | cut -d, -f4- >"$TMP/names"
@@ -165,6 +169,10 @@ EOF
  /opt/my tools/run, really
  [Not Found]
  [celeryd: w1] •••
+ •••
+ •••
+ -bash
+ Isaac  Sim 4 cafe
 EOF
 }
 
