@@ -161,3 +161,59 @@ class ListedHost:
     tags: tuple[str, ...] = ()
     maintenance: str | None = None
     hidden: bool = False
+
+
+@dataclass(frozen=True)
+class ConsulAccess:
+    """How Consul is asked; `service` is what the GPU hosts register there."""
+
+    service: str
+    datacenter: str | None = None
+    address: str = "127.0.0.1:8500"
+    token: str | None = None
+    tls: bool = False
+    verify: bool = True
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class KnownHost:
+    """A host that the board shows, and who knows of it: `listed_by` has Consul, hosts.txt, hosts.json, or none of them.
+
+    `consul` is the worst of its checks (passing, warning, critical), and `consul_said` that check's own words; both are
+    None where Consul is not asked, or does not list it; `not_in_consul` tells the two apart.
+    """
+
+    name: str
+    title: str | None = None
+    tags: tuple[str, ...] = ()
+    maintenance: str | None = None
+    hidden: bool = False
+    listed_by: tuple[str, ...] = ()
+    consul: str | None = None
+    consul_said: str | None = None
+    not_in_consul: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where one state ends and the next begins; docs/settings.md says what each prevents."""
+
+    stale_after: float = 30
+    down_after: float = 600
+    clock_off: float = 60
+    idle_percent: float = 5
+    held_after: float = 7200
+    free_percent: float = 5
+    free_mib: float = 1024
+    soon: float = 86400
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of people: commands `full`, `program` or `none`; users by name or not at all."""
+
+    commands: str = "full"
+    users: bool = True
