@@ -39,6 +39,7 @@ def check_golden(name: str, understood: DataclassInstance) -> None:
     """Compare with the golden file of that name; GPUBOARD_UPDATE_GOLDEN=1 writes it instead."""
     path = GOLDEN / f"{name}.json"
     content = asdict(understood)
+    content["rows"] = [row._asdict() if hasattr(row, "_asdict") else row for row in content["rows"]]
     for row in content["rows"]:
         if "cells" in row:  # what we understood, not what we were told
             row["told"] = len(row.pop("cells"))

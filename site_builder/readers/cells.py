@@ -20,10 +20,12 @@ def available(cell: str) -> str | None:
 
 def number(cell: str) -> float | None:
     """The cell's number, with or without its unit; None for anything that is not a plain number from 0 up."""
+    if cell[:1] == "[":
+        return None
     try:
         value = float(cell)
     except ValueError:
-        if cell.startswith("[") or not UNIT.search(cell):
+        if not UNIT.search(cell):
             return None
         return number(UNIT.sub("", cell))
     return value if 0 <= value < TOO_LARGE else None
@@ -41,4 +43,5 @@ def columns(line: str) -> list[str]:
 
 def cells(line: str) -> list[str]:
     """The cells of a row; nvidia-smi quotes nothing, and now and then leaves out a space."""
-    return [cell.strip() for cell in line.split(",")]
+    row = line.split(", ")
+    return row if len(row) == line.count(",") + 1 else [cell.strip() for cell in line.split(",")]

@@ -10,6 +10,7 @@ FIRST = re.compile(
     r"# gpuboard (\d{1,4}) task=([a-z]{1,20}) host=(\S{1,200}) "
     r"time=(\d{1,12}) every=(\d{1,6}) took_ms=(-?\d{1,9}) rc=(\d{1,5})$"
 )
+CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 MOST_SAID = 50
 
@@ -21,6 +22,8 @@ def clean(text: str) -> str:
 
 def text_of(data: bytes) -> str:
     """UTF-8, with a mark for each byte that is none; line ends of any kind become newlines."""
+    if data.isascii() and len(data.translate(None, CONTROL_BYTES)) == len(data):
+        return data.decode("ascii")
     text = data.decode("utf-8", "replace")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -29,7 +32,8 @@ def text_of(data: bytes) -> str:
 
 def split(data: bytes, task: str) -> Dump[str]:
     """Take a file apart into its lines; `task` is what it should be."""
-    lines = text_of(data).split("\n")
+    text = text_of(data)
+    lines = text.split("\n")
     if lines and not lines[-1]:
         lines.pop()
     whole = bool(lines) and lines[-1] == "# end"
@@ -48,6 +52,11 @@ def split(data: bytes, task: str) -> Dump[str]:
     if told_task != task:
         return Dump(whole=False, problems=(f"it is a snapshot of {told_task}, not of {task}",))
     time, every, took_ms, rc = (int(n) for n in numbers)
-    said = [line[6:].strip() for line in lines if line.startswith("# err ")]
-    rows = tuple(line for line in lines if line and not line.startswith("#"))
-    return Dump(rows, Header(told_task, host, time, every, took_ms, rc), whole, tuple(said[:MOST_SAID]), problems)
+    body = lines[1:]
+    said: list[str] = []
+    if not whole or "\n#" in text[1:-6] or "\n\n" in text:
+        said = [line[6:].strip() for line in body if line.startswith("# err ")]
+        body = [line for line in body if line and not line.startswith("#")]
+    return Dump(
+        tuple(body), Header(told_task, host, time, every, took_ms, rc), whole, tuple(said[:MOST_SAID]), problems
+    )

@@ -7,31 +7,28 @@ from site_builder.readers import form
 from site_builder.readers.cells import available, columns, number, whole_number
 
 MOST_PROCESSES = 10_000
+COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
 
 def read(data: bytes) -> Dump[GpuProcess]:
     """Every row; the name is never quoted and may hold commas, so that the row is taken from both its ends."""
     dump = form.split(data, "processes")
     names: list[str] = []
+    places: list[int] = []
     found: list[GpuProcess] = []
     said: list[str] = []
     problems: list[str] = []
     for line in dump.rows:
         if not names and "process_name" in line and "gpu_uuid" in line:
             names = columns(line)
+            places = [names.index(name) if name in names else len(names) for name in COLUMNS]
             continue
-        row = by_name(line, names) if names else None
-        if row is None or not row["gpu_uuid"].startswith(("GPU-", "MIG-")):
+        row = cells(line, names) if names else None
+        if row is None or not row[places[0]].startswith(("GPU-", "MIG-")):
             said.append(line.strip())
             continue
-        found.append(
-            GpuProcess(
-                row["gpu_uuid"],
-                whole_number(row.get("pid", "")),
-                number(row.get("used_gpu_memory", "")),
-                available(row["process_name"]),
-            )
-        )
+        uuid, pid, memory, name = (row[place] for place in places)
+        found.append(GpuProcess(uuid, whole_number(pid), number(memory), available(name)))
     if len(found) > MOST_PROCESSES:
         problems.append(f"{len(found)} GPU processes are told; only the first {MOST_PROCESSES} count")
     return Dump(
@@ -43,13 +40,17 @@ def read(data: bytes) -> Dump[GpuProcess]:
     )
 
 
-def by_name(line: str, names: list[str]) -> dict[str, str] | None:
-    """The cells by their names: left of the process name counted from the left, right of it from the right."""
+def cells(line: str, names: list[str]) -> list[str] | None:
+    """The cells in the order of their names; what stands right of the process name is counted from the right.
+
+    One more cell, empty, stands behind them for a column that is not told.
+    """
     place = names.index("process_name")
     after = len(names) - place - 1
     row = line.split(", ", place)
-    if len(row) <= place:
-        return None
-    if after:
+    if after and len(row) > place:
         row[place:] = row[place].rsplit(", ", after)
-    return dict(zip(names, row)) if len(row) == len(names) else None
+    if len(row) != len(names):
+        return None
+    row.append("")
+    return row

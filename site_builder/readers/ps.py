@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from operator import itemgetter
+
 from site_builder.model import Dump, PsRow
 from site_builder.readers import form
 from site_builder.readers.cells import number, whole_number
@@ -10,8 +13,8 @@ MOST_ROWS = 10_000
 COLUMNS = ("pid", "ppid", "gpu_pid", "uid", "user", "elapsed", "cpu", "rss", "state", "container", "command")
 
 
-def read(data: bytes) -> Dump[PsRow]:
-    """Every row, by the names in the header line."""
+def read(data: bytes, pids: Collection[int] | None = None) -> Dump[PsRow]:
+    """Every row, by the names in the header line; with `pids` only those of these GPU processes and of orphans."""
     dump = form.split(data, "ps")
     problems = list(dump.problems)
     if not dump.rows:
@@ -20,28 +23,50 @@ def read(data: bytes) -> Dump[PsRow]:
     if "pid" not in names or "command" not in names:
         problems.append("the line with the names of the columns is missing")
         return Dump((), dump.header, dump.whole, dump.said, tuple(problems))
-    # what a row lacks, it takes from the end, where a cell that is not available stands
-    places = [names.index(name) if name in names else -1 for name in COLUMNS]
-    rows: list[PsRow] = []
-    bad = 0
-    for line in dump.rows[1 : MOST_ROWS + 1]:
-        cells = line.split("\t", len(names) - 1)
-        cells += ["-"] * (len(names) + 1 - len(cells))
-        row = process([cells[place] for place in places])
-        if row is None:
-            bad += 1
-        else:
-            rows.append(row)
-    if bad:
-        problems.append(f"{bad} rows have no pid")
+    lines = dump.rows[1 : MOST_ROWS + 1]
     if len(dump.rows) > MOST_ROWS + 1:
         problems.append(f"{len(dump.rows) - 1} processes are told; only the first {MOST_ROWS} count")
+    # what a row lacks, it takes from the end, where a cell that is not available stands
+    in_order = itemgetter(*(names.index(name) if name in names else -1 for name in COLUMNS))
+
+    def parse(some: Iterable[str]) -> list[PsRow]:
+        return [row for line in some if (row := process(*in_order(cells(line, len(names)))))]
+
+    if pids is None or names[0] != "pid":
+        rows = parse(lines)
+        if len(rows) < len(lines):
+            problems.append(f"{len(lines) - len(rows)} rows have no pid")
+    else:
+        # the rest, most of a file, is not taken apart
+        by_pid = {line[: line.find("\t")]: line for line in lines}
+        rows = parse(by_pid[pid] for pid in map(str, pids) if pid in by_pid)
+        dead = set(pids) - {row.pid for row in rows if not row.dead}
+        if dead:
+            rows += [row for row in parse(lines) if row.gpu_pid in dead and row.pid not in dead]
     return Dump(tuple(rows), dump.header, dump.whole, dump.said, tuple(problems))
 
 
-def process(cells: list[str]) -> PsRow | None:
+def cells(line: str, count: int) -> list[str]:
+    """The cells of a row, and one more that is not available; the last may hold tabs."""
+    row = line.split("\t", count - 1)
+    row += ["-"] * (count + 1 - len(row))
+    return row
+
+
+def process(  # noqa: PLR0913, PLR0917 a row has so many cells
+    pid: str,
+    ppid: str,
+    gpu_pid: str,
+    uid: str,
+    user: str,
+    elapsed: str,
+    cpu: str,
+    rss: str,
+    state: str,
+    container: str,
+    command: str,
+) -> PsRow | None:
     """One row, its cells in the order of COLUMNS; one of `-` is not available."""
-    pid, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command = cells
     number_of = whole_number(pid)
     if number_of is None:
         return None
