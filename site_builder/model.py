@@ -130,7 +130,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class HostData:
-    """All that data/ has of one host. `seen` is when its last word arrived, `ages` how old each file is, in seconds."""
+    """All that data/ has of one host, and what is wrong with it.
+
+    `seen` is when its last word arrived, `taken` when each file was made, both on the clock of the machine that has
+    data/; `clock` is by how much the host's own is ahead of that. `gone` has the files that are no longer there.
+    """
 
     name: str
     gpus: Dump[Gpu] | None = None
@@ -138,8 +142,11 @@ class HostData:
     ps: Dump[PsRow] | None = None
     facts: Dump[HostFacts] | None = None
     seen: float | None = None
-    ages: dict[str, float] = field(default_factory=dict)
+    taken: dict[str, float] = field(default_factory=dict)
+    clock: float | None = None
+    gone: tuple[str, ...] = ()
     legacy: bool = False
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)

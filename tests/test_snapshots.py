@@ -3,54 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from site_builder.model import Dump, HostData, Problem
-from site_builder.sources import snapshots
+from site_builder.model import HostData, Problem
+from site_builder.sources import files
 from site_builder.sources.snapshots import Snapshots
+from tests import lab as labs
 
-TASKS = {"gpus.csv": "gpus", "processes.csv": "processes", "ps.txt": "ps", "host.txt": "host"}
 GPU = "index, uuid, name\n0, GPU-1, T4\n"
 PROCESS = "gpu_uuid, pid, used_gpu_memory [MiB], process_name\nGPU-1, 42, 512, python\n"
 
 
-class Lab:
-    """A data folder and a builder's memory."""
+class Lab(labs.Lab):
+    """A lab, and what the builder reads of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.data = folder / "data"
-        self.state = folder / "state"
-        self.data.mkdir()
-        self.state.mkdir()
+        super().__init__(folder)
         self.builder = Snapshots(self.data, self.state)
 
-    def write(self, host: str, file: str, body: str = "", **header: object) -> Path:
-        """A file of a snapshot; `end` may be something else than the end."""
-        end = header.pop("end", "# end\n")
-        told = {
-            "task": TASKS[file],
-            "host": host,
-            "time": int(time.time()),
-            "every": 20,
-            "took_ms": 1,
-            "rc": 0,
-            **header,
-        }
-        path = self.data / host / file
-        path.parent.mkdir(exist_ok=True)
-        new = path.with_suffix(".new")
-        new.write_text(f"# gpuboard 1 {' '.join(f'{key}={value}' for key, value in told.items())}\n{body}{end}")
-        new.replace(path)
-        return path
-
-    def read(self, after: float = 0) -> tuple[dict[str, HostData], list[Problem]]:
-        hosts, problems = self.builder.read(time.time() + after)
-        return {host.name: host for host in hosts}, problems
+    def read(self) -> tuple[dict[str, HostData], list[Problem]]:
+        told, problems = self.builder.read()
+        hosts = {one.name: one.data() for one in told}
+        return hosts, [*problems, *(problem for host in hosts.values() for problem in host.problems)]
 
 
 @pytest.fixture
@@ -81,28 +59,31 @@ def test_the_age_counts_from_the_arrival_and_by_one_clock_alone(lab: Lab) -> Non
     now = int(time.time())
     lab.write("atlas", "host.txt", time=now)
     lab.write("atlas", "gpus.csv", GPU, time=now - 300)
-    hosts, _ = lab.read(after=50)
-    assert hosts["atlas"].ages["host.txt"] == pytest.approx(50, abs=2)
-    assert hosts["atlas"].ages["gpus.csv"] == pytest.approx(350, abs=2)
-
-
-def test_a_file_that_is_sent_again_unchanged_does_not_look_fresh(lab: Lab) -> None:
-    now = int(time.time())
-    lab.write("atlas", "gpus.csv", GPU, time=now - 1000)
-    lab.write("atlas", "host.txt", time=now)
     hosts, _ = lab.read()
-    assert hosts["atlas"].ages["gpus.csv"] == pytest.approx(1000, abs=2)
+    assert hosts["atlas"].seen == hosts["atlas"].taken["host.txt"] == pytest.approx(time.time(), abs=2)
+    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 300, abs=2)
 
 
-@pytest.mark.parametrize(("off", "words"), [(31_536_000, "ahead"), (-3600, "behind")])
-def test_a_clock_that_is_off_is_a_warning_and_changes_no_age(lab: Lab, off: int, words: str) -> None:
+@pytest.mark.parametrize("off", [31_536_000, -3600])
+def test_a_clock_that_is_off_is_told_and_changes_no_age(lab: Lab, off: int) -> None:
     now = int(time.time())
     lab.write("atlas", "host.txt", time=now + off)
     lab.write("atlas", "gpus.csv", GPU, time=now + off - 5)
-    hosts, (problem,) = lab.read()
-    assert hosts["atlas"].ages["gpus.csv"] == pytest.approx(5, abs=2)
-    assert problem.where == "atlas"
-    assert f"s {words}" in problem.what
+    hosts, _ = lab.read()
+    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 5, abs=2)
+    assert hosts["atlas"].clock == pytest.approx(off, abs=2)
+
+
+@pytest.mark.parametrize("file", ["host.txt", "gpus.csv"])
+def test_a_file_that_is_sent_again_unchanged_does_not_look_fresh(lab: Lab, file: str) -> None:
+    whole(lab)
+    before, _ = lab.read()
+    time.sleep(0.05)
+    path = lab.data / "atlas" / file
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").replace(path)
+    after, _ = lab.read()
+    assert after["atlas"].taken == before["atlas"].taken
 
 
 def test_a_torn_file_is_answered_by_the_last_whole_one(lab: Lab) -> None:
@@ -119,11 +100,11 @@ def test_a_torn_file_is_answered_by_the_last_whole_one(lab: Lab) -> None:
 def test_a_torn_host_file_does_not_make_the_host_look_fresh(lab: Lab) -> None:
     lab.write("atlas", "host.txt")
     lab.read()
-    before = lab.builder.kept["atlas", "host.txt"].best_arrived_ns
+    before = lab.builder.native["atlas"]["host.txt"].arrived
     time.sleep(0.05)
     lab.write("atlas", "host.txt", end="")
     hosts, _ = lab.read()
-    assert hosts["atlas"].seen == before / 1e9
+    assert hosts["atlas"].seen == before
 
 
 def test_the_last_whole_one_survives_the_builder(lab: Lab) -> None:
@@ -146,36 +127,47 @@ def test_a_damaged_memory_is_begun_anew(lab: Lab) -> None:
     assert (list(hosts), problems) == (["atlas"], [])
 
 
-def test_only_what_changed_is_parsed_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_changed_is_read_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(lab)
-    lab.read()
-    parsed: list[str] = []
+    (before,), _ = lab.builder.read()
+    opened: list[str] = []
+    real = files.read
 
-    def noting(name: str, reader: Callable[[bytes], Dump[Any]]) -> Callable[[bytes], Dump[Any]]:
-        def read(data: bytes) -> Dump[Any]:
-            parsed.append(name)
-            return reader(data)
+    def noting(name: str, folder: int, limit: int) -> tuple[files.Signature, bytes]:
+        opened.append(name)
+        return real(name, folder, limit)
 
-        return read
-
-    for name, reader in list(snapshots.READERS.items()):
-        monkeypatch.setitem(snapshots.READERS, name, noting(name, reader))
-    lab.read()
-    assert parsed == []
+    monkeypatch.setattr(files, "read", noting)
+    (again,), _ = lab.builder.read()
+    assert (opened, again.key == before.key) == ([], True)
     lab.write("atlas", "gpus.csv", GPU)
-    lab.read()
-    assert parsed == ["gpus.csv"]
+    (after,), _ = lab.builder.read()
+    assert (opened, after.key == before.key) == (["gpus.csv"], False)
 
 
-def test_a_host_that_is_gone_is_forgotten(lab: Lab) -> None:
+def test_a_host_whose_folder_is_gone_stays_until_it_is_forgotten(lab: Lab) -> None:
+    whole(lab)
+    before, _ = lab.read()
+    lab.builder.save()
+    shutil.rmtree(lab.data / "atlas")
+    lab.builder = Snapshots(lab.data, lab.state)
+    hosts, problems = lab.read()
+    assert hosts["atlas"].gpus == before["atlas"].gpus
+    assert (set(hosts["atlas"].gone), hosts["atlas"].seen, problems) == (set(labs.TASKS), before["atlas"].seen, [])
+    lab.builder.forget("atlas")
+    assert lab.read() == ({}, [])
+
+
+def test_a_file_that_is_gone_is_answered_by_the_last_one_which_grows_old(lab: Lab) -> None:
+    now = int(time.time())
     whole(lab)
     lab.read()
-    for path in (lab.data / "atlas").iterdir():
-        path.unlink()
-    (lab.data / "atlas").rmdir()
+    (lab.data / "atlas/gpus.csv").unlink()
+    lab.write("atlas", "host.txt", time=now + 100)
     hosts, _ = lab.read()
-    assert hosts == {}
-    assert lab.builder.kept == {}
+    assert hosts["atlas"].gpus
+    assert hosts["atlas"].gone == ("gpus.csv",)
+    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 100, abs=3)
 
 
 def test_the_name_in_a_file_must_be_its_folders(lab: Lab) -> None:
@@ -194,7 +186,7 @@ def test_a_folder_that_cannot_be_a_host_is_told_and_left_alone(lab: Lab, name: s
     whole(lab)
     hosts, (problem,) = lab.read()
     assert list(hosts) == ["atlas"]
-    assert problem.what == "the folder's name cannot be that of a host"
+    assert problem.what == "its name cannot be that of a host"
     assert "\n" not in problem.where
 
 
@@ -230,7 +222,59 @@ def test_a_file_of_200_mb_is_not_read(lab: Lab) -> None:
     assert hosts["atlas"].gpus
 
 
-def test_a_folder_that_is_not_there_is_a_problem(lab: Lab) -> None:
-    lab.builder = Snapshots(lab.data / "none", lab.state)
+def test_a_folder_that_is_not_there_is_no_empty_lab(lab: Lab) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        Snapshots(lab.data / "none", lab.state).read()
+
+
+ROW = "0, GPU-1, T4, 3, 15360, 0, 0, 40, 2026/11/16 09:00:00.123\n"
+
+
+def test_the_files_of_the_original_scripts_are_read_too(lab: Lab) -> None:
+    lab.original(
+        "old_box",
+        age=30,
+        gpus=ROW,
+        processes="2026/11/16 09:00:01.1, GPU-1, 512, python, 42\n",
+        users='{"42": ["42"]}\n42 alice Mon Nov 16 08:00:00 2026\n',
+        status="96\n",
+        local="12G\t/local/alice\n",
+    )
+    hosts, problems = lab.read()
+    box = hosts["old_box"]
+    assert box.gpus
+    assert box.processes
+    assert box.ps
+    assert box.facts
+    assert (box.gpus.rows[0].uuid, box.processes.rows[0].pid, box.ps.rows[0].user) == ("GPU-1", 42, "alice")
+    assert (box.facts.rows[0].cpus, box.facts.rows[0].disk_use[0].used) == (96, 12 * 1024)
+    assert (box.legacy, problems) == (True, [])
+    assert box.taken["gpus.csv"] == pytest.approx(time.time() - 30, abs=2)
+
+
+def test_an_original_file_from_the_future_is_as_old_as_its_arrival(lab: Lab) -> None:
+    lab.original("old", age=-10_000_000, gpus=ROW)
+    hosts, _ = lab.read()
+    assert hosts["old"].seen == pytest.approx(time.time(), abs=2)
+
+
+@pytest.mark.parametrize("torn", ["", ROW + "1, GPU-2, T"])
+def test_an_original_file_that_is_being_copied_is_answered_by_the_last_whole_one(lab: Lab, torn: str) -> None:
+    lab.original("old", gpus=ROW)
+    lab.read()
+    lab.original("old", gpus=torn)
+    hosts, problems = lab.read()
+    assert hosts["old"].gpus
+    assert [gpu.uuid for gpu in hosts["old"].gpus.rows] == ["GPU-1"]
+    assert problems == [Problem("data/old_gpus.csv", "the file is torn: its last line has no end")]
+
+
+def test_of_a_host_with_files_of_both_kinds_the_newer_count(lab: Lab) -> None:
+    lab.original("atlas", age=100, gpus=ROW)
+    whole(lab)
     hosts, (problem,) = lab.read()
-    assert (hosts, problem.what) == ({}, "the folder cannot be read: No such file or directory")
+    assert (hosts["atlas"].legacy, problem.where) == (False, "data/atlas_*")
+    time.sleep(0.05)
+    lab.original("atlas", gpus=ROW.replace("40", "41"))
+    hosts, problems = lab.read()
+    assert (hosts["atlas"].legacy, problems) == (True, [])

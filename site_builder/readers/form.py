@@ -12,7 +12,9 @@ FIRST = re.compile(
 )
 CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+FIRST_BYTES = 1000
 MOST_SAID = 50
+TORN = "the file is torn: it has no end"
 
 
 def clean(text: str) -> str:
@@ -30,33 +32,35 @@ def text_of(data: bytes) -> str:
     return clean(text)
 
 
+def header(data: bytes, task: str) -> tuple[Header | None, str]:
+    """What the first line says, or why it cannot be that of a snapshot; `task` is what it should be."""
+    found = FIRST.match(text_of(data).partition("\n")[0])
+    if not found:
+        return None, "the first line is not that of a gpuboard snapshot"
+    version, told_task, host, *numbers = found.groups()
+    if version != "1":
+        return None, f"it is of version {version} of the snapshot format, which this gpuboard does not know"
+    if told_task != task:
+        return None, f"it is a snapshot of {told_task}, not of {task}"
+    time, every, took_ms, rc = map(int, numbers)
+    return Header(told_task, host, time, every, took_ms, rc), ""
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether the last line is the one that ends a snapshot."""
+    return data[-10:].rstrip(b"\r\n").endswith(b"\n# end")
+
+
 def split(data: bytes, task: str) -> Dump[str]:
     """Take a file apart into its lines; `task` is what it should be."""
-    text = text_of(data)
-    lines = text.split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    whole = bool(lines) and lines[-1] == "# end"
-    if whole:
-        lines.pop()
-    found = FIRST.match(lines[0]) if lines else None
-    if not found:
-        return Dump(whole=False, problems=("the first line is not that of a gpuboard snapshot",))
-    version, told_task, host, *numbers = found.groups()
-    problems = () if whole else ("the file is torn: it has no end",)
-    if version != "1":
-        return Dump(
-            whole=False,
-            problems=(f"it is of version {version} of the snapshot format, which this gpuboard does not know",),
-        )
-    if told_task != task:
-        return Dump(whole=False, problems=(f"it is a snapshot of {told_task}, not of {task}",))
-    time, every, took_ms, rc = (int(n) for n in numbers)
-    body = lines[1:]
+    first, problem = header(data[:FIRST_BYTES], task)
+    if first is None:
+        return Dump(whole=False, problems=(problem,))
+    text = text_of(data).rstrip("\n")
+    whole = is_whole(data)
+    lines = text.split("\n")[1 : -1 if whole else None]
     said: list[str] = []
-    if not whole or "\n#" in text[1:-6] or "\n\n" in text:
-        said = [line[6:].strip() for line in body if line.startswith("# err ")]
-        body = [line for line in body if line and not line.startswith("#")]
-    return Dump(
-        tuple(body), Header(told_task, host, time, every, took_ms, rc), whole, tuple(said[:MOST_SAID]), problems
-    )
+    if not whole or "\n#" in text[:-6] or "\n\n" in text:
+        said = [line[6:].strip() for line in lines if line.startswith("# err ")]
+        lines = [line for line in lines if line and not line.startswith("#")]
+    return Dump(tuple(lines), first, whole, tuple(said[:MOST_SAID]), () if whole else (TORN,))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -14,8 +15,7 @@ class Refused(Exception):
     """Why a file is not read, in words."""
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """What tells one content of a file from the next; and when it came."""
 
     inode: int
@@ -71,3 +71,16 @@ def read(name: str, folder: int, limit: int) -> tuple[Signature, bytes]:
         message = f"it grew past the {limit} bytes that are read"
         raise Refused(message)
     return Signature.of(status), data
+
+
+def replace(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file whole or not at all; what stood there stays until then."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise

@@ -1,178 +1,296 @@
-"""What each host says: the four files of a snapshot in data/HOST/.
+"""What each host says: the four files of a snapshot in data/HOST/, or those of the original scripts in data/ itself.
 
-Files that did not change are not parsed again; a torn one is answered by the last whole one. Both come from one file in
-state/, which holds what was understood of every file at the last build.
+What is kept of a file, in memory and in state/, is the last whole content. It answers for one that is torn, refused or
+gone, and only what changed is read again.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from site_builder.model import Dump, HostData, Problem
-from site_builder.readers import gpus, host, processes, ps
+from site_builder.readers import form, gpus, host, legacy, processes, ps
 from site_builder.readers.names import is_host
 from site_builder.sources import files
 
-READERS: dict[str, Callable[[bytes], Dump[Any]]] = {
-    "host.txt": host.read,
-    "gpus.csv": gpus.read,
-    "processes.csv": processes.read,
-    "ps.txt": ps.read,
-}
+TASKS = {"host.txt": "host", "gpus.csv": "gpus", "processes.csv": "processes", "ps.txt": "ps"}
+OF_HOST = re.compile(rf"(.+)_({'|'.join(map(re.escape, legacy.SUFFIXES))})")
+# An empty file of these is what the original scripts write where there is nothing to tell.
+MAY_BE_EMPTY = frozenset(legacy.SUFFIXES) - {"gpus.csv"}
 LIMIT = 8 * 1024 * 1024
-CLOCK_OFF = 60
+MOST_HOSTS = 20_000
 # A new number whenever what is kept changes its shape: an older file is then not used.
-KEPT_VERSION = 1
+KEPT_VERSION = 2
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What was understood of a file, and the best that there is: itself, or if it is torn the last whole one."""
+class Kept(NamedTuple):
+    """A file as it was last seen (None: it is gone), its last whole content, when that came, and what is wrong now."""
 
-    signature: files.Signature
-    dump: Dump[Any]
-    best: Dump[Any]
-    best_arrived_ns: int
+    signature: files.Signature | None
+    content: bytes
+    arrived: float
+    problem: str | None = None
+
+
+class Told(NamedTuple):
+    """One host: its files, whether they are those of the original scripts, and what is wrong beside them."""
+
+    name: str
+    files: dict[str, Kept]
+    legacy: bool = False
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is the same as long as nothing changed."""
+        return (*((kept.signature, kept.arrived, kept.problem) for kept in self.files.values()), self.problems)
+
+    def data(self) -> HostData:
+        """All that can be understood of it."""
+        return of_original(self) if self.legacy else of_snapshot(self)
 
 
 class Snapshots:
-    """Reads data/ again and again; remembers what it has understood."""
+    """Looks at data/ again and again; remembers what it has read."""
 
     def __init__(self, data: Path, state: Path) -> None:
         """Take up what the last build left in state/, if it can be read."""
         self.data = data
         self.store = state / "snapshots.pickle"
-        self.kept: dict[tuple[str, str], Kept] = {}
+        self.native: dict[str, dict[str, Kept]] = {}
+        self.original: dict[str, dict[str, Kept]] = {}
+        self.changed = False
         try:
-            version, kept = pickle.loads(self.store.read_bytes())  # noqa: S301 state/ is the builder's alone
+            version, native, original = pickle.loads(self.store.read_bytes())  # noqa: S301 state/ is the builder's alone
             if version == KEPT_VERSION:
-                self.kept = kept
-        except Exception:  # noqa: S110 anything may stand in a damaged file; then all is parsed again
+                self.native, self.original = native, original
+        except Exception:  # noqa: S110 anything may stand in a damaged file; then all is read again
             pass
 
-    def read(self, now: float) -> tuple[list[HostData], list[Problem]]:
-        """Every host that has a folder in data/, in the order of their names."""
+    def read(self) -> tuple[list[Told], list[Problem]]:
+        """Every host that data/ has, or had until it is forgotten; an OSError if the folder cannot be read."""
         problems: list[Problem] = []
-        hosts = [self.read_host(name, now, problems) for name in self.names(problems)]
-        present = {found.name for found in hosts}
-        self.kept = {key: value for key, value in self.kept.items() if key[0] in present}
-        return hosts, problems
+        folders, originals = self.entries(problems)
+        for name in folders.union(self.native):
+            self.look_into(name, name in folders, problems)
+        with folder_of(self.data) as folder:
+            for name in originals.keys() | self.original.keys():
+                present = originals.get(name, set()) | self.original.get(name, {}).keys()
+                self.look_at(self.original, name, {file: f"{name}_{file}" for file in present}, folder)
+        return [self.told(name) for name in sorted(self.native.keys() | self.original.keys())], problems
 
-    def names(self, problems: list[Problem]) -> list[str]:
-        """The folders that can be hosts; any other is told."""
+    def entries(self, problems: list[Problem]) -> tuple[set[str], dict[str, set[str]]]:
+        """The folders that can be hosts and the files of the original scripts; what can be neither is told."""
+        folders: set[str] = set()
+        originals: dict[str, set[str]] = {}
+        with os.scandir(self.data) as found:
+            for entry in found:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_symlink():
+                    problems.append(Problem(f"data/{entry.name[:80]!a}", "it is a link, and links are not followed"))
+                elif entry.is_dir(follow_symlinks=False):
+                    if is_host(entry.name) and len(folders) < MOST_HOSTS:
+                        folders.add(entry.name)
+                    else:
+                        problems.append(Problem(f"data/{entry.name[:80]!a}", why_not(entry.name)))
+                elif match := OF_HOST.fullmatch(entry.name):
+                    if is_host(match[1]) and (match[1] in originals or len(originals) < MOST_HOSTS):
+                        originals.setdefault(match[1], set()).add(match[2])
+                    else:
+                        problems.append(Problem(f"data/{entry.name[:80]!a}", why_not(match[1])))
+        return folders, originals
+
+    def look_into(self, name: str, present: bool, problems: list[Problem]) -> None:
+        """The four files in the folder of a host."""
         try:
-            with os.scandir(self.data) as entries:
-                found = [entry for entry in entries if not entry.name.startswith(".")]
+            with folder_of(self.data / name) if present else no_folder() as folder:
+                self.look_at(self.native, name, {file: file for file in TASKS}, folder)
         except OSError as error:
-            problems.append(Problem(str(self.data), f"the folder cannot be read: {error.strerror}"))
-            return []
-        names = []
-        for entry in sorted(found, key=lambda entry: entry.name):
-            if entry.is_symlink():
-                problems.append(Problem(f"data/{entry.name[:80]!a}", "it is a link, and links are not followed"))
-            elif entry.is_dir(follow_symlinks=False):
-                if is_host(entry.name):
-                    names.append(entry.name)
-                else:
-                    problems.append(Problem(f"data/{entry.name[:80]!a}", "the folder's name cannot be that of a host"))
-        return names
+            problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
 
-    def read_host(self, name: str, now: float, problems: list[Problem]) -> HostData:
-        """One host: its files, how old they are, and whether its clock is right."""
-        dumps: dict[str, Dump[Any]] = {}
-        seen: float | None = None
-        with folder_of(self.data / name, problems) as folder:
-            if folder is None:
-                return HostData(name)
-            for file in READERS:
-                kept = self.read_file(name, file, folder, problems)
-                if kept is None:
-                    continue
-                problems += [Problem(f"data/{name}/{file}", what) for what in kept.dump.problems]
-                if kept.best.header is None:
-                    continue
-                dumps[file] = kept.best
-                if file == "host.txt":
-                    seen = kept.best_arrived_ns / 1e9
-        problems += clock_problem(name, dumps.get("host.txt"), seen)
-        return HostData(
-            name,
-            gpus=dumps.get("gpus.csv"),
-            processes=dumps.get("processes.csv"),
-            ps=dumps.get("ps.txt"),
-            facts=dumps.get("host.txt"),
-            seen=seen,
-            ages=ages(dumps, seen, now),
-        )
+    def look_at(self, kept: dict[str, dict[str, Kept]], name: str, paths: dict[str, str], folder: int | None) -> None:
+        """See what changed among the files of a host; one that was never there is none."""
+        before = kept.get(name, {})
+        now: dict[str, Kept] = {}
+        for file, path in paths.items():
+            one = look(before.get(file), name, file, path, folder, kept is self.original)
+            if one is not None:
+                now[file] = one
+        if now != before:
+            kept[name] = now
+            self.changed = True
+        if not now:
+            kept.pop(name, None)
 
-    def read_file(self, name: str, file: str, folder: int, problems: list[Problem]) -> Kept | None:
-        """What is understood of a file now; what was understood before, where it cannot be read."""
-        key = name, file
-        before = self.kept.get(key)
-        try:
-            signature = files.look(file, folder)
-            if signature is None:
-                self.kept.pop(key, None)
-                return None
-            if before and before.signature == signature:
-                return before
-            signature, data = files.read(file, folder, LIMIT)
-        except files.Refused as why:
-            problems.append(Problem(f"data/{name}/{file}", f"not read: {why}"))
-            return before
-        dump = READERS[file](data)
-        if dump.header and dump.header.host != name:
-            what = f"it says host={dump.header.host[:80]}, which is not its folder's name, and does not count"
-            dump = replace(dump, rows=(), header=None, whole=False, problems=(*dump.problems, what))
-        if before and before.best.whole and not dump.whole:
-            self.kept[key] = Kept(signature, dump, before.best, before.best_arrived_ns)
-        else:
-            self.kept[key] = Kept(signature, dump, dump, signature.arrived_ns)
-        return self.kept[key]
+    def told(self, name: str) -> Told:
+        """The newer of the two kinds of files, where a host has both."""
+        native, original = self.native.get(name, {}), self.original.get(name, {})
+        if not original:
+            return Told(name, native)
+        newest = max(kept.arrived for kept in original.values())
+        if native and max(kept.arrived for kept in native.values()) >= newest:
+            what = f"files of the original scripts that are older than data/{name}/, and not read; remove them"
+            return Told(name, native, problems=(Problem(f"data/{name}_*", what),))
+        return Told(name, original, legacy=True)
+
+    def forget(self, name: str) -> None:
+        """Let go of what is kept of a host."""
+        for kept in (self.native, self.original):
+            self.changed = kept.pop(name, None) is not None or self.changed
 
     def save(self) -> None:
-        """Keep what was understood, for the next build; whole or not at all."""
-        new = self.store.with_suffix(".new")
-        new.write_bytes(pickle.dumps((KEPT_VERSION, self.kept), protocol=pickle.HIGHEST_PROTOCOL))
-        new.replace(self.store)
+        """Keep what was read, for the next build; whole or not at all."""
+        if self.changed:
+            content = KEPT_VERSION, self.native, self.original
+            files.replace(self.store, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL), 0o600)
+            self.changed = False
+
+
+def why_not(name: str) -> str:
+    """Why there can be no host of this name."""
+    return f"there are more than {MOST_HOSTS} hosts" if is_host(name) else "its name cannot be that of a host"
 
 
 @contextmanager
-def folder_of(path: Path, problems: list[Problem]) -> Iterator[int | None]:
-    """An open folder, which nobody can exchange for another while it is read; None if it cannot be opened."""
-    try:
-        handle = os.open(path, files.FOLDER)
-    except OSError as error:
-        problems.append(Problem(f"data/{path.name}", f"the folder cannot be read: {error.strerror}"))
-        yield None
-        return
+def folder_of(path: Path) -> Iterator[int]:
+    """An open folder, which nobody can exchange for another while it is read."""
+    handle = os.open(path, files.FOLDER)
     try:
         yield handle
     finally:
         os.close(handle)
 
 
-def ages(dumps: dict[str, Dump[Any]], seen: float | None, now: float) -> dict[str, float]:
-    """Seconds since host.txt arrived, and how much older a file's own time is: only differences on one clock count."""
+@contextmanager
+def no_folder() -> Iterator[None]:
+    """A folder that is gone."""
+    yield None
+
+
+def look(  # noqa: PLR0913, PLR0917 a file is found by all of these
+    before: Kept | None, name: str, file: str, path: str, folder: int | None, original: bool
+) -> Kept | None:
+    """What counts of a file now, given what counted before."""
+    try:
+        signature = files.look(path, folder) if folder is not None else None
+        if before and signature == before.signature and not before.problem:
+            return before
+        if signature is None or folder is None:
+            return before._replace(signature=None, problem=None) if before and before.content else None
+        signature, content = files.read(path, folder, LIMIT)
+    except files.Refused as why:
+        refusal = f"not read: {why}"
+        return before._replace(problem=refusal) if before else Kept(None, b"", 0, refusal)
+    arrived = signature.arrived_ns / 1e9
+    if original:
+        # these may be copied with their own times, and only one that lies in the past can be true
+        arrived = min(arrived, signature.modified_ns / 1e9)
+    problem, counts = (fault_of_original if original else fault)(content, name, file)
+    if before and before.content and (problem or before.content == content):
+        return Kept(signature, before.content, before.arrived, problem)
+    return Kept(signature, content if counts else b"", arrived, problem)
+
+
+def fault(content: bytes, name: str, file: str) -> tuple[str | None, bool]:
+    """What is wrong with a file of a snapshot as a whole, and whether it counts at all the same."""
+    header, problem = form.header(content[: form.FIRST_BYTES], TASKS[file])
+    if header is None:
+        return problem, False
+    if header.host != name:
+        return f"it says host={header.host[:80]}, which is not its folder's name, and does not count", False
+    return (None, True) if form.is_whole(content) else (form.TORN, True)
+
+
+def fault_of_original(content: bytes, _: str, file: str) -> tuple[str | None, bool]:
+    """The same for one of the original scripts: they have neither header nor end, only lines."""
+    if content.endswith(b"\n") or (not content and file in MAY_BE_EMPTY):
+        return None, True
+    return "the file is torn: its last line has no end", bool(content)
+
+
+def of_snapshot(told: Told) -> HostData:
+    """What the four files of a snapshot say."""
+    found: dict[str, Dump[Any]] = {}
+    problems = list(told.problems)
+
+    def read(file: str, reader: Callable[[bytes], Dump[Any]]) -> Dump[Any] | None:
+        kept = told.files.get(file)
+        if kept is None:
+            return None
+        dump = reader(kept.content) if kept.content else Dump()
+        if kept.problem and kept.problem not in dump.problems:
+            problems.append(Problem(f"data/{told.name}/{file}", kept.problem))
+        problems.extend(Problem(f"data/{told.name}/{file}", what) for what in dump.problems)
+        if dump.header is None:
+            return None
+        found[file] = dump
+        return dump
+
+    facts, gpu_rows, process_rows = (
+        read("host.txt", host.read),
+        read("gpus.csv", gpus.read),
+        read("processes.csv", processes.read),
+    )
+    pids = {row.pid for row in process_rows.rows if row.pid is not None} if process_rows else set()
+    ps_rows = read("ps.txt", lambda content: ps.read(content, pids))
+    seen = told.files["host.txt"].arrived if facts else None
+    return HostData(
+        told.name,
+        gpu_rows,
+        process_rows,
+        ps_rows,
+        facts,
+        seen,
+        taken(found, seen),
+        facts.header.time - seen if facts and facts.header and seen is not None else None,
+        tuple(file for file, kept in told.files.items() if kept.signature is None),
+        problems=tuple(problems),
+    )
+
+
+def taken(dumps: dict[str, Dump[Any]], seen: float | None) -> dict[str, float]:
+    """When host.txt arrived, less how much older a file's own time is: only differences on one clock count."""
     facts = dumps.get("host.txt")
     if seen is None or facts is None or facts.header is None:
         return {}
-    since = max(0.0, now - seen)
-    return {file: since + max(0, facts.header.time - dump.header.time) for file, dump in dumps.items() if dump.header}
+    time = facts.header.time
+    return {file: seen - max(0, time - dump.header.time) for file, dump in dumps.items() if dump.header}
 
 
-def clock_problem(name: str, facts: Dump[Any] | None, seen: float | None) -> list[Problem]:
-    """A host whose clock is off is told so; it changes no age."""
-    if seen is None or facts is None or facts.header is None:
-        return []
-    off = facts.header.time - seen
-    if abs(off) <= CLOCK_OFF:
-        return []
-    words = "ahead" if off > 0 else "behind, or its snapshots take that long to arrive"
-    return [Problem(name, f"the clock of this host is {abs(off):.0f} s {words}")]
+def of_original(told: Told) -> HostData:
+    """What the files of the original scripts say; their age is that of the GPUs' file."""
+    contents = {file: kept.content for file, kept in told.files.items()}
+    gpu_rows, newest = legacy.gpus(contents["gpus.csv"]) if "gpus.csv" in contents else (None, None)
+    process_rows = legacy.processes(contents["processes.csv"], newest) if "processes.csv" in contents else None
+    ps_rows = legacy.users(contents["users.csv"], newest) if "users.csv" in contents else None
+    status, disks, local = (contents.get(file, b"") for file in ("status.csv", "disks.csv", "local.txt"))
+    facts = legacy.host(status, disks, local)
+    dumps = {"gpus.csv": gpu_rows, "processes.csv": process_rows, "users.csv": ps_rows, "status.csv": facts}
+    seen = told.files["gpus.csv"].arrived if gpu_rows else None
+    return HostData(
+        told.name,
+        gpu_rows,
+        process_rows,
+        ps_rows,
+        facts,
+        seen,
+        {"gpus.csv": seen} if seen is not None else {},
+        gone=tuple(file for file, kept in told.files.items() if kept.signature is None),
+        legacy=True,
+        problems=(*told.problems, *problems_of_original(told, dumps)),
+    )
+
+
+def problems_of_original(told: Told, dumps: dict[str, Dump[Any] | None]) -> Iterable[Problem]:
+    """What is wrong with the files, and what their readers could not understand."""
+    for file, kept in told.files.items():
+        dump = dumps.get(file)
+        for what in (*((kept.problem,) if kept.problem else ()), *(dump.problems if dump else ())):
+            yield Problem(f"data/{told.name}_{file}", what)
