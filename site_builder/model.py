@@ -23,13 +23,17 @@ class Header:
 
 @dataclass(frozen=True)
 class Dump(Generic[Row]):
-    """What was understood of one file: its rows, the words that it has beside them, and what is wrong with it."""
+    """What was understood of one file: its rows, the words that it has beside them, and what is wrong with it.
+
+    `answered` is False where there are no rows because the command did not get as far as telling any.
+    """
 
     rows: tuple[Row, ...] = ()
     header: Header | None = None
     whole: bool = True
     said: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    answered: bool = True
 
 
 # The rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times
@@ -228,3 +232,75 @@ class Shown:
 
     commands: str = "full"
     users: bool = True
+
+
+class BoardBooking(NamedTuple):
+    """A booking as it stands at the moment of the build; `phase` is now, coming or ended."""
+
+    name: str | None
+    since: datetime | None
+    until: datetime
+    comment: str | None
+    id: str | None
+    phase: str
+
+
+class BoardProcess(NamedTuple):
+    """A process on a GPU. A `dead` one has ended, but its `children` hold what it had."""
+
+    pid: int | None
+    user: str | None
+    command: str | None
+    used_memory: float | None
+    started: int | None
+    container: str | None
+    dead: bool = False
+    children: tuple[int, ...] = ()
+
+
+class BoardGpu(NamedTuple):
+    """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used."""
+
+    gpu: Gpu
+    model: str
+    state: str
+    reason: str
+    processes: tuple[BoardProcess, ...] = ()
+    bookings: tuple[BoardBooking, ...] = ()
+    idle_since: float | None = None
+
+    @property
+    def key(self) -> str:
+        """What names it on its host, as long as it is the same GPU."""
+        return self.gpu.uuid or f"index {self.gpu.index}"
+
+
+@dataclass(frozen=True)
+class BoardHost:
+    """A host with its state and the reason in words.
+
+    `notes` are for everyone, `problems` for the admin. `others` are processes on a GPU that the host does not tell,
+    `bookings` those of a host whose GPUs are not known.
+    """
+
+    name: str
+    title: str | None
+    tags: tuple[str, ...]
+    state: str
+    reason: str
+    seen: float | None = None
+    facts: HostFacts | None = None
+    gpus: tuple[BoardGpu, ...] = ()
+    others: tuple[BoardProcess, ...] = ()
+    bookings: tuple[BoardBooking, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    logins: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Since when GPUs of a host are taken but not used, and when they were last looked at."""
+
+    looked: float
+    since: dict[str, float]

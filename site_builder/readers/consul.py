@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from site_builder.model import Dump
+from site_builder.model import ConsulAccess, Dump
 from site_builder.readers.form import clean
 from site_builder.readers.names import is_host
 
@@ -21,7 +21,11 @@ LONGEST_TAG = 60
 LONGEST_SAID = 200
 # Consul's own words where nobody gave a reason.
 NO_REASON = re.compile(r"Maintenance mode is enabled for this (?:node|service), but no reason was provided")
-ADDRESS = re.compile(r"[0-9.]+")
+NUMBERS = re.compile(r"[0-9.]+")
+DEFAULT_PORT = 8500
+RIGHTS = "the token needs `service:read` and `node:read`"
+# As CONSUL_HTTP_ADDR has it.
+ADDRESS = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?")
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class ConsulNode:
     @property
     def short(self) -> str:
         """The name before the first dot; an address has none."""
-        return self.node if ADDRESS.fullmatch(self.node) else self.node.partition(".")[0]
+        return self.node if NUMBERS.fullmatch(self.node) else self.node.partition(".")[0]
 
 
 class Malformed(Exception):
@@ -116,7 +120,7 @@ def tidy(value: object, longest: int) -> str:
         return ""
     # JSON can hold halves of characters, which no file can
     text = value[: 20 * longest].encode("utf-8", "replace").decode()
-    return " ".join(clean(text).split())[:longest]
+    return " ".join(clean(text).split())[:longest].rstrip()
 
 
 def is_maintenance(check: dict[object, object]) -> bool:
@@ -133,7 +137,7 @@ def reason(check: dict[object, object]) -> str:
 
 
 def worst(checks: Iterable[dict[object, object]]) -> tuple[str, str | None]:
-    """The worst status, with the words of the first check that has it; one that we do not know is as bad as critical."""
+    """The worst status, with the words of the first check that has it; one that we do not know is critical."""
     status, said = "passing", None
     for check in checks:
         told = check.get("Status")
@@ -222,3 +226,39 @@ def new_names(one: ConsulNode, shorts: Counter[str], problems: list[str]) -> Ite
         yield one.short
     if is_host(one.node):
         yield one.node
+
+
+def address(text: str) -> tuple[str, str, int, str]:
+    """Scheme, host and port of an address, or why it is none."""
+    if text.startswith("unix:"):
+        return "", "", 0, "cannot be asked: a unix:// address is not supported; set its address as host:port"
+    found = ADDRESS.fullmatch(text)
+    port = int(found[3] or DEFAULT_PORT) if found else 0
+    if found is None or not 0 < port < 65536:
+        return "", "", 0, "cannot be asked: its address is not host:port, http://host:port or https://host:port"
+    return found[1] or "http", found[2], port, ""
+
+
+def shown(text: str) -> str:
+    """An address without the name and password that somebody may have written into it."""
+    return tidy(text.rpartition("@")[2], 200)
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes, access: ConsulAccess) -> str:
+    """Why an answer is not one to the question; empty if it may be. The token never stands in it."""
+    text = body[:10_000].decode("utf-8", "replace").lstrip()
+    if access.token:
+        text = text.replace(access.token, "(token)")
+    said = "" if text.startswith("<") else tidy(text, 100)
+    if 300 <= status < 400:
+        return f"answers with a redirect ({status}), which is not followed; set the address that it leads to"
+    if status == 403:
+        return f"refuses the question ({said or status}); {RIGHTS}"
+    if status == 500 and access.datacenter and "datacenter" in said:
+        return f"does not know the datacenter {access.datacenter} ({said}); correct the settings"
+    if status != 200:
+        return f"answers with an error ({status}{': ' if said else ''}{said})"
+    if text.startswith("[") and "X-Consul-Index" in headers:
+        return ""
+    kind = "a page in HTML" if text.startswith("<") else "what is not a list of Consul"
+    return f"answers with {kind}; correct the address if that is not Consul"

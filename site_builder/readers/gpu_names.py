@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from site_builder.readers.form import text_of
 
 MAKER = re.compile(r"^(?:NVIDIA|Tesla|GeForce|Quadro|AMD|Graphics Device)\s+", re.IGNORECASE)
 FORM = re.compile(r"[- ](?:SXM\d*|PCI[Ee]|HBM\d\w*|NVL|OAM)\b", re.IGNORECASE)
 SIZE = re.compile(r"[- ](\d+) ?GB\b", re.IGNORECASE)
+
+# What cards are sold with, in GB.
+SIZES = (1, 2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
 
 
 def read(data: bytes) -> dict[str, str]:
@@ -21,13 +25,23 @@ def read(data: bytes) -> dict[str, str]:
     return told
 
 
-def short(name: str, told: dict[str, str]) -> str:
-    """What people call it: without the maker and the form, with the size of the memory where the name has it."""
-    if name in told:
-        return told[name]
+@lru_cache(maxsize=4096)
+def bare(name: str) -> tuple[str, str | None]:
+    """The name without the maker and the form, and the size of the memory where the name has it."""
     text = name.strip()
-    while (bare := MAKER.sub("", text)) != text:
-        text = bare
+    while (less := MAKER.sub("", text)) != text:
+        text = less
     size = SIZE.search(text)
     text = FORM.sub("", SIZE.sub("", text, count=1)).strip(" -")
-    return (f"{text} {size[1]} GB" if size else text) or name
+    return text or name, size[1] if size else None
+
+
+def short(name: str, told: dict[str, str], memory: float | None = None) -> str:
+    """What people call it, with the size of its memory: as the name has it, or else as `memory`, in MiB, tells."""
+    if name in told:
+        return told[name]
+    text, size = bare(name)
+    if size is None and memory:
+        # the driver keeps some for itself, so that a card of 16 GB tells 15 GiB
+        size = str(next((gb for gb in SIZES if gb >= memory / 1024 - 0.3), round(memory / 1024)))
+    return f"{text} {size} GB" if size else text

@@ -37,6 +37,7 @@ def read(data: bytes) -> Dump[GpuProcess]:
         dump.whole,
         (*dump.said, *said[: form.MOST_SAID]),
         (*dump.problems, *problems),
+        answered=bool(names),
     )
 
 

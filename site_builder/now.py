@@ -1,0 +1,30 @@
+"""The moment of a build: read once, passed on, and asked what has been reached."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, tzinfo
+
+
+class Now:
+    """A moment that remembers until when all that was decided by it holds, so that nothing is decided again in vain."""
+
+    def __init__(self, epoch: float, zone: tzinfo) -> None:
+        """The moment in seconds, and the zone in which people read times."""
+        self.epoch = epoch
+        self.zone = zone
+        self.local = datetime.fromtimestamp(epoch, zone)
+        self.holds_until = math.inf
+
+    def reached(self, moment: float) -> bool:
+        """Whether it is that late; if not, what depends on this holds until then at most."""
+        if self.epoch >= moment:
+            return True
+        self.holds_until = min(self.holds_until, moment)
+        return False
+
+    def days_until(self, moment: datetime) -> int:
+        """How many midnights lie between now and then, in our zone; it holds until the next of them."""
+        midnight = datetime.combine(self.local.date() + timedelta(days=1), datetime.min.time(), self.zone)
+        self.holds_until = min(self.holds_until, midnight.timestamp())
+        return (moment.astimezone(self.zone).date() - self.local.date()).days
