@@ -1,11 +1,33 @@
 """The command `gpuboard`."""
 
+from __future__ import annotations
+
+from importlib import import_module
+
 import click
 
 from site_builder import __version__
 
+# Each is a function of its own name in site_builder/commands; what is slow to import is imported inside it.
+COMMANDS = ("config",)
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class Commands(click.Group):
+    """Imports only the command that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 # click's own form
+        """Their names, as the help lists them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"site_builder.commands.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpuboard")
 def main() -> None:
     """Which GPU is free, who is on the others, and which are promised to somebody."""

@@ -137,7 +137,8 @@ class HostData:
     """All that data/ has of one host, and what is wrong with it.
 
     `seen` is when its last word arrived, `taken` when each file was made, both on the clock of the machine that has
-    data/; `clock` is by how much the host's own is ahead of that. `gone` has the files that are no longer there.
+    data/; `every` is how often each is made, `clock` by how much the host's own clock is ahead of ours. `gone` has the
+    files that are no longer there.
     """
 
     name: str
@@ -147,6 +148,7 @@ class HostData:
     facts: Dump[HostFacts] | None = None
     seen: float | None = None
     taken: dict[str, float] = field(default_factory=dict)
+    every: dict[str, int] = field(default_factory=dict)
     clock: float | None = None
     gone: tuple[str, ...] = ()
     legacy: bool = False

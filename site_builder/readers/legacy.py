@@ -20,6 +20,8 @@ from site_builder.readers.host import disk_use
 SUFFIXES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
 TIMES = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S")
 GPU_CELLS = 9
+# The interval of their loops, in seconds, which the files do not tell.
+EVERY = 20
 # A loop that finds no process writes nothing, so that old rows linger.
 SAME_SAMPLE = timedelta(seconds=5)
 CURRENT = timedelta(seconds=90)

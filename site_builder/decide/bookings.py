@@ -1,0 +1,71 @@
+"""Bookings as they stand at a moment: now, coming, or ended not long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+from dateutil.rrule import rrulestr
+
+from site_builder.model import BoardBooking, Booking, Gpu, Shown
+from site_builder.now import Now
+from site_builder.words import DAY
+
+SHOWN_AFTER_END = 2 * DAY
+# Of a booking that repeats, so far ahead and so many.
+AHEAD = timedelta(days=14)
+MOST_REPEATS = 20
+PHASES = ("now", "coming", "ended")
+
+
+def at(bookings: Iterable[Booking], shown: Shown, now: Now) -> tuple[BoardBooking, ...]:
+    """Those that are still of interest, those of now first, then by their beginning."""
+    found = [board for booking in bookings for board in repeats(booking, shown, now)]
+    found.sort(key=lambda one: (PHASES.index(one.phase), (one.since or one.until).timestamp()))
+    return tuple(found)
+
+
+def names_now(bookings: Iterable[Booking], now: Now) -> list[str]:
+    """Who is promised it at this moment, whatever is shown of people."""
+    everything = Shown()
+    return [booking.name for booking in bookings for one in repeats(booking, everything, now) if one.phase == "now"]
+
+
+def repeats(booking: Booking, shown: Shown, now: Now) -> Iterator[BoardBooking]:
+    """A booking, as often as it is of interest."""
+    for since, until in times(booking, now):
+        end = until.timestamp()
+        if now.reached(end + SHOWN_AFTER_END):
+            continue
+        begun = since is None or now.reached(since.timestamp())
+        phase = "ended" if now.reached(end) else "now" if begun else "coming"
+        people = (booking.name or None, booking.comment or None) if shown.users else (None, None)
+        yield BoardBooking(people[0], since, until, people[1], booking.id, phase)
+
+
+def times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:
+    """When it begins and ends; for one that repeats, each time from two days ago to two weeks ahead."""
+    if not booking.rrule or booking.since is None:
+        return [(booking.since, booking.until)]
+    length = booking.until - booking.since
+    rule = rrulestr(booking.rrule, dtstart=booking.since)
+    first = now.local - timedelta(seconds=SHOWN_AFTER_END) - length
+    now.days_until(now.local)  # tomorrow, one day more is ahead
+    return [
+        (begins, begins + length)
+        for begins in islice(rule.xafter(first, inc=True), MOST_REPEATS)
+        if begins <= now.local + AHEAD
+    ]
+
+
+def of_gpu(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:
+    """Those that promise this GPU: by its index, its UUID, or with the whole host."""
+    keys = {"*", str(gpu.index), (gpu.uuid or "").lower()} - {"None", ""}
+    return [booking for booking in bookings if booking.gpu.lower() in keys]
+
+
+def of_no_gpu(bookings: Sequence[Booking], gpus: Iterable[Gpu]) -> list[Booking]:
+    """Those that promise a GPU which the host does not have."""
+    keys = {"*"} | {str(gpu.index) for gpu in gpus} | {gpu.uuid.lower() for gpu in gpus if gpu.uuid}
+    return [booking for booking in bookings if booking.gpu.lower() not in keys]

@@ -1,0 +1,130 @@
+"""The state of a GPU: the first that holds of unknown, lost, violated, held, busy, booked, free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from site_builder import words
+from site_builder.decide.people import People
+from site_builder.model import BoardBooking, BoardProcess, Gpu, Limits, Shown
+from site_builder.now import Now
+
+
+class Seen(NamedTuple):
+    """What is known of a GPU on a host that is fresh."""
+
+    gpu: Gpu
+    processes: Sequence[BoardProcess]
+    logins: Sequence[str | None]
+    bookings: Sequence[BoardBooking]
+    bookers: Sequence[str]
+    processes_told: bool
+    idle_since: float | None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By what a state is decided, and what may be said of people."""
+
+    limits: Limits
+    people: People
+    shown: Shown
+
+
+def memory_taken(gpu: Gpu, limits: Limits) -> bool:
+    """Whether more of its memory is in use than a display needs."""
+    if gpu.memory_used is None:
+        return False
+    percent = gpu.memory_used / gpu.memory_total * 100 if gpu.memory_total else 0
+    return gpu.memory_used >= limits.free_mib or percent >= limits.free_percent
+
+
+def is_idle(gpu: Gpu, taken: bool, limits: Limits) -> bool:
+    """Taken, and not used; one that does not tell its use is not called idle."""
+    return taken and gpu.utilization_gpu is not None and gpu.utilization_gpu < limits.idle_percent
+
+
+def state(seen: Seen, rules: Rules, now: Now) -> tuple[str, str]:
+    """The state of a GPU of a fresh host, and the reason."""
+    gpu, limits = seen.gpu, rules.limits
+    if gpu.lost:
+        return "lost", f"the driver cannot reach it: {gpu.lost}"
+    taken = bool(seen.processes) or memory_taken(gpu, limits)
+    return state_of_taken(seen, rules, now) if taken else state_of_untaken(seen, limits, now)
+
+
+def state_of_taken(seen: Seen, rules: Rules, now: Now) -> tuple[str, str]:
+    """Somebody is on it, or has left something there."""
+    violation = violated(seen, rules)
+    if violation:
+        return "violated", violation
+    if seen.idle_since is not None and now.reached(seen.idle_since + rules.limits.held_after):
+        return "held", held(seen, now)
+    return "busy", busy(seen)
+
+
+def violated(seen: Seen, rules: Rules) -> str:
+    """Who is on it that has not booked it; no verdict unless all names are logins that we know."""
+    people = rules.people
+    if not seen.bookers or not all(people.is_known(name) for name in seen.bookers):
+        return ""
+    entitled = {people.person(name) for name in seen.bookers}
+    users = {login: person for login in seen.logins if (person := people.of_login(login)) and login}
+    others = sorted({people.shown(login) for login, person in users.items() if person not in entitled})
+    if not others:
+        return ""
+    if not rules.shown.users:
+        return "booked by one person, used by another"
+    return f"booked by {words.names([people.shown(name) for name in seen.bookers])}, used by {words.names(others)}"
+
+
+def held(seen: Seen, now: Now) -> str:
+    """How much is held, by whom, since when."""
+    since = words.clock(datetime.fromtimestamp(seen.idle_since or 0, now.zone), now)
+    return f"{memory(seen.gpu)} taken{by(seen)}, hardly used since {since}"
+
+
+def busy(seen: Seen) -> str:
+    """Who is on it, or that nobody knows."""
+    dead = [process for process in seen.processes if process.dead]
+    if dead:
+        pids = " ".join(str(pid) for process in dead for pid in process.children)
+        which = words.names([str(process.pid) for process in dead])
+        return f"process {which} is dead, but its children live on: kill {pids}"
+    if not seen.processes:
+        return f"{memory(seen.gpu)} in use that no process explains"
+    return f"in use{by(seen)}"
+
+
+def by(seen: Seen) -> str:
+    """` by alice and bob`, or nothing where nobody is named."""
+    users = list(dict.fromkeys(process.user for process in seen.processes if process.user))
+    return f" by {words.names(users)}" if users else ""
+
+
+def memory(gpu: Gpu) -> str:
+    """How much of its memory is in use."""
+    return "memory" if gpu.memory_used is None else words.size(gpu.memory_used)
+
+
+def state_of_untaken(seen: Seen, limits: Limits, now: Now) -> tuple[str, str]:
+    """Nobody seems to be on it: is that certain, and is it promised, now or soon?"""
+    if not seen.processes_told:
+        return "unknown", "the processes on it could not be read"
+    if seen.gpu.memory_used is None and seen.gpu.utilization_gpu is None:
+        return "unknown", "the driver tells neither its memory nor its use"
+    current = [booking for booking in seen.bookings if booking.phase == "now"]
+    if current:
+        until = words.clock(max(booking.until for booking in current), now)
+        by_whom = words.names([booking.name for booking in current if booking.name])
+        return "booked", f"promised{f' to {by_whom}' if by_whom else ''} until {until}, and not used"
+    for booking in seen.bookings:
+        if booking.phase == "coming" and booking.since and now.reached(booking.since.timestamp() - limits.soon):
+            to = f" to {booking.name}" if booking.name else ""
+            return "free", f"until {words.clock(booking.since, now)}, then promised{to}"
+    if seen.gpu.memory_used is None:
+        return "free", "no process; its driver does not tell the memory in use"
+    return "free", f"no process, {words.size(seen.gpu.memory_used)} in use"

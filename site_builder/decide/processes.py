@@ -1,0 +1,78 @@
+"""The processes on the GPUs of a host: whose they are, what they run, since when, and whether they are dead."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from site_builder.decide.people import People
+from site_builder.model import BoardProcess, GpuProcess, HostData, PsRow, Shown
+
+PROGRAM_CHARACTERS = 60
+
+
+class Family:
+    """What ps tells of the GPU processes and of the children of those that are dead."""
+
+    def __init__(self, rows: Iterable[PsRow]) -> None:
+        """Each by its pid, and the rest by the GPU process whose family it is."""
+        self.row: dict[int, PsRow] = {}
+        self.children: defaultdict[int, list[PsRow]] = defaultdict(list)
+        for row in rows:
+            self.row[row.pid] = row
+            if row.gpu_pid is not None and row.gpu_pid != row.pid and not row.dead:
+                self.children[row.gpu_pid].append(row)
+
+
+def by_gpu(
+    data: HostData, family: Family, began: Callable[[PsRow], int | None], people: People, shown: Shown
+) -> dict[str, list[tuple[BoardProcess, str | None]]]:
+    """The processes of each GPU, by its UUID, each with its login."""
+    found: dict[str, list[tuple[BoardProcess, str | None]]] = defaultdict(list)
+    for process in data.processes.rows if data.processes else ():
+        row = family.row.get(process.pid) if process.pid is not None else None
+        children: tuple[int, ...] = ()
+        teller = row
+        if process.pid is not None and (row is None or row.dead) and process.pid in family.children:
+            of_it = family.children[process.pid]
+            teller, children = of_it[0], tuple(child.pid for child in of_it)
+        login = teller.user if teller else None
+        found[process.gpu_uuid].append(
+            (
+                BoardProcess(
+                    process.pid,
+                    user(teller, people) if shown.users else None,
+                    command(process, teller, shown),
+                    process.used_memory,
+                    began(teller) if teller else None,
+                    teller.container if teller and shown.commands != "none" else None,
+                    bool(children),
+                    children,
+                ),
+                login,
+            )
+        )
+    return found
+
+
+def user(row: PsRow | None, people: People) -> str | None:
+    """The name to show; the number of the user where it has no name."""
+    if row is None:
+        return None
+    return people.shown(row.user) if row.user else f"uid {row.uid}" if row.uid else None
+
+
+def command(process: GpuProcess, row: PsRow | None, shown: Shown) -> str | None:
+    """What it runs, as much of it as is to be shown."""
+    if shown.commands == "none":
+        return None
+    told = (row.command if row else None) or process.name
+    if told is None or shown.commands == "full":
+        return told
+    return program(told)
+
+
+def program(told: str) -> str:
+    """The name of the program alone: no arguments, no folders."""
+    first = told.split(None, 1)[0] if told.strip() else told
+    return first.rstrip("/").rpartition("/")[2][:PROGRAM_CHARACTERS]
