@@ -192,8 +192,7 @@ def hosts(nodes: Iterable[ConsulNode], known: Iterable[str]) -> tuple[dict[str, 
     found: dict[str, ConsulNode] = {}
     problems: list[str] = []
     for _, matched, one in claims:
-        candidates = [matched] if matched else []
-        candidates += new_names(one, shorts, problems)
+        candidates = dict.fromkeys([*([matched] if matched else []), *new_names(one, shorts, problems)])
         for name in candidates:
             holder = found.setdefault(name, one)
             if holder.node == one.node:

@@ -12,7 +12,7 @@ FIRST = re.compile(
 )
 CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-FIRST_BYTES = 1000
+FIRST_BYTES = 500
 MOST_SAID = 50
 TORN = "the file is torn: it has no end"
 
@@ -34,7 +34,7 @@ def text_of(data: bytes) -> str:
 
 def header(data: bytes, task: str) -> tuple[Header | None, str]:
     """What the first line says, or why it cannot be that of a snapshot; `task` is what it should be."""
-    found = FIRST.match(text_of(data).partition("\n")[0])
+    found = FIRST.match(data[:FIRST_BYTES].partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r"))
     if not found:
         return None, "the first line is not that of a gpuboard snapshot"
     version, told_task, host, *numbers = found.groups()
@@ -53,7 +53,7 @@ def is_whole(data: bytes) -> bool:
 
 def split(data: bytes, task: str) -> Dump[str]:
     """Take a file apart into its lines; `task` is what it should be."""
-    first, problem = header(data[:FIRST_BYTES], task)
+    first, problem = header(data, task)
     if first is None:
         return Dump(whole=False, problems=(problem,))
     text = text_of(data).rstrip("\n")

@@ -57,19 +57,22 @@ def read(name: str, folder: int, limit: int) -> tuple[Signature, bytes]:
         handle = os.open(name, FLAGS, dir_fd=folder)
     except OSError as error:
         raise Refused(error.strerror or "it cannot be opened") from error
-    with os.fdopen(handle, "rb") as file:
+    try:
         status = os.fstat(handle)
         check(status)
         if status.st_size > limit:
             message = f"it has {status.st_size} bytes, more than the {limit} that are read"
             raise Refused(message)
-        try:
-            data = file.read(limit + 1)
-        except OSError as error:
-            raise Refused(error.strerror or "it cannot be read") from error
-    if len(data) > limit:
-        message = f"it grew past the {limit} bytes that are read"
-        raise Refused(message)
+        data = os.read(handle, status.st_size + 1)
+        while len(data) != status.st_size and (more := os.read(handle, 65536)):
+            data += more
+            if len(data) > limit:
+                message = f"it grew past the {limit} bytes that are read"
+                raise Refused(message)
+    except OSError as error:
+        raise Refused(error.strerror or "it cannot be read") from error
+    finally:
+        os.close(handle)
     return Signature.of(status), data
 
 

@@ -200,7 +200,7 @@ def look(  # noqa: PLR0913, PLR0917 a file is found by all of these
 
 def fault(content: bytes, name: str, file: str) -> tuple[str | None, bool]:
     """What is wrong with a file of a snapshot as a whole, and whether it counts at all the same."""
-    header, problem = form.header(content[: form.FIRST_BYTES], TASKS[file])
+    header, problem = form.header(content, TASKS[file])
     if header is None:
         return problem, False
     if header.host != name:
