@@ -306,3 +306,13 @@ class Idle:
 
     looked: float
     since: dict[str, float]
+
+
+class FreeGpu(NamedTuple):
+    """A GPU that is free now; `until` is when it is promised to somebody, if that is soon."""
+
+    model: str
+    memory: float
+    host: str
+    index: int | None
+    until: datetime | None = None

@@ -1,0 +1,58 @@
+"""What the fleet as a whole needs to know of each host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from site_builder.model import BoardHost, FreeGpu, Idle, Problem
+
+
+class Summary(NamedTuple):
+    """One host in short: how many GPUs are in which state, which are free, and what else goes beyond its card."""
+
+    states: dict[str, int]
+    free: tuple[FreeGpu, ...]
+    uuids: tuple[str, ...]
+    logins: frozenset[str]
+    idle: Idle | None
+    problems: tuple[Problem, ...]
+
+
+def summary(host: BoardHost, looked: float | None) -> Summary:
+    """Of a host; `looked` is when its GPUs were."""
+    states: dict[str, int] = {}
+    for gpu in host.gpus:
+        states[gpu.state] = states.get(gpu.state, 0) + 1
+    free = tuple(
+        FreeGpu(
+            one.model,
+            one.gpu.memory_total or 0,
+            host.name,
+            one.gpu.index,
+            next((booking.since for booking in one.bookings if booking.phase == "coming"), None),
+        )
+        for one in host.gpus
+        if one.state == "free"
+    )
+    idle = {one.key: one.idle_since for one in host.gpus if one.idle_since is not None}
+    return Summary(
+        states,
+        free,
+        tuple(one.gpu.uuid for one in host.gpus if one.gpu.uuid) if host.state == "fresh" else (),
+        host.logins,
+        Idle(looked, idle) if looked is not None and host.state == "fresh" else None,
+        host.problems,
+    )
+
+
+def doubles(uuids: Mapping[str, Iterable[str]]) -> list[Problem]:
+    """GPUs that two hosts say they have; at most one of them can be right."""
+    owner: dict[str, str] = {}
+    problems: list[Problem] = []
+    for host, several in uuids.items():
+        for uuid in several:
+            first = owner.setdefault(uuid, host)
+            if first != host:
+                problems.append(Problem(f"data/{host}/gpus.csv", f"{first} tells the GPU {uuid} too"))
+    return problems

@@ -1,0 +1,65 @@
+"""index.html: the board. Its cards are rendered one by one, and put together here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from markupsafe import Markup
+
+from site_builder import words
+from site_builder.model import FreeGpu, Problem
+from site_builder.now import Now
+from site_builder.renderers.templates import ENVIRONMENT
+
+STATES = {
+    "free": "Free",
+    "busy": "Busy",
+    "held": "Held idle",
+    "booked": "Booked",
+    "violated": "Violated",
+    "lost": "Trouble",
+    "unknown": "Unknown",
+}
+ALWAYS = frozenset({"free", "busy"})
+MOST_HOSTS_FREE = 60
+MOST_PROBLEMS = 200
+TEMPLATE = ENVIRONMENT.get_template("board.html")
+
+
+def board(  # noqa: PLR0913, PLR0917 the page has so many parts
+    cards: Iterable[str],
+    totals: Mapping[str, int],
+    free: Iterable[FreeGpu],
+    problems: Sequence[Problem],
+    version: str,
+    now: Now,
+) -> str:
+    """The whole page; `version` changes with the assets, so that no browser shows a new page with old ones."""
+    return TEMPLATE.render(
+        cards=Markup("\n").join(map(Markup, cards)),  # made by a template, which escapes
+        free_count=totals.get("free", 0),
+        counts=[
+            (state, STATES[state], totals.get(state, 0)) for state in STATES if state in ALWAYS or totals.get(state)
+        ],
+        free=list(by_model(free, now)),
+        problems=problems,
+        most=MOST_PROBLEMS,
+        version=version,
+        built=(now.local.isoformat(timespec="seconds"), f"{now.local:%H:%M:%S}"),
+    )
+
+
+def by_model(free: Iterable[FreeGpu], now: Now) -> Iterator[tuple[str, list[tuple[str, str, str]], int]]:
+    """Each model, the one with the most memory first; on which hosts; and on how many more."""
+    models: defaultdict[str, defaultdict[tuple[str, str], list[FreeGpu]]] = defaultdict(lambda: defaultdict(list))
+    for gpu in free:
+        until = f"until {words.clock(gpu.until, now)}" if gpu.until else ""
+        models[gpu.model][gpu.host, until].append(gpu)
+    for model, places in sorted(models.items(), key=lambda item: (-next(iter(item[1].values()))[0].memory, item[0])):
+        shown = [
+            (host, ",".join("?" if gpu.index is None else str(gpu.index) for gpu in gpus), until)
+            for (host, until), gpus in islice(places.items(), MOST_HOSTS_FREE)
+        ]
+        yield model, shown, sum(map(len, islice(places.values(), MOST_HOSTS_FREE, None)))

@@ -1,0 +1,91 @@
+"""status.json: the whole fleet for programs, as docs/status.schema.json says. Not available is null."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, HostFacts, Problem
+
+SCHEMA = 1
+
+
+def host(board: BoardHost) -> tuple[bytes, bytes]:
+    """A host, in two parts, between which its age stands: that alone changes with every build."""
+    facts = board.facts or HostFacts()
+    before: dict[str, Any] = {
+        "name": board.name,
+        "title": board.title,
+        "tags": board.tags,
+        "state": board.state,
+        "reason": board.reason,
+        "seen": None if board.seen is None else int(board.seen),
+    }
+    after: dict[str, Any] = {
+        "load": facts.load,
+        "cpus": facts.cpus,
+        "memory": {"total": facts.memory_total, "available": facts.memory_available},
+        "disks": [{"mount": disk.mount, "total": disk.total, "used": disk.used} for disk in facts.disks],
+        "gpus": [gpu(one) for one in board.gpus],
+    }
+    return orjson.dumps(before)[:-1] + b',"age":', b"," + orjson.dumps(after)[1:]
+
+
+def gpu(board: BoardGpu) -> dict[str, Any]:
+    """A GPU, under nvidia-smi's names and units."""
+    told = board.gpu
+    return {
+        "index": told.index,
+        "uuid": told.uuid,
+        "name": told.name,
+        "state": board.state,
+        "reason": board.reason,
+        "memory.used": told.memory_used,
+        "memory.total": told.memory_total,
+        "utilization.gpu": told.utilization_gpu,
+        "utilization.memory": told.utilization_memory,
+        "temperature.gpu": told.temperature,
+        "power.draw": told.power_draw,
+        "power.limit": told.power_limit,
+        "processes": [process(one) for one in board.processes],
+        "bookings": [booking(one) for one in board.bookings],
+    }
+
+
+def process(one: BoardProcess) -> dict[str, Any]:
+    """A process on a GPU."""
+    return {
+        "pid": one.pid,
+        "user": one.user,
+        "command": one.command,
+        "used_gpu_memory": one.used_memory,
+        "started": one.started,
+    }
+
+
+def booking(one: BoardBooking) -> dict[str, Any]:
+    """A booking; `date` is its end, as in comments.json."""
+    return {
+        "id": one.id,
+        "name": one.name,
+        "from": one.since and one.since.isoformat(),
+        "date": one.until.isoformat(),
+        "comment": one.comment,
+    }
+
+
+def status(hosts: Iterable[tuple[bytes, float | None, bytes]], problems: Iterable[Problem], built: float) -> bytes:
+    """The whole file, from the parts of each host and its age."""
+
+    def age(seen: float | None) -> bytes:
+        return b"null" if seen is None else b"%d" % max(0, built - seen)
+
+    told = [b"".join((before, age(seen), after)) for before, seen, after in hosts]
+    return b'{"schema":%d,"built":%d,"hosts":[%s],"problems":%s}\n' % (
+        SCHEMA,
+        built,
+        b",\n".join(told),
+        orjson.dumps([{"where": problem.where, "what": problem.what} for problem in problems]),
+    )
