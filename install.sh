@@ -16,7 +16,7 @@ step() { printf '\n== %s\n' "$*"; }
 
 # COMMAND:PACKAGE pairs of what the tests use beside python.
 TEST_TOOLS='bats:bats parallel:parallel shellcheck:shellcheck shfmt:shfmt busybox:busybox gawk:gawk original-awk:original-awk mawk:mawk
-ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux'
+ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl'
 
 # install_packages PAIR...: installs by apt what is missing, or says which command would.
 install_packages() {
@@ -48,6 +48,74 @@ make_venv() {
         [ -x .venv/bin/python ] || python3 -m venv .venv
         .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
         touch "$stamp"
+    fi
+}
+
+# debian_mirror: where this machine's own apt sources say that Debian is; nothing if they name none.
+debian_mirror() {
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+        [ ! -r "$file" ] || sed -n \
+            -e 's/^deb[[:space:]]\{1,\}\(\[[^]]*][[:space:]]*\)\{0,1\}\([^[:space:]]*\).*/\2/p' \
+            -e 's/^URIs:[[:space:]]*\([^[:space:]]*\).*/\1/p' "$file"
+    done | grep -E '/debian/?$|/debian\.list$' | head -n 1
+}
+
+# download_consul FOLDER MIRROR OPTIONS: Debian's package into the folder, by apt, of which only that folder takes note.
+download_consul() {
+    mkdir -p "$1/lists/partial" "$1/cache/archives/partial"
+    printf 'deb [%s] %s bullseye main\n' "$3" "$2" >"$1/sources.list"
+    cat >"$1/apt.conf" <<EOF
+Dir::Etc::sourcelist "$1/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State::lists "$1/lists";
+Dir::Cache "$1/cache";
+APT::Sandbox::User "root";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::http::Timeout "20";
+Acquire::Retries "1";
+EOF
+    (cd "$1" && APT_CONFIG=$1/apt.conf && export APT_CONFIG && apt-get -q update && apt-get -q download consul) >"$1/log" 2>&1
+}
+
+# fetch_consul: a Consul for the tests, into .tools; nothing is installed. Debian has it in bullseye (1.8.7), and no longer since.
+fetch_consul() (
+    if command -v consul >/dev/null || [ -x .tools/usr/bin/consul ]; then return 0; fi
+    mirror=$(debian_mirror)
+    if [ -z "$mirror" ] || ! command -v apt-get >/dev/null; then
+        say 'Not fetched: consul, since no apt source of this machine is Debian. Its tests need one in PATH'
+        return 0
+    fi
+    say 'Fetching consul into .tools'
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    options="arch=$(dpkg --print-architecture)"
+    checked=$options
+    [ ! -r "$keys" ] || checked="$options signed-by=$keys"
+    if ! download_consul "$folder" "$mirror" "$checked" && grep -qE 'NO_PUBKEY|KEYEXPIRED|EXPKEYSIG|not signed' "$folder/log"; then
+        say "The signature of Debian's bullseye cannot be checked with the keys of this machine; consul is taken unchecked, for the tests alone"
+        download_consul "$folder" "$mirror" "$options trusted=yes" || :
+    fi
+    if dpkg -x "$folder"/consul_*.deb "$folder/files" 2>/dev/null; then
+        mkdir -p .tools/usr/bin
+        cp "$folder/files/usr/bin/consul" .tools/usr/bin/consul.new
+        mv .tools/usr/bin/consul.new .tools/usr/bin/consul
+    else
+        say "Not fetched: consul; its tests need one in PATH. apt-get said: $(grep -E '^(E|Err)' "$folder/log" | tail -n 1)"
+    fi
+)
+
+# fetch_py_consul: the maintained continuation of python-consul, beside it, for the tests that both do the same.
+fetch_py_consul() {
+    [ ! -d .tools/py-consul ] || return 0
+    .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 10))' || return 0
+    say 'Fetching py-consul into .tools'
+    rm -rf .tools/py-consul.new
+    if .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target .tools/py-consul.new py-consul; then
+        mv .tools/py-consul.new .tools/py-consul
+    else
+        say 'Not fetched: py-consul; its tests are skipped'
     fi
 }
 
@@ -85,6 +153,8 @@ run_tests() {
     make_venv dev
     check_code
     step 'Python'
+    fetch_consul
+    fetch_py_consul
     .venv/bin/python -m pytest --quiet
     passed=0 failed=0 skipped=0
     for shell in dash bash ash; do

@@ -41,7 +41,7 @@ class Dump(Generic[Row]):
 class Gpu(NamedTuple):
     """A row of gpus.csv, under nvidia-smi's names and units. `lost` is why the driver cannot reach it."""
 
-    index: int | None
+    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     uuid: str | None
     name: str | None
     memory_used: float | None = None
@@ -270,6 +270,7 @@ class BoardGpu(NamedTuple):
     processes: tuple[BoardProcess, ...] = ()
     bookings: tuple[BoardBooking, ...] = ()
     idle_since: float | None = None
+    free_until: float | None = None
 
     @property
     def key(self) -> str:
@@ -314,5 +315,5 @@ class FreeGpu(NamedTuple):
     model: str
     memory: float
     host: str
-    index: int | None
-    until: datetime | None = None
+    index: int | None  # type: ignore[assignment]
+    until: float | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from itertools import islice
 
 from dateutil.rrule import rrulestr
 
-from site_builder.model import BoardBooking, Booking, Gpu, Shown
+from site_builder.model import BoardBooking, Booking, Gpu, Problem, Shown
 from site_builder.now import Now
 from site_builder.words import DAY
 
@@ -69,3 +70,26 @@ def of_no_gpu(bookings: Sequence[Booking], gpus: Iterable[Gpu]) -> list[Booking]
     """Those that promise a GPU which the host does not have."""
     keys = {"*"} | {str(gpu.index) for gpu in gpus} | {gpu.uuid.lower() for gpu in gpus if gpu.uuid}
     return [booking for booking in bookings if booking.gpu.lower() not in keys]
+
+
+def by_host(
+    bookings: Iterable[Booking], names: Iterable[str], now: Now
+) -> tuple[dict[str, list[Booking]], list[Problem]]:
+    """The bookings of each host, by its name, its full name, or either in another case; those of no host are told."""
+    exact = set(names)
+    lower = {name.lower(): name for name in exact}
+    found: dict[str, list[Booking]] = {}
+    unknown: dict[str, None] = {}
+    for booking in bookings:
+        key = booking.host.strip().lower()
+        name = booking.host if booking.host in exact else lower.get(key) or lower.get(key.partition(".")[0])
+        if name:
+            found.setdefault(name, []).append(booking)
+        elif booking.rrule or not now.reached(booking.until.timestamp() + SHOWN_AFTER_END):
+            unknown[booking.host] = None
+    problems = []
+    for host in unknown:
+        near = get_close_matches(host.lower(), lower, 1)
+        hint = f"; is it {lower[near[0]]}?" if near else ""
+        problems.append(Problem("data/comments.json", f"there is no host {host[:80]}{hint}"))
+    return found, problems

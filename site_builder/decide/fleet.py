@@ -30,7 +30,7 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
             one.gpu.memory_total or 0,
             host.name,
             one.gpu.index,
-            next((booking.since for booking in one.bookings if booking.phase == "coming"), None),
+            one.free_until,
         )
         for one in host.gpus
         if one.state == "free"

@@ -121,10 +121,17 @@ def state_of_untaken(seen: Seen, limits: Limits, now: Now) -> tuple[str, str]:
         until = words.clock(max(booking.until for booking in current), now)
         by_whom = words.names([booking.name for booking in current if booking.name])
         return "booked", f"promised{f' to {by_whom}' if by_whom else ''} until {until}, and not used"
-    for booking in seen.bookings:
-        if booking.phase == "coming" and booking.since and now.reached(booking.since.timestamp() - limits.soon):
-            to = f" to {booking.name}" if booking.name else ""
-            return "free", f"until {words.clock(booking.since, now)}, then promised{to}"
+    soon = promised_soon(seen.bookings, limits, now)
+    if soon and soon.since:
+        to = f" to {soon.name}" if soon.name else ""
+        return "free", f"until {words.clock(soon.since, now)}, then promised{to}"
     if seen.gpu.memory_used is None:
         return "free", "no process; its driver does not tell the memory in use"
     return "free", f"no process, {words.size(seen.gpu.memory_used)} in use"
+
+
+def promised_soon(bookings: Sequence[BoardBooking], limits: Limits, now: Now) -> BoardBooking | None:
+    """The first booking that comes, if it comes soon."""
+    coming = (one for one in bookings if one.phase == "coming" and one.since)
+    first = next(coming, None)
+    return first if first and first.since and now.reached(first.since.timestamp() - limits.soon) else None

@@ -166,7 +166,9 @@ def seen_gpus(
             since = idle.get(gpu.uuid or f"index {gpu.index}", looked)
         seen = Seen(gpu, board, logins, bookings, promised.names_now(mine, now) if mine else (), told, since)
         state, reason = gpus.state(seen, rules, now)
-        found.append(BoardGpu(gpu, model_of(gpu, case.names), state, reason, board, bookings, since))
+        soon = gpus.promised_soon(bookings, rules.limits, now) if state == "free" and bookings else None
+        until = soon.since.timestamp() if soon and soon.since else None
+        found.append(BoardGpu(gpu, model_of(gpu, case.names), state, reason, board, bookings, since, until))
     others = [process for rest in on_gpu.values() for process, _ in rest]
     return found, others, frozenset(row.user for row in ps if row.user and rules.people.of_login(row.user))
 

@@ -21,6 +21,8 @@ MOST_BOOKINGS = 20_000
 def read(data: bytes, zone: tzinfo) -> Dump[Booking]:
     """Every booking that can be understood; not `whole` if the file cannot be read at all."""
     problems: list[str] = []
+    if not data.strip():  # an editor may be about to write it
+        return Dump(whole=False, problems=("it is empty; write {} where there are no bookings",))
     try:
         content = loads(text_of(data), problems)
     except json.JSONDecodeError as error:
@@ -67,7 +69,7 @@ def loads(text: str, problems: list[str]) -> object:
                 seen.add(key)
         return whole
 
-    return json.loads(text, object_pairs_hook=distinct, strict=False) if text.strip() else {}
+    return json.loads(text, object_pairs_hook=distinct, strict=False)
 
 
 def entries(host: str, gpus: object, problems: list[str]) -> Iterator[tuple[str, dict[str, object]]]:

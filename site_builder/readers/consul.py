@@ -230,7 +230,7 @@ def new_names(one: ConsulNode, shorts: Counter[str], problems: list[str]) -> Ite
 def address(text: str) -> tuple[str, str, int, str]:
     """Scheme, host and port of an address, or why it is none."""
     if text.startswith("unix:"):
-        return "", "", 0, "cannot be asked: a unix:// address is not supported; set its address as host:port"
+        return "", "", 0, "cannot be asked: a unix:// address is not supported; set CONSUL_HTTP_ADDR to host:port"
     found = ADDRESS.fullmatch(text)
     port = int(found[3] or DEFAULT_PORT) if found else 0
     if found is None or not 0 < port < 65536:
@@ -250,14 +250,14 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, access: Consul
         text = text.replace(access.token, "(token)")
     said = "" if text.startswith("<") else tidy(text, 100)
     if 300 <= status < 400:
-        return f"answers with a redirect ({status}), which is not followed; set the address that it leads to"
+        return f"answers with a redirect ({status}), which is not followed; set CONSUL_HTTP_ADDR to where it leads"
     if status == 403:
         return f"refuses the question ({said or status}); {RIGHTS}"
     if status == 500 and access.datacenter and "datacenter" in said:
-        return f"does not know the datacenter {access.datacenter} ({said}); correct the settings"
+        return f"does not know the datacenter {access.datacenter} ({said}); correct GPUBOARD_CONSUL_DATACENTER"
     if status != 200:
         return f"answers with an error ({status}{': ' if said else ''}{said})"
     if text.startswith("[") and "X-Consul-Index" in headers:
         return ""
     kind = "a page in HTML" if text.startswith("<") else "what is not a list of Consul"
-    return f"answers with {kind}; correct the address if that is not Consul"
+    return f"answers with {kind}; correct CONSUL_HTTP_ADDR if that is not Consul"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 
 from markupsafe import Markup
@@ -55,7 +56,7 @@ def by_model(free: Iterable[FreeGpu], now: Now) -> Iterator[tuple[str, list[tupl
     """Each model, the one with the most memory first; on which hosts; and on how many more."""
     models: defaultdict[str, defaultdict[tuple[str, str], list[FreeGpu]]] = defaultdict(lambda: defaultdict(list))
     for gpu in free:
-        until = f"until {words.clock(gpu.until, now)}" if gpu.until else ""
+        until = f"until {words.clock(datetime.fromtimestamp(gpu.until, now.zone), now)}" if gpu.until else ""
         models[gpu.model][gpu.host, until].append(gpu)
     for model, places in sorted(models.items(), key=lambda item: (-next(iter(item[1].values()))[0].memory, item[0])):
         shown = [

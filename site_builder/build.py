@@ -1,0 +1,178 @@
+"""One build: read data/, decide, render, publish. The clock is read once, by the caller."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from site_builder import publish
+from site_builder.cards import NEVER, Card, Cards, Host
+from site_builder.decide import bookings as promised
+from site_builder.decide import fleet
+from site_builder.decide.gpus import Rules
+from site_builder.decide.people import People
+from site_builder.model import Problem, Shown
+from site_builder.now import Now
+from site_builder.readers.names import natural
+from site_builder.renderers import board, status
+from site_builder.settings import Settings
+from site_builder.sources.bookings import Bookings, Names
+from site_builder.sources.discovery import Discovery
+from site_builder.sources.log import Log
+from site_builder.sources.memory import Memory
+from site_builder.sources.snapshots import Snapshots
+
+NUMBER = re.compile(r"\d+")
+
+
+class Failed(Exception):
+    """Why no page was written, in one sentence; the old one stands."""
+
+
+class Report(NamedTuple):
+    """What a build did; `troubles` are sentences on what could not be kept in state/."""
+
+    hosts: int
+    totals: dict[str, int]
+    problems: list[Problem]
+    written: list[str]
+    troubles: list[str]
+
+
+class Builder:
+    """Builds again and again, from one memory of what it has read and made."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take up what the last builder left in state/."""
+        self.settings = settings
+        data, state = settings.data, settings.state
+        self.snapshots = Snapshots(data, state)
+        self.discovery = Discovery(data, state, settings.consul)
+        self.bookings = Bookings(data, state, settings.zone)
+        self.names = Names(data, state)
+        self.memory = Memory(state)
+        self.cards = Cards(state)
+        self.published = publish.Published(settings.www, state)
+        self.log = Log(state)
+
+    def build(self, epoch: float) -> Report:
+        """One build, at that moment."""
+        now = Now(epoch, self.settings.zone)
+        self.discovery.start()
+        forgotten = self.forget()
+        hosts, rules, names, problems = self.read(now)
+        cards = self.cards.make(hosts, rules, names, self.settings, epoch)
+        for host, one in cards.items():
+            self.learn(host, one.summary)
+            problems += one.summary.problems
+        problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
+        problems = sorted(set(problems), key=lambda one: (one.where, one.what))
+        totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
+        written = self.publish(cards, totals, shown_of(problems, self.settings.shown), now)
+        self.note(problems, now)
+        return Report(len(cards), totals, problems, written, list(self.save(forgotten)))
+
+    def read(self, now: Now) -> tuple[list[Host], Rules, dict[str, str], list[Problem]]:
+        """All that there is to know: hosts, by what to judge them, names of GPUs, and what is wrong."""
+        try:
+            told, problems = self.snapshots.read()
+        except OSError as error:
+            message = f"{self.settings.data} cannot be read: {error.strerror}"
+            raise Failed(message) from error
+        aliases, gpu_names, more = self.names.read()
+        problems += more
+        every_booking, more = self.bookings.read()
+        problems += more
+        by_name = {one.name: one for one in told}
+        known, more = self.discovery.read(by_name)
+        problems += more
+        bookings, more = promised.by_host(every_booking, known, now)
+        problems += more
+        hosts = [
+            Host(one, by_name.get(name), bookings.get(name, ()), self.memory.idle.get(name, NEVER))
+            for name, one in sorted(known.items(), key=lambda item: natural(item[0]))
+            if not one.hidden
+        ]
+        rules = Rules(self.settings.limits, People(aliases, self.memory.logins), self.settings.shown)
+        return hosts, rules, gpu_names, problems
+
+    def learn(self, host: str, summary: fleet.Summary) -> None:
+        """Remember what the next build cannot see for itself."""
+        self.memory.learn(summary.logins)
+        if summary.idle and summary.idle.since:
+            self.memory.idle[host] = summary.idle
+        elif summary.idle:
+            self.memory.idle.pop(host, None)
+
+    def publish(
+        self, cards: dict[str, Card], totals: dict[str, int], problems: Sequence[Problem], now: Now
+    ) -> list[str]:
+        """Write what changed; the old page stays whole until the new one is."""
+        written: list[str] = []
+        try:
+            self.settings.www.mkdir(parents=True, exist_ok=True)
+            version = publish.copy_assets(self.settings.www)
+            every = cards.values()
+            told = repr(problems).encode()
+            facts = publish.digest(
+                (version.encode(), str(now.local.date()).encode(), told, *(one.html.encode() for one in every))
+            )
+            if not self.published.is_current("index.html", facts, now.epoch):
+                free = [gpu for one in every for gpu in one.summary.free]
+                page = board.board((one.html for one in every), totals, free, problems, version, now)
+                self.published.write("index.html", facts, page.encode(), now.epoch)
+                written.append("index.html")
+            facts = publish.digest((told, *(part for one in every for part in (one.before_age, one.after_age))))
+            if not self.published.is_current("status.json", facts, now.epoch):
+                parts = [(one.before_age, one.seen, one.after_age) for one in every]
+                self.published.write("status.json", facts, status.status(parts, problems, now.epoch), now.epoch)
+                written.append("status.json")
+        except OSError as error:
+            message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
+            raise Failed(message) from error
+        return written
+
+    def forget(self) -> list[Path]:
+        """Let go of the hosts that `gpuboard forget` named."""
+        folder = self.settings.state / "forget"
+        requests = list(folder.iterdir()) if folder.is_dir() else []
+        for request in requests:
+            self.snapshots.forget(request.name)
+            self.memory.idle.pop(request.name, None)
+        return requests
+
+    def note(self, problems: Sequence[Problem], now: Now) -> None:
+        """Log which problems are new and which are over; one that differs in its numbers alone is the same."""
+        current = {NUMBER.sub("#", f"{one.where}: {one.what}"): f"{one.where}: {one.what}" for one in problems}
+        for key in current.keys() - self.memory.problems:
+            self.log.write(now.local, f"new: {current[key]}")
+        for key in self.memory.problems - current.keys():
+            self.log.write(now.local, f"over: {key}")
+        self.memory.problems = set(current)
+
+    def save(self, forgotten: Sequence[Path]) -> Iterator[str]:
+        """Keep what the next build needs; the site is written by then, so that a failure is no more than told."""
+        try:
+            self.snapshots.save()
+            self.memory.save()
+            self.published.save()
+            for request in forgotten:
+                request.unlink(missing_ok=True)
+        except OSError as error:
+            yield f"{error.filename} could not be written: {error.strerror}; the site is, but not what it remembers"
+
+    def close(self) -> None:
+        """Keep the cards for the next builder, which else makes them again."""
+        with suppress(OSError):
+            self.cards.save()
+
+
+def shown_of(problems: list[Problem], shown: Shown) -> list[Problem]:
+    """The problems as they may be published: their words quote files, and so people and commands."""
+    if shown == Shown():
+        return problems
+    return [Problem(where, "told in state/build.log") for where in dict.fromkeys(one.where for one in problems)]

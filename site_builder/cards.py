@@ -1,0 +1,121 @@
+"""What was made of each host: its card, its part of status.json, and what the fleet needs to know of it.
+
+A card serves again as long as nothing that it was made of has changed and time makes no difference to it; state/ keeps
+them from one builder to the next.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from site_builder.decide import fleet, hosts
+from site_builder.decide.gpus import Rules
+from site_builder.model import Booking, Idle, KnownHost
+from site_builder.now import Now
+from site_builder.renderers import card as render
+from site_builder.renderers import status
+from site_builder.settings import Settings
+from site_builder.sources import files
+from site_builder.sources.snapshots import Told
+
+PACKAGE = Path(__file__).parent
+NEVER = Idle(0, {})
+
+
+class Card(NamedTuple):
+    """What was made of a host, of what, and until when it holds."""
+
+    made_of: tuple[object, ...]
+    holds_until: float
+    html: str
+    before_age: bytes
+    seen: float | None
+    after_age: bytes
+    summary: fleet.Summary
+
+
+@dataclass(frozen=True)
+class Host:
+    """All that a card is made of."""
+
+    known: KnownHost
+    told: Told | None
+    bookings: Sequence[Booking]
+    idle: Idle
+
+
+class Cards:
+    """The cards of all hosts; made anew only where something changed."""
+
+    def __init__(self, state: Path) -> None:
+        """Take up those of the last builder."""
+        self.store = state / "cards.pickle"
+        self.rules: tuple[object, ...] = ()
+        self.cards: dict[str, Card] = {}
+        self.changed = False
+        try:
+            self.rules, self.cards = pickle.loads(self.store.read_bytes())  # noqa: S301 state/ is the builder's alone
+        except Exception:  # anything may stand in a damaged file
+            self.rules, self.cards = (), {}
+
+    def make(
+        self, fleet_hosts: Sequence[Host], rules: Rules, names: dict[str, str], settings: Settings, epoch: float
+    ) -> dict[str, Card]:
+        """The card of each host, in their order."""
+        by = code(), settings.limits, settings.shown, str(settings.zone), tuple(names.items()), rules.people.aliases
+        if by != self.rules:
+            self.rules, self.cards = by, {}
+        before, self.cards = self.cards, {}
+        for host in fleet_hosts:
+            made_of = inputs(host, rules)
+            one = before.get(host.known.name)
+            if one is None or one.made_of != made_of or epoch >= one.holds_until:
+                one = make(host, made_of, rules, names, Now(epoch, settings.zone))
+                self.changed = True
+            self.cards[host.known.name] = one
+        self.changed = self.changed or before.keys() != self.cards.keys()
+        return self.cards
+
+    def save(self) -> None:
+        """Keep them for the next builder."""
+        if self.changed:
+            files.replace(self.store, pickle.dumps((self.rules, self.cards), protocol=pickle.HIGHEST_PROTOCOL), 0o600)
+            self.changed = False
+
+
+def code() -> tuple[tuple[str, int], ...]:
+    """What changes with the program itself, an update of which makes every card anew."""
+    found = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.html")]
+    return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in found))
+
+
+def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
+    """What must be the same for a card to serve again."""
+    bookings = tuple(
+        (
+            one.gpu,
+            one.name,
+            one.until.timestamp(),
+            one.since and one.since.timestamp(),
+            one.comment,
+            one.id,
+            one.rrule,
+            rules.people.is_known(one.name),
+        )
+        for one in host.bookings
+    )
+    return host.told.key if host.told else None, host.known, bookings
+
+
+def make(host: Host, made_of: tuple[object, ...], rules: Rules, names: dict[str, str], now: Now) -> Card:
+    """A card, from all that is known of a host."""
+    data = host.told.data() if host.told else None
+    board = hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names), rules, now)
+    html = render.card(board, now)
+    before_age, after_age = status.host(board)
+    summary = fleet.summary(board, data.taken.get("gpus.csv") if data else None)
+    return Card(made_of, now.holds_until, html, before_age, board.seen, after_age, summary)

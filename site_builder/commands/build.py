@@ -1,0 +1,94 @@
+"""`gpuboard build`: the site from data/, once, or every few seconds for a minute, as cron wants it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from site_builder.commands.options import Failure, tell, with_settings
+
+if TYPE_CHECKING:
+    from site_builder.build import Builder, Report
+    from site_builder.settings import Settings
+
+# How long a single build waits for one that is under way.
+PATIENCE = 120
+
+
+@click.command()
+@click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Build again and again, this often.")
+@click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")
+@with_settings
+def build(settings: Settings, every: int | None, duration: int | None) -> None:
+    """Build the site in www/ from what stands in data/.
+
+    Problems in the data are told on the page and no failure: exit 0 means that the site was written. Cron keeps it
+    alive with one line a minute: gpuboard build --every 10 --for 60. A second builder waits for the first to end.
+    """
+    began = time.monotonic()
+    if duration and not every:
+        message = "--for needs --every"
+        raise click.UsageError(message)
+    from site_builder.build import Builder  # noqa: PLC0415 # --help needs none of it
+    from site_builder.sources import lock  # noqa: PLC0415
+
+    gc.disable()  # a build makes many objects, and none that refer to each other in a circle
+    end = began + duration if duration else float("inf") if every else began
+    try:
+        settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with lock.held(settings.state, end if every else began + PATIENCE, tell):
+            good = run(Builder(settings), every, began, end)
+    except lock.Held as why:
+        if every:  # cron's next one takes its turn
+            return
+        raise Failure(f"{why}; nothing was built") from None
+    except OSError as error:
+        raise Failure(f"{error.filename} cannot be written: {error.strerror}; the page stays as it is") from None
+    if not good:
+        sys.exit(2)
+
+
+def run(builder: Builder, every: int | None, began: float, end: float) -> bool:
+    """Build until the end; whether the last build succeeded. The same sentence is told once."""
+    from site_builder.build import Failed  # noqa: PLC0415
+
+    told: set[str] = set()
+    good = True
+    count = 0
+    while True:
+        at = time.monotonic()
+        try:
+            report = builder.build(time.time())
+            good, sentences = True, report.troubles
+            if every is None:
+                summarize(report, time.monotonic() - at)
+        except Failed as why:
+            good, sentences = False, [f"{why}; the page stays as it is"]
+        for sentence in sentences:
+            if sentence not in told:
+                tell(sentence)
+            told.add(sentence)
+        count += 1
+        wait = began + count * every - time.monotonic() if every else 0
+        if every is None or began + count * every >= end:
+            builder.close()
+            return good
+        gc.collect()
+        time.sleep(max(0, wait))
+
+
+def summarize(report: Report, seconds: float) -> None:
+    """For the person who built by hand, not for cron, which would mail it."""
+    if not sys.stderr.isatty():
+        return
+    gpus = sum(report.totals.values())
+    free = report.totals.get("free", 0)
+    tell(f"{report.hosts} hosts, {free} of {gpus} GPUs free, built in {seconds:.2f} s")
+    for problem in report.problems[:20]:
+        tell(f"{problem.where}: {problem.what}")
+    if len(report.problems) > 20:
+        tell(f"and {len(report.problems) - 20} more problems, at the end of the page")

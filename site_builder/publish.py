@@ -1,0 +1,90 @@
+"""www/: each file is written whole or not at all, and only if what it says has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import orjson
+
+from site_builder.sources import files
+
+# A file that says when it was built is written anew after so many seconds, as a sign that the builder lives.
+SIGN_OF_LIFE = 60
+HERE = Path(__file__).parent
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """What tells one content from another."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(part)
+        found.update(b"\0")
+    return found.hexdigest()
+
+
+class Published:
+    """What stands in www/, as far as it was written by us; state/published.json keeps it."""
+
+    def __init__(self, www: Path, state: Path) -> None:
+        """Take up what the last build wrote."""
+        self.www = www
+        self.store = state / "published.json"
+        self.files: dict[str, tuple[str, float, int, int]] = {}
+        self.saved = b""
+        try:
+            self.saved = self.store.read_bytes()
+            self.files = {
+                str(name): (str(a), float(b), int(c), int(d)) for name, (a, b, c, d) in orjson.loads(self.saved).items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            self.files = {}
+
+    def is_current(self, name: str, facts: str, now: float) -> bool:
+        """Whether the file says just this, was written not long ago, and is still as it was written."""
+        written = self.files.get(name)
+        if written is None or written[0] != facts or not 0 <= now - written[1] < SIGN_OF_LIFE:
+            return False
+        try:
+            status = os.lstat(self.www / name)
+        except OSError:
+            return False
+        return (status.st_size, status.st_mtime_ns) == written[2:]
+
+    def write(self, name: str, facts: str, content: bytes, now: float) -> None:
+        """Put a new content in its place."""
+        path = self.www / name
+        files.replace(path, content)
+        status = os.lstat(path)
+        self.files[name] = (facts, now, status.st_size, status.st_mtime_ns)
+
+    def save(self) -> None:
+        """Remember what was written."""
+        content = orjson.dumps(self.files)
+        if content != self.saved:
+            files.replace(self.store, content, 0o600)
+            self.saved = content
+
+
+def assets_folder() -> Path:
+    """Where the style, the script and the icon come with the program."""
+    packed = HERE / "assets"
+    return packed if packed.is_dir() else HERE.parent / "www/assets"
+
+
+def copy_assets(www: Path) -> str:
+    """Put them where www is another folder, and return what changes with any of them."""
+    contents = {path.name: path.read_bytes() for path in sorted(assets_folder().iterdir()) if path.is_file()}
+    target = www / "assets"
+    if not target.exists() or not target.samefile(assets_folder()):
+        target.mkdir(exist_ok=True)
+        for name, content in contents.items():
+            try:
+                same = (target / name).read_bytes() == content
+            except OSError:
+                same = False
+            if not same:
+                files.replace(target / name, content)
+    return digest(contents.values())[:8]

@@ -1,0 +1,41 @@
+"""Who was promised what: data/comments.json, and what else people write about themselves and their GPUs."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from pathlib import Path
+
+from site_builder.model import Booking, Dump, Problem
+from site_builder.readers import aliases, comments, gpu_names
+from site_builder.sources.kept_file import KeptFile
+
+# Some 20,000 bookings; what is larger was not written by people.
+LIMIT = 4 * 1024 * 1024
+
+
+class Bookings(KeptFile[Booking]):
+    """The bookings: those of the last good file, while the present one cannot be read."""
+
+    def __init__(self, data: Path, state: Path, zone: tzinfo) -> None:
+        """Dates without an offset are in `zone`."""
+        super().__init__(data, state, "comments.json", lambda content: comments.read(content, zone), LIMIT)
+
+
+class Names:
+    """aliases.csv and gpu-names.csv: what people and GPUs are called."""
+
+    def __init__(self, data: Path, state: Path) -> None:
+        """Both are read at each build, if they changed."""
+        self.aliases = KeptFile(data, state, "aliases.csv", lambda content: pairs(aliases.read(content)))
+        self.gpus = KeptFile(data, state, "gpu-names.csv", lambda content: pairs(gpu_names.read(content)))
+
+    def read(self) -> tuple[dict[str, str], dict[str, str], list[Problem]]:
+        """The names to show of people and of GPUs, and what is wrong."""
+        people, problems = self.aliases.read()
+        gpus, more = self.gpus.read()
+        return dict(people), dict(gpus), problems + more
+
+
+def pairs(names: dict[str, str]) -> Dump[tuple[str, str]]:
+    """Names as rows."""
+    return Dump(tuple(names.items()))

@@ -1,0 +1,49 @@
+"""One builder at a time: a lock in state/ that the kernel frees, however the builder ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOOK_EVERY = 0.05
+SAY_AFTER = 1.0
+
+
+class Held(Exception):
+    """Another builder had the lock for all the time that there was; the message says which."""
+
+
+@contextmanager
+def held(state: Path, until: float, say: Callable[[str], None]) -> Iterator[None]:
+    """Wait for the lock until a moment on the monotonic clock; a longer wait is told."""
+    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        began, said = time.monotonic(), False
+        while not taken(handle):
+            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            waited = time.monotonic() - began
+            if time.monotonic() >= until:
+                message = f"another builder (process {owner}) holds {state / 'lock'}"
+                raise Held(message)
+            if waited > SAY_AFTER and not said:
+                say(f"waiting for another builder (process {owner})")
+                said = True
+            time.sleep(LOOK_EVERY)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def taken(handle: int) -> bool:
+    """Try to take it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
