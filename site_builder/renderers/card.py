@@ -47,12 +47,14 @@ def card(host: BoardHost, now: Now) -> str:
 
 def sentence(text: str) -> str:
     """A reason as a sentence of its own."""
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{text if text.startswith('nvidia-smi') else text[:1].upper() + text[1:]}." if text else ""
 
 
 def models(gpus: Iterable[BoardGpu]) -> str:
     """`4 × H100 80 GB, 1 × T4 16 GB`."""
-    return ", ".join(f"{count} × {model}" for model, count in Counter(gpu.model for gpu in gpus).items())
+    return ", ".join(
+        f"{count} × {model}" for model, count in Counter(one.model for one in gpus if one.gpu.name).items()
+    )
 
 
 def moment(epoch: float, now: Now) -> tuple[str, str]:
@@ -88,9 +90,9 @@ def by_person(facts: HostFacts) -> list[tuple[str, str]]:
     return [(one.path, words.size(one.used)) for one in most]
 
 
-def whole(value: float | None) -> str:
-    """A number without decimals."""
-    return "–" if value is None else f"{value:.0f}"
+def whole(value: float | None, unit: str = "") -> str:
+    """A number without decimals, and its unit; a dash where it is not known."""
+    return "–" if value is None else f"{value:.0f}{unit}"
 
 
 def row(board: BoardGpu, fresh: bool, now: Now) -> tuple[Any, ...]:
@@ -107,15 +109,15 @@ def row(board: BoardGpu, fresh: bool, now: Now) -> tuple[Any, ...]:
         WORDS.get(state, state),
         board.reason,
         f"{sentence(board.reason)} A reboot of the host usually brings it back." if state == "lost" else "",
-        whole(use),
+        whole(use, " %"),
         whole(min(use, 100)) if use else 0,
-        whole(gpu.utilization_memory),
+        "" if gpu.utilization_memory is None else f"mem {gpu.utilization_memory:.0f} %",
         words.gib(used),
         words.gib(total),
         whole(min(100, used / total * 100)) if used and total else 0,
-        whole(gpu.temperature),
+        whole(gpu.temperature, " °C"),
         whole(gpu.power_draw),
-        whole(gpu.power_limit) if gpu.power_limit else "",
+        f"{whole(gpu.power_limit)} W" if gpu.power_limit else "",
         [process(one, now) for one in board.processes[:MOST_PROCESSES]] if board.processes else (),
         f"and {len(board.processes) - MOST_PROCESSES} more processes" if len(board.processes) > MOST_PROCESSES else "",
         note,
