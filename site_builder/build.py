@@ -65,7 +65,7 @@ class Builder:
         self.discovery.start()
         forgotten = self.forget()
         hosts, rules, names, problems = self.read(now)
-        cards = self.cards.make(hosts, rules, names, self.settings, epoch)
+        cards = self.cards.make(hosts, rules, names, self.settings, now)
         for host, one in cards.items():
             self.learn(host, one.summary)
             problems += one.summary.problems

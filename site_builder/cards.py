@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from site_builder.decide import fleet, hosts
 from site_builder.decide.gpus import Rules
+from site_builder.halves import both
 from site_builder.model import Booking, Idle, KnownHost
 from site_builder.now import Now
 from site_builder.renderers import card as render
@@ -63,21 +64,23 @@ class Cards:
             self.rules, self.cards = (), {}
 
     def make(
-        self, fleet_hosts: Sequence[Host], rules: Rules, names: dict[str, str], settings: Settings, epoch: float
+        self, fleet_hosts: Sequence[Host], rules: Rules, names: dict[str, str], settings: Settings, now: Now
     ) -> dict[str, Card]:
         """The card of each host, in their order."""
         by = code(), settings.limits, settings.shown, str(settings.zone), tuple(names.items()), rules.people.aliases
         if by != self.rules:
             self.rules, self.cards = by, {}
         before, self.cards = self.cards, {}
-        for host in fleet_hosts:
-            made_of = inputs(host, rules)
+        parts = [(host, inputs(host, rules)) for host in fleet_hosts]
+        stale = []
+        for host, made_of in parts:
             one = before.get(host.known.name)
-            if one is None or one.made_of != made_of or epoch >= one.holds_until:
-                one = make(host, made_of, rules, names, Now(epoch, settings.zone))
-                self.changed = True
-            self.cards[host.known.name] = one
-        self.changed = self.changed or before.keys() != self.cards.keys()
+            if one is None or one.made_of != made_of or now.epoch >= one.holds_until:
+                stale.append((host, made_of))
+        anew = both(lambda part: make(part[0], rules, names, now.apart()), stale)
+        made = {host.known.name: card._replace(made_of=made_of) for (host, made_of), card in zip(stale, anew)}
+        self.cards = {host.known.name: made.get(host.known.name) or before[host.known.name] for host, _ in parts}
+        self.changed = self.changed or bool(stale) or before.keys() != self.cards.keys()
         return self.cards
 
     def save(self) -> None:
@@ -111,11 +114,11 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
     return host.told.key if host.told else None, host.known, bookings
 
 
-def make(host: Host, made_of: tuple[object, ...], rules: Rules, names: dict[str, str], now: Now) -> Card:
+def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     """A card, from all that is known of a host."""
     data = host.told.data() if host.told else None
     board = hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names), rules, now)
     html = render.card(board, now)
     before_age, after_age = status.host(board)
     summary = fleet.summary(board, data.taken.get("gpus.csv") if data else None)
-    return Card(made_of, now.holds_until, html, before_age, board.seen, after_age, summary)
+    return Card((), now.holds_until, html, before_age, board.seen, after_age, summary)

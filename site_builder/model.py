@@ -9,8 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The first line of a snapshot file."""
 
     task: str

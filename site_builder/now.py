@@ -14,7 +14,16 @@ class Now:
         self.epoch = epoch
         self.zone = zone
         self.local = datetime.fromtimestamp(epoch, zone)
+        self.today = self.local.date()
+        tomorrow = datetime.combine(self.today + timedelta(days=1), datetime.min.time(), zone)
+        self.midnight = tomorrow.timestamp()
         self.holds_until = math.inf
+
+    def apart(self) -> Now:
+        """The same moment, for decisions that hold for a time of their own."""
+        other = object.__new__(Now)
+        other.__dict__.update(self.__dict__, holds_until=math.inf)
+        return other
 
     def reached(self, moment: float) -> bool:
         """Whether it is that late; if not, what depends on this holds until then at most."""
@@ -25,6 +34,5 @@ class Now:
 
     def days_until(self, moment: datetime) -> int:
         """How many midnights lie between now and then, in our zone; it holds until the next of them."""
-        midnight = datetime.combine(self.local.date() + timedelta(days=1), datetime.min.time(), self.zone)
-        self.holds_until = min(self.holds_until, midnight.timestamp())
-        return (moment.astimezone(self.zone).date() - self.local.date()).days
+        self.holds_until = min(self.holds_until, self.midnight)
+        return (moment.astimezone(self.zone).date() - self.today).days

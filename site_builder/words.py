@@ -51,12 +51,9 @@ def clock(moment: datetime, now: Now) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def stamp(minute: int, zone: tzinfo) -> tuple[str, str]:
-    """A minute of the epoch for machines, `2026-11-14T09:12+01:00`, and for people, `14 Nov 09:12`."""
-    local = datetime.fromtimestamp(minute * MINUTE, zone)
-    return local.isoformat(
-        timespec="minutes"
-    ), f"{local.day} {MONTHS[local.month - 1]} {local.hour:02}:{local.minute:02}"
+def iso_minute(minute: int, zone: tzinfo) -> str:
+    """A minute of the epoch, as `2026-11-14 09:12+01:00`."""
+    return datetime.fromtimestamp(minute * MINUTE, zone).isoformat(" ", "minutes")
 
 
 def gib(mib: float | None) -> str:

@@ -79,8 +79,10 @@ def test_latin_1_and_a_byte_order_mark_are_forgiven() -> None:
         assert [booking.name for booking in comments.read(data, PARIS).rows] == ["Père Noël"]
 
 
-def test_an_empty_file_has_no_bookings() -> None:
-    assert read("  \n") == ([], [])
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_file_may_be_about_to_be_written_and_is_not_read(text: str) -> None:
+    dump = comments.read(text.encode(), PARIS)
+    assert (dump.whole, dump.problems) == (False, ("it is empty; write {} where there are no bookings",))
 
 
 @pytest.mark.parametrize(

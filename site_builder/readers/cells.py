@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 # Brackets around the whole cell are nvidia-smi's mark of a value that is none; the bare ones appear in the same rows.
 NO_VALUE = re.compile(r"\[[A-Z][A-Za-z/ ]*\]$")
@@ -36,9 +37,23 @@ def whole_number(cell: str) -> int | None:
     return int(cell) if cell.isdecimal() and len(cell) <= 12 else None
 
 
-def columns(line: str) -> list[str]:
-    """The names in a CSV header, without their units."""
-    return [name.split(" [", 1)[0].strip() for name in line.split(",")]
+def columns(line: str, separator: str = ",") -> tuple[str, ...]:
+    """The names in a header line, without their units."""
+    # a fleet has a few headers and a thousand files; what a hostile file says is not worth remembering
+    return remembered(line, separator) if len(line) <= 4000 else names(line, separator)
+
+
+def names(line: str, separator: str) -> tuple[str, ...]:
+    """The same, worked out."""
+    return tuple(name.split(" [", 1)[0].strip() for name in line.split(separator))
+
+
+remembered = lru_cache(maxsize=64)(names)
+
+
+def places(header: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[int, ...]:
+    """Where each wanted column stands; behind the end where it is not told."""
+    return tuple(header.index(name) if name in header else len(header) for name in wanted)
 
 
 def cells(line: str) -> list[str]:

@@ -6,7 +6,7 @@ import re
 
 from site_builder.model import Dump, Gpu
 from site_builder.readers import form
-from site_builder.readers.cells import LOST, available, cells, columns, number, whole_number
+from site_builder.readers.cells import LOST, available, cells, columns, number, places, whole_number
 
 # "… for GPU0: 0000:01:00.0: Unknown Error", "… for GPU 0000:03:00.0: GPU is lost.  Reboot the system …"
 HANDLE = re.compile(
@@ -37,18 +37,18 @@ def read(data: bytes) -> Dump[Gpu]:
 def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]:
     """GPUs, words between the rows, problems."""
     names: tuple[str, ...] = ()
-    places: list[int] = []
+    where: tuple[int, ...] = ()
     found: list[Gpu] = []
     said: list[str] = []
     problems: list[str] = []
     for line in lines:
         if not names and ("uuid" in line or "index" in line) and {"uuid", "index"} & set(header := columns(line)):
-            names = tuple(header)
-            places = [names.index(name) if name in names else len(names) for name in COLUMNS]
+            names = header
+            where = places(names, COLUMNS)
             continue
         row = cells(line)
         if names and len(row) == len(names):
-            found.append(gpu(names, row, places))
+            found.append(gpu(names, row, where))
         elif match := HANDLE.search(line):
             said.append(line.strip())
             found.append(unreachable(match))
@@ -59,11 +59,11 @@ def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]
     return distinct(found, problems), said, problems
 
 
-def gpu(names: tuple[str, ...], row: list[str], places: list[int]) -> Gpu:
-    """One row; `places` says where each of COLUMNS stands, behind the end where it is not told."""
+def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
+    """One row; `where` says at which place each of COLUMNS stands."""
     told = tuple(row)
     row.append("")
-    index, uuid, name, *readings = (row[place] for place in places)
+    index, uuid, name, *readings = [row[place] for place in where]
     used, total, use, access, temperature, draw, limit = numbers = [number(cell) for cell in readings]
     lost = None
     # single cells may fail on a GPU that works: it is lost only if none of its readings came through

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from site_builder.model import Dump, GpuProcess
 from site_builder.readers import form
-from site_builder.readers.cells import available, columns, number, whole_number
+from site_builder.readers.cells import available, columns, number, places, whole_number
 
 MOST_PROCESSES = 10_000
 COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
@@ -13,21 +13,21 @@ COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 def read(data: bytes) -> Dump[GpuProcess]:
     """Every row; the name is never quoted and may hold commas, so that the row is taken from both its ends."""
     dump = form.split(data, "processes")
-    names: list[str] = []
-    places: list[int] = []
+    names: tuple[str, ...] = ()
+    where: tuple[int, ...] = ()
     found: list[GpuProcess] = []
     said: list[str] = []
     problems: list[str] = []
     for line in dump.rows:
         if not names and "process_name" in line and "gpu_uuid" in line:
             names = columns(line)
-            places = [names.index(name) if name in names else len(names) for name in COLUMNS]
+            where = places(names, COLUMNS)
             continue
         row = cells(line, names) if names else None
-        if row is None or not row[places[0]].startswith(("GPU-", "MIG-")):
+        if row is None or not row[where[0]].startswith(("GPU-", "MIG-")):
             said.append(line.strip())
             continue
-        uuid, pid, memory, name = (row[place] for place in places)
+        uuid, pid, memory, name = [row[place] for place in where]
         found.append(GpuProcess(uuid, whole_number(pid), number(memory), available(name)))
     if len(found) > MOST_PROCESSES:
         problems.append(f"{len(found)} GPU processes are told; only the first {MOST_PROCESSES} count")
@@ -41,7 +41,7 @@ def read(data: bytes) -> Dump[GpuProcess]:
     )
 
 
-def cells(line: str, names: list[str]) -> list[str] | None:
+def cells(line: str, names: tuple[str, ...]) -> list[str] | None:
     """The cells in the order of their names; what stands right of the process name is counted from the right.
 
     One more cell, empty, stands behind them for a column that is not told.

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from site_builder.model import Dump, PsRow
 from site_builder.readers import form
-from site_builder.readers.cells import number, whole_number
+from site_builder.readers.cells import columns, number, places, whole_number
 
 MOST_ROWS = 10_000
 COLUMNS = ("pid", "ppid", "gpu_pid", "uid", "user", "elapsed", "cpu", "rss", "state", "container", "command")
@@ -19,15 +19,14 @@ def read(data: bytes, pids: Collection[int] | None = None) -> Dump[PsRow]:
     problems = list(dump.problems)
     if not dump.rows:
         return Dump((), dump.header, dump.whole, dump.said, dump.problems)
-    names = [name.split(" [", 1)[0] for name in dump.rows[0].split("\t")]
+    names = columns(dump.rows[0], "\t")
     if "pid" not in names or "command" not in names:
         problems.append("the line with the names of the columns is missing")
         return Dump((), dump.header, dump.whole, dump.said, tuple(problems))
     lines = dump.rows[1 : MOST_ROWS + 1]
     if len(dump.rows) > MOST_ROWS + 1:
         problems.append(f"{len(dump.rows) - 1} processes are told; only the first {MOST_ROWS} count")
-    # what a row lacks, it takes from the end, where a cell that is not available stands
-    in_order = itemgetter(*(names.index(name) if name in names else -1 for name in COLUMNS))
+    in_order = itemgetter(*places(names, COLUMNS))
 
     def parse(some: Iterable[str]) -> list[PsRow]:
         return [row for line in some if (row := process(*in_order(cells(line, len(names)))))]

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from site_builder import words
 from site_builder.model import FreeGpu, Problem
 from site_builder.now import Now
-from site_builder.renderers.templates import ENVIRONMENT
+from site_builder.renderers.templates import ESCAPING
 
 STATES = {
     "free": "Free",
@@ -26,7 +26,7 @@ STATES = {
 ALWAYS = frozenset({"free", "busy"})
 MOST_HOSTS_FREE = 60
 MOST_PROBLEMS = 200
-TEMPLATE = ENVIRONMENT.get_template("board.html")
+TEMPLATE = ESCAPING.get_template("board.html")
 
 
 def board(  # noqa: PLR0913, PLR0917 the page has so many parts

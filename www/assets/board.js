@@ -15,16 +15,20 @@ function duration(seconds) {
   return small ? `${large} ${names[0]} ${small} ${names[1]}` : `${large} ${names[0]}`;
 }
 
+function seconds(time) {
+  return Date.parse(time.dateTime.replace(" ", "T")) / 1000;
+}
+
 function tick() {
   const now = Date.now() / 1000;
   for (const time of document.querySelectorAll("time.ago, time.for")) {
     time.title ||= time.textContent;
-    const age = now - Date.parse(time.dateTime) / 1000;
+    const age = now - seconds(time);
     const text = time.className === "ago" ? `${duration(age)} ago` : duration(age);
     if (time.textContent !== text) time.textContent = text;
   }
   const built = document.querySelector(".age time");
-  document.querySelector(".age").classList.toggle("old", now - Date.parse(built.dateTime) / 1000 > OLD);
+  document.querySelector(".age").classList.toggle("old", now - seconds(built) > OLD);
 }
 
 async function refresh() {
