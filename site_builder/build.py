@@ -117,16 +117,14 @@ class Builder:
             self.settings.www.mkdir(parents=True, exist_ok=True)
             version = publish.copy_assets(self.settings.www)
             every = cards.values()
-            told = repr(problems).encode()
-            facts = publish.digest(
-                (version.encode(), str(now.local.date()).encode(), told, *(one.html.encode() for one in every))
-            )
+            told = repr((version, str(now.today), problems)).encode()
+            facts = publish.digest(told, *(one.digests[0] for one in every))
             if not self.published.is_current("index.html", facts, now.epoch):
                 free = [gpu for one in every for gpu in one.summary.free]
-                page = board.board((one.html for one in every), totals, free, problems, version, now)
-                self.published.write("index.html", facts, page.encode(), now.epoch)
+                page = board.board([one.html for one in every], totals, free, problems, version, now)
+                self.published.write("index.html", facts, page, now.epoch)
                 written.append("index.html")
-            facts = publish.digest((told, *(part for one in every for part in (one.before_age, one.after_age))))
+            facts = publish.digest(told, *(one.digests[1] for one in every))
             if not self.published.is_current("status.json", facts, now.epoch):
                 parts = [(one.before_age, one.seen, one.after_age) for one in every]
                 self.published.write("status.json", facts, status.status(parts, problems, now.epoch), now.epoch)

@@ -17,6 +17,7 @@ from site_builder.decide.gpus import Rules
 from site_builder.halves import both
 from site_builder.model import Booking, Idle, KnownHost
 from site_builder.now import Now
+from site_builder.publish import digest
 from site_builder.renderers import card as render
 from site_builder.renderers import status
 from site_builder.settings import Settings
@@ -32,10 +33,11 @@ class Card(NamedTuple):
 
     made_of: tuple[object, ...]
     holds_until: float
-    html: str
+    html: bytes
     before_age: bytes
     seen: float | None
     after_age: bytes
+    digests: tuple[bytes, bytes]
     summary: fleet.Summary
 
 
@@ -118,7 +120,8 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     """A card, from all that is known of a host."""
     data = host.told.data() if host.told else None
     board = hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names), rules, now)
-    html = render.card(board, now)
+    html = render.card(board, now).encode()
     before_age, after_age = status.host(board)
+    digests = digest(html), digest(before_age, after_age)
     summary = fleet.summary(board, data.taken.get("gpus.csv") if data else None)
-    return Card((), now.holds_until, html, before_age, board.seen, after_age, summary)
+    return Card((), now.holds_until, html, before_age, board.seen, after_age, digests, summary)

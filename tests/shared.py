@@ -40,6 +40,7 @@ def check_golden(name: str, understood: DataclassInstance) -> None:
     path = GOLDEN / f"{name}.json"
     content = asdict(understood)
     content["rows"] = [row._asdict() if hasattr(row, "_asdict") else row for row in content["rows"]]
+    content["header"] = content["header"] and content["header"]._asdict()
     for row in content["rows"]:
         if "cells" in row:  # what we understood, not what we were told
             row["told"] = len(row.pop("cells"))

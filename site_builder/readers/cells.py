@@ -32,6 +32,17 @@ def number(cell: str) -> float | None:
     return value if 0 <= value < TOO_LARGE else None
 
 
+def numbers(row: list[str]) -> list[float | None]:
+    """The numbers of several cells; at once, where they all are plain ones."""
+    try:
+        values: list[float | None] = list(map(float, row))
+        if min(values) >= 0 and sum(values) < TOO_LARGE:  # type: ignore[type-var,operator,arg-type] # false for NaN too
+            return values
+    except ValueError:
+        pass
+    return [number(cell) for cell in row]
+
+
 def whole_number(cell: str) -> int | None:
     """The cell's whole number; None for anything else."""
     return int(cell) if cell.isdecimal() and len(cell) <= 12 else None

@@ -6,7 +6,7 @@ import re
 
 from site_builder.model import Dump, Gpu
 from site_builder.readers import form
-from site_builder.readers.cells import LOST, available, cells, columns, number, places, whole_number
+from site_builder.readers.cells import LOST, available, cells, columns, numbers, places, whole_number
 
 # "… for GPU0: 0000:01:00.0: Unknown Error", "… for GPU 0000:03:00.0: GPU is lost.  Reboot the system …"
 HANDLE = re.compile(
@@ -64,10 +64,10 @@ def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
     told = tuple(row)
     row.append("")
     index, uuid, name, *readings = [row[place] for place in where]
-    used, total, use, access, temperature, draw, limit = numbers = [number(cell) for cell in readings]
+    used, total, use, access, temperature, draw, limit = values = numbers(readings)
     lost = None
     # single cells may fail on a GPU that works: it is lost only if none of its readings came through
-    if not any(value is not None for value in numbers):
+    if not any(value is not None for value in values):
         lost = next((cell.strip("[]") for cell in told if cell in LOST), None)
     return Gpu(
         whole_number(index),

@@ -29,7 +29,7 @@ def read(data: bytes, pids: Collection[int] | None = None) -> Dump[PsRow]:
     in_order = itemgetter(*places(names, COLUMNS))
 
     def parse(some: Iterable[str]) -> list[PsRow]:
-        return [row for line in some if (row := process(*in_order(cells(line, len(names)))))]
+        return [row for line in some if (row := process(in_order(cells(line, len(names)))))]
 
     if pids is None or names[0] != "pid":
         rows = parse(lines)
@@ -52,38 +52,27 @@ def cells(line: str, count: int) -> list[str]:
     return row
 
 
-def process(  # noqa: PLR0913, PLR0917 a row has so many cells
-    pid: str,
-    ppid: str,
-    gpu_pid: str,
-    uid: str,
-    user: str,
-    elapsed: str,
-    cpu: str,
-    rss: str,
-    state: str,
-    container: str,
-    command: str,
-) -> PsRow | None:
+def process(cells_of: tuple[str, ...]) -> PsRow | None:
     """One row, its cells in the order of COLUMNS; one of `-` is not available."""
+    pid, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command = cells_of
     number_of = whole_number(pid)
     if number_of is None:
         return None
     return PsRow(
         number_of,
         whole_number(ppid),
-        whole_number(gpu_pid),
+        number_of if gpu_pid == pid else whole_number(gpu_pid),
         text(uid),
         text(user),
         whole_number(elapsed),
         number(cpu),
         number(rss),
         text(state),
-        text(container),
+        None if container == "-" else text(container),
         text(command),
     )
 
 
 def text(cell: str) -> str | None:
     """The cell, or None where there is none."""
-    return None if cell in {"-", ""} else cell
+    return None if cell == "-" or not cell else cell
