@@ -13,7 +13,7 @@ from bench.fleet import fleet
 from bench.measure import ROOT, Row
 
 RUNS = 5
-# From process start to the last fleet file, all changed: what DESIGN promises for 50 and 1,000 hosts, and in line with it.
+# From process start to the last fleet file, all changed: as promised for 50 and 1,000 hosts, and in line with it.
 ALL_CHANGED = {10: 0.4, 50: 0.4, 200: 0.6, 1000: 1.5, 5000: 7.5}
 TICK = """
 import gc, sys, time

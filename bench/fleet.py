@@ -28,7 +28,7 @@ class Process:
     pid: int
     user: str
     memory: int
-    elapsed: int
+    began: int
     command: str
 
 
@@ -53,7 +53,7 @@ class Machine:
                 jobs.randrange(1000, 4_000_000),
                 jobs.choice(USERS),
                 jobs.randrange(300, 7000),
-                jobs.randrange(60, 900_000) + tick * 10,
+                1_794_000_000 - jobs.randrange(60, 900_000),
                 jobs.choice(PROGRAMS).format(n=jobs.randrange(1, 99)),
             )
             for n in range(PROCESSES)
@@ -111,7 +111,7 @@ def native(data: Path, machine: Machine, now: int) -> None:
     titles = {"elapsed": "elapsed [s]", "cpu": "cpu [%]", "rss": "rss [KiB]"}
     family = ["\t".join(titles.get(name, name) for name in names.split())]
     for p in machine.processes:
-        user = f"{p.pid}\t1001\t{p.user}\t{p.elapsed}\t98.5\t4194304\tS\t-\t{p.command}"
+        user = f"{p.pid}\t1001\t{p.user}\t{now - p.began}\t98.5\t4194304\tS\t-\t{p.command}"
         family.append(f"{p.pid}\t{p.pid - 1}\t{p.pid}\t{user}")
         family.append(f"{p.pid + 1}\t{p.pid}\t{p.pid}\t{user}")
     snapshot("ps.txt", "ps", 10, family)
@@ -152,7 +152,7 @@ def legacy(data: Path, machine: Machine, now: int) -> None:
     rows = [f"{stamp}, {machine.uuid(p.gpu)}, {p.memory}, {p.command.split()[0]}, {p.pid}" for p in machine.processes]
     put("processes.csv", rows * 2)
     children = ", ".join(f'"{p.pid}": ["{p.pid}", "{p.pid + 1}"]' for p in machine.processes)
-    began = [time.strftime("%a %b %e %H:%M:%S %Y", time.localtime(now - p.elapsed)) for p in machine.processes]
+    began = [time.strftime("%a %b %e %H:%M:%S %Y", time.localtime(p.began)) for p in machine.processes]
     put("users.csv", [f"{{{children}}}", *(f"{p.pid} {p.user} {at}" for p, at in zip(machine.processes, began))])
     put(
         "status.csv",

@@ -19,6 +19,7 @@ from site_builder.model import Problem, Shown
 from site_builder.now import Now
 from site_builder.readers.names import natural
 from site_builder.renderers import board, status
+from site_builder.renderers.templates import keep_compiled
 from site_builder.settings import Settings
 from site_builder.sources.bookings import Bookings, Names
 from site_builder.sources.discovery import Discovery
@@ -26,6 +27,8 @@ from site_builder.sources.log import Log
 from site_builder.sources.memory import Memory
 from site_builder.sources.snapshots import Snapshots
 
+# Seconds after which the last whole files are written to state/ again, where the same builder goes on.
+SAVE_EVERY = 60
 NUMBER = re.compile(r"\d+")
 
 
@@ -58,6 +61,11 @@ class Builder:
         self.cards = Cards(state)
         self.published = publish.Published(settings.www, state)
         self.log = Log(state)
+        self.snapshots_saved = 0.0
+        with suppress(OSError):
+            compiled = state / "templates"
+            compiled.mkdir(exist_ok=True, mode=0o700)
+            keep_compiled(str(compiled))
 
     def build(self, epoch: float) -> Report:
         """One build, at that moment."""
@@ -74,7 +82,7 @@ class Builder:
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
         written = self.publish(cards, totals, shown_of(problems, self.settings.shown), now)
         self.note(problems, now)
-        return Report(len(cards), totals, problems, written, list(self.save(forgotten)))
+        return Report(len(cards), totals, problems, written, list(self.save(forgotten, now)))
 
     def read(self, now: Now) -> tuple[list[Host], Rules, dict[str, str], list[Problem]]:
         """All that there is to know: hosts, by what to judge them, names of GPUs, and what is wrong."""
@@ -152,10 +160,12 @@ class Builder:
             self.log.write(now.local, f"over: {key}")
         self.memory.problems = set(current)
 
-    def save(self, forgotten: Sequence[Path]) -> Iterator[str]:
+    def save(self, forgotten: Sequence[Path], now: Now) -> Iterator[str]:
         """Keep what the next build needs; the site is written by then, so that a failure is no more than told."""
         try:
-            self.snapshots.save()
+            if forgotten or now.epoch - self.snapshots_saved >= SAVE_EVERY:
+                self.snapshots.save()
+                self.snapshots_saved = now.epoch
             self.memory.save()
             self.published.save()
             for request in forgotten:
@@ -164,8 +174,9 @@ class Builder:
             yield f"{error.filename} could not be written: {error.strerror}; the site is, but not what it remembers"
 
     def close(self) -> None:
-        """Keep the cards for the next builder, which else makes them again."""
+        """Keep what was read and made for the next builder, which else does both again."""
         with suppress(OSError):
+            self.snapshots.save()
             self.cards.save()
 
 

@@ -1,52 +1,65 @@
-"""Work on both cores: a child process does half of it, since Python does one thing at a time."""
+"""Work on both cores: a child process takes its share of it, since Python does one thing at a time."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 # With less than this, the child costs more than it saves.
 WORTH_IT = 100
+# As many as one byte can number.
+BLOCKS = 50
 
 
 def both(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """The result of each item, in their order; whatever befalls the child, its half is done all the same."""
+    """The result of each item, in their order; whatever befalls the child, all is done."""
     # a fork copies no other thread, but the locks that it holds
     if len(items) < WORTH_IT or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
         return [work(item) for item in items]
-    half = len(items) // 2
+    blocks = [items[number * len(items) // BLOCKS : (number + 1) * len(items) // BLOCKS] for number in range(BLOCKS)]
+    next_block, put = os.pipe()  # whoever has time takes the next number from here
+    os.write(put, bytes(range(BLOCKS)))
+    os.close(put)
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
-        give(work, items[half:], send)
+        give(work, blocks, next_block, send)
     os.close(send)
     try:
         with os.fdopen(receive, "rb") as pipe:
-            first = [work(item) for item in items[:half]]
-            second: list[Result] | None = take(pipe.read())
+            done = {number: [work(item) for item in blocks[number]] for number in numbers(next_block)}
+            done.update(take(pipe.read()))
     finally:
+        os.close(next_block)
         os.waitpid(child, 0)
-    return first + (second if second is not None else [work(item) for item in items[half:]])
+    return [result for number in range(BLOCKS) for result in done.get(number) or map(work, blocks[number])]
 
 
-def give(work: Callable[[Item], Result], items: Sequence[Item], send: int) -> None:
-    """In the child: send what comes of these items, and end, whatever happens."""
+def numbers(pipe: int) -> Iterator[int]:
+    """The numbers of the blocks that nobody has taken yet."""
+    while number := os.read(pipe, 1):
+        yield number[0]
+
+
+def give(work: Callable[[Item], Result], blocks: Sequence[Sequence[Item]], next_block: int, send: int) -> None:
+    """In the child: send what comes of its blocks, and end, whatever happens."""
     try:
+        done = {number: [work(item) for item in blocks[number]] for number in numbers(next_block)}
         with os.fdopen(send, "wb") as pipe:
-            pickle.dump([work(item) for item in items], pipe, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.dump(done, pipe, protocol=pickle.HIGHEST_PROTOCOL)
     finally:
         os._exit(0)
 
 
-def take(content: bytes) -> list[Any] | None:
-    """What the child sent; None if it did not come to its end."""
+def take(content: bytes) -> dict[int, list[Any]]:
+    """What the child sent; nothing if it did not come to its end."""
     try:
-        found: list[Any] = pickle.loads(content)  # noqa: S301 our own child
+        done: dict[int, list[Any]] = pickle.loads(content)  # noqa: S301 our own child
     except Exception:  # it was killed, or out of memory
-        return None
-    return found
+        return {}
+    return done

@@ -56,7 +56,7 @@ class Gpu(NamedTuple):
 
     @property
     def more(self) -> dict[str, str]:
-        """All that was told, by nvidia-smi's names; taken apart only where it is wanted."""
+        """All that was told, by nvidia-smi's names."""
         return dict(zip(self.columns, self.cells))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
-from functools import lru_cache
+from datetime import datetime
 
 from site_builder.now import Now
 
@@ -48,12 +47,6 @@ def clock(moment: datetime, now: Now) -> str:
         return f"{DAYS[local.weekday()]} {time}"
     year = "" if local.year == now.local.year else f" {local.year}"
     return f"{local.day} {MONTHS[local.month - 1]}{year} {time}"
-
-
-@lru_cache(maxsize=100_000)
-def iso_minute(minute: int, zone: tzinfo) -> str:
-    """A minute of the epoch, as `2026-11-14 09:12+01:00`."""
-    return datetime.fromtimestamp(minute * MINUTE, zone).isoformat(" ", "minutes")
 
 
 def gib(mib: float | None) -> str:

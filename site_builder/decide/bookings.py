@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from itertools import islice
-
-from dateutil.rrule import rrulestr
 
 from site_builder.model import BoardBooking, Booking, Gpu, Problem, Shown
 from site_builder.now import Now
@@ -49,6 +46,8 @@ def times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:
     """When it begins and ends; for one that repeats, each time from two days ago to two weeks ahead."""
     if not booking.rrule or booking.since is None:
         return [(booking.since, booking.until)]
+    from dateutil.rrule import rrulestr  # noqa: PLC0415 slow to import, and rarely needed
+
     length = booking.until - booking.since
     rule = rrulestr(booking.rrule, dtstart=booking.since)
     first = now.local - timedelta(seconds=SHOWN_AFTER_END) - length
@@ -88,6 +87,8 @@ def by_host(
         elif booking.rrule or not now.reached(booking.until.timestamp() + SHOWN_AFTER_END):
             unknown[booking.host] = None
     problems = []
+    if unknown:
+        from difflib import get_close_matches  # noqa: PLC0415 the same
     for host in unknown:
         near = get_close_matches(host.lower(), lower, 1)
         hint = f"; is it {lower[near[0]]}?" if near else ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from datetime import datetime, tzinfo
 
-from dateutil import parser, tz
-
 # Two days that differ in year, month, day and weekday: what comes out of both alike was told in full.
 YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d\b")
 ONE_DAY, OTHER_DAY = datetime(2001, 1, 1), datetime(2004, 2, 29)
@@ -35,6 +33,8 @@ def in_words(text: str) -> tuple[datetime | None, str]:
     """A date in any other form, refused where it could mean two days or none."""
     if len(text) > 100:
         return None, "is too long for a date"
+    from dateutil import parser, tz  # noqa: PLC0415 slow to import, and rarely needed
+
     unknown: list[str] = []
 
     def zone_of(name: str | None, offset: int | None) -> tzinfo | None:

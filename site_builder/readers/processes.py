@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from site_builder.model import Dump, GpuProcess
 from site_builder.readers import form
 from site_builder.readers.cells import available, columns, number, places, whole_number
 
 MOST_PROCESSES = 10_000
+LONGEST_REMEMBERED = 300
 COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
 
@@ -14,21 +17,18 @@ def read(data: bytes) -> Dump[GpuProcess]:
     """Every row; the name is never quoted and may hold commas, so that the row is taken from both its ends."""
     dump = form.split(data, "processes")
     names: tuple[str, ...] = ()
-    where: tuple[int, ...] = ()
     found: list[GpuProcess] = []
     said: list[str] = []
     problems: list[str] = []
     for line in dump.rows:
         if not names and "process_name" in line and "gpu_uuid" in line:
             names = columns(line)
-            where = places(names, COLUMNS)
             continue
-        row = cells(line, names) if names else None
-        if row is None or not row[where[0]].startswith(("GPU-", "MIG-")):
+        process = (remembered if len(line) <= LONGEST_REMEMBERED else row)(line, names) if names else None
+        if process:
+            found.append(process)
+        else:
             said.append(line.strip())
-            continue
-        uuid, pid, memory, name = [row[place] for place in where]
-        found.append(GpuProcess(uuid, whole_number(pid), number(memory), available(name)))
     if len(found) > MOST_PROCESSES:
         problems.append(f"{len(found)} GPU processes are told; only the first {MOST_PROCESSES} count")
     return Dump(
@@ -41,17 +41,21 @@ def read(data: bytes) -> Dump[GpuProcess]:
     )
 
 
-def cells(line: str, names: tuple[str, ...]) -> list[str] | None:
-    """The cells in the order of their names; what stands right of the process name is counted from the right.
-
-    One more cell, empty, stands behind them for a column that is not told.
-    """
+def row(line: str, names: tuple[str, ...]) -> GpuProcess | None:
+    """One process, by the names of the columns: what stands right of its name is counted from the right."""
     place = names.index("process_name")
     after = len(names) - place - 1
-    row = line.split(", ", place)
-    if after and len(row) > place:
-        row[place:] = row[place].rsplit(", ", after)
-    if len(row) != len(names):
+    cells = line.split(", ", place)
+    if after and len(cells) > place:
+        cells[place:] = cells[place].rsplit(", ", after)
+    if len(cells) != len(names):
         return None
-    row.append("")
-    return row
+    cells.append("")  # for a column that is not told
+    uuid, pid, memory, name = [cells[place] for place in places(names, COLUMNS)]
+    if not uuid.startswith(("GPU-", "MIG-")):
+        return None
+    return GpuProcess(uuid, whole_number(pid), number(memory), available(name))
+
+
+# A process tells the same line for as long as its memory stays the same, at every look.
+remembered = lru_cache(maxsize=40_000)(row)

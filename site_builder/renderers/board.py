@@ -10,7 +10,7 @@ from itertools import islice
 from site_builder import words
 from site_builder.model import FreeGpu, Problem
 from site_builder.now import Now
-from site_builder.renderers.templates import ESCAPING
+from site_builder.renderers.templates import escaping
 
 STATES = {
     "free": "Free",
@@ -26,7 +26,6 @@ MOST_HOSTS_FREE = 60
 MOST_PROBLEMS = 200
 # Stands for the cards in the template; no text of others can hold it, for control characters are taken out of that.
 CARDS = "\x1ccards\x1c"
-TEMPLATE = ESCAPING.get_template("board.html")
 
 
 def board(  # noqa: PLR0913, PLR0917 the page has so many parts
@@ -38,7 +37,7 @@ def board(  # noqa: PLR0913, PLR0917 the page has so many parts
     now: Now,
 ) -> bytes:
     """The whole page; `version` changes with the assets, so that no browser shows a new page with old ones."""
-    page = TEMPLATE.render(
+    page = escaping("board.html").render(
         cards=CARDS if cards else "",
         free_count=totals.get("free", 0),
         counts=[

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
+from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder import words
 from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, Disk, HostFacts
 from site_builder.now import Now
 from site_builder.renderers.html import NOTHING, Html, escaped
-from site_builder.renderers.templates import READY
+from site_builder.renderers.templates import ready
 
 WORDS = {"held": "held idle"}
+DASH = "–"
 REBOOT = "A reboot of the host usually brings it back."
 MOST_PROCESSES = 20
 MOST_BOOKINGS = 6
 MOST_PEOPLE = 50
 MOST_DISKS = 50
 COMMAND_CHARACTERS = 200
-TEMPLATE = READY.get_template("card.html")
 
 
 class BookingCell(NamedTuple):
@@ -32,17 +33,6 @@ class BookingCell(NamedTuple):
     until: Html
     left: Html
     comment: Html
-
-
-class ProcessItem(NamedTuple):
-    """A process, in the order in which the template takes it."""
-
-    user: Html
-    command: Html
-    facts: Html
-    since: tuple[Html, Html] | None
-    container: Html
-    kill: Html
 
 
 class GpuRow(NamedTuple):
@@ -62,7 +52,7 @@ class GpuRow(NamedTuple):
     temperature: Html
     draw: Html
     limit: Html
-    who: Sequence[ProcessItem]
+    who: Html
     more: Html
     who_note: Html
     bookings: Sequence[BookingCell]
@@ -110,12 +100,12 @@ def card(host: BoardHost, now: Now) -> str:
         disk=escaped(f"{fullest.mount} {percent(fullest):.0f} %") if fullest else NOTHING,
         disks=[disk_row(disk) for disk in facts.disks[:MOST_DISKS]],
         by_person=by_person(facts),
-        by_person_at=stamp(facts.disk_use_time, now)[1] if facts.disk_use_time else NOTHING,
+        by_person_at=stamp(facts.disk_use_time, now.zone) if facts.disk_use_time else NOTHING,
         rows=[row(gpu, fresh, now) for gpu in host.gpus],
         others=escaped(", ".join(filter(None, map(in_short, host.others[:MOST_PROCESSES])))),
         host_bookings=bookings(host.bookings, now),
     )
-    return TEMPLATE.render(texts._asdict())
+    return ready("card.html").render(texts._asdict())
 
 
 def sentence(text: str) -> str:
@@ -137,10 +127,9 @@ def moment(epoch: float, now: Now) -> tuple[Html, Html]:
     return Html(text), Html(text[11:19] if now.days_until(local) == 0 else text[:16])
 
 
-def stamp(epoch: int, now: Now) -> tuple[Html, Html]:
-    """The same to the minute; both are written alike, which makes the page a quarter smaller when it is compressed."""
-    text = words.iso_minute(epoch // 60, now.zone)
-    return Html(text), Html(text[:16])
+def stamp(epoch: int, zone: tzinfo) -> Html:
+    """A time to the minute, for machines and people alike: twice a process would make the page a tenth larger."""
+    return Html(datetime.fromtimestamp(epoch // 60 * 60, zone).isoformat(" ", "minutes"))
 
 
 def load(facts: HostFacts) -> Html:
@@ -177,7 +166,12 @@ def by_person(facts: HostFacts) -> list[tuple[Html, Html]]:
 
 def whole(value: float | None, unit: str = "") -> Html:
     """A number without decimals, and its unit; a dash where it is not known."""
-    return Html("–" if value is None else f"{value:.0f}{unit}")
+    return Html(DASH if value is None else f"{value:.0f}{unit}")
+
+
+def gib(mib: float | None) -> Html:
+    """Of MiB the GiB."""
+    return Html(words.gib(mib))
 
 
 def bar(part: float | None, of: float | None) -> Html:
@@ -188,46 +182,61 @@ def bar(part: float | None, of: float | None) -> Html:
 def row(board: BoardGpu, fresh: bool, now: Now) -> GpuRow:
     """A GPU, as the template takes it."""
     gpu, state = board.gpu, board.state
-    reason = escaped(board.reason)
+    reason = escaped(board.reason) if state != "busy" or not board.processes else NOTHING
     not_shown = (state == "unknown" and fresh) or (state == "busy" and not board.processes)
     beyond = len(board.processes) - MOST_PROCESSES
     return GpuRow(
-        index=Html("?" if gpu.index is None else str(gpu.index)),
-        state=Html(state),
-        word=Html(WORDS.get(state, state)),
-        why=reason if state == "free" else NOTHING,
-        lost=escaped(f"{sentence(board.reason)} A reboot of the host usually brings it back.")
-        if state == "lost"
-        else NOTHING,
-        use=whole(gpu.utilization_gpu, " %"),
-        use_bar=bar(gpu.utilization_gpu, 100),
-        access=Html("" if gpu.utilization_memory is None else f"mem {gpu.utilization_memory:.0f} %"),
-        used=Html(words.gib(gpu.memory_used)),
-        total=Html(words.gib(gpu.memory_total)),
-        used_bar=bar(gpu.memory_used, gpu.memory_total),
-        temperature=whole(gpu.temperature, " °C"),
-        draw=whole(gpu.power_draw),
-        limit=whole(gpu.power_limit, " W") if gpu.power_limit else NOTHING,
-        who=[process(one, now) for one in board.processes[:MOST_PROCESSES]] if board.processes else (),
-        more=Html(f"and {beyond} more processes") if beyond > 0 else NOTHING,
-        who_note=reason if not_shown else NOTHING,
-        bookings=bookings(board.bookings, now) if board.bookings else (),
-        booking_note=reason if state in {"violated", "held"} else NOTHING,
+        Html("?") if gpu.index is None else whole(gpu.index),
+        Html(state),
+        Html(WORDS.get(state, state)),
+        reason if state == "free" else NOTHING,
+        escaped(f"{sentence(board.reason)} {REBOOT}") if state == "lost" else NOTHING,
+        whole(gpu.utilization_gpu, " %"),
+        bar(gpu.utilization_gpu, 100),
+        NOTHING if gpu.utilization_memory is None else whole(gpu.utilization_memory),
+        gib(gpu.memory_used),
+        gib(gpu.memory_total),
+        bar(gpu.memory_used, gpu.memory_total),
+        whole(gpu.temperature, " °C"),
+        whole(gpu.power_draw),
+        whole(gpu.power_limit, " W") if gpu.power_limit else NOTHING,
+        Html("".join([process(one, now.zone) for one in board.processes[:MOST_PROCESSES]])),
+        Html(f"and {beyond} more processes") if beyond > 0 else NOTHING,
+        reason if not_shown else NOTHING,
+        bookings(board.bookings, now) if board.bookings else (),
+        reason if state in {"violated", "held"} else NOTHING,
     )
 
 
-def process(one: BoardProcess, now: Now) -> ProcessItem:
-    """A process, as the template takes it."""
-    pid = f"pid {one.pid}" if one.user is None and one.pid is not None else ""
-    size = "" if one.used_memory is None else words.size(one.used_memory)
-    return ProcessItem(
-        user=escaped(one.user or "unknown user"),
-        command=escaped(shortened(one.command)),
-        facts=Html(f"{pid} · {size}" if pid and size else pid or size),
-        since=None if one.started is None else stamp(one.started, now),
-        container=escaped(one.container),
-        kill=Html(f"kill {' '.join(map(str, one.children))}") if one.dead else NOTHING,
+def process(one: BoardProcess, zone: tzinfo) -> Html:
+    """A process in the list of those on a GPU. When it began is shown to the minute, and may differ by a second."""
+    pid, user, command, memory, started, container, _, children = one
+    return drawn(pid, user, command, memory, None if started is None else started // 60, container, children, zone)
+
+
+@lru_cache(maxsize=40_000)
+def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
+    pid: int | None,
+    user: str | None,
+    command: str | None,
+    used_memory: float | None,
+    minute: int | None,
+    container: str | None,
+    children: tuple[int, ...],
+    zone: tzinfo,
+) -> Html:
+    """The same for as long as a process runs, and therefore drawn once."""
+    which = f"pid {pid}" if user is None and pid is not None else ""
+    size = "" if used_memory is None else words.size(used_memory)
+    text = ready("process.html").module.process(  # type: ignore[attr-defined] # a macro of it
+        escaped(user or "unknown user"),
+        escaped(shortened(command)),
+        Html(f"{which} · {size}" if which and size else which or size),
+        NOTHING if minute is None else stamp(minute * 60, zone),
+        escaped(container),
+        Html(f"kill {' '.join(map(str, children))}") if children else NOTHING,
     )
+    return Html(str(text))
 
 
 def shortened(command: str | None) -> str | None:

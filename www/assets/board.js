@@ -16,16 +16,23 @@ function duration(seconds) {
 }
 
 function seconds(time) {
-  return Date.parse(time.dateTime.replace(" ", "T")) / 1000;
+  return Date.parse((time.dateTime || time.textContent).replace(" ", "T")) / 1000;
 }
 
 function tick() {
   const now = Date.now() / 1000;
-  for (const time of document.querySelectorAll("time.ago, time.for")) {
+  for (const time of document.querySelectorAll("time.ago")) {
     time.title ||= time.textContent;
-    const age = now - seconds(time);
-    const text = time.className === "ago" ? `${duration(age)} ago` : duration(age);
+    const text = `${duration(now - seconds(time))} ago`;
     if (time.textContent !== text) time.textContent = text;
+  }
+  for (const run of document.querySelectorAll(".for")) {
+    if (!run.dataset.began) {
+      run.title = run.textContent;
+      run.dataset.began = seconds(run.querySelector("time"));
+    }
+    const text = duration(now - run.dataset.began);
+    if (run.textContent !== text) run.textContent = text;
   }
   const built = document.querySelector(".age time");
   document.querySelector(".age").classList.toggle("old", now - seconds(built) > OLD);
