@@ -10,7 +10,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,6 +151,33 @@ class Snapshots:
             content = KEPT_VERSION, self.native, self.original
             files.replace(self.store, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL), 0o600)
             self.changed = False
+
+
+def remove(data: Path, name: str) -> list[str]:
+    """Delete the files of a host, those that we know and no other; what is left in its folder."""
+    with folder_of(data) as top:
+        for file in legacy.SUFFIXES:
+            unlink(f"{name}_{file}", top)
+    if not (data / name).is_dir() or (data / name).is_symlink():
+        return []
+    with folder_of(data / name) as folder:
+        for file in TASKS:
+            # as they are, and as a push that is under way calls them
+            for path in (file, f".{file}.new", f".new/{file}"):
+                unlink(path, folder)
+        with suppress(OSError):
+            os.rmdir(".new", dir_fd=folder)
+        with os.scandir(folder) as entries:
+            left = sorted(entry.name for entry in entries)
+    if not left:
+        (data / name).rmdir()
+    return left
+
+
+def unlink(file: str, folder: int) -> None:
+    """Delete a file, if it is there."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(file, dir_fd=folder)
 
 
 def why_not(name: str) -> str:

@@ -1,0 +1,52 @@
+"""`gpuboard forget HOST`: take a host off the board for good."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from site_builder.commands.options import Failure, tell, with_settings
+
+if TYPE_CHECKING:
+    from site_builder.settings import Settings
+
+STILL_PUSHES = 600
+
+
+@click.command()
+@click.argument("host")
+@with_settings
+def forget(settings: Settings, host: str) -> None:
+    """Remove HOST: its files in data/, and all that is remembered of it.
+
+    It is gone from the page at the next build. A host that still pushes comes back, and one that hosts.txt or Consul
+    lists is shown as unseen: stop its gpu-check.sh and take it off the list first.
+    """
+    from site_builder.readers.names import is_host  # noqa: PLC0415 # --help needs none of it
+    from site_builder.sources import discovery, snapshots  # noqa: PLC0415
+
+    if not is_host(host):
+        message = f"{host!r} is not a host name"
+        raise Failure(message)
+    try:
+        kept = snapshots.Snapshots(settings.data, settings.state)
+        told = {one.name: one for one in kept.read()[0]}.get(host)
+        lists, _ = discovery.Discovery(settings.data, settings.state, None).read(())
+        if told is None:
+            tell(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
+            sys.exit(1)
+        settings.state.joinpath("forget").mkdir(parents=True, exist_ok=True)
+        left = snapshots.remove(settings.data, host)
+        settings.state.joinpath("forget", host).touch()
+    except OSError as error:
+        raise Failure(f"{error.filename} could not be removed: {error.strerror}") from None
+    tell(f"{host} is gone from the page at the next build")
+    if left:
+        tell(f"{settings.data / host} stays, since there are other files in it: {', '.join(left[:5])}")
+    if max(one.arrived for one in told.files.values()) > time.time() - STILL_PUSHES:
+        tell(f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or it comes back")
+    if host in lists:
+        tell(f"{' and '.join(lists[host].listed_by)} still list it: take it off there, or it is shown as unseen")
