@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
+
+from site_builder.build import Builder, Report
+from site_builder.model import Limits, Shown
+from site_builder.settings import Settings
 
 TASKS = {"gpus.csv": "gpus", "processes.csv": "processes", "ps.txt": "ps", "host.txt": "host"}
 GPU_COLUMNS = (
@@ -96,3 +103,59 @@ class Lab:
             path = self.data / f"{host}_{name}.{'txt' if name == 'local' else 'csv'}"
             path.write_text(content)
             os.utime(path, (time.time() - age,) * 2)
+
+    def settings(self, **changes: object) -> Settings:
+        """Settings of this lab."""
+        plain: dict[str, Any] = {
+            "data": self.data,
+            "www": self.www,
+            "state": self.state,
+            "zone": timezone.utc,
+            "limits": Limits(),
+            "shown": Shown(),
+            "consul": None,
+        }
+        return Settings(**{**plain, **changes})
+
+    def build(self, after: float = 0, **changes: object) -> Report:
+        """One build by a builder of its own, so many seconds from now."""
+        builder = Builder(self.settings(**changes))
+        report = builder.build(time.time() + after)
+        builder.close()
+        return report
+
+    def page(self) -> str:
+        """The board."""
+        return (self.www / "index.html").read_text()
+
+    def status(self) -> dict[str, Any]:
+        """status.json."""
+        found: dict[str, Any] = json.loads((self.www / "status.json").read_text())
+        return found
+
+    def host_status(self, name: str = "atlas") -> dict[str, Any]:
+        """A host in status.json."""
+        (found,) = (host for host in self.status()["hosts"] if host["name"] == name)
+        assert isinstance(found, dict)
+        return found
+
+    def states(self, name: str = "atlas") -> list[str]:
+        """The states of a host's GPUs."""
+        return [gpu["state"] for gpu in self.host_status(name)["gpus"]]
+
+    def book(self, content: object) -> None:
+        """Write comments.json."""
+        text = content if isinstance(content, str) else json.dumps(content)
+        new = self.data / ".comments.json.new"
+        new.write_text(text)
+        new.replace(self.data / "comments.json")
+
+
+def words(report: Report) -> str:
+    """All problems of a report, one a line."""
+    return "\n".join(f"{problem.where}: {problem.what}" for problem in report.problems)
+
+
+def soon(seconds: float) -> str:
+    """A date in comments.json, so many seconds from now."""
+    return datetime.fromtimestamp(time.time() + seconds, timezone.utc).isoformat(timespec="seconds")

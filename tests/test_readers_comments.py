@@ -181,3 +181,20 @@ JSON = st.recursive(
 def test_nothing_makes_the_reader_fail(data: bytes) -> None:
     comments.read(data, PARIS)
     comments.read(b'{"atlas": [{"name": "a", "date": "' + data + b'"}]}', PARIS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("RRULE:freq=weekly;byday=MO,WE;", "FREQ=WEEKLY;BYDAY=MO,WE"),
+        ("FREQ=DAILY;UNTIL=20270301", "FREQ=DAILY;UNTIL=20270301T235959Z"),
+    ],
+)
+def test_a_booking_may_repeat(rule: str, expected: str) -> None:
+    assert one({"atlas": [{**ALICE, "from": "2027-03-01 09:00", "rrule": rule}]}).rrule == expected
+
+
+def test_a_booking_that_repeats_needs_its_beginning() -> None:
+    (found,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "rrule": "FREQ=DAILY"}]}))
+    assert found.rrule is None
+    assert problem == 'atlas, GPU 0: the rrule "FREQ=DAILY" needs a `from`; the booking counts once'

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import tzinfo
 
 from site_builder.model import Booking, Dump
-from site_builder.readers import dates
+from site_builder.readers import dates, rrules
 from site_builder.readers.form import clean
 
 STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -111,4 +111,8 @@ def booking(host: str, gpu: str, entry: dict[str, object], zone: tzinfo) -> tupl
         return None, f'the start "{start}" {why}'
     if since and since >= until:
         return None, f"the booking of {name or 'nobody'} ends before it begins, and does not count"
-    return Booking(host, gpu, name, until, since, text("comment"), text("id") or None, text("rrule") or None), ""
+    told, rrule, problem = text("rrule"), "", ""
+    if told:
+        rrule, why = rrules.read(told) if since else ("", "needs a `from`")
+        problem = f'the rrule "{told}" {why}; the booking counts once' if why else ""
+    return Booking(host, gpu, name, until, since, text("comment"), text("id") or None, rrule or None), problem

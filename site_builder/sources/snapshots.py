@@ -162,10 +162,15 @@ def remove(data: Path, name: str) -> list[str]:
         return []
     with folder_of(data / name) as folder:
         for file in TASKS:
-            # as they are, and as a push that is under way calls them
-            for path in (file, f".{file}.new", f".new/{file}"):
-                unlink(path, folder)
+            unlink(file, folder)
+            unlink(f".{file}.new", folder)  # what a push has not yet renamed
         with suppress(OSError):
+            new = os.open(".new", files.FOLDER, dir_fd=folder)
+            try:
+                for file in TASKS:
+                    unlink(file, new)
+            finally:
+                os.close(new)
             os.rmdir(".new", dir_fd=folder)
         with os.scandir(folder) as entries:
             left = sorted(entry.name for entry in entries)
@@ -176,7 +181,7 @@ def remove(data: Path, name: str) -> list[str]:
 
 def unlink(file: str, folder: int) -> None:
     """Delete a file, if it is there."""
-    with suppress(FileNotFoundError, NotADirectoryError):
+    with suppress(FileNotFoundError):
         os.unlink(file, dir_fd=folder)
 
 
@@ -278,7 +283,7 @@ def of_snapshot(told: Told) -> HostData:
         taken(found, seen),
         {file: dump.header.every for file, dump in found.items() if dump.header},
         facts.header.time - seen if facts and facts.header and seen is not None else None,
-        tuple(file for file, kept in told.files.items() if kept.signature is None),
+        tuple(file for file, kept in told.files.items() if kept.signature is None and not kept.problem),
         problems=tuple(problems),
     )
 
@@ -311,7 +316,7 @@ def of_original(told: Told) -> HostData:
         seen,
         {"gpus.csv": seen} if seen is not None else {},
         {"gpus.csv": legacy.EVERY},
-        gone=tuple(file for file, kept in told.files.items() if kept.signature is None),
+        gone=tuple(file for file, kept in told.files.items() if kept.signature is None and not kept.problem),
         legacy=True,
         problems=(*told.problems, *problems_of_original(told, dumps)),
     )

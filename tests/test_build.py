@@ -1,0 +1,531 @@
+"""gpuboard build: the site is written whole or not at all, only where something changed, and a failure is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from site_builder import halves
+from site_builder.build import Builder, Failed
+from site_builder.model import Limits, Shown
+from tests.lab import Lab, gpu, person, process, soon, words
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def gpuboard(lab: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, as a user calls it in the lab's folder."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
+    environment = {**kept, "PYTHONPATH": str(ROOT), "HOME": str(lab.data.parent), "TZ": "UTC"}
+    command = [sys.executable, "-m", "site_builder", *arguments]
+    return subprocess.run(command, cwd=lab.data.parent, env=environment, capture_output=True, text=True, check=False)
+
+
+def busy_lab(lab: Lab) -> None:
+    """Two hosts: one with a job and a free GPU, one that is idle."""
+    lab.host("atlas", gpu(0, 7000, 97) + gpu(1), process(42), person(42, "alice"))
+    lab.host("hydra", gpu(0, uuid="GPU-h"))
+
+
+# What stands in www/
+
+
+def test_the_board_and_status_json_tell_the_same(lab: Lab) -> None:
+    busy_lab(lab)
+    report = lab.build()
+    assert (report.hosts, report.totals, report.problems) == (2, {"busy": 1, "free": 2}, [])
+    assert [host["name"] for host in lab.status()["hosts"]] == ["atlas", "hydra"]
+    assert lab.states("atlas") == ["busy", "free"]
+    assert "<title>2 free · gpuboard</title>" in lab.page()
+    assert "<b>alice</b> <code>python train.py</code>" in lab.page()
+
+
+def test_status_json_is_as_its_schema_says(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.write("broken", "host.txt")
+    (lab.data / "hosts.txt").write_text("later, Not yet here, tag\n")
+    lab.book(
+        {"atlas": {"*": {"name": "bob", "from": soon(-60), "date": soon(9000), "id": "x1", "comment": "y"}}, "x": []}
+    )
+    lab.build()
+    schema = json.loads((ROOT / "docs/status.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(lab.status(), schema)
+
+
+def test_a_host_in_status_json_has_the_promised_names_and_units(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.book({"atlas": {"0": {"name": "bob", "date": "2999-01-01 10:00", "comment": "demo"}}})
+    lab.build()
+    host = lab.host_status("atlas")
+    assert host["load"] == [1.5, 1.2, 1.0]
+    assert (host["cpus"], host["memory"]) == (4, {"total": 64000, "available": 32000})
+    assert host["disks"] == [{"mount": "/data", "total": 1000, "used": 610}]
+    assert host["age"] <= 2
+    one = host["gpus"][0]
+    assert (one["memory.used"], one["memory.total"], one["utilization.gpu"], one["power.limit"]) == (
+        7000,
+        81920,
+        97,
+        400,
+    )
+    assert one["processes"][0]["user"] == "alice"
+    assert abs(one["processes"][0]["started"] - (time.time() - 3600)) < 3
+    assert one["bookings"] == [
+        {"id": None, "name": "bob", "from": None, "date": "2999-01-01T10:00:00+00:00", "comment": "demo"}
+    ]
+
+
+def test_a_host_that_is_silent_has_null_for_what_is_not_known(lab: Lab) -> None:
+    lab.host("atlas", gpu(0, 7000, 97), process(42), person(42))
+    lab.build(after=3600)
+    host = lab.host_status()
+    assert (host["state"], host["gpus"][0]["state"]) == ("down", "unknown")
+    assert host["gpus"][0]["utilization.gpu"] is None
+    assert host["gpus"][0]["memory.used"] is None
+    assert (host["gpus"][0]["memory.total"], host["gpus"][0]["processes"]) == (81920, [])
+    assert "No snapshot since" in lab.page()
+
+
+def test_hosts_stand_in_the_order_in_which_people_count(lab: Lab) -> None:
+    for name in ("gpu10", "gpu9", "Atlas"):
+        lab.host(name, gpu(0, uuid=f"GPU-{name}"))
+    lab.build()
+    assert [host["name"] for host in lab.status()["hosts"]] == ["Atlas", "gpu9", "gpu10"]
+
+
+def test_a_hidden_host_is_nowhere(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.write("hydra", "gpus.csv", "torn", end="")
+    (lab.data / "hosts.txt").write_text("hydra, hidden\n")
+    lab.build()
+    assert "hydra" not in (lab.page() + (lab.www / "status.json").read_text())
+
+
+def test_titles_tags_and_short_names_are_shown(lab: Lab) -> None:
+    busy_lab(lab)
+    (lab.data / "hosts.txt").write_text("atlas, Vision lab, vision a100\n")
+    (lab.data / "gpu-names.csv").write_text("NVIDIA A100-SXM4-80GB, the big one\n")
+    (lab.data / "aliases.csv").write_text("alice, Alice B.\n")
+    lab.build()
+    assert "<span>Vision lab</span>" in lab.page()
+    assert "<span class=tag>vision</span>" in lab.page()
+    assert "<span>2 × the big one</span>" in lab.page()
+    assert "<b>Alice B.</b>" in lab.page()
+
+
+def test_files_of_the_original_scripts_make_a_board(lab: Lab) -> None:
+    stamp = time.strftime("%Y/%m/%d %H:%M:%S.000")
+    lab.original(
+        "old_box",
+        gpus=f"0, GPU-1, Tesla T4, 9000, 15360, 80, 40, 60, {stamp}\n1, GPU-2, Tesla T4, 3, 15360, 0, 0, 40, {stamp}\n",
+        processes=f"{stamp}, GPU-1, 8990, python, 42\n",
+        users=f"42 alice {time.strftime('%a %b %e %H:%M:%S %Y')}\n",
+        status="Mem: 64000 1 1 1 1 32000\n96\n up 1 day, load average: 0,54, 0,31, 0,14\n",
+    )
+    report = lab.build()
+    assert (lab.states("old_box"), words(report)) == (["busy", "free"], "")
+    assert lab.host_status("old_box")["load"] == [0.54, 0.31, 0.14]
+    assert "T4 16 GB" in lab.page()
+
+
+def test_the_same_gpu_on_two_hosts_is_told(lab: Lab) -> None:
+    lab.host("atlas")
+    lab.host("hydra")
+    assert words(lab.build()) == "data/hydra/gpus.csv: atlas tells the GPU GPU-0 too"
+
+
+def test_bookings_show_the_time_left_and_grey_for_two_days(lab: Lab) -> None:
+    lab.host()
+    lab.book({"atlas": [{"name": "bob", "date": soon(2 * 86400 + 2 * 3600 + 60), "comment": "ICML"}]})
+    lab.build()
+    assert "2 d 3 h left" in lab.page()
+    lab.build(after=3 * 86400)
+    assert '<p class="booking ended"><b>bob</b>' in lab.page()
+    lab.build(after=4.5 * 86400)
+    assert "bob" not in lab.page()
+
+
+def test_a_gpu_is_held_after_two_hours_of_idling_also_with_a_new_builder_at_each_build(lab: Lab) -> None:
+    slow = Limits(stale_after=1e6, down_after=1e6)
+    lab.host("atlas", gpu(0, 7000, 1), process(42), person(42))
+    lab.build(limits=slow)
+    assert lab.states() == ["busy"]
+    lab.build(after=7300, limits=slow)
+    assert lab.states() == ["held"]
+    lab.host("atlas", gpu(0, 7000, 50), process(42), person(42))
+    lab.build(after=7310, limits=slow)
+    assert lab.states() == ["busy"]
+
+
+def test_a_login_that_was_seen_once_is_known_for_verdicts(lab: Lab) -> None:
+    lab.host("hydra", gpu(0, 7000, 9, uuid="GPU-h"), process(1, "GPU-h"), person(1, "erin"))
+    lab.host("atlas", gpu(0, 7000, 97), process(42), person(42, "dave"))
+    lab.book({"atlas": [{"name": "Erin", "date": soon(9000)}]})
+    lab.build()
+    lab.host("hydra", gpu(0, uuid="GPU-h"))
+    lab.build()
+    assert lab.states("atlas") == ["violated"]
+    assert "booked by Erin, used by dave" in lab.page()
+
+
+# Privacy
+
+
+def test_without_users_no_name_is_anywhere_in_www(lab: Lab) -> None:
+    lab.host(
+        "atlas",
+        gpu(0, 7000, 97) + gpu(1),
+        process(42),
+        person(42, "alice", "python x.py"),
+        "disk=9 8 /d\ndisk_use=9G /d/alice\n",
+    )
+    lab.book({"atlas": {"0": {"name": "carla", "date": soon(900), "comment": "with alice"}, "1": {"name": "carla"}}})
+    lab.build(shown=Shown(users=False))
+    site = lab.page() + (lab.www / "status.json").read_text()
+    assert "alice" not in site
+    assert "carla" not in site
+    assert lab.states() == ["busy", "free"]
+    assert lab.host_status()["gpus"][0]["processes"][0]["user"] is None
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"), [("full", "/usr/bin/python x.py"), ("program", "python"), ("none", None)]
+)
+def test_commands_are_shown_as_the_setting_says(lab: Lab, commands: str, expected: str | None) -> None:
+    lab.host("atlas", gpu(0, 7000, 97), process(42), person(42, "alice", "/usr/bin/python x.py"))
+    lab.build(shown=Shown(commands=commands))
+    assert lab.host_status()["gpus"][0]["processes"][0]["command"] == expected
+    assert ("x.py" in lab.page()) == (commands == "full")
+
+
+# Only what changed
+
+
+def signatures(lab: Lab) -> dict[str, tuple[int, int]]:
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in lab.www.rglob("*") if p.is_file()}
+
+
+def test_nothing_is_rewritten_that_did_not_change(lab: Lab) -> None:
+    busy_lab(lab)
+    assert lab.build().written == ["index.html", "status.json"]
+    before = signatures(lab)
+    assert lab.build().written == []
+    assert signatures(lab) == before
+
+
+def test_a_living_builder_shows_within_a_minute_that_it_lives(lab: Lab) -> None:
+    lab.host()
+    lab.build(after=4000)
+    assert lab.build(after=4050).written == []
+    assert lab.build(after=4061).written == ["index.html", "status.json"]
+
+
+def test_a_page_that_somebody_deleted_or_changed_is_written_again(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    (lab.www / "index.html").write_text("mine now")
+    assert lab.build().written == ["index.html"]
+    (lab.www / "status.json").unlink()
+    assert lab.build().written == ["status.json"]
+
+
+def test_only_the_card_of_a_host_that_changed_is_made_again(lab: Lab) -> None:
+    busy_lab(lab)
+    builder = Builder(lab.settings())
+    builder.build(time.time())
+    before = dict(builder.cards.cards)
+    lab.host("hydra", gpu(0, 30000, 90, uuid="GPU-h"))
+    builder.build(time.time())
+    after = builder.cards.cards
+    assert (after["atlas"] is before["atlas"], after["hydra"] is before["hydra"]) == (True, False)
+
+
+def test_assets_are_copied_where_www_is_another_folder_and_renewed_when_they_differ(lab: Lab) -> None:
+    lab.build()
+    style = lab.www / "assets/board.css"
+    assert style.read_bytes() == (ROOT / "www/assets/board.css").read_bytes()
+    style.write_text("old")
+    lab.build()
+    assert style.read_bytes() == (ROOT / "www/assets/board.css").read_bytes()
+
+
+# Whole or absent
+
+
+def test_killed_at_any_moment_a_build_leaves_whole_files(lab: Lab) -> None:
+    for number in range(40):
+        lab.host(f"gpu{number}", gpu(0, uuid=f"GPU-{number}"))
+    lab.build()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "site_builder", "build"]
+    for delay in range(12):
+        lab.host("gpu1", gpu(0, 4000 + delay, 9, uuid="GPU-1"), process(42 + delay, "GPU-1"))
+        with subprocess.Popen(command, cwd=lab.data.parent, env=environment) as builder:
+            time.sleep(0.1 + delay * 0.03)
+            builder.send_signal(signal.SIGKILL)
+        assert lab.page().endswith("</html>")
+        assert len(lab.status()["hosts"]) == 40
+    assert gpuboard(lab, "build").returncode == 0
+    assert lab.host_status("gpu1")["gpus"][0]["memory.used"] == 4011
+    assert [path.name for path in lab.www.iterdir() if path.name.startswith(".")] == []
+
+
+@contextmanager
+def small_disk(path: Path) -> Iterator[None]:
+    """A file system of 300 KB."""
+    path.mkdir()
+    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["/usr/bin/umount", str(path)], check=True)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a disk of its own")
+
+
+@needs_root
+def test_out_of_disk_the_old_page_stays_whole_and_one_sentence_says_why(lab: Lab) -> None:
+    busy_lab(lab)
+    with small_disk(lab.www):
+        assert gpuboard(lab, "build").returncode == 0
+        before = lab.page()
+        (lab.www / "filler").write_bytes(b"x" * (os.statvfs(lab.www).f_bavail * 4096 - 8192))
+        lab.host("hydra", "".join(gpu(n, uuid=f"GPU-{n}-{'x' * 60}") for n in range(60)))
+        result = gpuboard(lab, "build")
+        assert (result.returncode, lab.page()) == (2, before)
+        assert "could not be written: No space left on device; the page stays as it is" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+        (lab.www / "filler").unlink()
+        assert gpuboard(lab, "build").returncode == 0
+        assert [path.name for path in lab.www.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_folder_that_is_not_there_or_cannot_be_read_is_one_sentence_and_exit_2(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    before = signatures(lab)
+    result = gpuboard(lab, "build", "--data", "nowhere")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "gpuboard: nowhere cannot be read: No such file or directory; the page stays as it is\n"
+    assert signatures(lab) == before
+
+
+@pytest.mark.parametrize("folder", ["www", "state"])
+def test_a_folder_that_cannot_be_written_is_one_sentence_and_exit_2(lab: Lab, folder: str) -> None:
+    busy_lab(lab)
+    result = gpuboard(lab, "build", f"--{folder}", "/proc/none")
+    assert result.returncode == 2
+    assert result.stderr.startswith("gpuboard: /proc/none")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_of_which_one_host_cannot_be_read_costs_that_host(lab: Lab) -> None:
+    busy_lab(lab)
+    (lab.data / "hydra/gpus.csv").unlink()
+    (lab.data / "hydra/gpus.csv").mkdir()
+    report = lab.build()
+    assert words(report) == "data/hydra/gpus.csv: not read: it is not a plain file"
+    assert (lab.host_status("hydra")["state"], lab.states("atlas")) == ("failed", ["busy", "free"])
+
+
+def test_a_damaged_memory_costs_nothing_but_itself(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    for path in lab.state.iterdir():
+        if path.is_file():
+            path.write_bytes(b"\x80\x04nonsense {")
+    (lab.www / "index.html").unlink()
+    report = lab.build()
+    assert (report.hosts, report.problems) == (2, [])
+    assert "index.html" in report.written
+
+
+def test_an_empty_share_keeps_the_hosts_on_the_board(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    lab.data.rename(lab.data.with_name("away"))
+    lab.data.mkdir()
+    lab.build(after=700)
+    assert lab.host_status("atlas")["state"] == "down"
+    assert "its files are gone from data/" in lab.host_status("atlas")["reason"]
+
+
+# Again and again
+
+
+def test_for_cron_it_builds_again_and_again_and_ends_in_time(lab: Lab) -> None:
+    busy_lab(lab)
+    began = time.monotonic()
+    builder = subprocess.Popen(
+        [sys.executable, "-m", "site_builder", "build", "--every", "1", "--for", "4"],
+        cwd=lab.data.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(1.6)
+    lab.host("nile", gpu(0, uuid="GPU-n"))
+    time.sleep(1.5)
+    assert "nile" in lab.page()
+    _, said = builder.communicate(timeout=10)
+    assert (builder.returncode, said) == (0, b"")
+    assert 3 <= time.monotonic() - began < 6
+
+
+def test_a_second_builder_waits_for_the_lock_and_the_board_never_pauses(lab: Lab) -> None:
+    busy_lab(lab)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "site_builder", "build", "--every", "1", "--for"]
+    first = subprocess.Popen([*command, "3"], cwd=lab.data.parent, env=environment)
+    time.sleep(1)
+    second = subprocess.Popen([*command, "5"], cwd=lab.data.parent, env=environment)
+    first.wait(timeout=10)
+    lab.host("late", gpu(0, uuid="GPU-late"))
+    time.sleep(1.7)
+    assert "late" in lab.page()
+    assert second.wait(timeout=10) == 0
+
+
+def test_a_builder_that_never_gets_the_lock_ends_in_its_time_without_a_word(lab: Lab) -> None:
+    busy_lab(lab)
+    first = subprocess.Popen(
+        [sys.executable, "-m", "site_builder", "build", "--every", "1"],
+        cwd=lab.data.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        time.sleep(1)
+        result = gpuboard(lab, "build", "--every", "1", "--for", "1")
+        assert result.returncode == 0
+        assert "Traceback" not in result.stderr
+    finally:
+        first.kill()
+        first.wait()
+    assert gpuboard(lab, "build").returncode == 0  # whoever is killed frees the lock
+
+
+def test_the_same_trouble_is_told_once_a_run_and_the_next_build_is_tried(lab: Lab) -> None:
+    result = gpuboard(lab, "build", "--every", "1", "--for", "3", "--data", "nowhere")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_for_without_every_is_wrong_use(lab: Lab) -> None:
+    assert gpuboard(lab, "build", "--for", "60").returncode == 2
+
+
+def test_a_build_by_hand_or_by_cron_says_nothing_into_a_pipe(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.book("{")
+    result = gpuboard(lab, "build")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+# Both cores
+
+
+def test_many_hosts_are_made_on_both_cores_with_the_same_result(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(halves.WORTH_IT):
+        lab.host(f"gpu{number}", gpu(0, 100 + number, uuid=f"GPU-{number}"))
+    at = time.time()
+    both = Builder(lab.settings())
+    both.build(at)
+    monkeypatch.setattr(halves, "WORTH_IT", 10_000)
+    (lab.state / "cards.pickle").unlink(missing_ok=True)
+    alone = Builder(lab.settings())
+    alone.build(at)
+    assert both.cards.cards == alone.cards.cards
+
+
+def test_a_child_that_dies_leaves_no_gap() -> None:
+    mother = os.getpid()
+
+    def work(item: int) -> int:
+        if os.getpid() != mother:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item * 2
+
+    assert halves.both(work, range(500)) == [item * 2 for item in range(500)]
+
+
+# The log, and forgetting
+
+
+def test_the_log_tells_what_went_wrong_and_when_it_was_over(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.book("{")
+    lab.build()
+    lab.build()
+    lab.book("{}")
+    lab.build()
+    lines = (lab.state / "build.log").read_text().splitlines()
+    assert [line.split(" ", 1)[1].split(",")[0] for line in lines] == [
+        "new: data/comments.json: not read: line 1: Expecting property name enclosed in double quotes",
+        "over: data/comments.json: not read: line #: Expecting property name enclosed in double quotes",
+    ]
+
+
+def test_the_log_does_not_grow_for_ever(lab: Lab) -> None:
+    (lab.state / "build.log").write_text("x" * 600_000)
+    lab.host()
+    lab.book("{")
+    lab.build()
+    assert (lab.state / "build.log").stat().st_size < 1000
+    assert (lab.state / "build.log.1").stat().st_size == 600_000
+
+
+def test_a_forgotten_host_is_gone_for_good(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.original("atlas", age=900, gpus="0, GPU-9, T4, 3, 15360, 0, 0, 40, 2026/11/16 09:00:00.123\n")
+    (lab.data / "atlas/.new").mkdir()
+    (lab.data / "atlas/.new/gpus.csv").write_text("half")
+    lab.build()
+    result = gpuboard(lab, "forget", "atlas")
+    assert result.returncode == 0
+    assert "atlas pushed within the last 10 minutes" in result.stderr
+    lab.build()
+    assert [host["name"] for host in lab.status()["hosts"]] == ["hydra"]
+    assert sorted(path.name for path in lab.data.iterdir()) == ["hydra"]
+    assert list((lab.state / "forget").iterdir()) == []
+
+
+def test_forgetting_touches_nothing_but_the_files_of_a_host(lab: Lab, tmp_path: Path) -> None:
+    busy_lab(lab)
+    lab.build()
+    (lab.data / "atlas/notes.txt").write_text("mine")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "gpus.csv").write_text("not yours")
+    (lab.data / "atlas/.new").symlink_to(elsewhere)
+    result = gpuboard(lab, "forget", "atlas")
+    assert "notes.txt" in result.stderr
+    assert (lab.data / "atlas/notes.txt").read_text() == "mine"
+    assert (elsewhere / "gpus.csv").read_text() == "not yours"
+
+
+@pytest.mark.parametrize(("name", "code"), [("nobody", 1), ("../../etc", 2), ("-x", 2)])
+def test_a_host_that_is_none_cannot_be_forgotten(lab: Lab, name: str, code: int) -> None:
+    busy_lab(lab)
+    assert gpuboard(lab, "forget", "--", name).returncode == code
+
+
+def test_a_failed_build_is_an_exception_of_one_sentence(lab: Lab) -> None:
+    lab.data.rmdir()
+    with pytest.raises(Failed, match="cannot be read: No such file or directory"):
+        Builder(lab.settings()).build(time.time())
