@@ -41,7 +41,7 @@ class Row:
     @property
     def measured_text(self) -> str:
         """The value with its unit."""
-        return f"{self.measured:.1f} {self.unit}"
+        return f"{self.measured:.{2 if self.unit == 's' else 1}f} {self.unit}"
 
 
 def adopt_orphans() -> None:

@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from site_builder.model import Disk, DiskUse, Dump, Gpu, GpuProcess, HostFacts, PsRow
 from site_builder.readers.cells import LOST, available, cells, number, whole_number
@@ -18,7 +19,9 @@ from site_builder.readers.gpus import HANDLE, unreachable
 from site_builder.readers.host import disk_use
 
 SUFFIXES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
-TIMES = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S")
+TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
+BEGAN = re.compile(r"(\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})", re.ASCII)
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 GPU_CELLS = 9
 # The interval of their loops, in seconds, which the files do not tell.
 EVERY = 20
@@ -30,34 +33,39 @@ PS_ROW = re.compile(r"\s*(\d{1,9})\s+(\S+)\s+\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\
 LOAD = re.compile(r"load averages?: *([\d.,]+?),? +([\d.,]+?),? +([\d.,]+)$")
 
 
+@lru_cache(maxsize=4096)
 def moment(cell: str) -> datetime | None:
-    """The host's local time in a cell."""
-    for form in TIMES:
-        try:
-            return datetime.strptime(cell, form)
-        except ValueError:
-            continue
-    return None
+    """The host's local time in a cell, `2018/10/04 09:12:01.123`; by hand, since strptime takes ten times as long."""
+    found = TIME.fullmatch(cell)
+    if not found:
+        return None
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    try:
+        return datetime(year, month, day, hour, minute, second, int(f"{found[7] or '':0<6}"))
+    except ValueError:
+        return None
 
 
 def gpus(data: bytes) -> tuple[Dump[Gpu], datetime | None]:
     """The last row of each GPU, and when it was taken. There is no header, and error texts stand between the rows."""
-    found: dict[str, Gpu] = {}
+    rows: dict[str, list[str]] = {}
+    unreached: dict[str, Gpu] = {}
     said: list[str] = []
     newest: datetime | None = None
     for line in text_of(data).split("\n"):
         row = cells(line)
         if len(row) >= GPU_CELLS and row[1].startswith("GPU-"):
-            found.pop(row[1], None)
-            found[row[1]] = gpu(row)
-            newest = max(filter(None, (newest, moment(row[-1]))), default=None)
+            rows[row[1]] = row
+            taken = moment(row[-1])
+            newest = taken if newest is None or (taken and taken > newest) else newest
         elif match := HANDLE.search(line):
             said.append(line.strip())
-            found.setdefault(match[2], unreachable(match))
+            unreached.setdefault(match[2], unreachable(match))
         elif line.strip():
             said.append(line.strip())
-    rows = sorted(found.values(), key=lambda one: (one.index is None, one.index or 0))
-    return Dump(tuple(rows), said=tuple(said[:MOST_SAID])), newest
+    found = [*map(gpu, rows.values()), *unreached.values()]
+    found.sort(key=lambda one: (one.index is None, one.index or 0))
+    return Dump(tuple(found), said=tuple(said[:MOST_SAID])), newest
 
 
 def gpu(row: list[str]) -> Gpu:
@@ -133,11 +141,15 @@ def children(line: str, problems: list[str]) -> dict[int, int]:
 
 def age(lstart: str, now: datetime | None) -> int | None:
     """Seconds from when it began to when the GPUs were looked at, both in the host's local time."""
+    found = BEGAN.fullmatch(lstart)
+    if not found or now is None or found[1] not in MONTHS:
+        return None
+    day, hour, minute, second, year = map(int, found.groups()[1:])
     try:
-        began = datetime.strptime(lstart, "%b %d %H:%M:%S %Y")
+        began = datetime(year, MONTHS.index(found[1]) + 1, day, hour, minute, second)
     except ValueError:
         return None
-    return max(0, int((now - began).total_seconds())) if now else None
+    return max(0, int((now - began).total_seconds()))
 
 
 def host(status: bytes, disks: bytes, local: bytes) -> Dump[HostFacts]:
