@@ -2,7 +2,8 @@
 # install.sh: try gpuboard, and test it, on a Debian or Ubuntu machine with
 # python3 3.9 or newer.
 #
-#   ./install.sh run            one snapshot of this machine, into data/
+#   ./install.sh run            one snapshot of this machine, into data/, and
+#                               the board of it, in www/
 #   ./install.sh test [quick]   install what the tests need (apt as root or by
 #                               sudo, pip into .venv), then run them all
 #
@@ -16,7 +17,8 @@ step() { printf '\n== %s\n' "$*"; }
 
 # COMMAND:PACKAGE pairs of what the tests use beside python.
 TEST_TOOLS='bats:bats parallel:parallel shellcheck:shellcheck shfmt:shfmt busybox:busybox gawk:gawk original-awk:original-awk mawk:mawk
-ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl'
+ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl
+chromium:chromium nginx:nginx-light npm:npm'
 
 # install_packages PAIR...: installs by apt what is missing, or says which command would.
 install_packages() {
@@ -42,11 +44,11 @@ install_packages() {
 
 # make_venv EXTRA: the package, editable, with what it needs; again only if pyproject.toml changed.
 make_venv() {
-    stamp=.venv/.installed
+    stamp=.venv/.installed${1:+-$1}
     if [ ! -x .venv/bin/python ] || [ ! -e "$stamp" ] || [ -n "$(find pyproject.toml -newer "$stamp")" ]; then
         say "Installing gpuboard into .venv"
         [ -x .venv/bin/python ] || python3 -m venv .venv
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
         touch "$stamp"
     fi
 }
@@ -119,6 +121,15 @@ fetch_py_consul() {
     fi
 }
 
+# fetch_axe: axe-core and html-validate, which look at the page as a person with a screen reader and a browser do.
+fetch_axe() {
+    if [ -d .tools/node_modules/axe-core ] && [ -d .tools/node_modules/html-validate ]; then return 0; fi
+    say 'Fetching axe-core and html-validate into .tools'
+    mkdir -p .tools
+    npm install --silent --no-audit --no-fund --no-save --ignore-scripts --prefix .tools axe-core@4 html-validate@9 ||
+        say 'Not fetched: axe-core and html-validate; their tests are skipped'
+}
+
 shell_files() { find install.sh .ci/run scripts tests -name '*.sh' -o -name '*.bash' -o -path .ci/run -o -path '*stand-ins/nvidia-smi'; }
 
 check_code() {
@@ -155,13 +166,18 @@ run_tests() {
     step 'Python'
     fetch_consul
     fetch_py_consul
-    .venv/bin/python -m pytest --quiet
+    fetch_axe
+    .venv/bin/python -m pytest --quiet -m 'not slow'
     passed=0 failed=0 skipped=0
     for shell in dash bash ash; do
         run_bats "$shell"
         [ "${1:-}" != quick ] || break
         [ "$failed" = 0 ] || break
     done
+    if [ "${1:-}" != quick ]; then
+        step 'Python, what takes minutes'
+        .venv/bin/python -m pytest --quiet -m slow
+    fi
     step 'All host tests'
     say "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
@@ -178,10 +194,21 @@ snapshot_here() {
     cat "data/$HOST/gpus.csv"
 }
 
+# board_here: the site of what stands in data/.
+board_here() {
+    make_venv ''
+    .venv/bin/gpuboard build
+    say "The board is in www/; to look at it: python3 -m http.server --bind 127.0.0.1 --directory www"
+}
+
 print_help() { sed -n '2,/^[^#]/{/^#/{s/^# \{0,1\}//;p;};}' install.sh; }
 
 case ${1:-} in
-    run) snapshot_here ;;
+    run)
+        install_packages
+        snapshot_here
+        board_here
+        ;;
     test) run_tests "${2:-}" ;;
     -h | --help) print_help ;;
     *)

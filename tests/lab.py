@@ -59,7 +59,7 @@ class Lab:
         self.data = folder / "data"
         self.state = folder / "state"
         self.www = folder / "www"
-        self.data.mkdir()
+        self.data.mkdir(parents=True)
         self.state.mkdir()
 
     def write(self, host: str, file: str, body: str = "", **header: object) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timezone
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.model import ListedHost
-from site_builder.readers import aliases, gpu_names, hosts_txt
+from site_builder.readers import aliases, comments, gpu_names, hosts_txt
 from site_builder.readers.names import is_host
+from tests.shared import ROOT
 
 
 @pytest.mark.parametrize(
@@ -81,3 +84,13 @@ def test_nothing_makes_the_readers_fail(data: bytes) -> None:
     hosts_txt.read(b"atlas, " + data)
     aliases.read(data)
     assert gpu_names.short(data.decode("latin-1"), gpu_names.read(data)) is not None
+
+
+def test_the_examples_in_data_are_understood() -> None:
+    data = ROOT / "data"
+    bookings = comments.read((data / "comments.json.example").read_bytes(), timezone.utc)
+    hosts = hosts_txt.read((data / "hosts.txt.example").read_bytes())
+    assert (len(bookings.rows), bookings.problems, bookings.whole) == (3, (), True)
+    assert (len(hosts.rows), hosts.problems, hosts.rows[2].maintenance) == (4, (), "new power supply, back on Friday")
+    assert aliases.read((data / "aliases.csv.example").read_bytes())["trobert"] == "Thomas R."
+    assert gpu_names.read((data / "gpu-names.csv.example").read_bytes()) == {"NVIDIA A100-SXM4-80GB": "the big one"}
