@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,9 +75,10 @@ class Builder:
         forgotten = self.forget()
         hosts, rules, names, problems = self.read(now)
         cards = self.cards.make(hosts, rules, names, self.settings, now)
-        for host, one in cards.items():
-            self.learn(host, one.summary)
-            problems += one.summary.problems
+        if self.learn(cards):  # a verdict needs logins that we know, and some are known only now
+            rules = replace(rules, people=People(rules.people.aliases, self.memory.logins))
+            cards = self.cards.make(hosts, rules, names, self.settings, now)
+        problems += [problem for one in cards.values() for problem in one.summary.problems]
         problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
         problems = sorted(set(problems), key=lambda one: (one.where, one.what))
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
@@ -108,13 +110,17 @@ class Builder:
         rules = Rules(self.settings.limits, People(aliases, self.memory.logins), self.settings.shown)
         return hosts, rules, gpu_names, problems
 
-    def learn(self, host: str, summary: fleet.Summary) -> None:
-        """Remember what the next build cannot see for itself."""
-        self.memory.learn(summary.logins)
-        if summary.idle and summary.idle.since:
-            self.memory.idle[host] = summary.idle
-        elif summary.idle:
-            self.memory.idle.pop(host, None)
+    def learn(self, cards: dict[str, Card]) -> bool:
+        """Remember what the next build cannot see for itself; whether there are logins that were not known."""
+        known = len(self.memory.logins)
+        for host, card in cards.items():
+            self.memory.learn(card.summary.logins)
+            idle = card.summary.idle
+            if idle and idle.since:
+                self.memory.idle[host] = idle
+            elif idle:
+                self.memory.idle.pop(host, None)
+        return len(self.memory.logins) > known
 
     def publish(
         self, cards: dict[str, Card], totals: dict[str, int], problems: Sequence[Problem], now: Now

@@ -35,4 +35,11 @@ class Now:
     def days_until(self, moment: datetime) -> int:
         """How many midnights lie between now and then, in our zone; it holds until the next of them."""
         self.holds_until = min(self.holds_until, self.midnight)
-        return (moment.astimezone(self.zone).date() - self.today).days
+        return (self.here(moment).date() - self.today).days
+
+    def here(self, moment: datetime) -> datetime:
+        """That moment in our zone; the last and the first that there are have no other."""
+        try:
+            return moment.astimezone(self.zone)
+        except OverflowError:
+            return moment

@@ -37,7 +37,7 @@ def left(until: float, now: Now) -> str:
 def clock(moment: datetime, now: Now) -> str:
     """`18:00` for today, `tomorrow 09:00`, `Fri 18:00` within the week, else with the date."""
     days = now.days_until(moment)
-    local = moment.astimezone(now.zone)
+    local = now.here(moment)
     time = f"{local.hour:02}:{local.minute:02}"
     if days == 0:
         return time

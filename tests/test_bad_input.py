@@ -263,8 +263,11 @@ def test_a_date_in_cet_is_in_cet(lab: Lab) -> None:
             "FREQ=DAILY;BYEASTER=1",
             "has BYEASTER, but only FREQ, INTERVAL, COUNT, UNTIL, WKST, BYDAY, BYMONTHDAY are understood",
         ),
-        ("FREQ=DAILY;INTERVAL=0", "has a INTERVAL that cannot be understood"),
-        ("FREQ=MONTHLY;BYMONTHDAY=30", "has a BYMONTHDAY that cannot be understood"),
+        ("FREQ=DAILY;INTERVAL=0", "has INTERVAL=0, which cannot be understood"),
+        ("FREQ=MONTHLY;BYMONTHDAY=30", "has BYMONTHDAY=30, which cannot be understood"),
+        ("FREQ=DAILY;INTERVAL=7;BYDAY=TU", "would never, or hardly ever, come to its next time"),
+        ("FREQ=MONTHLY;BYDAY=4MO;BYMONTHDAY=1", "would never, or hardly ever, come to its next time"),
+        ("FREQ=DAILY;UNTIL=20261332", "has UNTIL=20261332T235959Z, which cannot be understood"),
     ],
 )
 def test_an_rrule_that_cannot_be_followed(lab: Lab, rule: str, what: str) -> None:

@@ -173,6 +173,14 @@ def test_a_gpu_is_held_after_two_hours_of_idling_also_with_a_new_builder_at_each
     assert lab.states() == ["busy"]
 
 
+def test_a_verdict_is_there_at_the_first_build(lab: Lab) -> None:
+    lab.host("hydra", gpu(0, 7000, 9, uuid="GPU-h"), process(1, "GPU-h"), person(1, "erin"))
+    lab.host("atlas", gpu(0, 7000, 97), process(42), person(42, "dave"))
+    lab.book({"atlas": [{"name": "erin", "date": soon(9000)}]})
+    lab.build()
+    assert lab.states("atlas") == ["violated"]
+
+
 def test_a_login_that_was_seen_once_is_known_for_verdicts(lab: Lab) -> None:
     lab.host("hydra", gpu(0, 7000, 9, uuid="GPU-h"), process(1, "GPU-h"), person(1, "erin"))
     lab.host("atlas", gpu(0, 7000, 97), process(42), person(42, "dave"))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 
 from site_builder.model import BoardBooking, Booking, Gpu, Problem, Shown
 from site_builder.now import Now
 from site_builder.words import DAY
 
 SHOWN_AFTER_END = 2 * DAY
-# Of a booking that repeats, so far ahead and so many.
-AHEAD = timedelta(days=14)
-MOST_REPEATS = 20
+# Of a booking that repeats, so far back, beside its length, and so far ahead; so many around today, and so many that
+# are looked at for them.
+BEHIND = timedelta(seconds=SHOWN_AFTER_END) + timedelta(days=1)
+AHEAD = timedelta(days=15)
+MOST_REPEATS = 60
+MOST_LOOKED_AT = 20_000
+LONGEST_REPEATED = timedelta(days=366)
+EVERY_FEW_DAYS = re.compile(r"FREQ=(?:DAILY|WEEKLY)\b", re.IGNORECASE)
+INTERVAL = re.compile(r"INTERVAL=0*([1-9]\d{0,3})\b", re.IGNORECASE)
+MOST_HINTS = 20
 PHASES = ("now", "coming", "ended")
 
 
@@ -44,19 +52,33 @@ def repeats(booking: Booking, shown: Shown, now: Now) -> Iterator[BoardBooking]:
 
 def times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:
     """When it begins and ends; for one that repeats, each time from two days ago to two weeks ahead."""
-    if not booking.rrule or booking.since is None:
+    if not booking.rrule or booking.since is None or booking.until - booking.since > LONGEST_REPEATED:
         return [(booking.since, booking.until)]
     from dateutil.rrule import rrulestr  # noqa: PLC0415 slow to import, and rarely needed
 
     length = booking.until - booking.since
-    rule = rrulestr(booking.rrule, dtstart=booking.since)
-    first = now.local - timedelta(seconds=SHOWN_AFTER_END) - length
-    now.days_until(now.local)  # tomorrow, one day more is ahead
-    return [
-        (begins, begins + length)
-        for begins in islice(rule.xafter(first, inc=True), MOST_REPEATS)
-        if begins <= now.local + AHEAD
-    ]
+    # whole days, so that what is found is the same until midnight
+    today = datetime.combine(now.today, datetime.min.time(), now.zone)
+    now.days_until(now.local)
+    first, last = today - BEHIND - length, today + AHEAD
+    try:
+        rule = rrulestr(booking.rrule, dtstart=later(booking.since, booking.rrule, first))
+    except ValueError:  # one that repeats until the 32nd, say
+        return [(booking.since, booking.until)]
+    looked_at = takewhile(lambda begins: begins < last, islice(rule, MOST_LOOKED_AT))
+    found = [begins for begins in looked_at if begins >= first]
+    begun = sum(begins < today for begins in found)
+    around = found[max(0, begun - MOST_REPEATS // 2) : begun + MOST_REPEATS // 2]
+    return [(begins, begins + length) for begins in around]
+
+
+def later(since: datetime, rule: str, first: datetime) -> datetime:
+    """A later beginning of the same repeats, near the first that is wanted: years of days would take long to count."""
+    if since >= first or not EVERY_FEW_DAYS.search(rule) or "COUNT" in rule.upper():
+        return since
+    told = INTERVAL.search(rule)
+    period = timedelta(weeks=int(told[1]) if told else 1)
+    return since + (first - since) // period * period
 
 
 def of_gpu(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:
@@ -65,10 +87,15 @@ def of_gpu(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:
     return [booking for booking in bookings if booking.gpu.lower() in keys]
 
 
-def of_no_gpu(bookings: Sequence[Booking], gpus: Iterable[Gpu]) -> list[Booking]:
+def of_no_gpu(bookings: Sequence[Booking], gpus: Sequence[Gpu], now: Now) -> list[Booking]:
     """Those that promise a GPU which the host does not have."""
     keys = {"*"} | {str(gpu.index) for gpu in gpus} | {gpu.uuid.lower() for gpu in gpus if gpu.uuid}
-    return [booking for booking in bookings if booking.gpu.lower() not in keys]
+    return [booking for booking in bookings if booking.gpu.lower() not in keys and not is_over(booking, now)]
+
+
+def is_over(booking: Booking, now: Now) -> bool:
+    """Whether it ended so long ago that nobody is told of it any more."""
+    return not booking.rrule and now.reached(booking.until.timestamp() + SHOWN_AFTER_END)
 
 
 def by_host(
@@ -84,13 +111,14 @@ def by_host(
         name = booking.host if booking.host in exact else lower.get(key) or lower.get(key.partition(".")[0])
         if name:
             found.setdefault(name, []).append(booking)
-        elif booking.rrule or not now.reached(booking.until.timestamp() + SHOWN_AFTER_END):
+        elif not is_over(booking, now):
             unknown[booking.host] = None
-    problems = []
+    problems: list[Problem] = []
     if unknown:
         from difflib import get_close_matches  # noqa: PLC0415 the same
     for host in unknown:
-        near = get_close_matches(host.lower(), lower, 1)
+        # some ms each in a large fleet
+        near = get_close_matches(host.lower(), lower, 1) if len(problems) < MOST_HINTS else []
         hint = f"; is it {lower[near[0]]}?" if near else ""
         problems.append(Problem("data/comments.json", f"there is no host {host[:80]}{hint}"))
     return found, problems

@@ -35,9 +35,9 @@ class Rules:
 
 
 def memory_taken(gpu: Gpu, limits: Limits) -> bool:
-    """Whether more of its memory is in use than a display needs."""
+    """Whether more of its memory is in use than a display needs; its use answers where the driver tells no memory."""
     if gpu.memory_used is None:
-        return False
+        return gpu.utilization_gpu is not None and gpu.utilization_gpu >= limits.idle_percent
     percent = gpu.memory_used / gpu.memory_total * 100 if gpu.memory_total else 0
     return gpu.memory_used >= limits.free_mib or percent >= limits.free_percent
 
@@ -78,7 +78,8 @@ def violated(seen: Seen, rules: Rules) -> str:
         return ""
     if not rules.shown.users:
         return "booked by one person, used by another"
-    return f"booked by {words.names([people.shown(name) for name in seen.bookers])}, used by {words.names(others)}"
+    bookers = list(dict.fromkeys(people.shown(name) for name in seen.bookers))
+    return f"booked by {words.names(bookers)}, used by {words.names(others)}"
 
 
 def held(seen: Seen, now: Now) -> str:
@@ -94,6 +95,8 @@ def busy(seen: Seen) -> str:
         pids = " ".join(str(pid) for process in dead for pid in process.children)
         which = words.names([str(process.pid) for process in dead])
         return f"process {which} is dead, but its children live on: kill {pids}"
+    if not seen.processes and seen.gpu.memory_used is None:
+        return f"{seen.gpu.utilization_gpu:.0f} % used, though no process is told"
     if not seen.processes:
         return f"{memory(seen.gpu)} in use that no process explains"
     return f"in use{by(seen)}"
@@ -119,7 +122,7 @@ def state_of_untaken(seen: Seen, limits: Limits, now: Now) -> tuple[str, str]:
     current = [booking for booking in seen.bookings if booking.phase == "now"]
     if current:
         until = words.clock(max(booking.until for booking in current), now)
-        by_whom = words.names([booking.name for booking in current if booking.name])
+        by_whom = words.names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
         return "booked", f"promised{f' to {by_whom}' if by_whom else ''} until {until}, and not used"
     soon = promised_soon(seen.bookings, limits, now)
     if soon and soon.since:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from site_builder import words
@@ -19,11 +19,13 @@ from site_builder.model import (
     Gpu,
     GpuProcess,
     HostData,
+    HostFacts,
     Idle,
     KnownHost,
     Limits,
     Problem,
     PsRow,
+    Shown,
 )
 from site_builder.now import Now
 from site_builder.readers.gpu_names import short
@@ -37,6 +39,7 @@ CODES = {
     MISSING: "there is no nvidia-smi on the host",
     STILL_HANGS: "an earlier nvidia-smi still hangs, so that no other was started",
 }
+MODEL_CHARACTERS = 80
 FILES_OF_STATE = ("host.txt", "gpus.csv", "processes.csv")
 
 
@@ -67,7 +70,8 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
             bare = Gpu(gpu.index, gpu.uuid, gpu.name, memory_total=gpu.memory_total)
             idle = case.idle.since.get(gpu.uuid or f"index {gpu.index}")
             model = model_of(gpu, case.names)
-            board_gpus.append(BoardGpu(bare, model, "unknown", f"its host is {state}", (), bookings, idle))
+            why = f"its host is {'under maintenance' if state == 'maintenance' else state}"
+            board_gpus.append(BoardGpu(bare, model, "unknown", why, (), bookings, idle))
     board_gpus.sort(key=lambda one: (one.gpu.index is None, one.gpu.index or 0))
     return BoardHost(
         known.name,
@@ -76,14 +80,24 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
         state,
         reason,
         data.seen,
-        data.facts.rows[0] if data.facts and data.facts.rows else None,
+        facts_of(data, rules.shown),
         tuple(board_gpus),
         tuple(others),
         promised.at(case.bookings, rules.shown, now) if not rows else (),
         tuple(notes(known, state)),
-        (*data.problems, *problems(case, data, state, rules.limits)),
+        (*data.problems, *problems(case, data, state, rules.limits, now)),
         logins,
     )
+
+
+def facts_of(data: HostData, shown: Shown) -> HostFacts | None:
+    """What is known of the machine; disk use is by person, and goes with their names."""
+    if not data.facts or not data.facts.rows:
+        return None
+    facts = data.facts.rows[0]
+    if (facts.disk_use_time or 0) > (data.seen or 0) + words.DAY:  # a host can claim any time
+        facts = replace(facts, disk_use_time=None)
+    return facts if shown.users else replace(facts, disk_use=())
 
 
 def state_of(known: KnownHost, data: HostData, limits: Limits, now: Now) -> tuple[str, str]:
@@ -121,7 +135,8 @@ def state_of_age(data: HostData, seen: float, limits: Limits, now: Now) -> tuple
             continue
         limit = min(3 * data.every.get(file, 0) + limits.stale_after, limits.down_after)
         if now.reached(moment + limit):
-            at = words.clock(datetime.fromtimestamp(moment, now.zone), now)
+            # a host can claim any time: before 1970 there was none
+            at = words.clock(datetime.fromtimestamp(max(0, moment), now.zone), now)
             if file == "host.txt" or data.legacy:
                 return "stale", f"no snapshot since {at}{gone}"
             return "stale", f"it pushes, but {file} is of {at}"
@@ -152,7 +167,7 @@ def seen_gpus(
     ps = current_ps(data, rules.limits, now)
     on_gpu = processes.by_gpu(data, processes.Family(ps), clock_of(data, rules.limits), rules.people, rules.shown)
     told = processes_told(data)
-    looked = data.taken.get("gpus.csv", now.epoch)
+    looked = data.taken.get("gpus.csv", data.seen or 0)
     # what happened while nothing was heard, nobody knows
     idle = case.idle.since if looked - case.idle.looked <= rules.limits.down_after else {}
     found: list[BoardGpu] = []
@@ -170,7 +185,7 @@ def seen_gpus(
         until = soon.since.timestamp() if soon and soon.since else None
         found.append(BoardGpu(gpu, model_of(gpu, case.names), state, reason, board, bookings, since, until))
     others = [process for rest in on_gpu.values() for process, _ in rest]
-    return found, others, frozenset(row.user for row in ps if row.user and rules.people.of_login(row.user))
+    return found, others, frozenset(row.user for row in ps if row.user and rules.people.is_login(row.user))
 
 
 def processes_told(data: HostData) -> bool:
@@ -194,12 +209,18 @@ def clock_of(data: HostData, limits: Limits) -> Callable[[PsRow], int | None]:
         looked = data.ps.header.time - int(off)
     else:
         looked = int(data.seen or 0)
-    return lambda row: None if row.elapsed is None else looked - row.elapsed
+
+    def began(row: PsRow) -> int | None:
+        # a host can claim anything: neither before 1970 nor ahead of its own snapshot has a process begun
+        moment = None if row.elapsed is None else looked - row.elapsed
+        return moment if moment is not None and 0 <= moment <= (data.seen or 0) + words.DAY else None
+
+    return began
 
 
 def model_of(gpu: Gpu, names: dict[str, str]) -> str:
     """What people call it."""
-    return short(gpu.name, names, gpu.memory_total) if gpu.name else "GPU"
+    return short(gpu.name, names, gpu.memory_total)[:MODEL_CHARACTERS] if gpu.name else "GPU"
 
 
 def notes(known: KnownHost, state: str) -> Iterator[str]:
@@ -210,7 +231,7 @@ def notes(known: KnownHost, state: str) -> Iterator[str]:
         yield f"Consul: {known.consul}" + (f", “{known.consul_said}”" if known.consul_said else "")
 
 
-def problems(case: Case, data: HostData, state: str, limits: Limits) -> Iterator[Problem]:
+def problems(case: Case, data: HostData, state: str, limits: Limits, now: Now) -> Iterator[Problem]:
     """What the admin should look at."""
     name = case.known.name
     if data.clock is not None and abs(data.clock) > limits.clock_off:
@@ -224,6 +245,7 @@ def problems(case: Case, data: HostData, state: str, limits: Limits) -> Iterator
     if data.processes and data.processes.header and data.processes.header.rc and (what := complaint(data.processes)):
         yield Problem(f"data/{name}/processes.csv", what)
     if data.gpus and data.gpus.rows:
-        for booking in promised.of_no_gpu(case.bookings, data.gpus.rows):
-            has = f"GPUs {data.gpus.rows[0].index} to {data.gpus.rows[-1].index}"
+        for booking in promised.of_no_gpu(case.bookings, data.gpus.rows, now):
+            first, last = data.gpus.rows[0].index, data.gpus.rows[-1].index
+            has = f"GPU {first}" if first == last else f"GPUs {first} to {last}"
             yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {has}")

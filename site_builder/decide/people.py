@@ -11,7 +11,8 @@ class People:
     def __init__(self, aliases: Mapping[str, str], logins: Iterable[str] = ()) -> None:
         """Logins that are not in aliases.csv stand for themselves."""
         self.aliases = aliases
-        self.known = {self.person(login) for login in logins} | {name.lower() for name in aliases.values()}
+        self.names = {login.lower() for login in logins if self.is_login(login)} | set(aliases)
+        self.known = {self.person(name) for name in self.names}
 
     def shown(self, name: str) -> str:
         """The name to show."""
@@ -29,7 +30,13 @@ class People:
         """The person behind a login as `ps` tells it; None if that cannot be told: a number, or a name that was cut."""
         if not login or login.isdigit():
             return None
-        if not login.endswith("+"):
+        if self.is_login(login):
             return self.person(login)
-        begins = [person for person in self.known if person.startswith(login[:-1].lower())]
-        return begins[0] if len(begins) == 1 else None
+        # of all names, or a short name to show would hide a second person whose login begins like this
+        begins = {self.person(name) for name in self.names if name.startswith(login[:-1].lower())}
+        return begins.pop() if len(begins) == 1 else None
+
+    @staticmethod
+    def is_login(login: str) -> bool:
+        """Whether it is a name in full, neither a number nor one that `ps` cut."""
+        return not login.isdigit() and not login.endswith("+")

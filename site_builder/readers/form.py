@@ -11,14 +11,14 @@ FIRST = re.compile(
     r"time=(\d{1,12}) every=(\d{1,6}) took_ms=(-?\d{1,9}) rc=(\d{1,5})$"
 )
 CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 FIRST_BYTES = 500
 MOST_SAID = 50
 TORN = "the file is torn: it has no end"
 
 
 def clean(text: str) -> str:
-    """Without control characters: they would steer a terminal, or break a page."""
+    """Without control characters: they would steer a terminal, break a page, or turn a line of it around."""
     return CONTROL.sub("?", text) if CONTROL.search(text) else text
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 PARTS = {
     "FREQ": re.compile(r"DAILY|WEEKLY|MONTHLY|YEARLY"),
     "INTERVAL": re.compile(r"[1-9]\d{0,2}"),
     "COUNT": re.compile(r"[1-9]\d{0,4}"),
-    "UNTIL": re.compile(r"\d{8}(T\d{6}Z)?"),
+    "UNTIL": re.compile(r"\d{8}T\d{6}Z"),
     "WKST": re.compile(r"MO|SU"),
     "BYDAY": re.compile(r"([+-]?[1-4])?(MO|TU|WE|TH|FR|SA|SU)(,([+-]?[1-4])?(MO|TU|WE|TH|FR|SA|SU)){0,20}"),
     # every month has these, so that no rule waits for the 30th of February
@@ -22,16 +23,39 @@ def read(text: str) -> tuple[str, str]:
     if rule.startswith("RRULE:"):
         rule = rule[6:]
     told = dict(part.partition("=")[::2] for part in rule.rstrip(";").split(";"))
-    if told.get("FREQ") in {"SECONDLY", "MINUTELY", "HOURLY"}:
-        return "", "repeats too often: once a day at most"
-    if "FREQ" not in told or not PARTS["FREQ"].fullmatch(told["FREQ"]):
-        return "", "cannot be understood: write FREQ=DAILY, WEEKLY, MONTHLY or YEARLY first"
-    for key, value in told.items():
-        if key not in PARTS:
-            return "", f"has {key[:20]}, but only {', '.join(PARTS)} are understood"
-        if not PARTS[key].fullmatch(value):
-            return "", f"has a {key} that cannot be understood"
     until = told.get("UNTIL")
     if until and "T" not in until:  # to the end of that day, wherever that is
         told["UNTIL"] = f"{until}T235959Z"
-    return ";".join(f"{key}={value}" for key, value in told.items()), ""
+    why = fault(told)
+    return ("", why) if why else (";".join(f"{key}={value}" for key, value in told.items()), "")
+
+
+def fault(told: dict[str, str]) -> str:
+    """What is wrong with a rule, if anything."""
+    if told.get("FREQ") in {"SECONDLY", "MINUTELY", "HOURLY"}:
+        return "repeats too often: once a day at most"
+    if "FREQ" not in told or not PARTS["FREQ"].fullmatch(told["FREQ"]):
+        return "cannot be understood: write FREQ=DAILY, WEEKLY, MONTHLY or YEARLY first"
+    for key, value in told.items():
+        if key not in PARTS:
+            return f"has {key[:20]}, but only {', '.join(PARTS)} are understood"
+        if not PARTS[key].fullmatch(value) or (key == "UNTIL" and not is_date(value)):
+            return f"has {key}={value[:40]}, which cannot be understood"
+    return "would never, or hardly ever, come to its next time" if never(told) else ""
+
+
+def is_date(until: str) -> bool:
+    """Whether there is such a time."""
+    try:
+        datetime.strptime(until, "%Y%m%dT%H%M%SZ")
+    except ValueError:
+        return False
+    return True
+
+
+def never(told: dict[str, str]) -> bool:
+    """Whether its parts may exclude each other: the search for the next time would go on to the year 9999."""
+    days, month_days = told.get("BYDAY", ""), told.get("BYMONTHDAY", "")
+    if told["FREQ"] in {"MONTHLY", "YEARLY"}:
+        return bool(days and month_days)
+    return bool(month_days or any(sign in days for sign in "1234") or (days and told["FREQ"] == "DAILY"))

@@ -22,6 +22,7 @@ MOST_BOOKINGS = 6
 MOST_PEOPLE = 50
 MOST_DISKS = 50
 COMMAND_CHARACTERS = 200
+NAME_CHARACTERS = 80
 
 
 class BookingCell(NamedTuple):
@@ -97,7 +98,7 @@ def card(host: BoardHost, now: Now) -> str:
         seen=moment(host.seen, now) if host.seen is not None else None,
         load=load(facts) if fresh else NOTHING,
         memory=memory(facts) if fresh else NOTHING,
-        disk=escaped(f"{fullest.mount} {percent(fullest):.0f} %") if fullest else NOTHING,
+        disk=escaped(f"{shortened(fullest.mount)} {percent(fullest):.0f} %") if fullest else NOTHING,
         disks=[disk_row(disk) for disk in facts.disks[:MOST_DISKS]],
         by_person=by_person(facts),
         by_person_at=stamp(facts.disk_use_time, now.zone) if facts.disk_use_time else NOTHING,
@@ -110,7 +111,8 @@ def card(host: BoardHost, now: Now) -> str:
 
 def sentence(text: str) -> str:
     """A reason as a sentence of its own."""
-    return f"{text if text.startswith('nvidia-smi') else text[:1].upper() + text[1:]}." if text else ""
+    begun = text if text.startswith("nvidia-smi") else text[:1].upper() + text[1:]
+    return begun if not text or text.endswith((".", "!", "?")) else f"{begun}."
 
 
 def models(gpus: Iterable[BoardGpu]) -> str:
@@ -155,13 +157,13 @@ def percent(disk: Disk) -> float:
 def disk_row(disk: Disk) -> tuple[Html, Html, Html, Html]:
     """A disk: where, how much is used, of how much, in percent."""
     sizes = Html(words.size(disk.used)), Html(words.size(disk.total)), Html(f"{percent(disk):.0f}")
-    return (escaped(disk.mount), *sizes)
+    return (escaped(shortened(disk.mount)), *sizes)
 
 
 def by_person(facts: HostFacts) -> list[tuple[Html, Html]]:
     """Who has taken how much of the disks, the most first."""
     most = sorted(facts.disk_use, key=lambda one: -one.used)[:MOST_PEOPLE]
-    return [(escaped(one.path), Html(words.size(one.used))) for one in most]
+    return [(escaped(shortened(one.path)), Html(words.size(one.used))) for one in most]
 
 
 def whole(value: float | None, unit: str = "") -> Html:
@@ -211,7 +213,8 @@ def row(board: BoardGpu, fresh: bool, now: Now) -> GpuRow:
 def process(one: BoardProcess, zone: tzinfo) -> Html:
     """A process in the list of those on a GPU. When it began is shown to the minute, and may differ by a second."""
     pid, user, command, memory, started, container, _, children = one
-    return drawn(pid, user, command, memory, None if started is None else started // 60, container, children, zone)
+    since = NOTHING if started is None else stamp(started, zone)
+    return drawn(pid, user, command, memory, since, container, children)
 
 
 @lru_cache(maxsize=40_000)
@@ -220,35 +223,33 @@ def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
     user: str | None,
     command: str | None,
     used_memory: float | None,
-    minute: int | None,
+    since: Html,
     container: str | None,
     children: tuple[int, ...],
-    zone: tzinfo,
 ) -> Html:
     """The same for as long as a process runs, and therefore drawn once."""
     which = f"pid {pid}" if user is None and pid is not None else ""
     size = "" if used_memory is None else words.size(used_memory)
     text = ready("process.html").module.process(  # type: ignore[attr-defined] # a macro of it
-        escaped(user or "unknown user"),
-        escaped(shortened(command)),
+        escaped(shortened(user or "unknown user")),
+        escaped(shortened(command, COMMAND_CHARACTERS)),
         Html(f"{which} · {size}" if which and size else which or size),
-        NOTHING if minute is None else stamp(minute * 60, zone),
-        escaped(container),
+        since,
+        escaped(shortened(container)),
         Html(f"kill {' '.join(map(str, children))}") if children else NOTHING,
     )
     return Html(str(text))
 
 
-def shortened(command: str | None) -> str | None:
-    """As much of a command as a card has room for."""
-    if command is None or len(command) <= COMMAND_CHARACTERS:
-        return command
-    return command[: COMMAND_CHARACTERS - 1] + "…"
+def shortened(text: str | None, characters: int = NAME_CHARACTERS) -> str | None:
+    """As much of a text as a card has room for."""
+    return text if text is None or len(text) <= characters else text[: characters - 1] + "…"
 
 
 def in_short(one: BoardProcess) -> str:
     """A process in a sentence."""
-    return " ".join(filter(None, (one.user, shortened(one.command), None if one.pid is None else f"(pid {one.pid})")))
+    pid = None if one.pid is None else f"(pid {one.pid})"
+    return " ".join(filter(None, (shortened(one.user), shortened(one.command, COMMAND_CHARACTERS), pid)))
 
 
 def bookings(several: Sequence[BoardBooking], now: Now) -> list[BookingCell]:
