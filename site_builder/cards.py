@@ -15,7 +15,7 @@ from typing import NamedTuple
 from site_builder.decide import fleet, hosts
 from site_builder.decide.gpus import Rules
 from site_builder.halves import both
-from site_builder.model import Booking, Idle, KnownHost
+from site_builder.model import BoardHost, Booking, Idle, KnownHost, Problem
 from site_builder.now import Now
 from site_builder.publish import digest
 from site_builder.renderers import card as render
@@ -118,10 +118,21 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
 
 def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     """A card, from all that is known of a host."""
-    data = host.told.data() if host.told else None
-    board = hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names), rules, now)
-    html = render.card(board, now).encode()
+    try:
+        data = host.told.data() if host.told else None
+        board = hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names), rules, now)
+        html = render.card(board, now).encode()
+    except Exception as error:  # a fault of ours must not cost the other hosts
+        data, board = None, not_understood(host.known, error)
+        html = render.card(board, now).encode()
     before_age, after_age = status.host(board)
     digests = digest(html), digest(before_age, after_age)
     summary = fleet.summary(board, data.taken.get("gpus.csv") if data else None)
     return Card((), now.holds_until, html, before_age, board.seen, after_age, digests, summary)
+
+
+def not_understood(known: KnownHost, error: Exception) -> BoardHost:
+    """A host whose files are such that we fail at them; none is known, and each is a mistake in gpuboard."""
+    reason = "its files could not be understood, which is a fault of gpuboard's own: please report it"
+    problem = Problem(f"data/{known.name}", f"{reason} ({type(error).__name__}: {error})"[:300])
+    return BoardHost(known.name, known.title, known.tags, "failed", reason, problems=(problem,))

@@ -26,8 +26,23 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(f"site_builder.commands.{cmd_name}"), cmd_name)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run it; what nobody foresaw is one sentence too, unless somebody wants to know more."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if ctx.params.get("debug"):
+                raise
+            from site_builder.commands.options import Failure  # noqa: PLC0415
+
+            what = f"{type(error).__name__}: {error}; this should not happen, and `gpuboard --debug` tells where it did"
+            raise Failure(what) from None
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpuboard")
-def main() -> None:
+@click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
+def main(debug: bool) -> None:  # read by invoke
     """Which GPU is free, who is on the others, and which are promised to somebody."""

@@ -17,7 +17,11 @@ import pytest
 
 from site_builder import halves
 from site_builder.build import Builder, Failed
-from site_builder.model import Limits, Shown
+from site_builder.decide import hosts
+from site_builder.decide.gpus import Rules
+from site_builder.decide.hosts import Case
+from site_builder.model import BoardHost, Limits, Shown
+from site_builder.now import Now
 from tests.lab import Lab, gpu, person, process, soon, words
 
 ROOT = Path(__file__).parent.parent
@@ -443,6 +447,30 @@ def test_a_build_by_hand_or_by_cron_says_nothing_into_a_pipe(lab: Lab) -> None:
     lab.book("{")
     result = gpuboard(lab, "build")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_what_nobody_foresaw_is_one_sentence_unless_asked_for_more(lab: Lab) -> None:
+    busy_lab(lab)
+    (lab.state / "forget").mkdir()
+    (lab.state / "forget/atlas").mkdir()  # a request is a file, so that this can never be taken back
+    result = gpuboard(lab, "build")
+    assert len(result.stderr.splitlines()) == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy_lab(lab)
+    real = hosts.host
+
+    def failing(case: Case, rules: Rules, now: Now) -> BoardHost:
+        if case.known.name == "hydra":
+            message = "oh"
+            raise ZeroDivisionError(message)
+        return real(case, rules, now)
+
+    monkeypatch.setattr(hosts, "host", failing)
+    assert "data/hydra: its files could not be understood" in words(lab.build())
+    assert (lab.host_status("hydra")["state"], lab.states("atlas")) == ("failed", ["busy", "free"])
 
 
 # Both cores
