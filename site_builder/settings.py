@@ -10,18 +10,25 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from site_builder.kinds import (
+    FILE,
+    FOLDER,
+    PERCENT,
+    TRUTH,
+    ZONE_NAME,
+    Kind,
+    address_of,
+    choice,
+    duration,
+    matching,
+    number,
+)
 from site_builder.model import ConsulAccess, Limits, Shown
 
 MASK = "•••"
 FOLDERS = ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DAY = 86400
-DURATION = re.compile(r"([0-9]{1,9})([smhd]?)")
-NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
-ADDRESS = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5}))/?")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# No dot and no slash at either end: such a name can never lead out of the folder of the zones.
-ZONE = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
 TOKEN = re.compile(r"[!-~]{1,4096}")
 USER_AND_PASSWORD = re.compile(r"//[^/]*@")
 
@@ -66,15 +73,6 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a value may be: `parse` raises ValueError for any other, and `refusal` then ends the sentence."""
-
-    refusal: str
-    parse: Callable[[str], Any]
-    show: Callable[[str], str] = str
-
-
-@dataclass(frozen=True)
 class Setting:
     """One thing that can be set; `prevents` is the failure that it prevents."""
 
@@ -99,108 +97,6 @@ class Settings:
     shown: Shown
     consul: ConsulAccess | None
 
-
-def seconds_of(text: str) -> int:
-    """`90`, `90s`, `10m`, `2h` or `1d`, in seconds."""
-    found = DURATION.fullmatch(text)
-    if not found:
-        raise ValueError(text)
-    return int(found[1]) * UNITS[found[2] or "s"]
-
-
-def duration_of(seconds: int) -> str:
-    """Seconds as people write them: in the largest unit that takes them whole, but a minute stays 60s."""
-    unit = "s"
-    for larger, size in UNITS.items():
-        if seconds > 60 and not seconds % size:
-            unit = larger
-    return f"{seconds // UNITS[unit]}{unit}"
-
-
-def within(value: float, least: float, most: float) -> float:
-    """The value, if it is in the range."""
-    if not least <= value <= most:
-        raise ValueError(value)
-    return value
-
-
-def duration(least: int, most: int) -> Kind:
-    """A time from least to most."""
-    return Kind(
-        f"but must be a time from {duration_of(least)} to {duration_of(most)}, such as 30s, 10m, 2h or 1d",
-        lambda text: within(seconds_of(text), least, most),
-        lambda text: duration_of(seconds_of(text)),
-    )
-
-
-def number(least: int, most: int) -> Kind:
-    """A plain number from least to most."""
-
-    def parse(text: str) -> float:
-        if not NUMBER.fullmatch(text):  # float() takes nan, inf, 1e3 and 1_0 too
-            raise ValueError(text)
-        return within(float(text), least, most)
-
-    return Kind(f"but must be a number from {least} to {most}", parse)
-
-
-def choice(**values: object) -> Kind:
-    """One of some words, each with what it means."""
-
-    def parse(text: str) -> object:
-        if text not in values:
-            raise ValueError(text)
-        return values[text]
-
-    *words, last = values
-    return Kind(f"but must be {', '.join(words)} or {last}", parse)
-
-
-def matching(pattern: re.Pattern[str], allowed: str) -> Kind:
-    """A text of a certain form; nothing is None."""
-
-    def parse(text: str) -> str | None:
-        if text and not pattern.fullmatch(text):
-            raise ValueError(text)
-        return text or None
-
-    return Kind(f"but must be {allowed}", parse)
-
-
-def folder_of(text: str) -> Path:
-    """A folder as it is written; one that waits for an expansion would be made under that very name."""
-    if not file_of(text) or text[0] in "~$":
-        raise ValueError(text)
-    return Path(text)
-
-
-def file_of(text: str) -> str | None:
-    """A path; nothing is None."""
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-        raise ValueError(text)
-    return text or None
-
-
-def address_of(text: str) -> tuple[str, bool]:
-    """`host:port`, and whether https stands before it."""
-    found = ADDRESS.fullmatch(text)
-    if not found or not 1 <= int(found[3]) <= 65535:
-        raise ValueError(text)
-    return found[2], found[1] == "https"
-
-
-def truth_of(text: str) -> bool:
-    """As Consul's own programs take it, where it may be in the environment already."""
-    if text.lower() not in ("true", "t", "1", "false", "f", "0"):
-        raise ValueError(text)
-    return text.lower() in ("true", "t", "1")
-
-
-FOLDER = Kind("but must be a folder, without ~ or $: nothing is expanded in a setting", folder_of)
-FILE = Kind("but must be the path of a file", file_of)
-PERCENT = number(0, 100)
-ZONE_NAME = Kind("which is not a time zone; write one as Europe/Paris", matching(ZONE, "").parse)
-TRUTH = Kind("but must be true or false", truth_of)
 
 SETTINGS = (
     Setting(

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from site_builder.cli import COMMANDS, main
 from site_builder.commands.options import with_settings
+from site_builder.kinds import duration_of, seconds_of
 from site_builder.model import ConsulAccess, Limits, Shown
 from site_builder.settings import (
     BY_NAME,
@@ -34,9 +35,7 @@ from site_builder.settings import (
     Setting,
     Settings,
     Wrong,
-    duration_of,
     resolve,
-    seconds_of,
     settings_of,
 )
 from site_builder.sources import conf

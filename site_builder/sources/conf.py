@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
 
-from site_builder.settings import BY_NAME, ENVIRONMENT_ONLY, HOST_SETTINGS, ZONE, Given, Wrong, shown_text
+from site_builder.kinds import ZONE
+from site_builder.settings import BY_NAME, ENVIRONMENT_ONLY, HOST_SETTINGS, Given, Wrong, shown_text
 
 NAME = "gpuboard.conf"
 LIMIT = 64 * 1024
