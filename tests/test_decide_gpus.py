@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from site_builder.decide.fleet import summary
+from site_builder.decide.hosts import models_of
 from site_builder.decide.people import People
 from site_builder.model import BoardProcess, Dump, Gpu, GpuProcess, HostData, Idle, Limits, PsRow, Shown
 from site_builder.readers.gpu_names import short
@@ -520,3 +521,10 @@ def test_a_gpu_that_tells_no_name_is_a_gpu() -> None:
 
 def test_names_of_our_own_are_used() -> None:
     assert only_gpu(host_data(), names={"NVIDIA A100-SXM4-80GB": "the big one"}).model == "the big one"
+
+
+def test_a_lost_gpu_is_called_like_its_sisters() -> None:
+    lost = Gpu(1, "GPU-1", "NVIDIA GeForce RTX 4090", lost="GPU is lost")
+    sister = Gpu(0, "GPU-0", "NVIDIA GeForce RTX 4090", memory_used=3, memory_total=24564, utilization_gpu=0)
+    data = HostData("atlas", gpus=Dump((sister, lost)))
+    assert models_of(data, {})["NVIDIA GeForce RTX 4090"] == "RTX 4090 24 GB"

@@ -1,5 +1,6 @@
 """The ground that the project stands on: one version, layers that lint enforces, docs that do not drift."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from site_builder import __version__
+from site_builder.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -82,3 +84,23 @@ def test_wrong_use_of_a_script_is_exit_2_with_the_help_on_stderr() -> None:
 def test_no_host_script_is_longer_than_150_lines() -> None:
     long = {p.name for p in (ROOT / "scripts").rglob("*") if p.is_file() and len(p.read_text().splitlines()) > 150}
     assert long == set()
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_of_the_commands_fits_a_terminal_too(command: str) -> None:
+    result = run(sys.executable, "-m", "site_builder", *command.split(), "--help")
+    assert result.returncode == 0
+    assert [line for line in result.stdout.splitlines() if len(line) > 79] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented(command: str) -> None:
+    assert f"gpuboard {command}" in (ROOT / "docs/board.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["host", "gpu"])
+def test_every_state_is_documented_and_no_other(kind: str) -> None:
+    states = json.loads((ROOT / "docs/status.schema.json").read_text())["$defs"][kind]["properties"]["state"]["enum"]
+    title = {"host": "host", "gpu": "GPU"}[kind]
+    table = (ROOT / "docs/board.md").read_text().split(f"| {title} | when |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"^\| ([a-z]+) \|", table, re.MULTILINE)) == sorted(states)

@@ -59,6 +59,7 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
     known, data = case.known, case.data or HostData(case.known.name)
     state, reason = state_of(known, data, rules.limits, now)
     rows = data.gpus.rows if data.gpus else ()
+    models = models_of(data, case.names)
     board_gpus: list[BoardGpu] = []
     others: list[BoardProcess] = []
     logins: frozenset[str] = frozenset()
@@ -69,7 +70,7 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
             bookings = promised.at(promised.of_gpu(case.bookings, gpu), rules.shown, now)
             bare = Gpu(gpu.index, gpu.uuid, gpu.name, memory_total=gpu.memory_total)
             idle = case.idle.since.get(gpu.uuid or f"index {gpu.index}")
-            model = model_of(gpu, case.names)
+            model = models[gpu.name]
             why = f"its host is {'under maintenance' if state == 'maintenance' else state}"
             board_gpus.append(BoardGpu(bare, model, "unknown", why, (), bookings, idle))
     board_gpus.sort(key=lambda one: (one.gpu.index is None, one.gpu.index or 0))
@@ -171,6 +172,7 @@ def seen_gpus(
     # what happened while nothing was heard, nobody knows
     idle = case.idle.since if looked - case.idle.looked <= rules.limits.down_after else {}
     found: list[BoardGpu] = []
+    models = models_of(data, case.names)
     for gpu in data.gpus.rows if data.gpus else ():
         here = on_gpu.pop(gpu.uuid, []) if gpu.uuid else []
         board, logins = tuple(process for process, _ in here), tuple(login for _, login in here)
@@ -183,7 +185,7 @@ def seen_gpus(
         state, reason = gpus.state(seen, rules, now)
         soon = gpus.promised_soon(bookings, rules.limits, now) if state == "free" and bookings else None
         until = soon.since.timestamp() if soon and soon.since else None
-        found.append(BoardGpu(gpu, model_of(gpu, case.names), state, reason, board, bookings, since, until))
+        found.append(BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until))
     others = [process for rest in on_gpu.values() for process, _ in rest]
     return found, others, frozenset(row.user for row in ps if row.user and rules.people.is_login(row.user))
 
@@ -218,9 +220,16 @@ def clock_of(data: HostData, limits: Limits) -> Callable[[PsRow], int | None]:
     return began
 
 
-def model_of(gpu: Gpu, names: dict[str, str]) -> str:
-    """What people call it."""
-    return short(gpu.name, names, gpu.memory_total)[:MODEL_CHARACTERS] if gpu.name else "GPU"
+def models_of(data: HostData, names: dict[str, str]) -> dict[str | None, str]:
+    """What people call each of the GPUs, by its full name; one that is lost has the memory of its likes."""
+    told: dict[str, float | None] = {}
+    for gpu in data.gpus.rows if data.gpus else ():
+        if gpu.name:
+            told[gpu.name] = told.get(gpu.name) or gpu.memory_total
+    found: dict[str | None, str] = {
+        name: short(name, names, memory)[:MODEL_CHARACTERS] for name, memory in told.items()
+    }
+    return {**found, None: "GPU"}
 
 
 def notes(known: KnownHost, state: str) -> Iterator[str]:
