@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -30,7 +29,6 @@ from site_builder.sources.snapshots import Snapshots
 
 # Seconds after which the last whole files are written to state/ again, where the same builder goes on.
 SAVE_EVERY = 60
-NUMBER = re.compile(r"\d+")
 
 
 class Failed(Exception):
@@ -135,7 +133,8 @@ class Builder:
             facts = publish.digest(told, *(one.digests[0] for one in every))
             if not self.published.is_current("index.html", facts, now.epoch):
                 free = [gpu for one in every for gpu in one.summary.free]
-                page = board.board([one.html for one in every], totals, free, problems, version, now)
+                states = {host: one.summary.state for host, one in cards.items()}
+                page = board.board([one.html for one in every], states, totals, free, problems, version, now)
                 self.published.write("index.html", facts, page, now.epoch)
                 written.append("index.html")
             facts = publish.digest(told, *(one.digests[1] for one in every))
@@ -158,13 +157,13 @@ class Builder:
         return requests
 
     def note(self, problems: Sequence[Problem], now: Now) -> None:
-        """Log which problems are new and which are over; one that differs in its numbers alone is the same."""
-        current = {NUMBER.sub("#", f"{one.where}: {one.what}"): f"{one.where}: {one.what}" for one in problems}
-        for key in current.keys() - self.memory.problems:
-            self.log.write(now.local, f"new: {current[key]}")
-        for key in self.memory.problems - current.keys():
-            self.log.write(now.local, f"over: {key}")
-        self.memory.problems = set(current)
+        """Log which problems are new and which are over."""
+        current = {f"{one.where}: {one.what}" for one in problems}
+        for sentence in sorted(current - self.memory.problems):
+            self.log.write(now.local, f"new: {sentence}")
+        for sentence in sorted(self.memory.problems - current):
+            self.log.write(now.local, f"over: {sentence}")
+        self.memory.problems = current
 
     def save(self, forgotten: Sequence[Path], now: Now) -> Iterator[str]:
         """Keep what the next build needs; the site is written by then, so that a failure is no more than told."""

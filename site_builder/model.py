@@ -298,6 +298,7 @@ class BoardHost:
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     logins: frozenset[str] = frozenset()
+    users_shown: bool = True
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def size(mib: float) -> str:
     """`512 MiB`, `3.4 GiB`, `71 GiB`, `5.2 TiB`."""
     if mib < 1023.5:
         return f"{mib:.0f} MiB"
-    if mib >= 10000 * 1024:
+    if mib >= 1000 * 1024:
         return f"{gib(mib / 1024)} TiB"
     return f"{gib(mib)} GiB"
 

@@ -172,8 +172,7 @@ def test_the_host_of_another_host(lab: Lab) -> None:
 def test_a_clock_a_year_ahead(lab: Lab) -> None:
     lab.host("future", gpu(0, 7000, 97), process(42), person(42, elapsed=600), time=int(time.time()) + 31_536_000)
     told = words(build(lab))
-    assert "future: the clock of this host is 3153" in told
-    assert "s ahead" in told
+    assert "future: the clock of this host is 365 d ahead" in told
     assert (lab.states("future"), lab.host_status("future")["age"] <= 2) == (["busy"], True)
     assert abs(lab.host_status("future")["gpus"][0]["processes"][0]["started"] - (time.time() - 600)) < 5
 
@@ -198,8 +197,14 @@ LONG = {"good": [{"name": "alice", "date": "2999-01-01", "comment": "ICML"}]}
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ('{"good": [{"name": "alice", "da', "not read: line 1: Unterminated string starting at"),
-        ('{"good": [\n{"name": "alice"}\n', "not read: line 3: Expecting ',' delimiter"),
+        (
+            '{"good": [{"name": "alice", "da',
+            "not read: line 1, column 29: the text that begins here has no closing quotation mark",
+        ),
+        (
+            '{"good": [\n{"name": "alice"}\n',
+            "not read: line 3, column 1: a comma is missing before this place, or what was begun is not closed",
+        ),
         ("[]", "not read: it must be an object of hosts: {host: [ … ]}"),
         ("", "not read: it is empty; write {} where there are no bookings"),
         ('{"good": ' + "[" * 100_000, "not read: it is nested too deeply to be read"),

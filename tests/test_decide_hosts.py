@@ -255,8 +255,8 @@ def test_where_consul_is_not_asked_nothing_is_said_of_it() -> None:
     [
         (60.0, []),
         (-60.0, []),
-        (61.0, ["the clock of this host is 61 s ahead"]),
-        (-3600.0, ["the clock of this host is 3600 s behind, or its snapshots take that long to arrive"]),
+        (61.0, ["the clock of this host is 2 min ahead"]),
+        (-3600.0, ["the clock of this host is 1 h behind, or its snapshots take that long to arrive"]),
     ],
 )
 def test_a_clock_that_is_off_by_more_than_a_minute_is_a_problem(clock: float, expected: list[str]) -> None:

@@ -495,7 +495,7 @@ def test_a_host_may_be_called_as_a_part_of_the_page(odd_page: Page) -> None:
         odd_page.locator(f".free-now a[href='#{name}']").click()
         expect(odd_page.locator(f"section.host#{name}")).to_be_in_viewport()
     odd_page.locator(".bar a").click()
-    expect(odd_page.locator("details#_problems")).to_be_in_viewport()
+    expect(odd_page.locator("#_problems")).to_be_in_viewport()
 
 
 def test_no_two_elements_have_one_id(odd_page: Page) -> None:
@@ -660,3 +660,17 @@ def test_a_clock_that_is_wrong_makes_no_age_wrong(browser: Browser, live: Built,
         page.clock.run_for(1000)
         assert 0 <= seconds(page.locator(".age time").text_content()) < 60
         assert not page.locator(".age strong").is_visible()
+
+
+def test_the_link_to_the_problems_opens_them(odd_page: Page) -> None:
+    odd_page.goto(odd_page.url.partition("#")[0])
+    odd_page.locator(".bar a").click()
+    expect(odd_page.locator("#_problems")).to_be_visible()
+
+
+def test_hosts_that_tell_nothing_are_named_above_all_cards(plain: Page) -> None:
+    text = " ".join((plain.locator(".hosts").text_content() or "").split())
+    assert text.startswith("9 hosts") or "hosts ·" in text
+    assert "failed:" in text
+    assert "down:" in text
+    assert "unseen:" in text

@@ -149,8 +149,8 @@ def test_a_doubled_key_is_told_and_the_last_one_counts() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"atlas": [\n{"name": "alice"', "line 2: "),
-        ('{\n// fine\n"atlas": [}', "line 3: "),
+        ('{"atlas": [\n{"name": "alice"', "line 2, column 17: "),
+        ('{\n// fine\n"atlas": [}', "line 3, column 11: "),
         ("[1, 2]", "it must be an object of hosts"),
         ("[" * 100_000, "it is nested too deeply"),
     ],

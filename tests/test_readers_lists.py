@@ -39,7 +39,7 @@ def test_names_that_are_none_and_names_twice_are_told() -> None:
     assert dump.problems == (
         "line 2: '../../etc' is not a host name",
         "line 3: atlas stands there twice; the first line counts",
-        "line 4: 'a b' is not a host name",
+        "line 4: 'a b' is not a host name; put commas between name, title and tags",
     )
 
 

@@ -36,6 +36,9 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
     from site_builder.build import Builder  # noqa: PLC0415 # --help needs none of it
     from site_builder.sources import lock  # noqa: PLC0415
 
+    if not settings.data.is_dir():
+        where = settings.data.absolute()
+        raise Failure(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
     gc.disable()  # a build makes many objects, and none that refer to each other in a circle
     end = began + duration if duration else float("inf") if every else began
     try:

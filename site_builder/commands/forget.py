@@ -35,6 +35,9 @@ def forget(settings: Settings, host: str) -> None:
         kept = snapshots.Snapshots(settings.data, settings.state)
         told = {one.name: one for one in kept.read()[0]}.get(host)
         lists, _ = discovery.Discovery(settings.data, settings.state, None).read(())
+        if told is None and host in lists:
+            tell(f"{host} never pushed; {' and '.join(lists[host].listed_by)} list it: take it off there")
+            sys.exit(1)
         if told is None:
             tell(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
             sys.exit(1)

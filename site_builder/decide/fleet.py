@@ -9,8 +9,9 @@ from site_builder.model import BoardHost, FreeGpu, Idle, Problem
 
 
 class Summary(NamedTuple):
-    """One host in short: how many GPUs are in which state, which are free, and what else goes beyond its card."""
+    """One host in short: its state, those of its GPUs, which are free, and what else goes beyond its card."""
 
+    state: str
     states: dict[str, int]
     free: tuple[FreeGpu, ...]
     uuids: tuple[str, ...]
@@ -37,6 +38,7 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
     )
     idle = {one.key: one.idle_since for one in host.gpus if one.idle_since is not None}
     return Summary(
+        host.state,
         states,
         free,
         tuple(one.gpu.uuid for one in host.gpus if one.gpu.uuid) if host.state == "fresh" else (),

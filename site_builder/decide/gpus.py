@@ -97,6 +97,8 @@ def busy(seen: Seen) -> str:
         return f"process {which} is dead, but its children live on: kill {pids}"
     if not seen.processes and seen.gpu.memory_used is None:
         return f"{seen.gpu.utilization_gpu:.0f} % used, though no process is told"
+    if not seen.processes and not seen.processes_told:
+        return f"{memory(seen.gpu)} in use; the processes on it could not be read"
     if not seen.processes:
         return f"{memory(seen.gpu)} in use that no process explains"
     return f"in use{by(seen)}"

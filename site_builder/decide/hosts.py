@@ -88,6 +88,7 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
         tuple(notes(known, state)),
         (*data.problems, *problems(case, data, state, rules.limits, now)),
         logins,
+        rules.shown.users,
     )
 
 
@@ -245,7 +246,7 @@ def problems(case: Case, data: HostData, state: str, limits: Limits, now: Now) -
     name = case.known.name
     if data.clock is not None and abs(data.clock) > limits.clock_off:
         which = "ahead" if data.clock > 0 else "behind, or its snapshots take that long to arrive"
-        yield Problem(name, f"the clock of this host is {abs(data.clock):.0f} s {which}")
+        yield Problem(name, f"the clock of this host is {words.duration(abs(data.clock))} {which}")
     if data.gone:
         files = ", ".join(data.gone)
         yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` takes the host off the board")

@@ -9,7 +9,7 @@ from datetime import tzinfo
 
 from site_builder.model import Booking, Dump
 from site_builder.readers import dates, rrules
-from site_builder.readers.form import clean
+from site_builder.readers.form import clean, json_fault
 
 STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_LAST_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s*[\]}])')
@@ -26,7 +26,7 @@ def read(data: bytes, zone: tzinfo) -> Dump[Booking]:
     try:
         content = loads(text_of(data), problems)
     except json.JSONDecodeError as error:
-        return Dump(whole=False, problems=(f"line {error.lineno}: {error.msg}",))
+        return Dump(whole=False, problems=(json_fault(error),))
     except (ValueError, RecursionError):
         return Dump(whole=False, problems=("it is nested too deeply to be read",))
     if not isinstance(content, dict):
@@ -111,7 +111,7 @@ def booking(host: str, gpu: str, entry: dict[str, object], zone: tzinfo) -> tupl
         return None, f'the start "{start}" {why}'
     if since and since >= until:
         return None, f"the booking of {name or 'nobody'} ends before it begins, and does not count"
-    told, rrule, problem = text("rrule"), "", ""
+    told, rrule, problem = text("rrule"), "", "" if name else "a booking has no name"
     if told:
         rrule, why = rrules.read(told) if since else ("", "needs a `from`")
         problem = f'the rrule "{told}" {why}; the booking counts once' if why else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from site_builder.model import Dump, Header
@@ -30,6 +31,21 @@ def text_of(data: bytes) -> str:
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return clean(text)
+
+
+JSON_WORDS = {
+    "Expecting ',' delimiter": "a comma is missing before this place, or what was begun is not closed",
+    "Expecting ':' delimiter": "a colon is missing before this place",
+    "Expecting property name enclosed in double quotes": "a name in double quotes should stand here",
+    "Expecting value": "a value should stand here",
+    "Unterminated string starting at": "the text that begins here has no closing quotation mark",
+    "Extra data": "there is more behind the end",
+}
+
+
+def json_fault(error: json.JSONDecodeError) -> str:
+    """Where JSON is broken, and how."""
+    return f"line {error.lineno}, column {error.colno}: {JSON_WORDS.get(error.msg, error.msg)}"
 
 
 def header(data: bytes, task: str) -> tuple[Header | None, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from site_builder.model import Dump, ListedHost
-from site_builder.readers.form import text_of
+from site_builder.readers.form import json_fault, text_of
 from site_builder.readers.names import is_host
 
 LONGEST = 200
@@ -17,7 +17,7 @@ def read(data: bytes) -> Dump[ListedHost]:
     try:
         content = json.loads(text_of(data).lstrip("\ufeff"), strict=False)
     except json.JSONDecodeError as error:
-        return Dump(whole=False, problems=(f"line {error.lineno}: {error.msg}",))
+        return Dump(whole=False, problems=(json_fault(error),))
     except (ValueError, RecursionError):
         return Dump(whole=False, problems=("it is nested too deeply to be read",))
     if not isinstance(content, dict):

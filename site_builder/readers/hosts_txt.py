@@ -21,7 +21,8 @@ def read(data: bytes) -> Dump[ListedHost]:
         if host is None:
             continue
         if not is_host(host.name):
-            problems.append(f"line {number}: '{host.name[:80]}' is not a host name")
+            hint = "; put commas between name, title and tags" if " " in host.name else ""
+            problems.append(f"line {number}: '{host.name[:80]}' is not a host name{hint}")
         elif host.name in found:
             problems.append(f"line {number}: {host.name} stands there twice; the first line counts")
         else:

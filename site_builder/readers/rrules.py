@@ -26,6 +26,8 @@ def read(text: str) -> tuple[str, str]:
     until = told.get("UNTIL")
     if until and "T" not in until:  # to the end of that day, wherever that is
         told["UNTIL"] = f"{until}T235959Z"
+    if told.get("FREQ") == "DAILY" and "BYDAY" in told and told.get("INTERVAL", "1") == "1":
+        told["FREQ"] = "WEEKLY"  # which says the same
     why = fault(told)
     return ("", why) if why else (";".join(f"{key}={value}" for key, value in told.items()), "")
 

@@ -23,6 +23,7 @@ STATES = {
 }
 ALWAYS = frozenset({"free", "busy"})
 MOST_HOSTS_FREE = 60
+MOST_HOSTS_NOT_FRESH = 20
 MOST_PROBLEMS = 200
 # Stands for the cards in the template; no text of others can hold it, for control characters are taken out of that.
 CARDS = "\x1ccards\x1c"
@@ -30,6 +31,7 @@ CARDS = "\x1ccards\x1c"
 
 def board(  # noqa: PLR0913, PLR0917 the page has so many parts
     cards: Sequence[bytes],
+    hosts: Mapping[str, str],
     totals: Mapping[str, int],
     free: Iterable[FreeGpu],
     problems: Sequence[Problem],
@@ -43,6 +45,8 @@ def board(  # noqa: PLR0913, PLR0917 the page has so many parts
         counts=[
             (state, STATES[state], totals.get(state, 0)) for state in STATES if state in ALWAYS or totals.get(state)
         ],
+        hosts=len(hosts),
+        not_fresh=list(not_fresh(hosts)),
         free=list(by_model(free, now)),
         problems=problems,
         most=MOST_PROBLEMS,
@@ -52,6 +56,14 @@ def board(  # noqa: PLR0913, PLR0917 the page has so many parts
     # the cards, many times as large as the rest, need not go through the template
     before, _, after = page.partition(CARDS)
     return b"".join((before.encode(), b"\n".join(cards), after.encode()))
+
+
+def not_fresh(hosts: Mapping[str, str]) -> Iterator[tuple[str, list[str], int]]:
+    """Each state but fresh, the hosts that are in it, and how many more."""
+    for state in ("failed", "down", "stale", "unseen", "maintenance"):
+        names = [host for host, its_state in hosts.items() if its_state == state]
+        if names:
+            yield state, names[:MOST_HOSTS_NOT_FRESH], len(names) - len(names[:MOST_HOSTS_NOT_FRESH])
 
 
 def by_model(free: Iterable[FreeGpu], now: Now) -> Iterator[tuple[str, list[tuple[str, str, str]], int]]:

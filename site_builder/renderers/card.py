@@ -101,8 +101,8 @@ def card(host: BoardHost, now: Now) -> str:
         disk=escaped(f"{shortened(fullest.mount)} {percent(fullest):.0f} %") if fullest else NOTHING,
         disks=[disk_row(disk) for disk in facts.disks[:MOST_DISKS]],
         by_person=by_person(facts),
-        by_person_at=stamp(facts.disk_use_time, now.zone) if facts.disk_use_time else NOTHING,
-        rows=[row(gpu, fresh, now) for gpu in host.gpus],
+        by_person_at=at(facts.disk_use_time, now) if facts.disk_use_time else NOTHING,
+        rows=[row(gpu, host, now) for gpu in host.gpus],
         others=escaped(", ".join(filter(None, map(in_short, host.others[:MOST_PROCESSES])))),
         host_bookings=bookings(host.bookings, now),
     )
@@ -132,6 +132,11 @@ def moment(epoch: float, now: Now) -> tuple[Html, Html]:
 def stamp(epoch: int, zone: tzinfo) -> Html:
     """A time to the minute, for machines and people alike: twice a process would make the page a tenth larger."""
     return Html(datetime.fromtimestamp(epoch // 60 * 60, zone).isoformat(" ", "minutes"))
+
+
+def at(epoch: int, now: Now) -> Html:
+    """A time as people say it."""
+    return Html(words.clock(datetime.fromtimestamp(epoch, now.zone), now))
 
 
 def load(facts: HostFacts) -> Html:
@@ -181,11 +186,11 @@ def bar(part: float | None, of: float | None) -> Html:
     return Html(f"{min(100, part / of * 100):.0f}" if part and of else "0")
 
 
-def row(board: BoardGpu, fresh: bool, now: Now) -> GpuRow:
+def row(board: BoardGpu, host: BoardHost, now: Now) -> GpuRow:
     """A GPU, as the template takes it."""
     gpu, state = board.gpu, board.state
     reason = escaped(board.reason) if state != "busy" or not board.processes else NOTHING
-    not_shown = (state == "unknown" and fresh) or (state == "busy" and not board.processes)
+    not_shown = (state == "unknown" and host.state == "fresh") or (state == "busy" and not board.processes)
     beyond = len(board.processes) - MOST_PROCESSES
     return GpuRow(
         Html("?") if gpu.index is None else whole(gpu.index),
@@ -202,25 +207,25 @@ def row(board: BoardGpu, fresh: bool, now: Now) -> GpuRow:
         whole(gpu.temperature, " °C"),
         whole(gpu.power_draw),
         whole(gpu.power_limit, " W") if gpu.power_limit else NOTHING,
-        Html("".join([process(one, now.zone) for one in board.processes[:MOST_PROCESSES]])),
+        Html("".join([process(one, host.users_shown, now.zone) for one in board.processes[:MOST_PROCESSES]])),
         Html(f"and {beyond} more processes") if beyond > 0 else NOTHING,
-        reason if not_shown else NOTHING,
+        reason if not_shown or state == "held" else NOTHING,
         bookings(board.bookings, now) if board.bookings else (),
-        reason if state in {"violated", "held"} else NOTHING,
+        reason if state == "violated" else NOTHING,
     )
 
 
-def process(one: BoardProcess, zone: tzinfo) -> Html:
+def process(one: BoardProcess, users_shown: bool, zone: tzinfo) -> Html:
     """A process in the list of those on a GPU. When it began is shown to the minute, and may differ by a second."""
     pid, user, command, memory, started, container, _, children = one
     since = NOTHING if started is None else stamp(started, zone)
-    return drawn(pid, user, command, memory, since, container, children)
+    return drawn(pid, user or ("unknown user" if users_shown else ""), command, memory, since, container, children)
 
 
 @lru_cache(maxsize=40_000)
 def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
     pid: int | None,
-    user: str | None,
+    user: str,
     command: str | None,
     used_memory: float | None,
     since: Html,
@@ -228,10 +233,10 @@ def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
     children: tuple[int, ...],
 ) -> Html:
     """The same for as long as a process runs, and therefore drawn once."""
-    which = f"pid {pid}" if user is None and pid is not None else ""
+    which = f"pid {pid}" if user in {"", "unknown user"} and pid is not None else ""
     size = "" if used_memory is None else words.size(used_memory)
     text = ready("process.html").module.process(  # type: ignore[attr-defined] # a macro of it
-        escaped(shortened(user or "unknown user")),
+        escaped(shortened(user)),
         escaped(shortened(command, COMMAND_CHARACTERS)),
         Html(f"{which} · {size}" if which and size else which or size),
         since,
@@ -253,10 +258,12 @@ def in_short(one: BoardProcess) -> str:
 
 
 def bookings(several: Sequence[BoardBooking], now: Now) -> list[BookingCell]:
-    """Bookings, as the template takes them."""
-    cells = [booking(one, now) for one in several[:MOST_BOOKINGS]]
-    if len(several) > MOST_BOOKINGS:
-        more = Html(f"and {len(several) - MOST_BOOKINGS} more")
+    """Bookings, as the template takes them; of one that repeats the next time is enough."""
+    once = {(one.phase, one.name, one.comment): one for one in reversed(several)}
+    shown = [one for one in several if once[one.phase, one.name, one.comment] is one][:MOST_BOOKINGS]
+    cells = [booking(one, now) for one in shown]
+    if len(several) > len(shown):
+        more = Html(f"and {len(several) - len(shown)} more")
         cells.append(BookingCell(Html("ended"), NOTHING, more, NOTHING, NOTHING, NOTHING))
     return cells
 

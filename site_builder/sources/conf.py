@@ -144,7 +144,7 @@ def parse(data: bytes, path: str) -> tuple[dict[str, Given], list[str]]:
 def blanks(where: str, key: str) -> Wrong:
     """The commonest mistake of all."""
     key = shown_text(key.split(maxsplit=1)[0])
-    return Wrong(f"{where}: no blanks around = may stand after {key}; write {key}=value")
+    return Wrong(f"{where}: blanks around = are not allowed; write {key}=value")
 
 
 def strange(key: str, equals: str) -> str:
