@@ -29,6 +29,7 @@ from site_builder.sources.snapshots import Snapshots
 
 # Seconds after which the last whole files are written to state/ again, where the same builder goes on.
 SAVE_EVERY = 60
+MOST_PROBLEMS = 1000
 
 
 class Failed(Exception):
@@ -78,7 +79,7 @@ class Builder:
             cards = self.cards.make(hosts, rules, names, self.settings, now)
         problems += [problem for one in cards.values() for problem in one.summary.problems]
         problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
-        problems = sorted(set(problems), key=lambda one: (one.where, one.what))
+        problems = bounded(sorted(set(problems), key=lambda one: (one.where, one.what)))
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
         written = self.publish(cards, totals, shown_of(problems, self.settings.shown), now)
         self.note(problems, now)
@@ -183,6 +184,13 @@ class Builder:
         with suppress(OSError):
             self.snapshots.save()
             self.cards.save()
+
+
+def bounded(problems: list[Problem]) -> list[Problem]:
+    """As many as a page can hold: whoever has more must begin somewhere."""
+    if len(problems) <= MOST_PROBLEMS:
+        return problems
+    return [*problems[:MOST_PROBLEMS], Problem("data", f"and {len(problems) - MOST_PROBLEMS} more problems")]
 
 
 def shown_of(problems: list[Problem], shown: Shown) -> list[Problem]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from site_builder import __version__
 from site_builder.decide import fleet, hosts
 from site_builder.decide.gpus import Rules
 from site_builder.halves import both
@@ -26,6 +27,17 @@ from site_builder.sources.snapshots import Told
 
 PACKAGE = Path(__file__).parent
 NEVER = Idle(0, {})
+
+
+def code() -> tuple[object, ...]:
+    """What changes with the program itself, an update of which makes every card anew."""
+    found = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.html")]
+    stats = {str(path.relative_to(PACKAGE)): path.stat() for path in found}
+    return __version__, tuple(sorted((name, one.st_size, one.st_mtime_ns) for name, one in stats.items()))
+
+
+# Looked up once: what this process has loaded is what it makes cards with, whatever is installed meanwhile.
+CODE = code()
 
 
 class Card(NamedTuple):
@@ -69,7 +81,15 @@ class Cards:
         self, fleet_hosts: Sequence[Host], rules: Rules, names: dict[str, str], settings: Settings, now: Now
     ) -> dict[str, Card]:
         """The card of each host, in their order."""
-        by = code(), settings.limits, settings.shown, str(settings.zone), tuple(names.items()), rules.people.aliases
+        by = (
+            CODE,
+            now.local.utcoffset(),
+            settings.limits,
+            settings.shown,
+            str(settings.zone),
+            tuple(names.items()),
+            rules.people.aliases,
+        )
         if by != self.rules:
             self.rules, self.cards = by, {}
         before, self.cards = self.cards, {}
@@ -92,12 +112,6 @@ class Cards:
             self.changed = False
 
 
-def code() -> tuple[tuple[str, int], ...]:
-    """What changes with the program itself, an update of which makes every card anew."""
-    found = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.html")]
-    return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in found))
-
-
 def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
     """What must be the same for a card to serve again."""
     bookings = tuple(
@@ -113,7 +127,9 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
         )
         for one in host.bookings
     )
-    return host.told.key if host.told else None, host.known, bookings
+    # a login that ps cut may become clear when others are known
+    logins = len(rules.people.names) if bookings else 0
+    return host.told.key if host.told else None, host.known, bookings, logins
 
 
 def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:

@@ -26,7 +26,12 @@ def both(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     os.write(put, bytes(range(BLOCKS)))
     os.close(put)
     receive, send = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # no room for another process
+        for end in (next_block, receive, send):
+            os.close(end)
+        return [work(item) for item in items]
     if child == 0:
         give(work, blocks, next_block, send)
     os.close(send)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.build import Report
-from tests.lab import GPU_COLUMNS, Lab, gpu, person, process, soon, words
+from tests.lab import GPU_COLUMNS, PROCESS_COLUMNS, Lab, gpu, person, process, soon, words
 
 SCRIPT = "<script>alert('x')</script>"
 ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;"
@@ -296,3 +296,84 @@ def test_a_lone_surrogate_breaks_nothing(lab: Lab) -> None:
     lab.book('{"good": [{"name": "a\\ud800b", "date": "2999-01-01", "comment": "\\udfff"}]}')
     build(lab)
     assert lab.host_status("good")["gpus"][0]["bookings"][0]["name"] == "a?b"
+
+
+# What would hold the builder up, or fill its memory
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":' + "/* " * 500_000, '{"a":' + '"\\' * 500_000, "{" + ", " * 500_000, '"' * 500_000]
+)
+def test_a_booking_file_that_is_made_to_be_slow(lab: Lab, text: str) -> None:
+    lab.book(text)
+    began = time.monotonic()
+    assert "data/comments.json: not read: line 1" in words(build(lab))
+    assert time.monotonic() - began < 3
+
+
+def test_a_gpu_name_that_is_made_to_be_slow(lab: Lab) -> None:
+    lab.host("slow", gpu(0, name="NVIDIA " * 150_000, uuid="GPU-s"))
+    began = time.monotonic()
+    build(lab)
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(
+    ("file", "line"), [("hosts.txt", "!\n"), ("hosts.txt", "atlas\n"), ("good/ps.txt", "x\n"), ("comments.json", None)]
+)
+def test_a_file_with_more_faults_than_anybody_reads(lab: Lab, file: str, line: str | None) -> None:
+    (lab.data / file).write_text(line * 100_000 if line else '{"' + "h" * 20_000 + '": [' + "1, " * 10_000 + "1]}")
+    began = time.monotonic()
+    report = lab.build()
+    assert len(report.problems) <= 60
+    assert max(len(problem.what) for problem in report.problems) < 400
+    assert time.monotonic() - began < 4
+
+
+def test_thousands_of_odd_names_in_data(lab: Lab) -> None:
+    for number in range(1500):
+        (lab.data / f"odd {number}").mkdir()
+    report = build(lab)
+    assert len(report.problems) == 1001
+    assert report.problems[-1].what == "and 500 more problems"
+
+
+def test_thousands_of_bookings_of_one_host(lab: Lab) -> None:
+    many = [
+        {"name": f"n{n}", "date": "1 May 2999", "from": soon(n), "rrule": "FREQ=DAILY;COUNT=9999"} for n in range(3000)
+    ]
+    lab.book({"good": {"*": many}})
+    began = time.monotonic()
+    assert "good has more than 500 bookings; the rest does not count" in words(build(lab))
+    assert time.monotonic() - began < 8
+
+
+# What would make a GPU look free
+
+
+def test_rows_of_processes_that_cannot_be_understood(lab: Lab) -> None:
+    lab.host("odd", gpu(0), "[Unknown Error], 123, 400, python\n")
+    assert "data/odd/processes.csv: a row that cannot be understood: [Unknown Error], 123" in words(build(lab))
+    assert lab.states("odd") == ["unknown"]
+
+
+def test_rows_of_processes_without_blanks(lab: Lab) -> None:
+    lab.host("odd", gpu(0), "GPU-0,123,400,python\n")
+    assert (words(build(lab)), lab.states("odd")) == ("", ["busy"])
+
+
+def test_a_first_file_that_is_torn_does_not_count(lab: Lab) -> None:
+    lab.host("odd", gpu(0) + gpu(1))
+    lab.write("odd", "processes.csv", PROCESS_COLUMNS, end="")
+    assert "data/odd/processes.csv: the file is torn" in words(build(lab))
+    assert lab.states("odd") == ["unknown", "unknown"]
+    lab.write("half", "host.txt")
+    lab.write("half", "gpus.csv", f"{GPU_COLUMNS}\n{gpu(0)}", end="")
+    lab.build()
+    assert lab.host_status("half")["state"] == "failed"
+
+
+def test_a_host_folder_with_nothing_in_it_is_a_host_that_never_pushed(lab: Lab) -> None:
+    (lab.data / "new").mkdir()
+    build(lab)
+    assert lab.host_status("new")["state"] == "unseen"

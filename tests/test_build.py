@@ -16,7 +16,8 @@ import jsonschema
 import pytest
 
 from site_builder import halves
-from site_builder.build import Builder, Failed
+from site_builder.build import Builder, Failed, Report
+from site_builder.commands import build as command
 from site_builder.decide import hosts
 from site_builder.decide.gpus import Rules
 from site_builder.decide.hosts import Case
@@ -204,10 +205,11 @@ def test_without_users_no_name_is_anywhere_in_www(lab: Lab) -> None:
         "atlas",
         gpu(0, 7000, 97) + gpu(1),
         process(42),
-        person(42, "alice", "python x.py"),
+        person(42, "alice", "/home/alice/bin/python /home/alice/x.py", container="docker:alice-dev"),
         "disk=9 8 /d\ndisk_use=9G /d/alice\n",
     )
-    lab.book({"atlas": {"0": {"name": "carla", "date": soon(900), "comment": "with alice"}, "1": {"name": "carla"}}})
+    carla = {"name": "carla", "date": soon(900), "comment": "with alice", "id": "carla-1"}
+    lab.book({"atlas": {"0": carla, "1": {"name": "carla"}}})
     lab.build(shown=Shown(users=False))
     site = lab.page() + (lab.www / "status.json").read_text()
     assert "alice" not in site
@@ -475,6 +477,21 @@ def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.Mo
     assert (lab.host_status("hydra")["state"], lab.states("atlas")) == ("failed", ["busy", "free"])
 
 
+def test_a_slow_builder_ends_in_its_time_and_makes_up_for_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds: list[float] = []
+
+    def slow(_: Builder, at: float) -> Report:
+        builds.append(at)
+        time.sleep(1.2)
+        return Report(0, {}, [], [], [])
+
+    monkeypatch.setattr(Builder, "build", slow)
+    began = time.monotonic()
+    command.run(Builder(lab.settings()), 1, began, began + 3)
+    assert len(builds) == 2
+    assert time.monotonic() - began < 4
+
+
 # Both cores
 
 
@@ -489,6 +506,14 @@ def test_many_hosts_are_made_on_both_cores_with_the_same_result(lab: Lab, monkey
     alone = Builder(lab.settings())
     alone.build(at)
     assert both.cards.cards == alone.cards.cards
+
+
+def test_without_room_for_a_child_one_core_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "fork", fork)
+    assert halves.both(lambda item: item * 2, range(500)) == [item * 2 for item in range(500)]
 
 
 def test_a_child_that_dies_leaves_no_gap() -> None:

@@ -135,8 +135,22 @@ def test_where_the_processes_were_not_told_memory_in_use_is_busy(processes: Dump
     assert state(host_data([gpu(used=7000, use=90)], processes=processes)) == "busy"
 
 
-def test_an_answer_beside_an_error_of_its_own_counts() -> None:
-    assert state(host_data(processes=Dump((), head("processes", 6)))) == "free"
+def test_an_error_of_nvidia_smi_with_no_row_beside_it_tells_nothing() -> None:
+    assert state(host_data(processes=Dump((), head("processes", 6)))) == "unknown"
+
+
+def test_the_error_for_a_lost_gpu_hides_no_free_one() -> None:
+    gpus = Dump((gpu(),), head("gpus", 15))
+    assert state(host_data(gpus=gpus, processes=Dump((), head("processes", 15)))) == "free"
+
+
+def test_a_torn_list_of_processes_tells_nothing() -> None:
+    assert state(host_data(processes=Dump((), head("processes"), whole=False))) == "unknown"
+
+
+def test_processes_on_a_gpu_that_is_not_told_may_be_on_any() -> None:
+    elsewhere = GpuProcess("MIG-1", 42, 400, "python")
+    assert state(host_data(processes=Dump((elsewhere,), head("processes")))) == "unknown"
 
 
 def test_a_gpu_that_tells_neither_memory_nor_use_is_unknown() -> None:

@@ -352,3 +352,9 @@ def test_a_decision_holds_until_the_host_would_be_stale() -> None:
     moment = now()
     decide(host_data(), at=moment)
     assert moment.holds_until == NOW + 60
+
+
+def test_a_host_from_the_future_is_not_fresh() -> None:
+    ahead = decide(host_data(seen=NOW + 3600, taken={"host.txt": NOW + 3600}))
+    assert ahead.state == "stale"
+    assert "from the future" in ahead.reason

@@ -278,3 +278,20 @@ def test_of_a_host_with_files_of_both_kinds_the_newer_count(lab: Lab) -> None:
     lab.original("atlas", gpus=ROW.replace("40", "41"))
     hosts, problems = lab.read()
     assert (hosts["atlas"].legacy, problems) == (True, [])
+
+
+def test_a_time_ahead_of_the_hosts_own_keeps_no_file_fresh(lab: Lab) -> None:
+    lab.write("atlas", "gpus.csv", GPU, time=999_999_999_999)
+    lab.read()
+    before = lab.builder.native["atlas"]["gpus.csv"].arrived
+    time.sleep(0.05)
+    lab.write("atlas", "host.txt")
+    hosts, _ = lab.read()
+    assert hosts["atlas"].taken["gpus.csv"] == before
+
+
+def test_the_folder_that_the_admin_names_may_be_a_link(lab: Lab, tmp_path: Path) -> None:
+    whole(lab)
+    (tmp_path / "share").symlink_to(lab.data)
+    told, problems = Snapshots(tmp_path / "share", lab.state).read()
+    assert ([one.name for one in told], problems) == (["atlas"], [])

@@ -49,7 +49,7 @@ def forget(settings: Settings, host: str) -> None:
     tell(f"{host} is gone from the page at the next build")
     if left:
         tell(f"{settings.data / host} stays, since there are other files in it: {', '.join(left[:5])}")
-    if max(one.arrived for one in told.files.values()) > time.time() - STILL_PUSHES:
+    if max((one.arrived for one in told.files.values()), default=0) > time.time() - STILL_PUSHES:
         tell(f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or it comes back")
     if host in lists:
         tell(f"{' and '.join(lists[host].listed_by)} still list it: take it off there, or it is shown as unseen")

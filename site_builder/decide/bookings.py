@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import islice, takewhile
 
 from site_builder.model import BoardBooking, Booking, Gpu, Problem, Shown
@@ -22,6 +23,7 @@ LONGEST_REPEATED = timedelta(days=366)
 EVERY_FEW_DAYS = re.compile(r"FREQ=(?:DAILY|WEEKLY)\b", re.IGNORECASE)
 INTERVAL = re.compile(r"INTERVAL=0*([1-9]\d{0,3})\b", re.IGNORECASE)
 MOST_HINTS = 20
+MOST_OF_A_HOST = 500
 PHASES = ("now", "coming", "ended")
 
 
@@ -46,30 +48,39 @@ def repeats(booking: Booking, shown: Shown, now: Now) -> Iterator[BoardBooking]:
             continue
         begun = since is None or now.reached(since.timestamp())
         phase = "ended" if now.reached(end) else "now" if begun else "coming"
-        people = (booking.name or None, booking.comment or None) if shown.users else (None, None)
-        yield BoardBooking(people[0], since, until, people[1], booking.id, phase)
+        if shown.users:
+            yield BoardBooking(booking.name or None, since, until, booking.comment or None, booking.id, phase)
+        else:
+            yield BoardBooking(None, since, until, None, None, phase)
 
 
 def times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:
     """When it begins and ends; for one that repeats, each time from two days ago to two weeks ahead."""
     if not booking.rrule or booking.since is None or booking.until - booking.since > LONGEST_REPEATED:
         return [(booking.since, booking.until)]
-    from dateutil.rrule import rrulestr  # noqa: PLC0415 slow to import, and rarely needed
-
     length = booking.until - booking.since
     # whole days, so that what is found is the same until midnight
     today = datetime.combine(now.today, datetime.min.time(), now.zone)
     now.days_until(now.local)
-    first, last = today - BEHIND - length, today + AHEAD
-    try:
-        rule = rrulestr(booking.rrule, dtstart=later(booking.since, booking.rrule, first))
-    except ValueError:  # one that repeats until the 32nd, say
+    found = beginnings(booking.rrule, booking.since, today - BEHIND - length, today + AHEAD)
+    if found is None:
         return [(booking.since, booking.until)]
-    looked_at = takewhile(lambda begins: begins < last, islice(rule, MOST_LOOKED_AT))
-    found = [begins for begins in looked_at if begins >= first]
     begun = sum(begins < today for begins in found)
     around = found[max(0, begun - MOST_REPEATS // 2) : begun + MOST_REPEATS // 2]
     return [(begins, begins + length) for begins in around]
+
+
+@lru_cache(maxsize=4096)
+def beginnings(rule: str, since: datetime, first: datetime, last: datetime) -> tuple[datetime, ...] | None:
+    """When a booking that repeats begins between two days; the same for each GPU and each build of a day."""
+    from dateutil.rrule import rrulestr  # noqa: PLC0415 slow to import, and rarely needed
+
+    try:
+        repeats_of = rrulestr(rule, dtstart=later(since, rule, first))
+    except ValueError:  # one that repeats until the 32nd, say
+        return None
+    looked_at = takewhile(lambda begins: begins < last, islice(repeats_of, MOST_LOOKED_AT))
+    return tuple(begins for begins in looked_at if begins >= first)
 
 
 def later(since: datetime, rule: str, first: datetime) -> datetime:
@@ -106,14 +117,21 @@ def by_host(
     lower = {name.lower(): name for name in exact}
     found: dict[str, list[Booking]] = {}
     unknown: dict[str, None] = {}
+    crowded: dict[str, None] = {}
     for booking in bookings:
         key = booking.host.strip().lower()
         name = booking.host if booking.host in exact else lower.get(key) or lower.get(key.partition(".")[0])
         if name:
-            found.setdefault(name, []).append(booking)
+            if len(found.setdefault(name, [])) < MOST_OF_A_HOST:
+                found[name].append(booking)
+            else:
+                crowded[name] = None
         elif not is_over(booking, now):
             unknown[booking.host] = None
-    problems: list[Problem] = []
+    problems = [
+        Problem("data/comments.json", f"{host} has more than {MOST_OF_A_HOST} bookings; the rest does not count")
+        for host in crowded
+    ]
     if unknown:
         from difflib import get_close_matches  # noqa: PLC0415 the same
     for host in unknown:

@@ -40,6 +40,7 @@ CODES = {
     STILL_HANGS: "an earlier nvidia-smi still hangs, so that no other was started",
 }
 MODEL_CHARACTERS = 80
+ELSEWHERE = "there are processes on a GPU of this host of which it is not told which one"
 FILES_OF_STATE = ("host.txt", "gpus.csv", "processes.csv")
 
 
@@ -128,6 +129,8 @@ def unseen(known: KnownHost, data: HostData) -> str:
 
 def state_of_age(data: HostData, seen: float, limits: Limits, now: Now) -> tuple[str, str] | None:
     """Stale or down, by the oldest of the files that a state rests on; host.txt alone says whether the host is down."""
+    if not now.reached(seen - limits.clock_off):
+        return "stale", "its files come from the future: the clock of the machine that has data/ is ahead of this one's"
     gone = ", and its files are gone from data/" if data.taken.keys() <= set(data.gone) else ""
     if now.reached(seen + limits.down_after):
         return "down", f"no snapshot since {words.clock(datetime.fromtimestamp(seen, now.zone), now)}{gone}"
@@ -188,13 +191,23 @@ def seen_gpus(
         until = soon.since.timestamp() if soon and soon.since else None
         found.append(BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until))
     others = [process for rest in on_gpu.values() for process, _ in rest]
+    if others:  # on whichever GPU they are
+        empty = {"free", "booked"}
+        found = [one._replace(state="unknown", reason=ELSEWHERE) if one.state in empty else one for one in found]
     return found, others, frozenset(row.user for row in ps if row.user and rules.people.is_login(row.user))
 
 
 def processes_told(data: HostData) -> bool:
     """Whether nvidia-smi got as far as telling the processes: that it tells none means something only then."""
     dump = data.processes
-    return dump is not None and dump.answered and not (dump.header and dump.header.rc in CODES)
+    if dump is None or not dump.answered or not dump.whole:
+        return False
+    code = dump.header.rc if dump.header else 0
+    if not code:
+        return True
+    # one that ends with an error has told something if there are rows, or if it ends so for want of a GPU that is lost
+    same = bool(data.gpus and data.gpus.header and data.gpus.header.rc == code)
+    return code not in CODES and (bool(dump.rows) or same)
 
 
 def current_ps(data: HostData, limits: Limits, now: Now) -> Sequence[PsRow]:

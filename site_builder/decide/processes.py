@@ -45,7 +45,7 @@ def by_gpu(
                     command(process, teller, shown),
                     process.used_memory,
                     began(teller) if teller else None,
-                    teller.container if teller and shown.commands != "none" else None,
+                    teller.container if teller and shown.users and shown.commands != "none" else None,
                     bool(children),
                     children,
                 ),
@@ -67,9 +67,8 @@ def command(process: GpuProcess, row: PsRow | None, shown: Shown) -> str | None:
     if shown.commands == "none":
         return None
     told = (row.command if row else None) or process.name
-    if told is None or shown.commands == "full":
-        return told
-    return program(told)
+    # paths and arguments name people
+    return told if told is None or (shown.commands == "full" and shown.users) else program(told)
 
 
 def program(told: str) -> str:

@@ -9,13 +9,15 @@ from datetime import tzinfo
 
 from site_builder.model import Booking, Dump
 from site_builder.readers import dates, rrules
-from site_builder.readers.form import clean, json_fault
+from site_builder.readers.form import bounded, clean, json_fault
 
-STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-STRING_OR_LAST_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s*[\]}])')
+# What is not closed matches to the end, so that nothing is tried twice and a hostile file takes no longer than another.
+STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+STRING_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|,\s*(?P<end>[\]}])?', re.DOTALL)
 NOT_A_LINE_END = re.compile(r"[^\n]")
 LONGEST = 500
-MOST_BOOKINGS = 20_000
+LONGEST_NAME = 80
+MOST_BOOKINGS = 5_000
 
 
 def read(data: bytes, zone: tzinfo) -> Dump[Booking]:
@@ -32,16 +34,18 @@ def read(data: bytes, zone: tzinfo) -> Dump[Booking]:
     if not isinstance(content, dict):
         return Dump(whole=False, problems=("it must be an object of hosts: {host: [ … ]}",))
     found: list[Booking] = []
-    for host, gpus in content.items():
-        for gpu, entry in entries(clean(host), gpus, problems):
-            one, problem = booking(clean(host), gpu, entry, zone)
+    for key, gpus in content.items():
+        host = clean(key)[:LONGEST_NAME]
+        for gpu, entry in entries(host, gpus, problems):
+            if len(found) == MOST_BOOKINGS or len(problems) > MOST_BOOKINGS:
+                problems.append(f"there are more than {MOST_BOOKINGS} bookings; the rest does not count")
+                return Dump(tuple(found), problems=bounded(problems))
+            one, problem = booking(host, gpu, entry, zone)
             if one:
                 found.append(one)
             if problem:
-                problems.append(f"{clean(host)}, {'all GPUs' if gpu == '*' else f'GPU {gpu}'}: {problem}")
-    if len(found) > MOST_BOOKINGS:
-        problems.append(f"there are {len(found)} bookings; only the first {MOST_BOOKINGS} count")
-    return Dump(tuple(found[:MOST_BOOKINGS]), problems=tuple(problems))
+                problems.append(f"{host}, {'all GPUs' if gpu == '*' else f'GPU {gpu}'}: {problem}")
+    return Dump(tuple(found), problems=bounded(problems))
 
 
 def text_of(data: bytes) -> str:
@@ -57,7 +61,7 @@ def loads(text: str, problems: list[str]) -> object:
     text = STRING_OR_COMMENT.sub(
         lambda found: found[0] if found[0][0] == '"' else NOT_A_LINE_END.sub(" ", found[0]), text
     )
-    text = STRING_OR_LAST_COMMA.sub(lambda found: " " if found[0] == "," else found[0], text)
+    text = STRING_OR_COMMA.sub(lambda found: f" {found[0][1:]}" if found["end"] else found[0], text)
 
     def distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
         whole = dict(pairs)
@@ -79,7 +83,7 @@ def entries(host: str, gpus: object, problems: list[str]) -> Iterator[tuple[str,
     if isinstance(gpus, list):
         pairs = [(str(index), entry) for index, entry in enumerate(gpus)]
     elif isinstance(gpus, dict):
-        pairs = [(clean(str(key)).strip(), entry) for key, entry in gpus.items()]
+        pairs = [(clean(str(key)).strip()[:LONGEST_NAME], entry) for key, entry in gpus.items()]
     else:
         problems.append(f"{host}: a host has a list of bookings, or an object by GPU")
         return

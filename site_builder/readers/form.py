@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from site_builder.model import Dump, Header
 
@@ -15,6 +16,7 @@ CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 FIRST_BYTES = 500
 MOST_SAID = 50
+LONGEST_PROBLEM = 300
 TORN = "the file is torn: it has no end"
 
 
@@ -46,6 +48,13 @@ JSON_WORDS = {
 def json_fault(error: json.JSONDecodeError) -> str:
     """Where JSON is broken, and how."""
     return f"line {error.lineno}, column {error.colno}: {JSON_WORDS.get(error.msg, error.msg)}"
+
+
+def bounded(problems: Sequence[str]) -> tuple[str, ...]:
+    """As many problems as anybody reads, each no longer than that."""
+    cut = (what if len(what) <= LONGEST_PROBLEM else f"{what[:LONGEST_PROBLEM]}…" for what in problems[:MOST_SAID])
+    told = tuple(cut)
+    return told if len(problems) <= MOST_SAID else (*told, f"and {len(problems) - MOST_SAID} more problems")
 
 
 def header(data: bytes, task: str) -> tuple[Header | None, str]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from site_builder.readers.form import text_of
 
-MAKER = re.compile(r"^(?:NVIDIA|Tesla|GeForce|Quadro|AMD|Graphics Device)\s+", re.IGNORECASE)
+MAKER = re.compile(r"^(?:(?:NVIDIA|Tesla|GeForce|Quadro|AMD|Graphics Device)\s+)+", re.IGNORECASE)
 FORM = re.compile(r"[- ](?:SXM\d*|PCI[Ee]|HBM\d\w*|NVL|OAM)\b", re.IGNORECASE)
 SIZE = re.compile(r"[- ](\d+) ?GB\b", re.IGNORECASE)
 
@@ -28,9 +28,7 @@ def read(data: bytes) -> dict[str, str]:
 @lru_cache(maxsize=4096)
 def bare(name: str) -> tuple[str, str | None]:
     """The name without the maker and the form, and the size of the memory where the name has it."""
-    text = name.strip()
-    while (less := MAKER.sub("", text)) != text:
-        text = less
+    text = MAKER.sub("", name.strip())
     size = SIZE.search(text)
     text = FORM.sub("", SIZE.sub("", text, count=1)).strip(" -")
     return text or name, size[1] if size else None

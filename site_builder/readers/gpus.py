@@ -13,6 +13,7 @@ HANDLE = re.compile(
     r"Unable to determine the device handle for (?:gpu|GPU) ?(?:(\d{1,3}): ?)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (.+)"
 )
 MOST_GPUS = 1024
+LONGEST_NAME = 200
 COLUMNS: tuple[str, ...] = (
     "index",
     "uuid",
@@ -31,7 +32,8 @@ def read(data: bytes) -> Dump[Gpu]:
     """Every row that can be understood; a GPU that is lost keeps its row, so that the others stay visible."""
     dump = form.split(data, "gpus")
     gpus, said, problems = rows(dump.rows)
-    return Dump(gpus, dump.header, dump.whole, (*dump.said, *said), (*dump.problems, *problems))
+    told = form.bounded((*dump.problems, *problems))
+    return Dump(gpus, dump.header, dump.whole, (*dump.said, *said[: form.MOST_SAID]), told)
 
 
 def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]:
@@ -72,7 +74,7 @@ def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
     return Gpu(
         whole_number(index),
         available(uuid),
-        available(name),
+        (available(name) or "")[:LONGEST_NAME] or None,
         used,
         total,
         use,

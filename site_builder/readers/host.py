@@ -43,7 +43,7 @@ def read(data: bytes) -> Dump[HostFacts]:
         disk_use_time=whole_number(once.get("disk_use_time", "")),
         more={key: value for key, value in once.items() if key not in ONCE},
     )
-    return Dump((facts,) if dump.header else (), dump.header, dump.whole, dump.said, tuple(problems))
+    return Dump((facts,) if dump.header else (), dump.header, dump.whole, dump.said, form.bounded(problems))
 
 
 def load(text: str, problems: list[str]) -> tuple[float, float, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from site_builder.model import Dump, ListedHost
-from site_builder.readers.form import json_fault, text_of
+from site_builder.readers.form import bounded, json_fault, text_of
 from site_builder.readers.names import is_host
 
 LONGEST = 200
@@ -34,7 +34,7 @@ def read(data: bytes) -> Dump[ListedHost]:
             found.append(ListedHost(name, title=printable(full or "")[:LONGEST] or None))
     if len(found) > MOST_HOSTS:
         problems.append(f"it has {len(found)} hosts; only the first {MOST_HOSTS} count")
-    return Dump(tuple(found[:MOST_HOSTS]), problems=tuple(problems))
+    return Dump(tuple(found[:MOST_HOSTS]), problems=bounded(problems))
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from site_builder.model import Dump, ListedHost
-from site_builder.readers.form import text_of
+from site_builder.readers.form import bounded, text_of
 from site_builder.readers.names import is_host
 
 MAINTENANCE = re.compile(r"(?:^|,)\s*maintenance\s*(?::\s*(.*))?$", re.IGNORECASE)
@@ -27,7 +27,7 @@ def read(data: bytes) -> Dump[ListedHost]:
             problems.append(f"line {number}: {host.name} stands there twice; the first line counts")
         else:
             found[host.name] = host
-    return Dump(tuple(found.values()), problems=tuple(problems))
+    return Dump(tuple(found.values()), problems=bounded(problems))
 
 
 def one(line: str) -> ListedHost | None:

@@ -10,6 +10,7 @@ from site_builder.readers.cells import available, columns, number, places, whole
 
 MOST_PROCESSES = 10_000
 LONGEST_REMEMBERED = 300
+LONGEST_NAME = 1000
 COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
 
@@ -27,8 +28,10 @@ def read(data: bytes) -> Dump[GpuProcess]:
         process = (remembered if len(line) <= LONGEST_REMEMBERED else row)(line, names) if names else None
         if process:
             found.append(process)
-        else:
-            said.append(line.strip())
+            continue
+        said.append(line.strip())
+        if names and line.count(",") >= len(names) - 1:
+            problems.append(f"a row that cannot be understood: {line[:80]}")
     if len(found) > MOST_PROCESSES:
         problems.append(f"{len(found)} GPU processes are told; only the first {MOST_PROCESSES} count")
     return Dump(
@@ -36,8 +39,8 @@ def read(data: bytes) -> Dump[GpuProcess]:
         dump.header,
         dump.whole,
         (*dump.said, *said[: form.MOST_SAID]),
-        (*dump.problems, *problems),
-        answered=bool(names),
+        form.bounded((*dump.problems, *problems)),
+        answered=bool(names) and not problems,
     )
 
 
@@ -45,16 +48,17 @@ def row(line: str, names: tuple[str, ...]) -> GpuProcess | None:
     """One process, by the names of the columns: what stands right of its name is counted from the right."""
     place = names.index("process_name")
     after = len(names) - place - 1
-    cells = line.split(", ", place)
+    separator = ", " if ", " in line else ","
+    cells = line.split(separator, place)
     if after and len(cells) > place:
-        cells[place:] = cells[place].rsplit(", ", after)
+        cells[place:] = cells[place].rsplit(separator, after)
     if len(cells) != len(names):
         return None
     cells.append("")  # for a column that is not told
     uuid, pid, memory, name = [cells[place] for place in places(names, COLUMNS)]
     if not uuid.startswith(("GPU-", "MIG-")):
         return None
-    return GpuProcess(uuid, whole_number(pid), number(memory), available(name))
+    return GpuProcess(uuid, whole_number(pid), number(memory), (available(name) or "")[:LONGEST_NAME] or None)
 
 
 # A process tells the same line for as long as its memory stays the same, at every look.

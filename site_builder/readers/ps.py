@@ -10,6 +10,8 @@ from site_builder.readers import form
 from site_builder.readers.cells import columns, number, places, whole_number
 
 MOST_ROWS = 10_000
+LONGEST_NAME = 200
+LONGEST_COMMAND = 4096
 COLUMNS = ("pid", "ppid", "gpu_pid", "uid", "user", "elapsed", "cpu", "rss", "state", "container", "command")
 
 
@@ -62,17 +64,17 @@ def process(cells_of: tuple[str, ...]) -> PsRow | None:
         number_of,
         whole_number(ppid),
         number_of if gpu_pid == pid else whole_number(gpu_pid),
-        text(uid),
-        text(user),
+        text(uid, LONGEST_NAME),
+        text(user, LONGEST_NAME),
         whole_number(elapsed),
         number(cpu),
         number(rss),
-        text(state),
-        None if container == "-" else text(container),
-        text(command),
+        text(state, 10),
+        None if container == "-" else text(container, LONGEST_NAME),
+        text(command, LONGEST_COMMAND),
     )
 
 
-def text(cell: str) -> str | None:
+def text(cell: str, longest: int) -> str | None:
     """The cell, or None where there is none."""
-    return None if cell == "-" or not cell else cell
+    return None if cell == "-" or not cell else cell[:longest]

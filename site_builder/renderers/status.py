@@ -16,6 +16,7 @@ SCHEMA = 1
 def host(board: BoardHost) -> tuple[bytes, bytes]:
     """A host, in two parts, between which its age stands: that alone changes with every build."""
     facts = board.facts or HostFacts()
+    fresh = board.state == "fresh"
     before: dict[str, Any] = {
         "name": board.name,
         "title": board.title,
@@ -25,9 +26,9 @@ def host(board: BoardHost) -> tuple[bytes, bytes]:
         "seen": None if board.seen is None else int(board.seen),
     }
     after: dict[str, Any] = {
-        "load": facts.load,
+        "load": facts.load if fresh else None,
         "cpus": facts.cpus,
-        "memory": {"total": facts.memory_total, "available": facts.memory_available},
+        "memory": {"total": facts.memory_total, "available": facts.memory_available if fresh else None},
         "disks": [{"mount": disk.mount, "total": disk.total, "used": disk.used} for disk in facts.disks],
         "gpus": [gpu(one) for one in board.gpus],
     }

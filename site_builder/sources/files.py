@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# The folder that the admin names may be a link, to a share for example; none inside it may.
+TOP = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 

@@ -40,7 +40,7 @@ class KeptFile(Generic[Row]):
         """What it says, and what is wrong with it."""
         unkept: list[Problem] = []
         try:
-            folder = os.open(self.data, files.FOLDER)
+            folder = os.open(self.data, files.TOP)
             try:
                 signature = files.look(self.name, folder)
                 if signature is None or signature != self.signature:

@@ -79,11 +79,11 @@ class Snapshots:
         folders, originals = self.entries(problems)
         for name in folders.union(self.native):
             self.look_into(name, name in folders, problems)
-        with folder_of(self.data) as folder:
+        with folder_of(self.data, files.TOP) as folder:
             for name in originals.keys() | self.original.keys():
                 present = originals.get(name, set()) | self.original.get(name, {}).keys()
                 self.look_at(self.original, name, {file: f"{name}_{file}" for file in present}, folder)
-        return [self.told(name) for name in sorted(self.native.keys() | self.original.keys())], problems
+        return [self.told(name) for name in sorted(folders.union(self.native, self.original))], problems
 
     def entries(self, problems: list[Problem]) -> tuple[set[str], dict[str, set[str]]]:
         """The folders that can be hosts and the files of the original scripts; what can be neither is told."""
@@ -155,7 +155,7 @@ class Snapshots:
 
 def remove(data: Path, name: str) -> list[str]:
     """Delete the files of a host, those that we know and no other; what is left in its folder."""
-    with folder_of(data) as top:
+    with folder_of(data, files.TOP) as top:
         for file in legacy.SUFFIXES:
             unlink(f"{name}_{file}", top)
     if not (data / name).is_dir() or (data / name).is_symlink():
@@ -191,9 +191,9 @@ def why_not(name: str) -> str:
 
 
 @contextmanager
-def folder_of(path: Path) -> Iterator[int]:
+def folder_of(path: Path, flags: int = files.FOLDER) -> Iterator[int]:
     """An open folder, which nobody can exchange for another while it is read."""
-    handle = os.open(path, files.FOLDER)
+    handle = os.open(path, flags)
     try:
         yield handle
     finally:
@@ -231,20 +231,20 @@ def look(  # noqa: PLR0913, PLR0917 a file is found by all of these
 
 
 def fault(content: bytes, name: str, file: str) -> tuple[str | None, bool]:
-    """What is wrong with a file of a snapshot as a whole, and whether it counts at all the same."""
+    """What is wrong with a file of a snapshot as a whole, and whether it counts."""
     header, problem = form.header(content, TASKS[file])
     if header is None:
         return problem, False
     if header.host != name:
         return f"it says host={header.host[:80]}, which is not its folder's name, and does not count", False
-    return (None, True) if form.is_whole(content) else (form.TORN, True)
+    return (None, True) if form.is_whole(content) else (form.TORN, False)
 
 
 def fault_of_original(content: bytes, _: str, file: str) -> tuple[str | None, bool]:
     """The same for one of the original scripts: they have neither header nor end, only lines."""
     if content.endswith(b"\n") or (not content and file in MAY_BE_EMPTY):
         return None, True
-    return "the file is torn: its last line has no end", bool(content)
+    return "the file is torn: its last line has no end", False
 
 
 def of_snapshot(told: Told) -> HostData:
@@ -280,7 +280,7 @@ def of_snapshot(told: Told) -> HostData:
         ps_rows,
         facts,
         seen,
-        taken(found, seen),
+        {file: min(moment, told.files[file].arrived) for file, moment in taken(found, seen).items()},
         {file: dump.header.every for file, dump in found.items() if dump.header},
         facts.header.time - seen if facts and facts.header and seen is not None else None,
         tuple(file for file, kept in told.files.items() if kept.signature is None and not kept.problem),
@@ -306,7 +306,7 @@ def of_original(told: Told) -> HostData:
     status, disks, local = (contents.get(file, b"") for file in ("status.csv", "disks.csv", "local.txt"))
     facts = legacy.host(status, disks, local)
     dumps = {"gpus.csv": gpu_rows, "processes.csv": process_rows, "users.csv": ps_rows, "status.csv": facts}
-    seen = told.files["gpus.csv"].arrived if gpu_rows else None
+    seen = told.files["gpus.csv"].arrived or None if gpu_rows else None
     return HostData(
         told.name,
         gpu_rows,
