@@ -581,6 +581,8 @@ def test_what_is_left_of_a_booking_is_told_as_the_builder_tells_it(
     built = plain.locator("time.left").all_text_contents()
     assert len(built) > 4
     with clocked(browser, every_state, every_state.moment) as page:
+        page.clock.set_fixed_time(every_state.moment)
+        page.evaluate("slowTick()")
         assert page.locator("time.left").all_text_contents() == built
         page.clock.set_fixed_time(every_state.moment + timedelta(days=30))
         page.evaluate("slowTick()")
