@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ def ruff(path: str, code: str) -> str:
         ("site_builder/readers/x.py", "import pathlib"),
         ("site_builder/sources/x.py", "import site_builder.decide"),
         ("site_builder/renderers/x.py", "import site_builder.readers.gpus"),
+        ("site_builder/decide/x.py", "import site_builder.sources.files"),
+        ("site_builder/decide/x.py", "import time"),
         ("site_builder/renderers/x.py", "import time"),
         ("site_builder/sources/x.py", "import consul"),
         ("site_builder/commands/x.py", "import consul"),
@@ -104,3 +107,15 @@ def test_every_state_is_documented_and_no_other(kind: str) -> None:
     title = {"host": "host", "gpu": "GPU"}[kind]
     table = (ROOT / "docs/board.md").read_text().split(f"| {title} | when |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"^\| ([a-z]+) \|", table, re.MULTILINE)) == sorted(states)
+
+
+@pytest.mark.slow
+def test_what_pip_installs_has_all_that_a_page_needs(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    made = run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), ".")
+    assert made.returncode == 0, made.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assets = {f"site_builder/assets/{path.name}" for path in (ROOT / "www/assets").iterdir()}
+    templates = {f"site_builder/templates/{path.name}" for path in (ROOT / "site_builder/templates").iterdir()}
+    assert assets | templates <= names
