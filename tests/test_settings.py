@@ -777,3 +777,10 @@ def test_every_name_in_the_code_is_documented() -> None:
         used |= set(names.findall(module.read_text()))
     documented = set(names.findall(DOCS.read_text())) | set(names.findall((ROOT / "docs/hosts.md").read_text()))
     assert used - documented == set()
+
+
+def test_a_variable_that_looks_much_like_a_setting_is_told(tmp_path: Path) -> None:
+    environment = {"GPUBOARD_SHOW_COMANDS": "none", "GPUBOARD_TEST_SHELL": "dash", "GPUBOARD_CONF": ""}
+    places = conf.Places(tmp_path, tmp_path, tmp_path)
+    (warning,) = conf.load(None, environment, places).warnings
+    assert warning == "the environment has GPUBOARD_SHOW_COMANDS, which is no setting; is it GPUBOARD_SHOW_COMMANDS?"

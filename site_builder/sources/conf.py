@@ -66,7 +66,7 @@ def home_in_passwd() -> str | None:
 def load(named: str | None, environment: Mapping[str, str], places: Places | None = None) -> Conf:
     """The file that `--conf` or GPUBOARD_CONF names, else the first that is found, else none."""
     name = environment.get("GPUBOARD_CONF") if named is None else named
-    warnings: list[str] = []
+    warnings = misspelt(environment)
     path = Path(name) if name else find(places or places_of(environment), warnings)
     if path is None:
         return Conf(None, {}, tuple(warnings))
@@ -157,6 +157,23 @@ def strange(key: str, equals: str) -> str:
 
     near = difflib.get_close_matches(key[:64], KNOWN, 1)
     return f"there is no setting {shown_text(key)}" + (f"; is it {near[0]}?" if near else "")
+
+
+def misspelt(environment: Mapping[str, str]) -> list[str]:
+    """Variables that look much like a setting: one that was meant to hide something would be missed by nobody."""
+    odd = [
+        key for key in environment if key.startswith("GPUBOARD_") and key not in KNOWN and key not in ENVIRONMENT_ONLY
+    ]
+    if not odd:
+        return []
+    import difflib  # noqa: PLC0415 # the same
+
+    near = {key: difflib.get_close_matches(key[:64], KNOWN, 1, 0.85) for key in sorted(odd)}
+    return [
+        f"the environment has {shown_text(key)}, which is no setting; is it {found[0]}?"
+        for key, found in near.items()
+        if found
+    ]
 
 
 def doubts(key: str, value: str) -> list[str]:
