@@ -373,6 +373,16 @@ def test_a_first_file_that_is_torn_does_not_count(lab: Lab) -> None:
     assert lab.host_status("half")["state"] == "failed"
 
 
+def test_a_first_original_file_that_is_torn_does_not_count(lab: Lab) -> None:
+    stamp = time.strftime("%Y/%m/%d %H:%M:%S.000")
+    lab.original("old", gpus=f"0, GPU-o, Tesla T4, 3, 15360, 0, 0, 40, {stamp}\n", processes=f"{stamp}, GPU-o, 51")
+    assert "data/old_processes.csv: the file is torn: its last line has no end" in words(build(lab))
+    assert lab.states("old") == ["unknown"]
+    lab.original("old", processes="")
+    lab.build()
+    assert lab.states("old") == ["free"]
+
+
 def test_a_host_folder_with_nothing_in_it_is_a_host_that_never_pushed(lab: Lab) -> None:
     (lab.data / "new").mkdir()
     build(lab)

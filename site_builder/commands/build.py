@@ -92,7 +92,8 @@ def summarize(report: Report, seconds: float) -> None:
         return
     gpus = sum(report.totals.values())
     free = report.totals.get("free", 0)
-    tell(f"{report.hosts} hosts, {free} of {gpus} GPUs free, built in {seconds:.2f} s")
+    hosts = "1 host" if report.hosts == 1 else f"{report.hosts} hosts"
+    tell(f"{hosts}, {free} of {gpus} GPUs free, built in {seconds:.2f} s")
     for problem in report.problems[:20]:
         tell(f"{problem.where}: {problem.what}")
     if len(report.problems) > 20:

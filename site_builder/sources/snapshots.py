@@ -299,7 +299,8 @@ def taken(dumps: dict[str, Dump[Any]], seen: float | None) -> dict[str, float]:
 
 def of_original(told: Told) -> HostData:
     """What the files of the original scripts say; their age is that of the GPUs' file."""
-    contents = {file: kept.content for file, kept in told.files.items()}
+    # one of which no whole content was ever read is not told, which is another thing than empty
+    contents = {file: kept.content for file, kept in told.files.items() if kept.content or not kept.problem}
     gpu_rows, newest = legacy.gpus(contents["gpus.csv"]) if "gpus.csv" in contents else (None, None)
     process_rows = legacy.processes(contents["processes.csv"], newest) if "processes.csv" in contents else None
     ps_rows = legacy.users(contents["users.csv"], newest) if "users.csv" in contents else None
