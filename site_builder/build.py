@@ -130,12 +130,14 @@ class Builder:
             self.settings.www.mkdir(parents=True, exist_ok=True)
             version = publish.copy_assets(self.settings.www)
             every = cards.values()
-            told = repr((version, str(now.today), problems)).encode()
+            told = repr((version, str(now.today), problems, self.settings.notice)).encode()
             facts = publish.digest(told, *(one.digests[0] for one in every))
             if not self.published.is_current("index.html", facts, now.epoch):
                 free = [gpu for one in every for gpu in one.summary.free]
                 states = {host: one.summary.state for host, one in cards.items()}
-                page = board.board([one.html for one in every], states, totals, free, problems, version, now)
+                page = board.board(
+                    [one.html for one in every], states, totals, free, problems, self.settings.notice, version, now
+                )
                 self.published.write("index.html", facts, page, now.epoch)
                 written.append("index.html")
             facts = publish.digest(told, *(one.digests[1] for one in every))

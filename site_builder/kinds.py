@@ -12,6 +12,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"([0-9]{1,9})([smhd]?)")
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 ADDRESS = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5}))/?")
+WHERE = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})")
 # No dot and no slash at either end: such a name can never lead out of the folder of the zones.
 ZONE = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
 
@@ -114,6 +115,14 @@ def address_of(text: str) -> tuple[str, bool]:
     return found[2], found[1] == "https"
 
 
+def listen_of(text: str) -> tuple[str, int]:
+    """`address:port`, or a port of this machine alone; the brackets of an IPv6 address are taken away."""
+    found = WHERE.fullmatch(text)
+    if not found or not 1 <= int(found[2]) <= 65535:
+        raise ValueError(text)
+    return (found[1] or "127.0.0.1").strip("[]"), int(found[2])
+
+
 def truth_of(text: str) -> bool:
     """As Consul's own programs take it, where it may be in the environment already."""
     if text.lower() not in ("true", "t", "1", "false", "f", "0"):
@@ -125,4 +134,6 @@ FOLDER = Kind("but must be a folder, without ~ or $: nothing is expanded in a se
 FILE = Kind("but must be the path of a file", file_of)
 PERCENT = number(0, 100)
 ZONE_NAME = Kind("which is not a time zone; write one as Europe/Paris", matching(ZONE, "").parse)
+LISTEN = Kind("but must be address:port or a port, such as 0.0.0.0:8080, [::1]:8080 or 8080", listen_of)
+SENTENCE = matching(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters")
 TRUTH = Kind("but must be true or false", truth_of)

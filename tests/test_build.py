@@ -134,6 +134,14 @@ def test_titles_tags_and_short_names_are_shown(lab: Lab) -> None:
     assert "<b>Alice B.</b>" in lab.page()
 
 
+def test_a_notice_stands_at_the_top_of_the_page_as_text(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    assert "class=notice" not in lab.page()
+    lab.build(notice="Power cut on <Friday>")
+    assert "<p class=notice>Power cut on &lt;Friday&gt;</p>" in lab.page()
+
+
 def test_files_of_the_original_scripts_make_a_board(lab: Lab) -> None:
     stamp = time.strftime("%Y/%m/%d %H:%M:%S.000")
     lab.original(

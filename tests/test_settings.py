@@ -26,18 +26,8 @@ from site_builder.cli import COMMANDS, main
 from site_builder.commands.options import with_settings
 from site_builder.kinds import duration_of, seconds_of
 from site_builder.model import ConsulAccess, Limits, Shown
-from site_builder.settings import (
-    BY_NAME,
-    ENVIRONMENT_ONLY,
-    HOST_SETTINGS,
-    SETTINGS,
-    Given,
-    Setting,
-    Settings,
-    Wrong,
-    resolve,
-    settings_of,
-)
+from site_builder.setting_table import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS, Setting
+from site_builder.settings import BY_NAME, Given, Settings, Wrong, resolve, settings_of
 from site_builder.sources import conf
 
 ROOT = Path(__file__).parent.parent
@@ -250,6 +240,27 @@ def test_truth_is_written_as_consul_takes_it(text: str, tls: bool) -> None:
 def test_https_in_consuls_address_turns_tls_on() -> None:
     found = parsed(file="GPUBOARD_CONSUL_SERVICE=gpu\nCONSUL_HTTP_ADDR=https://consul.lab:8501/").consul
     assert found == ConsulAccess("gpu", address="consul.lab:8501", tls=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "listen"),
+    [
+        ("8081", ("127.0.0.1", 8081)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),  # noqa: S104
+        ("[::1]:8080", ("::1", 8080)),
+        ("board:9000", ("board", 9000)),
+    ],
+)
+def test_where_it_listens_is_an_address_and_a_port_or_a_port_of_this_machine_alone(
+    text: str, listen: tuple[str, int]
+) -> None:
+    assert parsed({"GPUBOARD_LISTEN": text}).listen == listen
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "board", ":80", "::1:80", "http://board:80", "board:80/x"])
+def test_an_address_on_which_nothing_can_listen_is_refused(text: str) -> None:
+    with pytest.raises(Wrong, match=r"GPUBOARD_LISTEN is '.*' .*must be address:port or a port"):
+        parsed({"GPUBOARD_LISTEN": text})
 
 
 @pytest.mark.parametrize("address", ["consul", "consul:0", "consul:65536", "unix:///run/consul", "a b:1", "ftp://a:1"])

@@ -38,7 +38,8 @@ def config(loaded: Loaded, as_json: bool) -> None:
 
 def rows_here(loaded: Loaded) -> list[tuple[str, str, Given]]:
     """Name, value and origin of all settings of this side."""
-    from site_builder.settings import SETTINGS, shown_value  # noqa: PLC0415
+    from site_builder.setting_table import SETTINGS  # noqa: PLC0415
+    from site_builder.settings import shown_value  # noqa: PLC0415
 
     found = []
     for setting in SETTINGS:
@@ -52,7 +53,8 @@ def rows_here(loaded: Loaded) -> list[tuple[str, str, Given]]:
 
 def rows_for_hosts(loaded: Loaded) -> list[tuple[str, str, Given]]:
     """The same of those that the file sets for the GPU hosts."""
-    from site_builder.settings import HOST_SETTINGS, masked  # noqa: PLC0415
+    from site_builder.setting_table import HOST_SETTINGS  # noqa: PLC0415
+    from site_builder.settings import masked  # noqa: PLC0415
 
     values = loaded.conf.values
     return [(name, masked(values[name].text), values[name]) for name in HOST_SETTINGS if name in values]

@@ -35,6 +35,7 @@ def board(  # noqa: PLR0913, PLR0917 the page has so many parts
     totals: Mapping[str, int],
     free: Iterable[FreeGpu],
     problems: Sequence[Problem],
+    notice: str | None,
     version: str,
     now: Now,
 ) -> bytes:
@@ -49,6 +50,7 @@ def board(  # noqa: PLR0913, PLR0917 the page has so many parts
         not_fresh=list(not_fresh(hosts)),
         free=list(by_model(free, now)),
         problems=problems,
+        notice=notice,
         most=MOST_PROBLEMS,
         version=version,
         built=(now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),

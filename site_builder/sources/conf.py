@@ -10,7 +10,8 @@ from datetime import tzinfo
 from pathlib import Path
 
 from site_builder.kinds import ZONE
-from site_builder.settings import BY_NAME, ENVIRONMENT_ONLY, HOST_SETTINGS, Given, Wrong, shown_text
+from site_builder.setting_table import ENVIRONMENT_ONLY, HOST_SETTINGS
+from site_builder.settings import BY_NAME, Given, Wrong, shown_text
 
 NAME = "gpuboard.conf"
 LIMIT = 64 * 1024

@@ -1,0 +1,237 @@
+"""The table of what can be set: name, default, what it may be, what it is for, and which failure it prevents."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from site_builder.kinds import (
+    FILE,
+    FOLDER,
+    LISTEN,
+    PERCENT,
+    SENTENCE,
+    TRUTH,
+    ZONE_NAME,
+    Kind,
+    address_of,
+    choice,
+    duration,
+    matching,
+    number,
+)
+
+DAY = 86400
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TOKEN = re.compile(r"[!-~]{1,4096}")
+
+# Those that scripts/lib/settings.sh takes from the file: they count on the GPU hosts, docs/hosts.md tells of them.
+HOST_SETTINGS = (
+    "GPUBOARD_DEST",
+    "GPUBOARD_GPUS_EVERY",
+    "GPUBOARD_PROCESSES_EVERY",
+    "GPUBOARD_PS_EVERY",
+    "GPUBOARD_LIMIT",
+    "GPUBOARD_SSH_CONFIG",
+    "GPUBOARD_DISK_USE",
+    "GPUBOARD_SPOOL",
+)
+# Those that neither side takes from the file.
+ENVIRONMENT_ONLY = ("GPUBOARD_CONF", "GPUBOARD_PROC")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing that can be set; `prevents` is the failure that it prevents."""
+
+    name: str
+    default: str
+    kind: Kind
+    what: str
+    prevents: str
+    flag: str | None = None
+    secret: bool = False
+
+
+SETTINGS = (
+    Setting(
+        "GPUBOARD_DATA",
+        "data",
+        FOLDER,
+        "the shared folder that the GPU hosts push to, with bookings and host list",
+        "a board of the wrong fleet",
+        flag="--data",
+    ),
+    Setting(
+        "GPUBOARD_WWW",
+        "www",
+        FOLDER,
+        "the folder that the web server serves, and that is written anew at each build",
+        "a site where nobody looks",
+        flag="--www",
+    ),
+    Setting(
+        "GPUBOARD_STATE",
+        "state",
+        FOLDER,
+        "what the builder remembers: last good snapshots, history, tokens; on a local disk, outside www",
+        "a database on a network share, and tokens that are served",
+        flag="--state",
+    ),
+    Setting(
+        "GPUBOARD_ZONE",
+        "",
+        ZONE_NAME,
+        "the time zone of dates without an offset, such as Europe/Paris; by default this machine's",
+        "bookings that end hours early or late where the web host runs in UTC",
+    ),
+    Setting(
+        "GPUBOARD_SHOW_COMMANDS",
+        "full",
+        choice(full="full", program="program", none="none"),
+        "what is shown of commands: full, program (its name only) or none",
+        "arguments, file names and project names on a page that others can read",
+    ),
+    Setting(
+        "GPUBOARD_SHOW_USERS",
+        "yes",
+        choice(yes=True, no=False),
+        "whether users are named: yes or no",
+        "a public list of who works when",
+    ),
+    Setting(
+        "GPUBOARD_NOTICE",
+        "",
+        SENTENCE,
+        "a sentence at the top of the board, for everybody: what is planned, whom to ask",
+        "a power cut on Friday that nobody read of",
+    ),
+    Setting(
+        "GPUBOARD_LISTEN",
+        "127.0.0.1:8080",
+        LISTEN,
+        "where `gpuboard serve` listens, as address:port or port; 0.0.0.0:8080 is open to the network",
+        "a board that strangers can read, or nobody",
+        flag="--listen",
+    ),
+    Setting(
+        "GPUBOARD_STALE_AFTER",
+        "30s",
+        duration(0, DAY),
+        "how much later than three intervals a snapshot may come before its host is stale",
+        "old numbers that look like new ones; a longer one, hosts that flicker on a slow network",
+    ),
+    Setting(
+        "GPUBOARD_DOWN_AFTER",
+        "10m",
+        duration(1, 30 * DAY),
+        "how old a host's last word may be before it is down",
+        "a dead host that is only called stale; a longer one, an alarm at each reboot",
+    ),
+    Setting(
+        "GPUBOARD_CLOCK_OFF",
+        "60s",
+        duration(1, DAY),
+        "how far a host's clock may be off before the board warns",
+        "times of processes that are wrong, and nobody knows why",
+    ),
+    Setting(
+        "GPUBOARD_IDLE_PERCENT",
+        "5",
+        PERCENT,
+        "below this use, in percent, a GPU with memory taken counts as idle",
+        "a forgotten notebook that passes for work",
+    ),
+    Setting(
+        "GPUBOARD_HELD_AFTER",
+        "2h",
+        duration(0, 30 * DAY),
+        "how long a GPU is idle with memory taken before it is held",
+        "somebody blamed during a lunch break or a slow start",
+    ),
+    Setting(
+        "GPUBOARD_FREE_PERCENT",
+        "5",
+        PERCENT,
+        "below this share of memory in use, in percent, a GPU without a process is free",
+        "memory that no process explains, and that would fail the next job",
+    ),
+    Setting(
+        "GPUBOARD_FREE_MIB",
+        "1024",
+        number(0, 1024 * 1024),
+        "the same limit in MiB; both must hold",
+        "a large GPU called free while some GB of it are taken",
+    ),
+    Setting(
+        "GPUBOARD_SOON",
+        "1d",
+        duration(0, 30 * DAY),
+        "a free GPU that is promised within this time says until when it is free",
+        "a long job begun an hour before somebody else's booking",
+    ),
+    Setting(
+        "GPUBOARD_CONSUL_SERVICE",
+        "",
+        matching(NAME, "the name of a service: letters, digits and . _ -"),
+        "the service that GPU hosts register in Consul; without it Consul is not asked",
+        "a host that never pushed, and that nobody misses",
+    ),
+    Setting(
+        "GPUBOARD_CONSUL_DATACENTER",
+        "",
+        matching(NAME, "the name of a datacenter: letters, digits and . _ -"),
+        "the datacenter that is asked; by default the agent's own",
+        "hosts of another site on the board, or none",
+    ),
+    Setting(
+        "CONSUL_HTTP_ADDR",
+        "127.0.0.1:8500",
+        Kind("but must be host:port, with http:// or https:// before it or not", address_of),
+        "where Consul answers, as host:port; https:// before it turns TLS on",
+        "questions to an agent that is not there",
+    ),
+    Setting(
+        "CONSUL_HTTP_TOKEN",
+        "",
+        matching(TOKEN, "a token without blanks"),
+        "the ACL token; in a file that only the builder can read",
+        "an empty host list where Consul shows nothing to strangers",
+        secret=True,
+    ),
+    Setting(
+        "CONSUL_HTTP_SSL",
+        "false",
+        TRUTH,
+        "whether Consul is asked over TLS: true or false",
+        "a token that crosses the network in the clear",
+    ),
+    Setting(
+        "CONSUL_HTTP_SSL_VERIFY",
+        "true",
+        TRUTH,
+        "whether its certificate is checked: true or false",
+        "a token told to whoever answers",
+    ),
+    Setting(
+        "CONSUL_CACERT",
+        "",
+        FILE,
+        "the file with the authority that signed it; by default the system's",
+        "a check turned off because the authority is your own",
+    ),
+    Setting(
+        "CONSUL_CLIENT_CERT",
+        "",
+        FILE,
+        "the file with our own certificate, where Consul wants one",
+        "a refusal by Consul where it checks both sides",
+    ),
+    Setting(
+        "CONSUL_CLIENT_KEY",
+        "",
+        FILE,
+        "the file with its key",
+        "the same",
+    ),
+)
