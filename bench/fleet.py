@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FIELDS = (ROOT / "tests/host/stand-ins/fields.txt").read_text().split()
+FIELDS = (ROOT / "site_builder/demo/stand-ins/fields.txt").read_text().split()
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090", "Tesla V100-SXM2-16GB")
 MEMORY = (81920, 81559, 24564, 16384)
 USERS = [f"{name}{n or ''}" for n in range(8) for name in ("alice", "bob", "carol", "dave", "erin", "frank", "grace")]

@@ -108,7 +108,7 @@ class Host:
             "case $1 in --help*) exec cat help ;; --query-gpu*) exec cat gpus ;; *) exec cat apps ;; esac\n"
         )
         smi.chmod(0o755)
-        fields = (ROOT / "tests/host/stand-ins/fields.txt").read_text().split()
+        fields = (ROOT / "site_builder/demo/stand-ins/fields.txt").read_text().split()
         (self.folder / "help").write_text("".join(f'"{name}"\nwhat it is\n\n' for name in fields))
         row = ", ".join(["[N/A]"] * (len(fields) - 3))
         rows = [f"{n}, GPU-{n:08x}-1111-2222-3333-444444444444, NVIDIA A100-SXM4-80GB, {row}\n" for n in range(GPUS)]

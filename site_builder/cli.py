@@ -9,7 +9,7 @@ import click
 from site_builder import __version__
 
 # Each is a function of its own name in site_builder/commands; what is slow to import is imported inside it.
-COMMANDS = ("build", "config", "forget")
+COMMANDS = ("build", "config", "demo", "forget", "run", "serve")
 
 
 class Commands(click.Group):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import orjson
 
+from site_builder.places import assets_folder
 from site_builder.sources import files
 
 # A file that says when it was built is written anew after so many seconds, as a sign that the builder lives.
 SIGN_OF_LIFE = 60
-HERE = Path(__file__).parent
 
 
 def digest(*parts: bytes) -> bytes:
@@ -65,12 +65,6 @@ class Published:
         if content != self.saved:
             files.replace(self.store, content, 0o600)
             self.saved = content
-
-
-def assets_folder() -> Path:
-    """Where the style, the script and the icon come with the program."""
-    packed = HERE / "assets"
-    return packed if packed.is_dir() else HERE.parent / "www/assets"
 
 
 def copy_assets(www: Path) -> str:

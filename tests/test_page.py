@@ -16,11 +16,9 @@ import html5lib
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from bench.screenshots import make_lab
-from tests.browser import Site, browser, build, node_module, served
+from tests.browser import Site, build, node_module, served
+from tests.every_state import make_lab
 from tests.lab import Lab, gpu, person, process
-
-__all__ = ["browser"]
 
 PHONE, LAPTOP, WALL = 390, 1440, 2560
 HOSTILE = {

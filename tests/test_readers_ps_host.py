@@ -103,7 +103,7 @@ def test_what_the_scripts_write_is_understood_without_a_problem(tmp_path: Path) 
     """The two sides of the contract, together."""
     for name in ("bin", "smi", "data"):
         (tmp_path / name).mkdir()
-    (tmp_path / "bin/nvidia-smi").symlink_to(ROOT / "tests/host/stand-ins/nvidia-smi")
+    (tmp_path / "bin/nvidia-smi").symlink_to(ROOT / "site_builder/demo/stand-ins/nvidia-smi")
     (tmp_path / "smi/apps").write_text(
         f"GPU-00000001-1111-2222-3333-444444444444, {os.getpid()}, 512, python, with a comma\n"
     )

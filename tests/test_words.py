@@ -277,7 +277,7 @@ def promises(draw: st.DrawFn) -> tuple[Now, list[Booking]]:
     return Now(epoch, draw(st.sampled_from(ZONES))), draw(st.lists(bookings(epoch), min_size=1, max_size=2))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(promises(), SHARES)
 def test_bookings_stand_the_same_for_as_long_as_they_say(what: tuple[Now, list[Booking]], share: float) -> None:
     moment, several = what
@@ -333,7 +333,7 @@ def both(
     return first, at(later(moment, share))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(moments(), SHARES, st.sampled_from([Limits(), Limits(soon=7200, held_after=60)]), st.sampled_from([True, False]))
 def test_a_host_is_decided_and_drawn_the_same_for_as_long_as_that_holds(
     what: tuple[Now, HostData, list[Booking], Idle], share: float, limits: Limits, users: bool

@@ -1,14 +1,14 @@
 # What of host.txt changes slowly: key=value, from the answers of df, ip and du, and from /proc and /sys.
 
-# count_cpus: of a list such as 0-63,96
-function count_cpus(list,    n, part, ends, i, sum) {
-    n = split(list, part, ",")
-    for (i = 1; i <= n; i++) sum += split(part[i], ends, "-") == 2 ? ends[2] - ends[1] + 1 : 1
-    return sum
+# count_cpus: those that are online, as /proc/stat lists them.
+function count_cpus(    line, sum) {
+    while ((getline line < (proc "/stat")) > 0 && index(line, "cpu") == 1) sum++
+    close(proc "/stat")
+    return sum > 1 ? sum - 1 : "" # the first line is their sum
 }
 
 BEGIN {
-    tell("cpus", count_cpus(first_line("/sys/devices/system/cpu/online")))
+    tell("cpus", count_cpus())
     tell("kernel", first_line(proc "/sys/kernel/osrelease"))
     tell("collector", collector)
     # with hidepid, other people's processes have no user and no command here: the page can tell why

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from site_builder.settings import Given, Settings
     from site_builder.sources.conf import Conf
 
-FOLDERS = ("data", "www", "state")
+# Options that are settings too, named GPUBOARD_ and the same; every command has the first three.
+FLAGS = ("data", "www", "state", "listen")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def tell(sentence: str) -> None:
     click.echo(f"gpuboard: {sentence}", err=True)
 
 
-def load(conf: str | None, folders: dict[str, str | None]) -> Loaded:
+def load(conf: str | None, options: dict[str, str | None]) -> Loaded:
     """What is in force here and now; warnings are told, what is wrong is a Failure."""
     from site_builder import settings  # noqa: PLC0415 # --help needs none of it
     from site_builder.sources import conf as source  # noqa: PLC0415
@@ -51,7 +52,7 @@ def load(conf: str | None, folders: dict[str, str | None]) -> Loaded:
         file = source.load(conf, environment)
         for warning in file.warnings:
             tell(warning)
-        flags = {f"GPUBOARD_{name.upper()}": value for name, value in folders.items() if value is not None}
+        flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
         given = settings.resolve(flags, environment, file.values)
         parsed = settings.settings_of(given, lambda name: source.zone_of(name, environment), source.place_of)
     except settings.Wrong as wrong:
@@ -64,8 +65,8 @@ def with_loaded(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(conf: str | None, **rest: Any) -> None:  # noqa: ANN401 # the command's own options
-        folders = {name: rest.pop(name) for name in FOLDERS}
-        command(loaded=load(conf, folders), **rest)
+        options = {name: rest.pop(name) for name in FLAGS if name in rest}
+        command(loaded=load(conf, options), **rest)
 
     for name, what in (
         ("state", "what the builder remembers"),

@@ -47,7 +47,7 @@ setup() {
 @test "a driver that forgot a field since it was asked costs that field alone" {
     "$RUN_SH" tick 1
     known index uuid name driver_version memory.used memory.total temperature.gpu
-    rm "$SMI/calls"
+    : >"$SMI/calls"
     "$RUN_SH" tick 1
     whole "$SPOOL/gpus.csv" gpus 0
     has "$SPOOL/gpus.csv" 'memory.used [MiB]'

@@ -22,7 +22,8 @@ helper_setup() {
     TMP=$BATS_TEST_TMPDIR
     use_shell
     mkdir -p "$TMP/bin" "$TMP/smi" "$TMP/data" "$TMP/home"
-    ln -s "$BATS_TEST_DIRNAME/stand-ins/nvidia-smi" "$TMP/bin/nvidia-smi"
+    ln -s "$BATS_TEST_DIRNAME/../../site_builder/demo/stand-ins/nvidia-smi" "$TMP/bin/nvidia-smi"
+    : >"$TMP/smi/calls"
     RUN_SH=$TMP/scripts/gpu-run.sh
     CHECK=$TMP/scripts/gpu-check.sh
     SPOOL=$TMP/spool/gpu1

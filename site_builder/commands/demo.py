@@ -1,0 +1,133 @@
+"""`gpuboard demo`: a simulated lab, to look at and to try things on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from site_builder.commands.live import builder_command, builder_environment, until_ctrl_c
+from site_builder.commands.options import Failure, tell
+from site_builder.kinds import LISTEN, seconds_of
+
+if TYPE_CHECKING:
+    from site_builder.demo.lab import DemoLab
+
+# What the scripts take for the path of their spool.
+PLAIN = re.compile(r"[A-Za-z0-9/._-]+")
+MARK = ".gpuboard-demo"
+
+
+def time_given(_: click.Context, __: click.Parameter, value: str) -> int:
+    """The seconds of a time such as 9h."""
+    try:
+        return seconds_of(value)
+    except ValueError:
+        message = f"'{value}' is not a time, such as 30s, 10m, 9h or 2d"
+        raise click.BadParameter(message) from None
+
+
+def place_given(_: click.Context, __: click.Parameter, value: str) -> tuple[str, int]:
+    """Address and port."""
+    try:
+        found: tuple[str, int] = LISTEN.parse(value)
+    except ValueError:
+        message = f"it is '{value}', {LISTEN.refusal}"
+        raise click.BadParameter(message) from None
+    return found
+
+
+@click.command()
+@click.option("--hosts", type=click.IntRange(1, 1000), default=12, show_default=True, help="How many hosts.")
+@click.option(
+    "--speed", type=click.FloatRange(0.1, 1000), default=1, show_default=True, help="60: a minute is an hour."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Another number is another lab.")
+@click.option("--after", callback=time_given, default="0s", metavar="TIME", help="Begin later, such as 9h: a deadline.")
+@click.option(
+    "--listen", callback=place_given, default="127.0.0.1:8080", metavar="ADDRESS:PORT", help="Where to serve it."
+)
+@click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.")
+@click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
+def demo(  # noqa: PLR0913, PLR0917 # one for each option
+    hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int], folder: str | None, once: bool
+) -> None:
+    """Show a simulated lab until Ctrl-C, which leaves nothing.
+
+    Its hosts run the real scripts, with stand-ins for nvidia-smi and /proc. Jobs start, grow and end, a host goes
+    down and comes back, a GPU is lost, bookings are kept and broken. The same options show the same lab.
+    """
+    if once and not folder:
+        message = "--once needs --folder"
+        raise click.UsageError(message)
+    from site_builder.demo.lab import DemoLab, Play  # noqa: PLC0415 # --help needs none of it
+
+    with backstage() as hidden, stage(folder, hidden) as place:
+        try:
+            lab = DemoLab(Play(hosts, seed, speed, after), place, hidden)
+            if once:
+                build_once(lab, place)
+            else:
+                show(lab, place, listen)
+        except OSError as error:
+            raise Failure(f"the simulated lab cannot go on: {error.filename}: {error.strerror}") from None
+
+
+def show(lab: DemoLab, place: Path, listen: tuple[str, int]) -> None:
+    """Round after round, built and served."""
+
+    def turn() -> float:
+        lab.round()
+        return lab.every
+
+    def ready(url: str) -> None:
+        tell(f"a simulated lab is at {url} until Ctrl-C")
+        tell(f"to book a GPU in it, edit {place / 'data/comments.json'}")
+
+    tell(f"starting {lab.play.hosts} simulated hosts")
+    until_ctrl_c(place / "www", listen, settings_of(lab, place), turn, ready)
+
+
+def build_once(lab: DemoLab, place: Path) -> None:
+    """One round and one page."""
+    lab.round()
+    ended = subprocess.run(builder_command(), env=builder_environment(settings_of(lab, place)), check=False)
+    if ended.returncode:
+        raise click.exceptions.Exit(ended.returncode)
+
+
+def settings_of(lab: DemoLab, place: Path) -> dict[str, str]:
+    """For the builder: those of the lab, and its folders."""
+    folders = {f"GPUBOARD_{name.upper()}": str(place / name) for name in ("data", "www", "state")}
+    return {**lab.settings(), **folders, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
+
+
+@contextmanager
+def backstage() -> Iterator[Path]:
+    """A folder of our own for the simulated machines, which goes when we do."""
+    parent = tempfile.gettempdir() if PLAIN.fullmatch(tempfile.gettempdir()) else "/tmp"  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="gpuboard-demo-", dir=parent) as path:
+        yield Path(path)
+
+
+@contextmanager
+def stage(folder: str | None, hidden: Path) -> Iterator[Path]:
+    """Where the lab's files stand: a folder that is kept must be new, empty or of an earlier demo."""
+    if folder is None:
+        yield hidden
+        return
+    place = Path(folder).absolute()
+    if place.exists() and not (place / MARK).exists() and (not place.is_dir() or any(place.iterdir())):
+        raise Failure(f"{place} is in use for something else: name a folder that is new or empty")
+    place.mkdir(parents=True, exist_ok=True)
+    (place / MARK).touch()
+    for name in ("data", "www", "state"):
+        shutil.rmtree(place / name, ignore_errors=True)
+    yield place

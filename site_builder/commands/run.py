@@ -1,0 +1,62 @@
+"""`gpuboard run`: the board of this machine's own GPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from site_builder.commands.live import until_ctrl_c
+from site_builder.commands.options import Failure, tell, with_settings
+
+if TYPE_CHECKING:
+    from site_builder.settings import Settings
+
+SNAPSHOT_EVERY = 10
+
+
+@click.command()
+@click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve it.  [default: 127.0.0.1:8080]")
+@with_settings
+def run(settings: Settings) -> None:
+    """Show the GPUs of this machine until Ctrl-C.
+
+    Takes a snapshot every 10 seconds as a GPU host does, builds the site, and serves it on a port that is free.
+    Other hosts that push to data/ are on it too.
+    """
+    from site_builder.places import scripts_folder  # noqa: PLC0415 # --help needs none of it
+
+    name = platform.node().partition(".")[0]
+    script = str(scripts_folder() / "gpu-run.sh")
+    with tempfile.TemporaryDirectory(prefix="gpuboard-") as spool:
+        environment = {
+            **os.environ,
+            "HOST": name,
+            "GPUBOARD_SPOOL": spool,
+            "GPUBOARD_DEST": str(settings.data.absolute()),
+            **{f"GPUBOARD_{task}_EVERY": str(SNAPSHOT_EVERY) for task in ("GPUS", "PROCESSES", "PS")},
+        }
+
+        def turn() -> float:
+            ended = subprocess.run([script, "once"], env=environment, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                raise Failure(f"no snapshot of this machine could be taken: {ended.stderr.strip()}")
+            return SNAPSHOT_EVERY
+
+        def ready(url: str) -> None:
+            tell(f"the board of {name} is at {url} until Ctrl-C")
+            tell(f"to book a GPU, edit {settings.data.absolute() / 'comments.json'}")
+
+        try:
+            settings.data.mkdir(parents=True, exist_ok=True)
+            folders = {
+                f"GPUBOARD_{key.upper()}": str(getattr(settings, key).absolute()) for key in ("data", "www", "state")
+            }
+            until_ctrl_c(Path(folders["GPUBOARD_WWW"]), settings.listen, folders, turn, ready)
+        except OSError as error:
+            raise Failure(f"{error.filename} cannot be written: {error.strerror}") from None

@@ -1,0 +1,63 @@
+"""`gpuboard serve`: the board for browsers, with no other web server."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import click
+
+from site_builder.commands.options import Failure, tell, with_settings
+
+if TYPE_CHECKING:
+    from site_builder.settings import Settings
+
+CHOOSE = "choose another with --listen or GPUBOARD_LISTEN"
+
+
+@click.command()
+@click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
+@with_settings
+def serve(settings: Settings) -> None:
+    """Serve the site in www/ until Ctrl-C.
+
+    It only hands out the files that `gpuboard build` writes, to this machine alone unless --listen says otherwise.
+    """
+    from site_builder.server import Server, Site, listen  # noqa: PLC0415 # --help needs none of it
+
+    where = settings.www.absolute()
+    if not where.is_dir():
+        raise Failure(f"{where} is not a folder that is there: run `gpuboard build` first, or set GPUBOARD_WWW")
+    address, port = settings.listen
+    try:
+        sock = listen(address, port)
+    except OSError as error:
+        raise Failure(refused(error, address, port)) from None
+    server = Server(Site(where, tell), sock)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.close())
+    for sentence in opening(sock):
+        tell(sentence)
+    server.run()
+
+
+def opening(sock: socket.socket) -> list[str]:
+    """What is said at the start: where the board is, and who can read it if not this machine alone."""
+    from site_builder.server import is_private, url_of  # noqa: PLC0415
+
+    found = [f"the board is at {url_of(sock)} until Ctrl-C"]
+    return found if is_private(sock) else [*found, "everybody on the network can read it"]
+
+
+def refused(error: OSError, address: str, port: int) -> str:
+    """Why nothing can listen there, and what to do."""
+    place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{place} is taken by another program: {CHOOSE}"
+    if error.errno == errno.EACCES:
+        return f"only root may listen on port {port}: choose one from 1024 on with --listen or GPUBOARD_LISTEN"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"{address} is not an address of this machine: {CHOOSE}"
+    return f"cannot listen on {place}: {error.strerror or error}; {CHOOSE}"

@@ -1,0 +1,167 @@
+"""A simulated host: what nvidia-smi, /proc, df, ip and getent tell there, as files that stand-ins read."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+from site_builder.demo.cast import FIRST_UID, PEOPLE, Machine
+from site_builder.demo.readings import DRIVER, GONE, KNOWN_WHEN_GONE, RESERVED, identity, readings, uuid
+from site_builder.demo.story import HostStory, Job
+
+KERNEL = "6.1.0-28-amd64"
+NO_DRIVER = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 590.48\n"
+NO_DRIVER_CODE, LOST_CODE = 18, 15
+WORKERS = 2
+SHELL = 900
+RSS = 9_000_000
+
+
+class SimulatedHost:
+    """The files of one host in its folder; `speed` is how much faster the lab lives than we do."""
+
+    def __init__(self, folder: Path, story: HostStory, speed: float) -> None:
+        """What never changes."""
+        self.proc, self.smi = folder / "proc", folder / "smi"
+        self.story, self.machine, self.speed = story, story.machine, speed
+        self.uptime = 86400 * (11 + 7 * self.machine.number % 90) + 3600 * 5
+        self.pids: set[int] = set()
+        for path in (self.proc / "sys/kernel", self.smi):
+            path.mkdir(parents=True)
+        (self.proc / "sys/kernel/osrelease").write_text(f"{KERNEL}\n")
+        (self.proc / "mounts").write_text("proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0\n")
+        (self.proc / "stat").write_text(
+            "".join(["cpu  1 0 1 9\n", *(f"cpu{n} 1 0 1 9\n" for n in range(self.machine.cpus))])
+        )
+        (self.smi / "driver").write_text(DRIVER)
+        (self.smi / "df").write_text(disks(self.machine))
+        (self.smi / "ip").write_text(addresses(self.machine))
+        people = (f"{name}:x:{FIRST_UID + n}:100::/home/{name}:/bin/sh\n" for n, name in enumerate(PEOPLE))
+        (self.smi / "passwd").write_text("".join(people))
+
+    def show(self, now: float, ran: float) -> None:
+        """Put there what the host is like at this moment of the lab, `ran` seconds after the start of the demo."""
+        jobs = self.story.at(now)
+        up = self.uptime + ran
+        self.show_gpus(jobs, now)
+        self.show_processes(jobs, now, up)
+        load = 0.4 + sum(len(job.gpus) * (1.1 if job.kind != "notebook" else 0.01) for job in jobs)
+        used = 9000 + sum(14000 * len(job.gpus) for job in jobs)
+        total = self.machine.memory
+        (self.proc / "loadavg").write_text(f"{load:.2f} {load * 0.97:.2f} {load * 0.9:.2f} 3/900 4242\n")
+        (self.proc / "uptime").write_text(f"{up:.2f} {up * 40:.2f}\n")
+        (self.proc / "meminfo").write_text(
+            f"MemTotal: {total * 1024} kB\nMemAvailable: {max(total - used, total // 20) * 1024} kB\n"
+            f"SwapTotal: 16777216 kB\nSwapFree: 16777216 kB\n"
+        )
+
+    def show_gpus(self, jobs: list[Job], now: float) -> None:
+        """What nvidia-smi answers."""
+        lost = self.story.lost(now)
+        rows = [self.row(gpu, jobs, now, gpu in lost) for gpu in range(self.machine.gpus)]
+        self.tell("table", "\n".join([", ".join(rows[0]), *(", ".join(row.values()) for row in rows)]) + "\n")
+        self.tell("rc", str(LOST_CODE if lost else 0))
+        apps = [
+            f"{uuid(self.machine, gpu)}, {pid}, {job.memory(self.machine.model.memory, now)}, {job.program}\n"
+            for job in jobs
+            for gpu, pid in gpu_pids(job)
+            if gpu not in lost
+        ]
+        self.tell("apps", "".join(apps))
+        if self.story.has_driver(now):
+            (self.smi / "say").unlink(missing_ok=True)
+        else:
+            self.tell("say", NO_DRIVER)
+            self.tell("rc", str(NO_DRIVER_CODE))
+
+    def tell(self, name: str, text: str) -> None:
+        """A file of what nvidia-smi says."""
+        (self.smi / name).write_text(text)
+
+    def row(self, gpu: int, jobs: list[Job], now: float, lost: bool) -> dict[str, str]:
+        """One GPU, field by field."""
+        model = self.machine.model
+        mine = [job for job in jobs if gpu in job.gpus]
+        use = min(100, sum(job.use(gpu, now) for job in mine))
+        used = min(model.memory - RESERVED - 20, 4 + sum(job.memory(model.memory, now) for job in mine))
+        told = {**identity(self.machine, gpu), **readings(model, use, used, gpu)}
+        return {name: value if not lost or name in KNOWN_WHEN_GONE else GONE for name, value in told.items()}
+
+    def show_processes(self, jobs: list[Job], now: float, up: float) -> None:
+        """The folders of /proc; those of jobs that ended go."""
+        there: set[int] = set()
+        for job in jobs:
+            for pid, parent in processes_of(job):
+                there.add(pid)
+                self.show_process(job, pid, parent, up, (now - job.begins) / self.speed)
+        for pid in self.pids - there:
+            shutil.rmtree(self.proc / str(pid))
+        self.pids = there
+
+    def show_process(self, job: Job, pid: int, parent: int, up: float, ran: float) -> None:
+        """One of them; only its times change."""
+        folder = self.proc / str(pid)
+        name = job.program.rpartition("/")[2][:15]
+        if pid not in self.pids:
+            folder.mkdir()
+            (folder / "cmdline").write_bytes(job.command.replace(" ", "\0").encode() + b"\0")
+            (folder / "cgroup").write_text(f"0::{cgroup(job)}\n")
+            uid = FIRST_UID + PEOPLE.index(job.person)
+            (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t{RSS} kB\n")
+        ticks = int(max(0, ran) * (4 if job.kind == "notebook" else 98))
+        began = int(max(0, up - ran) * 100)
+        first = f"{pid} ({name}) S {parent} {job.pid} {job.pid} 0 -1 4194304 9000 0 12 0 {ticks} 0 0 0 20 0 9 0"
+        (folder / "stat").write_text(f"{first} {began} 90000000 {RSS // 4} 18446744073709551615 0 0\n")
+
+
+def gpu_pids(job: Job) -> Iterator[tuple[int, int]]:
+    """Which process of a job is on which of its GPUs."""
+    for n, gpu in enumerate(job.gpus):
+        yield gpu, job.pid + n
+
+
+def processes_of(job: Job) -> Iterator[tuple[int, int]]:
+    """The processes of a job with their parents: one for each GPU, and two that read its data."""
+    for _, pid in gpu_pids(job):
+        if not job.dead:
+            yield pid, SHELL
+        for n in range(WORKERS if job.kind in ("train", "sweep") else 0):
+            yield job.pid + 100 + (pid - job.pid) * WORKERS + n, 1 if job.dead else pid
+
+
+def cgroup(job: Job) -> str:
+    """Where the job runs: in a container, or in the session of a person."""
+    if job.container:
+        return f"/system.slice/docker-{hashlib.sha256(str(job.pid).encode()).hexdigest()}.scope"
+    uid = FIRST_UID + PEOPLE.index(job.person)
+    return f"/user.slice/user-{uid}.slice/session-{job.pid % 90}.scope"
+
+
+def disks(machine: Machine) -> str:
+    """What `df -lPTk` prints."""
+    rng = Random(machine.name)  # noqa: S311 nothing secret
+    lines = ["Filesystem     Type 1024-blocks       Used  Available Capacity Mounted on"]
+    for device, gib, mount in (("/dev/nvme0n1p2", 930, "/"), ("/dev/nvme1n1", 7300, "/data")):
+        total = gib * 1024 * 1024
+        used = int(total * rng.uniform(0.25, 0.9))
+        lines.append(f"{device} ext4 {total} {used} {total - used} {used * 100 // total}% {mount}")
+    return "\n".join(lines) + "\n"
+
+
+def addresses(machine: Machine) -> str:
+    """What `ip -o addr` prints; these addresses are for documents, and nobody's."""
+    return f"2: eno1    inet 192.0.2.{machine.number % 250 + 1}/24 brd 192.0.2.255 scope global eno1\n"
+
+
+def idle_since(jobs: Iterable[Job], gpus: int, now: float) -> dict[int, float]:
+    """Since when each GPU is taken and not used, of those that are."""
+    found: dict[int, float] = {}
+    for gpu in range(gpus):
+        mine = [job for job in jobs if gpu in job.gpus]
+        since = max((job.idle_since for job in mine), default=float("inf"))
+        if since < now:
+            found[gpu] = since
+    return found
