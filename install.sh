@@ -1,218 +1,69 @@
 #!/bin/sh
-# install.sh: try gpuboard, and test it, on a Debian or Ubuntu machine with
-# python3 3.9 or newer.
+# install.sh: try gpuboard, install it, test it.
 #
-#   ./install.sh run            one snapshot of this machine, into data/, and
-#                               the board of it, in www/
+#   ./install.sh run            a living board, here and now: of this machine's
+#                               GPUs, or of a simulated lab where there are none
+#   ./install.sh host [--name H] [--dest D]
+#                               on a GPU host: send its snapshots to D, which is
+#                               user@web:/path/data, or a folder; H is the
+#                               host's name on the board, `hostname -s` by
+#                               default
+#   ./install.sh web [--folder F] [--data D] [--listen ADDRESS:PORT]
+#                               on the web host: build the board in F/www, F is
+#                               ~/gpuboard by default; D is the folder that the
+#                               hosts push to, F/data by default; --listen
+#                               serves the board there
+#   ./install.sh remove         take back what host and web did on this machine;
+#                               data, site and history stay
 #   ./install.sh test [quick]   install what the tests need (apt as root or by
-#                               sudo, pip into .venv), then run them all
+#                               sudo, pip into .venv), then run them all; quick
+#                               stops after the first round
 #
-# `quick` stops after the checks of the code and the first round of tests.
+# host, web and remove need no root, may be called again and again, and need
+# this folder no longer afterwards: programs go to ~/.local/share/gpuboard,
+# settings to ~/.config/gpuboard/gpuboard.conf, lines to your crontab.
+# Python 3.9 or newer is needed for all but host.
 set -eu
-cd "$(dirname "$0")"
+CALLER=$PWD
+script=$0
+[ ! -h "$script" ] || script=$(readlink -f "$script")
+CDPATH='' cd -- "$(dirname -- "$script")"
 ROOT=$PWD
+# shellcheck source=install/common.sh
+. install/common.sh
 
-say() { printf '%s\n' "$*"; }
-step() { printf '\n== %s\n' "$*"; }
-
-# COMMAND:PACKAGE pairs of what the tests use beside python.
-TEST_TOOLS='bats:bats parallel:parallel shellcheck:shellcheck shfmt:shfmt busybox:busybox gawk:gawk original-awk:original-awk mawk:mawk
-ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl
-chromium:chromium nginx:nginx-light npm:npm'
-
-# install_packages PAIR...: installs by apt what is missing, or says which command would.
-install_packages() {
-    packages=
-    for pair in "$@"; do
-        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%:*}" >/dev/null || packages="$packages ${pair#*:}"
-    done
-    python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3 python3-venv"
-    [ -n "$packages" ] || return 0
-    sudo=
-    if [ "$(id -u)" != 0 ]; then
-        sudo='sudo -n'
-        $sudo true 2>/dev/null || {
-            say "Not installed, for want of root:$packages. Some tests will be skipped; to have them: sudo apt-get install$packages"
-            return 0
-        }
-    fi
-    say "Installing$packages"
-    # shellcheck disable=SC2086 # one word a package
-    { $sudo apt-get update -q && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $packages; } >/dev/null ||
-        say "apt-get could not install all of:$packages"
-}
-
-# make_venv EXTRA: the package, editable, with what it needs; again only if pyproject.toml changed.
-make_venv() {
-    stamp=.venv/.installed${1:+-$1}
-    if [ ! -x .venv/bin/python ] || [ ! -e "$stamp" ] || [ -n "$(find pyproject.toml -newer "$stamp")" ]; then
-        say "Installing gpuboard into .venv"
-        [ -x .venv/bin/python ] || python3 -m venv .venv
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
-        touch "$stamp"
-    fi
-}
-
-# debian_mirror: where this machine's own apt sources say that Debian is; nothing if they name none.
-debian_mirror() {
-    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-        [ ! -r "$file" ] || sed -n \
-            -e 's/^deb[[:space:]]\{1,\}\(\[[^]]*][[:space:]]*\)\{0,1\}\([^[:space:]]*\).*/\2/p' \
-            -e 's/^URIs:[[:space:]]*\([^[:space:]]*\).*/\1/p' "$file"
-    done | grep -E '/debian/?$|/debian\.list$' | head -n 1
-}
-
-# download_consul FOLDER MIRROR OPTIONS: Debian's package into the folder, by apt, of which only that folder takes note.
-download_consul() {
-    mkdir -p "$1/lists/partial" "$1/cache/archives/partial"
-    printf 'deb [%s] %s bullseye main\n' "$3" "$2" >"$1/sources.list"
-    cat >"$1/apt.conf" <<EOF
-Dir::Etc::sourcelist "$1/sources.list";
-Dir::Etc::sourceparts "-";
-Dir::State::lists "$1/lists";
-Dir::Cache "$1/cache";
-APT::Sandbox::User "root";
-APT::Update::Error-Mode "any";
-Acquire::Languages "none";
-Acquire::http::Timeout "20";
-Acquire::Retries "1";
-EOF
-    (cd "$1" && APT_CONFIG=$1/apt.conf && export APT_CONFIG && apt-get -q update && apt-get -q download consul) >"$1/log" 2>&1
-}
-
-# fetch_consul: a Consul for the tests, into .tools; nothing is installed. Debian has it in bullseye (1.8.7), and no longer since.
-fetch_consul() (
-    if command -v consul >/dev/null || [ -x .tools/usr/bin/consul ]; then return 0; fi
-    mirror=$(debian_mirror)
-    if [ -z "$mirror" ] || ! command -v apt-get >/dev/null; then
-        say 'Not fetched: consul, since no apt source of this machine is Debian. Its tests need one in PATH'
-        return 0
-    fi
-    say 'Fetching consul into .tools'
-    folder=$(mktemp -d)
-    trap 'rm -rf "$folder"' EXIT
-    keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    options="arch=$(dpkg --print-architecture)"
-    checked=$options
-    [ ! -r "$keys" ] || checked="$options signed-by=$keys"
-    if ! download_consul "$folder" "$mirror" "$checked" && grep -qE 'NO_PUBKEY|KEYEXPIRED|EXPKEYSIG|not signed' "$folder/log"; then
-        say "The signature of Debian's bullseye cannot be checked with the keys of this machine; consul is taken unchecked, for the tests alone"
-        download_consul "$folder" "$mirror" "$options trusted=yes" || :
-    fi
-    if dpkg -x "$folder"/consul_*.deb "$folder/files" 2>/dev/null; then
-        mkdir -p .tools/usr/bin
-        cp "$folder/files/usr/bin/consul" .tools/usr/bin/consul.new
-        mv .tools/usr/bin/consul.new .tools/usr/bin/consul
-    else
-        say "Not fetched: consul; its tests need one in PATH. apt-get said: $(grep -E '^(E|Err)' "$folder/log" | tail -n 1)"
-    fi
-)
-
-# fetch_py_consul: the maintained continuation of python-consul, beside it, for the tests that both do the same.
-fetch_py_consul() {
-    [ ! -d .tools/py-consul ] || return 0
-    .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 10))' || return 0
-    say 'Fetching py-consul into .tools'
-    rm -rf .tools/py-consul.new
-    if .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target .tools/py-consul.new py-consul; then
-        mv .tools/py-consul.new .tools/py-consul
-    else
-        say 'Not fetched: py-consul; its tests are skipped'
-    fi
-}
-
-# fetch_axe: axe-core and html-validate, which look at the page as a person with a screen reader and a browser do.
-fetch_axe() {
-    if [ -d .tools/node_modules/axe-core ] && [ -d .tools/node_modules/html-validate ]; then return 0; fi
-    say 'Fetching axe-core and html-validate into .tools'
-    mkdir -p .tools
-    npm install --silent --no-audit --no-fund --no-save --ignore-scripts --prefix .tools axe-core@4 html-validate@9 ||
-        say 'Not fetched: axe-core and html-validate; their tests are skipped'
-}
-
-shell_files() { find install.sh .ci/run scripts tests -name '*.sh' -o -name '*.bash' -o -path .ci/run -o -path '*stand-ins/nvidia-smi'; }
-
-check_code() {
-    step 'Code: ruff, mypy, shellcheck, shfmt'
-    .venv/bin/ruff format --check --quiet .
-    .venv/bin/ruff check --quiet .
-    .venv/bin/mypy --no-error-summary
-    # shellcheck disable=SC2046 # one word a file
-    shellcheck -x $(shell_files)
-    shellcheck -S warning -x tests/host/*.bats
-    # shellcheck disable=SC2046
-    shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
-}
-
-# run_bats SHELL: the host scripts under this shell.
-run_bats() {
-    step "Host scripts under $1"
-    log=$(mktemp)
-    code=0
-    GPUBOARD_TEST_SHELL=$1 bats --jobs 4 --formatter tap tests/host >"$log" || code=$?
-    grep -E '^not ok|^#|# skip' "$log" || :
-    passed=$((passed + $(grep -c '^ok' "$log" || :) - $(grep -c '^ok .*# skip' "$log" || :)))
-    failed=$((failed + $(grep -c '^not ok' "$log" || :)))
-    skipped=$((skipped + $(grep -c '^ok .*# skip' "$log" || :)))
-    rm -f "$log"
-    [ "$code" = 0 ] || [ "$failed" != 0 ] || failed=1
-}
-
-run_tests() {
-    # shellcheck disable=SC2086 # one word a pair
-    install_packages $TEST_TOOLS
-    make_venv dev
-    check_code
-    step 'Python'
-    fetch_consul
-    fetch_py_consul
-    fetch_axe
-    .venv/bin/python -m pytest --quiet -m 'not slow'
-    passed=0 failed=0 skipped=0
-    for shell in dash bash ash; do
-        run_bats "$shell"
-        [ "${1:-}" != quick ] || break
-        [ "$failed" = 0 ] || break
-    done
-    if [ "${1:-}" != quick ]; then
-        step 'Python, what takes minutes'
-        .venv/bin/python -m pytest --quiet -m slow
-    fi
-    step 'All host tests'
-    say "$passed passed, $failed failed, $skipped skipped"
-    [ "$failed" = 0 ]
-}
-
-# snapshot_here: what a GPU host would send, taken on this machine, apart from any loops that run here.
-snapshot_here() {
-    HOST=${HOST:-$(uname -n)}
-    HOST=${HOST%%.*}
-    spool=$(mktemp -d)
-    trap 'rm -rf "$spool"' EXIT
-    HOST=$HOST GPUBOARD_SPOOL=$spool GPUBOARD_DEST=$ROOT/data scripts/gpu-run.sh once
-    say "The snapshot of this machine is in data/$HOST/; gpus.csv says:"
-    cat "data/$HOST/gpus.csv"
-}
-
-# board_here: the site of what stands in data/.
-board_here() {
+# run_here WORDS...: the board of this machine, or of a simulated lab.
+run_here() {
     make_venv ''
-    .venv/bin/gpuboard build
-    say "The board is in www/; to look at it: python3 -m http.server --bind 127.0.0.1 --directory www"
+    command=run
+    case $(timeout -k 1 10 nvidia-smi -L 2>/dev/null || :) in
+        GPU\ *) ;;
+        *)
+            tell 'No GPU was found here (nvidia-smi -L): a simulated lab is shown.'
+            command=demo
+            ;;
+    esac
+    exec .venv/bin/python -m site_builder "$command" "$@"
 }
 
-print_help() { sed -n '2,/^[^#]/{/^#/{s/^# \{0,1\}//;p;};}' install.sh; }
-
-case ${1:-} in
-    run)
-        install_packages
-        snapshot_here
-        board_here
+verb=${1:-}
+[ $# = 0 ] || shift
+case $verb in
+    run) run_here "$@" ;;
+    test) exec tests/run.sh "$@" ;;
+    host | web | remove)
+        for word in "$@"; do
+            case $word in -h | --help) print_help install.sh && exit ;; esac
+        done
+        # shellcheck source=install/user.sh
+        . install/user.sh
+        # shellcheck source=/dev/null
+        . "install/$verb.sh"
+        "install_$verb" "$@"
         ;;
-    test) run_tests "${2:-}" ;;
-    -h | --help) print_help ;;
+    -h | --help) print_help install.sh ;;
     *)
-        print_help >&2
+        print_help install.sh >&2
         exit 2
         ;;
 esac

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,45 +10,23 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, gpu
+from tests.machine import Machine, need_machine
 
 ROOT = Path(__file__).parent.parent
 LONGEST_GAP = 13
 
 
-def missing() -> str:
-    """Why a cron of one's own cannot be had here."""
-    if os.geteuid() != 0:
-        return "a cron of its own needs root"
-    return "" if shutil.which("cron", path=f"{os.environ['PATH']}:/usr/sbin") else "cron is not installed"
-
-
 @pytest.fixture
 def cron(tmp_path: Path) -> Iterator[Lab]:
     """A lab with a cron that sees nothing of this machine's crontabs."""
-    if why := missing():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    lab = Lab(tmp_path / "lab")
+    need_machine()
+    machine = Machine(tmp_path / "machine")
+    lab = Lab(machine.path("/srv/lab"))
     (line,) = (line for line in (ROOT / "crontab.example").read_text().splitlines() if "gpuboard build" in line)
-    line = line.replace("/FOLDER", str(lab.data.parent)).replace("/VENV/bin", str(Path(sys.executable).parent))
-    for name in ("crontabs", "run", "empty"):
-        (tmp_path / name).mkdir()
-    table = tmp_path / "crontabs/root"
-    table.write_text(f'MAILTO=""\n{line} >> {lab.data.parent}/mail 2>&1\n')
-    table.chmod(0o600)
-    (tmp_path / "crontab").touch()
-    binds = {
-        "crontabs": "/var/spool/cron/crontabs",
-        "run": "/run",
-        "empty": "/etc/cron.d",
-        "crontab": "/etc/crontab",
-    }
-    mounts = " && ".join(f"mount --bind {tmp_path / name} {place}" for name, place in binds.items())
-    command = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f"{mounts} && exec /usr/sbin/cron -f"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as daemon:
-        try:
-            yield lab
-        finally:
-            daemon.terminate()
+    line = line.replace("/FOLDER", "/srv/lab").replace("/VENV/bin", str(Path(sys.executable).parent))
+    machine.set_crontab("root", f'MAILTO=""\n{line} >> /srv/lab/mail 2>&1\n'.encode())
+    with machine:
+        yield lab
 
 
 @pytest.mark.slow

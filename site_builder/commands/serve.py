@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -38,7 +39,7 @@ def serve(settings: Settings) -> None:
     server = Server(Site(where, tell), sock)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close())
-    for sentence in opening(sock):
+    for sentence in opening(sock) if sys.stderr.isatty() else ():  # cron would mail it
         tell(sentence)
     server.run()
 

@@ -1,0 +1,143 @@
+# shellcheck shell=sh disable=SC2154 # variables of user.sh
+# ./install.sh host: this GPU host sends its snapshots from now on.
+
+# read_words WORDS...: sets name and dest.
+read_words() {
+    name='' dest='' given=''
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --name | --dest) [ $# -ge 2 ] || die "$1 needs a word behind it: see ./install.sh --help" ;;
+        esac
+        case $1 in
+            --name) name=$2 && check_host "$2" && shift ;;
+            --name=*) name=${1#*=} && check_host "$name" ;;
+            --dest) dest=$2 && given=1 && shift ;;
+            --dest=*) dest=${1#*=} && given=1 ;;
+            *) die "there is no '$1' for host: see ./install.sh --help" ;;
+        esac
+        shift
+    done
+}
+
+# choose_name: the one given, now or when this host was installed; sets board_name to what the board will show.
+choose_name() {
+    was=$(noted host)
+    was=${was#host}
+    was=${was# }
+    [ -n "$name" ] || name=$was
+    board_name=${name:-$(own_name)}
+    (check_host "$board_name") 2>/dev/null || die "this machine is called '$board_name', which cannot be a host's name on the board: choose one with --name"
+}
+
+# choose_dest: the one given, or that of the settings file that cron will find.
+choose_dest() {
+    known=$(cd "$HOME" && load_settings && printf '%s\n' "${GPUBOARD_DEST:-}")
+    [ -n "$given" ] || dest=$known
+    [ -n "$dest" ] || die 'say where the snapshots go: ./install.sh host --dest USER@WEB:/path/data, or a folder that the web host sees too'
+    case $dest in
+        *[[:cntrl:]]* | ' '*) die "'$(shown "$dest")' cannot be a destination: it begins with a blank, or holds control characters" ;;
+        *:* | [\"\']*) ;; # the check below knows more
+        *) dest=$(absolute "$dest") ;;
+    esac
+    (check_this "$dest") || exit 2
+}
+
+# check_this DEST: by the rule of the scripts themselves.
+check_this() {
+    GPUBOARD_DEST=$1
+    check_dest
+}
+
+# copy_scripts: each file whole or not at all, the library first: loops that run take what is new at their next tick.
+copy_scripts() {
+    make_folder 0755 "$SCRIPTS/lib"
+    (cd "$ROOT/scripts" && find lib -type f ! -name '.*' ! -name '*~' && find . -maxdepth 1 -name '*.sh' | cut -c3-) >"$work/files"
+    while IFS= read -r path; do
+        ! same_file "$ROOT/scripts/$path" "$SCRIPTS/$path" || continue
+        put_file "$ROOT/scripts/$path" "$SCRIPTS/$path" || die "$SCRIPTS/$path could not be written: is the disk full?"
+    done <"$work/files"
+    (cd "$SCRIPTS" && find . -type f | cut -c3- | grep -vxF -f "$work/files" | while IFS= read -r path; do rm -f "$path"; done)
+}
+
+put_file() { cp -f "$1" "$2.new" && chmod u+rw,go-w "$2.new" && mv -f "$2.new" "$2"; }
+
+# same_file OLD NEW: in content, and in whether it can be started.
+same_file() {
+    cmp -s "$1" "$2" || return 1
+    if [ -x "$1" ]; then [ -x "$2" ]; else [ ! -x "$2" ]; fi
+}
+
+# end_old_name: loops under a name that the crontab had before would run on until the next boot.
+end_old_name() {
+    old=${was:-$(own_name)}
+    [ -n "$(noted host)" ] && [ "$old" != "$board_name" ] && [ -d "$spool/$old" ] || return 0
+    tell "Stopping the loops under the name $old"
+    as_cron "$SCRIPTS/gpu-check.sh" kill "$old" && rm -rf "${spool:?}/$old"
+}
+
+# advice REASON: what helps, for what ssh and our own push say most often.
+advice() {
+    # shellcheck source=scripts/lib/to-sftp.sh
+    . "$LIB/to-sftp.sh"
+    HOST=$board_name
+    GPUBOARD_DEST=$dest
+    parse_dest
+    case $1 in
+        *'is not known here'* | *'Host key'*) echo "log in there once by hand, to see and accept its key: ssh $target" ;;
+        *'Permission denied'*publickey* | *'Permission denied'*password*) echo "let this user log in there with a key that needs no password: ssh-keygen (unless there is one), then ssh-copy-id $target" ;;
+        *'is not there'*) echo "make or mount the folder $dest; on the web host, ./install.sh web makes one" ;;
+        *'No such file'* | *'not found'*) echo "make the folder there, by ./install.sh web, or: ssh $target mkdir -p $path" ;;
+        *resolve* | *refused* | *'timed out'* | *'no answer'* | *unreachable*) echo "find out why this does not work: ssh $target" ;;
+        *) echo "see whether this user may write there, then look again" ;;
+    esac
+}
+
+# first_snapshot: sets arrived, and reason if it did not.
+first_snapshot() {
+    arrived=yes reason=
+    tell "Taking a first snapshot, as $board_name, for $dest"
+    as_cron env HOST="$board_name" "$SCRIPTS/gpu-run.sh" once 2>"$work/words" && return
+    arrived=no
+    cat "$work/words" >&2
+    reason=$(tail -n 1 "$work/words")
+}
+
+report_host() {
+    check=$(quoted "$SCRIPTS/gpu-check.sh")
+    tell ''
+    tell "This host is on the board as $board_name. What was put where:"
+    tell "  scripts   $SCRIPTS"
+    tell "  settings  $(conf_in_force)"
+    tell "  crontab   $line"
+    command -v nvidia-smi >/dev/null || tell 'nvidia-smi was not found here: the board shows this host as failed until the NVIDIA driver is installed.'
+    cron_runs || tell 'No cron daemon seems to run here: without one, nobody starts the loops again after a reboot.'
+    [ -z "$by_hand" ] || tell "The crontab has a line of its own that calls gpu-check.sh; take it out: crontab -e"
+    if [ "$arrived" = yes ]; then
+        tell "The first snapshot arrived at $dest, and the loops run."
+    else
+        tell "The first snapshot did not arrive; the loops run, and try on. What helps: $(advice "$reason")"
+    fi
+    tell "Look again:    $check status"
+    tell "Take it back:  ./install.sh remove"
+}
+
+install_host() {
+    read_words "$@"
+    choose_name
+    check_home
+    choose_dest
+    begin
+    copy_scripts
+    [ "$dest" = "$known" ] || set_conf GPUBOARD_DEST "$dest"
+    spool=$(spool_in_force)
+    line="* * * * * $(quoted "$SCRIPTS/gpu-check.sh")${name:+ $name}"
+    [ -n "$(noted host)" ] || note_role host ${name:+"$name"}
+    change_crontab host "$line"
+    by_hand=$(grep -v '^[[:space:]]*#' "$work/before" | grep -F /gpu-check.sh | grep -vF /gpuboard/scripts/ || :)
+    end_old_name
+    note_role host ${name:+"$name"}
+    first_snapshot
+    as_cron "$SCRIPTS/gpu-check.sh" ${name:+"$name"} >/dev/null || arrived=no
+    report_host
+    [ "$arrived" = yes ] || exit 1
+}

@@ -1,0 +1,98 @@
+# shellcheck shell=sh disable=SC2153,SC2154 # variables of user.sh
+# ./install.sh remove: take back what host and web did on this machine, and nothing else.
+
+# others: the notes of other machines that share this home.
+others() {
+    for note in "$SHARE/installed"/*; do
+        case $note in "$NOTE" | *.new) ;; *) [ ! -f "$note" ] || printf '%s\n' "${note##*/}" ;; esac
+    done
+}
+
+# checks_end: waits for a gpu-check.sh that cron started a moment ago, or it would start the loops again behind us.
+checks_end() {
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        grep -qsF "$SCRIPTS/gpu-check.sh" /proc/[0-9]*/cmdline || return 0
+        sleep 0.5
+    done
+}
+
+# remove_host: the loops, and their spool, of which only what is surely ours goes: the setting may name any folder.
+remove_host() {
+    checks_end
+    spool=$(spool_in_force)
+    [ -d "$spool" ] || return 0
+    tell 'Stopping the loops'
+    as_cron "$ROOT/scripts/gpu-check.sh" kill
+    for place in "$spool"/*/run; do
+        [ ! -d "$place" ] || rm -rf "${place%/run}"
+    done
+    rmdir "$spool" 2>/dev/null || tell "$spool holds more than ours, and stays."
+}
+
+# remove_web: builder and server of ours; those that others started, or from elsewhere, go on.
+remove_web() {
+    state=$(conf_value GPUBOARD_STATE)
+    [ -n "$state" ] || return 0
+    end_ours "$state/lock"
+    end_ours "$state/serve.lock"
+    rm -f "$state/serve.lock"
+}
+
+# remove_programs: when no machine needs them any more.
+remove_programs() {
+    [ "$(readlink "$LINK" || :)" != "$VENV/bin/gpuboard" ] || rm -f "$LINK"
+    forget_conf
+    rm -rf "$SCRIPTS" "$VENV" "$VENV.new" "$SHARE/venvs"
+    [ ! -f "$MADE" ] || sed -n 's/^folder //p' "$MADE" | sort -ru >"$work/folders"
+    rm -rf "$NOTE" "$SHARE/installed" "$SHARE/lock" "$MADE"
+    rmdir "$SHARE" 2>/dev/null || :
+    [ -f "$work/folders" ] || return 0
+    while IFS= read -r place; do rmdir "$place" 2>/dev/null || :; done <"$work/folders"
+    tell_what_stays
+}
+
+# tell_what_stays: of the folders that we made, the outermost that hold what people put there.
+tell_what_stays() {
+    stays='' last=//
+    sort "$work/folders" >"$work/outermost"
+    while IFS= read -r place; do
+        [ -d "$place" ] || continue
+        case $SHARE/:$CONF:$LINK in "$place"/* | *:"$place"/*) continue ;; esac
+        case $place in "$last"/*) continue ;; esac
+        last=$place
+        stays="$stays $(shown_path "$place")"
+    done <"$work/outermost"
+    [ -z "$stays" ] || tell "Bookings, history and site stay; to remove them too: rm -r$stays"
+}
+
+# shown_path PATH: for a person's shell, where a % is no matter.
+shown_path() { quoted "$1" | sed 's/\\%/%/g'; }
+
+install_remove() {
+    [ $# = 0 ] || die "remove takes no words: see ./install.sh --help"
+    : >"$work/before"
+    ! command -v crontab >/dev/null || read_crontab
+    host='' web=''
+    ! has_block host || host=1
+    ! has_block web || web=1
+    [ -z "$(noted host)" ] || host=1
+    [ -z "$(noted web)" ] || web=1
+    if [ -z "$host$web" ] && { [ ! -d "$SHARE" ] || [ -n "$(others)" ]; }; then
+        tell "Nothing to remove: gpuboard is not installed here for $(id -un)."
+        return
+    fi
+    [ ! -d "$SHARE" ] || take_turn
+    if command -v crontab >/dev/null; then
+        change_crontab host ''
+        change_crontab web ''
+    fi
+    [ -z "$host" ] || remove_host
+    [ -z "$web" ] || remove_web
+    if [ -z "$(others)" ]; then
+        remove_programs
+    else
+        rm -f "$NOTE"
+        tell "Scripts, programs and settings stay for: $(others | tr '\n' ' ')"
+    fi
+    tell "gpuboard is removed from $MACHINE for $(id -un)."
+}

@@ -1,0 +1,175 @@
+#!/bin/sh
+# tests/run.sh: what ./install.sh test does.
+#
+#   tests/run.sh [quick]   install what the tests need (apt as root or by sudo,
+#                          pip into .venv), then run them all
+#
+# `quick` stops after the checks of the code and the first round of tests.
+set -eu
+cd "$(dirname "$0")/.."
+# shellcheck source=install/common.sh
+. install/common.sh
+
+step() { printf '\n== %s\n' "$*"; }
+
+# COMMAND:PACKAGE pairs of what the tests use beside python.
+TEST_TOOLS='bats:bats parallel:parallel shellcheck:shellcheck shfmt:shfmt busybox:busybox gawk:gawk original-awk:original-awk mawk:mawk
+ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl
+chromium:chromium nginx:nginx-light npm:npm'
+
+# install_packages PAIR...: installs by apt what is missing, or says which command would.
+install_packages() {
+    packages=
+    for pair in "$@"; do
+        command -v "${pair%:*}" >/dev/null || packages="$packages ${pair#*:}"
+    done
+    /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv" # for the users of tests/machine.py
+    [ -n "$packages" ] || return 0
+    become_root || {
+        tell "Not installed, for want of root:$packages. Some tests will be skipped; to have them: sudo apt-get install$packages"
+        return 0
+    }
+    # shellcheck disable=SC2086 # one word a package
+    apt_install $packages || tell "apt-get could not install all of:$packages"
+}
+
+# debian_mirror: where this machine's own apt sources say that Debian is; nothing if they name none.
+debian_mirror() {
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+        [ ! -r "$file" ] || sed -n \
+            -e 's/^deb[[:space:]]\{1,\}\(\[[^]]*][[:space:]]*\)\{0,1\}\([^[:space:]]*\).*/\2/p' \
+            -e 's/^URIs:[[:space:]]*\([^[:space:]]*\).*/\1/p' "$file"
+    done | grep -E '/debian/?$|/debian\.list$' | head -n 1
+}
+
+# download_consul FOLDER MIRROR OPTIONS: Debian's package into the folder, by apt, of which only that folder takes note.
+download_consul() {
+    mkdir -p "$1/lists/partial" "$1/cache/archives/partial"
+    printf 'deb [%s] %s bullseye main\n' "$3" "$2" >"$1/sources.list"
+    cat >"$1/apt.conf" <<EOF
+Dir::Etc::sourcelist "$1/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State::lists "$1/lists";
+Dir::Cache "$1/cache";
+APT::Sandbox::User "root";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::http::Timeout "20";
+Acquire::Retries "1";
+EOF
+    (cd "$1" && APT_CONFIG=$1/apt.conf && export APT_CONFIG && apt-get -q update && apt-get -q download consul) >"$1/log" 2>&1
+}
+
+# fetch_consul: a Consul for the tests, into .tools; nothing is installed. Debian has it in bullseye (1.8.7), and no longer since.
+fetch_consul() (
+    if command -v consul >/dev/null || [ -x .tools/usr/bin/consul ]; then return 0; fi
+    mirror=$(debian_mirror)
+    if [ -z "$mirror" ] || ! command -v apt-get >/dev/null; then
+        tell 'Not fetched: consul, since no apt source of this machine is Debian. Its tests need one in PATH'
+        return 0
+    fi
+    tell 'Fetching consul into .tools'
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    options="arch=$(dpkg --print-architecture)"
+    checked=$options
+    [ ! -r "$keys" ] || checked="$options signed-by=$keys"
+    if ! download_consul "$folder" "$mirror" "$checked" && grep -qE 'NO_PUBKEY|KEYEXPIRED|EXPKEYSIG|not signed' "$folder/log"; then
+        tell "The signature of Debian's bullseye cannot be checked with the keys of this machine; consul is taken unchecked, for the tests alone"
+        download_consul "$folder" "$mirror" "$options trusted=yes" || :
+    fi
+    if dpkg -x "$folder"/consul_*.deb "$folder/files" 2>/dev/null; then
+        mkdir -p .tools/usr/bin
+        cp "$folder/files/usr/bin/consul" .tools/usr/bin/consul.new
+        mv .tools/usr/bin/consul.new .tools/usr/bin/consul
+    else
+        tell "Not fetched: consul; its tests need one in PATH. apt-get said: $(grep -E '^(E|Err)' "$folder/log" | tail -n 1)"
+    fi
+)
+
+# fetch_py_consul: the maintained continuation of python-consul, beside it, for the tests that both do the same.
+fetch_py_consul() {
+    [ ! -d .tools/py-consul ] || return 0
+    .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 10))' || return 0
+    tell 'Fetching py-consul into .tools'
+    rm -rf .tools/py-consul.new
+    if .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target .tools/py-consul.new py-consul; then
+        mv .tools/py-consul.new .tools/py-consul
+    else
+        tell 'Not fetched: py-consul; its tests are skipped'
+    fi
+}
+
+# fetch_axe: axe-core and html-validate, which look at the page as a person with a screen reader and a browser do.
+fetch_axe() {
+    if [ -d .tools/node_modules/axe-core ] && [ -d .tools/node_modules/html-validate ]; then return 0; fi
+    tell 'Fetching axe-core and html-validate into .tools'
+    mkdir -p .tools
+    npm install --silent --no-audit --no-fund --no-save --ignore-scripts --prefix .tools axe-core@4 html-validate@9 ||
+        tell 'Not fetched: axe-core and html-validate; their tests are skipped'
+}
+
+shell_files() {
+    find install.sh install .ci/run scripts site_builder tests -type f '(' -name '*.sh' -o -name '*.bash' -o -path .ci/run -o -path '*/stand-ins/*' ')' ! -name '*.txt'
+}
+
+check_code() {
+    step 'Code: ruff, mypy, shellcheck, shfmt'
+    .venv/bin/ruff format --check --quiet .
+    .venv/bin/ruff check --quiet .
+    .venv/bin/mypy --no-error-summary
+    # shellcheck disable=SC2046 # one word a file
+    shellcheck -x $(shell_files)
+    shellcheck -S warning -x tests/host/*.bats
+    # shellcheck disable=SC2046
+    shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
+}
+
+# run_bats SHELL: the host scripts under this shell.
+run_bats() {
+    step "Host scripts under $1"
+    log=$(mktemp)
+    code=0
+    GPUBOARD_TEST_SHELL=$1 bats --jobs 4 --formatter tap tests/host >"$log" || code=$?
+    grep -E '^not ok|^#|# skip' "$log" || :
+    passed=$((passed + $(grep -c '^ok' "$log" || :) - $(grep -c '^ok .*# skip' "$log" || :)))
+    failed=$((failed + $(grep -c '^not ok' "$log" || :)))
+    skipped=$((skipped + $(grep -c '^ok .*# skip' "$log" || :)))
+    rm -f "$log"
+    [ "$code" = 0 ] || [ "$failed" != 0 ] || failed=1
+}
+
+run_tests() {
+    # shellcheck disable=SC2086 # one word a pair
+    install_packages $TEST_TOOLS
+    make_venv dev
+    check_code
+    step 'Python'
+    fetch_consul
+    fetch_py_consul
+    fetch_axe
+    .venv/bin/python -m pytest --quiet -m 'not slow'
+    passed=0 failed=0 skipped=0
+    for shell in dash bash ash; do
+        run_bats "$shell"
+        [ "${1:-}" != quick ] || break
+        [ "$failed" = 0 ] || break
+    done
+    if [ "${1:-}" != quick ]; then
+        step 'Python, what takes minutes'
+        .venv/bin/python -m pytest --quiet -m slow
+    fi
+    step 'All host tests'
+    tell "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
+}
+
+case ${1:-} in
+    '' | quick) run_tests "${1:-}" ;;
+    -h | --help) print_help tests/run.sh ;;
+    *)
+        print_help tests/run.sh >&2
+        exit 2
+        ;;
+esac

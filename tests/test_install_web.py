@@ -1,0 +1,368 @@
+"""./install.sh web, run, and both sides together, with a real cron, a real sshd and a real pip."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import Lab
+from tests.machine import HOMES, Machine, Person, need_machine, wait_for
+
+pytestmark = pytest.mark.slow
+VENV = "/home/gpuboard/.local/share/gpuboard/venv"
+BUILD = f"* * * * * {VENV}/bin/python -I -m site_builder build --every 10 --for 60\n"
+SERVE = f"* * * * * flock -n /home/gpuboard/gpuboard/state/serve.lock {VENV}/bin/python -I -m site_builder serve\n"
+ABOUT = "# Written by gpuboard's install.sh, and anew each time it is called.\n"
+STAMP = "2018/10/04 09:12:01.123"
+
+
+def block(lines: str) -> bytes:
+    return f"# >>> gpuboard web >>>\n{ABOUT}{lines}# <<< gpuboard web <<<\n".encode()
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    need_machine()
+    one = Machine(tmp_path_factory.mktemp("machine"))
+    one.add_wheels()
+    one.path("/usr/local/sbin/nvidia-smi").rename(one.path("/usr/local/sbin/aside"))
+    with one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def web(machine: Machine) -> Person:
+    """A user for whom it was installed, at the second try: the first was killed while pip was at work."""
+    person = Person(machine, "gpuboard")
+    person.sh(f"timeout -s KILL 4 '{person.clone}/install.sh' web", check=False)
+    assert machine.crontab("gpuboard") is None
+    assert not person.path(".local/share/gpuboard/venv").exists()
+    done = person.install("web")
+    assert "On each GPU host:  ./install.sh host --dest gpuboard@gpu1:/home/gpuboard/gpuboard/data\n" in done.stdout
+    return person
+
+
+def status(person: Person, folder: str = "gpuboard") -> dict[str, Any]:
+    """What the board says."""
+    found: dict[str, Any] = json.loads(person.path(f"{folder}/www/status.json").read_text())
+    return found
+
+
+def host(person: Person, name: str, folder: str = "gpuboard") -> dict[str, Any]:
+    """What it says of a host, or nothing."""
+    return next((one for one in status(person, folder)["hosts"] if one["name"] == name), {})
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether a board is served there."""
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        line.request("GET", "/status.json")
+        return line.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        line.close()
+
+
+def test_an_install_that_was_killed_is_completed_by_the_next(web: Person) -> None:
+    assert web.machine.crontab("gpuboard") == block(BUILD)
+    assert web.path(".config/gpuboard/gpuboard.conf").read_text() == (
+        "GPUBOARD_DATA=/home/gpuboard/gpuboard/data\n"
+        "GPUBOARD_WWW=/home/gpuboard/gpuboard/www\n"
+        "GPUBOARD_STATE=/home/gpuboard/gpuboard/state\n"
+    )
+    assert web.sh(".local/bin/gpuboard --version").startswith("gpuboard, version")
+    assert status(web)["schema"] == 1
+    assert oct(web.path("gpuboard/state").stat().st_mode)[-3:] == "700"
+
+
+def test_again_is_the_same_result_and_quick(web: Person) -> None:
+    before = web.tree()
+    began = time.monotonic()
+    web.install("web")
+    assert web.tree() == before
+    assert time.monotonic() - began < 5
+
+
+def test_the_clone_is_needed_no_longer(web: Person) -> None:
+    aside = web.path("the clone").rename(web.path("data aside"))
+    web.sh(".local/bin/gpuboard config")
+    aside.rename(web.path("the clone"))
+
+
+def test_listen_serves_the_board_until_the_setting_goes(web: Person) -> None:
+    port = free_port()
+    done = web.install("web", "--listen", f"127.0.0.1:{port}")
+    assert f"The board is at http://127.0.0.1:{port}/; to end that: take GPUBOARD_LISTEN out" in done.stdout
+    assert web.machine.crontab("gpuboard") == block(BUILD + SERVE)
+    wait_for(lambda: answers(port), 20)
+    web.install("web")
+    assert web.machine.crontab("gpuboard") == block(BUILD + SERVE)
+    other = free_port()
+    web.install("web", "--listen", str(other))
+    wait_for(lambda: answers(other), 20)
+    assert not answers(port)
+    web.sh("sed -i /LISTEN/d .config/gpuboard/gpuboard.conf")
+    web.install("web")
+    assert web.machine.crontab("gpuboard") == block(BUILD)
+    assert not answers(other)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--listen", "web:eighty"], "must be address:port or a port"),
+        (["--data", "nowhere"], "there is no such folder"),
+        (["--data", "gpuboard/www"], "are one folder, but must be two"),
+        (["--folder", "a\nb"], "control characters"),
+        (["--folder"], "needs a word"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_nothing_changed(web: Person, words: list[str], told: str) -> None:
+    before = web.tree()
+    done = web.install("web", *words, check=False)
+    assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
+    assert told in done.stdout
+    assert web.tree() == before
+
+
+def test_a_program_of_somebody_else_keeps_its_place(web: Person) -> None:
+    web.sh("rm .local/bin/gpuboard && echo theirs >.local/bin/gpuboard")
+    done = web.install("web")
+    assert ".local/bin/gpuboard is not ours, and stays" in done.stdout
+    assert web.path(".local/bin/gpuboard").read_text() == "theirs\n"
+    web.sh("rm .local/bin/gpuboard")
+    web.install("web")
+    assert web.sh("readlink .local/bin/gpuboard") == f"{VENV}/bin/gpuboard\n"
+
+
+def test_a_folder_that_closes_the_way_to_the_site_is_told_of(web: Person) -> None:
+    web.path("").chmod(0o750)
+    done = web.install("web")
+    web.path("").chmod(0o755)
+    assert "chmod o+x /home/gpuboard\n" in done.stdout
+
+
+def test_state_never_goes_to_a_network_file_system(web: Person) -> None:
+    program = web.machine.path("/usr/local/sbin/stat")
+    program.write_text('#!/bin/sh\ncase $1 in -f) echo nfs ;; *) exec /usr/bin/stat "$@" ;; esac\n')
+    program.chmod(0o755)
+    conf = web.path(".config/gpuboard/gpuboard.conf")
+    before = conf.read_bytes()
+    done = web.install("web", "--folder", "gpuboard/far", PATH="/usr/local/sbin:/usr/bin:/bin")
+    program.unlink()
+    assert "/var/tmp/gpuboard-state-7001 (a local disk: " in done.stdout  # noqa: S108
+    assert "GPUBOARD_STATE=/var/tmp/gpuboard-state-7001\n" in conf.read_text()
+    assert "GPUBOARD_DATA=/home/gpuboard/gpuboard/far/data\n" in conf.read_text()
+    assert web.machine.path("/var/tmp/gpuboard-state-7001").stat().st_mode & 0o777 == 0o700  # noqa: S108
+    conf.write_bytes(before)
+    web.install("web")
+    web.sh("rm -r gpuboard/far /var/tmp/gpuboard-state-7001")
+
+
+def test_a_lab_that_runs_the_original_scripts_sees_its_hosts(web: Person) -> None:
+    old = Lab(web.path("gpuboard/old"))
+    old.original("atlas", gpus=f"0, GPU-a, Tesla T4, 3, 15360, 41, 5, 40, {STAMP}\n")
+    web.machine.give("gpuboard", f"{web.home}/gpuboard/old")
+    web.install("web", "--data", "gpuboard/old/data")
+    found = host(web, "atlas")
+    assert found["state"] == "fresh"
+    assert [(gpu["name"], gpu["utilization.gpu"]) for gpu in found["gpus"]] == [("Tesla T4", 41)]
+    assert "--dest gpuboard@gpu1:/home/gpuboard/gpuboard/old/data\n" in web.install("web").stdout  # it stays
+    web.install("web", "--data", "gpuboard/data")
+
+
+def end_builder(person: Person, folder: str = "gpuboard") -> None:
+    """End the one that install.sh started, once it has begun."""
+    wait_for(lambda: person.machine.run(person.user, f"kill $(cat '{folder}/state/lock')", check=False).returncode == 0)
+
+
+def right(person: Person, gpus: int, after: float) -> bool:
+    """The board was built after that moment, and is right about the host."""
+    found = host(person, "gpu1")
+    numbers = [(gpu["memory.used"], gpu["memory.total"], gpu["utilization.gpu"]) for gpu in found.get("gpus", [])]
+    seen = found.get("state") == "fresh" and found["seen"] > after
+    return seen and status(person)["built"] > after and numbers == [(1024, 81920, 37)] * gpus
+
+
+@pytest.fixture(scope="module")
+def lab(machine: Machine) -> Person:
+    """A user of a GPU host with three GPUs."""
+    machine.path("/usr/local/sbin/aside").rename(machine.path("/usr/local/sbin/nvidia-smi"))
+    (machine.smi / "gpus").write_text("3\n")
+    return Person(machine, "lab")
+
+
+def test_host_and_web_make_a_board_that_is_right_within_a_minute(web: Person, lab: Person) -> None:
+    began = time.time()
+    lab.install("host", "--dest", "gpuboard@web:gpuboard/data")
+    wait_for(lambda: right(web, 3, began), 60 - (time.time() - began))
+
+
+@pytest.fixture(scope="module")
+def odd(machine: Machine) -> Person:
+    """A user with both sides, in a home whose name is hard on sh and cron."""
+    person = Person(machine, "odd")
+    person.install("web", "--folder", "my board")
+    person.install("host", "--name", "odd1", "--dest", "my board/data")
+    return person
+
+
+@pytest.fixture(scope="module")
+def left_to_cron(web: Person, lab: Person, odd: Person) -> float:
+    """The moment since which nothing runs but what cron starts, and there is a fourth GPU."""
+    for person in (lab, odd):
+        person.sh(".local/share/gpuboard/scripts/gpu-check.sh kill")
+    end_builder(web)
+    end_builder(odd, "my board")
+    (web.machine.smi / "gpus").write_text("4\n")
+    return time.time()
+
+
+def test_cron_keeps_the_board_right(web: Person, left_to_cron: float) -> None:
+    wait_for(lambda: right(web, 4, left_to_cron), 85)
+
+
+def test_cron_starts_both_sides_in_a_home_whose_name_is_hard_on_it(odd: Person, left_to_cron: float) -> None:
+    wait_for(lambda: host(odd, "odd1", "my board")["seen"] > left_to_cron, 85)
+    assert status(odd, "my board")["built"] > left_to_cron
+    assert odd.sh(".local/bin/gpuboard --version").startswith("gpuboard, version")
+
+
+def test_a_later_version_takes_the_place_of_the_first(web: Person, lab: Person) -> None:
+    for person in (lab, web):
+        person.write("the clone/site_builder/__init__.py", '"""gpuboard."""\n\n__version__ = "9.9.9"\n')
+    began = time.time()
+    lab.install("host")
+    web.install("web")
+    assert "9.9.9" in web.sh(".local/bin/gpuboard --version")
+    wait_for(lambda: right(web, 4, began), 60)
+
+
+def test_remove_leaves_nothing_running_in_a_home_whose_name_is_hard(odd: Person) -> None:
+    assert """rm -r '/home/it'"'"'s 100% ödd/my board'\n""" in odd.install("remove").stdout
+    assert odd.machine.crontab("odd") is None
+    assert odd.machine.run("root", "ps -o args= -u odd", check=False).stdout == ""
+
+
+def test_remove_ends_what_cron_started_and_keeps_what_people_wrote(web: Person, lab: Person) -> None:
+    lab.install("remove")
+    port = free_port()
+    web.install("web", "--listen", str(port))
+    wait_for(lambda: answers(port), 20)
+    web.write("gpuboard/data/comments.json", "{}")
+    assert "rm -r /home/gpuboard/gpuboard\n" in web.install("remove").stdout
+    assert web.machine.processes() == []
+    assert web.machine.crontab("gpuboard") is None
+    assert sorted(path.name for path in web.path("").iterdir() if path.name != ".cache") == [
+        ".ssh",
+        "gpuboard",
+        "the clone",
+    ]
+    assert web.path("gpuboard/data/comments.json").read_text() == "{}"
+    assert web.install("remove").stdout == "Nothing to remove: gpuboard is not installed here for gpuboard.\n"
+
+
+FRONT = f"{HOMES['lab']}/my lab/gpuboard"
+
+
+@pytest.fixture(scope="module")
+def clone(machine: Machine) -> Path:
+    machine.copy_project("lab", "my lab/gpuboard")
+    machine.path("/usr/local/sbin/nvidia-smi").rename(machine.path("/usr/local/sbin/aside"))
+    return machine.path(FRONT)
+
+
+def run_here(machine: Machine, *words: str, **env: str) -> tuple[int, str]:
+    done = machine.run("lab", [f"{FRONT}/install.sh", "run", *words], check=False, env=env)
+    return done.returncode, done.stdout
+
+
+def stand_ins(machine: Machine, *names: str, rule: str) -> str:
+    """A PATH in which these programs come first."""
+    folder = machine.path("/home/lab/bin")
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{rule}\n")
+        (folder / name).chmod(0o755)
+    return "/home/lab/bin:/usr/bin:/bin"
+
+
+def test_run_without_a_new_python_names_the_one_command_that_helps(machine: Machine, clone: Path) -> None:
+    names = ["python3", *(f"python3.{minor}" for minor in range(9, 14))]
+    path = stand_ins(machine, *names, rule="exit 1")
+    code, words = run_here(machine, PATH=path)
+    assert (code, len(words.splitlines())) == (2, 1)
+    assert "sudo apt-get install python3 python3-venv" in words
+    assert not (clone / ".venv").exists()
+
+
+def test_run_without_venv_names_the_one_command_that_helps(machine: Machine, clone: Path) -> None:
+    rule = 'case $* in *ensurepip*) exit 1 ;; esac\nexec /usr/bin/python3 "$@"'
+    code, words = run_here(machine, PATH=stand_ins(machine, "python3", rule=rule))
+    assert (code, len(words.splitlines())) == (2, 1)
+    assert "sudo apt-get install python3-venv" in words
+    shutil.rmtree(machine.path("/home/lab/bin"))
+    assert not (clone / ".venv").exists()
+
+
+def test_run_installs_what_venv_needs_where_it_is_root(machine: Machine, clone: Path) -> None:
+    there = "/home/lab/bin/there"
+    rule = f'case $* in *ensurepip*) exec test -e {there} ;; *"-m venv"*) exit 7 ;; esac\nexec /usr/bin/python3 "$@"'
+    stand_ins(machine, "python3", rule=rule)
+    path = stand_ins(machine, "apt-get", rule=f'case $1 in install) echo "$@" >{there} ;; esac')
+    done = machine.run("root", [f"{FRONT}/install.sh", "run"], check=False, env={"PATH": path})
+    shutil.rmtree(machine.path("/home/lab/bin"))
+    assert done.stdout == "Installing python3-venv by apt-get\nMaking .venv with python3\n"
+    assert not (clone / ".venv").exists()
+
+
+def test_a_pip_that_fails_is_heard_and_tried_again(machine: Machine, clone: Path) -> None:
+    code, words = run_here(machine, PIP_FIND_LINKS="/nowhere")
+    assert code == 2
+    assert "No matching distribution found" in words
+    assert "pip could not install what gpuboard needs" in words
+    assert not (clone / ".venv/.installed").exists()
+
+
+def test_run_makes_all_it_needs_and_shows_a_simulated_lab_where_there_is_no_gpu(machine: Machine, clone: Path) -> None:
+    code, words = run_here(machine, "--help")
+    assert code == 0, words
+    assert "Installing gpuboard and what it needs into .venv\n" in words
+    assert "No GPU was found here" in words
+    assert "Usage: gpuboard demo" in words
+    assert (clone / ".venv/.installed").exists()
+
+
+def test_a_second_run_begins_within_two_seconds_and_takes_the_gpus_where_there_are_some(machine: Machine) -> None:
+    path = stand_ins(machine, "nvidia-smi", rule="echo 'GPU 0: NVIDIA T4 (UUID: GPU-1)'")
+    began = time.monotonic()
+    code, words = run_here(machine, "--help", PATH=path)
+    assert time.monotonic() - began < 2
+    assert (code, words.splitlines()[0]) == (0, "Usage: gpuboard run [OPTIONS]")
+
+
+def test_a_venv_that_was_moved_is_made_anew(machine: Machine, clone: Path) -> None:
+    made = (clone / ".venv/made-as").read_text()
+    (clone / ".venv/made-as").write_text(made.replace("my lab", "your lab"))
+    (clone / ".venv/old").touch()
+    code, words = run_here(machine, "--help")
+    assert code == 0, words
+    assert not (clone / ".venv/old").exists()
+    assert (clone / ".venv/made-as").read_text() == made
