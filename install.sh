@@ -1,8 +1,9 @@
 #!/bin/sh
 # install.sh: try gpuboard, install it, test it.
 #
-#   ./install.sh run            a living board, here and now: of this machine's
-#                               GPUs, or of a simulated lab where there are none
+#   ./install.sh run [OPTIONS]  a living board, here and now: of this machine's
+#                               GPUs, or of a simulated lab where there are none;
+#                               options are those of gpuboard run, or demo
 #   ./install.sh host [--name H] [--dest D]
 #                               on a GPU host: send its snapshots to D, which is
 #                               user@web:/path/data, or a folder; H is the
@@ -48,13 +49,13 @@ run_here() {
 
 verb=${1:-}
 [ $# = 0 ] || shift
+for word in "$@"; do
+    case $word in -h | --help) print_help install.sh && exit ;; esac
+done
 case $verb in
     run) run_here "$@" ;;
     test) exec tests/run.sh "$@" ;;
     host | web | remove)
-        for word in "$@"; do
-            case $word in -h | --help) print_help install.sh && exit ;; esac
-        done
         # shellcheck source=install/user.sh
         . install/user.sh
         # shellcheck source=/dev/null

@@ -102,23 +102,35 @@ first_snapshot() {
     reason=$(tail -n 1 "$work/words")
 }
 
+# await_loops: until they have pushed too, so that who asks gpu-check.sh next hears the same as here.
+await_loops() {
+    [ "$arrived" = yes ] || return 0
+    tries=20
+    until as_cron "$SCRIPTS/gpu-check.sh" status "$board_name" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || break
+        sleep 1
+    done
+}
+
 report_host() {
     check=$(quoted "$SCRIPTS/gpu-check.sh")
     tell ''
-    tell "This host is on the board as $board_name. What was put where:"
+    if [ "$arrived" = yes ]; then
+        tell "The first snapshot arrived at $dest: this host is on the board as $board_name, and the loops run."
+    else
+        tell "All is in place, but nothing has arrived at $dest yet; the loops try on. To fix it: $(advice "$reason")"
+        tell "Then this host is on the board as $board_name."
+    fi
+    tell 'What was put where:'
     tell "  scripts   $SCRIPTS"
     tell "  settings  $(conf_in_force)"
     tell "  crontab   $line"
     command -v nvidia-smi >/dev/null || tell 'nvidia-smi was not found here: the board shows this host as failed until the NVIDIA driver is installed.'
     cron_runs || tell 'No cron daemon seems to run here: without one, nobody starts the loops again after a reboot.'
     [ -z "$by_hand" ] || tell "The crontab has a line of its own that calls gpu-check.sh; take it out: crontab -e"
-    if [ "$arrived" = yes ]; then
-        tell "The first snapshot arrived at $dest, and the loops run."
-    else
-        tell "The first snapshot did not arrive; the loops run, and try on. What helps: $(advice "$reason")"
-    fi
-    tell "Look again:    $check status"
-    tell "Take it back:  ./install.sh remove"
+    tell "Check it:   $check status"
+    tell "Uninstall:  ./install.sh remove"
 }
 
 install_host() {
@@ -138,6 +150,7 @@ install_host() {
     note_role host ${name:+"$name"}
     first_snapshot
     as_cron "$SCRIPTS/gpu-check.sh" ${name:+"$name"} >/dev/null || arrived=no
+    await_loops
     report_host
     [ "$arrived" = yes ] || exit 1
 }

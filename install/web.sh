@@ -163,7 +163,7 @@ start_now() {
     [ "$serving" = yes ] || end_ours "$state/serve.lock"
     built=yes
     if [ -n "$(running "$state/lock")" ]; then
-        tell 'A builder that cron started is at work.'
+        tell 'A builder is at work already.'
     else
         tell "Building the board in $www"
         as_cron "$VENV/bin/python" -I -m site_builder build || built=no
@@ -203,7 +203,7 @@ report_web() {
         [ -z "$closed" ] || tell "The user of another web server cannot reach it yet; to let it pass: chmod o+x$closed"
     fi
     tell "On each GPU host:  ./install.sh host --dest $(quoted "$(id -un)@$MACHINE:$data")"
-    tell 'Take it back:      ./install.sh remove'
+    tell 'Uninstall:         ./install.sh remove'
 }
 
 install_web() {

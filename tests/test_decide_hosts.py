@@ -121,7 +121,7 @@ def test_a_stale_host_of_the_original_scripts_is_not_said_to_push() -> None:
         (137, "nvidia-smi did not answer in time and was killed: words"),
         (200, "an earlier nvidia-smi still hangs, so that no other was started: words"),
         (74, "the answer of nvidia-smi could not be kept on the host: words"),
-        (18, "nvidia-smi ended with 18: words"),
+        (18, "nvidia-smi ended with exit code 18: words"),
         (0, "nvidia-smi said: words"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_host_without_a_gpu_row_has_failed_and_says_why_in_the_words_of_stderr
     ("rc", "expected"),
     [
         (127, "there is no nvidia-smi on the host"),
-        (18, "nvidia-smi ended with 18"),
+        (18, "nvidia-smi ended with exit code 18"),
         (0, "nvidia-smi told no GPU"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_failure_without_words_has_a_reason_too(rc: int, expected: str) -> Non
 
 
 def test_of_many_words_only_the_first_are_the_reason() -> None:
-    assert failed(9, "a", "b", "c", "d") == "failed: nvidia-smi ended with 9: a b c"
+    assert failed(9, "a", "b", "c", "d") == "failed: nvidia-smi ended with exit code 9: a b c"
     assert len(failed(9, "a" * 5000)) < 400
 
 
@@ -164,7 +164,7 @@ def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
     assert [one.state for one in host.gpus] == ["free"]
     assert host.state == "fresh"
     assert host.problems == (
-        Problem("data/atlas/gpus.csv", "nvidia-smi ended with 15: Unable to determine the handle"),
+        Problem("data/atlas/gpus.csv", "nvidia-smi ended with exit code 15: Unable to determine the handle"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -167,8 +168,8 @@ def test_an_hour_later_a_driver_is_gone(tmp_path: Path) -> None:
 
 def test_at_speed_hours_become_minutes_and_states_still_hold(tmp_path: Path) -> None:
     hosts = hosts_of(once(tmp_path, "--speed", "60"))
-    assert hosts["hydra"]["gpus"][0]["state"] == "held"
-    assert hosts["hydra"]["gpus"][1]["state"] == "violated"
+    assert hosts["atlas"]["gpus"][5]["state"] == "violated"
+    assert hosts["atlas"]["gpus"][6]["state"] == "held"
     assert hosts["pascal"]["state"] == "down"
     job = hosts["atlas"]["gpus"][0]["processes"][0]["started"]
     assert 50 * MINUTE < time.time() - job < 54 * MINUTE
@@ -248,14 +249,25 @@ def test_killed_it_takes_its_builder_along(live: Live) -> None:
     assert [pid for pid in children if not is_gone(pid)] == []
 
 
-def test_where_a_port_is_taken_the_next_one_serves(tmp_path: Path) -> None:
+def test_where_the_port_is_taken_the_next_one_serves_and_that_is_told(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        with contextlib.suppress(OSError):  # taken already, by whomever
+            held.bind(("127.0.0.1", 8080))
+            held.listen()
+        demo = Live(tmp_path, "demo", "--hosts", "1")
+        port = int(demo.url.rstrip("/").rpartition(":")[2])
+        assert 8080 < port < 8130
+        assert demo.stop() == 0
+    assert f"port 8080 is taken, so it is {port}" in demo.said()
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_told(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
-        port = held.getsockname()[1]
-        demo = Live(tmp_path, "demo", "--hosts", "1", "--listen", str(port))
-        assert port < int(demo.url.rstrip("/").rpartition(":")[2]) < port + 50
-        assert demo.stop() == 0
+        result = gpuboard(tmp_path, "demo", "--hosts", "1", "--listen", str(held.getsockname()[1]))
+    assert result.returncode == 2
+    assert "is taken by another program" in result.stderr
 
 
 def test_a_folder_for_temporary_files_with_a_blank_in_its_name_is_no_obstacle(room: Path) -> None:

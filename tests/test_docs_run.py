@@ -31,8 +31,6 @@ CLONE_NEWNET = 0x40000000
 NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run"}
 # They run until Ctrl-C: here, until the board answers.
 UNTIL_CTRL_C = {"./install.sh run", "gpuboard serve"}
-# They tell how something does that has just begun.
-IN_A_WHILE = {"~/.local/share/gpuboard/scripts/gpu-check.sh status"}
 # Who types a line, by the first that fits; what is said of each machine is done on both sides.
 WHO = (
     (r"\./install\.sh remove", ("lab", "gpuboard")),
@@ -135,8 +133,6 @@ def type_as(machine: Machine, user: str, line: str, bare: str) -> None:
     variables = {**environment(user), **own}
     if bare in UNTIL_CTRL_C:
         until_ctrl_c(machine.command(user, shlex.split(bare), place, variables))
-    elif bare in IN_A_WHILE:
-        wait_for(lambda: not machine.run(user, line, cwd=place, check=False, env=variables).returncode, 60, 2)
     else:
         machine.run(user, line, cwd=place, env=variables)
 
@@ -242,7 +238,7 @@ CHECKS: dict[str, Callable[[Machine], None]] = {
 
 def test_no_line_has_a_rule_of_its_own_that_stands_nowhere() -> None:
     there = {line.partition("  #")[0].strip() for page in PAGES for line in commands(page)}
-    assert (NOT_RUN | UNTIL_CTRL_C | IN_A_WHILE | CHECKS.keys()) - there == set()
+    assert (NOT_RUN | UNTIL_CTRL_C | CHECKS.keys()) - there == set()
 
 
 def test_a_command_that_fails_is_noticed(machine: Machine) -> None:

@@ -327,7 +327,7 @@ def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
         ),
         "error": (
             (attacked.locator(f"[id='{name}-failed'] .note").text_content() or "")
-            .removeprefix("nvidia-smi ended with 9: ")
+            .removeprefix("nvidia-smi ended with exit code 9: ")
             .removesuffix("."),
             told,
         ),

@@ -274,7 +274,7 @@ def test_a_www_that_is_no_folder_is_one_sentence_and_exit_2(tmp_path: Path, www:
     (tmp_path / "stderr.txt").touch()
     result = serve(tmp_path, "--www", www, "--listen", str(free_port()))
     assert result.returncode == 2
-    assert f"{tmp_path}/{www} is not a folder" in result.stderr
+    assert f"there is no folder {tmp_path}/{www}" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

@@ -34,8 +34,10 @@ def time_given(_: click.Context, __: click.Parameter, value: str) -> int:
         raise click.BadParameter(message) from None
 
 
-def place_given(_: click.Context, __: click.Parameter, value: str) -> tuple[str, int]:
+def place_given(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
     """Address and port."""
+    if value is None:
+        return None
     try:
         found: tuple[str, int] = LISTEN.parse(value)
     except ValueError:
@@ -45,19 +47,17 @@ def place_given(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
 
 
 @click.command()
-@click.option("--hosts", type=click.IntRange(1, 1000), default=12, show_default=True, help="How many hosts.")
+@click.option("--hosts", type=click.IntRange(1, 1000), default=12, metavar="N", help="How many.  [default: 12]")
+@click.option("--speed", type=click.FloatRange(0.1, 1000), default=1, metavar="N", help="60: a minute is an hour.")
+@click.option("--seed", type=int, default=1, metavar="N", help="Another number is another lab.")
+@click.option("--after", callback=time_given, default="0s", metavar="TIME", help="Begin so far into the story.")
 @click.option(
-    "--speed", type=click.FloatRange(0.1, 1000), default=1, show_default=True, help="60: a minute is an hour."
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Another number is another lab.")
-@click.option("--after", callback=time_given, default="0s", metavar="TIME", help="Begin later, such as 9h: a deadline.")
-@click.option(
-    "--listen", callback=place_given, default="127.0.0.1:8080", metavar="ADDRESS:PORT", help="Where to serve it."
+    "--listen", callback=place_given, metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]"
 )
 @click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.")
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
 def demo(  # noqa: PLR0913, PLR0917 # one for each option
-    hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int], folder: str | None, once: bool
+    hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int] | None, folder: str | None, once: bool
 ) -> None:
     """Show a simulated lab until Ctrl-C, which leaves nothing.
 
@@ -80,7 +80,7 @@ def demo(  # noqa: PLR0913, PLR0917 # one for each option
             raise Failure(f"the simulated lab cannot go on: {error.filename}: {error.strerror}") from None
 
 
-def show(lab: DemoLab, place: Path, listen: tuple[str, int]) -> None:
+def show(lab: DemoLab, place: Path, listen: tuple[str, int] | None) -> None:
     """Round after round, built and served."""
 
     def turn() -> float:
@@ -91,7 +91,8 @@ def show(lab: DemoLab, place: Path, listen: tuple[str, int]) -> None:
         tell(f"a simulated lab is at {url} until Ctrl-C")
         tell(f"to book a GPU in it, edit {place / 'data/comments.json'}")
 
-    tell(f"starting {lab.play.hosts} simulated hosts")
+    hosts = lab.play.hosts
+    tell(f"starting {hosts} simulated {'host' if hosts == 1 else 'hosts'}")
     until_ctrl_c(place / "www", listen, settings_of(lab, place), turn, ready)
 
 

@@ -19,6 +19,7 @@ from site_builder.commands.options import Failure, tell
 if TYPE_CHECKING:
     import socket
 
+ANYWHERE = ("127.0.0.1", 8080)
 PORTS_TRIED = 50
 BUILD_EVERY = 5
 FIRST_PAGE_WITHIN = 60
@@ -26,18 +27,22 @@ PACKAGE = Path(__file__).parent.parent.parent
 PR_SET_PDEATHSIG = 1
 
 
-def first_free(listen: tuple[str, int]) -> socket.socket:
-    """A socket on that port, or on the next that is free."""
+def first_free(listen: tuple[str, int], tries: int) -> socket.socket:
+    """A socket on that port, or on the next that is free; with one try on that port alone."""
     from site_builder.commands.serve import refused  # noqa: PLC0415
     from site_builder.server import listen as open_socket  # noqa: PLC0415
 
     address, first = listen
-    for port in range(first, min(first + PORTS_TRIED, 65536)):
+    for port in range(first, min(first + tries, 65536)):
         try:
-            return open_socket(address, port)
+            found = open_socket(address, port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
+            if error.errno != errno.EADDRINUSE or tries == 1:
                 raise Failure(refused(error, address, port)) from None
+        else:
+            if port != first:
+                tell(f"port {first} is taken, so it is {port}")
+            return found
     raise Failure(f"no port from {first} to {port} is free on {address}: choose another with --listen")
 
 
@@ -47,9 +52,10 @@ def builder_command(*options: str) -> list[str]:
 
 
 def builder_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with these settings, and with this very program wherever it is started."""
+    """Ours, with these settings and no other, and with this very program wherever it is started."""
     path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, **settings}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
+    return {**kept, "PYTHONPATH": path, **settings}
 
 
 def end_with_parent() -> None:
@@ -96,17 +102,20 @@ def server(www: Path, sock: socket.socket) -> Iterator[None]:
 
 def until_ctrl_c(
     www: Path,
-    listen: tuple[str, int],
+    listen: tuple[str, int] | None,
     settings: Mapping[str, str],
     turn: Callable[[], float],
     ready: Callable[[str], None],
 ) -> None:
-    """Take snapshots by `turn`, which says how long to wait for the next; build and serve; `ready` is told the URL."""
+    """Take snapshots by `turn`, which says how long to wait for the next; build and serve; `ready` is told the URL.
+
+    Without `listen` the first port from 8080 on that is free will do.
+    """
     from site_builder.server import url_of  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with first_free(listen) as sock:
+        with first_free(listen or ANYWHERE, 1 if listen else PORTS_TRIED) as sock:
             began = time.monotonic()
             wait = turn()
             www.mkdir(parents=True, exist_ok=True)

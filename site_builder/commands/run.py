@@ -7,23 +7,19 @@ import platform
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from site_builder.commands.live import until_ctrl_c
-from site_builder.commands.options import Failure, tell, with_settings
-
-if TYPE_CHECKING:
-    from site_builder.settings import Settings
+from site_builder.commands.options import Failure, Loaded, tell, with_loaded
 
 SNAPSHOT_EVERY = 10
 
 
 @click.command()
-@click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve it.  [default: 127.0.0.1:8080]")
-@with_settings
-def run(settings: Settings) -> None:
+@click.option("--listen", metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]")
+@with_loaded
+def run(loaded: Loaded) -> None:
     """Show the GPUs of this machine until Ctrl-C.
 
     Takes a snapshot every 10 seconds as a GPU host does, builds the site, and serves it on a port that is free.
@@ -31,6 +27,8 @@ def run(settings: Settings) -> None:
     """
     from site_builder.places import scripts_folder  # noqa: PLC0415 # --help needs none of it
 
+    settings = loaded.settings
+    listen = None if loaded.given["GPUBOARD_LISTEN"].origin == "default" else settings.listen
     name = platform.node().partition(".")[0]
     script = str(scripts_folder() / "gpu-run.sh")
     with tempfile.TemporaryDirectory(prefix="gpuboard-") as spool:
@@ -54,9 +52,10 @@ def run(settings: Settings) -> None:
 
         try:
             settings.data.mkdir(parents=True, exist_ok=True)
+            ours = {key: value for key, value in os.environ.items() if key.startswith(("GPUBOARD_", "CONSUL_"))}
             folders = {
                 f"GPUBOARD_{key.upper()}": str(getattr(settings, key).absolute()) for key in ("data", "www", "state")
             }
-            until_ctrl_c(Path(folders["GPUBOARD_WWW"]), settings.listen, folders, turn, ready)
+            until_ctrl_c(Path(folders["GPUBOARD_WWW"]), listen, {**ours, **folders}, turn, ready)
         except OSError as error:
             raise Failure(f"{error.filename} cannot be written: {error.strerror}") from None

@@ -30,7 +30,7 @@ def serve(settings: Settings) -> None:
 
     where = settings.www.absolute()
     if not where.is_dir():
-        raise Failure(f"{where} is not a folder that is there: run `gpuboard build` first, or set GPUBOARD_WWW")
+        raise Failure(f"there is no folder {where}: run `gpuboard build` first, or set GPUBOARD_WWW")
     address, port = settings.listen
     try:
         sock = listen(address, port)

@@ -161,7 +161,7 @@ def complaint(dump: Dump[Gpu] | Dump[GpuProcess]) -> str:
     said = " ".join(dump.said[:3])[:300]
     if code in CODES:
         return CODES[code] + (f": {said}" if said else "")
-    ended = f"nvidia-smi ended with {code}" if code else "nvidia-smi said" if said else ""
+    ended = f"nvidia-smi ended with exit code {code}" if code else "nvidia-smi said" if said else ""
     return f"{ended}: {said}" if ended and said else ended
 
 

@@ -64,7 +64,7 @@ MACHINES = (
     Machine("draco", RTX_3090, 4, 32, 128000, "", "vision", 8),
     Machine("perseus", RTX_2080, 8, 40, 257000, "Teaching", "teaching", 40, 0.1, 0.15),
     Machine("taurus", V100, 4, 40, 515000, "Teaching", "teaching", 16, 0.2, 0.15),
-    Machine("argo", GH200, 1, 72, 490000, "", "nlp", 2, 0.7, 0),
+    Machine("vulcan", GH200, 1, 72, 490000, "", "nlp", 2, 0.7, 0),
     Machine("pavo", T4, 2, 16, 64000, "", "", 8, 0, 0, "maintenance: new power supply, back on Friday"),
     Machine("pascal", P100, 2, 16, 128000, tries=0, load=0, idle=0),
 )
@@ -90,27 +90,29 @@ PEOPLE = (
 FIRST_UID = 1001
 ALIASES = "lenak, lena\nmarek, Marek S.\n"
 
+# What is on a GPU is the worker, not the launcher that started it.
 COMMANDS = {
     "train": (
-        "python train.py --config configs/vit-l.yaml --lr {n}e-5 --batch-size 256",
-        "torchrun --nproc_per_node {k} main.py --name run-{n} --data /data/imagenet",
-        "accelerate launch finetune.py --model llama-3-8b --rank {n}",
+        "python -u train.py --config configs/vit-l.yaml --lr {lr} --batch-size 256",
+        "/opt/conda/bin/python -u main.py --name run-{n} --data /data/imagenet",
+        "python finetune.py --model llama-3-8b --rank {n}",
         "python -m speech.train --set librispeech --seed {n}",
     ),
     "debug": (
         "python train.py --debug --steps 100",
         "python eval.py --checkpoint runs/{n}/last.pt",
-        "pytest -q tests/test_kernels.py",
+        "python -m pytest -q tests/test_kernels.py",
         "python render.py --scene {n}",
         "python exercise{n}.py",
     ),
     "notebook": (
-        "python -m ipykernel_launcher -f /run/user/{uid}/jupyter/kernel-{n}.json",
-        "jupyter-lab --no-browser --port 88{n}",
+        "/opt/conda/bin/python -m ipykernel_launcher -f /run/user/{uid}/jupyter/kernel-{n}.json",
+        "python3 -m ipykernel_launcher -f /home/{person}/.local/share/jupyter/runtime/kernel-{n}.json",
     ),
-    "serve": ("VLLM::EngineCore --model mixtral-8x7b --tensor-parallel-size {k}",),
-    "sweep": ("wandb agent lab/retrieval/{n}", "python sweep.py --trials 200 --seed {n}"),
+    "serve": ("VLLM::EngineCore",),
+    "sweep": ("python sweep.py --trials 200 --seed {n}", "python -u agent.py --sweep retrieval-{n}"),
 }
+RATES = ("1e-4", "3e-4", "5e-5", "2e-5")
 
 
 def lab(hosts: int) -> tuple[Machine, ...]:

@@ -87,7 +87,7 @@ class SimulatedHost:
         mine = [job for job in jobs if gpu in job.gpus]
         use = min(100, sum(job.use(gpu, now) for job in mine))
         used = min(model.memory - RESERVED - 20, 4 + sum(job.memory(model.memory, now) for job in mine))
-        told = {**identity(self.machine, gpu), **readings(model, use, used, gpu)}
+        told = {**identity(self.machine, gpu), **readings(self.machine, gpu, use, used, now)}
         return {name: value if not lost or name in KNOWN_WHEN_GONE else GONE for name, value in told.items()}
 
     def show_processes(self, jobs: list[Job], now: float, up: float) -> None:

@@ -26,7 +26,6 @@ STAND_INS = Path(__file__).parent / "stand-ins"
 PACE = 5
 # The old scripts of one host stopped long ago.
 OLD_AGE = 2 * HOUR + 13 * MINUTE
-NOTICE = "Simulated: these hosts, people and jobs do not exist."
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,17 @@ class DemoLab:
         """For the builder: what takes hours in a lab takes as much less as the lab is faster."""
         stale = max(1, round(30 / self.play.speed))
         return {
-            "GPUBOARD_NOTICE": NOTICE,
+            "GPUBOARD_NOTICE": self.notice(),
             "GPUBOARD_STALE_AFTER": str(stale),
             "GPUBOARD_DOWN_AFTER": str(max(round(600 / self.play.speed), 3 * self.every + stale + 5)),
             "GPUBOARD_HELD_AFTER": str(round(2 * HOUR / self.play.speed)),
         }
+
+    def notice(self) -> str:
+        """What the page says of itself."""
+        speed = self.play.speed
+        pace = "" if speed == 1 else f", {speed:g} times as fast, and so are its limits"
+        return f"Simulated{pace}: these hosts, people and jobs do not exist."
 
     def at(self, wall: float) -> float:
         """The moment of the lab at that time of ours."""
@@ -123,7 +128,7 @@ class DemoLab:
 
     def write_bookings(self) -> None:
         """What people wrote into comments.json; from then on it is whoever edits it that counts."""
-        found: dict[str, dict[str, list[dict[str, str]]]] = {}
+        found: dict[str, list[tuple[str, dict[str, str]]]] = {}
         names = {one.name for one in self.machines}
         for one in BOOKINGS:
             if one.host not in names:
@@ -131,13 +136,20 @@ class DemoLab:
             entry = {"name": one.person, "from": self.date(one.begins), "date": self.date(one.ends)}
             entry.update({key: value for key, value in (("comment", one.comment), ("rrule", one.rrule)) if value})
             for gpu in ("*",) if one.gpus is None else map(str, one.gpus):
-                found.setdefault(one.host, {}).setdefault(gpu, []).append(entry)
-        files.replace(self.data / "comments.json", json.dumps(found, indent=1).encode())
+                found.setdefault(one.host, []).append((gpu, entry))
+        lines = (
+            f" {json.dumps(host)}: {{\n"
+            + ",\n".join(f"  {json.dumps(gpu)}: {json.dumps(one)}" for gpu, one in gpus)
+            + "\n }"
+            for host, gpus in found.items()
+        )
+        files.replace(self.data / "comments.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     def date(self, moment: float) -> str:
         """A moment of the lab as people write it: to the quarter of an hour, where that is not too coarse."""
         step = max(1, 15 * MINUTE / self.play.speed)
-        return datetime.fromtimestamp(round(self.wall(moment) / step) * step).astimezone().isoformat(timespec="seconds")
+        local = datetime.fromtimestamp(round(self.wall(moment) / step) * step)
+        return f"{local:%Y-%m-%d %H:%M}" if step % MINUTE == 0 else f"{local:%Y-%m-%d %H:%M:%S}"
 
     def write_old_host(self) -> None:
         """A host with the old scripts, which ended some hours ago."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from random import Random
 
-from site_builder.demo.cast import Machine, Model
+from site_builder.demo.cast import Machine
 
 DRIVER = "590.48.01"
 RESERVED = 280
@@ -49,21 +50,24 @@ def identity(machine: Machine, gpu: int) -> dict[str, str]:
     }
 
 
-def readings(model: Model, use: int, used: int, place: int) -> dict[str, str]:
-    """What follows from its use in percent and its memory in MiB; some places in a machine are warmer."""
-    held = used > 1000
-    heat = int(29 + place % 4 + 8 * held + 0.38 * use)
-    clock = str(int(model.clock * 0.92) if use else 210)
+def readings(machine: Machine, gpu: int, use: int, used: int, now: float) -> dict[str, str]:
+    """What follows from its use in percent and its memory in MiB; no two GPUs are quite the same, nor two moments."""
+    model, held = machine.model, used > 1000
+    own, moment = Random(uuid(machine, gpu)), Random(f"{uuid(machine, gpu)} {int(now) // 5}")  # noqa: S311
+    heat = int(27 + own.randrange(9) + 8 * held + (0.3 + own.random() * 0.15) * use)
+    watts = model.watts * (0.07 + own.random() * 0.05 + 0.06 * held + 0.74 * use / 100) + moment.uniform(-4, 4)
+    access = int(use * (0.25 + own.random() * 0.4) + moment.uniform(0, 4)) if use else 0
+    clock = str(int(model.clock * (0.88 + moment.random() * 0.08)) if use else 210)
     return {
         "memory.used": str(used),
         "memory.free": str(model.memory - used - RESERVED),
         "utilization.gpu": str(use),
-        "utilization.memory": str(use * 5 // 9),
+        "utilization.memory": str(access),
         "utilization.encoder": "0",
         "utilization.decoder": "0",
         "temperature.gpu": str(heat),
         "temperature.memory": str(heat + 6) if model.ecc and not model.fan else "N/A",
-        "power.draw": f"{model.watts * (0.1 + 0.06 * held + 0.78 * use / 100):.2f}",
+        "power.draw": f"{min(watts, model.watts):.2f}",
         "fan.speed": str(int(30 + 0.4 * use)) if model.fan else NONE,
         "pstate": "P0" if held else "P8",
         "clocks.current.graphics": clock,

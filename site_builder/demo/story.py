@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from site_builder.demo.cast import COMMANDS, FIRST_UID, PEOPLE, Machine
+from site_builder.demo.cast import COMMANDS, FIRST_UID, PEOPLE, RATES, Machine
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 # The lab is this old when the demo begins.
@@ -41,6 +41,8 @@ class Job:
         """How busy it keeps a GPU, in percent."""
         ran = now - self.begins
         noise = Random(f"{self.pid} {gpu} {int(now) // 5}").random()  # noqa: S311 nothing secret
+        if self.dead:  # its children do nothing any more
+            return 0
         if self.kind == "notebook":
             return int(20 + 60 * noise) if ran < self.active else 0
         if ran < MINUTE:  # it reads its data first
@@ -83,40 +85,34 @@ def pinned(kind: str, person: str, gpus: tuple[int, ...], hours: tuple[float, fl
     """A job of the plot, from hour to hour."""
     begins, ends = (hour * HOUR for hour in hours)
     rng = Random(f"{person} {hours} {gpus}")  # noqa: S311
-    details: dict[str, object] = {"share": 0.88, "command": command_of(kind, person, len(gpus), rng), **more}
+    details: dict[str, object] = {"share": 0.88, "command": command_of(kind, person, rng), **more}
     return Job(kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), **details)  # type: ignore[arg-type]
 
 
-def command_of(kind: str, person: str, count: int, rng: Random) -> str:
+def command_of(kind: str, person: str, rng: Random) -> str:
     """One of the commands of that kind."""
     uid = FIRST_UID + PEOPLE.index(person) if person in PEOPLE else 0
-    return rng.choice(COMMANDS[kind]).format(n=rng.randrange(10, 99), k=count, uid=uid)
+    words = {"n": rng.randrange(10, 99), "lr": rng.choice(RATES), "uid": uid, "person": person}
+    return rng.choice(COMMANDS[kind]).format(**words)
 
 
 FOREVER = 100 * 24
+SWEEP = "python sweep.py --token=hf_abcdefghijklmnopqrstuvwxyz"
 # What always happens, whatever the seed: who works where, who holds what, which promise is kept and which broken.
 PLOT: dict[str, tuple[Job, ...]] = {
     "atlas": (
-        pinned(
-            "train",
-            "alice",
-            (0, 1, 2, 3),
-            (-52, 52),
-            command="torchrun --nproc_per_node 4 train.py --config vit-l.yaml",
-        ),
-    ),
-    "hydra": (
-        pinned("notebook", "bruno", (0,), (-9 * 24, 30), share=0.77, active=6 * 24 * HOUR - 2 * HOUR),
+        pinned("train", "alice", (0, 1, 2, 3), (-52, 52), command="python -u train.py --config configs/vit-l.yaml"),
         pinned(
             "sweep",
             "marek",
-            (1,),
+            (5,),
             (-0.7, 4),
             share=0.55,
-            command="python sweep.py --token=hf_abcdefghijklmnopqrstuvwxyz",
+            command=SWEEP,
         ),
-        pinned("train", "farid", (3,), (4.02, 12)),
+        pinned("notebook", "bruno", (6,), (-9 * 24, 30), share=0.77, active=6 * 24 * HOUR - 2 * HOUR),
     ),
+    "hydra": (pinned("train", "farid", (3,), (4.02, 12)),),
     "orion": (pinned("train", "jonas", (0, 1), (-7, 20), container="docker"),),
     "vega": (pinned("serve", "kavya", (0, 1), (-12 * 24, FOREVER), share=0.92, container="docker"),),
     "lyra": (pinned("train", "elif", (2,), (-26, 7), share=0.62, command="python worker.py --rank 0", dead=True),),
@@ -129,8 +125,8 @@ PLOT: dict[str, tuple[Job, ...]] = {
 }
 BOOKINGS = (
     Booking("atlas", (0, 1, 2, 3), "alice", -50 * HOUR, 52 * HOUR, "ICML run"),  # kept
+    Booking("atlas", (5,), "ines", -8 * HOUR, 5 * HOUR, "evaluation"),  # broken
     Booking("atlas", (7,), "dana", -1 * HOUR, 20 * HOUR, "demo for the visitors"),  # not used
-    Booking("hydra", (1,), "ines", -8 * HOUR, 5 * HOUR, "evaluation"),  # broken
     Booking("hydra", (3,), "farid", 4 * HOUR, 12 * HOUR, "deadline"),  # will be kept
     Booking("orion", (2, 3), "jonas", 6 * HOUR, 18 * HOUR, "deadline"),
     Booking("cygnus", (0,), "hiro", -20 * HOUR, -3 * HOUR, "robot arm"),  # over
@@ -193,7 +189,7 @@ class HostStory:
         share = rng.uniform(0.1, 0.5) if kind in ("debug", "notebook") else rng.uniform(0.5, 0.94)
         active, pid = rng.uniform(0.2, 2) * HOUR, rng.randrange(2000, 4_000_000)
         container = "docker" if rng.random() < 0.2 else ""
-        command = command_of(kind, person, count, rng)
+        command = command_of(kind, person, rng)
         gpus = tuple(gpu for gpu in range(self.machine.gpus) if self.is_open(gpu, now, ends))[:count]
         if len(gpus) == count:
             self.jobs.append(Job(kind, person, gpus, now, ends, pid, share, command, active, container))

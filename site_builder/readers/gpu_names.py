@@ -39,6 +39,8 @@ def short(name: str, told: dict[str, str], memory: float | None = None) -> str:
     if name in told:
         return told[name]
     text, size = bare(name)
+    if size and memory and int(size) > 2 * memory / 1024:  # a GH200 has the memory of its CPU in its name
+        size = None
     if size is None and memory:
         # the driver keeps some for itself, so that a card of 16 GB tells 15 GiB
         size = str(next((gb for gb in SIZES if gb >= memory / 1024 - 0.3), round(memory / 1024)))
