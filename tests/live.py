@@ -21,7 +21,7 @@ READY = re.compile(r"is at (http://\S+) until Ctrl-C")
 def clean_environment(**more: str) -> dict[str, str]:
     """Ours, with no settings in it but these."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), **more}
+    return {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_CONF": os.devnull, **more}
 
 
 def gpuboard(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from site_builder.demo import cast
 from site_builder.demo.story import BOOKINGS, HOUR, MINUTE, HostStory, stories
-from tests.live import Live, gpuboard, is_gone
+from tests.live import Live, clean_environment, gpuboard, is_gone
 
 ROOT = Path(__file__).parent.parent
 FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
@@ -228,15 +230,59 @@ def test_an_open_board_lives(live: Live) -> None:
     assert {host["state"] for host in later["hosts"]} == {"fresh"}
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_nothing(live: Live, tmp_path: Path, by: int) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_or_a_closed_terminal_leaves_nothing(live: Live, tmp_path: Path, by: int) -> None:
     children = live.children()
     assert children
     assert live.stop(by) == 0
+    assert live.said().endswith("gpuboard: ended\n")
     assert all(is_gone(pid) for pid in children)
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("log-")] == []
+    assert left_in(tmp_path) == []
     with pytest.raises(OSError):
         live.get()
+
+
+def left_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if not path.name.startswith("log-")]
+
+
+def test_a_second_ctrl_c_does_not_cut_the_clean_up_short(live: Live, tmp_path: Path) -> None:
+    for _ in range(20):
+        live.process.send_signal(signal.SIGINT)
+        live.process.send_signal(signal.SIGTERM)
+        time.sleep(0.005)
+    assert live.process.wait(30) == 0
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("after", [0.02, 0.2, 0.5, 1])
+def test_a_signal_during_the_first_round_leaves_nothing(tmp_path: Path, after: float) -> None:
+    command = [sys.executable, "-m", "site_builder", "demo", "--hosts", "60"]
+    environment = clean_environment(TMPDIR=str(tmp_path))
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stderr
+        first = demo.stderr.readline()
+        time.sleep(after)
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(30) == 0
+    assert "starting 60 simulated hosts" in first
+    assert left_in(tmp_path) == []
+
+
+def test_no_python_file_of_the_folder_where_it_is_started_is_run(tmp_path: Path) -> None:
+    (tmp_path / "orjson.py").write_text("raise SystemExit('somebody else's code')")
+    command = [f"{Path(sys.executable).parent}/gpuboard", "demo", "--once", "--hosts", "1", "--folder", "lab"]
+    environment = {key: value for key, value in clean_environment().items() if key != "PYTHONPATH"}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_settings_of_somebody_else_do_not_reach_the_simulated_lab(tmp_path: Path) -> None:
+    result = gpuboard(
+        tmp_path, "demo", "--once", "--hosts", "1", "--folder", "lab", GPUBOARD_SHOW_USERS="no", GPUBOARD_SOON="never"
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "alice" in (tmp_path / "lab/www/index.html").read_text()
 
 
 def test_killed_it_takes_its_builder_along(live: Live) -> None:
@@ -301,6 +347,18 @@ def test_run_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> No
     assert code == 0
     assert all(is_gone(pid) for pid in children)
     assert {"data", "www", "state"} <= {one.name for one in tmp_path.iterdir()}
+
+
+def test_run_takes_its_settings_from_the_file_that_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "my.conf").write_text("GPUBOARD_NOTICE=Hello\n")
+    odd = tmp_path / "it's odd"
+    odd.mkdir()
+    board = Live(tmp_path, "run", "--conf", "my.conf", TMPDIR=str(odd))
+    try:
+        assert "<p class=notice>Hello</p>" in board.get()
+    finally:
+        assert board.stop() == 0
+    assert list(odd.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -51,11 +50,9 @@ def test_install_sh_run_shows_a_board_under_python(version: str, tmp_path: Path)
     assert all(is_gone(pid) for pid in children)
     venv = subprocess.run([clone / ".venv/bin/python", "--version"], capture_output=True, text=True, check=True)
     assert venv.stdout.startswith(f"Python {version}.")
-    began = time.monotonic()
     again = Live(clone, "run", command=["./install.sh"], PATH=path)
     assert again.stop() == 0
     assert "Installing" not in again.said()
-    assert time.monotonic() - began < 30
 
 
 def test_there_is_a_python_that_we_promise() -> None:

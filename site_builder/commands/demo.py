@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,15 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.commands.live import builder_command, builder_environment, until_ctrl_c
+from site_builder.commands.live import backstage, show, start_builder, until_told_to_end
 from site_builder.commands.options import Failure, tell
 from site_builder.kinds import LISTEN, seconds_of
 
 if TYPE_CHECKING:
     from site_builder.demo.lab import DemoLab
 
-# What the scripts take for the path of their spool.
-PLAIN = re.compile(r"[A-Za-z0-9/._-]+")
 MARK = ".gpuboard-demo"
 
 
@@ -69,18 +64,18 @@ def demo(  # noqa: PLR0913, PLR0917 # one for each option
         raise click.UsageError(message)
     from site_builder.demo.lab import DemoLab, Play  # noqa: PLC0415 # --help needs none of it
 
-    with backstage() as hidden, stage(folder, hidden) as place:
+    with until_told_to_end(), backstage() as hidden, stage(folder, hidden) as place:
         try:
             lab = DemoLab(Play(hosts, seed, speed, after), place, hidden)
             if once:
                 build_once(lab, place)
             else:
-                show(lab, place, listen)
+                play(lab, place, listen)
         except OSError as error:
-            raise Failure(f"the simulated lab cannot go on: {error.filename}: {error.strerror}") from None
+            raise Failure(f"the lab in {error.filename or place} cannot go on: {error.strerror}") from None
 
 
-def show(lab: DemoLab, place: Path, listen: tuple[str, int] | None) -> None:
+def play(lab: DemoLab, place: Path, listen: tuple[str, int] | None) -> None:
     """Round after round, built and served."""
 
     def turn() -> float:
@@ -93,29 +88,22 @@ def show(lab: DemoLab, place: Path, listen: tuple[str, int] | None) -> None:
 
     hosts = lab.play.hosts
     tell(f"starting {hosts} simulated {'host' if hosts == 1 else 'hosts'}")
-    until_ctrl_c(place / "www", listen, settings_of(lab, place), turn, ready)
+    show(place / "www", listen, lambda: settings_of(lab, place), turn, ready)
 
 
 def build_once(lab: DemoLab, place: Path) -> None:
     """One round and one page."""
     lab.round()
-    ended = subprocess.run(builder_command(), env=builder_environment(settings_of(lab, place)), check=False)
-    if ended.returncode:
-        raise click.exceptions.Exit(ended.returncode)
+    with start_builder(settings_of(lab, place)) as builder:
+        code = builder.wait()
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 def settings_of(lab: DemoLab, place: Path) -> dict[str, str]:
     """For the builder: those of the lab, and its folders."""
     folders = {f"GPUBOARD_{name.upper()}": str(place / name) for name in ("data", "www", "state")}
     return {**lab.settings(), **folders, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
-
-
-@contextmanager
-def backstage() -> Iterator[Path]:
-    """A folder of our own for the simulated machines, which goes when we do."""
-    parent = tempfile.gettempdir() if PLAIN.fullmatch(tempfile.gettempdir()) else "/tmp"  # noqa: S108
-    with tempfile.TemporaryDirectory(prefix="gpuboard-demo-", dir=parent) as path:
-        yield Path(path)
 
 
 @contextmanager

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from site_builder.commands.options import Failure, tell
 
@@ -25,6 +27,9 @@ BUILD_EVERY = 5
 FIRST_PAGE_WITHIN = 60
 PACKAGE = Path(__file__).parent.parent.parent
 PR_SET_PDEATHSIG = 1
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What the scripts take for the path of their spool.
+PLAIN = re.compile(r"[A-Za-z0-9/._-]+")
 
 
 def first_free(listen: tuple[str, int], tries: int) -> socket.socket:
@@ -46,16 +51,14 @@ def first_free(listen: tuple[str, int], tries: int) -> socket.socket:
     raise Failure(f"no port from {first} to {port} is free on {address}: choose another with --listen")
 
 
-def builder_command(*options: str) -> list[str]:
-    """`gpuboard build` by this very program."""
-    return [sys.executable, "-m", "site_builder", "build", *options]
+def start_builder(settings: Mapping[str, str], *options: str, **more: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+    """`gpuboard build` by this very program, with these settings and no other.
 
-
-def builder_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with these settings and no other, and with this very program wherever it is started."""
-    path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
+    Python looks for modules where it is started, and where we are there may be anybody's.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    return {**kept, "PYTHONPATH": path, **settings}
+    command = [sys.executable, "-m", "site_builder", "build", *options]
+    return subprocess.Popen(command, cwd=PACKAGE, env={**kept, **settings}, **more)
 
 
 def end_with_parent() -> None:
@@ -68,11 +71,12 @@ def end_with_parent() -> None:
 @contextmanager
 def builder(settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A builder of its own, which no Ctrl-C in the terminal reaches before us."""
-    process = subprocess.Popen(
-        builder_command("--every", str(BUILD_EVERY)),
-        env=builder_environment(settings),
+    process = start_builder(
+        settings,
+        "--every",
+        str(BUILD_EVERY),
         start_new_session=True,
-        preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 # no thread runs yet
+        preexec_fn=end_with_parent if sys.platform == "linux" else None,  # no thread runs yet
     )
     try:
         yield process
@@ -100,37 +104,62 @@ def server(www: Path, sock: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-def until_ctrl_c(
+class Ended(BaseException):
+    """Somebody wants us to end."""
+
+
+@contextmanager
+def until_told_to_end() -> Iterator[None]:
+    """Around all that leaves something behind: the first signal ends it, and no second one cuts the clean-up short."""
+
+    def end(*_: object) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise Ended
+
+    for number in SIGNALS:
+        signal.signal(number, end)
+    with suppress(Ended):
+        yield
+        return
+    tell("ended")
+
+
+@contextmanager
+def backstage() -> Iterator[Path]:
+    """A folder of our own that goes when we do; its path is one that the scripts take for a spool."""
+    parent = tempfile.gettempdir() if PLAIN.fullmatch(tempfile.gettempdir()) else "/tmp"  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="gpuboard-", dir=parent) as path:
+        yield Path(path)
+
+
+def show(
     www: Path,
     listen: tuple[str, int] | None,
-    settings: Mapping[str, str],
+    settings: Callable[[], Mapping[str, str]],
     turn: Callable[[], float],
     ready: Callable[[str], None],
 ) -> None:
     """Take snapshots by `turn`, which says how long to wait for the next; build and serve; `ready` is told the URL.
 
-    Without `listen` the first port from 8080 on that is free will do.
+    Without `listen` the first port from 8080 on that is free will do. `settings` are asked for after the first turn.
     """
     from site_builder.server import url_of  # noqa: PLC0415
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        with first_free(listen or ANYWHERE, 1 if listen else PORTS_TRIED) as sock:
-            began = time.monotonic()
-            wait = turn()
-            www.mkdir(parents=True, exist_ok=True)
-            with builder(settings) as process:
-                wait_for_page(www, process)
-                with server(www, sock):
-                    ready(url_of(sock))
-                    while process.poll() is None:
-                        time.sleep(max(0.0, began + wait - time.monotonic()))
-                        began = time.monotonic()
-                        wait = turn()
-        message = "the builder has ended, and with it the board"
-        raise Failure(message)
-    except KeyboardInterrupt:
-        tell("ended")
+    with first_free(listen or ANYWHERE, 1 if listen else PORTS_TRIED) as sock:
+        began = time.monotonic()
+        wait = turn()
+        www.mkdir(parents=True, exist_ok=True)
+        with builder(settings()) as process:
+            wait_for_page(www, process)
+            with server(www, sock):
+                ready(url_of(sock))
+                while process.poll() is None:
+                    time.sleep(max(0.0, began + wait - time.monotonic()))
+                    began = time.monotonic()
+                    wait = turn()
+    message = "the builder has ended, and with it the board"
+    raise Failure(message)
 
 
 def wait_for_page(www: Path, process: subprocess.Popen[bytes]) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import tempfile
 from pathlib import Path
 
 import click
 
-from site_builder.commands.live import until_ctrl_c
+from site_builder.commands.live import backstage, show, until_told_to_end
 from site_builder.commands.options import Failure, Loaded, tell, with_loaded
 
 SNAPSHOT_EVERY = 10
@@ -31,12 +30,17 @@ def run(loaded: Loaded) -> None:
     listen = None if loaded.given["GPUBOARD_LISTEN"].origin == "default" else settings.listen
     name = platform.node().partition(".")[0]
     script = str(scripts_folder() / "gpu-run.sh")
-    with tempfile.TemporaryDirectory(prefix="gpuboard-") as spool:
+    conf = str(Path(loaded.conf.path).absolute()) if loaded.conf.path else os.devnull
+    ours = {key: value for key, value in os.environ.items() if key.startswith(("GPUBOARD_", "CONSUL_"))}
+    folders = {f"GPUBOARD_{key.upper()}": str(getattr(settings, key).absolute()) for key in ("data", "www", "state")}
+
+    with until_told_to_end(), backstage() as spool:
         environment = {
             **os.environ,
             "HOST": name,
-            "GPUBOARD_SPOOL": spool,
-            "GPUBOARD_DEST": str(settings.data.absolute()),
+            "GPUBOARD_CONF": conf,
+            "GPUBOARD_SPOOL": str(spool),
+            "GPUBOARD_DEST": folders["GPUBOARD_DATA"],
             **{f"GPUBOARD_{task}_EVERY": str(SNAPSHOT_EVERY) for task in ("GPUS", "PROCESSES", "PS")},
         }
 
@@ -48,14 +52,11 @@ def run(loaded: Loaded) -> None:
 
         def ready(url: str) -> None:
             tell(f"the board of {name} is at {url} until Ctrl-C")
-            tell(f"to book a GPU, edit {settings.data.absolute() / 'comments.json'}")
+            tell(f"to book a GPU, edit {folders['GPUBOARD_DATA']}/comments.json")
 
         try:
             settings.data.mkdir(parents=True, exist_ok=True)
-            ours = {key: value for key, value in os.environ.items() if key.startswith(("GPUBOARD_", "CONSUL_"))}
-            folders = {
-                f"GPUBOARD_{key.upper()}": str(getattr(settings, key).absolute()) for key in ("data", "www", "state")
-            }
-            until_ctrl_c(Path(folders["GPUBOARD_WWW"]), listen, {**ours, **folders}, turn, ready)
+            show(Path(folders["GPUBOARD_WWW"]), listen, lambda: {**ours, **folders, "GPUBOARD_CONF": conf}, turn, ready)
         except OSError as error:
-            raise Failure(f"{error.filename} cannot be written: {error.strerror}") from None
+            place = error.filename or folders["GPUBOARD_WWW"]
+            raise Failure(f"{place} cannot be written: {error.strerror}") from None

@@ -22,6 +22,9 @@ from site_builder.sources import files
 from site_builder.sources.memory import Memory
 
 STAND_INS = Path(__file__).parent / "stand-ins"
+CORES = os.cpu_count() or 1
+# Seconds that a core needs for a snapshot, as long as nobody has measured it.
+SNAPSHOT_TAKES = 0.2
 # Seconds between two rounds, where the machine is fast enough for that.
 PACE = 5
 # The old scripts of one host stopped long ago.
@@ -52,7 +55,7 @@ class DemoLab:
             for story in self.stories
             if story.machine.name != cast.OLD
         ]
-        self.round_took = 0.0
+        self.round_took = len(self.hosts) * SNAPSHOT_TAKES / CORES
         self.data.mkdir(parents=True, exist_ok=True)
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_lists()
@@ -71,7 +74,7 @@ class DemoLab:
         return {
             "GPUBOARD_NOTICE": self.notice(),
             "GPUBOARD_STALE_AFTER": str(stale),
-            "GPUBOARD_DOWN_AFTER": str(max(round(600 / self.play.speed), 3 * self.every + stale + 5)),
+            "GPUBOARD_DOWN_AFTER": str(max(round(600 / self.play.speed), 6 * self.every + stale + 5)),
             "GPUBOARD_HELD_AFTER": str(round(2 * HOUR / self.play.speed)),
         }
 
@@ -94,10 +97,13 @@ class DemoLab:
         began = time.monotonic()
         now = time.time()
         up = [host for host in self.hosts if not host.story.is_silent(self.at(now))]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        pool = ThreadPoolExecutor(CORES)
+        try:
             for told in pool.map(self.snapshot, up):
                 if told:
                     raise OSError(0, told, "gpu-run.sh")
+        finally:
+            pool.shutdown(cancel_futures=True)
         self.round_took = time.monotonic() - began
 
     def snapshot(self, host: SimulatedHost) -> str:
