@@ -50,8 +50,18 @@ new_venv() {
     venv_facts "$1" >"$1/made-as"
 }
 
-# sound_venv VENV: it is there, and still what it was when it was made.
-sound_venv() { [ -s "$1/made-as" ] && [ "$(venv_facts "$1")" = "$(cat "$1/made-as")" ]; }
+# sound_venv VENV: it is there, and still what it was when it was made. One that somebody else made here counts too, if it works.
+sound_venv() {
+    [ -s "$1/made-as" ] || ! works_here "$1" || venv_facts "$1" >"$1/made-as"
+    [ -s "$1/made-as" ] && [ "$(venv_facts "$1")" = "$(cat "$1/made-as")" ]
+}
+
+# works_here VENV: it can install, and knows itself in this place. It is asked in a shell of its own, which it changes.
+works_here() {
+    "$1/bin/python" -m pip --version >/dev/null 2>&1 || return
+    # shellcheck disable=SC2016 # for the inner shell
+    sh -c '. "$1/bin/activate" && [ "$VIRTUAL_ENV" -ef "$1" ]' - "$1" 2>/dev/null
+}
 
 # pip_install VENV WORDS...: what pip says is shown only if it fails.
 pip_install() {

@@ -35,25 +35,40 @@ new_conf() {
     else
         (umask 077 && : >"$file.new") || return
     fi
-    KEY=$1 VALUE=$2 awk -v whole="$whole" -v drop="${3:+1}" -f "$ROOT/install/conf.awk" "$source" >"$file.new"
+    # twice, since busybox awk does not tell of a full disk
+    conf_text "$@" >"$file.new" && conf_text "$@" | cmp - "$file.new" >&2
 }
 
-# set_conf KEY VALUE: what is so already is not written. It is noted before it is: remove must know of all that we may have written.
+conf_text() { KEY=$1 VALUE=$2 awk -v whole="$whole" -v drop="${3:+1}" -f "$ROOT/install/conf.awk" "$source"; }
+
+# wrote KEY VALUE: whether that is of ours.
+wrote() { grep -qsxF "setting $1=$2" "$MADE"; }
+
+# set_conf KEY VALUE: what is so already is not written. It is noted before it is: remove must know of all that we may have written, and
+# of what was there before.
 set_conf() {
     ! conf_has "$1" || [ "$(conf_value "$1")" != "$2" ] || return 0
     [ -e "$CONF" ] || [ ! -e "$SYSTEM_CONF" ] || tell "From now on $CONF counts for this user, and $SYSTEM_CONF no longer."
     conf_changed=yes
     make_folder 0755 "${CONF%/*}"
-    echo "setting $1" >>"$MADE"
+    before=$1
+    if [ -f "$CONF" ] && conf_has "$1"; then before=$1=$(conf_value "$1"); fi
+    wrote "$1" "${before#*=}" || printf 'before %s\n' "$before" >>"$MADE"
+    printf 'setting %s=%s\n' "$1" "$2" >>"$MADE"
     write_conf "$1" "$2"
 }
 
-# forget_conf: takes out what we wrote; a file with nothing else in it goes.
+# forget_conf: what we wrote becomes what it was before, unless somebody changed it since; a file with nothing else in it goes.
 forget_conf() {
     if [ ! -f "$CONF" ] || [ ! -f "$MADE" ]; then return 0; fi
-    sed -n 's/^setting //p' "$MADE" | sort -u >"$work/keys"
+    sed -n 's/^setting \([A-Z_]*\)=.*/\1/p' "$MADE" | sort -u >"$work/keys"
     while read -r key; do
-        ! grep -q "^$key=" "$CONF" || write_conf "$key" '' drop
+        wrote "$key" "$(conf_value "$key")" || continue
+        before=$(sed -n "s/^before \($key\)\$/\1/p; s/^before \($key=.*\)/\1/p" "$MADE" | tail -n 1)
+        case $before in
+            *=*) write_conf "$key" "${before#*=}" ;;
+            *) write_conf "$key" '' drop ;;
+        esac
     done <"$work/keys"
     [ -s "$CONF" ] || rm -f "$CONF"
 }

@@ -12,6 +12,8 @@ read_crontab() {
         grep -qiE 'no crontab for|No such file' "$work/words" || die "your crontab cannot be read, so nothing was changed: $(crontab_words)"
         : >"$work/before"
     fi
+    # crontab -l does not tell of a full disk, and what is missing here would be lost
+    crontab -l 2>/dev/null | cmp -s - "$work/before" || die "your crontab could not be read whole, so nothing was changed: is the disk of ${work%/*} full?"
     ! grep -qF '\r' "$work/before" || read_returns
 }
 
@@ -40,7 +42,9 @@ quoted() {
 # change_crontab ROLE LINES: the block of this role holds these lines; with no lines there is no block. Again makes no difference.
 change_crontab() {
     read_crontab
-    BLOCK=$2 awk -v role="$1" -f "$ROOT/install/crontab.awk" "$work/before" >"$work/after" || die 'your crontab could not be changed: is the disk full?'
+    # twice, since busybox awk does not tell of a full disk
+    { crontab_text "$@" >"$work/after" && crontab_text "$@" | cmp -s - "$work/after"; } 2>/dev/null ||
+        die "your crontab could not be changed, and is as it was: is the disk of ${work%/*} full?"
     ! cmp -s "$work/before" "$work/after" || return 0
     if [ -s "$work/after" ]; then
         crontab - <"$work/after" 2>"$work/words" || die "your crontab could not be changed, and is as it was: $(crontab_words)"
@@ -48,6 +52,8 @@ change_crontab() {
         crontab -r
     fi
 }
+
+crontab_text() { BLOCK=$2 awk -v role="$1" -f "$ROOT/install/crontab.awk" "$work/before"; }
 
 # has_block ROLE: whether the crontab that was read has one.
 has_block() { grep -qxF "# >>> gpuboard $1 >>>" "$work/before"; }

@@ -1,16 +1,16 @@
 # shellcheck shell=sh disable=SC2154 # variables of user.sh
 # ./install.sh host: this GPU host sends its snapshots from now on.
 
-# read_words WORDS...: sets name and dest.
+# read_words WORDS...: sets named and dest.
 read_words() {
-    name='' dest='' given=''
+    named='' dest='' given=''
     while [ $# -gt 0 ]; do
         case $1 in
             --name | --dest) [ $# -ge 2 ] || die "$1 needs a word behind it: see ./install.sh --help" ;;
         esac
         case $1 in
-            --name) name=$2 && check_host "$2" && shift ;;
-            --name=*) name=${1#*=} && check_host "$name" ;;
+            --name) named=$2 && check_host "$2" && shift ;;
+            --name=*) named=${1#*=} && check_host "$named" ;;
             --dest) dest=$2 && given=1 && shift ;;
             --dest=*) dest=${1#*=} && given=1 ;;
             *) die "there is no '$1' for host: see ./install.sh --help" ;;
@@ -21,10 +21,7 @@ read_words() {
 
 # choose_name: the one given, now or when this host was installed; sets board_name to what the board will show.
 choose_name() {
-    was=$(noted host)
-    was=${was#host}
-    was=${was# }
-    [ -n "$name" ] || name=$was
+    name=${named:-$(noted host | sed -n '$s/^host *//p')}
     board_name=${name:-$(own_name)}
     (check_host "$board_name") 2>/dev/null || die "this machine is called '$board_name', which cannot be a host's name on the board: choose one with --name"
 }
@@ -51,7 +48,8 @@ check_this() {
 # copy_scripts: each file whole or not at all, the library first: loops that run take what is new at their next tick.
 copy_scripts() {
     make_folder 0755 "$SCRIPTS/lib"
-    (cd "$ROOT/scripts" && find lib -type f ! -name '.*' ! -name '*~' && find . -maxdepth 1 -name '*.sh' | cut -c3-) >"$work/files"
+    (cd "$ROOT/scripts" && find lib -type f ! -name '.*' ! -name '*~' && find . -maxdepth 1 -name '*.sh' | cut -c3-) >"$work/files" ||
+        die "the list of scripts could not be written: is the disk of ${work%/*} full?"
     while IFS= read -r path; do
         ! same_file "$ROOT/scripts/$path" "$SCRIPTS/$path" || continue
         put_file "$ROOT/scripts/$path" "$SCRIPTS/$path" || die "$SCRIPTS/$path could not be written: is the disk full?"
@@ -67,12 +65,11 @@ same_file() {
     if [ -x "$1" ]; then [ -x "$2" ]; else [ ! -x "$2" ]; fi
 }
 
-# end_old_name: loops under a name that the crontab had before would run on until the next boot.
-end_old_name() {
-    old=${was:-$(own_name)}
-    [ -n "$(noted host)" ] && [ "$old" != "$board_name" ] && [ -d "$spool/$old" ] || return 0
-    tell "Stopping the loops under the name $old"
-    as_cron "$SCRIPTS/gpu-check.sh" kill "$old" && rm -rf "${spool:?}/$old"
+# end_old_names: loops under a name that the crontab had before would run on until the next boot.
+end_old_names() {
+    for old in $(noted_names); do
+        [ "$old" = "$board_name" ] || end_loops "$old" || say "loops of $old still run here: end them by hand"
+    done
 }
 
 # advice REASON: what helps, for what ssh and our own push say most often.
@@ -139,14 +136,14 @@ install_host() {
     check_home
     choose_dest
     begin
+    choose_name # again: another install.sh may have been at work until now
     copy_scripts
     [ "$dest" = "$known" ] || set_conf GPUBOARD_DEST "$dest"
-    spool=$(spool_in_force)
     line="* * * * * $(quoted "$SCRIPTS/gpu-check.sh")${name:+ $name}"
-    [ -n "$(noted host)" ] || note_role host ${name:+"$name"}
+    printf '%s\n' "host${name:+ $name}" >>"$NOTE"
     change_crontab host "$line"
     by_hand=$(grep -v '^[[:space:]]*#' "$work/before" | grep -F /gpu-check.sh | grep -vF /gpuboard/scripts/ || :)
-    end_old_name
+    end_old_names
     note_role host ${name:+"$name"}
     first_snapshot
     as_cron "$SCRIPTS/gpu-check.sh" ${name:+"$name"} >/dev/null || arrived=no

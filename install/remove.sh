@@ -8,34 +8,23 @@ others() {
     done
 }
 
-# checks_end: waits for a gpu-check.sh that cron started a moment ago, or it would start the loops again behind us.
-checks_end() {
-    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-        grep -qsF "$SCRIPTS/gpu-check.sh" /proc/[0-9]*/cmdline || return 0
-        sleep 0.5
-    done
-}
-
-# remove_host: the loops, and their spool, of which only what is surely ours goes: the setting may name any folder.
+# remove_host: the loops that the crontab started; those that somebody started by hand, under another name, go on.
 remove_host() {
-    checks_end
     spool=$(spool_in_force)
-    [ -d "$spool" ] || return 0
-    tell 'Stopping the loops'
-    as_cron "$ROOT/scripts/gpu-check.sh" kill
-    for place in "$spool"/*/run; do
-        [ ! -d "$place" ] || rm -rf "${place%/run}"
+    names=$(noted_names)
+    for name in ${names:-$(own_name)}; do
+        end_loops "$name" || failed=yes
     done
-    rmdir "$spool" 2>/dev/null || tell "$spool holds more than ours, and stays."
+    [ ! -d "$spool" ] || rmdir "$spool" 2>/dev/null || tell "$spool holds more than ours, and stays."
 }
 
-# remove_web: builder and server of ours; those that others started, or from elsewhere, go on.
+# remove_web: builder and server of ours; those that others started, or from elsewhere, go on, and are told.
 remove_web() {
-    state=$(conf_value GPUBOARD_STATE)
-    [ -n "$state" ] || return 0
-    end_ours "$state/lock"
-    end_ours "$state/serve.lock"
-    rm -f "$state/serve.lock"
+    { conf_value GPUBOARD_STATE && sed -n 's/^setting GPUBOARD_STATE=//p' "$MADE"; } 2>/dev/null | grep . | sort -u >"$work/states"
+    while IFS= read -r state; do
+        end_ours "$state/lock" || failed=yes
+        if end_ours "$state/serve.lock"; then rm -f "$state/serve.lock"; else failed=yes; fi
+    done <"$work/states"
 }
 
 # remove_programs: when no machine needs them any more.
@@ -44,7 +33,8 @@ remove_programs() {
     forget_conf
     rm -rf "$SCRIPTS" "$VENV" "$VENV.new" "$SHARE/venvs"
     [ ! -f "$MADE" ] || sed -n 's/^folder //p' "$MADE" | sort -ru >"$work/folders"
-    rm -rf "$NOTE" "$SHARE/installed" "$SHARE/lock" "$MADE"
+    rm -rf "$SHARE/installed" "$MADE"
+    rm -f "$SHARE/lock" # last: who waits for it begins anew
     rmdir "$SHARE" 2>/dev/null || :
     [ -f "$work/folders" ] || return 0
     while IFS= read -r place; do rmdir "$place" 2>/dev/null || :; done <"$work/folders"
@@ -70,6 +60,8 @@ shown_path() { quoted "$1" | sed 's/\\%/%/g'; }
 
 install_remove() {
     [ $# = 0 ] || die "remove takes no words: see ./install.sh --help"
+    failed=no
+    until [ ! -d "$SHARE" ] || take_turn; do try_again; done
     : >"$work/before"
     ! command -v crontab >/dev/null || read_crontab
     host='' web=''
@@ -81,7 +73,6 @@ install_remove() {
         tell "Nothing to remove: gpuboard is not installed here for $(id -un)."
         return
     fi
-    [ ! -d "$SHARE" ] || take_turn
     if command -v crontab >/dev/null; then
         change_crontab host ''
         change_crontab web ''
@@ -94,5 +85,6 @@ install_remove() {
         rm -f "$NOTE"
         tell "Scripts, programs and settings stay for: $(others | tr '\n' ' ')"
     fi
+    [ "$failed" = no ] || { say "gpuboard is removed from $MACHINE for $(id -un), but for what still runs" && exit 1; }
     tell "gpuboard is removed from $MACHINE for $(id -un)."
 }

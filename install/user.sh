@@ -19,15 +19,14 @@ check_place() {
     esac
 }
 check_place HOME "$HOME"
-SHARE=${XDG_DATA_HOME:-$HOME/.local/share}/gpuboard
-check_place XDG_DATA_HOME "$SHARE"
+SHARE=$HOME/.local/share/gpuboard # not below XDG_DATA_HOME: remove may be called without it
 SCRIPTS=$SHARE/scripts
 VENV=$SHARE/venv
 CONF=$HOME/.config/gpuboard/gpuboard.conf
 LINK=$HOME/.local/bin/gpuboard
 MACHINE=$(uname -n)
 NOTE=$SHARE/installed/$MACHINE
-MADE=$SHARE/made # what we made beside it, for remove: `folder PATH`, `setting KEY`
+MADE=$SHARE/made # what we made beside it, for remove: `folder PATH`, `setting KEY=VALUE`, `before KEY=VALUE` or `before KEY`
 work=$(mktemp -d) || die 'cannot make a temporary folder: is the disk full?'
 trap 'rm -rf "$work"' EXIT
 trap 'exit 143' TERM INT HUP
@@ -36,10 +35,12 @@ trap 'exit 143' TERM INT HUP
 # shellcheck source=install/conf.sh
 . "$ROOT/install/conf.sh"
 
-# take_turn: one install.sh at a time, also where machines share a home.
+# take_turn: one install.sh at a time, also where machines share a home. It fails if a remove took the folder away meanwhile.
 take_turn() {
-    exec 9>>"$SHARE/lock"
+    { command exec 9>>"$SHARE/lock"; } 2>/dev/null || return 1
     flock -w 60 9 || die "another install.sh has been at work in $SHARE for 60 s; try again"
+    # shellcheck disable=SC3013 # -ef: in every sh that we know, and in POSIX since 2024
+    [ "$SHARE/lock" -ef /dev/fd/9 ]
 }
 
 # check_home: what can be told before anything is changed.
@@ -49,11 +50,19 @@ check_home() {
     (cd "$HOME" && load_settings) || exit 2
 }
 
+# try_again: after a moment, but not for ever.
+try_again() {
+    tries=$((${tries:-20} - 1))
+    [ "$tries" -gt 0 ] || die "cannot write in the folder $SHARE"
+    sleep 0.1
+}
+
 # begin: the folder of it all, and our turn in it.
 begin() {
-    missing=$(missing_folders "$SHARE/installed")
-    mkdir -p "$SHARE/installed" || die "cannot make the folder $SHARE/installed"
-    take_turn
+    until
+        missing=$(missing_folders "$SHARE/installed")
+        mkdir -p "$SHARE/installed" 2>/dev/null && take_turn
+    do try_again; done
     note_folders "$missing"
 }
 
@@ -87,8 +96,11 @@ note_role() {
     mv -f "$NOTE.new" "$NOTE"
 }
 
-# noted ROLE: the line of it, if this machine has it.
+# noted ROLE: the line of it, if this machine has it; of host there are two while the name is changed, the new one last.
 noted() { [ ! -e "$NOTE" ] || grep "^$1\( \|\$\)" "$NOTE" || :; }
+
+# noted_names: those under which loops of ours may run here.
+noted_names() { noted host | while read -r _ name; do printf '%s\n' "${name:-$(own_name)}"; done; }
 
 # absolute PATH: where it is, seen from the caller's folder.
 absolute() {
@@ -117,16 +129,39 @@ running() {
     done
 }
 
-# end_ours LOCK: ends them: politely, then by force.
+# end_ours LOCK: ends them: politely, then by force. It fails if somebody has the lock even then.
 end_ours() {
     for signal in TERM TERM TERM TERM KILL KILL; do
         left=$(running "$1")
-        [ -n "$left" ] || return 0
+        [ -n "$left" ] || break
         # shellcheck disable=SC2086 # one word a pid
         kill -"$signal" $left 2>/dev/null || :
         sleep 0.5
     done
-    say "these processes could not be ended: $left"
+    if [ ! -e "$1" ] || flock -n "$1" true; then return 0; fi
+    left=$(holders "$1" | tr '\n' ' ')
+    say "$1 is still held, by pid ${left:-unknown, of another user}: end that by hand"
+    return 1
+}
+
+# checks_end: waits for a gpu-check.sh that cron started a moment ago, or it would start the loops again behind us.
+checks_end() {
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        grep -qsF "$SCRIPTS/gpu-check.sh" /proc/[0-9]*/cmdline || return 0
+        sleep 0.5
+    done
+}
+
+# end_loops NAME: and removes what they keep in the spool, by its names: the setting may name any folder, with anything else in it.
+end_loops() {
+    checks_end
+    place=$(spool_in_force)/$1
+    [ -d "$place/run" ] || return 0
+    tell "Stopping the loops of $1"
+    as_cron "$ROOT/scripts/gpu-check.sh" kill "$1" || return 1
+    [ -z "$(holders "$place/run/*")" ] || return 1
+    (cd "$place" && rm -rf run check given clock fields sent push.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt)
+    rmdir "$place" 2>/dev/null || tell "$place holds more than ours, and stays."
 }
 
 # spool_in_force: where the loops of this user have their locks.

@@ -157,11 +157,14 @@ write_crontab() {
 start_now() {
     if [ "$upgraded$conf_changed" != nono ]; then
         for place in "$state" "$state_before"; do
-            [ -z "$place" ] || { end_ours "$place/lock" && end_ours "$place/serve.lock"; }
+            [ -z "$place" ] || {
+                end_ours "$place/lock"
+                end_ours "$place/serve.lock"
+            } || :
         done
     fi
-    [ "$serving" = yes ] || end_ours "$state/serve.lock"
-    built=yes
+    [ "$serving" = yes ] || end_ours "$state/serve.lock" || :
+    built=yes served=yes
     if [ -n "$(running "$state/lock")" ]; then
         tell 'A builder is at work already.'
     else
@@ -169,7 +172,35 @@ start_now() {
         as_cron "$VENV/bin/python" -I -m site_builder build || built=no
         in_background "$VENV/bin/python" -I -m site_builder build --every 10 --for 60
     fi
-    [ "$serving" = no ] || in_background flock -n "$state/serve.lock" "$VENV/bin/python" -I -m site_builder serve
+    [ "$serving" = no ] || start_server
+}
+
+# start_server: unless it serves already. If it does not then, served is no, and it tells why.
+start_server() {
+    where=$(conf_value GPUBOARD_LISTEN)
+    ! serves "${where##*:}" || return 0
+    end_ours "$state/serve.lock" || :
+    in_background flock -n "$state/serve.lock" "$VENV/bin/python" -I -m site_builder serve
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        sleep 0.5
+        ! serves "${where##*:}" || return 0
+    done
+    served=no
+    as_cron timeout 5 "$VENV/bin/python" -I -m site_builder serve || :
+}
+
+# serves PORT: whether our own server listens there. That the port answers would not do: it may be somebody else's.
+serves() {
+    for pid in $(running "$state/serve.lock"); do
+        {
+            ls -l "/proc/$pid/fd"
+            cat "/proc/$pid/net/tcp" "/proc/$pid/net/tcp6"
+        } 2>/dev/null | awk -v port="$(printf ':%04X' "$1")" '
+            / socket:\[/ { gsub(/.*\[|\]/, ""); own[$0] = 1 }
+            $4 == "0A" && ($10 in own) && substr($2, length($2) - 4) == port { found = 1 }
+            END { exit !found }' && return
+    done
+    return 1
 }
 
 # closed_folders: those on the way to the site that users other than this one cannot pass.
@@ -192,8 +223,9 @@ report_web() {
     tell "  crontab   $line" | sed '2,$s/^/            /'
     cron_runs || tell 'No cron daemon seems to run here: without one, nobody builds the board.'
     [ "$built" = yes ] || tell 'The board could not be built, for the reason above; cron tries on.'
-    if [ "$serving" = yes ]; then
-        where=$(conf_value GPUBOARD_LISTEN)
+    if [ "$serving$served" = yesno ]; then
+        tell "The board is not served at $where, for the reason above; cron tries on. To serve it elsewhere: ./install.sh web --listen ADDRESS:PORT"
+    elif [ "$serving" = yes ]; then
         case $where in 0.0.0.0:* | '[::]':*) where=$MACHINE:${where##*:} ;; *:*) ;; *) where=127.0.0.1:$where ;; esac
         tell "The board is at http://$where/; to end that: take GPUBOARD_LISTEN out of $(conf_in_force), and call ./install.sh web again."
     else
@@ -220,5 +252,5 @@ install_web() {
     write_crontab
     start_now
     report_web
-    [ "$built" = yes ] || exit 1
+    [ "$built$served" = yesyes ] || exit 1
 }

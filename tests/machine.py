@@ -23,7 +23,7 @@ PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or "/usr/b
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
 # The third has a home whose name is hard on sh and cron.
 USERS = {"root": 0, "gpuboard": 7001, "lab": 7002, "odd": 7003}
-HOMES = {"root": "/root", "gpuboard": "/home/gpuboard", "lab": "/home/lab", "odd": "/home/it's 100% \u00f6dd"}
+HOMES = {"root": "/root", "gpuboard": "/home/gpuboard", "lab": "/home/lab", "odd": "/home/it's 100% [\u00f6]dd"}
 # What the machine has for itself. The last one may hide where the others come from.
 PRIVATE = ("/etc", "/home", "/run", "/srv", "/usr/local/sbin", "/var/spool/cron", "/var/tmp", "/tmp")  # noqa: S108
 SSHD = """

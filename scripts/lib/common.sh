@@ -71,9 +71,11 @@ seconds_up() {
     up=${up%.*}
 }
 
-# holders PATTERN: the pids of this user's processes that have a file of that name open, or had it open when it was removed.
+# holders PATTERN: the pids of this user's processes that have a file of that name open, or had it open when it was removed. Only behind
+# the last / is it a pattern; the folder may lie behind a link, of which /proc knows nothing.
 holders() {
-    find /proc/[0-9]*/fd '(' -lname "$1" -o -lname "$1 (deleted)" ')' 2>/dev/null | cut -d/ -f3 | sort -un
+    folder=$({ readlink -f "${1%/*}" || printf '%s\n' "${1%/*}"; } | sed 's/[][*?\\]/\\&/g')
+    find /proc/[0-9]*/fd '(' -lname "$folder/${1##*/}" -o -lname "$folder/${1##*/} (deleted)" ')' 2>/dev/null | cut -d/ -f3 | sort -un
 }
 
 # kill_holders PATTERN: kills them, but not this shell; sets pids to who they were.
