@@ -225,8 +225,8 @@ def test_an_open_board_lives(live: Live) -> None:
     first = live.status()
     assert len(first["hosts"]) == 4
     later = live.wait_for(lambda: (now := live.status())["built"] > first["built"] + 5 and now, 60)
-    used = [[gpu["memory.used"] for host in one["hosts"] for gpu in host["gpus"]] for one in (first, later)]
-    assert used[0] != used[1]
+    power = [[gpu["power.draw"] for host in one["hosts"] for gpu in host["gpus"]] for one in (first, later)]
+    assert power[0] != power[1]
     assert {host["state"] for host in later["hosts"]} == {"fresh"}
 
 
