@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder import publish
-from site_builder.cards import NEVER, Card, Cards, Host
+from site_builder.cards import NEVER, Card, Cards, Host, board_of
 from site_builder.decide import bookings as promised
 from site_builder.decide import fleet
 from site_builder.decide.gpus import Rules
@@ -18,9 +18,10 @@ from site_builder.decide.people import People
 from site_builder.model import Problem, Shown
 from site_builder.now import Now
 from site_builder.readers.names import natural
-from site_builder.renderers import board, status
+from site_builder.renderers import host as host_page
 from site_builder.renderers.templates import keep_compiled
 from site_builder.settings import Settings
+from site_builder.site import Page, Site
 from site_builder.sources.bookings import Bookings, Names
 from site_builder.sources.discovery import Discovery
 from site_builder.sources.log import Log
@@ -49,9 +50,10 @@ class Report(NamedTuple):
 class Builder:
     """Builds again and again, from one memory of what it has read and made."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Take up what the last builder left in state/."""
+    def __init__(self, settings: Settings, every: int | None = None) -> None:
+        """Take up what the last builder left in state/; `every` is how often it builds, where it does so again."""
         self.settings = settings
+        self.every = every
         data, state = settings.data, settings.state
         self.snapshots = Snapshots(data, state)
         self.discovery = Discovery(data, state, settings.consul)
@@ -59,7 +61,7 @@ class Builder:
         self.names = Names(data, state)
         self.memory = Memory(state)
         self.cards = Cards(state)
-        self.published = publish.Published(settings.www, state)
+        self.site = Site(settings, every)
         self.log = Log(state)
         self.snapshots_saved = 0.0
         with suppress(OSError):
@@ -81,9 +83,15 @@ class Builder:
         problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
         problems = bounded(sorted(set(problems), key=lambda one: (one.where, one.what)))
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
-        written = self.publish(cards, totals, shown_of(problems, self.settings.shown), now)
-        self.note(problems, now)
-        return Report(len(cards), totals, problems, written, list(self.save(forgotten, now)))
+        try:
+            self.site.fleet(cards, totals, shown_of(problems, self.settings.shown), now)
+            self.note(problems, now)
+            pages = {host.known.name: page(host, cards[host.known.name], rules, names, now) for host in hosts}
+            self.site.hosts(pages, now, patient=not self.every)
+        except OSError as error:
+            message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
+            raise Failed(message) from error
+        return Report(len(cards), totals, problems, self.site.written, list(self.save(forgotten, now)))
 
     def read(self, now: Now) -> tuple[list[Host], Rules, dict[str, str], list[Problem]]:
         """All that there is to know: hosts, by what to judge them, names of GPUs, and what is wrong."""
@@ -121,35 +129,6 @@ class Builder:
                 self.memory.idle.pop(host, None)
         return len(self.memory.logins) > known
 
-    def publish(
-        self, cards: dict[str, Card], totals: dict[str, int], problems: Sequence[Problem], now: Now
-    ) -> list[str]:
-        """Write what changed; the old page stays whole until the new one is."""
-        written: list[str] = []
-        try:
-            self.settings.www.mkdir(parents=True, exist_ok=True)
-            version = publish.copy_assets(self.settings.www)
-            every = cards.values()
-            told = repr((version, str(now.today), problems, self.settings.notice)).encode()
-            facts = publish.digest(told, *(one.digests[0] for one in every))
-            if not self.published.is_current("index.html", facts, now.epoch):
-                free = [gpu for one in every for gpu in one.summary.free]
-                states = {host: one.summary.state for host, one in cards.items()}
-                page = board.board(
-                    [one.html for one in every], states, totals, free, problems, self.settings.notice, version, now
-                )
-                self.published.write("index.html", facts, page, now.epoch)
-                written.append("index.html")
-            facts = publish.digest(told, *(one.digests[1] for one in every))
-            if not self.published.is_current("status.json", facts, now.epoch):
-                parts = [(one.before_age, one.seen, one.after_age) for one in every]
-                self.published.write("status.json", facts, status.status(parts, problems, now.epoch), now.epoch)
-                written.append("status.json")
-        except OSError as error:
-            message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
-            raise Failed(message) from error
-        return written
-
     def forget(self) -> list[Path]:
         """Let go of the hosts that `gpuboard forget` named."""
         folder = self.settings.state / "forget"
@@ -175,7 +154,7 @@ class Builder:
                 self.snapshots.save()
                 self.snapshots_saved = now.epoch
             self.memory.save()
-            self.published.save()
+            self.site.published.save()
             for request in forgotten:
                 request.unlink(missing_ok=True)
         except OSError as error:
@@ -186,6 +165,18 @@ class Builder:
         with suppress(OSError):
             self.snapshots.save()
             self.cards.save()
+
+
+def page(host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now) -> Page:
+    """A host's own page, which is made when its turn comes."""
+    facts = publish.digest(repr((card.made_of, rules.shown)).encode(), card.digests.html)
+
+    def make(version: str) -> bytes:
+        board = board_of(host, rules, names, now)[0]
+        problems = tuple(shown_of(list(board.problems), rules.shown))
+        return host_page.page(replace(board, problems=problems), version, now)
+
+    return Page(facts, make)
 
 
 def bounded(problems: list[Problem]) -> list[Problem]:

@@ -20,7 +20,7 @@ from site_builder.model import BoardHost, Booking, Idle, KnownHost, Problem
 from site_builder.now import Now
 from site_builder.publish import digest
 from site_builder.renderers import card as render
-from site_builder.renderers import status
+from site_builder.renderers import live, status
 from site_builder.settings import Settings
 from site_builder.sources import files
 from site_builder.sources.snapshots import Told
@@ -40,16 +40,24 @@ def code() -> tuple[object, ...]:
 CODE = code()
 
 
+class Digests(NamedTuple):
+    """What tells one content from the next."""
+
+    html: bytes
+    status: bytes
+    structure: bytes
+
+
 class Card(NamedTuple):
     """What was made of a host, of what, and until when it holds."""
 
     made_of: tuple[object, ...]
     holds_until: float
     html: bytes
-    before_age: bytes
+    status: tuple[bytes, bytes]  # between which the age stands
+    live: tuple[bytes, bytes]  # between which the revision stands
     seen: float | None
-    after_age: bytes
-    digests: tuple[bytes, bytes]
+    digests: Digests
     summary: fleet.Summary
 
 
@@ -132,19 +140,24 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
     return host.told.key if host.told else None, host.known, bookings, logins
 
 
-def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
-    """A card, from all that is known of a host."""
+def board_of(host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
+    """A host as it stands at this moment, and when its GPUs were looked at."""
     try:
         data = host.told.data() if host.told else None
         board = hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names), rules, now)
-        html = render.card(board, now).encode()
     except Exception as error:  # a fault of ours must not cost the other hosts
-        data, board = None, not_understood(host.known, error)
-        html = render.card(board, now).encode()
-    before_age, after_age = status.host(board)
-    digests = digest(html), digest(before_age, after_age)
-    summary = fleet.summary(board, data.taken.get("gpus.csv") if data else None)
-    return Card((), now.holds_until, html, before_age, board.seen, after_age, digests, summary)
+        return not_understood(host.known, error), None
+    return board, data.taken.get("gpus.csv") if data else None
+
+
+def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
+    """A card, from all that is known of a host."""
+    board, looked = board_of(host, rules, names, now)
+    texts = render.card(board, now)
+    html, told = render.html(texts).encode(), status.host(board)
+    digests = Digests(digest(html), digest(*told), digest(render.structure(texts)))
+    summary = fleet.summary(board, looked)
+    return Card((), now.holds_until, html, told, live.host(board, texts), board.seen, digests, summary)
 
 
 def not_understood(known: KnownHost, error: Exception) -> BoardHost:

@@ -24,6 +24,11 @@ def digest(*parts: bytes) -> bytes:
     return found.digest()
 
 
+def milliseconds(epoch: float) -> int:
+    """A time as pages and revisions tell it."""
+    return int(epoch * 1000)
+
+
 class Published:
     """What stands in www/, as far as it was written by us; state/published.json keeps it."""
 
@@ -44,7 +49,12 @@ class Published:
     def is_current(self, name: str, facts: bytes, now: float) -> bool:
         """Whether the file says just this, was written not long ago, and is still as it was written."""
         written = self.files.get(name)
-        if written is None or written[0] != facts.hex() or not 0 <= now - written[1] < SIGN_OF_LIFE:
+        return written is not None and 0 <= now - written[1] < SIGN_OF_LIFE and self.says(name, facts)
+
+    def says(self, name: str, facts: bytes) -> bool:
+        """Whether the file says just this, and is still as it was written, however long ago."""
+        written = self.files.get(name)
+        if written is None or written[0] != facts.hex():
             return False
         try:
             status = os.lstat(self.www / name)
@@ -52,12 +62,21 @@ class Published:
             return False
         return (status.st_size, status.st_mtime_ns) == written[2:]
 
+    def revision(self, name: str, facts: bytes, now: float) -> int:
+        """When the file began to say this, in milliseconds; that is now where it is still to be written."""
+        return milliseconds(self.files[name][1] if self.says(name, facts) else now)
+
     def write(self, name: str, facts: bytes, content: bytes, now: float) -> None:
         """Put a new content in its place."""
         path = self.www / name
         files.replace(path, content)
         status = os.lstat(path)
         self.files[name] = (facts.hex(), now, status.st_size, status.st_mtime_ns)
+
+    def remove(self, name: str) -> None:
+        """Take a file away that we have written."""
+        (self.www / name).unlink(missing_ok=True)
+        del self.files[name]
 
     def save(self) -> None:
         """Remember what was written."""

@@ -133,6 +133,11 @@ class Lab:
         found: dict[str, Any] = json.loads((self.www / "status.json").read_text())
         return found
 
+    def live(self) -> dict[str, Any]:
+        """live.json."""
+        found: dict[str, Any] = json.loads((self.www / "live.json").read_text())
+        return found
+
     def host_status(self, name: str = "atlas") -> dict[str, Any]:
         """A host in status.json."""
         (found,) = (host for host in self.status()["hosts"] if host["name"] == name)

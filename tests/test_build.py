@@ -15,7 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from site_builder import halves
+from site_builder import halves, site
 from site_builder.build import Builder, Failed, Report
 from site_builder.commands import build as command
 from site_builder.decide import hosts
@@ -130,7 +130,7 @@ def test_titles_tags_and_short_names_are_shown(lab: Lab) -> None:
     lab.build()
     assert "<span>Vision lab</span>" in lab.page()
     assert "<span class=tag>vision</span>" in lab.page()
-    assert "<span>2 × the big one</span>" in lab.page()
+    assert "<span class=models>2 × the big one</span>" in lab.page()
     assert "<b>Alice B.</b>" in lab.page()
 
 
@@ -240,31 +240,87 @@ def test_commands_are_shown_as_the_setting_says(lab: Lab, commands: str, expecte
 
 
 def signatures(lab: Lab) -> dict[str, tuple[int, int]]:
-    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in lab.www.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(lab.www)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in lab.www.rglob("*") if p.is_file()
+    }
 
 
-def test_nothing_is_rewritten_that_did_not_change(lab: Lab) -> None:
+FLEET = ["index.html", "icon.svg", "live.json", "status.json"]
+
+
+def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_them(lab: Lab) -> None:
     busy_lab(lab)
-    assert lab.build().written == ["index.html", "status.json"]
+    written = lab.build().written
+    assert written[:4] == FLEET
+    assert set(written[4:8]) == {f"cards/{name}.html" for name in ("_top", "_problems", "atlas", "hydra")}
+    assert set(written[8:]) == {"hosts/atlas.html", "hosts/hydra.html"}
+
+
+def test_nothing_is_rewritten_that_did_not_change_but_live_json(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
     before = signatures(lab)
-    assert lab.build().written == []
-    assert signatures(lab) == before
+    assert lab.build().written == ["live.json"]
+    after = signatures(lab)
+    assert {name for name in before if before[name] != after[name]} == {"live.json"}
+
+
+def test_a_card_is_written_when_more_than_its_numbers_moved(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    lab.host("hydra", gpu(0, 4, 1, uuid="GPU-h"))
+    assert set(lab.build().written) == {"index.html", "live.json", "status.json", "hosts/hydra.html"}
+    lab.host("hydra", gpu(0, 9000, 50, uuid="GPU-h"))
+    assert {"cards/hydra.html", "cards/_top.html"} <= set(lab.build().written)
 
 
 def test_a_living_builder_shows_within_a_minute_that_it_lives(lab: Lab) -> None:
     lab.host()
     lab.build(after=4000)
-    assert lab.build(after=4050).written == []
-    assert lab.build(after=4061).written == ["index.html", "status.json"]
+    assert lab.build(after=4050).written == ["live.json"]
+    assert lab.build(after=4061).written == ["index.html", "live.json", "status.json"]
 
 
 def test_a_page_that_somebody_deleted_or_changed_is_written_again(lab: Lab) -> None:
     busy_lab(lab)
     lab.build()
     (lab.www / "index.html").write_text("mine now")
-    assert lab.build().written == ["index.html"]
-    (lab.www / "status.json").unlink()
-    assert lab.build().written == ["status.json"]
+    assert lab.build().written == ["index.html", "live.json"]
+    for name in ("status.json", "cards/atlas.html", "hosts/atlas.html"):
+        (lab.www / name).unlink()
+        assert lab.build().written == sorted(["live.json", name], key=["live.json", name].index)
+
+
+def test_revisions_are_kept_from_one_builder_to_the_next(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    first = lab.live()
+    lab.build(after=20)
+    later = lab.live()
+    assert later["built"] > first["built"]
+    assert [host[:2] for host in later["hosts"]] == [host[:2] for host in first["hosts"]]
+    assert later["parts"] == first["parts"]
+
+
+def test_a_host_that_is_no_longer_on_the_board_has_no_files_either(lab: Lab) -> None:
+    busy_lab(lab)
+    lab.build()
+    (lab.data / "hosts.txt").write_text("hydra, hidden\n")
+    lab.build()
+    assert not [name for name in signatures(lab) if "hydra" in name]
+
+
+def test_where_it_builds_again_and_again_the_pages_of_hosts_are_spread(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(9):
+        lab.host(f"gpu{number}", gpu(uuid=f"GPU-{number}"))
+    monkeypatch.setattr(site, "PAGES_WITHIN", 0.0)
+    builder = Builder(lab.settings(), every=10)
+    now = time.time()
+    counts = [sum(name.startswith("hosts/") for name in builder.build(now + 10 * n).written) for n in range(9)]
+    assert max(counts) == 1
+    assert sum(counts) == 9
 
 
 def test_only_the_card_of_a_host_that_changed_is_made_again(lab: Lab) -> None:

@@ -15,7 +15,7 @@ from site_builder import words
 from site_builder.decide import bookings as promised
 from site_builder.model import BoardHost, Booking, Dump, Gpu, GpuProcess, HostData, Idle, KnownHost, Limits, Shown
 from site_builder.now import Now
-from site_builder.renderers.card import card
+from site_builder.renderers.card import card, html
 from tests.fleet import EVERY, FILES, NOON, NOW, PARIS, decide, gpu, head, now, person, process
 
 HOUR, DAY = 3600, 86400
@@ -327,7 +327,7 @@ def both(
     def at(when: Now) -> tuple[BoardHost, str]:
         known = KnownHost("atlas", consul="critical")
         board = decide(data, several, idle=idle, known=known, limits=limits, shown=shown, at=when)
-        return board, card(board, when)
+        return board, html(card(board, when))
 
     first = at(moment)
     return first, at(later(moment, share))

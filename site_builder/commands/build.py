@@ -45,7 +45,7 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
     try:
         settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         with lock.held(settings.state, end if every else began + PATIENCE, tell):
-            good = run(Builder(settings), every, began, end)
+            good = run(Builder(settings, every), every, began, end)
     except lock.Held as why:
         if every:  # cron's next one takes its turn
             return

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import NamedTuple
 
-from site_builder import words
 from site_builder.model import FreeGpu, Problem
 from site_builder.now import Now
+from site_builder.renderers.card import moment_of
 from site_builder.renderers.templates import escaping
 
 STATES = {
@@ -27,37 +28,63 @@ MOST_HOSTS_NOT_FRESH = 20
 MOST_PROBLEMS = 200
 # Stands for the cards in the template; no text of others can hold it, for control characters are taken out of that.
 CARDS = "\x1ccards\x1c"
+NO_HOST = (
+    b"<p>No host yet. Each GPU host pushes its snapshot with <code>gpu-check.sh</code>; it appears here within a "
+    b"minute.</p>"
+)
 
 
-def board(  # noqa: PLR0913, PLR0917 the page has so many parts
-    cards: Sequence[bytes],
-    hosts: Mapping[str, str],
-    totals: Mapping[str, int],
-    free: Iterable[FreeGpu],
-    problems: Sequence[Problem],
-    notice: str | None,
-    version: str,
-    now: Now,
-) -> bytes:
-    """The whole page; `version` changes with the assets, so that no browser shows a new page with old ones."""
-    page = escaping("board.html").render(
-        cards=CARDS if cards else "",
-        free_count=totals.get("free", 0),
+class Fleet(NamedTuple):
+    """All that the page tells beside its cards; `version` changes with the assets."""
+
+    hosts: Mapping[str, str]
+    totals: Mapping[str, int]
+    free: Sequence[FreeGpu]
+    problems: Sequence[Problem]
+    notice: str | None
+    version: str
+
+    @property
+    def free_count(self) -> int:
+        """How many GPUs are free."""
+        return self.totals.get("free", 0)
+
+
+class Parts(NamedTuple):
+    """The page but for its cards, in parts of which each is sent again only when it has changed."""
+
+    top: bytes
+    problems: bytes
+
+
+def parts(fleet: Fleet, now: Now) -> Parts:
+    """What stands before the cards, and behind them."""
+    totals, problems = fleet.totals, fleet.problems
+    top = escaping("top.html").render(
         counts=[
             (state, STATES[state], totals.get(state, 0)) for state in STATES if state in ALWAYS or totals.get(state)
         ],
-        hosts=len(hosts),
-        not_fresh=list(not_fresh(hosts)),
-        free=list(by_model(free, now)),
-        problems=problems,
-        notice=notice,
-        most=MOST_PROBLEMS,
-        version=version,
-        built=(now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),
+        hosts=len(fleet.hosts),
+        not_fresh=list(not_fresh(fleet.hosts)),
+        free=list(by_model(fleet.free, now)),
+        notice=fleet.notice,
+    )
+    told = escaping("problems.html").render(problems=problems, most=MOST_PROBLEMS) if problems else ""
+    return Parts(top.encode(), told.encode())
+
+
+def board(cards: Sequence[bytes], parts: Parts, fleet: Fleet, now: Now) -> bytes:
+    """The whole page; by the version, no browser shows a new page with old assets."""
+    page = escaping("board.html").render(
+        cards=CARDS,
+        free=fleet.free_count,
+        problems=len(fleet.problems),
+        version=fleet.version,
+        built=(int(now.epoch * 1000), now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),
     )
     # the cards, many times as large as the rest, need not go through the template
     before, _, after = page.partition(CARDS)
-    return b"".join((before.encode(), b"\n".join(cards), after.encode()))
+    return b"".join((before.encode(), parts.top, b"\n".join(cards) or NO_HOST, parts.problems, after.encode()))
 
 
 def not_fresh(hosts: Mapping[str, str]) -> Iterator[tuple[str, list[str], int]]:
@@ -72,7 +99,7 @@ def by_model(free: Iterable[FreeGpu], now: Now) -> Iterator[tuple[str, list[tupl
     """Each model, the one with the most memory first; on which hosts; and on how many more."""
     models: defaultdict[str, defaultdict[tuple[str, str], list[FreeGpu]]] = defaultdict(lambda: defaultdict(list))
     for gpu in free:
-        until = f"until {words.clock(datetime.fromtimestamp(gpu.until, now.zone), now)}" if gpu.until else ""
+        until = f"until {moment_of(datetime.fromtimestamp(gpu.until, now.zone), now)}" if gpu.until else ""
         models[gpu.model][gpu.host, until].append(gpu)
     for model, places in sorted(models.items(), key=lambda item: (-next(iter(item[1].values()))[0].memory, item[0])):
         shown = [

@@ -61,8 +61,9 @@ class GpuRow(NamedTuple):
 
 
 class CardTexts(NamedTuple):
-    """All that stands on a card."""
+    """All that stands on a card; `page` is where the host's own page is."""
 
+    page: Html
     name: Html
     title: Html
     tags: Sequence[Html]
@@ -82,12 +83,13 @@ class CardTexts(NamedTuple):
     host_bookings: Sequence[BookingCell]
 
 
-def card(host: BoardHost, now: Now) -> str:
-    """The card, complete."""
+def card(host: BoardHost, now: Now, apart: bool = False) -> CardTexts:
+    """All that stands on the card; `apart` is on the host's own page, which need not lead to itself."""
     facts = host.facts or HostFacts()
     fresh = host.state == "fresh"
     fullest = max(facts.disks, key=percent, default=None)
-    texts = CardTexts(
+    return CardTexts(
+        page=NOTHING if apart else escaped(f"hosts/{host.name}.html"),
         name=escaped(host.name),
         title=escaped(host.title),
         tags=[escaped(tag) for tag in host.tags],
@@ -98,7 +100,7 @@ def card(host: BoardHost, now: Now) -> str:
         seen=moment(host.seen, now) if host.seen is not None else None,
         load=load(facts) if fresh else NOTHING,
         memory=memory(facts) if fresh else NOTHING,
-        disk=escaped(f"{shortened(fullest.mount)} {percent(fullest):.0f} %") if fullest else NOTHING,
+        disk=escaped(f"{percent(fullest):.0f} % of {shortened(fullest.mount)}") if fullest else NOTHING,
         disks=[disk_row(disk) for disk in facts.disks[:MOST_DISKS]],
         by_person=by_person(facts),
         by_person_at=at(facts.disk_use_time, now) if facts.disk_use_time else NOTHING,
@@ -106,7 +108,22 @@ def card(host: BoardHost, now: Now) -> str:
         others=escaped(", ".join(filter(None, map(in_short, host.others[:MOST_PROCESSES])))),
         host_bookings=bookings(host.bookings, now),
     )
+
+
+def html(texts: CardTexts) -> str:
+    """The card, complete."""
     return ready("card.html").render(texts._asdict())
+
+
+def structure(texts: CardTexts) -> bytes:
+    """What is left of a card without its numbers: as long as it is the same, an open page sets those in their place."""
+    rows = [(*row[:5], row.total, row.limit, row.who, row.more, row.who_note, row.booking_note) for row in texts.rows]
+    promised = [cell._replace(left=NOTHING) for row in texts.rows for cell in row.bookings]
+    disks = [(mount, percent) for mount, _, _, percent in texts.disks]
+    rest = (texts.name, texts.title, texts.tags, texts.state, texts.reason, texts.notes, texts.models, texts.others)
+    people = (texts.by_person, texts.by_person_at, [cell._replace(left=NOTHING) for cell in texts.host_bookings])
+    there = (texts.seen is None, texts.load == "", texts.memory == "", [row.access == "" for row in texts.rows])
+    return repr((rows, promised, disks, rest, people, there)).encode()
 
 
 def sentence(text: str) -> str:
@@ -143,7 +160,9 @@ def load(facts: HostFacts) -> Html:
     """`12 / 96`: the load of the last minute, and the CPUs."""
     if facts.load is None:
         return NOTHING
-    return Html(f"{facts.load[0]:.0f} / {facts.cpus}" if facts.cpus else f"{facts.load[0]:.0f}")
+    last = facts.load[0]
+    told = f"{last:.1f}" if last < 9.95 else f"{last:.0f}"
+    return Html(f"{told} / {facts.cpus}" if facts.cpus else told)
 
 
 def memory(facts: HostFacts) -> Html:
@@ -270,11 +289,17 @@ def bookings(several: Sequence[BoardBooking], now: Now) -> list[BookingCell]:
 
 def booking(one: BoardBooking, now: Now) -> BookingCell:
     """One of them: until when, how long that is, from when."""
-    until = words.clock(one.until, now)
+    until = moment_of(one.until, now)
     when, left = f"until {until}, ended", ""
     if one.phase == "now":
         when, left = f"until {until}", words.left(one.until.timestamp(), now)
     elif one.phase == "coming" and one.since:
-        when = f"from {words.clock(one.since, now)} until {until}"
+        when = f"from {moment_of(one.since, now)} until {until}"
     iso = Html(one.until.isoformat())
     return BookingCell(Html(one.phase), escaped(one.name), Html(when), iso, Html(left), escaped(one.comment))
+
+
+def moment_of(moment: datetime, now: Now) -> Html:
+    """A moment for people, and for the page's script, which tells it in their zone."""
+    iso = now.here(moment).isoformat(timespec="minutes")
+    return Html(f'<time class=at datetime="{iso}">{words.clock(moment, now)}</time>')

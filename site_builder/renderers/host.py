@@ -1,0 +1,100 @@
+"""hosts/HOST.html: all that is known of one host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from site_builder import words
+from site_builder.model import BoardGpu, BoardHost, BoardProcess, HostFacts
+from site_builder.now import Now
+from site_builder.renderers import card
+from site_builder.renderers.templates import escaping
+
+# The bits of clocks_event_reasons.active, in nvidia-smi's order.
+REASONS = (
+    (0x1, "idle"),
+    (0x2, "clocks set by an application"),
+    (0x4, "power limit"),
+    (0x8, "hardware slowdown"),
+    (0x10, "in step with other GPUs"),
+    (0x20, "too warm"),
+    (0x40, "too warm, by the hardware"),
+    (0x80, "power brake, by the hardware"),
+    (0x100, "display clocks"),
+)
+# What stands on the card already, or is no news.
+LEFT_OUT = frozenset({"index", "uuid", "name"})
+NOTHING_TOLD = ("[N/A]", "N/A", "[Not Supported]", "")
+# Words for keys of host.txt.
+FACTS = {"kernel": "Kernel", "driver": "Driver", "collector": "Collector", "zone": "Time zone", "hidepid": "hidepid"}
+
+
+def page(host: BoardHost, version: str, now: Now) -> bytes:
+    """The whole page."""
+    text = escaping("host.html").render(
+        host=host,
+        version=version,
+        card=card.html(card.card(host, now, apart=True)),
+        facts=list(facts_of(host.facts or HostFacts(), now)),
+        interfaces=(host.facts or HostFacts()).interfaces,
+        gpus=host.gpus,
+        fields=list(fields_of(host.gpus)),
+        processes=[(gpu.gpu.index, process_row(one, now)) for gpu in host.gpus for one in gpu.processes],
+        others=[("?", process_row(one, now)) for one in host.others],
+        bookings=[
+            *((gpu.gpu.index, card.booking(one, now)) for gpu in host.gpus for one in gpu.bookings),
+            *(("?", card.booking(one, now)) for one in host.bookings),
+        ],
+        built=(int(now.epoch * 1000), now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),
+    )
+    return text.encode()
+
+
+def facts_of(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
+    """What host.txt tells of the machine, as name and value."""
+    if facts.load:
+        yield "Load", f"{' · '.join(f'{load:.2f}' for load in facts.load)} (1, 5, 15 min)"
+    if facts.cpus:
+        yield "CPUs", str(facts.cpus)
+    if facts.memory_total is not None:
+        yield "Memory", f"{words.gib(facts.memory_total)} GiB, {words.gib(facts.memory_available)} GiB available"
+    if facts.uptime is not None:
+        booted = datetime.fromtimestamp(now.epoch - facts.uptime, now.zone)
+        yield "Up since", f"{booted:%Y-%m-%d %H:%M}"
+    for key, name in FACTS.items():
+        if facts.more.get(key):
+            yield name, facts.more[key]
+    for key, value in facts.more.items():
+        if key not in FACTS:
+            yield key, value
+
+
+def fields_of(gpus: Sequence[BoardGpu]) -> Iterator[tuple[str, list[str]]]:
+    """What nvidia-smi told, field by field under its own names, of each GPU; what it told of none is left out."""
+    told = [one.gpu.more for one in gpus]
+    for name in dict.fromkeys(name for cells in told for name in cells):
+        values = [cells.get(name, "") for cells in told]
+        if name in LEFT_OUT or all(value in NOTHING_TOLD for value in values):
+            continue
+        reasons = name.endswith("_reasons.active")
+        yield name, ["–" if one in NOTHING_TOLD else throttling(one) if reasons else one for one in values]
+
+
+def throttling(mask: str) -> str:
+    """Why the clocks are not at their highest."""
+    try:
+        bits = int(mask, 16)
+    except ValueError:
+        return mask
+    known = [word for bit, word in REASONS if bits & bit]
+    unknown = bits & ~sum(bit for bit, _ in REASONS)
+    return ", ".join([*known, hex(unknown)] if unknown else known) or "none"
+
+
+def process_row(one: BoardProcess, now: Now) -> tuple[str, str, str, str, str, str, tuple[int, ...]]:
+    """A process with its full command: pid, user, memory, since, container, command, children that outlived it."""
+    since = "" if one.started is None else datetime.fromtimestamp(one.started, now.zone).isoformat(" ", "minutes")
+    size = "" if one.used_memory is None else words.size(one.used_memory)
+    pid = "" if one.pid is None else str(one.pid)
+    return pid, one.user or "", size, since, one.container or "", one.command or "", one.children
