@@ -21,14 +21,20 @@ class Picture(NamedTuple):
     width: int
     scheme: str
     height: int = 0
+    page: str = ""
 
 
+HOST = "hosts/hydra.html"
 ALL = {
     "light": Picture(1440, "light"),
     "dark": Picture(1440, "dark"),
     "phone": Picture(390, "light"),
     "phone-dark": Picture(390, "dark"),
-    "wall": Picture(2560, "dark"),
+    "wall": Picture(2560, "dark", 1440, "?wall"),
+    "free": Picture(1440, "dark", 1300, "?q=state%3Afree&group=model"),
+    "host": Picture(1440, "light", page=HOST),
+    "host-dark": Picture(1440, "dark", page=HOST),
+    "host-phone": Picture(390, "light", page=HOST),
 }
 README = {"board": Picture(1280, "light", 1000), "board-dark": Picture(1280, "dark", 1000)}
 
@@ -64,5 +70,5 @@ def take_all(target: Path) -> None:
         www = make_lab(Path(path))
         with served(www, Path(path) / "server") as site, chromium() as browser:
             for name, picture in (README if target.name == "docs" else ALL).items():
-                take(browser, site.url, target / f"{name}.png", picture)
+                take(browser, site.url + picture.page, target / f"{name}.png", picture)
                 print(target / f"{name}.png")

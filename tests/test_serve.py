@@ -542,7 +542,7 @@ def test_every_answer_has_the_headers_of_security(site: Running, path: str, name
 
 
 def test_the_policy_is_the_pages_own_and_says_who_may_frame_it(site: Running) -> None:
-    template = (ROOT / "site_builder/templates/board.html").read_text()
+    template = (ROOT / "site_builder/templates/head.html").read_text()
     found = re.search(r'Content-Security-Policy content="([^"]+)"', template)
     assert found
     assert site.get().headers["Content-Security-Policy"] == f"{html.unescape(found[1])}; frame-ancestors 'self'"
