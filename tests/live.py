@@ -49,9 +49,21 @@ class Live:
         try:
             self.url = self.wait_for(lambda: READY.search(self.said()), 120)[1]
         except BaseException:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             raise
+
+    def __enter__(self) -> Live:
+        """It runs already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever came of the test, it does not outlive it."""
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
 
     def said(self) -> str:
         """All that it told so far."""

@@ -214,11 +214,8 @@ def room(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
-    demo = Live(tmp_path, "demo", "--speed", "60", "--hosts", "4", TMPDIR=str(tmp_path))
-    yield demo
-    if demo.process.poll() is None:
-        demo.process.kill()
-        demo.process.wait()
+    with Live(tmp_path, "demo", "--speed", "60", "--hosts", "4", TMPDIR=str(tmp_path)) as demo:
+        yield demo
 
 
 def test_an_open_board_lives(live: Live) -> None:
@@ -297,13 +294,14 @@ def test_killed_it_takes_its_builder_along(live: Live) -> None:
 
 def test_where_the_port_is_taken_the_next_one_serves_and_that_is_told(tmp_path: Path) -> None:
     with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port that rests is no obstacle
         with contextlib.suppress(OSError):  # taken already, by whomever
             held.bind(("127.0.0.1", 8080))
             held.listen()
-        demo = Live(tmp_path, "demo", "--hosts", "1")
-        port = int(demo.url.rstrip("/").rpartition(":")[2])
-        assert 8080 < port < 8130
-        assert demo.stop() == 0
+        with Live(tmp_path, "demo", "--hosts", "1") as demo:
+            port = int(demo.url.rstrip("/").rpartition(":")[2])
+            assert 8080 < port < 8130
+            assert demo.stop() == 0
     assert f"port 8080 is taken, so it is {port}" in demo.said()
 
 
@@ -317,8 +315,8 @@ def test_a_port_that_was_asked_for_and_is_taken_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_for_temporary_files_with_a_blank_in_its_name_is_no_obstacle(room: Path) -> None:
-    demo = Live(room, "demo", "--hosts", "1", "--listen", "127.0.0.1:18080", TMPDIR=str(room))
-    assert demo.stop() == 0
+    with Live(room, "demo", "--hosts", "1", TMPDIR=str(room)) as demo:
+        assert demo.stop() == 0
 
 
 def test_bookings_in_it_can_be_edited(live: Live) -> None:
@@ -336,15 +334,12 @@ def test_run_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> No
     (tmp_path / "bin/nvidia-smi").symlink_to(ROOT / "site_builder/demo/stand-ins/nvidia-smi")
     (tmp_path / "smi").mkdir()
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    board = Live(tmp_path, "run", PATH=path, SMI=str(tmp_path / "smi"))
-    try:
+    with Live(tmp_path, "run", PATH=path, SMI=str(tmp_path / "smi")) as board:
         (host,) = board.status()["hosts"]
         assert host["name"] == os.uname().nodename.partition(".")[0]
         assert (host["state"], [gpu["state"] for gpu in host["gpus"]]) == ("fresh", ["busy", "busy"])
         children = board.children()
-    finally:
-        code = board.stop()
-    assert code == 0
+        assert board.stop() == 0
     assert all(is_gone(pid) for pid in children)
     assert {"data", "www", "state"} <= {one.name for one in tmp_path.iterdir()}
 
@@ -353,10 +348,8 @@ def test_run_takes_its_settings_from_the_file_that_it_is_told(tmp_path: Path) ->
     (tmp_path / "my.conf").write_text("GPUBOARD_NOTICE=Hello\n")
     odd = tmp_path / "it's odd"
     odd.mkdir()
-    board = Live(tmp_path, "run", "--conf", "my.conf", TMPDIR=str(odd))
-    try:
+    with Live(tmp_path, "run", "--conf", "my.conf", TMPDIR=str(odd)) as board:
         assert "<p class=notice>Hello</p>" in board.get()
-    finally:
         assert board.stop() == 0
     assert list(odd.iterdir()) == []
 

@@ -41,17 +41,15 @@ def test_install_sh_run_shows_a_board_under_python(version: str, tmp_path: Path)
     python.write_text(f'#!/bin/sh\nexec {PYTHONS[version]} "$@"\n')
     python.chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    board = Live(clone, "run", command=["./install.sh"], PATH=path)
-    try:
+    with Live(clone, "run", command=["./install.sh"], PATH=path) as board:
         assert len(board.status()["hosts"]) == 12
         children = board.children()
-    finally:
         assert board.stop() == 0
     assert all(is_gone(pid) for pid in children)
     venv = subprocess.run([clone / ".venv/bin/python", "--version"], capture_output=True, text=True, check=True)
     assert venv.stdout.startswith(f"Python {version}.")
-    again = Live(clone, "run", command=["./install.sh"], PATH=path)
-    assert again.stop() == 0
+    with Live(clone, "run", command=["./install.sh"], PATH=path) as again:
+        assert again.stop() == 0
     assert "Installing" not in again.said()
 
 
