@@ -133,7 +133,10 @@ write_settings() {
     set_conf GPUBOARD_DATA "$data"
     set_conf GPUBOARD_WWW "$www"
     set_conf GPUBOARD_STATE "$state"
-    [ -z "$listen" ] || set_conf GPUBOARD_LISTEN "$listen"
+    if [ -n "$listen" ]; then
+        set_conf GPUBOARD_LISTEN "$listen"
+        conf_has GPUBOARD_BOOK_URL || set_conf GPUBOARD_BOOK_URL book # with a token, which nobody has yet
+    fi
     make_folder 0755 "$folder"
     make_folder 0750 "$data"
     make_folder 0755 "$www"
@@ -228,6 +231,7 @@ report_web() {
     elif [ "$serving" = yes ]; then
         case $where in 0.0.0.0:* | '[::]':*) where=$MACHINE:${where##*:} ;; *:*) ;; *) where=127.0.0.1:$where ;; esac
         tell "The board is at http://$where/; to end that: take GPUBOARD_LISTEN out of $(conf_in_force), and call ./install.sh web again."
+        [ "$(conf_value GPUBOARD_BOOK_URL)" != book ] || tell "People book there with a token that you give them: $gpuboard token NAME"
     else
         tell "The board is $www/index.html. To serve it: $gpuboard serve (for this machine alone),"
         tell "./install.sh web --listen 0.0.0.0:8080 (for the network), or any web server over that folder."

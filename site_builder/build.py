@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder import publish
-from site_builder.cards import NEVER, Card, Cards, Host, board_of
+from site_builder.boards import NEVER, Host, board_of
+from site_builder.cards import Card, Cards
 from site_builder.decide import bookings as promised
-from site_builder.decide import fleet
+from site_builder.decide import calendar, fleet
 from site_builder.decide.gpus import Rules
 from site_builder.decide.people import People
 from site_builder.model import Problem, Shown
@@ -64,6 +65,7 @@ class Builder:
         self.site = Site(settings, every)
         self.log = Log(state)
         self.snapshots_saved = 0.0
+        self.beside: list[Problem] = []  # what went wrong around the build, for the same page
         with suppress(OSError):
             compiled = state / "templates"
             compiled.mkdir(exist_ok=True, mode=0o700)
@@ -81,12 +83,14 @@ class Builder:
             cards = self.cards.make(hosts, rules, names, self.settings, now)
         problems += [problem for one in cards.values() for problem in one.summary.problems]
         problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
-        problems = bounded(sorted(set(problems), key=lambda one: (one.where, one.what)))
+        problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
         try:
             self.site.fleet(cards, totals, shown_of(problems, self.settings.shown), now)
+            self.site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
             self.note(problems, now)
-            pages = {host.known.name: page(host, cards[host.known.name], rules, names, now) for host in hosts}
+            book = self.settings.rules.url
+            pages = {host.known.name: page(host, cards[host.known.name], rules, names, now, book) for host in hosts}
             self.site.hosts(pages, now, patient=not self.every)
         except OSError as error:
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
@@ -110,7 +114,13 @@ class Builder:
         bookings, more = promised.by_host(every_booking, known, now)
         problems += more
         hosts = [
-            Host(one, by_name.get(name), bookings.get(name, ()), self.memory.idle.get(name, NEVER))
+            Host(
+                one,
+                by_name.get(name),
+                bookings.get(name, ()),
+                self.memory.idle.get(name, NEVER),
+                self.memory.kept.get(name, {}),
+            )
             for name, one in sorted(known.items(), key=lambda item: natural(item[0]))
             if not one.hidden
         ]
@@ -127,6 +137,9 @@ class Builder:
                 self.memory.idle[host] = idle
             elif idle:
                 self.memory.idle.pop(host, None)
+            self.memory.keep(host, card.summary.kept)
+        for gone in self.memory.kept.keys() - cards.keys():
+            del self.memory.kept[gone]
         return len(self.memory.logins) > known
 
     def forget(self) -> list[Path]:
@@ -136,6 +149,7 @@ class Builder:
         for request in requests:
             self.snapshots.forget(request.name)
             self.memory.idle.pop(request.name, None)
+            self.memory.kept.pop(request.name, None)
         return requests
 
     def note(self, problems: Sequence[Problem], now: Now) -> None:
@@ -167,14 +181,19 @@ class Builder:
             self.cards.save()
 
 
-def page(host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now) -> Page:
+def calendar_of(host: Host, card: Card) -> calendar.Host:
+    """What the calendar takes of a host."""
+    return calendar.Host(host.known.name, tuple(host.bookings), card.summary.gpus)
+
+
+def page(host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now, book: str | None) -> Page:  # noqa: PLR0913, PLR0917 # each is one thing
     """A host's own page, which is made when its turn comes."""
-    facts = publish.digest(repr((card.made_of, rules.shown)).encode(), card.digests.html)
+    facts = publish.digest(repr((card.made_of, rules.shown, book)).encode(), card.digests.html)
 
     def make(version: str) -> bytes:
         board = board_of(host, rules, names, now)[0]
         problems = tuple(shown_of(list(board.problems), rules.shown))
-        return host_page.page(replace(board, problems=problems), version, now)
+        return host_page.page(replace(board, problems=problems), version, now, book)
 
     return Page(facts, make)
 

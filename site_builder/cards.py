@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from site_builder import __version__
-from site_builder.decide import fleet, hosts
+from site_builder.boards import Host, board_of
+from site_builder.decide import fleet
 from site_builder.decide.gpus import Rules
 from site_builder.halves import both
-from site_builder.model import BoardHost, Booking, Idle, KnownHost, Problem
 from site_builder.now import Now
 from site_builder.publish import digest
 from site_builder.renderers import card as render
 from site_builder.renderers import live, status
 from site_builder.settings import Settings
 from site_builder.sources import files
-from site_builder.sources.snapshots import Told
 
 PACKAGE = Path(__file__).parent
-NEVER = Idle(0, {})
 
 
 def code() -> tuple[object, ...]:
@@ -59,16 +56,6 @@ class Card(NamedTuple):
     seen: float | None
     digests: Digests
     summary: fleet.Summary
-
-
-@dataclass(frozen=True)
-class Host:
-    """All that a card is made of."""
-
-    known: KnownHost
-    told: Told | None
-    bookings: Sequence[Booking]
-    idle: Idle
 
 
 class Cards:
@@ -140,16 +127,6 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
     return host.told.key if host.told else None, host.known, bookings, logins
 
 
-def board_of(host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
-    """A host as it stands at this moment, and when its GPUs were looked at."""
-    try:
-        data = host.told.data() if host.told else None
-        board = hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names), rules, now)
-    except Exception as error:  # a fault of ours must not cost the other hosts
-        return not_understood(host.known, error), None
-    return board, data.taken.get("gpus.csv") if data else None
-
-
 def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     """A card, from all that is known of a host."""
     board, looked = board_of(host, rules, names, now)
@@ -158,10 +135,3 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     digests = Digests(digest(html), digest(*told), digest(render.structure(texts)))
     summary = fleet.summary(board, looked)
     return Card((), now.holds_until, html, told, live.host(board, texts), board.seen, digests, summary)
-
-
-def not_understood(known: KnownHost, error: Exception) -> BoardHost:
-    """A host whose files are such that we fail at them; none is known, and each is a mistake in gpuboard."""
-    reason = "its files could not be understood, which is a fault of gpuboard's own: please report it"
-    problem = Problem(f"data/{known.name}", f"{reason} ({type(error).__name__}: {error})"[:300])
-    return BoardHost(known.name, known.title, known.tags, "failed", reason, problems=(problem,))

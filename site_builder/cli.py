@@ -9,7 +9,11 @@ import click
 from site_builder import __version__
 
 # Each is a function of its own name in site_builder/commands; what is slow to import is imported inside it.
-COMMANDS = ("build", "config", "demo", "forget", "run", "serve")
+# First what people do every day, then what keeps the board alive.
+COMMANDS = (
+    *("book", "bookings", "change", "release", "edit"),
+    *("build", "config", "demo", "forget", "run", "serve", "token"),
+)
 
 
 class Commands(click.Group):

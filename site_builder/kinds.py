@@ -12,6 +12,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"([0-9]{1,9})([smhd]?)")
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 ADDRESS = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5}))/?")
+URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9/._~%-]*)?")
 WHERE = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})")
 # No dot and no slash at either end: such a name can never lead out of the folder of the zones.
 ZONE = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
@@ -123,6 +124,18 @@ def listen_of(text: str) -> tuple[str, int]:
     return (found[1] or "127.0.0.1").strip("[]"), int(found[2])
 
 
+def url_of(text: str) -> str | None:
+    """The address of a board, with the slash at its end by which all else is found; nothing is None."""
+    if text and not URL.fullmatch(text):
+        raise ValueError(text)
+    return text.rstrip("/") + "/" if text else None
+
+
+def names_of(text: str) -> frozenset[str]:
+    """Logins, with commas or blanks between them, in lower case."""
+    return frozenset(text.lower().replace(",", " ").split())
+
+
 def truth_of(text: str) -> bool:
     """As Consul's own programs take it, where it may be in the environment already."""
     if text.lower() not in ("true", "t", "1", "false", "f", "0"):
@@ -136,4 +149,6 @@ PERCENT = number(0, 100)
 ZONE_NAME = Kind("which is not a time zone; write one as Europe/Paris", matching(ZONE, "").parse)
 LISTEN = Kind("but must be address:port or a port, such as 0.0.0.0:8080, [::1]:8080 or 8080", listen_of)
 SENTENCE = matching(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters")
+BOARD_URL = Kind("but must be an address such as https://gpus.lab.org/", url_of)
+NAMES = Kind("but must be logins with commas between them", names_of)
 TRUTH = Kind("but must be true or false", truth_of)

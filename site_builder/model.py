@@ -156,7 +156,10 @@ class HostData:
 
 @dataclass(frozen=True)
 class Booking:
-    """A GPU, or with `*` a whole host, that is promised to somebody until a time, and perhaps from one on."""
+    """A GPU, or with `*` a whole host, that is promised to somebody until a time, and perhaps from one on.
+
+    Those of one host that share an id are one booking over several GPUs. `by` is who made it for another.
+    """
 
     host: str
     gpu: str
@@ -166,6 +169,7 @@ class Booking:
     comment: str = ""
     id: str | None = None
     rrule: str | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,23 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class BookingRules:
+    """Who may book, and how much; 0 is no limit. `url` is where the page sends bookings."""
+
+    url: str | None = None
+    open: bool = False
+    for_others: bool = True
+    admins: frozenset[str] = frozenset()
+    gpus: float = 0
+    hours: float = 0
+    longest: float = 0
+    ahead: float = 0
+    keep: float = 30 * 86400
+    proxy: str | None = None
+    proxy_header: str = "X-Remote-User"
+
+
+@dataclass(frozen=True)
 class Shown:
     """What is shown of people: commands `full`, `program` or `none`; users by name or not at all."""
 
@@ -236,7 +257,10 @@ class Shown:
 
 
 class BoardBooking(NamedTuple):
-    """A booking as it stands at the moment of the build; `phase` is now, coming or ended."""
+    """A booking as it stands at the moment of the build; `phase` is now, coming or ended.
+
+    Of one that runs: since when nobody is on the GPU, who else is and since when, and its mean use in percent.
+    """
 
     name: str | None
     since: datetime | None
@@ -244,6 +268,11 @@ class BoardBooking(NamedTuple):
     comment: str | None
     id: str | None
     phase: str
+    unused_since: int | None = None
+    used_by: tuple[str, ...] | None = None
+    used_by_since: int | None = None
+    mean_use: float | None = None
+    whole_host: bool = False
 
 
 class BoardProcess(NamedTuple):
@@ -259,8 +288,25 @@ class BoardProcess(NamedTuple):
     children: tuple[int, ...] = ()
 
 
+class KeptGpu(NamedTuple):
+    """What is remembered of a GPU while it is promised.
+
+    `looked` is the time of the last snapshot that counted, on the clock that wrote it; `empty_since` since when nobody
+    is on the GPU; `others` since when each person is who did not book it; `use`, of each booking that runs, since when
+    it was seen, for how many seconds, and the use in percent times those.
+    """
+
+    looked: int
+    empty_since: int | None
+    others: dict[str, int]
+    use: dict[str, tuple[int, float, float]]
+
+
 class BoardGpu(NamedTuple):
-    """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used."""
+    """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used.
+
+    `free_again` is when the bookings end that follow each other from now on.
+    """
 
     gpu: Gpu
     model: str
@@ -270,6 +316,8 @@ class BoardGpu(NamedTuple):
     bookings: tuple[BoardBooking, ...] = ()
     idle_since: float | None = None
     free_until: float | None = None
+    free_again: int | None = None
+    kept: KeptGpu | None = None
 
     @property
     def key(self) -> str:
@@ -317,3 +365,11 @@ class FreeGpu(NamedTuple):
     host: str
     index: int | None  # type: ignore[assignment]
     until: float | None = None
+
+
+class ComingGpu(NamedTuple):
+    """A GPU that is not free now, and when its bookings end."""
+
+    at: int
+    host: str
+    index: int | None  # type: ignore[assignment]

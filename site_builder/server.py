@@ -1,4 +1,4 @@
-"""The embedded web server: waitress, held to what plain files need."""
+"""The embedded web server: waitress, held to what plain files and the desk need."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PATIENCE = 30  # seconds that a request may take to arrive
 UNSENT = 1 << 20  # bytes that may wait for a reader who asks for more
 NEVER = 1 << 60
 LIMITS = {
-    "threads": 8,  # none ever waits for a reader, only for a disk or for a body that is being compressed
+    "threads": 24,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
     "backlog": BACKLOG,
     "channel_timeout": 60,  # seconds; an open page asks every 10, on the same connection
     "cleanup_interval": 10,
     "max_request_header_size": 16 << 10,
-    "max_request_body_size": 16 << 10,  # read, so that the sender gets to see that it is refused
+    "max_request_body_size": 32 << 10,  # read, so that the sender gets to see that it is refused; the desk takes half
     "outbuf_high_watermark": NEVER,  # there a thread would wait for a reader; see Channel.write_soon
     "asyncore_use_poll": True,  # select() ends at 1024 files
     "log_socket_errors": False,  # a reader who went away is no news
-    "clear_untrusted_proxy_headers": True,
+    "clear_untrusted_proxy_headers": False,  # the desk itself asks from whom they are, and nothing else reads them
     "ident": None,
 }
 

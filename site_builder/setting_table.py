@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 
 from site_builder.kinds import (
+    BOARD_URL,
     FILE,
     FOLDER,
     LISTEN,
+    NAMES,
     PERCENT,
     SENTENCE,
     TRUTH,
@@ -24,6 +26,10 @@ from site_builder.kinds import (
 DAY = 86400
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOKEN = re.compile(r"[!-~]{1,4096}")
+# On the board's own server: no scheme, no host, and nothing that leads up and out.
+PLACE = re.compile(r"(?!//)(?!.*\.\.)[A-Za-z0-9/][A-Za-z0-9/._~-]{0,199}")
+ADDRESS_ONLY = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 # Those that scripts/lib/settings.sh takes from the file: they count on the GPU hosts, docs/hosts.md tells of them.
 HOST_SETTINGS = (
@@ -113,6 +119,101 @@ SETTINGS = (
         "where `gpuboard serve` listens, as address:port or port; 0.0.0.0:8080 is open to the network",
         "a board that strangers can read, or nobody",
         flag="--listen",
+    ),
+    Setting(
+        "GPUBOARD_URL",
+        "",
+        BOARD_URL,
+        "where the board is, such as https://gpus.lab.org/: commands on other machines book and look there",
+        "a lab in which only the web host can book",
+        flag="--url",
+    ),
+    Setting(
+        "GPUBOARD_TOKEN",
+        "",
+        matching(TOKEN, "a token without blanks"),
+        "what `gpuboard token` gave you: it says who you are when you book through GPUBOARD_URL",
+        "a booking under somebody else's name",
+        secret=True,
+    ),
+    Setting(
+        "GPUBOARD_BOOK_URL",
+        "",
+        matching(PLACE, "a path on the board's own server, such as book or /cgi-bin/book.cgi"),
+        "where the page sends bookings: book, for `gpuboard serve`, or the path of book.cgi; without it the page shows "
+        "the command to copy",
+        "people who edit comments.json because the page cannot book",
+    ),
+    Setting(
+        "GPUBOARD_BOOK_OPEN",
+        "no",
+        choice(yes=True, no=False),
+        "whether anybody who reaches the board may book under any name: yes or no",
+        "bookings by strangers; with yes, tokens in a lab where all trust each other",
+    ),
+    Setting(
+        "GPUBOARD_BOOK_FOR_OTHERS",
+        "yes",
+        choice(yes=True, no=False),
+        "whether people may book under another's name, which is logged: yes or no",
+        "GPUs booked in the name of somebody who does not know of it",
+    ),
+    Setting(
+        "GPUBOARD_ADMINS",
+        "",
+        NAMES,
+        "logins that may change everybody's bookings and are bound by no limit, with commas between them",
+        "a forgotten booking that nobody can release",
+    ),
+    Setting(
+        "GPUBOARD_BOOK_GPUS",
+        "0",
+        number(0, 100_000),
+        "how many GPUs a person may have booked at the same time; 0 is no limit",
+        "one person with all GPUs",
+    ),
+    Setting(
+        "GPUBOARD_BOOK_HOURS",
+        "0",
+        number(0, 1_000_000),
+        "how many GPU-hours a person may have booked from now on (of what repeats, four weeks); 0 is no limit",
+        "a fleet that is promised to the first who comes",
+    ),
+    Setting(
+        "GPUBOARD_BOOK_LONGEST",
+        "0s",
+        duration(0, 3650 * DAY),
+        "how long one booking may be; 0 is no limit",
+        "GPUs that are booked for ever",
+    ),
+    Setting(
+        "GPUBOARD_BOOK_AHEAD",
+        "0s",
+        duration(0, 3650 * DAY),
+        "how far ahead a booking may begin; 0 is no limit",
+        "the week before the deadline, booked a year before",
+    ),
+    Setting(
+        "GPUBOARD_BOOK_KEEP",
+        "30d",
+        duration(0, 3650 * DAY),
+        "how long a booking that is over stays in comments.json before it moves to state/bookings-past.jsonl; 0 is for "
+        "ever",
+        "a file in which nobody finds the bookings that count",
+    ),
+    Setting(
+        "GPUBOARD_PROXY",
+        "",
+        matching(ADDRESS_ONLY, "the IP address of a proxy"),
+        "the address of a proxy that says who somebody is; from any other its header is not believed",
+        "anybody who passes for anybody by a header",
+    ),
+    Setting(
+        "GPUBOARD_PROXY_HEADER",
+        "X-Remote-User",
+        matching(HEADER, "the name of an HTTP header"),
+        "the header in which that proxy says it",
+        "the same",
     ),
     Setting(
         "GPUBOARD_STALE_AFTER",

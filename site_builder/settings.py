@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import tzinfo
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from site_builder.model import ConsulAccess, Limits, Shown
+from site_builder.model import BookingRules, ConsulAccess, Limits, Shown
 from site_builder.setting_table import SETTINGS, Setting
 
 MASK = "•••"
 FOLDERS = ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
+BOOK = ("url", "open", "for_others", "gpus", "hours", "longest", "ahead", "keep")
 USER_AND_PASSWORD = re.compile(r"//[^/]*@")
 
 
@@ -56,6 +57,9 @@ class Settings:
     consul: ConsulAccess | None
     notice: str | None = None
     listen: tuple[str, int] = ("127.0.0.1", 8080)
+    rules: BookingRules = field(default_factory=BookingRules)
+    url: str | None = None
+    token: str | None = None
 
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -90,7 +94,7 @@ def settings_of(
     except ValueError as error:
         raise refused(BY_NAME["GPUBOARD_ZONE"], given["GPUBOARD_ZONE"]) from error
     check_folders(given, {name: place_of(read[name]) for name in FOLDERS})
-    limits = Limits(**{field.name: read[f"GPUBOARD_{field.name.upper()}"] for field in fields(Limits)})
+    limits = Limits(**{one.name: read[f"GPUBOARD_{one.name.upper()}"] for one in fields(Limits)})
     if limits.down_after <= limits.stale_after:
         first, then = (told(given, name) for name in ("GPUBOARD_STALE_AFTER", "GPUBOARD_DOWN_AFTER"))
         message = f"{then} must be longer than {first}: a host is first stale, then down"
@@ -105,6 +109,14 @@ def settings_of(
         consul=consul_of(given, read["GPUBOARD_CONSUL_SERVICE"], read["GPUBOARD_CONSUL_DATACENTER"]),
         notice=read["GPUBOARD_NOTICE"],
         listen=read["GPUBOARD_LISTEN"],
+        rules=BookingRules(
+            **{name: read[f"GPUBOARD_BOOK_{name.upper()}"] for name in BOOK},
+            admins=read["GPUBOARD_ADMINS"],
+            proxy=read["GPUBOARD_PROXY"],
+            proxy_header=read["GPUBOARD_PROXY_HEADER"],
+        ),
+        url=read["GPUBOARD_URL"],
+        token=read["GPUBOARD_TOKEN"],
     )
 
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from site_builder import publish
+from site_builder.calendars import HOSTS, PEOPLE, Booked, Calendars, File, left_over
 from site_builder.cards import Card
+from site_builder.decide import calendar
+from site_builder.decide.people import People
 from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.renderers import board, icon, live, status
@@ -17,6 +20,8 @@ from site_builder.settings import Settings
 PAGE_EVERY = 50
 # Seconds that one build of many spends on pages of hosts; the next one goes on.
 PAGES_WITHIN = 0.4
+# Seconds after which the feeds, up to two thousand files, are looked at though nothing is new: somebody may touch them.
+LOOK_EVERY = 60
 Cards = Mapping[str, Card]
 FOLDERS = ("cards", "hosts")
 # How often cron is thought to build where nobody says so.
@@ -38,6 +43,9 @@ class Site:
         self.settings = settings
         self.every = every or UNTOLD_EVERY
         self.published = publish.Published(settings.www, settings.state)
+        self.calendars = Calendars(settings)
+        self.looked_at: tuple[Mapping[str, File], float] = ({}, 0)
+        self.version = ""
         self.written: list[str] = []
 
     def fleet(self, cards: Cards, totals: Mapping[str, int], problems: Sequence[Problem], now: Now) -> None:
@@ -46,6 +54,7 @@ class Site:
         for folder in (www, *(www / name for name in FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
         self.written = []
+        self.version = publish.copy_assets(www)
         fleet = board.Fleet(
             {host: one.summary.state for host, one in cards.items()},
             totals,
@@ -53,6 +62,8 @@ class Site:
             problems,
             self.settings.notice,
             publish.copy_assets(www),
+            [gpu for one in cards.values() for gpu in one.summary.coming],
+            self.settings.rules.url,
         )
         parts = board.parts(fleet, now)
         self.write_board(cards, fleet, parts, now)
@@ -61,9 +72,11 @@ class Site:
             moved[f"cards/_{name}.html"] = publish.digest(content), content
         revisions = {name: self.published.revision(name, facts, now.epoch) for name, (facts, _) in moved.items()}
         self.write_live(cards, fleet, revisions, now)
-        facts = publish.digest(repr(problems).encode(), *(one.digests.status for one in cards.values()))
+        told = repr((problems, self.settings.rules.url)).encode()
+        facts = publish.digest(told, *(one.digests.status for one in cards.values()))
         if not self.published.is_current("status.json", facts, now.epoch):
-            self.write("status.json", facts, status.status(rows(cards), problems, now.epoch), now)
+            content = status.status(rows(cards), problems, now.epoch, self.settings.rules.url)
+            self.write("status.json", facts, content, now)
         for name, (facts, content) in moved.items():
             if not self.published.says(name, facts):
                 self.write(name, facts, b"%d\n%s" % (revisions[name], content), now)
@@ -71,7 +84,8 @@ class Site:
 
     def write_board(self, cards: Cards, fleet: board.Fleet, parts: board.Parts, now: Now) -> None:
         """index.html, and the picture of its tab."""
-        facts = publish.digest(fleet.version.encode(), *parts, *(one.digests.html for one in cards.values()))
+        version = f"{fleet.version} {fleet.book}".encode()
+        facts = publish.digest(version, *parts, *(one.digests.html for one in cards.values()))
         if not self.published.is_current("index.html", facts, now.epoch):
             page = board.board([one.html for one in cards.values()], parts, fleet, now)
             self.write("index.html", facts, page, now)
@@ -87,6 +101,26 @@ class Site:
         head = live.Head(live.SCHEMA, built, self.every, fleet.version, fleet.free_count, parts)
         self.write("live.json", b"", live.live(head, hosts), now)
 
+    def calendar(self, hosts: Sequence[calendar.Host], people: People, now: Now) -> None:
+        """The calendar and its feeds; those that lost their last booking are left empty, or go."""
+        files = self.calendars.files(Booked(tuple(hosts), people, self.version), now)
+        if files is self.looked_at[0] and 0 <= now.epoch - self.looked_at[1] < LOOK_EVERY:
+            return
+        for folder in (HOSTS, PEOPLE):
+            (self.settings.www / folder).mkdir(parents=True, exist_ok=True)
+        names = {host.name: host for host in hosts}
+        old = list(left_over(self.published, files, names, self.settings.shown.users, now))
+        for name, file in (*files.items(), *old):
+            if file is None:
+                self.published.remove(name)
+            elif not self.published.says(name, file.facts) or self.age(name, now) >= file.lasts:
+                self.write(name, file.facts, file.make(now), now)
+        self.looked_at = files, now.epoch
+
+    def age(self, name: str, now: Now) -> float:
+        """Seconds since a file of ours was written."""
+        return now.epoch - self.published.files[name][1]
+
     def write(self, name: str, facts: bytes, content: bytes, now: Now) -> None:
         """A file that does not say this yet."""
         self.published.write(name, facts, content, now.epoch)
@@ -95,7 +129,7 @@ class Site:
     def hosts(self, pages: Mapping[str, Page], now: Now, patient: bool) -> None:
         """The hosts' own pages, the oldest first; where the builder comes again soon, as many as there is time for."""
         end = time.monotonic() + (float("inf") if patient else PAGES_WITHIN)
-        version = publish.copy_assets(self.settings.www)
+        version = self.version
 
         def written(host: str) -> float:
             return self.published.files.get(f"hosts/{host}.html", ("", 0.0, 0, 0))[1]

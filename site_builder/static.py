@@ -1,4 +1,4 @@
-"""The files of www/ as answers to HTTP requests, and nothing else of this machine."""
+"""The files of www/ as answers to HTTP requests, and nothing else of this machine but the desk, if there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
     Headers = tuple[tuple[str, str], ...]
 
@@ -77,7 +77,7 @@ SENTENCES = {
     404: "There is no such page here.",
     405: "Only GET and HEAD are answered here.",
     406: "This file cannot be sent in a form that was asked for.",
-    413: "A request with a body is not answered here.",
+    413: "A request with a body, or with so long a one, is not answered here.",
     431: "The header of this request is too long.",
     501: "This form of request is not known here.",
     503: "This file cannot be read just now; try again in a moment.",
@@ -168,10 +168,16 @@ class Bodies:
 
 
 class Site:
-    """A WSGI application: the files of one folder."""
+    """A WSGI application: the files of one folder, and at one address another application."""
 
-    def __init__(self, www: Path, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Serve this folder; `tell` gets a sentence about each file that cannot be read."""
+    def __init__(
+        self,
+        www: Path,
+        tell: Callable[[str], None] = lambda _: None,
+        desk: tuple[str, WSGIApplication] | None = None,
+    ) -> None:
+        """Serve this folder; `tell` gets a sentence about each file that cannot be read; `desk` answers at its path."""
+        self.desk = desk
         self.www = www.absolute()
         self.tell = tell
         self.told: set[str] = set()
@@ -179,6 +185,8 @@ class Site:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """One answer."""
+        if self.desk and path_of(environ)[0] == f"/{self.desk[0].lstrip('/')}":
+            return self.desk[1](environ, start_response)
         try:
             answer = self.answer(environ)
         except Exception as error:  # a reader never brings the server down, and never sees why
@@ -208,9 +216,8 @@ class Site:
             return refusal(405, ("Allow", "GET, HEAD"))
         if environ.get("CONTENT_LENGTH", "0").strip("0"):
             return refusal(413)
-        # PATH_INFO has lost the slashes that it began with
-        target, _, query = environ["REQUEST_URI"].partition("#")[0].partition("?")
-        parts = parts_of(ABSOLUTE.sub("", target, count=1) or "/")
+        path, query = path_of(environ)
+        parts = parts_of(path)
         if parts is None:
             return refusal(404)
         for _ in range(3):
@@ -286,6 +293,12 @@ class Site:
 
         body = self.bodies.get(("/".join(parts), tag), make)
         return Answer(200, (*headers, ("Content-Length", str(len(body)))), body)
+
+
+def path_of(environ: WSGIEnvironment) -> tuple[str, str]:
+    """Path and query as they were sent; PATH_INFO has lost the slashes that it began with."""
+    target, _, query = environ["REQUEST_URI"].partition("#")[0].partition("?")
+    return ABSOLUTE.sub("", target, count=1) or "/", query
 
 
 def parts_of(path: str) -> list[str] | None:

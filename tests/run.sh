@@ -15,7 +15,7 @@ step() { printf '\n== %s\n' "$*"; }
 # COMMAND:PACKAGE pairs of what the tests use beside python.
 TEST_TOOLS='bats:bats parallel:parallel shellcheck:shellcheck shfmt:shfmt busybox:busybox gawk:gawk original-awk:original-awk mawk:mawk
 ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl
-chromium:chromium nginx:nginx-light npm:npm'
+chromium:chromium nginx:nginx-light fcgiwrap:fcgiwrap apache2:apache2-bin npm:npm'
 
 # install_packages PAIR...: installs by apt what is missing, or says which command would.
 install_packages() {
@@ -112,7 +112,7 @@ fetch_axe() {
 }
 
 shell_files() {
-    find install.sh install .ci/run scripts site_builder tests -type f '(' -name '*.sh' -o -name '*.bash' -o -path .ci/run -o -path '*/stand-ins/*' ')' ! -name '*.txt'
+    find install.sh install .ci/run scripts site_builder tests -type f '(' -name '*.sh' -o -name '*.cgi' -o -name '*.bash' -o -path .ci/run -o -path '*/stand-ins/*' ')' ! -name '*.txt'
 }
 
 # left_out TOOL: it is missing here, and what needs it is left out; in CI that is a failure.

@@ -34,8 +34,14 @@ from tests.docs import (
 )
 from tests.lab import Lab, gpu
 
-# Who reads a block of each kind: the tests below, or tests/test_docs_run.py.
-KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "nginx", "authorized_keys"}
+# Who reads a block of each kind: the tests below, tests/test_docs_run.py or tests/test_book_servers.py.
+KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "nginx", "authorized_keys"} | {
+    "nginx-proxy",
+    "nginx-cgi",
+    "apache",
+    "apache-token",
+    "systemd",
+}
 COMMAND_LINE = re.compile(
     r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
 )

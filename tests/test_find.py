@@ -141,6 +141,9 @@ def said(page: Page) -> str:
         ("docker", {"hydra": "1"}),
         ("icml", {"atlas": "01"}),
         ("booking:demo", {"atlas": "3"}),
+        ("booking:unused", {"atlas": "3"}),
+        ('booking:"used by dave"', {"hydra": "1"}),
+        ("booking:fallback", {"pascal": "01"}),
         ("ivan", {"tiber": ""}),
         ("basement", {"tiber": ""}),
         ('"power supply"', {"rhine": "0"}),
@@ -459,7 +462,7 @@ def test_tab_goes_through_the_page_from_top_to_bottom_and_is_seen(board: Page) -
                 }"""
             )
         )
-    assert names[:5] == ["q", "sort", "group", "fold", "open"]
+    assert names[:6] == ["Bookings", "q", "sort", "group", "fold", "open"]
     places = [names.index(name) for name in ("3Free", "atlas:2", "GPUs of atlas", "Copy ssh atlas")]
     assert places == sorted(places)
     assert names.index("Copy CUDA_VISIBLE_DEVICES=2") < names.index("GPUs of ganges")

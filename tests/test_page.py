@@ -230,7 +230,7 @@ def test_without_script_a_process_has_user_command_memory_start_and_container(pl
 
 def test_without_script_bookings_say_how_much_is_left(plain: Page) -> None:
     text = plain.locator("#atlas tr.booked .booking").text_content() or ""
-    assert re.fullmatch(r"carol until .+ · (19|20) h( \d+ min)? left · demo", text)
+    assert re.fullmatch(r"carol until .+ · (19|20) h( \d+ min)? left · unused since \d\d:\d\d · demo", text)
 
 
 def test_without_script_the_page_loads_itself_again(plain: Page) -> None:
@@ -352,9 +352,11 @@ def test_hostile_text_in_an_attribute_stays_there(attacked: Page, name: str) -> 
 
 def test_hostile_text_makes_no_element_and_runs_nothing(attacked: Page) -> None:
     assert attacked.evaluate("window.alerts") == 0
-    assert attacked.locator("script").count() == 4
+    assert attacked.locator("script").count() == 5
     assert attacked.locator("img, iframe, object, embed, form:not(.find), base").count() == 0
-    assert attacked.locator("a:not([href^='#'], [href^='hosts/'])").count() == 0
+    assert attacked.locator("a:not(.book, [href^='#'], [href^='hosts/'], [href='bookings.html'])").count() == 0
+    places = attacked.locator(".host").evaluate_all("(cards) => cards.map((card) => `bookings.html#${card.id}`)")
+    assert attacked.locator("a.book").evaluate_all("(all) => all.map((one) => one.getAttribute('href'))") == places
     assert attacked.locator(".host").count() == 3 * len(HOSTILE)
     assert handlers(attacked) == []
 
@@ -495,7 +497,7 @@ def test_a_host_may_be_called_as_a_part_of_the_page(odd_page: Page) -> None:
     for name in ("problems", "free", "main", "location", "constructor", "disks"):
         odd_page.locator(f".free-now a[href='#{name}']").click()
         expect(odd_page.locator(f"section.host#{name}")).to_be_in_viewport()
-    odd_page.locator(".bar a").click()
+    odd_page.locator(".problem-count").click()
     expect(odd_page.locator("#_problems")).to_be_in_viewport()
 
 
@@ -670,7 +672,7 @@ def test_a_clock_that_is_wrong_makes_no_age_wrong(browser: Browser, live: Built,
 
 def test_the_link_to_the_problems_opens_them(odd_page: Page) -> None:
     odd_page.goto(odd_page.url.partition("#")[0])
-    odd_page.locator(".bar a").click()
+    odd_page.locator(".problem-count").click()
     expect(odd_page.locator("#_problems")).to_be_visible()
 
 

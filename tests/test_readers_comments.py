@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -122,7 +123,7 @@ def test_dates_as_people_write_them(date: str, expected: datetime) -> None:
 def test_a_date_that_could_mean_two_or_none_is_a_problem(date: str, why: str) -> None:
     found, (problem,) = read(json.dumps({"atlas": [{**ALICE, "date": date}, ALICE]}))
     assert [booking.gpu for booking in found] == ["1"]
-    assert problem.startswith(f'atlas, GPU 0: the date "{date}" {why}')
+    assert problem.startswith(f'line 1, atlas, GPU 0: the date "{date}" {why}')
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_a_date_that_could_mean_two_or_none_is_a_problem(date: str, why: str) ->
     ],
 )
 def test_an_entry_that_cannot_count_is_told(entry: object, problem: str) -> None:
-    assert read(json.dumps({"atlas": {"2": entry}})) == ([], [f"atlas, GPU 2: {problem}"])
+    assert read(json.dumps({"atlas": {"2": entry}})) == ([], [f"line 1, atlas, GPU 2: {problem}"])
 
 
 def test_a_doubled_key_is_told_and_the_last_one_counts() -> None:
@@ -159,6 +160,22 @@ def test_a_file_that_cannot_be_read_names_the_line(text: str, problem: str) -> N
     dump = comments.read(text.encode(), PARIS)
     assert (dump.whole, dump.rows) == (False, ())
     assert dump.problems[0].startswith(problem)
+
+
+def test_the_gpus_of_one_booking_have_one_id_and_what_was_copied_and_changed_has_another() -> None:
+    by_hand, other, ours, copied = ({**ALICE, **more} for more in ({}, {"comment": ""}, {"id": "b1"}, {"id": "b1"}))
+    copied["date"] = "2027-03-02"
+    found, _ = read(json.dumps({"atlas": {"0": [by_hand, ours], "1": [by_hand, ours, copied, other]}, "zeus": [ours]}))
+    ids = [booking.id for booking in found]
+    assert (ids[0], ids[1], ids[6]) == (ids[2], "b1", "b1")
+    assert ids[3] == "b1"
+    assert len(set(ids)) == 4
+    assert read(json.dumps({"atlas": [by_hand]}))[0][0].id == ids[0]
+
+
+@pytest.mark.parametrize("told", ["", " ", "<b>", "a b", "x" * 200, "é"])
+def test_an_id_that_no_command_could_name_is_not_used(told: str) -> None:
+    assert re.fullmatch("x([0-9a-f]{8}|x{79})", one({"atlas": [{**ALICE, "id": told}]}).id or "")
 
 
 def test_script_and_escapes_are_text() -> None:
@@ -194,7 +211,14 @@ def test_a_booking_may_repeat(rule: str, expected: str) -> None:
     assert one({"atlas": [{**ALICE, "from": "2027-03-01 09:00", "rrule": rule}]}).rrule == expected
 
 
+def test_what_repeats_keeps_its_hour_when_the_clocks_change_whatever_its_offset() -> None:
+    winter = {"from": "2027-03-23 09:00+01:00", "date": "2027-03-23 11:00Z", "rrule": "FREQ=WEEKLY"}
+    found = one({"atlas": [{"name": "alice", **winter}]})
+    assert (found.since, found.since and found.since.tzinfo) == (datetime(2027, 3, 23, 9, tzinfo=PARIS), PARIS)
+    assert (found.until.tzinfo, found.until.hour) == (PARIS, 12)
+
+
 def test_a_booking_that_repeats_needs_its_beginning() -> None:
     (found,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "rrule": "FREQ=DAILY"}]}))
     assert found.rrule is None
-    assert problem == 'atlas, GPU 0: the rrule "FREQ=DAILY" needs a `from`; the booking counts once'
+    assert problem == 'line 1, atlas, GPU 0: the rrule "FREQ=DAILY" needs a `from`; the booking counts once'

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from playwright.sync_api import Browser, ConsoleMessage
 from site_builder import server as server_module
 from site_builder import static
 from site_builder.commands.serve import opening, refused
+from site_builder.model import BookingRules
 from site_builder.server import Server, Site, is_private, listen, url_of
 from tests.browser import ROOT, build, missing
 from tests.lab import Lab
@@ -278,11 +280,16 @@ def test_a_www_that_is_no_folder_is_one_sentence_and_exit_2(tmp_path: Path, www:
     assert result.stderr.count("\n") == 1
 
 
-def test_an_address_that_the_network_can_reach_is_told() -> None:
+def test_an_address_that_the_network_can_reach_is_told(tmp_path: Path) -> None:
+    plain = Lab(tmp_path).settings()
+    desk = replace(plain, rules=BookingRules(url="book", open=True))
     with socket.socket() as bound:  # it does not listen
         bound.bind(("0.0.0.0", 0))  # noqa: S104
         assert not is_private(bound)
-        assert opening(bound)[1:] == ["everybody on the network can read it"]
+        assert opening(bound, plain)[1:] == ["everybody on the network can read it"]
+        assert opening(bound, desk)[2:] == [
+            "anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"
+        ]
         assert url_of(bound) == f"http://{socket.gethostname()}:{bound.getsockname()[1]}/"
 
 

@@ -58,6 +58,7 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
 
 def run(builder: Builder, every: int | None, began: float, end: float) -> bool:
     """Build until the end; whether the last build succeeded. The same sentence is told once."""
+    from site_builder.booking import past  # noqa: PLC0415
     from site_builder.build import Failed  # noqa: PLC0415
 
     told: set[str] = set()
@@ -66,6 +67,7 @@ def run(builder: Builder, every: int | None, began: float, end: float) -> bool:
     while True:
         at = time.monotonic()
         try:
+            builder.beside = past.move(builder.settings, builder.bookings.rows, time.time())
             report = builder.build(time.time())
             good, sentences = True, report.troubles
             if every is None:

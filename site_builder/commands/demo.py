@@ -84,7 +84,7 @@ def play(lab: DemoLab, place: Path, listen: tuple[str, int] | None) -> None:
 
     def ready(url: str) -> None:
         tell(f"a simulated lab is at {url} until Ctrl-C")
-        tell(f"to book a GPU in it, edit {place / 'data/comments.json'}")
+        tell(f"to book a GPU in it, use the page, or edit {place / 'data/comments.json'}")
 
     hosts = lab.play.hosts
     tell(f"starting {hosts} simulated {'host' if hosts == 1 else 'hosts'}")
@@ -101,9 +101,10 @@ def build_once(lab: DemoLab, place: Path) -> None:
 
 
 def settings_of(lab: DemoLab, place: Path) -> dict[str, str]:
-    """For the builder: those of the lab, and its folders."""
+    """For the builder and the server: those of the lab, its folders, and a desk where everybody may try booking."""
     folders = {f"GPUBOARD_{name.upper()}": str(place / name) for name in ("data", "www", "state")}
-    return {**lab.settings(), **folders, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
+    desk = {"GPUBOARD_BOOK_URL": "book", "GPUBOARD_BOOK_OPEN": "yes"}
+    return {**lab.settings(), **folders, **desk, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
 
 
 @contextmanager

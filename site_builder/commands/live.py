@@ -21,6 +21,8 @@ from site_builder.commands.options import Failure, tell
 if TYPE_CHECKING:
     import socket
 
+    from site_builder.server import Site
+
 ANYWHERE = ("127.0.0.1", 8080)
 PORTS_TRIED = 50
 BUILD_EVERY = 5
@@ -56,9 +58,14 @@ def start_builder(settings: Mapping[str, str], *options: str, **more: Any) -> su
 
     Python looks for modules where it is started, and where we are there may be anybody's.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
     command = [sys.executable, "-m", "site_builder", "build", *options]
-    return subprocess.Popen(command, cwd=PACKAGE, env={**kept, **settings}, **more)
+    return subprocess.Popen(command, cwd=PACKAGE, env=environment_of(settings), **more)
+
+
+def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Ours, with these settings and no other."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
+    return {**kept, **settings}
 
 
 def end_with_parent() -> None:
@@ -90,17 +97,17 @@ def builder(settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def server(www: Path, sock: socket.socket) -> Iterator[None]:
+def server(site: Site, sock: socket.socket) -> Iterator[None]:
     """A server beside us, for as long as that is needed."""
-    from site_builder.server import Server, Site  # noqa: PLC0415
+    from site_builder.server import Server  # noqa: PLC0415
 
-    site = Server(Site(www, tell), sock)
-    thread = Thread(target=site.run)
+    running = Server(site, sock)
+    thread = Thread(target=running.run)
     thread.start()
     try:
         yield
     finally:
-        site.close()
+        running.close()
         thread.join()
 
 
@@ -144,16 +151,22 @@ def show(
 
     Without `listen` the first port from 8080 on that is free will do. `settings` are asked for after the first turn.
     """
+    from site_builder.booking.web import settings_of  # noqa: PLC0415
+    from site_builder.commands.serve import danger, site_of  # noqa: PLC0415
     from site_builder.server import url_of  # noqa: PLC0415
 
     with first_free(listen or ANYWHERE, 1 if listen else PORTS_TRIED) as sock:
         began = time.monotonic()
         wait = turn()
         www.mkdir(parents=True, exist_ok=True)
-        with builder(settings()) as process:
+        given = settings()
+        parsed = settings_of(environment_of(given))
+        with builder(given) as process:
             wait_for_page(www, process)
-            with server(www, sock):
+            with server(site_of(www, parsed), sock):
                 ready(url_of(sock))
+                for sentence in danger(sock, parsed):
+                    tell(sentence)
                 while process.poll() is None:
                     time.sleep(max(0.0, began + wait - time.monotonic()))
                     began = time.monotonic()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from site_builder.sources.conf import Conf
 
 # Options that are settings too, named GPUBOARD_ and the same; every command has the first three.
-FLAGS = ("data", "www", "state", "listen")
+FLAGS = ("data", "www", "state", "listen", "url")
 
 
 @dataclass(frozen=True)

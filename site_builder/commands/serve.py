@@ -13,6 +13,9 @@ import click
 from site_builder.commands.options import Failure, tell, with_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from site_builder.server import Site
     from site_builder.settings import Settings
 
 CHOOSE = "choose another with --listen or GPUBOARD_LISTEN"
@@ -24,9 +27,10 @@ CHOOSE = "choose another with --listen or GPUBOARD_LISTEN"
 def serve(settings: Settings) -> None:
     """Serve the site in www/ until Ctrl-C.
 
-    It only hands out the files that `gpuboard build` writes, to this machine alone unless --listen says otherwise.
+    It hands out the files that `gpuboard build` writes, to this machine alone unless --listen says otherwise. Where
+    GPUBOARD_BOOK_URL is set, it takes bookings there: docs/booking-service.md.
     """
-    from site_builder.server import Server, Site, listen  # noqa: PLC0415 # --help needs none of it
+    from site_builder.server import Server, listen  # noqa: PLC0415 # --help needs none of it
 
     where = settings.www.absolute()
     if not where.is_dir():
@@ -36,20 +40,39 @@ def serve(settings: Settings) -> None:
         sock = listen(address, port)
     except OSError as error:
         raise Failure(refused(error, address, port)) from None
-    server = Server(Site(where, tell), sock)
+    server = Server(site_of(where, settings), sock)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close())
-    for sentence in opening(sock) if sys.stderr.isatty() else ():  # cron would mail it
+    for sentence in opening(sock, settings) if sys.stderr.isatty() else ():  # cron would mail it
         tell(sentence)
     server.run()
 
 
-def opening(sock: socket.socket) -> list[str]:
+def site_of(www: Path, settings: Settings) -> Site:
+    """The files of www/, and the desk where the settings give it an address."""
+    from site_builder.server import Site  # noqa: PLC0415
+
+    if settings.rules.url is None:
+        return Site(www, tell)
+    from site_builder.booking.web import Booking  # noqa: PLC0415
+
+    return Site(www, tell, (settings.rules.url, Booking(settings, tell)))
+
+
+def opening(sock: socket.socket, settings: Settings) -> list[str]:
     """What is said at the start: where the board is, and who can read it if not this machine alone."""
     from site_builder.server import is_private, url_of  # noqa: PLC0415
 
     found = [f"the board is at {url_of(sock)} until Ctrl-C"]
-    return found if is_private(sock) else [*found, "everybody on the network can read it"]
+    return found if is_private(sock) else [*found, "everybody on the network can read it", *danger(sock, settings)]
+
+
+def danger(sock: socket.socket, settings: Settings) -> list[str]:
+    """What is said where the desk is open to more than this machine."""
+    from site_builder.server import is_private  # noqa: PLC0415
+
+    is_open = settings.rules.url is not None and settings.rules.open and not is_private(sock)
+    return ["anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"] if is_open else []
 
 
 def refused(error: OSError, address: str, port: int) -> str:

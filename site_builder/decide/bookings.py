@@ -48,10 +48,10 @@ def repeats(booking: Booking, shown: Shown, now: Now) -> Iterator[BoardBooking]:
             continue
         begun = since is None or now.reached(since.timestamp())
         phase = "ended" if now.reached(end) else "now" if begun else "coming"
-        if shown.users:
-            yield BoardBooking(booking.name or None, since, until, booking.comment or None, booking.id, phase)
-        else:
-            yield BoardBooking(None, since, until, None, None, phase)
+        name, comment, its_id = booking.name or None, booking.comment or None, booking.id
+        if not shown.users:
+            name = comment = its_id = None
+        yield BoardBooking(name, since, until, comment, its_id, phase, whole_host=booking.gpu == "*")
 
 
 def times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:

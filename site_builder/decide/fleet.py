@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from site_builder.model import BoardHost, FreeGpu, Idle, Problem
+from site_builder.model import BoardHost, ComingGpu, FreeGpu, Idle, KeptGpu, Problem
 
 
 class Summary(NamedTuple):
@@ -18,6 +18,9 @@ class Summary(NamedTuple):
     logins: frozenset[str]
     idle: Idle | None
     problems: tuple[Problem, ...]
+    coming: tuple[ComingGpu, ...]
+    kept: dict[str, KeptGpu] | None
+    gpus: tuple[tuple[int | None, str | None], ...]
 
 
 def summary(host: BoardHost, looked: float | None) -> Summary:
@@ -45,6 +48,9 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
         host.logins,
         Idle(looked, idle) if looked is not None and host.state == "fresh" else None,
         host.problems,
+        tuple(ComingGpu(one.free_again, host.name, one.gpu.index) for one in host.gpus if one.free_again is not None),
+        {one.key: one.kept for one in host.gpus if one.kept} if host.state == "fresh" else None,
+        tuple((one.gpu.index, one.gpu.uuid) for one in host.gpus),
     )
 
 

@@ -66,19 +66,27 @@ def state_of_taken(seen: Seen, rules: Rules, now: Now) -> tuple[str, str]:
     return "busy", busy(seen)
 
 
-def violated(seen: Seen, rules: Rules) -> str:
-    """Who is on it that has not booked it; no verdict unless all names are logins that we know."""
-    people = rules.people
+def others_on(seen: Seen, people: People) -> dict[str, list[BoardProcess]]:
+    """Who is on it that has not booked it, with what; nobody unless all names are logins that we know."""
+    found: dict[str, list[BoardProcess]] = {}
     if not seen.bookers or not all(people.is_known(name) for name in seen.bookers):
-        return ""
+        return found
     entitled = {people.person(name) for name in seen.bookers}
-    users = {login: person for login in seen.logins if (person := people.of_login(login)) and login}
-    others = sorted({people.shown(login) for login, person in users.items() if person not in entitled})
+    for login, process in zip(seen.logins, seen.processes):
+        person = people.of_login(login)
+        if login and person and person not in entitled:
+            found.setdefault(people.shown(login), []).append(process)
+    return found
+
+
+def violated(seen: Seen, rules: Rules) -> str:
+    """That somebody is on it who has not booked it."""
+    others = sorted(others_on(seen, rules.people))
     if not others:
         return ""
     if not rules.shown.users:
         return "booked by one person, used by another"
-    bookers = list(dict.fromkeys(people.shown(name) for name in seen.bookers))
+    bookers = list(dict.fromkeys(rules.people.shown(name) for name in seen.bookers))
     return f"booked by {words.names(bookers)}, used by {words.names(others)}"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from site_builder import words
 from site_builder.decide import bookings as promised
-from site_builder.decide import gpus, processes
+from site_builder.decide import gpus, kept, processes
 from site_builder.decide.gpus import Rules, Seen
 from site_builder.model import (
     BoardGpu,
@@ -21,6 +21,7 @@ from site_builder.model import (
     HostData,
     HostFacts,
     Idle,
+    KeptGpu,
     KnownHost,
     Limits,
     Problem,
@@ -53,6 +54,7 @@ class Case:
     bookings: Sequence[Booking]
     idle: Idle
     names: dict[str, str]
+    kept: Mapping[str, KeptGpu] = field(default_factory=dict)
 
 
 def host(case: Case, rules: Rules, now: Now) -> BoardHost:
@@ -176,6 +178,7 @@ def seen_gpus(
     # what happened while nothing was heard, nobody knows
     idle = case.idle.since if looked - case.idle.looked <= rules.limits.down_after else {}
     found: list[BoardGpu] = []
+    promises: dict[int, Seen] = {}
     models = models_of(data, case.names)
     for gpu in data.gpus.rows if data.gpus else ():
         here = on_gpu.pop(gpu.uuid, []) if gpu.uuid else []
@@ -189,12 +192,22 @@ def seen_gpus(
         state, reason = gpus.state(seen, rules, now)
         soon = gpus.promised_soon(bookings, rules.limits, now) if state == "free" and bookings else None
         until = soon.since.timestamp() if soon and soon.since else None
+        if seen.bookers:
+            promises[len(found)] = seen
         found.append(BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until))
     others = [process for rest in on_gpu.values() for process, _ in rest]
     if others:  # on whichever GPU they are
         empty = {"free", "booked"}
         found = [one._replace(state="unknown", reason=ELSEWHERE) if one.state in empty else one for one in found]
+    look = kept.Look(int(looked), snapshot_time(data, looked), case.kept, case.bookings)
+    for place, seen in promises.items():
+        found[place] = kept.judged(found[place], seen, look, rules, now)
     return found, others, frozenset(row.user for row in ps if row.user and rules.people.is_login(row.user))
+
+
+def snapshot_time(data: HostData, looked: float) -> int:
+    """What tells one snapshot from the next: when it arrived is known a little better with each file that follows."""
+    return data.gpus.header.time if data.gpus and data.gpus.header else int(looked)
 
 
 def processes_told(data: HostData) -> bool:

@@ -6,7 +6,7 @@ import re
 from datetime import datetime, tzinfo
 
 # Two days that differ in year, month, day and weekday: what comes out of both alike was told in full.
-YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d\b")
+YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 ONE_DAY, OTHER_DAY = datetime(2001, 1, 1), datetime(2004, 2, 29)
 
 

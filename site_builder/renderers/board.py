@@ -8,9 +8,9 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from site_builder.model import FreeGpu, Problem
+from site_builder.model import ComingGpu, FreeGpu, Problem
 from site_builder.now import Now
-from site_builder.renderers.card import moment_of
+from site_builder.renderers.card import moment_at, moment_of
 from site_builder.renderers.templates import escaping
 
 STATES = {
@@ -24,6 +24,7 @@ STATES = {
 }
 ALWAYS = frozenset({"free", "busy"})
 MOST_HOSTS_FREE = 60
+MOST_COMING = 5
 MOST_HOSTS_NOT_FRESH = 20
 MOST_PROBLEMS = 200
 # Stands for the cards in the template; no text of others can hold it, for control characters are taken out of that.
@@ -43,6 +44,8 @@ class Fleet(NamedTuple):
     problems: Sequence[Problem]
     notice: str | None
     version: str
+    coming: Sequence[ComingGpu] = ()
+    book: str | None = None
 
     @property
     def free_count(self) -> int:
@@ -67,6 +70,7 @@ def parts(fleet: Fleet, now: Now) -> Parts:
         hosts=len(fleet.hosts),
         not_fresh=list(not_fresh(fleet.hosts)),
         free=list(by_model(fleet.free, now)),
+        coming=[] if fleet.free else list(next_free(fleet.coming, now)),
         notice=fleet.notice,
     )
     told = escaping("problems.html").render(problems=problems, most=MOST_PROBLEMS) if problems else ""
@@ -80,6 +84,7 @@ def board(cards: Sequence[bytes], parts: Parts, fleet: Fleet, now: Now) -> bytes
         free=fleet.free_count,
         problems=len(fleet.problems),
         version=fleet.version,
+        book=fleet.book,
         built=(int(now.epoch * 1000), now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),
     )
     # the cards, many times as large as the rest, need not go through the template
@@ -107,3 +112,12 @@ def by_model(free: Iterable[FreeGpu], now: Now) -> Iterator[tuple[str, list[tupl
             for (host, until), gpus in islice(places.items(), MOST_HOSTS_FREE)
         ]
         yield model, shown, sum(map(len, islice(places.values(), MOST_HOSTS_FREE, None)))
+
+
+def next_free(coming: Iterable[ComingGpu], now: Now) -> Iterator[tuple[str, str, str]]:
+    """Which GPUs come free first: the host, which of its GPUs, and when."""
+    places: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    for gpu in sorted(coming, key=lambda one: one.at):
+        places[gpu.at, gpu.host].append("?" if gpu.index is None else str(gpu.index))
+    for (at, host), labels in islice(places.items(), MOST_COMING):
+        yield host, ",".join(labels), moment_at(at, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
@@ -23,6 +24,7 @@ MOST_PEOPLE = 50
 MOST_DISKS = 50
 COMMAND_CHARACTERS = 200
 NAME_CHARACTERS = 80
+MEAN_STEP = 5
 
 
 class BookingCell(NamedTuple):
@@ -33,6 +35,7 @@ class BookingCell(NamedTuple):
     when: Html
     until: Html
     left: Html
+    kept: Html
     comment: Html
 
 
@@ -106,7 +109,7 @@ def card(host: BoardHost, now: Now, apart: bool = False) -> CardTexts:
         by_person_at=at(facts.disk_use_time, now) if facts.disk_use_time else NOTHING,
         rows=[row(gpu, host, now) for gpu in host.gpus],
         others=escaped(", ".join(filter(None, map(in_short, host.others[:MOST_PROCESSES])))),
-        host_bookings=bookings(host.bookings, now),
+        host_bookings=bookings(host.bookings or of_whole_host(host.gpus), now),
     )
 
 
@@ -229,9 +232,16 @@ def row(board: BoardGpu, host: BoardHost, now: Now) -> GpuRow:
         Html("".join([process(one, host.users_shown, now.zone) for one in board.processes[:MOST_PROCESSES]])),
         Html(f"and {beyond} more processes") if beyond > 0 else NOTHING,
         reason if not_shown or state == "held" else NOTHING,
-        bookings(board.bookings, now) if board.bookings else (),
-        reason if state == "violated" else NOTHING,
+        row_bookings(board.bookings, len(host.gpus) > 1, now) if board.bookings else (),
+        free_again(board, now) if board.free_again is not None else NOTHING,
     )
+
+
+def free_again(board: BoardGpu, now: Now) -> Html:
+    """When it comes free, where that is later than the bookings of now end."""
+    last = max((one.until.timestamp() for one in board.bookings if one.phase == "now"), default=math.inf)
+    again = board.free_again
+    return Html(f"free again {moment_at(again, now)}") if again is not None and again > last else NOTHING
 
 
 def process(one: BoardProcess, users_shown: bool, zone: tzinfo) -> Html:
@@ -276,6 +286,29 @@ def in_short(one: BoardProcess) -> str:
     return " ".join(filter(None, (shortened(one.user), shortened(one.command, COMMAND_CHARACTERS), pid)))
 
 
+def of_whole_host(gpus: Sequence[BoardGpu]) -> list[BoardBooking]:
+    """Bookings of all GPUs at once, which a card tells once; whether they are kept is to be said of each GPU."""
+    several = gpus[0].bookings if len(gpus) > 1 else ()
+    return [
+        one._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None)
+        for one in several
+        if one.whole_host
+    ]
+
+
+def row_bookings(several: Sequence[BoardBooking], among_others: bool, now: Now) -> list[BookingCell]:
+    """The bookings in the row of a GPU; of those of the whole host only whose it is now, and whether it is kept."""
+    whole = [one for one in several if one.whole_host] if among_others else []
+    if not whole:
+        return bookings(several, now)
+    cells = []
+    for one in whole[:MOST_BOOKINGS]:
+        told = kept(one, now)
+        if one.phase == "now" and (one.name or told):
+            cells.append(BookingCell(Html("now"), escaped(one.name), told, NOTHING, NOTHING, NOTHING, NOTHING))
+    return [*cells, *bookings([one for one in several if not one.whole_host], now)]
+
+
 def bookings(several: Sequence[BoardBooking], now: Now) -> list[BookingCell]:
     """Bookings, as the template takes them; of one that repeats the next time is enough."""
     once = {(one.phase, one.name, one.comment): one for one in reversed(several)}
@@ -283,7 +316,7 @@ def bookings(several: Sequence[BoardBooking], now: Now) -> list[BookingCell]:
     cells = [booking(one, now) for one in shown]
     if len(several) > len(shown):
         more = Html(f"and {len(several) - len(shown)} more")
-        cells.append(BookingCell(Html("ended"), NOTHING, more, NOTHING, NOTHING, NOTHING))
+        cells.append(BookingCell(Html("ended"), NOTHING, more, NOTHING, NOTHING, NOTHING, NOTHING))
     return cells
 
 
@@ -296,7 +329,28 @@ def booking(one: BoardBooking, now: Now) -> BookingCell:
     elif one.phase == "coming" and one.since:
         when = f"from {moment_of(one.since, now)} until {until}"
     iso = Html(one.until.isoformat())
-    return BookingCell(Html(one.phase), escaped(one.name), Html(when), iso, Html(left), escaped(one.comment))
+    told = kept(one, now) if one.phase == "now" else NOTHING
+    return BookingCell(Html(one.phase), escaped(one.name), Html(when), iso, Html(left), told, escaped(one.comment))
+
+
+def kept(one: BoardBooking, now: Now) -> Html:
+    """Whether a booking that runs is kept: used by others, not used, or how much it is used."""
+    if one.used_by_since is not None:
+        who = escaped(words.names([shortened(name) or "" for name in one.used_by])) if one.used_by else "another"
+        return Html(f"<span class=used-by>used by {who} since {moment_at(one.used_by_since, now)}</span>")
+    told = []
+    if one.unused_since is not None:
+        told.append(f"<span class=unused>unused since {moment_at(one.unused_since, now)}</span>")
+    # in steps, so that a card does not change with each snapshot
+    mean = 0 if one.mean_use is None else round(one.mean_use / MEAN_STEP) * MEAN_STEP
+    if mean or (one.mean_use is not None and one.unused_since is None):
+        told.append(f"<span class=mean>{mean} % used on average</span>")
+    return Html(" · ".join(told))
+
+
+def moment_at(epoch: int, now: Now) -> Html:
+    """The same of seconds since 1970."""
+    return moment_of(datetime.fromtimestamp(epoch, now.zone), now)
 
 
 def moment_of(moment: datetime, now: Now) -> Html:

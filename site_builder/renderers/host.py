@@ -30,11 +30,12 @@ NOTHING_TOLD = ("[N/A]", "N/A", "[Not Supported]", "")
 FACTS = {"kernel": "Kernel", "driver": "Driver", "collector": "Collector", "zone": "Time zone", "hidepid": "hidepid"}
 
 
-def page(host: BoardHost, version: str, now: Now) -> bytes:
-    """The whole page."""
+def page(host: BoardHost, version: str, now: Now, book: str | None = None) -> bytes:
+    """The whole page; `book` is where the desk is, seen from the board."""
     text = escaping("host.html").render(
         host=host,
         version=version,
+        book=f"../{book}" if book and not book.startswith("/") else book,
         card=card.html(card.card(host, now, apart=True)),
         facts=list(facts_of(host.facts or HostFacts(), now)),
         interfaces=(host.facts or HostFacts()).interfaces,

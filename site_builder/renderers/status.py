@@ -53,6 +53,7 @@ def gpu(board: BoardGpu) -> dict[str, Any]:
         "power.limit": told.power_limit,
         "processes": [process(one) for one in board.processes],
         "bookings": [booking(one) for one in board.bookings],
+        "free_again": board.free_again,
     }
 
 
@@ -77,19 +78,29 @@ def booking(one: BoardBooking) -> dict[str, Any]:
         "from": one.since and one.since.isoformat(),
         "date": one.until.isoformat(),
         "comment": one.comment,
+        "unused_since": one.unused_since,
+        "used_by": one.used_by,
+        "used_by_since": one.used_by_since,
+        "mean_use": one.mean_use,
     }
 
 
-def status(hosts: Iterable[tuple[bytes, float | None, bytes]], problems: Iterable[Problem], built: float) -> bytes:
-    """The whole file, from the parts of each host and its age."""
+def status(
+    hosts: Iterable[tuple[bytes, float | None, bytes]],
+    problems: Iterable[Problem],
+    built: float,
+    book: str | None = None,
+) -> bytes:
+    """The whole file, from the parts of each host and its age; `book` is where the desk is."""
 
     def age(seen: float | None) -> bytes:
         return b"null" if seen is None else b"%d" % max(0, built - seen)
 
     told = [b"".join((before, age(seen), after)) for before, seen, after in hosts]
-    return b'{"schema":%d,"built":%d,"hosts":[%s],"problems":%s}\n' % (
+    return b'{"schema":%d,"built":%d,"book":%s,"hosts":[%s],"problems":%s}\n' % (
         SCHEMA,
         built,
+        orjson.dumps(book),
         b",\n".join(told),
         orjson.dumps([{"where": problem.where, "what": problem.what} for problem in problems]),
     )

@@ -7,24 +7,28 @@ from pathlib import Path
 
 from site_builder.model import Booking, Dump, Problem
 from site_builder.readers import aliases, comments, gpu_names
+from site_builder.sources import ledger
 from site_builder.sources.kept_file import KeptFile
-
-# Some 20,000 bookings; what is larger was not written by people.
-LIMIT = 4 * 1024 * 1024
 
 
 class Bookings(KeptFile[Booking]):
     """The bookings: those of the last good file, while the present one cannot be read."""
 
-    def __init__(self, data: Path, state: Path, zone: tzinfo) -> None:
+    def __init__(self, data: Path, state: Path | None, zone: tzinfo) -> None:
         """Dates without an offset are in `zone`."""
-        super().__init__(data, state, "comments.json", lambda content: comments.read(content, zone), LIMIT)
+        super().__init__(data, state, ledger.FILE, lambda content: comments.read(content, zone), ledger.LIMIT)
+
+    def keep(self, content: bytes | None) -> list[Problem]:
+        """Keep the last good content in state/, and beside the file, where people look for it."""
+        if self.state and content is not None:
+            ledger.keep_good(self.data, content)
+        return super().keep(content)
 
 
 class Names:
     """aliases.csv and gpu-names.csv: what people and GPUs are called."""
 
-    def __init__(self, data: Path, state: Path) -> None:
+    def __init__(self, data: Path, state: Path | None) -> None:
         """Both are read at each build, if they changed."""
         self.aliases = KeptFile(data, state, "aliases.csv", lambda content: pairs(aliases.read(content)))
         self.gpus = KeptFile(data, state, "gpu-names.csv", lambda content: pairs(gpu_names.read(content)))

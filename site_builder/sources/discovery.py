@@ -310,9 +310,9 @@ class ConsulList:
 class Discovery:
     """Joins all lists of hosts, again and again; asks Consul while others read."""
 
-    def __init__(self, data: Path, state: Path, consul: ConsulAccess | None) -> None:
-        """Take up the last good lists from state/."""
-        self.consul = ConsulList(state, consul) if consul else None
+    def __init__(self, data: Path, state: Path | None, consul: ConsulAccess | None) -> None:
+        """Take up the last good lists from state/; who has none may not ask Consul either."""
+        self.consul = ConsulList(state, consul) if consul and state else None
         self.text = KeptFile(data, state, "hosts.txt", hosts_txt.read)
         self.json = KeptFile(data, state, "hosts.json", hosts_json.read)
 

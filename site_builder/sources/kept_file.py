@@ -19,9 +19,9 @@ class KeptFile(Generic[Row]):
     """Read again only if it changed; one that is not there is empty."""
 
     def __init__(
-        self, data: Path, state: Path, name: str, reader: Callable[[bytes], Dump[Row]], limit: int = LIMIT
+        self, data: Path, state: Path | None, name: str, reader: Callable[[bytes], Dump[Row]], limit: int = LIMIT
     ) -> None:
-        """Take up the last good content."""
+        """Take up the last good content; without a state folder none is kept."""
         self.data, self.state, self.name, self.reader, self.limit = data, state, name, reader, limit
         self.signature: files.Signature | None = None
         self.content: bytes | None = None
@@ -30,6 +30,8 @@ class KeptFile(Generic[Row]):
         self.since = 0.0
         self.problems: tuple[str, ...] = ()
         with suppress(OSError, files.Refused):
+            if state is None:
+                return
             signature, content = read_in(state, name, limit)
             dump = reader(content)
             if dump.whole:
@@ -68,6 +70,8 @@ class KeptFile(Generic[Row]):
 
     def keep(self, content: bytes | None) -> list[Problem]:
         """Write the last good content to state/, or remove it with the file that it was."""
+        if self.state is None:
+            return []
         store = self.state / self.name
         try:
             if content is None:

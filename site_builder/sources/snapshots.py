@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,10 +59,10 @@ class Told(NamedTuple):
 class Snapshots:
     """Looks at data/ again and again; remembers what it has read."""
 
-    def __init__(self, data: Path, state: Path) -> None:
-        """Take up what the last build left in state/, if it can be read."""
+    def __init__(self, data: Path, state: Path | None) -> None:
+        """Take up what the last build left in state/, if there is any and it can be read."""
         self.data = data
-        self.store = state / "snapshots.pickle"
+        self.store = state / "snapshots.pickle" if state else Path(os.devnull)
         self.native: dict[str, dict[str, Kept]] = {}
         self.original: dict[str, dict[str, Kept]] = {}
         self.changed = False
@@ -73,10 +73,13 @@ class Snapshots:
         except Exception:  # noqa: S110 anything may stand in a damaged file; then all is read again
             pass
 
-    def read(self) -> tuple[list[Told], list[Problem]]:
+    def read(self, only: Container[str] | None = None) -> tuple[list[Told], list[Problem]]:
         """Every host that data/ has, or had until it is forgotten; an OSError if the folder cannot be read."""
         problems: list[Problem] = []
         folders, originals = self.entries(problems)
+        if only is not None:
+            folders = {name for name in folders if name in only}
+            originals = {name: files for name, files in originals.items() if name in only}
         for name in folders.union(self.native):
             self.look_into(name, name in folders, problems)
         with folder_of(self.data, files.TOP) as folder:

@@ -14,7 +14,7 @@ async function copy(text) {
     const field = document.createElement("textarea");
     field.value = text;
     field.className = "aside";
-    document.body.append(field);
+    (document.querySelector("dialog[open]") ?? document.body).append(field); // beside a dialog nothing can be selected
     const focus = document.activeElement;
     field.select();
     const done = document.execCommand("copy");

@@ -1,0 +1,36 @@
+#!/bin/sh
+# book.cgi: the booking service, for a web server that runs CGI programs.
+#
+# It runs where it is, in a clone with .venv or in an installed package, and
+# must run as the user who builds the board. Settings are found as by every
+# gpuboard command; GPUBOARD_CONF in the server's settings names another file.
+# docs/booking-service.md has examples for nginx and Apache.
+set -eu
+PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
+export PATH
+
+# refuse SENTENCE: what nobody can answer is an answer too, and a line in the server's log.
+refuse() {
+    printf 'gpuboard: %s\n' "$1" >&2
+    case ${CONTENT_LENGTH:-} in
+        '' | *[!0-9]* | ??????*) ;;
+        *) dd bs=1 count="$CONTENT_LENGTH" >/dev/null 2>&1 || : ;; # Apache wants to be heard out
+    esac
+    printf 'Status: 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n\r\n'
+    printf '{"error":"the desk is not set up right; the admin can read in the server'\''s log what is wrong"}\n'
+    exit 0
+}
+
+self=$(readlink -f "$0")
+scripts=${self%/*}
+if [ -e "$scripts/../cli.py" ]; then # in the package, which stands in lib/pythonX.Y/site-packages
+    base=${scripts%/*/*} prefix=$scripts/../../../../..
+else
+    base=${scripts%/*} prefix=$base/.venv
+fi
+python=$prefix/bin/python3
+[ -x "$python" ] || python=python3
+[ "$python" != python3 ] || python3 -I -c 'import sys; sys.path.insert(0, sys.argv[1]); import orjson, site_builder' "$base" 2>/dev/null ||
+    refuse "$self finds no Python that has gpuboard: call ./install.sh web, and use the book.cgi that it installs"
+# Python would look for modules where it is started; with -I it does not.
+exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from site_builder.booking.web import cgi; cgi()' "$base"

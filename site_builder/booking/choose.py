@@ -1,0 +1,140 @@
+"""Which GPUs somebody means: by name, by what they have booked, or any that are free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from site_builder.booking.desk import begins_soon
+from site_builder.booking.turn import Found, Turn, Wish
+from site_builder.decide import rules
+from site_builder.decide.rules import Refused
+from site_builder.model import BoardGpu, Booking
+from site_builder.now import Now
+from site_builder.readers.form import clean
+
+TARGET = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})(?::([A-Za-z0-9*,-]{1,2000}))?")
+RANGE = re.compile(r"(\d{1,3})-(\d{1,3})")
+MOST_PLACES = 1024
+
+
+class Unclear(Exception):
+    """Why a request cannot be understood, in one sentence."""
+
+
+def booked_by(found: Turn, wanted: Sequence[str]) -> list[Found]:
+    """What somebody has booked of some GPUs, if that is one booking; of an admin, what anybody has."""
+    pairs = chosen(found, wanted)
+    hosts = {host: rules.Keys(found.lab.gpus(host)) for host, _ in pairs}
+    there = [
+        one
+        for one in found.found()
+        if one.booking.rrule or one.booking.until.timestamp() > found.now.epoch
+        for host, key in pairs
+        if one.booking.host == host and hosts[host].meet(key, one.booking.gpu)
+    ]
+    person = found.person(found.who.name)
+    mine = [one for one in there if person in {found.person(one.booking.name), found.person(one.booking.by)}]
+    mine = mine or (there if found.who.admin or found.who.open else [])
+    if not mine:
+        whose = f"; it is booked by {there[0].booking.name}" if there and found.lab.settings.shown.users else ""
+        message = f"you have not booked {' '.join(wanted)}{whose}"
+        raise Refused(message)
+    ids = {(one.booking.host, one.booking.id): told(one.booking, found.now) for one in mine}
+    if len({host for host, _ in ids}) < len(ids):
+        message = "that could be " + " or ".join(f"{one} ({at})" for (_, one), at in ids.items()) + ": name its id"
+        raise Refused(message)
+    for one in mine:
+        if one.booking.gpu == "*" and not any(host == one.booking.host and key == "*" for host, key in pairs):
+            message = f"booking {one.booking.id} is of all GPUs of {one.booking.host}: release it whole"
+            raise Refused(message)
+    return mine
+
+
+def told(one: Booking, now: Now) -> str:
+    """When it is, in short."""
+    return f"until {rules.clock(one.until.timestamp(), now)}"
+
+
+def chosen(found: Turn, wanted: Sequence[str]) -> list[tuple[str, str]]:
+    """Hosts and keys of GPUs, from what people write: `atlas`, `atlas:0,1`, `atlas:0-3`, `atlas:GPU-5a1b`."""
+    pairs: dict[tuple[str, str], None] = {}
+    for one in wanted:
+        target = TARGET.fullmatch(one.strip())
+        if not target:
+            message = f'"{clean(one)[:80]}" is no GPU: write a host, or atlas:0,1'
+            raise Unclear(message)
+        host = found.lab.find(target[1])
+        for key in (target[2] or "*").split(","):
+            pairs.update(dict.fromkeys((host, each) for each in keys_of(found, host, key)))
+        if len(pairs) > MOST_PLACES:
+            message = f"that is more than {MOST_PLACES} GPUs at once"
+            raise Unclear(message)
+    whole = {host for host, key in pairs if key == "*"}
+    return [(host, key) for host, key in pairs if key == "*" or host not in whole]
+
+
+def keys_of(found: Turn, host: str, text: str) -> list[str]:
+    """The keys that one word means; a GPU that the host does not have is refused."""
+    gpus = found.lab.gpus(host)
+    if text == "*":
+        return ["*"]
+    several = RANGE.fullmatch(text)
+    if several:
+        wanted = [str(index) for index in range(int(several[1]), int(several[2]) + 1)]
+    else:
+        wanted = [str(int(text)) if text.isdecimal() else text]
+    known = {str(gpu.index): gpu for gpu in gpus if gpu.index is not None}
+    keys = []
+    for key in wanted:
+        begins = [gpu.uuid for gpu in gpus if gpu.uuid and len(key) > 3 and gpu.uuid.lower().startswith(key.lower())]
+        if key.isdecimal() and (key in known or not gpus):
+            keys.append(key)
+        elif len(begins) == 1:
+            keys.append(begins[0])
+        else:
+            has = f", only {indexes_of(sorted(known, key=int))}" if known else ""
+            message = f"{host} has no GPU {key[:80]}{has}"
+            raise Refused(message)
+    return keys or [text]
+
+
+def indexes_of(indexes: Sequence[str]) -> str:
+    """`GPU 0`, `GPUs 0 to 3`."""
+    return f"GPU {indexes[0]}" if len(indexes) == 1 else f"GPUs {indexes[0]} to {indexes[-1]}"
+
+
+def free_ones(found: Turn, wish: Wish, count: int, model: str) -> list[tuple[str, str]]:
+    """So many GPUs of one host, free for all of that time; of several hosts the one with the fewest to spare."""
+    bookings = [one.booking for one in found.found()]
+    later = not begins_soon(Booking("", "", "", wish.until, wish.since), found.now)
+    boards = found.lab.look(found.lab.hosts().keys(), bookings, found.now)
+    suitable: dict[str, list[str]] = {}
+    for host, board in boards.items():
+        there = [one for one in bookings if one.host == host]
+        keys = rules.Keys([gpu.gpu for gpu in board.gpus])
+        for gpu in board.gpus:
+            right = model.lower() in f"{gpu.model} {gpu.gpu.name}".lower()
+            if right and gpu.gpu.index is not None and (gpu.state == "free" or (later and board.state == "fresh")):
+                new = Booking(host, str(gpu.gpu.index), wish.name, wish.until, wish.since, rrule=wish.rrule)
+                if is_free(new, there, keys, gpu, found.now):
+                    suitable.setdefault(host, []).append(new.gpu)
+    enough = [host for host, several in suitable.items() if len(several) >= count]
+    if enough:
+        host = min(enough, key=lambda one: len(suitable[one]))
+        return [(host, key) for key in suitable[host][:count]]
+    what = f"{count} free {model or 'GPU' + 's' * (count > 1)}".strip()
+    rest = ", ".join(f"{host}:{','.join(several)}" for host, several in suitable.items())
+    message = f"no host has {what} for that time" + (f"; free are {rest[:300]}" if rest else "")
+    raise Refused(message)
+
+
+def is_free(new: Booking, there: Sequence[Booking], keys: rules.Keys, gpu: BoardGpu, now: Now) -> bool:
+    """Whether nobody is promised it in that time."""
+    if gpu.state in {"lost", "unknown"}:
+        return False
+    try:
+        rules.check_overlap(new, there, keys, now)
+    except Refused:
+        return False
+    return True

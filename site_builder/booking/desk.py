@@ -1,0 +1,246 @@
+"""Where bookings are made: lock, read again, check, log, write. Nothing else writes comments.json."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from site_builder import words
+from site_builder.booking import edit, merge, turn
+from site_builder.booking.lab import Lab
+from site_builder.booking.turn import Changes, Found, Turn, Who, Wish
+from site_builder.decide.rules import Refused
+from site_builder.model import Booking
+from site_builder.now import Now
+from site_builder.readers import comments, repeats, when
+from site_builder.settings import Settings
+from site_builder.sources import ledger
+
+TRIES = 5
+BUSY = frozenset({"busy", "held", "violated"})
+
+
+class Failed(Exception):
+    """Why a desk elsewhere did not answer as it should, in one sentence."""
+
+
+class Broken(Exception):
+    """Why the file cannot be read, so that nothing is written: the line, and what helps."""
+
+
+class Done(NamedTuple):
+    """What was done, or would be: in words, what to know beside it, and the bookings that it is about."""
+
+    words: str
+    warnings: tuple[str, ...]
+    bookings: tuple[Booking, ...]
+
+
+class Desk:
+    """Takes one wish after the other; each sees the file as it is when its turn comes."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        """Whose bookings, and by which clock."""
+        self.settings = settings
+        self.clock = clock
+
+    def now(self) -> Now:
+        """This moment."""
+        return Now(self.clock(), self.settings.zone)
+
+    def look(self, who: Who) -> Turn:
+        """The file as it is, for somebody who wants to know; what cannot be read is `Broken`."""
+        return self.turn(ledger.Ledger(self.settings.data).read(), who)
+
+    def turn(self, content: bytes, who: Who) -> Turn:
+        """A turn with this content."""
+        try:
+            file = edit.Text.of(content)
+        except comments.Unreadable as why:
+            path = self.settings.data / ledger.FILE
+            message = f"{path} cannot be read, and is left as it is: {why}; {ledger.GOOD} beside it could be read last"
+            raise Broken(message) from None
+        return Turn(file, Lab(self.settings), self.now(), self.settings.rules, who)
+
+    def act(self, who: Who, what: str, act: Callable[[Turn], str], check: bool = False, **more: Any) -> Done:  # noqa: ANN401
+        """One turn: `act` changes the file and says what it did; with `check` it is only said."""
+
+        def make(content: bytes) -> tuple[Turn, str]:
+            found = self.turn(content, who)
+            return found, act(found)
+
+        if check:
+            return self.done(*make(ledger.Ledger(self.settings.data).read()))
+        return self.write(who, what, make, more)
+
+    def put(self, who: Who, original: bytes, edited: bytes) -> Done:
+        """The whole file as somebody edited it, with what others changed meanwhile; it may repair a broken one."""
+
+        def make(content: bytes) -> tuple[Turn, str]:
+            found = self.turn(edited, who)
+            if content != original:
+                if not is_readable(original):
+                    message = f"{self.settings.data / ledger.FILE} was repaired by somebody else meanwhile"
+                    raise Refused(message)
+                merge.into(found, *(self.turn(one, who) for one in (original, content)))
+            before = merge.logged(self.turn(content, who)) if is_readable(content) else []
+            found.before, found.after = merge.only_first(before, merge.logged(found))
+            return found, merge.told(found.before, found.after)
+
+        return self.write(who, "edit", make, {})
+
+    def write(self, who: Who, what: str, make: Callable[[bytes], tuple[Turn, str]], more: Mapping[str, Any]) -> Done:
+        """Under the lock: `make` makes of the file what it shall be, and says what that is."""
+        for _ in range(TRIES):
+            with ledger.locked(self.settings.data) as book:
+                found, said = make(book.read())
+                line = {
+                    "change": secrets.token_hex(4),
+                    "when": found.now.local.isoformat(" ", "seconds"),
+                    "who": who.name,
+                    "via": who.via,
+                    "what": what,
+                    **more,
+                    "before": found.before,
+                    "after": found.after,
+                }
+                book.log(line)
+                if book.write(found.file.data):
+                    return self.done(found, said)
+                # somebody wrote it by hand between our two looks
+                book.log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
+        message = f"{self.settings.data / ledger.FILE} was changed by others {TRIES} times meanwhile: try again"
+        raise ledger.Unwritable(message)
+
+    def done(self, found: Turn, said: str) -> Done:
+        """What there is to say of a turn."""
+        return Done(said, tuple(warnings(found)), tuple(found.touched))
+
+    def book(self, who: Who, wish: Wish, check: bool = False) -> Done:
+        """Book, all of it or nothing."""
+
+        def act(found: Turn) -> str:
+            turn.book(found, wish)
+            return told(found.touched, found.now)
+
+        return self.act(who, "book", act, check)
+
+    def change(self, who: Who, booking: str, changes: Changes, check: bool = False) -> Done:
+        """Change a booking that is not over."""
+
+        def act(found: Turn) -> str:
+            turn.change(found, booking, changes)
+            return told(found.touched, found.now)
+
+        return self.act(who, "change", act, check)
+
+    def release(self, who: Who, choose: Callable[[Turn], Sequence[Found]], check: bool = False) -> Done:
+        """Release what `choose` finds."""
+
+        def act(found: Turn) -> str:
+            turn.release(found, choose(found))
+            return released(found.touched, found.now)
+
+        return self.act(who, "release", act, check)
+
+    def undo(self, who: Who, check: bool = False) -> Done:
+        """Take back the last change that this person made and has not taken back; an admin, that anybody made."""
+        line = self.last(who)
+
+        def act(found: Turn) -> str:
+            turn.undo(found, line)
+            back = "; ".join(told(one, found.now) for one in apart(found.touched))
+            gone = f"the booking of {places_of((one[0], one[1]) for one in found.before)} is gone again"
+            return f"taken back what {line['who']} did at {line['when'][:16]} ({line['what']}): {back or gone}"
+
+        return self.act(who, "undo", act, check, undoes=line["change"])
+
+    def last(self, who: Who) -> dict[str, Any]:
+        """The line of the log that is to be taken back."""
+        undone = set()
+        for line in ledger.Ledger(self.settings.data).logged():
+            undone |= {line.get("undoes"), line.get("instead")}
+            mine = who.admin or line.get("who") == who.name
+            kinds = ("book", "change", "release", "edit")
+            changed = line.get("before") or line.get("after")
+            if mine and changed and line.get("what") in kinds and line.get("change") not in undone:
+                return line
+        message = f"there is nothing that {who.name} changed and that could be taken back"
+        raise Refused(message)
+
+
+def told(several: Sequence[Booking], now: Now) -> str:
+    """`atlas:0,1 for alice from now until Fri 20 Nov 18:00 (4 d 4 h)`."""
+    one = several[0]
+    if one.rrule and one.since:
+        again = repeats.said(one.rrule, one.since, one.until, now.zone)
+        return f"{places(several)} for {one.name} {again}, first {when.said(one.since, now.local)}"
+    begun = one.since is None or one.since.timestamp() <= now.epoch
+    since = "now" if begun else when.said(one.since or one.until, now.local)
+    begins = now.epoch if begun or one.since is None else one.since.timestamp()
+    length = words.duration(one.until.timestamp() - begins)
+    return f"{places(several)} for {one.name} from {since} until {when.said(one.until, now.local)} ({length})"
+
+
+def apart(several: Sequence[Booking]) -> list[list[Booking]]:
+    """Those that are said in one sentence, because they differ in nothing but the GPU."""
+    groups: dict[object, list[Booking]] = {}
+    for one in several:
+        groups.setdefault((one.name, one.since, one.until, one.rrule), []).append(one)
+    return list(groups.values())
+
+
+def is_readable(content: bytes) -> bool:
+    """Whether anything of a file can be read."""
+    try:
+        return bool(edit.Text.of(content))
+    except comments.Unreadable:
+        return False
+
+
+def released(several: Sequence[Booking], now: Now) -> str:
+    """What is free again, from when on."""
+    one = several[0]
+    if one.rrule:
+        return f"{places(several)} of {one.name} is not booked again; what has begun goes on to its end"
+    coming = one.since is not None and one.since.timestamp() > now.epoch
+    since = f"the booking from {when.said(one.since, now.local)}" if coming and one.since else "what is left"
+    return f"{places(several)} of {one.name}: {since} until {when.said(one.until, now.local)} is released"
+
+
+def places(several: Sequence[Booking]) -> str:
+    """`atlas:0,1 and zeus`."""
+    return places_of((one.host, one.gpu) for one in several)
+
+
+def places_of(pairs: Iterable[tuple[str, str]]) -> str:
+    """The same of hosts and GPUs."""
+    by_host: dict[str, list[str]] = {}
+    for host, gpu in pairs:
+        by_host.setdefault(host, []).append(gpu)
+    return " and ".join(host if "*" in gpus else f"{host}:{','.join(gpus)}" for host, gpus in by_host.items())
+
+
+def warnings(found: Turn) -> list[str]:
+    """What somebody who books should know: who is on it, and that a host is silent."""
+    if not found.after:
+        return []
+    wanted = {one.host for one in found.touched}
+    said = []
+    for name, host in found.lab.look(wanted, (), found.now).items():
+        if host.state != "fresh":
+            said.append(f"{name} is {host.state}: {host.reason}")
+            continue
+        keys = {one.gpu.lower() for one in found.touched if one.host == name and begins_soon(one, found.now)}
+        for gpu in host.gpus:
+            mine = keys & {"*", str(gpu.gpu.index), (gpu.gpu.uuid or "").lower()}
+            if mine and gpu.state in BUSY | {"lost", "unknown"}:
+                said.append(f"{name}:{gpu.gpu.index} is {gpu.state}: {gpu.reason}")
+    return said
+
+
+def begins_soon(one: Booking, now: Now) -> bool:
+    """Whether it matters who is on it now."""
+    return one.since is None or one.since.timestamp() <= now.epoch + words.HOUR

@@ -1,0 +1,211 @@
+"""comments.json with one entry more, less or other: all that people wrote around it stays, letter by letter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from site_builder.readers import comments, places
+from site_builder.readers.comments import Entry
+from site_builder.readers.places import Member
+
+Content = Mapping[str, object]
+# A list of bookings has a place for each GPU of a host, and no host has more.
+MOST_GPUS = 64
+
+
+class Odd(Exception):
+    """Why an entry has no place in the file as it is."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """The file as it is written, and as plain JSON in which every place is the same."""
+
+    text: str
+    plain: str
+    encoding: str
+
+    @staticmethod
+    def of(data: bytes) -> Text:
+        """Take it up; `Unreadable` says why it cannot be read."""
+        text = comments.text_of(data)
+        encoding = "utf-8"
+        if text.encode("utf-8", "replace") != data:
+            encoding = "utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else "latin-1"
+        return Text(text, comments.plain(text, []), encoding)
+
+    @property
+    def data(self) -> bytes:
+        """The file again; should Latin-1 be left that reads as UTF-8, it is UTF-8 from now on."""
+        data = self.text.encode(self.encoding)
+        return data if comments.text_of(data) == self.text else self.text.encode()
+
+    def entries(self) -> list[Entry]:
+        """Every entry that counts."""
+        return list(comments.entries(self.plain, []))
+
+    def hosts(self) -> list[Member]:
+        """The hosts, each with all that stands under it."""
+        return places.members(self.plain, self.top)
+
+    @property
+    def top(self) -> int:
+        """Where the object begins that holds all."""
+        return places.after_blank(self.plain, 0)
+
+    def json(self, content: object) -> str:
+        """A value as it may be written here."""
+        return json.dumps(content, ensure_ascii=self.encoding == "latin-1")
+
+    def spliced(self, *changes: tuple[int, int, str]) -> Text:
+        """With other words in these places, of which none touches another."""
+        text = self.text
+        for start, end, new in sorted(changes, reverse=True):
+            text = text[:start] + new + text[end:]
+        return Text(text, comments.plain(text, []), self.encoding)
+
+
+def added(file: Text, host: str, gpu: str, content: Content) -> Text:
+    """With one entry more; a host, a GPU or a list of bookings is begun where there is none."""
+    there = last(file.hosts(), host)
+    new = file.json(content)
+    if there is None:
+        return inserted(file, file.top, f"{file.json(host)}: {{{file.json(gpu)}: {new}}}")
+    if isinstance(there.content, list):
+        if gpu.isdecimal() and int(gpu) < MOST_GPUS:
+            return added_to_list(file, there, int(gpu), new)
+        return added(keyed(file, there), there.key, gpu, content)
+    if not isinstance(there.content, dict):
+        if there.content:
+            message = f"line {places.line(file.plain, there.start)}: what stands under {host} is no booking"
+            raise Odd(message)
+        return file.spliced((there.value, there.end, f"{{{file.json(gpu)}: {new}}}"))
+    mine = last(places.members(file.plain, there.value), gpu)
+    if mine is None:
+        return inserted(file, there.value, f"{file.json(gpu)}: {new}")
+    return added_to(file, mine, new)
+
+
+def added_to_list(file: Text, host: Member, gpu: int, new: str) -> Text:
+    """A list has a place for each GPU; those that nobody has booked are {}."""
+    found = places.members(file.plain, host.value)
+    if gpu < len(found):
+        return added_to(file, found[gpu], new)
+    for _ in range(gpu - len(found)):
+        file = inserted(file, host.value, "{}")
+    return inserted(file, host.value, new)
+
+
+def added_to(file: Text, mine: Member, new: str) -> Text:
+    """One more for a GPU: in its list, in the place of what is empty, or in a list that begins with what is there."""
+    if isinstance(mine.content, list):
+        return inserted(file, mine.value, new)
+    if is_empty(mine.content):
+        return file.spliced((mine.value, mine.end, new))
+    return file.spliced((mine.value, mine.value, "["), (mine.end, mine.end, f", {new}]"))
+
+
+def keyed(file: Text, host: Member) -> Text:
+    """A list of GPUs as an object by index, which alone can hold `*` and UUIDs."""
+    found = places.members(file.plain, host.value)
+    keys = [(one.value, one.value, f'"{one.key}": ') for one in found]
+    return file.spliced((host.value, host.value + 1, "{"), (host.end - 1, host.end, "}"), *keys)
+
+
+def removed(file: Text, entry: Entry) -> Text:
+    """Without an entry; the GPUs behind it in a list keep their places."""
+    host = around(file.hosts(), entry)
+    gpu = around(places.members(file.plain, host.value), entry)
+    if isinstance(gpu.content, list) and len(gpu.content) > 1:
+        return dropped(file, gpu.value, around(places.members(file.plain, gpu.value), entry))
+    if isinstance(host.content, list):
+        return file.spliced((gpu.value, gpu.end, "{}"))
+    return dropped(file, host.value, gpu)
+
+
+def replaced(file: Text, entry: Entry, content: Content) -> Text:
+    """With other values in an entry: what is not named in `content` stays, what is None there goes."""
+    for key, value in content.items():
+        mine = {one.key: one for one in places.members(file.plain, entry.start)}.get(key)
+        if mine and value is None:
+            file = dropped(file, entry.start, mine)
+        elif mine and mine.content != value:
+            file = file.spliced((mine.value, mine.end, file.json(value)))
+        elif mine is None and value is not None:
+            file = inserted(file, entry.start, f"{file.json(key)}: {file.json(value)}")
+    return file
+
+
+def inserted(file: Text, at: int, new: str) -> Text:
+    """With one member more at the end of the object or list that begins there, in a line of its own if others are."""
+    found = places.members(file.plain, at)
+    if not found:
+        return file.spliced((at + 1, at + 1, new))
+    end, start = found[-1].end, found[-1].start
+    close = places.after_blank(file.plain, end)
+    comma = comments.uncommented(file.text).find(",", end, close)
+    line = file.text.rfind("\n", 0, start) + 1
+    broken = file.text.find("\n", max(end, comma), close)
+    if broken < 0 or file.text[line:start].strip() or "/*" in file.text[end:close]:
+        return file.spliced((end, end, f", {new}") if comma < 0 else (comma + 1, comma + 1, f" {new}"))
+    return_, broken = ("\r\n", broken - 1) if file.text[broken - 1] == "\r" else ("\n", broken)
+    behind = (broken, broken, f"{return_}{file.text[line:start]}{new}{',' if comma >= 0 else ''}")
+    if comma >= 0:
+        return file.spliced(behind)
+    if broken == end:
+        return file.spliced((end, end, f",{behind[2]}"))
+    return file.spliced((end, end, ","), behind)
+
+
+def dropped(file: Text, at: int, member: Member) -> Text:
+    """Without a member, without its comma, and without its line if nothing else is in it."""
+    found = places.members(file.plain, at)
+    place = [one.start for one in found].index(member.start)
+    bare, text = comments.uncommented(file.text), file.text
+    follows = found[place + 1].start if place + 1 < len(found) else places.after_blank(file.plain, member.end)
+    comma = bare.find(",", member.end, follows)
+    start, end = member.start, member.end
+    gone: list[tuple[int, int, str]] = []
+    if comma >= 0:
+        if text[end:comma].strip():
+            gone.append((comma, comma + 1, ""))
+        else:
+            end = comma + 1
+    elif place:
+        before = bare.find(",", found[place - 1].end, member.start)
+        if text[before + 1 : start].strip() or "\n" in text[before:start]:
+            gone.append((before, before + 1, ""))
+        else:
+            start = before
+    line = text.rfind("\n", 0, start) + 1
+    broken = text.find("\n", end)
+    if line and broken >= 0 and not text[line:start].strip() and not text[end:broken].strip():
+        start, end = line, broken + 1
+    return file.spliced((start, end, ""), *gone)
+
+
+def last(several: list[Member], key: str) -> Member | None:
+    """The one of that name, of which the last counts: as it is, else in another case, else by its short name."""
+    for same in (lambda one: one.key == key, lambda one: is_same(one.key, key)):
+        if found := [one for one in several if same(one)]:
+            return found[-1]
+    return None
+
+
+def is_same(written: str, name: str) -> bool:
+    """Whether a key means this host or GPU."""
+    key = written.strip().lower()
+    return name.lower() in {key, key.partition(".")[0]}
+
+
+def around(several: list[Member], entry: Entry) -> Member:
+    """The one in which an entry stands."""
+    (found,) = (one for one in several if one.value <= entry.start and entry.end <= one.end)
+    return found
+
+
+def is_empty(content: object) -> bool:
+    """Whether nothing is lost if another content takes its place."""
+    return not content or (isinstance(content, dict) and not any(content.values()))

@@ -1,0 +1,72 @@
+"""The hosts as a booking needs them: decided from data/ at this moment, and nothing of it kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+
+from site_builder.boards import NEVER, Host, board_of
+from site_builder.decide import bookings as promised
+from site_builder.decide.gpus import Rules
+from site_builder.decide.people import People
+from site_builder.decide.rules import Refused
+from site_builder.model import BoardHost, Booking, Gpu, KnownHost
+from site_builder.now import Now
+from site_builder.readers.names import natural
+from site_builder.settings import Settings
+from site_builder.sources.bookings import Names
+from site_builder.sources.discovery import Discovery
+from site_builder.sources.snapshots import Snapshots
+
+
+class Lab:
+    """Looks at data/ when it is asked, and at no more of it than it is asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Whose data/ it is."""
+        self.settings = settings
+        self.snapshots = Snapshots(settings.data, None)
+        aliases, self.gpu_names, _ = Names(settings.data, None).read()
+        self.people = People(aliases)
+        self.known: dict[str, KnownHost] | None = None
+        self.gpus_of: dict[str, Sequence[Gpu]] = {}
+
+    def hosts(self) -> dict[str, KnownHost]:
+        """Every host that data/ has or hosts.txt names, in the order in which people count."""
+        if self.known is None:
+            folders, originals = self.snapshots.entries([])
+            found, _ = Discovery(self.settings.data, None, None).read({*folders, *originals})
+            self.known = dict(sorted(found.items(), key=lambda item: natural(item[0])))
+        return self.known
+
+    def find(self, text: str) -> str:
+        """A host by its name, its full name, or either in another case; one that there is not is refused."""
+        hosts = {name.lower(): name for name in self.hosts()}
+        name = text if text in self.hosts() else hosts.get(text.lower()) or hosts.get(text.lower().partition(".")[0])
+        if name:
+            return name
+        near = get_close_matches(text.lower(), hosts, 1)
+        hint = f"; is it {hosts[near[0]]}?" if near else ""
+        message = f"there is no host {text[:80]}{hint}"
+        raise Refused(message)
+
+    def look(self, names: Collection[str], bookings: Sequence[Booking], now: Now) -> dict[str, BoardHost]:
+        """These hosts, as they stand with these bookings."""
+        told = {one.name: one for one in self.snapshots.read(names)[0]}
+        rules = Rules(self.settings.limits, self.people, self.settings.shown)
+        by_host, _ = promised.by_host(bookings, self.hosts(), now)
+        return {
+            name: board_of(
+                Host(self.hosts()[name], told.get(name), by_host.get(name, ()), NEVER), rules, self.gpu_names, now
+            )[0]
+            for name in self.hosts()
+            if name in names
+        }
+
+    def gpus(self, name: str) -> Sequence[Gpu]:
+        """The GPUs of a host as it last told them."""
+        if name not in self.gpus_of:
+            told = [one for one in self.snapshots.read({name})[0] if one.name == name]
+            dump = told[0].data().gpus if told else None
+            self.gpus_of[name] = dump.rows if dump else ()
+        return self.gpus_of[name]

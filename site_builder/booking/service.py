@@ -1,0 +1,223 @@
+"""A request to the desk as programs make it, and its answer: one form for the command line, the page and the web."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from site_builder.booking.choose import MOST_PLACES, Unclear, booked_by, chosen, free_ones
+from site_builder.booking.desk import Desk, Done, places
+from site_builder.booking.turn import Changes, Who, Wish
+from site_builder.decide import rules
+from site_builder.model import Booking
+from site_builder.now import Now
+from site_builder.readers import rrules, when
+from site_builder.readers.form import clean
+
+LONGEST_NAME = 80
+LONGEST_COMMENT = 500
+KEYS = {
+    "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "check"},
+    "change": {"id", "from", "until", "for", "name", "comment", "check"},
+    "release": {"id", "gpus", "check"},
+    "undo": {"check"},
+}
+Request = Mapping[str, Any]
+__all__ = ["Unclear", "do", "listed"]
+
+
+def do(desk: Desk, request: Request, who: Who) -> dict[str, Any]:
+    """Do what is asked, or with `check` say what would be done."""
+    kind = request.get("do")
+    if not isinstance(kind, str) or kind not in KEYS:
+        message = f"`do` must be {', '.join(KEYS)}"
+        raise Unclear(message)
+    odd = sorted(set(map(str, request)) - KEYS[kind] - {"do"})
+    if odd:
+        message = f"{kind} knows no `{clean(odd[0])[:40]}`"
+        raise Unclear(message)
+    done = {"book": book, "change": change, "release": release, "undo": undo}[kind](desk, request, who)
+    return {"said": done.words, "warnings": list(done.warnings), "bookings": grouped(done.bookings, desk.now())}
+
+
+def undo(desk: Desk, request: Request, who: Who) -> Done:
+    """Take back the last change."""
+    return desk.undo(who, checks(request))
+
+
+def book(desk: Desk, request: Request, who: Who) -> Done:
+    """What `gpus` names, or `any` so many that are free, from when until when."""
+    found = desk.look(who)
+    since = moment(request, "from", found.now) or found.now.local.replace(second=0, microsecond=0)
+    until = end(request, since, found.now)
+    if until is None:
+        message = "until when? Give `until` or `for`"
+        raise Unclear(message)
+    name = text(request, "name", LONGEST_NAME) or who.name
+    rule = text(request, "rrule", LONGEST_COMMENT)
+    if rule:
+        rule, why = rrules.read(rule)
+        if why:
+            message = f'the rrule "{request["rrule"]}" {why}'
+            raise Unclear(message)
+    wish = Wish((), since, until, name, text(request, "comment", LONGEST_COMMENT), rule or None)
+    if request.get("any"):
+        wanted = free_ones(found, wish, number(request["any"]), text(request, "model", LONGEST_NAME))
+    else:
+        wanted = chosen(found, texts(request, "gpus"))
+    if not wanted:
+        message = "which GPU? Name a host, or some of its GPUs such as atlas:0,1"
+        raise Unclear(message)
+    return desk.book(who, wish._replace(places=wanted), checks(request))
+
+
+def change(desk: Desk, request: Request, who: Who) -> Done:
+    """What of a booking shall be other."""
+    found = desk.look(who)
+    booking = found.of_id(text(request, "id", LONGEST_NAME))[0].booking
+    since = moment(request, "from", found.now)
+    until = end(request, since or booking.since or found.now.local, found.now)
+    name = text(request, "name", LONGEST_NAME) or None
+    comment = None if request.get("comment") is None else text(request, "comment", LONGEST_COMMENT)
+    changes = Changes(since, until, name, comment)
+    if changes == Changes():
+        message = "what shall be other? Give `from`, `until`, `for`, `name` or `comment`"
+        raise Unclear(message)
+    return desk.change(who, str(booking.id), changes, checks(request))
+
+
+def release(desk: Desk, request: Request, who: Who) -> Done:
+    """A booking by its id, or what one has booked of some GPUs."""
+    booking = text(request, "id", LONGEST_NAME)
+    wanted = texts(request, "gpus")
+    if bool(booking) == bool(wanted):
+        message = "which booking? Give its `id`, or the GPUs"
+        raise Unclear(message)
+    if booking:
+        return desk.release(who, lambda found: found.of_id(booking), checks(request))
+    return desk.release(who, lambda found: booked_by(found, wanted), checks(request))
+
+
+# What a request holds
+
+
+def checks(request: Request) -> bool:
+    """Whether it only wants to know."""
+    return request.get("check") is True
+
+
+def text(request: Request, key: str, longest: int) -> str:
+    """A text of it, without what would steer a terminal."""
+    found = request.get(key)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        message = f"`{key}` must be a text"
+        raise Unclear(message)
+    found = " ".join(clean(found).split())
+    if len(found) > longest:
+        message = f"`{key}` is longer than {longest} letters"
+        raise Unclear(message)
+    return found
+
+
+def texts(request: Request, key: str) -> list[str]:
+    """Several texts of it."""
+    found = request.get(key) or []
+    if isinstance(found, str):
+        found = [found]
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        message = f"`{key}` must be a list of texts"
+        raise Unclear(message)
+    return found
+
+
+def number(found: object) -> int:
+    """How many GPUs."""
+    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= MOST_PLACES:
+        message = "`any` must be a number of GPUs"
+        raise Unclear(message)
+    return found
+
+
+def moment(request: Request, key: str, now: Now, start: datetime | None = None) -> datetime | None:
+    """A time of it, as people write them."""
+    told_time = text(request, key, 100)
+    if not told_time:
+        return None
+    return understood(told_time, lambda: when.moment(told_time, now.local, start=start, end=key == "until"))
+
+
+def end(request: Request, since: datetime, now: Now) -> datetime | None:
+    """`until`, or `for` how long."""
+    length = text(request, "for", 100)
+    until = moment(request, "until", now, since)
+    if length and until:
+        message = "give `until` or `for`, not both"
+        raise Unclear(message)
+    if length:
+        return understood(length, lambda: when.length(length).after(since, now.zone))
+    return until
+
+
+def understood(told_time: str, read: Callable[[], datetime]) -> datetime:
+    """What a text says, to the second."""
+    try:
+        return read().replace(microsecond=0)
+    except when.Unclear as why:
+        message = f'"{told_time}" {why}'
+        raise Unclear(message) from None
+
+
+# What is answered
+
+
+def grouped(several: Sequence[Booking], now: Now) -> list[dict[str, Any]]:
+    """Bookings as programs read them: those of one id and host are one."""
+    groups: dict[tuple[str, str | None], list[Booking]] = {}
+    for one in several:
+        groups.setdefault((one.host, one.id), []).append(one)
+    return [booking_of(group, now) for group in groups.values()]
+
+
+def booking_of(group: Sequence[Booking], now: Now) -> dict[str, Any]:
+    """One booking over all its GPUs."""
+    one = group[0]
+    return {
+        "id": one.id,
+        "host": one.host,
+        "gpus": [each.gpu for each in group],
+        "where": places(group),
+        "name": one.name,
+        "from": one.since and now.here(one.since).isoformat(timespec="seconds"),
+        "date": now.here(one.until).isoformat(timespec="seconds"),
+        "comment": one.comment,
+        "rrule": one.rrule,
+        "by": one.by,
+        "phase": phase_of(one, now),
+    }
+
+
+def phase_of(one: Booking, now: Now) -> str:
+    """Whether it holds now, is coming or has ended; one that repeats is coming between two of its times."""
+    left = [since for since, until in rules.spans(one, now.local, rules.REPEATS_CLASH) if until > now.epoch]
+    return "ended" if not left else "now" if left[0] <= now.epoch else "coming"
+
+
+def listed(desk: Desk, who: Who, host: str | None = None) -> dict[str, Any]:
+    """All bookings that are not over, of the fleet or of a host, and which are one's own."""
+    found = desk.look(who)
+    wanted = [
+        one.booking
+        for one in found.found()
+        if (host is None or one.booking.host == host) and phase_of(one.booking, found.now) != "ended"
+    ]
+    person = found.person(who.name)
+    several = grouped(wanted, found.now)
+    for one in several:
+        one["mine"] = bool(who.name) and person in {found.person(one["name"]), found.person(one["by"])}
+        if not (found.lab.settings.shown.users or one["mine"] or who.admin):
+            one.update(id=None, name=None, comment=None, by=None)
+    several.sort(key=lambda one: (one["phase"] != "now", one["from"] or "", one["where"]))
+    return {"who": who.name or None, "admin": who.admin, "bookings": several}

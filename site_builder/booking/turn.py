@@ -1,0 +1,326 @@
+"""One turn at the desk: the file as it is found, what somebody may do with it, and what they made of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from site_builder import words
+from site_builder.booking import edit
+from site_builder.booking.lab import Lab
+from site_builder.decide import bookings as promised
+from site_builder.decide import rules
+from site_builder.decide.rules import NotYours, Refused
+from site_builder.model import Booking, BookingRules
+from site_builder.now import Now
+from site_builder.readers import comments
+from site_builder.readers.comments import Entry
+
+# Letters and digits that nobody takes for each other.
+LETTERS = "bcdfghjkmnpqrstvwxz23456789"
+ID_LETTERS = 6
+# So many seconds ago is still now: people need a moment to say yes.
+JUST_NOW = 300
+# As an entry stands in the log: its host, its GPU, and itself.
+Logged = list[Any]
+
+
+class Who(NamedTuple):
+    """Who stands at the desk, and how they came; at an `open` one everybody is whom they say."""
+
+    name: str
+    admin: bool = False
+    via: str = "command"
+    open: bool = False
+
+
+class Wish(NamedTuple):
+    """What somebody wants: hosts and GPUs, from when, until when, for whom, and what for."""
+
+    places: Sequence[tuple[str, str]]
+    since: datetime
+    until: datetime
+    name: str
+    comment: str = ""
+    rrule: str | None = None
+
+
+class Changes(NamedTuple):
+    """What of a booking shall be other; None stays."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    name: str | None = None
+    comment: str | None = None
+
+
+class Found(NamedTuple):
+    """An entry that counts, and the booking that it is."""
+
+    entry: Entry
+    booking: Booking
+
+
+@dataclass
+class Turn:
+    """The file, and what has been done to it so far."""
+
+    file: edit.Text
+    lab: Lab
+    now: Now
+    rules: BookingRules
+    who: Who
+
+    def __post_init__(self) -> None:
+        """Nothing is done yet."""
+        self.before: list[Logged] = []
+        self.after: list[Logged] = []
+        self.touched: list[Booking] = []
+        self.read: tuple[edit.Text | None, list[Found]] = (None, [])
+
+    def found(self) -> list[Found]:
+        """Every booking that counts, under the name by which we know its host."""
+        if self.read[0] is not self.file:
+            self.read = self.file, self.understood()
+        return self.read[1]
+
+    def understood(self) -> list[Found]:
+        """The same, read from the file as it is now."""
+        several = [Found(*pair) for pair in comments.understood(self.file.plain, self.now.zone, [])]
+        by_host, _ = promised.by_host([one.booking for one in several], self.lab.hosts(), self.now)
+        names = {one.host: host for host, some in by_host.items() for one in some}
+        return [
+            Found(entry, replace(booking, host=names.get(booking.host, booking.host))) for entry, booking in several
+        ]
+
+    # Changes to the file
+
+    def add(self, host: str, gpu: str, content: Mapping[str, object]) -> None:
+        """One entry more."""
+        self.file = edit.added(self.file, host, gpu, content)
+        self.after.append([host, gpu, dict(content)])
+
+    def remove(self, one: Found) -> None:
+        """One entry less."""
+        self.file = edit.removed(self.file, self.again(one))
+        self.before.append([one.booking.host, one.booking.gpu, one.entry.content])
+
+    def replace(self, one: Found, content: Mapping[str, object]) -> None:
+        """Other values in an entry."""
+        entry = self.again(one)
+        self.file = edit.replaced(self.file, entry, content)
+        new = {key: value for key, value in {**entry.content, **content}.items() if value is not None}
+        self.before.append([one.booking.host, one.booking.gpu, entry.content])
+        self.after.append([one.booking.host, one.booking.gpu, new])
+
+    def again(self, one: Found) -> Entry:
+        """Where an entry stands now, after other changes."""
+        return next(
+            entry
+            for entry in self.file.entries()
+            if (entry.host, entry.gpu, entry.content) == (one.entry.host, one.entry.gpu, one.entry.content)
+        )
+
+    # What somebody may do
+
+    def person(self, name: str | None) -> str:
+        """One word for one person."""
+        return self.lab.people.person(name or "")
+
+    def may_name(self, name: str) -> None:
+        """Refuse a booking under another's name where the lab does not allow that."""
+        other = self.person(name) != self.person(self.who.name)
+        if other and not (self.who.open or self.who.admin or self.rules.for_others):
+            message = f"you are {self.who.name}: here nobody but an admin books under the name of {name}"
+            raise NotYours(message)
+
+    def may_change(self, one: Booking) -> None:
+        """Refuse to touch the booking of somebody else."""
+        mine = self.person(self.who.name) in {self.person(name) for name in (one.name, one.by) if name}
+        if not (mine or self.who.admin or self.who.open):
+            whose = f"{one.name or 'nobody'}'s" if self.lab.settings.shown.users else "somebody else's"
+            message = f"booking {one.id} is {whose}, and only they or an admin may change it"
+            raise NotYours(message)
+
+    def of_id(self, text: str) -> list[Found]:
+        """The entries of a booking."""
+        found = [one for one in self.found() if one.booking.id == text]
+        if not found:
+            message = f"there is no booking {text[:80]}: `gpuboard bookings` lists them"
+            raise Refused(message)
+        hosts = {one.booking.host for one in found}
+        if len(hosts) > 1:
+            message = f"booking {text} is on {words.names(sorted(hosts))}: name the host too"
+            raise Refused(message)
+        return found
+
+    def check(self, new: Sequence[Booking], others: Iterable[Booking]) -> None:
+        """Refuse what clashes with others, is too long, or too much for one person."""
+        others = list(others)
+        limits = BookingRules() if self.who.admin else self.rules
+        for one in new:
+            rules.check_time(one.since or one.until, one.until, limits, self.now)
+        self.check_free(new, others)
+        if limits.gpus or limits.hours:
+            person = self.person(new[0].name)
+            theirs = [one for one in others if self.person(one.name) == person]
+            hosts = {one.host for one in (*new, *theirs) if one.gpu == "*"}
+            size = rules.sizes({host: self.lab.gpus(host) for host in hosts})
+            rules.check_share(new, theirs, size, limits, self.now)
+
+    def check_free(self, new: Sequence[Booking], others: Sequence[Booking]) -> None:
+        """Refuse what is promised to somebody else."""
+        for one in new:
+            keys = rules.Keys(self.lab.gpus(one.host))
+            there = [other for other in others if other.host == one.host]
+            rules.check_overlap(one, there, keys, self.now, self.lab.settings.shown.users)
+
+    def new_id(self) -> str:
+        """One that no booking has."""
+        taken = {one.booking.id for one in self.found()}
+        while (found := "".join(secrets.choice(LETTERS) for _ in range(ID_LETTERS))) in taken:
+            pass
+        return found
+
+
+def book(turn: Turn, wish: Wish) -> None:
+    """Book what was wished for, all of it or nothing."""
+    turn.may_name(wish.name)
+    now = turn.now
+    since = wish.since
+    if since.timestamp() < now.epoch - JUST_NOW:
+        message = f"it would begin {rules.clock(since.timestamp(), now)}, which is in the past"
+        raise Refused(message)
+    by = None if turn.who.open or turn.person(wish.name) == turn.person(turn.who.name) else turn.who.name
+    others = [one.booking for one in turn.found()]
+    ids = {host: turn.new_id() for host in dict.fromkeys(host for host, _ in wish.places)}
+    new = [
+        Booking(host, gpu, wish.name, wish.until, since, wish.comment, ids[host], wish.rrule, by)
+        for host, gpu in wish.places
+    ]
+    turn.check(new, others)
+    for one in new:
+        turn.add(one.host, one.gpu, content_of(one, now))
+    turn.touched = new
+
+
+def content_of(one: Booking, now: Now) -> dict[str, object]:
+    """A booking as it is written; times with their offset, so that they mean the same everywhere."""
+    found: dict[str, object] = {"name": one.name}
+    if one.since:
+        found["from"] = written(one.since, now, one.rrule)
+    found["date"] = written(one.until, now, one.rrule)
+    optional = {"comment": one.comment, "rrule": one.rrule, "id": one.id, "by": one.by}
+    return {**found, **{key: value for key, value in optional.items() if value}}
+
+
+def written(moment: datetime, now: Now, rule: str | None = None) -> str:
+    """A time as it stands in the file; to the second only where somebody meant it.
+
+    What repeats has no offset: 9:00 stays 9:00 when the clocks change.
+    """
+    local = now.here(moment)
+    if rule:
+        local = local.replace(tzinfo=None)
+    return local.isoformat(" ", "seconds" if local.second else "minutes")
+
+
+def change(turn: Turn, booking: str, changes: Changes) -> None:
+    """Move, lengthen, shorten, hand over or rename a booking that is not over."""
+    several = turn.of_id(booking)
+    one, now = several[0].booking, turn.now
+    turn.may_change(one)
+    if changes.name is not None:
+        turn.may_name(changes.name)
+    refuse_over(one, now)
+    moved = changes.since is not None or changes.until is not None
+    if one.rrule and moved:
+        message = f"booking {one.id} repeats, and its times stay: release it, and book anew"
+        raise Refused(message)
+    began = one.since is None or one.since.timestamp() <= now.epoch
+    if began and changes.since is not None and changes.since != one.since:
+        message = f"booking {one.id} has begun, and its beginning stays"
+        raise Refused(message)
+    told = {key: value for key, value in changes._asdict().items() if value is not None}
+    new = [replace(each.booking, **told) for each in several]
+    if moved or changes.name is not None:
+        others = [each.booking for each in turn.found() if not is_same(each.booking, one)]
+        turn.check([replace(each, since=each.since or now.local) for each in new], others)
+    for each, after in zip(several, new):
+        content = content_of(after, now)
+        same = {key for key in ("from", "date") if key in content and not changed(key, changes)}
+        turn.replace(each, {key: value for key, value in content.items() if key not in same} | emptied(changes))
+    turn.touched = new
+
+
+def changed(key: str, changes: Changes) -> bool:
+    """Whether a time of an entry is another now; one that is not keeps the form in which people wrote it."""
+    return (changes.since if key == "from" else changes.until) is not None
+
+
+def emptied(changes: Changes) -> dict[str, object]:
+    """A comment that was taken away."""
+    return {"comment": None} if changes.comment == "" else {}
+
+
+def refuse_over(one: Booking, now: Now) -> None:
+    """Nothing is changed in the past."""
+    if not one.rrule and one.until.timestamp() <= now.epoch:
+        message = f"booking {one.id} ended {rules.clock(one.until.timestamp(), now)}, and the past stays as it was"
+        raise Refused(message)
+
+
+def release(turn: Turn, several: Sequence[Found]) -> None:
+    """Give up what is still to come; what has been stays in the file, and ends now."""
+    now = turn.now
+    for one in several:
+        turn.may_change(one.booking)
+        refuse_over(one.booking, now)
+    for one in several:
+        booking = one.booking
+        since = booking.since.timestamp() if booking.since else None
+        if since is not None and since > now.epoch - words.MINUTE:
+            turn.remove(one)
+        elif booking.rrule:
+            turn.replace(one, {"rrule": ended(booking.rrule, now)})
+        else:
+            turn.replace(one, {"date": written(now.local.replace(microsecond=0), now)})
+    turn.touched = [one.booking for one in several]
+
+
+def ended(rule: str, now: Now) -> str:
+    """A rule that gives no more times from now on."""
+    kept = [part for part in rule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
+    until = datetime.fromtimestamp(now.epoch, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return ";".join([*kept, f"UNTIL={until}"])
+
+
+def undo(turn: Turn, line: Mapping[str, Any]) -> None:
+    """Take back what a line of the log tells, where nobody has changed it since."""
+    for host, gpu, content in line.get("after") or ():
+        turn.remove(find(turn, host, gpu, content))
+    for host, gpu, content in line.get("before") or ():
+        turn.add(host, gpu, content)
+    back = [one for one in turn.found() if [one.booking.host, one.booking.gpu, one.entry.content] in turn.after]
+    for one in back:
+        refuse_over(one.booking, turn.now)
+        others = [each.booking for each in turn.found() if not is_same(each.booking, one.booking)]
+        turn.check_free([one.booking], others)
+    turn.touched = [one.booking for one in back]
+
+
+def is_same(one: Booking, other: Booking) -> bool:
+    """Whether both are of one booking."""
+    return (one.host, one.id) == (other.host, other.id)
+
+
+def find(turn: Turn, host: str, gpu: str, content: Mapping[str, Any]) -> Found:
+    """The entry that a line of the log left in the file."""
+    for one in turn.found():
+        if (one.booking.host, one.booking.gpu, one.entry.content) == (host, gpu, content):
+            return one
+    message = f"the booking of {host}:{gpu} has been changed since, and is not taken back"
+    raise Refused(message)

@@ -1,0 +1,159 @@
+"""What may be booked: no GPU twice, nothing in the past, and no more than the lab allows one person."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+
+from site_builder import words
+from site_builder.decide.bookings import LONGEST_REPEATED, beginnings
+from site_builder.model import Booking, BookingRules, Gpu
+from site_builder.now import Now
+
+Span = tuple[float, float]
+# Of a booking that repeats so much is looked at: for a clash, and for the hours of a person.
+REPEATS_CLASH = timedelta(days=366)
+REPEATS_COUNT = timedelta(days=28)
+LAST = datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()
+
+
+class Refused(Exception):
+    """Why something may not be booked, changed or released, in one sentence."""
+
+
+class NotYours(Refused):
+    """The same, where somebody else may."""
+
+
+def spans(booking: Booking, first: datetime, ahead: timedelta) -> list[Span]:
+    """When it holds, in seconds; of one that repeats each time from `first` on, as far as that."""
+    since, until = booking.since, booking.until
+    once = [(since.timestamp() if since else -math.inf, until.timestamp())]
+    if not booking.rrule or since is None or until - since > LONGEST_REPEATED:
+        return once
+    length = until - since
+    found = beginnings(booking.rrule, since, first - length, first + ahead)
+    if found is None:
+        return once
+    return [(begins.timestamp(), (begins + length).timestamp()) for begins in found]
+
+
+def clash(mine: Sequence[Span], others: Sequence[Span]) -> Span | None:
+    """The first time of theirs that falls into one of mine; both are in order."""
+    at, there = 0, 0
+    while at < len(mine) and there < len(others):
+        (begins, ends), (since, until) = mine[at], others[there]
+        if begins < until and since < ends:
+            return others[there]
+        if ends <= until:
+            at += 1
+        else:
+            there += 1
+    return None
+
+
+class Keys:
+    """Which keys of a host's bookings mean the same GPU."""
+
+    def __init__(self, gpus: Iterable[Gpu]) -> None:
+        """By index and by UUID, where the host tells both."""
+        self.same: dict[str, str] = {}
+        for gpu in gpus:
+            if gpu.uuid and gpu.index is not None:
+                self.same[gpu.uuid.lower()] = str(gpu.index)
+
+    def gpu(self, key: str) -> str:
+        """One word for one GPU."""
+        return self.same.get(key.lower(), key.lower())
+
+    def meet(self, one: str, other: str) -> bool:
+        """Whether a GPU is in both."""
+        return "*" in {one, other} or self.gpu(one) == self.gpu(other)
+
+
+def check_overlap(new: Booking, others: Iterable[Booking], keys: Keys, now: Now, names_shown: bool = True) -> None:
+    """Refuse a booking of a GPU that is promised to somebody in that time, whoever that is."""
+    first = new.since or now.local
+    mine = spans(new, first, REPEATS_CLASH)
+    for other in others:
+        if not keys.meet(new.gpu, other.gpu):
+            continue
+        found = clash(mine, spans(other, first, REPEATS_CLASH))
+        if found:
+            raise Refused(taken(new, other, found, now, names_shown))
+
+
+def taken(new: Booking, other: Booking, when: Span, now: Now, names_shown: bool) -> str:
+    """Whose it is, and when."""
+    gpu = other.gpu if new.gpu == "*" else new.gpu
+    what = new.host if gpu == "*" else f"{new.host}:{gpu}"
+    since = "" if when[0] == -math.inf else f"from {clock(when[0], now)} "
+    whom = f" by {other.name}" if other.name and names_shown else ""
+    return f"{what} is booked{whom} {since}until {clock(when[1], now)} (booking {other.id})"
+
+
+def clock(epoch: float, now: Now) -> str:
+    """A moment as people say it; the last days that there are have no other zone."""
+    return words.clock(datetime.fromtimestamp(min(epoch, LAST), now.zone), now)
+
+
+def check_time(since: datetime, until: datetime, rules: BookingRules, now: Now) -> None:
+    """Refuse what ends before it begins or in the past, what is too long, and what is too far ahead."""
+    begins, ends = since.timestamp(), until.timestamp()
+    if ends <= begins:
+        message = f"it would end {clock(ends, now)}, before it begins {clock(begins, now)}"
+        raise Refused(message)
+    if ends <= now.epoch:
+        message = f"it would end {clock(ends, now)}, which is in the past"
+        raise Refused(message)
+    if rules.longest and ends - begins > rules.longest:
+        message = (
+            f"it would last {words.duration(ends - begins)}, but a booking may be {words.duration(rules.longest)} long"
+        )
+        raise Refused(message)
+    if rules.ahead and begins > now.epoch + rules.ahead:
+        message = f"it would begin {clock(begins, now)}, but bookings are made {words.duration(rules.ahead)} ahead"
+        raise Refused(message)
+
+
+def check_share(
+    new: Sequence[Booking], theirs: Sequence[Booking], size: Callable[[Booking], int], rules: BookingRules, now: Now
+) -> None:
+    """Refuse what gives one person more GPUs at a time, or more hours, than the lab allows."""
+    if rules.gpus:
+        most = most_at_once(new, theirs, size, now)
+        if most > rules.gpus:
+            message = f"that would be {most} GPUs of one person at the same time, but {rules.gpus:.0f} are allowed"
+            raise Refused(message)
+    if rules.hours:
+        hours = sum(
+            size(one) * max(0.0, ends - max(begins, now.epoch))
+            for one in (*new, *theirs)
+            for begins, ends in spans(one, now.local, REPEATS_COUNT)
+        )
+        if hours > rules.hours * words.HOUR:
+            message = (
+                f"that would be {hours / words.HOUR:.0f} GPU-hours of one person, but {rules.hours:.0f} are allowed"
+            )
+            raise Refused(message)
+
+
+def most_at_once(new: Sequence[Booking], theirs: Sequence[Booking], size: Callable[[Booking], int], now: Now) -> int:
+    """The most GPUs that a person would have at any moment of the new booking."""
+    mine = [(span, size(one)) for one in new for span in spans(one, one.since or now.local, REPEATS_COUNT)]
+    all_of_them = mine + [(span, size(one)) for one in theirs for span in spans(one, now.local, REPEATS_COUNT)]
+    moments = {max(begins, now.epoch) for (begins, _), _ in all_of_them}
+    return max(
+        (
+            sum(count for (begins, ends), count in all_of_them if begins <= moment < ends)
+            for moment in moments
+            if any(begins <= moment < ends for (begins, ends), _ in mine)
+        ),
+        default=0,
+    )
+
+
+def sizes(gpus: Mapping[str, Sequence[Gpu]]) -> Callable[[Booking], int]:
+    """How many GPUs a booking takes; a whole host of which none is known counts as one."""
+    return lambda one: max(1, len(gpus.get(one.host, ()))) if one.gpu == "*" else 1

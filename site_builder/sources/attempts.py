@@ -1,0 +1,92 @@
+"""state/attempts.json: how much each address has asked of the desk lately, over all processes of a web server.
+
+Each address has a vessel that empties by one each second. What is asked fills it; what would run over is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address, ip_network
+from pathlib import Path
+
+import orjson
+
+from site_builder.sources import alone
+
+FILE = "attempts.json"
+ROOM = 60.0
+MOST_ADDRESSES = 1000
+LIMIT = 1024 * 1024
+Levels = dict[str, tuple[float, float]]
+
+
+class Attempts:
+    """Counts, and says how long somebody has to wait."""
+
+    def __init__(self, state: Path, clock: Callable[[], float]) -> None:
+        """Where it is kept, and by which clock."""
+        self.path = state / FILE
+        self.clock = clock
+
+    def wait(self, address: str, cost: float) -> int:
+        """Seconds until so much more may be asked from there; nothing is counted."""
+        return seconds(self.level(self.read(), address) + cost)
+
+    def count(self, address: str, cost: float) -> int:
+        """Count it, or say in how many seconds it will be taken; what is refused is not counted."""
+        return self.add(address, cost, False)
+
+    def punish(self, address: str, cost: float) -> None:
+        """Count what should not have been asked, as far as there is room."""
+        self.add(address, cost, True)
+
+    def add(self, address: str, cost: float, always: bool) -> int:
+        """Under a lock, so that nobody gets more by asking often at the same time."""
+        with alone.alone(self.path):
+            levels = self.read()
+            level = self.level(levels, address) + cost
+            late = seconds(level)
+            if late and not always:
+                return late
+            levels[group(address)] = min(level, ROOM), self.clock()
+            alone.replace(self.path, orjson.dumps(self.kept(levels)))
+        return late
+
+    def level(self, levels: Levels, address: str) -> float:
+        """How full the vessel of an address is now."""
+        level, at = levels.get(group(address), (0.0, 0.0))
+        return max(0.0, level - max(0.0, self.clock() - at))
+
+    def kept(self, levels: Levels) -> Levels:
+        """Without those that are empty again, and of too many the fullest."""
+        now = self.clock()
+        full = {key: (level, at) for key, (level, at) in levels.items() if level > now - at}
+        if len(full) <= MOST_ADDRESSES:
+            return full
+        fullest = sorted(full, key=lambda key: full[key][0] + full[key][1], reverse=True)
+        return {key: full[key] for key in fullest[:MOST_ADDRESSES]}
+
+    def read(self) -> Levels:
+        """What is counted so far; a damaged file is begun anew."""
+        try:
+            told = orjson.loads(alone.read(self.path, LIMIT) or b"{}")
+            return {str(key): (min(ROOM, float(level)), float(at)) for key, (level, at) in told.items()}
+        except (ValueError, TypeError, AttributeError):
+            return {}
+
+
+def seconds(level: float) -> int:
+    """Until it does not run over any more."""
+    return max(0, math.ceil(level - ROOM))
+
+
+def group(address: str) -> str:
+    """Whoever has an IPv6 address has all those that begin like it, and counts once."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    return str(found.ipv4_mapped or ip_network((found, 64), strict=False))

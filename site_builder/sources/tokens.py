@@ -1,0 +1,82 @@
+"""state/tokens.json: who may book over the web by a token. The tokens themselves are nowhere.
+
+A token is 32 random bytes, which nobody can guess, so that one round of SHA-256 is all that its hash needs: the slow
+hashes are for passwords, which people choose.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from site_builder.sources import alone
+from site_builder.sources.ledger import Unwritable
+
+FILE = "tokens.json"
+# So that people, and programs that look for secrets in files, know what it is.
+BEGINS = "gpuboard_"
+LIMIT = 4 * 1024 * 1024
+
+
+class Token(NamedTuple):
+    """Whose it is, when it was made (epoch), and its SHA-256."""
+
+    name: str
+    made: int
+    digest: str
+
+
+class Tokens:
+    """The tokens that count; one person may have several."""
+
+    def __init__(self, state: Path) -> None:
+        """The folder in which they are kept."""
+        self.path = state / FILE
+
+    def all(self) -> list[Token]:
+        """Each of them; a damaged file is no reason to forget them."""
+        content = alone.read(self.path, LIMIT)
+        if not content:
+            return []
+        try:
+            return [Token(str(one["name"]), int(one["made"]), str(one["sha256"])) for one in orjson.loads(content)]
+        except (ValueError, TypeError, KeyError):
+            message = f"{self.path} is damaged: mend it, or remove it and make all tokens anew"
+            raise Unwritable(message) from None
+
+    def make(self, name: str, now: float) -> str:
+        """A new one, which is told this once."""
+        token = BEGINS + secrets.token_urlsafe(32)
+        with alone.alone(self.path):
+            self.write([*self.all(), Token(name, int(now), digest_of(token))])
+        return token
+
+    def revoke(self, name: str) -> int:
+        """Take away all tokens of a person; how many there were."""
+        with alone.alone(self.path):
+            found = self.all()
+            rest = [one for one in found if one.name.lower() != name.lower()]
+            if len(rest) < len(found):
+                self.write(rest)
+        return len(found) - len(rest)
+
+    def name_of(self, token: str) -> str | None:
+        """Whose it is; however wrong it is, looking takes the same time."""
+        digest = digest_of(token)
+        found = [one.name for one in self.all() if hmac.compare_digest(one.digest.encode(), digest.encode())]
+        return found[0] if found else None
+
+    def write(self, several: list[Token]) -> None:
+        """All of them anew."""
+        rows = [{"name": one.name, "made": one.made, "sha256": one.digest} for one in several]
+        alone.replace(self.path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def digest_of(token: str) -> str:
+    """What is kept of it."""
+    return sha256(token.encode("utf-8", "replace")).hexdigest()

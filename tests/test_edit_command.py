@@ -1,0 +1,231 @@
+"""`gpuboard edit`: whatever happens in the editor or beside it, no booking is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.desk import ME, Terminal, done, lab_of, log
+from tests.lab import Lab
+from tests.live import gpuboard
+
+BOB = '{"name": "bob", "date": "2999-01-01", "comment": "bob\'s"}'
+TEXT = f"""{{
+  // ours
+  "atlas": {{
+    "0": {BOB},
+    "1": {{"name": "eve", "date": "2999-01-01"}},
+  }},
+}}
+"""
+COPY = re.compile(r"(/\S+/comments\.json)")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    found = lab_of(tmp_path)
+    found.book(TEXT)
+    return found
+
+
+def editor(folder: Path, *lines: str) -> str:
+    """A script that edits the file which it is given, as $EDITOR."""
+    script = folder / "editor"
+    script.write_text("#!/bin/sh\nset -e\n" + "\n".join(lines) + "\n")
+    script.chmod(0o755)
+    return shlex.quote(str(script))
+
+
+def text(lab: Lab) -> str:
+    return (lab.data / "comments.json").read_text()
+
+
+def booked_meanwhile(folder: Path, *words: str) -> str:
+    """A line of an editor: somebody books while it is open."""
+    python = shlex.join([sys.executable, "-m", "site_builder", *words])
+    return f"(cd {shlex.quote(str(folder))} && {python} >/dev/null 2>&1 </dev/null)"
+
+
+def temporary(folder: Path) -> dict[str, str]:
+    """Where copies are made."""
+    place = folder / "tmp"
+    place.mkdir()
+    return {"TMPDIR": str(place)}
+
+
+def test_what_was_edited_is_put_in_place_and_logged_as_what_differs(lab: Lab, tmp_path: Path) -> None:
+    (lab.data / "comments.json").chmod(0o664)
+    place = temporary(tmp_path)
+    found = done(tmp_path, "edit", EDITOR=editor(tmp_path, 'sed -i s/eve/zoe/ "$1"'), **place)
+    assert text(lab) == TEXT.replace("eve", "zoe")
+    assert "atlas:1 changed" in found.stderr
+    (line,) = log(lab)
+    assert (line["who"], line["what"]) == (ME, "edit")
+    assert [[*one[:2], one[2]["name"]] for one in line["before"] + line["after"]] == [
+        ["atlas", "1", "eve"],
+        ["atlas", "1", "zoe"],
+    ]
+    assert stat.S_IMODE((lab.data / "comments.json").stat().st_mode) == 0o664
+    assert list(Path(place["TMPDIR"]).iterdir()) == []
+
+
+def test_an_edit_is_undone_like_any_change(lab: Lab, tmp_path: Path) -> None:
+    done(tmp_path, "edit", EDITOR=editor(tmp_path, 'sed -i s/eve/zoe/ "$1"'))
+    done(tmp_path, "bookings", "--undo")
+    found = json.loads(done(tmp_path, "bookings", "--json").stdout)
+    assert sorted(one["name"] for one in found) == ["bob", "eve"]
+    assert "// ours" in text(lab)
+
+
+def test_a_copy_that_is_not_changed_changes_nothing(lab: Lab, tmp_path: Path) -> None:
+    place = temporary(tmp_path)
+    found = done(tmp_path, "edit", EDITOR="touch", **place)
+    assert found.stderr == "gpuboard: nothing was changed\n"
+    assert not (lab.data / "bookings.log").exists()
+    assert list(Path(place["TMPDIR"]).iterdir()) == []
+
+
+def test_the_copy_is_for_nobody_else(lab: Lab, tmp_path: Path) -> None:
+    look = 'stat -c %a "$1" "$(dirname "$1")" >&2'
+    assert done(tmp_path, "edit", EDITOR=editor(tmp_path, look)).stderr.split()[:2] == ["600", "700"]
+    assert text(lab) == TEXT
+
+
+def test_an_editor_may_have_options_and_visual_comes_first(lab: Lab, tmp_path: Path) -> None:
+    done(tmp_path, "edit", VISUAL="sed -i -e s/eve/zoe/", EDITOR="false")
+    assert "zoe" in text(lab)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('s/eve/zoe/; s/2999-01-01"}/soon"}/', 'line 5, atlas, GPU 1: the date "soon" is not a date'),
+        ("s/^}$//", "line 8, column 1: a name in double quotes"),
+    ],
+)
+def test_a_copy_with_new_problems_is_not_put_in_place_and_not_lost(
+    lab: Lab, tmp_path: Path, change: str, said: str
+) -> None:
+    found = gpuboard(tmp_path, "edit", EDITOR=f"sed -i -e {shlex.quote(change)}", **temporary(tmp_path))
+    assert found.returncode == 2
+    assert said in found.stderr
+    assert text(lab) == TEXT
+    copy = COPY.search(found.stderr)
+    assert copy
+    assert Path(copy[1]).read_text() != TEXT
+
+
+def test_problems_that_were_there_before_keep_nobody_from_editing(lab: Lab, tmp_path: Path) -> None:
+    lab.book(TEXT.replace('"eve", "date": "2999-01-01"', '"eve", "date": "soon"'))
+    done(tmp_path, "edit", EDITOR="sed -i -e '1a // one line more' -e s/bob/zoe/")
+    assert "zoe" in text(lab)
+
+
+def test_a_broken_file_can_be_repaired(lab: Lab, tmp_path: Path) -> None:
+    lab.book(TEXT.rstrip().rstrip("}"))
+    done(tmp_path, "edit", EDITOR=editor(tmp_path, 'echo "}" >> "$1"'))
+    assert len(json.loads(done(tmp_path, "bookings", "--json").stdout)) == 2
+
+
+def test_at_a_terminal_one_goes_back_to_the_same_copy(lab: Lab, tmp_path: Path) -> None:
+    first_breaks = 'if grep -q eve "$1"; then sed -i s/eve/[zoe/ "$1"; sed -i "s/}$//" "$1"; else cp ../good "$1"; fi'
+    (tmp_path / "good").write_text(TEXT.replace("eve", "zoe"))
+    script = editor(tmp_path, first_breaks.replace("../good", str(tmp_path / "good")))
+    terminal = Terminal(tmp_path, "edit", EDITOR=script)
+    terminal.until("Edit again? [Y/n]")
+    terminal.answer("")
+    code, said = terminal.end()
+    assert (code, "is written" in said) == (0, True)
+    assert text(lab) == TEXT.replace("eve", "zoe")
+
+
+@pytest.mark.parametrize("how", ["kill -9 $$", "exit 3", "no-such-editor"])
+def test_an_editor_that_fails_writes_nothing_and_the_copy_stays(lab: Lab, tmp_path: Path, how: str) -> None:
+    script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', how)
+    found = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    assert found.returncode == 2
+    assert "the editor (" in found.stderr
+    copy = COPY.search(found.stderr)
+    assert copy
+    assert "zoe" in Path(copy[1]).read_text()
+    assert text(lab) == TEXT
+
+
+def test_when_we_are_killed_the_copy_stays_where_it_was_said(lab: Lab, tmp_path: Path) -> None:
+    script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', "echo edited", "sleep 60")
+    terminal = Terminal(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    said = terminal.until("edited\r\n")
+    terminal.process.send_signal(signal.SIGKILL)
+    terminal.end()
+    copy = COPY.search(said)
+    assert copy
+    assert "zoe" in Path(copy[1]).read_text()
+    assert text(lab) == TEXT
+
+
+# While somebody else books
+
+
+def test_what_others_book_meanwhile_stays(lab: Lab, tmp_path: Path) -> None:
+    meanwhile = booked_meanwhile(tmp_path, "book", "zeus", "--for", "1h", "--name", "dana")
+    done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
+    found = json.loads(done(tmp_path, "bookings", "--json").stdout)
+    assert sorted(one["name"] for one in found) == ["bob", "dana", "zoe"]
+    assert "// ours" in text(lab)
+    assert [line["what"] for line in log(lab)] == ["book", "edit"]
+    assert [one[2]["name"] for one in log(lab)[1]["before"] + log(lab)[1]["after"]] == ["eve", "zoe"]
+
+
+def test_what_others_release_meanwhile_is_gone(lab: Lab, tmp_path: Path) -> None:
+    lab.book(TEXT.replace('"name": "bob"', '"from": "2998-01-01", "id": "bobs", "name": "bob"'))
+    meanwhile = booked_meanwhile(tmp_path, "release", "bobs")
+    done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
+    assert [one["name"] for one in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["zoe"]
+
+
+def test_remarks_that_others_write_meanwhile_stay(lab: Lab, tmp_path: Path) -> None:
+    meanwhile = f"sed -i 's/ours/theirs/' {shlex.quote(str(lab.data / 'comments.json'))}"
+    done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
+    assert ("// theirs" in text(lab), "zoe" in text(lab), "eve" in text(lab)) == (True, True, False)
+
+
+def test_a_booking_that_both_changed_is_refused_by_its_place_and_the_copy_stays(lab: Lab, tmp_path: Path) -> None:
+    meanwhile = f"sed -i s/eve/dana/ {shlex.quote(str(lab.data / 'comments.json'))}"
+    script = editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"')
+    found = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    assert found.returncode == 1
+    assert "the booking of atlas:1 was changed by somebody else meanwhile, and by you" in found.stderr
+    copy = COPY.search(found.stderr)
+    assert copy
+    assert "zoe" in Path(copy[1]).read_text()
+    assert text(lab) == TEXT.replace("eve", "dana")
+
+
+def test_the_same_change_by_both_is_no_quarrel(lab: Lab, tmp_path: Path) -> None:
+    meanwhile = f"sed -i s/eve/zoe/ {shlex.quote(str(lab.data / 'comments.json'))}"
+    done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
+    assert text(lab) == TEXT.replace("eve", "zoe")
+
+
+def test_no_gpu_is_promised_twice_by_two_who_add_at_once(lab: Lab, tmp_path: Path) -> None:
+    meanwhile = booked_meanwhile(tmp_path, "book", "zeus:0", "--for", "1h", "--name", "dana")
+    mine = '"zeus": {"0": {"name": "me", "date": "2999-01-01"}},'
+    script = editor(tmp_path, meanwhile, f"""sed -i '2a {mine}' "$1" """)
+    found = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    assert found.returncode == 1
+    assert "zeus:0 is booked by dana" in found.stderr
+    assert '"me"' not in text(lab)
+
+
+def test_a_board_elsewhere_cannot_be_edited_from_here(lab: Lab, tmp_path: Path) -> None:
+    found = gpuboard(tmp_path, "edit", "--url", "http://127.0.0.1:9/")
+    assert found.returncode == 2
+    assert "gpuboard change ID" in found.stderr
+    assert text(lab) == TEXT
