@@ -27,6 +27,8 @@ EMPTY_KEPT = 90 * 86400
 # A name that is a file's as it is, and what another's ends with, so that no two are the same.
 PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 MADE = re.compile(r"-[0-9a-f]{16}$")
+# An id that was made of what an entry says, of its name too, and that is another whenever that is.
+DERIVED = re.compile(r"x[0-9a-f]{8}")
 VERSION = digest(repr(CODE).encode())
 
 
@@ -133,7 +135,9 @@ def began(promise: decide.Promise, first: int, now: Now) -> datetime:
 def uid_of(promise: decide.Promise, taken: set[str]) -> str:
     """`ID.HOST@gpuboard`, the same as long as the booking is the same, and never that of another."""
     one = promise.when
-    told = repr((promise.host, promise.gpus, one.since, one.until, one.rrule))  # which names nobody
+    has_own = one.id and not DERIVED.fullmatch(one.id)
+    # where users are not shown: nothing by which somebody could try who it is
+    told = repr((promise.host, one.id) if has_own else (promise.host, promise.gpus, one.since, one.until, one.rrule))
     own = promise.id or blake2b(told.encode("utf-8", "replace"), digest_size=8).hexdigest()
     number = 1
     while (uid := f"{own}{'' if number == 1 else f'.{number}'}.{promise.host}@gpuboard") in taken:

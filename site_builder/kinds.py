@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from site_builder.readers.names import folded
+
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"([0-9]{1,9})([smhd]?)")
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
@@ -133,7 +135,7 @@ def url_of(text: str) -> str | None:
 
 def names_of(text: str) -> frozenset[str]:
     """Logins, with commas or blanks between them, in lower case."""
-    return frozenset(text.lower().replace(",", " ").split())
+    return frozenset(folded(text).replace(",", " ").split())
 
 
 def truth_of(text: str) -> bool:

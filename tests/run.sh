@@ -133,6 +133,12 @@ check_code() {
     left_out shfmt || shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
 }
 
+# run_pytest WHICH: two files side by side, since most tests wait for something; then those that must have the machine to themselves.
+run_pytest() {
+    .venv/bin/python -m pytest --quiet -n 2 --dist loadfile -m "$1 and not alone"
+    .venv/bin/python -m pytest --quiet -m "$1 and alone"
+}
+
 # run_bats SHELL: the host scripts under this shell.
 run_bats() {
     step "Host scripts under $1"
@@ -156,7 +162,7 @@ run_tests() {
     fetch_consul
     fetch_py_consul
     fetch_axe
-    .venv/bin/python -m pytest --quiet -m 'not slow'
+    run_pytest 'not slow'
     passed=0 failed=0 skipped=0
     for shell in dash bash ash; do
         ! left_out bats || break
@@ -166,7 +172,7 @@ run_tests() {
     done
     if [ "${1:-}" != quick ]; then
         step 'Python, what takes minutes'
-        .venv/bin/python -m pytest --quiet -m slow
+        run_pytest slow
     fi
     step 'All host tests'
     tell "$passed passed, $failed failed, $skipped skipped"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import random
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 import venv
 from collections.abc import Callable, Iterator
@@ -19,9 +21,11 @@ from typing import Any
 
 import pytest
 
+from site_builder.sources.attempts import FILE, LOOKS
+from site_builder.sources.ledger import LOCK
 from site_builder.static import ALWAYS
 from tests import desk_servers as servers
-from tests.desk_servers import SCRIPT, Place, Served, basic
+from tests.desk_servers import SCRIPT, Got, Place, Served, basic
 from tests.docs import ROOT
 from tests.live import Live
 
@@ -45,8 +49,10 @@ def each(request: pytest.FixtureRequest) -> Iterator[Served]:
 @pytest.fixture
 def desk(each: Served) -> Served:
     """The same, with nothing booked and nobody counted."""
-    for path in (each.place.lab.data / "comments.json", each.place.lab.state / "attempts.json"):
-        path.unlink(missing_ok=True)
+    lab = each.place.lab
+    for folder, names in ((lab.data, ("comments.json", "comments.last-good.json")), (lab.state, (FILE, LOOKS))):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
     return each
 
 
@@ -96,7 +102,8 @@ def test_what_does_not_come_from_alice_on_the_board_is_refused(
 
 
 def test_the_boards_own_page_may_book(desk: Served) -> None:
-    assert desk.post(BOOK, Origin=f"http://127.0.0.1:{desk.port}").status == 200
+    got = desk.post(BOOK, Origin=f"http://127.0.0.1:{desk.port}")
+    assert got.status == 200, got
 
 
 @pytest.mark.parametrize("size", [16385, 20_000, 5_000_000])
@@ -161,6 +168,39 @@ def test_behind_nginx_the_address_that_counts_is_the_readers_and_not_what_they_s
         served.post(BOOK, X_Forwarded_For="198.51.100.1", X_Remote_User="root")
     assert list(json.loads((place.lab.state / "attempts.json").read_text())) == ["127.0.0.1"]
     assert place.booked() == [("atlas", "0", "alice")]
+
+
+def test_behind_nginx_no_header_of_a_page_elsewhere_says_that_it_is_the_board(place: Place) -> None:
+    with servers.nginx_proxy(place) as served:
+        for host in ("evil.example", "evil.example, web"):
+            got = served.post(BOOK, Origin="http://evil.example", X_Forwarded_Host=host)
+            assert got.status == 403
+    assert place.booked() == []
+
+
+def test_the_board_answers_while_many_wait_at_the_desk(place: Place) -> None:
+    answers: list[Got] = []
+    with servers.serve(place) as served:
+        served.post({**BOOK, "gpus": ["atlas:1"]})
+        threads = [threading.Thread(target=lambda: answers.append(served.post(BOOK))) for _ in range(26)]
+        with (place.lab.data / LOCK).open("rb") as lock:  # as somebody who books, and takes long
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for one in threads:
+                one.start()
+            end = time.monotonic() + 5
+            while not answers and time.monotonic() < end:
+                time.sleep(0.01)
+            began = time.monotonic()
+            assert served.ask("GET", path="/").status == 200
+            took = time.monotonic() - began
+        for one in threads:
+            one.join()
+    assert took < 2
+    refused = [one for one in answers if one.status == 503]
+    assert refused[0].headers["Retry-After"] == "10"
+    assert refused[0].said["error"] == "too many are at the desk just now: try again in a moment"
+    assert [one.status for one in answers].count(200) == 1
+    assert sorted(place.booked()) == [("atlas", "0", "alice"), ("atlas", "1", "alice")]
 
 
 def test_serve_without_an_address_for_bookings_takes_none(place: Place) -> None:

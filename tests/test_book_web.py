@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.booking import asked, web
+from site_builder import kinds
+from site_builder.booking import asked, web, who
 from site_builder.booking.asked import Refusal
+from site_builder.booking.door import AT_ONCE, WAITING, Door
 from site_builder.booking.web import Booking
+from site_builder.decide.people import People
 from site_builder.model import BookingRules, Shown
 from site_builder.sources import alone
 from site_builder.sources.attempts import MOST_ADDRESSES, Attempts, group
@@ -173,6 +177,22 @@ def test_where_users_are_hidden_only_ones_own_bookings_have_a_name(desk: Web) ->
         assert (one["name"] == "alice", one["comment"] == "secret", one["id"] is not None) == (seen, seen, seen)
 
 
+def test_where_users_are_hidden_who_booked_for_another_is_hidden_too(desk: Web) -> None:
+    desk.set(shown=Shown(users=False))
+    desk.post({**BOOK, "name": "bob"}, **LOGIN)
+    for name, by in (("alice", "alice"), ("bob", "alice"), ("carol", None)):
+        (one,) = desk.get(AUTH_TYPE="Basic", REMOTE_USER=name).said["bookings"]
+        assert one["by"] == by
+    assert "alice" not in json.dumps(desk.get().said)
+
+
+def test_a_query_of_many_fields_is_no_failure_of_ours(desk: Web) -> None:
+    got = desk.get("&".join(["a=1"] * 21))
+    assert (got.status, desk.told) == (400, [])
+    assert got.error == "the address asks for too many things: ?host=NAME is all that is understood"
+    assert desk.get("&".join(["a=1"] * 20)).status == 200
+
+
 def test_where_users_are_hidden_no_refusal_names_one(desk: Web) -> None:
     desk.set(shown=Shown(users=False))
     booking = desk.post(**LOGIN).said["bookings"][0]["id"]
@@ -246,6 +266,53 @@ def test_admins_are_known_by_their_login_in_any_case_and_never_by_their_own_word
     request = {"do": "book", "gpus": ["atlas:0,1"], "for": "1h", "name": "root"}
     assert "2 GPUs of one person" in desk.post(request).error
     assert desk.post(request, AUTH_TYPE="Basic", REMOTE_USER="root").status == 200
+
+
+def test_a_token_makes_nobody_an_admin_who_is_none(desk: Web) -> None:
+    desk.set(admins=frozenset({"root"}))
+    tokens = Tokens(desk.lab.state)
+    booking = desk.post(**LOGIN).said["bookings"][0]["id"]
+    for name, admin, status in (("bob", False, 403), ("Root", True, 200)):
+        bearer = {"HTTP_AUTHORIZATION": f"Bearer {tokens.make(name, NOW)}"}
+        assert desk.get(**bearer).said["admin"] is admin
+        assert desk.post({"do": "release", "id": booking}, **bearer).status == status
+
+
+KELVIN = "\u212a"  # in lower case, a k as any other
+
+
+@pytest.mark.parametrize("name", [f"mi{KELVIN}e", "al\u200bice", "al\u00adice", "\uff41lice", "\ufb01ona", "zoe\u0308"])
+def test_a_name_that_only_looks_like_anothers_is_refused(desk: Web, name: str) -> None:
+    desk.set(admins=frozenset({"mike"}))
+    for environ in ({"AUTH_TYPE": "Basic", "REMOTE_USER": name.encode().decode("latin-1")},):
+        got = desk.get(**environ)
+        assert got.status == desk.post(**environ).status == 403
+        assert got.error == (
+            "nobody can book under this name: it has letters that cannot be seen, or that are another way to write "
+            "usual ones"
+        )
+    desk.set(open=True)
+    assert desk.post({**BOOK, "name": name}).status == 403
+    assert desk.names() == []
+
+
+def test_only_the_case_of_ascii_letters_makes_no_difference_to_a_login() -> None:
+    people = People({})
+    assert people.person("Mike") == people.person(" mike ") == "mike"
+    assert people.person(f"mi{KELVIN}e") != "mike"
+    assert people.person("ZO\xcb") != people.person("zo\xeb")
+    aliases = People({"mike": "Michael", "zo\xeb": "Zo\xeb K.", "zo\xeb k.": "Zo\xeb K."})
+    assert aliases.shown("ZO\xcb") == "Zo\xeb K."
+    assert aliases.person("ZO\xcb") == aliases.person("zo\xeb K.")
+    assert aliases.shown(f"mi{KELVIN}e") == f"mi{KELVIN}e"
+    assert kinds.names_of(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
+    assert who.caller("Root", "server", BookingRules(admins=kinds.names_of("ROOT"))).who.admin
+
+
+def test_a_token_is_revoked_by_its_own_name_alone(desk: Web) -> None:
+    tokens = Tokens(desk.lab.state)
+    tokens.make("mike", NOW)
+    assert (tokens.revoke(f"mi{KELVIN}e"), tokens.revoke("MIKE")) == (0, 1)
 
 
 def test_a_realm_is_a_part_of_the_name_for_elsewhere_somebody_else_may_have_the_same(desk: Web) -> None:
@@ -348,16 +415,32 @@ def test_at_an_open_desk_everybody_is_whom_they_say(desk: Web) -> None:
     assert desk.post({"do": "change", "id": booking["id"], "name": "dave", "as": "erin"}).status == 200
     assert desk.post({"do": "undo", "as": "erin"}).status == 200
     assert desk.names() == ["carol"]
-    assert desk.post({"do": "release", "id": booking["id"]}).status == 200
-    assert [line["who"] for line in desk.log()] == ["carol", "erin", "erin", ""]
+    assert desk.post({"do": "release", "id": booking["id"], "as": "frank"}).status == 200
+    assert [line["who"] for line in desk.log()] == ["carol", "erin", "erin", "frank"]
     assert {line["via"] for line in desk.log()} == {"web, open"}
 
 
-@pytest.mark.parametrize("request_", [BOOK, {**BOOK, "name": " "}, {**BOOK, "name": 7}, {"do": "undo"}])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        BOOK,
+        {**BOOK, "name": " "},
+        {**BOOK, "name": 7},
+        {"do": "undo"},
+        {"do": "release", "gpus": ["atlas:1"]},
+        {"do": "release", "id": "b1"},
+        {"do": "release", "id": "b1", "as": " "},
+        {"do": "release", "id": "b1", "check": True},
+        {"do": "change", "id": "b1", "comment": "mine now"},
+        {"do": "change", "id": "b1", "name": "dave"},
+    ],
+)
 def test_at_an_open_desk_nobody_is_nobody(desk: Web, request_: Mapping[str, object]) -> None:
     desk.set(open=True)
+    desk.lab.book({"atlas": {"1": {"name": "bob", "date": "2031-01-01", "id": "b1"}}})
     got = desk.post(request_)
     assert (got.status, got.error) == (400, "say who you are: `name`, or `as` where you do not book")
+    assert desk.names() == ["bob"]
 
 
 def test_whom_we_know_cannot_say_to_be_another(desk: Web) -> None:
@@ -453,11 +536,17 @@ def test_a_body_that_is_too_long_is_not_even_read() -> None:
         asked.body_of(environ)
 
 
-def test_behind_the_proxy_its_own_word_of_the_host_counts(desk: Web) -> None:
+@pytest.mark.parametrize("told", ["evil.example", "evil.example, web:8080", "web:8080, evil.example"])
+@pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.7"])
+def test_the_host_is_what_stands_in_host_and_no_other_header_tells_it(desk: Web, told: str, address: str) -> None:
+    forwarded = {"HTTP_X_FORWARDED_HOST": told, "HTTP_FORWARDED": f"host={told}", "REMOTE_ADDR": address}
     desk.set(proxy="192.0.2.1")
-    environ = {"HTTP_ORIGIN": "https://gpus.lab.org", "HTTP_X_FORWARDED_HOST": "gpus.lab.org", **LOGIN}
-    assert desk.post(**environ, REMOTE_ADDR="192.0.2.1").status == 200
-    assert desk.post(**environ).status == 403
+    assert desk.post(**LOGIN, **forwarded, HTTP_ORIGIN="http://evil.example").status == 403
+    assert desk.post({**BOOK, "check": True}, **LOGIN, **forwarded, HTTP_ORIGIN="http://web:8080").status == 200
+    for rules in ({"open": True}, {"open": True, "url": "http://web/"}):
+        desk.set(proxy="192.0.2.1", **rules)
+        assert desk.post({**BOOK, "name": "eve"}, **forwarded, HTTP_HOST="evil.example").status == 403
+    assert desk.names() == []
 
 
 def test_where_the_board_has_an_address_it_books_under_that_name_alone(desk: Web) -> None:
@@ -526,6 +615,21 @@ def test_thirty_bookings_or_sixty_questions_a_minute_and_then_one_waits(desk: We
     desk.time += 60
     question = {**BOOK, "check": True}
     assert [desk.post(question, **LOGIN).status for _ in range(61)] == [200] * 60 + [429]
+
+
+def test_240_looks_a_minute_and_then_one_waits_but_can_still_book(desk: Web) -> None:
+    assert {desk.get().status for _ in range(240)} == {200}
+    got = desk.get()
+    assert (got.status, got.headers["Retry-After"]) == (429, "1")
+    assert desk.get(REMOTE_ADDR="192.0.2.8").status == 200
+    assert desk.post(**LOGIN).status == 200
+    desk.time += 1
+    assert [desk.get().status for _ in range(5)] == [200] * 4 + [429]
+
+
+def test_who_has_booked_too_often_may_still_look(desk: Web) -> None:
+    assert [desk.post(b"{}", **LOGIN).status for _ in range(31)][-1] == 429
+    assert desk.get().status == 200
 
 
 def test_what_is_refused_for_want_of_time_does_not_make_one_wait_longer(desk: Web) -> None:
@@ -617,6 +721,85 @@ def test_a_clock_that_was_set_back_locks_nobody_out_for_longer_than_a_minute(tmp
     count.count("192.0.2.7", 60)
     now -= 86400
     assert 0 < count.count("192.0.2.7", 2) <= 60
+
+
+# Many at once
+
+
+class Slow:
+    """An application that answers when a test lets it, and counts who is in it."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.lock = threading.Lock()
+        self.inside = self.most = 0
+
+    def __call__(self, _: object, start: Callable[..., object]) -> list[bytes]:
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.go.wait(30)
+        with self.lock:
+            self.inside -= 1
+        start("200 OK", [])
+        return [b"{}"]
+
+
+def at_once(app: Callable[..., Any], number: int) -> tuple[list[threading.Thread], list[tuple[str, dict[str, str]]]]:
+    """So many requests at the same time, and what they get, in the order of the answers."""
+    heard: list[tuple[str, dict[str, str]]] = []
+
+    def ask() -> None:
+        app({"REQUEST_METHOD": "POST"}, lambda status, headers: heard.append((status, dict(headers))))
+
+    threads = [threading.Thread(target=ask) for _ in range(number)]
+    for one in threads:
+        one.start()
+    return threads, heard
+
+
+def test_few_are_at_the_desk_at_once_some_wait_and_the_rest_is_told_to_come_again() -> None:
+    slow = Slow()
+    threads, heard = at_once(Door(slow, patience=30), 24)
+    wait_until(lambda: len(heard) == 24 - AT_ONCE - WAITING and slow.inside == AT_ONCE)
+    assert {status for status, _ in heard} == {"503 Service Unavailable"}
+    assert {headers["Retry-After"] for _, headers in heard} == {"10"}
+    slow.go.set()
+    for one in threads:
+        one.join()
+    assert [status for status, _ in heard].count("200 OK") == AT_ONCE + WAITING
+    assert slow.most == AT_ONCE == 4
+
+
+def test_nobody_waits_for_long_at_the_desk_and_afterwards_there_is_room_again() -> None:
+    slow = Slow()
+    door = Door(slow, patience=0.05)
+    threads, heard = at_once(door, AT_ONCE + 3)
+    wait_until(lambda: len(heard) == 3)
+    slow.go.set()
+    for one in threads:
+        one.join()
+    threads, again = at_once(door, AT_ONCE)
+    for one in threads:
+        one.join()
+    assert [status for status, _ in again] == ["200 OK"] * AT_ONCE
+
+
+def test_an_answer_that_fails_leaves_its_place_at_the_desk() -> None:
+    def fail(*_: object) -> list[bytes]:
+        raise ZeroDivisionError
+
+    door = Door(fail, patience=0.05)
+    for _ in range(3 * (AT_ONCE + WAITING)):
+        with pytest.raises(ZeroDivisionError):
+            door({"REQUEST_METHOD": "POST"}, lambda *_: lambda _: None)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 # When something is wrong here

@@ -44,7 +44,6 @@ def entry_of(file: Text, name: str) -> Entry:
         (f'{{"atlas": {{"0": {A}}}}}', "atlas", "0", f'{{"atlas": {{"0": [{A}, {B}]}}}}'),
         (f'{{"atlas": {{"0": [{A}]}}}}', "atlas", "0", f'{{"atlas": {{"0": [{A}, {B}]}}}}'),
         ('{"atlas": {"0": {"name": "", "date": ""}}}', "atlas", "0", f'{{"atlas": {{"0": {B}}}}}'),
-        ('{"Atlas.lab.org": {}}', "atlas", "0", f'{{"Atlas.lab.org": {{"0": {B}}}}}'),
         (f'{{"atlas": {{"gpu-aB": {A}}}}}', "atlas", "GPU-Ab", f'{{"atlas": {{"gpu-aB": [{A}, {B}]}}}}'),
         ('{\n  "zeus": []\n}\n', "atlas", "0", f'{{\n  "zeus": [],\n  "atlas": {{"0": {B}}}\n}}\n'),
         ('{\n  "zeus": [], // old\n}\n', "atlas", "0", f'{{\n  "zeus": [], // old\n  "atlas": {{"0": {B}}},\n}}\n'),
@@ -88,6 +87,20 @@ def test_of_an_entry_only_what_changes_changes() -> None:
     assert new.text == (
         '{"atlas": [{ "name": "bob", // him\n "team": [1, 2],\n "date": "2027-03-02", "comment": "Straße" }]}'
     )
+
+
+def test_several_are_added_at_once() -> None:
+    file = text(f'{{\n "atlas": {{\n  "0": {A}\n }}\n}}')
+    new = edit.added_all(file, "atlas", [("1", BOB), ("0", BOB), ("2", BOB), ("1", ALICE)])
+    assert new.text == f'{{\n "atlas": {{\n  "0": [{A}, {B}],\n  "1": [{B}, {A}],\n  "2": {B}\n }}\n}}'
+
+
+def test_half_a_letter_stays_as_it_was_written() -> None:
+    file = text('{"atlas": [{"name": "bob", "comment": "\\ud83d"}]}')
+    new = edit.added(
+        edit.replaced(file, file.entries()[0], {"date": "2027-03-01"}), "atlas", "1", file.entries()[0].content
+    )
+    assert new.data.count(b"\\ud83d") == 2
 
 
 def test_what_is_no_booking_is_not_written_over() -> None:

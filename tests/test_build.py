@@ -456,6 +456,7 @@ def test_an_empty_share_keeps_the_hosts_on_the_board(lab: Lab) -> None:
 # Again and again
 
 
+@pytest.mark.alone
 def test_for_cron_it_builds_again_and_again_and_ends_in_time(lab: Lab) -> None:
     busy_lab(lab)
     began = time.monotonic()
@@ -474,6 +475,7 @@ def test_for_cron_it_builds_again_and_again_and_ends_in_time(lab: Lab) -> None:
     assert 3 <= time.monotonic() - began < 6
 
 
+@pytest.mark.alone
 def test_a_second_builder_waits_for_the_lock_and_the_board_never_pauses(lab: Lab) -> None:
     busy_lab(lab)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -547,6 +549,7 @@ def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.Mo
     assert (lab.host_status("hydra")["state"], lab.states("atlas")) == ("failed", ["busy", "free"])
 
 
+@pytest.mark.alone
 def test_a_slow_builder_ends_in_its_time_and_makes_up_for_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[float] = []
 

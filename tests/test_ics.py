@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -285,6 +286,55 @@ def test_repeats_are_those_of_the_board_also_when_the_clocks_change(lab: Lab, ru
     assert expanded(event, last) == [since.astimezone(timezone.utc) for since in board]
 
 
+@pytest.mark.parametrize("zone", [PARIS, tz.gettz("Europe/Paris"), ZoneInfo("America/New_York")], ids=str)
+@pytest.mark.parametrize("rule", ["FREQ=WEEKLY", "FREQ=DAILY;INTERVAL=5"])
+def test_repeats_keep_their_hour_for_years_through_every_change_of_the_clocks(
+    lab: Lab, rule: str, zone: tzinfo
+) -> None:
+    begins = datetime(2026, 10, 18, 9, 30, tzinfo=zone)  # a Sunday, as those on which clocks change
+    times = {"from": str(begins)[:16], "date": str(begins + timedelta(hours=2))[:16]}
+    lab.book({"atlas": {"0": {"name": "alice", "rrule": rule, **times}}})
+    build(lab, begins.timestamp() - NOW, zone=zone)
+    (event,) = components(lab)
+    step = timedelta(days=7 if "WEEKLY" in rule else 5)
+    number = timedelta(days=5 * 365) // step
+    expected = [begins + step * turn for turn in range(number)]  # by the clock on the wall
+    assert len({one.utcoffset() for one in expected[-52:]}) == 2
+    assert expanded(event, expected[-1]) == [one.astimezone(timezone.utc) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("zone", "changes"),
+    [
+        (PARIS, 2),
+        (tz.gettz("Europe/Paris"), 2),
+        (ZoneInfo("America/New_York"), 2),
+        (ZoneInfo("Australia/Lord_Howe"), 2),
+        (ZoneInfo("Europe/Dublin"), 2),
+        (ZoneInfo("Asia/Kolkata"), 0),
+    ],
+    ids=str,
+)
+def test_the_clocks_change_when_they_do_by_the_time_before_the_change(lab: Lab, zone: tzinfo, changes: int) -> None:
+    """By RFC 5545, 3.6.5: each onset is told in the local time before it, TZOFFSETFROM."""
+    lab.book({"atlas": {"0": one(rrule="FREQ=DAILY")}})
+    build(lab, zone=zone)
+    text = (lab.www / FLEET).read_bytes().decode().replace("\r\n ", "")
+    found = set()
+    for part in re.findall(r"BEGIN:(?:STANDARD|DAYLIGHT)\r\n(.*?)END:", text, re.DOTALL):
+        told = dict(line.partition(":")[::2] for line in part.split("\r\n"))
+        before, after = (datetime.strptime(told[f"TZOFFSET{end}"], "%z").utcoffset() for end in ("FROM", "TO"))
+        assert before is not None
+        for onset in re.findall(r"(?:DTSTART|RDATE):(\w+)\r\n", part):
+            moment = (datetime.strptime(onset, "%Y%m%dT%H%M%S") - before).replace(tzinfo=timezone.utc)
+            if before != after:
+                sides = [(moment - timedelta(seconds=back)).astimezone(zone).utcoffset() for back in (1, 0)]
+                assert sides == [before, after], onset
+                found.add(moment)
+    years = [moment.year for moment in found]
+    assert [years.count(year) for year in range(2026, 2038)] == [changes] * 12
+
+
 def test_the_end_of_repeats_is_written_in_utc(lab: Lab) -> None:
     lab.book({"atlas": {"0": one(rrule="FREQ=DAILY;UNTIL=20261130")}})
     build(lab)
@@ -454,6 +504,26 @@ def test_where_users_are_not_shown_no_feed_names_them(booked: Lab) -> None:
     assert summaries(booked) == ["atlas:0,1 booked", "hydra:2 booked"]
 
 
+def test_where_users_are_not_shown_an_event_keeps_its_name_while_its_booking_changes(booked: Lab) -> None:
+    hidden = Shown(users=False)
+    build(booked, 20, shown=hidden)
+    before = set(events(booked))
+    booking = one(ends=4, id="icml", comment="longer")
+    booked.book({"atlas": {"0": booking}, "hydra": {"2": one("carol", None, 6, id="bob")}})
+    build(booked, 40, shown=hidden)
+    assert set(events(booked)) == before
+    assert len(before) == 2
+
+
+def test_where_users_are_not_shown_no_event_is_named_by_what_tells_who_booked(lab: Lab) -> None:
+    uids: list[str] = []
+    for name in ("alice", "bob"):  # whose entries have no id but one that is made of what they say
+        lab.book({"atlas": {"0": one(name)}})
+        build(lab, shown=Shown(users=False))
+        uids += events(lab)
+    assert uids[0] == uids[1]
+
+
 # Many
 
 
@@ -474,3 +544,11 @@ def test_only_who_has_bookings_has_a_feed_and_one_change_writes_few(crowd: Lab) 
     crowd.book(told)
     written = {name for name in build(crowd, 20).written if name.endswith(".ics")}
     assert written == {FLEET, "bookings/hosts/gpu7.ics", "bookings/people/user7-0.ics"}
+
+
+@pytest.mark.parametrize("zone", [tz.tzlocal(), tz.gettz("Europe/Paris"), tz.tzstr("CET-1CEST,M3.5.0,M10.5.0/3")])
+def test_what_repeats_is_no_obstacle_in_any_kind_of_zone(lab: Lab, zone: tzinfo) -> None:
+    series = {"name": "alice", "from": "2026-11-03 09:00", "date": "2026-11-03 12:00", "rrule": "FREQ=WEEKLY"}
+    lab.book({"atlas": [series]})
+    lab.build(zone=zone)
+    assert "RRULE:FREQ=WEEKLY" in (lab.www / FLEET).read_text()

@@ -211,6 +211,13 @@ def test_a_booking_may_repeat(rule: str, expected: str) -> None:
     assert one({"atlas": [{**ALICE, "from": "2027-03-01 09:00", "rrule": rule}]}).rrule == expected
 
 
+@pytest.mark.parametrize("rule", ["FREQ=DAILY;COUNT=3;UNTIL=20270301", "FREQ=DAILY;UNTIL=20270301T000000Z;COUNT=3"])
+def test_repeats_end_after_a_number_or_at_a_time_and_not_by_both(rule: str) -> None:
+    (found,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "from": "2027-03-01 09:00", "rrule": rule}]}))
+    assert found.rrule is None
+    assert problem.endswith("has COUNT and UNTIL: only one of them may say when it ends; the booking counts once")
+
+
 def test_what_repeats_keeps_its_hour_when_the_clocks_change_whatever_its_offset() -> None:
     winter = {"from": "2027-03-23 09:00+01:00", "date": "2027-03-23 11:00Z", "rrule": "FREQ=WEEKLY"}
     found = one({"atlas": [{"name": "alice", **winter}]})

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from site_builder.booking.who import address, from_proxy
+from site_builder.booking.who import address
 from site_builder.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def check(environ: WSGIEnvironment, settings: Settings) -> None:
     kind = str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
     if kind != KIND:
         raise Refusal(415, f"the request must be JSON: send Content-Type: {KIND}")
-    here = host_of(environ, settings)
+    here = host_of(environ)
     site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
     if site is not None and site != "same-origin":
         raise Refusal(403, "this comes from another page than the board: book on the board itself")
@@ -52,18 +52,18 @@ def check(environ: WSGIEnvironment, settings: Settings) -> None:
 
 def check_name(environ: WSGIEnvironment, settings: Settings) -> None:
     """At an open desk, refuse a name by which a page elsewhere could have led a browser here."""
-    name = name_of(host_of(environ, settings))
+    name = name_of(host_of(environ))
     own = {socket.gethostname().lower(), urlsplit(settings.url).hostname if settings.url else None}
     if not (name in own or address(name) or "." not in name or name.endswith(LOCAL)):
         raise Refusal(403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it")
 
 
-def host_of(environ: WSGIEnvironment, settings: Settings) -> str:
-    """The name and port under which the board was reached, as a browser sees it."""
-    told = str(environ.get("HTTP_HOST", ""))
-    if from_proxy(environ, settings.rules):
-        told = str(environ.get("HTTP_X_FORWARDED_HOST", "")).rpartition(",")[2].strip() or told
-    return told.lower()
+def host_of(environ: WSGIEnvironment) -> str:
+    """The name and port under which the board was reached, as a browser sees it.
+
+    X-Forwarded-Host is not read, of no proxy: one that does not set it passes on what a page elsewhere wrote there.
+    """
+    return str(environ.get("HTTP_HOST", "")).lower()
 
 
 def name_of(host: str) -> str:

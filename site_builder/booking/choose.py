@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from site_builder.booking.desk import begins_soon
-from site_builder.booking.turn import Found, Turn, Wish
+from site_builder.booking.turn import Found, Turn, Wish, is_over
 from site_builder.decide import rules
 from site_builder.decide.rules import Refused
 from site_builder.model import BoardGpu, Booking
@@ -15,7 +15,9 @@ from site_builder.readers.form import clean
 
 TARGET = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})(?::([A-Za-z0-9*,-]{1,2000}))?")
 RANGE = re.compile(r"(\d{1,3})-(\d{1,3})")
-MOST_PLACES = 1024
+MOST_PLACES = 256
+# Of a host that has told nothing yet, GPUs up to this number may be booked.
+MOST_UNSEEN = 64
 
 
 class Unclear(Exception):
@@ -29,15 +31,13 @@ def booked_by(found: Turn, wanted: Sequence[str]) -> list[Found]:
     there = [
         one
         for one in found.found()
-        if one.booking.rrule or one.booking.until.timestamp() > found.now.epoch
-        for host, key in pairs
-        if one.booking.host == host and hosts[host].meet(key, one.booking.gpu)
+        if not is_over(one.booking, found.now)
+        and any(one.booking.host == host and hosts[host].meet(key, one.booking.gpu) for host, key in pairs)
     ]
-    person = found.person(found.who.name)
-    mine = [one for one in there if person in {found.person(one.booking.name), found.person(one.booking.by)}]
+    mine = [one for one in there if found.is_mine(one.booking)]
     mine = mine or (there if found.who.admin or found.who.open else [])
     if not mine:
-        whose = f"; it is booked by {there[0].booking.name}" if there and found.lab.settings.shown.users else ""
+        whose = f"; it is booked by {there[0].booking.name}" if there and found.names_shown else ""
         message = f"you have not booked {' '.join(wanted)}{whose}"
         raise Refused(message)
     ids = {(one.booking.host, one.booking.id): told(one.booking, found.now) for one in mine}
@@ -71,7 +71,11 @@ def chosen(found: Turn, wanted: Sequence[str]) -> list[tuple[str, str]]:
             message = f"that is more than {MOST_PLACES} GPUs at once"
             raise Unclear(message)
     whole = {host for host, key in pairs if key == "*"}
-    return [(host, key) for host, key in pairs if key == "*" or host not in whole]
+    once: dict[tuple[str, str], tuple[str, str]] = {}  # by index and by UUID it is one GPU
+    for host, key in pairs:
+        if key == "*" or host not in whole:
+            once.setdefault((host, rules.Keys(found.lab.gpus(host)).gpu(key)), (host, key))
+    return list(once.values())
 
 
 def keys_of(found: Turn, host: str, text: str) -> list[str]:
@@ -82,13 +86,16 @@ def keys_of(found: Turn, host: str, text: str) -> list[str]:
     several = RANGE.fullmatch(text)
     if several:
         wanted = [str(index) for index in range(int(several[1]), int(several[2]) + 1)]
+        if not wanted:
+            message = f"{text} counts backwards: write {several[2]}-{several[1]}"
+            raise Unclear(message)
     else:
         wanted = [str(int(text)) if text.isdecimal() else text]
     known = {str(gpu.index): gpu for gpu in gpus if gpu.index is not None}
     keys = []
     for key in wanted:
         begins = [gpu.uuid for gpu in gpus if gpu.uuid and len(key) > 3 and gpu.uuid.lower().startswith(key.lower())]
-        if key.isdecimal() and (key in known or not gpus):
+        if key.isdecimal() and (key in known or (not gpus and int(key) < MOST_UNSEEN)):
             keys.append(key)
         elif len(begins) == 1:
             keys.append(begins[0])
@@ -96,7 +103,7 @@ def keys_of(found: Turn, host: str, text: str) -> list[str]:
             has = f", only {indexes_of(sorted(known, key=int))}" if known else ""
             message = f"{host} has no GPU {key[:80]}{has}"
             raise Refused(message)
-    return keys or [text]
+    return keys
 
 
 def indexes_of(indexes: Sequence[str]) -> str:

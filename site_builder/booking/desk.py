@@ -11,6 +11,7 @@ from site_builder import words
 from site_builder.booking import edit, merge, turn
 from site_builder.booking.lab import Lab
 from site_builder.booking.turn import Changes, Found, Turn, Who, Wish
+from site_builder.decide import rules
 from site_builder.decide.rules import Refused
 from site_builder.model import Booking
 from site_builder.now import Now
@@ -36,6 +37,7 @@ class Done(NamedTuple):
     words: str
     warnings: tuple[str, ...]
     bookings: tuple[Booking, ...]
+    undoes: str | None = None
 
 
 class Desk:
@@ -60,11 +62,20 @@ class Desk:
             file = edit.Text.of(content)
         except comments.Unreadable as why:
             path = self.settings.data / ledger.FILE
-            message = f"{path} cannot be read, and is left as it is: {why}; {ledger.GOOD} beside it could be read last"
+            good = self.settings.data / ledger.GOOD
+            kept = f"; {ledger.GOOD} beside it could be read last" if good.exists() else ""
+            message = f"{path} cannot be read, and is left as it is: {why}{kept}"
             raise Broken(message) from None
         return Turn(file, Lab(self.settings), self.now(), self.settings.rules, who)
 
-    def act(self, who: Who, what: str, act: Callable[[Turn], str], check: bool = False, **more: Any) -> Done:  # noqa: ANN401
+    def act(
+        self,
+        who: Who,
+        what: str,
+        act: Callable[[Turn], str],
+        check: bool = False,
+        more: Mapping[str, Any] | None = None,
+    ) -> Done:
         """One turn: `act` changes the file and says what it did; with `check` it is only said."""
 
         def make(content: bytes) -> tuple[Turn, str]:
@@ -73,7 +84,7 @@ class Desk:
 
         if check:
             return self.done(*make(ledger.Ledger(self.settings.data).read()))
-        return self.write(who, what, make, more)
+        return self.write(who, what, make, more or {})
 
     def put(self, who: Who, original: bytes, edited: bytes) -> Done:
         """The whole file as somebody edited it, with what others changed meanwhile; it may repair a broken one."""
@@ -96,6 +107,7 @@ class Desk:
         for _ in range(TRIES):
             with ledger.locked(self.settings.data) as book:
                 found, said = make(book.read())
+                check_written(found, ledger.MOST_WRITTEN if what == "book" else ledger.LIMIT)
                 line = {
                     "change": secrets.token_hex(4),
                     "when": found.now.local.isoformat(" ", "seconds"),
@@ -118,21 +130,21 @@ class Desk:
         """What there is to say of a turn."""
         return Done(said, tuple(warnings(found)), tuple(found.touched))
 
-    def book(self, who: Who, wish: Wish, check: bool = False) -> Done:
-        """Book, all of it or nothing."""
+    def book(self, who: Who, choose: Callable[[Turn], Wish], check: bool = False) -> Done:
+        """Book what `choose` finds, all of it or nothing."""
 
         def act(found: Turn) -> str:
-            turn.book(found, wish)
-            return told(found.touched, found.now)
+            turn.book(found, choose(found))
+            return told(found.touched, found)
 
         return self.act(who, "book", act, check)
 
-    def change(self, who: Who, booking: str, changes: Changes, check: bool = False) -> Done:
+    def change(self, who: Who, booking: str, changes: Changes, host: str | None = None, check: bool = False) -> Done:
         """Change a booking that is not over."""
 
         def act(found: Turn) -> str:
-            turn.change(found, booking, changes)
-            return told(found.touched, found.now)
+            turn.change(found, found.of_id(booking, host), changes)
+            return told(found.touched, found)
 
         return self.act(who, "change", act, check)
 
@@ -141,47 +153,69 @@ class Desk:
 
         def act(found: Turn) -> str:
             turn.release(found, choose(found))
-            return released(found.touched, found.now)
+            return released(found.touched, found)
 
         return self.act(who, "release", act, check)
 
-    def undo(self, who: Who, check: bool = False) -> Done:
-        """Take back the last change that this person made and has not taken back; an admin, that anybody made."""
-        line = self.last(who)
+    def undo(self, who: Who, which: str | None = None, check: bool = False) -> Done:
+        """Take back the last change that this person made and has not taken back; an admin, that anybody made.
+
+        `which` is the one that was shown before: where another came in between, nothing is taken back.
+        """
+        chosen: dict[str, str] = {}
 
         def act(found: Turn) -> str:
+            line = self.last(found)
+            if which and line["change"] != which:
+                message = f"{line['who']} has changed something since: look again"
+                raise Refused(message)
+            chosen["undoes"] = line["change"]
             turn.undo(found, line)
-            back = "; ".join(told(one, found.now) for one in apart(found.touched))
+            back = "; ".join(told(one, found) for one in apart(found.touched))
             gone = f"the booking of {places_of((one[0], one[1]) for one in found.before)} is gone again"
-            return f"taken back what {line['who']} did at {line['when'][:16]} ({line['what']}): {back or gone}"
+            whose = line["who"] if found.names_shown else "somebody"
+            return f"taken back what {whose} did at {line['when'][:16]} ({line['what']}): {back or gone}"
 
-        return self.act(who, "undo", act, check, undoes=line["change"])
+        return self.act(who, "undo", act, check, chosen)._replace(undoes=chosen["undoes"])
 
-    def last(self, who: Who) -> dict[str, Any]:
+    def last(self, found: Turn) -> dict[str, Any]:
         """The line of the log that is to be taken back."""
         undone = set()
+        who = found.who
         for line in ledger.Ledger(self.settings.data).logged():
             undone |= {line.get("undoes"), line.get("instead")}
-            mine = who.admin or line.get("who") == who.name
-            kinds = ("book", "change", "release", "edit")
-            changed = line.get("before") or line.get("after")
-            if mine and changed and line.get("what") in kinds and line.get("change") not in undone:
+            mine = who.admin or found.person(line["who"]) == found.person(who.name)
+            ours = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
+            if mine and ours and line["change"] not in undone and turn.in_force(found, line):
                 return line
         message = f"there is nothing that {who.name} changed and that could be taken back"
         raise Refused(message)
 
 
-def told(several: Sequence[Booking], now: Now) -> str:
+def check_written(found: Turn, most: int) -> None:
+    """Refuse what could not be read again, or would not count: whoever booked it would have nothing."""
+    new = found.file.data
+    if len(new) > most:
+        message = f"comments.json is full: it may have {most} bytes, and would have {len(new)}"
+        raise Refused(message)
+    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in found.found()]
+    if not all(one in there for one in found.after):
+        message = f"comments.json is full: more than {comments.MOST_BOOKINGS} bookings are not counted"
+        raise Refused(message)
+
+
+def told(several: Sequence[Booking], found: Turn) -> str:
     """`atlas:0,1 for alice from now until Fri 20 Nov 18:00 (4 d 4 h)`."""
-    one = several[0]
+    one, now = several[0], found.now
+    whose = f" for {one.name}" if found.may_see(one) else ""
     if one.rrule and one.since:
         again = repeats.said(one.rrule, one.since, one.until, now.zone)
-        return f"{places(several)} for {one.name} {again}, first {when.said(one.since, now.local)}"
-    begun = one.since is None or one.since.timestamp() <= now.epoch
+        return f"{places(several)}{whose} {again}, first {when.said(one.since, now.local)}"
+    begun = one.since is None or rules.epoch(one.since) <= now.epoch
     since = "now" if begun else when.said(one.since or one.until, now.local)
-    begins = now.epoch if begun or one.since is None else one.since.timestamp()
-    length = words.duration(one.until.timestamp() - begins)
-    return f"{places(several)} for {one.name} from {since} until {when.said(one.until, now.local)} ({length})"
+    begins = now.epoch if begun or one.since is None else rules.epoch(one.since)
+    length = words.duration(rules.epoch(one.until) - begins)
+    return f"{places(several)}{whose} from {since} until {when.said(one.until, now.local)} ({length})"
 
 
 def apart(several: Sequence[Booking]) -> list[list[Booking]]:
@@ -200,14 +234,15 @@ def is_readable(content: bytes) -> bool:
         return False
 
 
-def released(several: Sequence[Booking], now: Now) -> str:
+def released(several: Sequence[Booking], found: Turn) -> str:
     """What is free again, from when on."""
-    one = several[0]
+    one, now = several[0], found.now
+    whose = f" of {one.name}" if found.may_see(one) else ""
     if one.rrule:
-        return f"{places(several)} of {one.name} is not booked again; what has begun goes on to its end"
-    coming = one.since is not None and one.since.timestamp() > now.epoch
+        return f"{places(several)}{whose} is not booked again; what has begun goes on to its end"
+    coming = one.since is not None and rules.epoch(one.since) > now.epoch
     since = f"the booking from {when.said(one.since, now.local)}" if coming and one.since else "what is left"
-    return f"{places(several)} of {one.name}: {since} until {when.said(one.until, now.local)} is released"
+    return f"{places(several)}{whose}: {since} until {when.said(one.until, now.local)} is released"
 
 
 def places(several: Sequence[Booking]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from site_builder.readers import comments, places
@@ -57,7 +57,9 @@ class Text:
 
     def json(self, content: object) -> str:
         """A value as it may be written here."""
-        return json.dumps(content, ensure_ascii=self.encoding == "latin-1")
+        text = json.dumps(content, ensure_ascii=False)
+        # half a letter, which JSON can hold and no encoding, stays escaped, as does what Latin-1 does not have
+        return text if can_be(text, "ascii" if self.encoding == "latin-1" else self.encoding) else json.dumps(content)
 
     def spliced(self, *changes: tuple[int, int, str]) -> Text:
         """With other words in these places, of which none touches another."""
@@ -69,23 +71,41 @@ class Text:
 
 def added(file: Text, host: str, gpu: str, content: Content) -> Text:
     """With one entry more; a host, a GPU or a list of bookings is begun where there is none."""
-    there = last(file.hosts(), host)
-    new = file.json(content)
+    return added_all(file, host, [(gpu, content)])
+
+
+def added_all(file: Text, host: str, several: Sequence[tuple[str, Content]]) -> Text:
+    """With several entries more under the key of a host, those of GPUs that have none all at once."""
+    there = {one.key: one for one in file.hosts()}.get(host)
     if there is None:
-        return inserted(file, file.top, f"{file.json(host)}: {{{file.json(gpu)}: {new}}}")
+        return added_all(inserted(file, file.top, f"{file.json(host)}: {{}}"), host, several)
+    if isinstance(there.content, list) and all(gpu.isdecimal() and int(gpu) < MOST_GPUS for gpu, _ in several):
+        for gpu, content in several:
+            host_now = {one.key: one for one in file.hosts()}[host]
+            file = added_to_list(file, host_now, int(gpu), file.json(content))
+        return file
     if isinstance(there.content, list):
-        if gpu.isdecimal() and int(gpu) < MOST_GPUS:
-            return added_to_list(file, there, int(gpu), new)
-        return added(keyed(file, there), there.key, gpu, content)
+        return added_all(keyed(file, there), host, several)
     if not isinstance(there.content, dict):
         if there.content:
             message = f"line {places.line(file.plain, there.start)}: what stands under {host} is no booking"
             raise Odd(message)
-        return file.spliced((there.value, there.end, f"{{{file.json(gpu)}: {new}}}"))
-    mine = last(places.members(file.plain, there.value), gpu)
-    if mine is None:
-        return inserted(file, there.value, f"{file.json(gpu)}: {new}")
-    return added_to(file, mine, new)
+        return added_all(file.spliced((there.value, there.end, "{}")), host, several)
+    new: dict[str, Content] = {}
+    rest: list[tuple[str, Content]] = []
+    for gpu, content in several:
+        mine = gpu_of(places.members(file.plain, there.value), gpu)
+        if mine is None and gpu not in new:
+            new[gpu] = content
+        elif mine is None:
+            rest.append((gpu, content))
+        else:
+            file = added_to(file, mine, file.json(content))
+            there = {one.key: one for one in file.hosts()}[host]
+    if new:
+        texts = [f"{file.json(gpu)}: {file.json(content)}" for gpu, content in new.items()]
+        file = inserted(file, there.value, *texts)
+    return added_all(file, host, rest) if rest else file
 
 
 def added_to_list(file: Text, host: Member, gpu: int, new: str) -> Text:
@@ -138,9 +158,10 @@ def replaced(file: Text, entry: Entry, content: Content) -> Text:
     return file
 
 
-def inserted(file: Text, at: int, new: str) -> Text:
-    """With one member more at the end of the object or list that begins there, in a line of its own if others are."""
+def inserted(file: Text, at: int, *several: str) -> Text:
+    """With members more at the end of the object or list that begins there, in lines of their own if others are."""
     found = places.members(file.plain, at)
+    new = ", ".join(several)
     if not found:
         return file.spliced((at + 1, at + 1, new))
     end, start = found[-1].end, found[-1].start
@@ -151,7 +172,8 @@ def inserted(file: Text, at: int, new: str) -> Text:
     if broken < 0 or file.text[line:start].strip() or "/*" in file.text[end:close]:
         return file.spliced((end, end, f", {new}") if comma < 0 else (comma + 1, comma + 1, f" {new}"))
     return_, broken = ("\r\n", broken - 1) if file.text[broken - 1] == "\r" else ("\n", broken)
-    behind = (broken, broken, f"{return_}{file.text[line:start]}{new}{',' if comma >= 0 else ''}")
+    lines = ",".join(f"{return_}{file.text[line:start]}{one}" for one in several)
+    behind = (broken, broken, f"{lines}{',' if comma >= 0 else ''}")
     if comma >= 0:
         return file.spliced(behind)
     if broken == end:
@@ -186,18 +208,10 @@ def dropped(file: Text, at: int, member: Member) -> Text:
     return file.spliced((start, end, ""), *gone)
 
 
-def last(several: list[Member], key: str) -> Member | None:
-    """The one of that name, of which the last counts: as it is, else in another case, else by its short name."""
-    for same in (lambda one: one.key == key, lambda one: is_same(one.key, key)):
-        if found := [one for one in several if same(one)]:
-            return found[-1]
-    return None
-
-
-def is_same(written: str, name: str) -> bool:
-    """Whether a key means this host or GPU."""
-    key = written.strip().lower()
-    return name.lower() in {key, key.partition(".")[0]}
+def gpu_of(several: Sequence[Member], gpu: str) -> Member | None:
+    """The one under which the bookings of a GPU stand, of which the last counts; a UUID may be in another case."""
+    found = [one for one in several if one.key.strip().lower() == gpu.lower()]
+    return found[-1] if found else None
 
 
 def around(several: list[Member], entry: Entry) -> Member:
@@ -209,3 +223,12 @@ def around(several: list[Member], entry: Entry) -> Member:
 def is_empty(content: object) -> bool:
     """Whether nothing is lost if another content takes its place."""
     return not content or (isinstance(content, dict) and not any(content.values()))
+
+
+def can_be(text: str, encoding: str) -> bool:
+    """Whether a text has an encoding."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -29,6 +29,7 @@ class Lab:
         aliases, self.gpu_names, _ = Names(settings.data, None).read()
         self.people = People(aliases)
         self.known: dict[str, KnownHost] | None = None
+        self.written: promised.HostNames | None = None
         self.gpus_of: dict[str, Sequence[Gpu]] = {}
 
     def hosts(self) -> dict[str, KnownHost]:
@@ -39,14 +40,20 @@ class Lab:
             self.known = dict(sorted(found.items(), key=lambda item: natural(item[0])))
         return self.known
 
+    def names(self) -> promised.HostNames:
+        """The same, by whatever people write."""
+        if self.written is None:
+            self.written = promised.HostNames(self.hosts())
+        return self.written
+
     def find(self, text: str) -> str:
         """A host by its name, its full name, or either in another case; one that there is not is refused."""
-        hosts = {name.lower(): name for name in self.hosts()}
-        name = text if text in self.hosts() else hosts.get(text.lower()) or hosts.get(text.lower().partition(".")[0])
+        names = self.names()
+        name = names.find(text)
         if name:
             return name
-        near = get_close_matches(text.lower(), hosts, 1)
-        hint = f"; is it {hosts[near[0]]}?" if near else ""
+        near = get_close_matches(text.lower(), names.lower, 1)
+        hint = f"; is it {names.lower[near[0]]}?" if near else ""
         message = f"there is no host {text[:80]}{hint}"
         raise Refused(message)
 

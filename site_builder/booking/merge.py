@@ -76,7 +76,8 @@ def keys(file: edit.Text) -> Counter[str]:
 def notes(file: edit.Text) -> Counter[str]:
     """What people wrote beside the entries."""
     found = (one[0] for one in comments.STRING_OR_COMMENT.finditer(file.text))
-    return Counter(one.strip() for one in found if not one.startswith('"'))
+    beside = (f"{one.key}: {one.content}" for one in file.hosts() if not isinstance(one.content, (dict, list)))
+    return Counter([one.strip() for one in found if not one.startswith('"')] + list(beside))
 
 
 # What is logged and said of it

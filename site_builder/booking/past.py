@@ -19,7 +19,7 @@ FILE = "bookings-past.jsonl"
 BUILDER = Who("gpuboard", admin=True, via="build")
 # So many at a time, so that nobody who books waits for it; the next build takes the rest.
 MOST = 100
-TAIL = 256 * 1024
+TAIL = 8 * 1024 * 1024
 
 
 def move(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[Problem]:

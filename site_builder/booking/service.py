@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from site_builder.booking.choose import MOST_PLACES, Unclear, booked_by, chosen, free_ones
 from site_builder.booking.desk import Desk, Done, places
-from site_builder.booking.turn import Changes, Who, Wish
+from site_builder.booking.turn import Changes, Turn, Who, Wish
 from site_builder.decide import rules
+from site_builder.decide.bookings import beginnings
 from site_builder.model import Booking
 from site_builder.now import Now
-from site_builder.readers import rrules, when
+from site_builder.readers import repeats, rrules, when
 from site_builder.readers.form import clean
 
 LONGEST_NAME = 80
 LONGEST_COMMENT = 500
+FIRST_WITHIN = timedelta(days=366)
 KEYS = {
     "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "check"},
-    "change": {"id", "from", "until", "for", "name", "comment", "check"},
-    "release": {"id", "gpus", "check"},
-    "undo": {"check"},
+    "change": {"id", "host", "from", "until", "for", "name", "comment", "check"},
+    "release": {"id", "host", "gpus", "check"},
+    "undo": {"undoes", "check"},
 }
 Request = Mapping[str, Any]
 __all__ = ["Unclear", "do", "listed"]
@@ -37,13 +39,19 @@ def do(desk: Desk, request: Request, who: Who) -> dict[str, Any]:
     if odd:
         message = f"{kind} knows no `{clean(odd[0])[:40]}`"
         raise Unclear(message)
+    if not isinstance(request.get("check", False), bool):
+        message = "`check` must be true or false"
+        raise Unclear(message)
     done = {"book": book, "change": change, "release": release, "undo": undo}[kind](desk, request, who)
-    return {"said": done.words, "warnings": list(done.warnings), "bookings": grouped(done.bookings, desk.now())}
+    several = grouped(done.bookings, desk.now())
+    hide(several, desk.look(who))
+    answer = {"said": done.words, "warnings": list(done.warnings), "bookings": several}
+    return {**answer, "undoes": done.undoes} if done.undoes else answer
 
 
 def undo(desk: Desk, request: Request, who: Who) -> Done:
-    """Take back the last change."""
-    return desk.undo(who, checks(request))
+    """Take back the last change, if it is still the one that `undoes` names."""
+    return desk.undo(who, text(request, "undoes", LONGEST_NAME) or None, checks(request))
 
 
 def book(desk: Desk, request: Request, who: Who) -> Done:
@@ -61,21 +69,35 @@ def book(desk: Desk, request: Request, who: Who) -> Done:
         if why:
             message = f'the rrule "{request["rrule"]}" {why}'
             raise Unclear(message)
+    if rule:
+        since, until = first_time(rule, since, until)
     wish = Wish((), since, until, name, text(request, "comment", LONGEST_COMMENT), rule or None)
-    if request.get("any"):
-        wanted = free_ones(found, wish, number(request["any"]), text(request, "model", LONGEST_NAME))
-    else:
-        wanted = chosen(found, texts(request, "gpus"))
-    if not wanted:
-        message = "which GPU? Name a host, or some of its GPUs such as atlas:0,1"
+    wanted, model = texts(request, "gpus"), text(request, "model", LONGEST_NAME)
+    count = number(request["any"]) if request.get("any") is not None else 0
+    if bool(wanted) == bool(count):
+        message = "which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`"
         raise Unclear(message)
-    return desk.book(who, wish._replace(places=wanted), checks(request))
+
+    def choose(found: Turn) -> Wish:
+        return wish._replace(places=free_ones(found, wish, count, model) if count else chosen(found, wanted))
+
+    return desk.book(who, choose, checks(request))
+
+
+def first_time(rule: str, since: datetime, until: datetime) -> tuple[datetime, datetime]:
+    """The first time that a rule gives: on Monday, what repeats on Tuesdays begins tomorrow."""
+    found = beginnings(rule, since, since, since + FIRST_WITHIN)
+    if not found:
+        message = "it would not happen once within a year"
+        raise Unclear(message)
+    return found[0], found[0] + (until - since)
 
 
 def change(desk: Desk, request: Request, who: Who) -> Done:
     """What of a booking shall be other."""
     found = desk.look(who)
-    booking = found.of_id(text(request, "id", LONGEST_NAME))[0].booking
+    host = text(request, "host", LONGEST_NAME) or None
+    booking = found.of_id(text(request, "id", LONGEST_NAME), host)[0].booking
     since = moment(request, "from", found.now)
     until = end(request, since or booking.since or found.now.local, found.now)
     name = text(request, "name", LONGEST_NAME) or None
@@ -84,7 +106,7 @@ def change(desk: Desk, request: Request, who: Who) -> Done:
     if changes == Changes():
         message = "what shall be other? Give `from`, `until`, `for`, `name` or `comment`"
         raise Unclear(message)
-    return desk.change(who, str(booking.id), changes, checks(request))
+    return desk.change(who, str(booking.id), changes, host, checks(request))
 
 
 def release(desk: Desk, request: Request, who: Who) -> Done:
@@ -94,9 +116,16 @@ def release(desk: Desk, request: Request, who: Who) -> Done:
     if bool(booking) == bool(wanted):
         message = "which booking? Give its `id`, or the GPUs"
         raise Unclear(message)
-    if booking:
-        return desk.release(who, lambda found: found.of_id(booking), checks(request))
+    if booking and not is_host(desk.look(who), booking):
+        host = text(request, "host", LONGEST_NAME) or None
+        return desk.release(who, lambda found: found.of_id(booking, host), checks(request))
+    wanted = wanted or [booking]
     return desk.release(who, lambda found: booked_by(found, wanted), checks(request))
+
+
+def is_host(found: Turn, word: str) -> bool:
+    """Whether it is no booking, but a host whose name looks like one."""
+    return word in found.lab.hosts() and not any(one.booking.id == word for one in found.found())
 
 
 # What a request holds
@@ -168,6 +197,9 @@ def understood(told_time: str, read: Callable[[], datetime]) -> datetime:
     except when.Unclear as why:
         message = f'"{told_time}" {why}'
         raise Unclear(message) from None
+    except (ValueError, OverflowError):  # an offset of 99 hours, say
+        message = f'"{told_time}" is no time'
+        raise Unclear(message) from None
 
 
 # What is answered
@@ -194,6 +226,7 @@ def booking_of(group: Sequence[Booking], now: Now) -> dict[str, Any]:
         "date": now.here(one.until).isoformat(timespec="seconds"),
         "comment": one.comment,
         "rrule": one.rrule,
+        "repeats": repeats.hours(one.rrule, one.since, one.until, now.zone) if one.rrule and one.since else None,
         "by": one.by,
         "phase": phase_of(one, now),
     }
@@ -201,7 +234,10 @@ def booking_of(group: Sequence[Booking], now: Now) -> dict[str, Any]:
 
 def phase_of(one: Booking, now: Now) -> str:
     """Whether it holds now, is coming or has ended; one that repeats is coming between two of its times."""
-    left = [since for since, until in rules.spans(one, now.local, rules.REPEATS_CLASH) if until > now.epoch]
+    today = datetime.combine(
+        now.today, datetime.min.time(), now.zone
+    )  # the same all day, so that it is worked out once
+    left = [since for since, until in rules.spans(one, today, rules.REPEATS_CLASH) if until > now.epoch]
     return "ended" if not left else "now" if left[0] <= now.epoch else "coming"
 
 
@@ -213,11 +249,16 @@ def listed(desk: Desk, who: Who, host: str | None = None) -> dict[str, Any]:
         for one in found.found()
         if (host is None or one.booking.host == host) and phase_of(one.booking, found.now) != "ended"
     ]
-    person = found.person(who.name)
     several = grouped(wanted, found.now)
-    for one in several:
-        one["mine"] = bool(who.name) and person in {found.person(one["name"]), found.person(one["by"])}
-        if not (found.lab.settings.shown.users or one["mine"] or who.admin):
-            one.update(id=None, name=None, comment=None, by=None)
+    hide(several, found)
     several.sort(key=lambda one: (one["phase"] != "now", one["from"] or "", one["where"]))
     return {"who": who.name or None, "admin": who.admin, "bookings": several}
+
+
+def hide(several: Sequence[dict[str, Any]], found: Turn) -> None:
+    """Say of each booking whether it is one's own, and where people are not named, no more of any other."""
+    for one in several:
+        names = {found.person(name) for name in (one["name"], one["by"]) if name}
+        one["mine"] = bool(found.who.name) and found.person(found.who.name) in names
+        if not (found.names_shown or one["mine"]):
+            one.update(id=None, name=None, comment=None, by=None)

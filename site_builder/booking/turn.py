@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,7 @@ from typing import Any, NamedTuple
 from site_builder import words
 from site_builder.booking import edit
 from site_builder.booking.lab import Lab
-from site_builder.decide import bookings as promised
-from site_builder.decide import rules
+from site_builder.decide import calendar, rules
 from site_builder.decide.rules import NotYours, Refused
 from site_builder.model import Booking, BookingRules
 from site_builder.now import Now
@@ -89,19 +89,21 @@ class Turn:
 
     def understood(self) -> list[Found]:
         """The same, read from the file as it is now."""
-        several = [Found(*pair) for pair in comments.understood(self.file.plain, self.now.zone, [])]
-        by_host, _ = promised.by_host([one.booking for one in several], self.lab.hosts(), self.now)
-        names = {one.host: host for host, some in by_host.items() for one in some}
+        names = self.lab.names()
         return [
-            Found(entry, replace(booking, host=names.get(booking.host, booking.host))) for entry, booking in several
+            Found(entry, replace(booking, host=names.find(booking.host) or booking.host))
+            for entry, booking in comments.understood(self.file.plain, self.now.zone, [])
         ]
 
     # Changes to the file
 
-    def add(self, host: str, gpu: str, content: Mapping[str, object]) -> None:
-        """One entry more."""
-        self.file = edit.added(self.file, host, gpu, content)
-        self.after.append([host, gpu, dict(content)])
+    def add(self, host: str, *several: tuple[str, Mapping[str, object]]) -> None:
+        """Entries more, for a host under whatever name it has in the file."""
+        keys = [one.key for one in self.file.hosts()]
+        names = self.lab.names()
+        same = [key for key in keys if key != host and names.find(key) == host]
+        self.file = edit.added_all(self.file, same[-1] if same and host not in keys else host, several)
+        self.after += [[host, gpu, dict(content)] for gpu, content in several]
 
     def remove(self, one: Found) -> None:
         """One entry less."""
@@ -112,7 +114,8 @@ class Turn:
         """Other values in an entry."""
         entry = self.again(one)
         self.file = edit.replaced(self.file, entry, content)
-        new = {key: value for key, value in {**entry.content, **content}.items() if value is not None}
+        gone = {key for key, value in content.items() if value is None}
+        new = {key: value for key, value in {**entry.content, **content}.items() if key not in gone}
         self.before.append([one.booking.host, one.booking.gpu, entry.content])
         self.after.append([one.booking.host, one.booking.gpu, new])
 
@@ -137,17 +140,30 @@ class Turn:
             message = f"you are {self.who.name}: here nobody but an admin books under the name of {name}"
             raise NotYours(message)
 
+    @property
+    def names_shown(self) -> bool:
+        """Whether people may be named to whoever stands here."""
+        return self.lab.settings.shown.users or self.who.admin
+
+    def is_mine(self, one: Booking) -> bool:
+        """Whether it is for whoever stands here, or made by them."""
+        names = {self.person(name) for name in (one.name, one.by) if name}
+        return bool(self.who.name) and self.person(self.who.name) in names
+
+    def may_see(self, one: Booking) -> bool:
+        """Whether they may be told whose it is."""
+        return self.names_shown or self.is_mine(one)
+
     def may_change(self, one: Booking) -> None:
         """Refuse to touch the booking of somebody else."""
-        mine = self.person(self.who.name) in {self.person(name) for name in (one.name, one.by) if name}
-        if not (mine or self.who.admin or self.who.open):
-            whose = f"{one.name or 'nobody'}'s" if self.lab.settings.shown.users else "somebody else's"
+        if not (self.is_mine(one) or self.who.admin or self.who.open):
+            whose = f"{one.name or 'nobody'}'s" if self.names_shown else "somebody else's"
             message = f"booking {one.id} is {whose}, and only they or an admin may change it"
             raise NotYours(message)
 
-    def of_id(self, text: str) -> list[Found]:
-        """The entries of a booking."""
-        found = [one for one in self.found() if one.booking.id == text]
+    def of_id(self, text: str, host: str | None = None) -> list[Found]:
+        """The entries of a booking; `host` is needed where somebody copied it to another, with its id."""
+        found = [one for one in self.found() if one.booking.id == text and host in {None, one.booking.host}]
         if not found:
             message = f"there is no booking {text[:80]}: `gpuboard bookings` lists them"
             raise Refused(message)
@@ -164,9 +180,14 @@ class Turn:
         for one in new:
             rules.check_time(one.since or one.until, one.until, limits, self.now)
         self.check_free(new, others)
-        if limits.gpus or limits.hours:
-            person = self.person(new[0].name)
-            theirs = [one for one in others if self.person(one.name) == person]
+        self.check_share(new, others, limits)
+
+    def check_share(self, new: Sequence[Booking], others: Sequence[Booking], limits: BookingRules) -> None:
+        """Refuse what is too much for whoever it is for, or for whoever books it under another's name."""
+        if not (limits.gpus or limits.hours):
+            return
+        for person in {self.person(name) for one in new for name in (one.name, one.by) if name}:
+            theirs = [one for one in others if person in {self.person(one.name), self.person(one.by)}]
             hosts = {one.host for one in (*new, *theirs) if one.gpu == "*"}
             size = rules.sizes({host: self.lab.gpus(host) for host in hosts})
             rules.check_share(new, theirs, size, limits, self.now)
@@ -176,7 +197,7 @@ class Turn:
         for one in new:
             keys = rules.Keys(self.lab.gpus(one.host))
             there = [other for other in others if other.host == one.host]
-            rules.check_overlap(one, there, keys, self.now, self.lab.settings.shown.users)
+            rules.check_overlap(one, there, keys, self.now, self.names_shown)
 
     def new_id(self) -> str:
         """One that no booking has."""
@@ -190,21 +211,42 @@ def book(turn: Turn, wish: Wish) -> None:
     """Book what was wished for, all of it or nothing."""
     turn.may_name(wish.name)
     now = turn.now
-    since = wish.since
-    if since.timestamp() < now.epoch - JUST_NOW:
-        message = f"it would begin {rules.clock(since.timestamp(), now)}, which is in the past"
-        raise Refused(message)
+    since, until = wish.since, wish.until
+    refuse_past(since, now)
     by = None if turn.who.open or turn.person(wish.name) == turn.person(turn.who.name) else turn.who.name
     others = [one.booking for one in turn.found()]
     ids = {host: turn.new_id() for host in dict.fromkeys(host for host, _ in wish.places)}
     new = [
-        Booking(host, gpu, wish.name, wish.until, since, wish.comment, ids[host], wish.rrule, by)
+        Booking(host, gpu, wish.name, until, since, wish.comment, ids[host], wish.rrule, by)
         for host, gpu in wish.places
     ]
+    if wish.rrule:
+        check_series(new[0], turn)
     turn.check(new, others)
-    for one in new:
-        turn.add(one.host, one.gpu, content_of(one, now))
+    for host in ids:
+        turn.add(host, *((one.gpu, content_of(one, now)) for one in new if one.host == host))
     turn.touched = new
+
+
+def refuse_past(since: datetime, now: Now) -> None:
+    """Nothing begins in the past."""
+    if since.timestamp() < now.epoch - JUST_NOW:
+        message = f"it would begin {rules.clock(since.timestamp(), now)}, which is in the past"
+        raise Refused(message)
+
+
+def check_series(one: Booking, turn: Turn) -> None:
+    """Refuse what runs into its own next time, or goes on for longer than bookings are made ahead."""
+    times = rules.spans(one, one.since or turn.now.local, rules.REPEATS_CLASH)
+    if any(ends >= begins for (_, ends), (begins, _) in zip(times, times[1:])):
+        message = "it would begin again before it has ended: book the whole time at once"
+        raise Refused(message)
+    ahead = 0 if turn.who.admin else turn.rules.ahead
+    repeats = calendar.repeats_of(one)
+    last = repeats.last if repeats else one.since
+    if ahead and (last is None or last.timestamp() > turn.now.epoch + ahead):
+        message = f"bookings are made {words.duration(ahead)} ahead: let it repeat no longer than that"
+        raise Refused(message)
 
 
 def content_of(one: Booking, now: Now) -> dict[str, object]:
@@ -228,9 +270,8 @@ def written(moment: datetime, now: Now, rule: str | None = None) -> str:
     return local.isoformat(" ", "seconds" if local.second else "minutes")
 
 
-def change(turn: Turn, booking: str, changes: Changes) -> None:
+def change(turn: Turn, several: Sequence[Found], changes: Changes) -> None:
     """Move, lengthen, shorten, hand over or rename a booking that is not over."""
-    several = turn.of_id(booking)
     one, now = several[0].booking, turn.now
     turn.may_change(one)
     if changes.name is not None:
@@ -244,33 +285,41 @@ def change(turn: Turn, booking: str, changes: Changes) -> None:
     if began and changes.since is not None and changes.since != one.since:
         message = f"booking {one.id} has begun, and its beginning stays"
         raise Refused(message)
+    if changes.since is not None and not began:
+        refuse_past(changes.since, now)
     told = {key: value for key, value in changes._asdict().items() if value is not None}
     new = [replace(each.booking, **told) for each in several]
-    if moved or changes.name is not None:
-        others = [each.booking for each in turn.found() if not is_same(each.booking, one)]
+    others = [each.booking for each in turn.found() if not is_same(each.booking, one)]
+    if moved:
         turn.check([replace(each, since=each.since or now.local) for each in new], others)
-    for each, after in zip(several, new):
-        content = content_of(after, now)
-        same = {key for key in ("from", "date") if key in content and not changed(key, changes)}
-        turn.replace(each, {key: value for key, value in content.items() if key not in same} | emptied(changes))
+    elif changes.name is not None and not turn.who.admin:
+        turn.check_share(new, others, turn.rules)
+    written_as = content_of(new[0], now)
+    keys = {"since": "from", "until": "date", "name": "name", "comment": "comment"}
+    content = {key: written_as.get(key) for name, key in keys.items() if name in told}
+    for each in several:
+        turn.replace(each, {**content, "id": one.id})
     turn.touched = new
-
-
-def changed(key: str, changes: Changes) -> bool:
-    """Whether a time of an entry is another now; one that is not keeps the form in which people wrote it."""
-    return (changes.since if key == "from" else changes.until) is not None
-
-
-def emptied(changes: Changes) -> dict[str, object]:
-    """A comment that was taken away."""
-    return {"comment": None} if changes.comment == "" else {}
 
 
 def refuse_over(one: Booking, now: Now) -> None:
     """Nothing is changed in the past."""
-    if not one.rrule and one.until.timestamp() <= now.epoch:
-        message = f"booking {one.id} ended {rules.clock(one.until.timestamp(), now)}, and the past stays as it was"
+    if is_over(one, now):
+        message = f"booking {one.id} ended {rules.clock(ended_at(one), now)}, and the past stays as it was"
         raise Refused(message)
+
+
+def ended_at(one: Booking) -> float:
+    """When it ends, with the last of its times; one that goes on for ever never does."""
+    repeats = calendar.repeats_of(one)
+    if repeats is None or one.since is None or repeats.first is None:
+        return rules.epoch(one.until)
+    return rules.epoch(repeats.last + (one.until - one.since)) if repeats.last else math.inf
+
+
+def is_over(one: Booking, now: Now) -> bool:
+    """Whether there is nothing of it to come."""
+    return ended_at(one) <= now.epoch
 
 
 def release(turn: Turn, several: Sequence[Found]) -> None:
@@ -279,15 +328,23 @@ def release(turn: Turn, several: Sequence[Found]) -> None:
     for one in several:
         turn.may_change(one.booking)
         refuse_over(one.booking, now)
+    # the GPUs that somebody keeps of a booking keep its id
+    kept = [one for one in turn.found() if one not in several and not is_over(one.booking, now)]
+    new_ids = {
+        (one.booking.host, one.booking.id): turn.new_id()
+        for one in several
+        if any(is_same(one.booking, other.booking) for other in kept)
+    }
     for one in several:
         booking = one.booking
-        since = booking.since.timestamp() if booking.since else None
-        if since is not None and since > now.epoch - words.MINUTE:
+        mine = new_ids.get((booking.host, booking.id))
+        changed = {"id": mine} if mine else {}
+        if booking.since and rules.epoch(booking.since) > now.epoch - words.MINUTE:
             turn.remove(one)
         elif booking.rrule:
-            turn.replace(one, {"rrule": ended(booking.rrule, now)})
+            turn.replace(one, {"rrule": ended(booking.rrule, now), **changed})
         else:
-            turn.replace(one, {"date": written(now.local.replace(microsecond=0), now)})
+            turn.replace(one, {"date": written(now.local.replace(microsecond=0), now), **changed})
     turn.touched = [one.booking for one in several]
 
 
@@ -298,17 +355,40 @@ def ended(rule: str, now: Now) -> str:
     return ";".join([*kept, f"UNTIL={until}"])
 
 
+def in_force(turn: Turn, line: Mapping[str, Any]) -> bool:
+    """Whether the file has what a line of the log left, or what became of it.
+
+    A change that was logged but never made, because somebody was killed, or that is gone, stands in nobody's way.
+    """
+    found = turn.found()
+    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in found]
+    if line["before"] and all(one in there for one in line["before"]):
+        return False
+    left = {(host, content.get("id")) for host, _, content in line["after"]}
+    changed = any((one.booking.host, one.entry.content.get("id")) in left for one in found)
+    return all(one in there for one in line["after"]) or changed
+
+
 def undo(turn: Turn, line: Mapping[str, Any]) -> None:
     """Take back what a line of the log tells, where nobody has changed it since."""
-    for host, gpu, content in line.get("after") or ():
-        turn.remove(find(turn, host, gpu, content))
-    for host, gpu, content in line.get("before") or ():
-        turn.add(host, gpu, content)
+    gone = [find(turn, *one) for one in line["after"]]
+    for one in gone:
+        turn.remove(one)
+    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in turn.found()]
+    for host, gpu, content in line["before"]:
+        if [host, gpu, content] in there:
+            message = f"the booking of {host}:{gpu} is there already"
+            raise Refused(message)
+        turn.add(host, (gpu, content))
     back = [one for one in turn.found() if [one.booking.host, one.booking.gpu, one.entry.content] in turn.after]
-    for one in back:
-        refuse_over(one.booking, turn.now)
-        others = [each.booking for each in turn.found() if not is_same(each.booking, one.booking)]
-        turn.check_free([one.booking], others)
+    touched = [one.booking for one in (*back, *gone)]
+    if touched and all(is_over(one, turn.now) for one in touched):
+        refuse_over(touched[0], turn.now)
+    live = [one.booking for one in back if not is_over(one.booking, turn.now)]
+    others = [each.booking for each in turn.found() if not any(is_same(each.booking, one) for one in live)]
+    turn.check_free(live, others)
+    for name in {one.name for one in live} if not turn.who.admin else ():
+        turn.check_share([one for one in live if one.name == name], others, turn.rules)
     turn.touched = [one.booking for one in back]
 
 

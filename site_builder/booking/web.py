@@ -24,7 +24,7 @@ from site_builder.booking.who import Caller
 from site_builder.decide.rules import NotYours, Refused
 from site_builder.settings import Settings
 from site_builder.sources import conf
-from site_builder.sources.attempts import Attempts
+from site_builder.sources.attempts import LOOKS, Attempts
 from site_builder.sources.ledger import Unwritable
 from site_builder.sources.tokens import Tokens
 from site_builder.static import ALWAYS
@@ -41,12 +41,16 @@ MOST_TOLD = 100
 MOST_DISCARDED = 1 << 20
 # Of the 60 that an address may ask for in a minute: so 30 bookings, 60 questions, or 10 wrong tokens.
 BOOKING, QUESTION, GUESS = 2, 1, 6
+# The same of lists, which are counted apart: who has booked too often may look, and who looked too often may book.
+LOOK = 0.25
+MOST_FIELDS = 20
 WHO_ARE_YOU = (
     "the desk does not know who you are: log in to the board, or book with a token, which its admin makes by "
     "`gpuboard token NAME`"
 )
 WRONG_TOKEN = "this token is not known here, or not any more; the admin can make a new one"  # noqa: S105 # a sentence
 NO_NAME = "say who you are: `name`, or `as` where you do not book"
+TOO_MANY_FIELDS = "the address asks for too many things: ?host=NAME is all that is understood"
 NOT_SET_UP = "the desk is not set up right; the admin can read in the server's log what is wrong"
 FAILED = "something went wrong at the desk; the admin can read what in the server's log"
 
@@ -70,6 +74,7 @@ class Booking:
         self.desk = Desk(settings, clock)
         self.tokens = Tokens(settings.state)
         self.attempts = Attempts(settings.state, clock)
+        self.looks = Attempts(settings.state, clock, LOOKS)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """One answer."""
@@ -102,8 +107,12 @@ class Booking:
 
     def listed(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """All bookings, and who asks."""
+        self.refuse_many(self.looks.count(who.address_of(environ, self.settings.rules), LOOK))
         caller = self.caller(environ)
-        wanted = parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=20).get("host")
+        try:
+            wanted = parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=MOST_FIELDS).get("host")
+        except ValueError:
+            raise Refusal(400, TOO_MANY_FIELDS) from None
         now, rules = self.desk.now(), self.settings.rules
         found = service.listed(self.desk, caller.who, wanted[0] if wanted else None)
         about = {
@@ -135,7 +144,7 @@ class Booking:
             asked.check_name(environ, self.settings)
             someone = who.by_own_word(request)
             request.pop("as", None)
-            if not someone.name and request.get("do") in ("book", "undo"):
+            if not someone.name:
                 raise Refusal(400, NO_NAME)
         return service.do(self.desk, request, someone)
 

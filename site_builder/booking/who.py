@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,7 @@ from site_builder.booking.service import LONGEST_NAME
 from site_builder.booking.turn import Who
 from site_builder.model import BookingRules
 from site_builder.readers.form import clean
+from site_builder.readers.names import folded
 from site_builder.sources.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 # Between names of several proxies; nobody is called so.
 SEPARATOR = ","
+# Unicode's categories of what steers a text, and has no shape of its own.
+UNSEEN = {"Cc", "Cf"}
 
 
 class WrongToken(Exception):
@@ -57,7 +61,7 @@ def known(environ: WSGIEnvironment, rules: BookingRules, tokens: Tokens) -> Call
 def caller(name: str, how: str, rules: BookingRules) -> Caller:
     """Somebody whom we know by name."""
     name = right_name(name)
-    return Caller(Who(name, name.lower() in rules.admins, f"web, {how}"), how)
+    return Caller(Who(name, folded(name) in rules.admins, f"web, {how}"), how)
 
 
 def by_server(environ: WSGIEnvironment) -> str:
@@ -117,6 +121,12 @@ def right_name(name: str) -> str:
     name = name.strip()
     if not name or clean(name) != name or " ".join(name.split()) != name or len(name) > LONGEST_NAME:
         message = f"nobody can book under this name: it must be one line of at most {LONGEST_NAME} letters"
+        raise OddName(message)
+    if unicodedata.normalize("NFKC", name) != name or any(unicodedata.category(one) in UNSEEN for one in name):
+        message = (
+            "nobody can book under this name: it has letters that cannot be seen, or that are another way to write "
+            "usual ones"
+        )
         raise OddName(message)
     return name
 

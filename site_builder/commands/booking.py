@@ -100,13 +100,15 @@ class There:
         self.settings = settings
         self.remote = remote.Remote(url, settings.token)
         self.open: bool | None = None
+        self.zone_told = False
         if settings.token and remote.is_in_the_clear(url):
             tell(f"your token crosses the network in the clear: {url} should be https")
 
     def do(self, request: Mapping[str, Any]) -> Answer:
         """Ask for it; a board in another zone than ours says so."""
         found = self.remote.do({**request, "as": login()} if self.is_open() else request)
-        if request.get("check"):
+        if not self.zone_told:
+            self.zone_told = True
             self.tell_zone(found)
         return found
 
@@ -163,11 +165,12 @@ def login() -> str:
 def who_am_i(settings: Settings) -> Who:
     """Who books on this machine: root is an admin, and behind sudo stands a person."""
     from site_builder.booking.turn import Who  # noqa: PLC0415
+    from site_builder.readers.names import folded  # noqa: PLC0415
 
     name, sudo = login(), os.environ.get("SUDO_USER", "")
     if os.getuid() == 0:
         return Who(sudo, admin=True, via="sudo") if sudo not in ("", "root") else Who(name, admin=True)
-    return Who(name, admin=name.lower() in settings.rules.admins)
+    return Who(name, admin=folded(name) in settings.rules.admins)
 
 
 def place_of(loaded: Loaded) -> Place:
@@ -228,8 +231,8 @@ def with_answer(command: Callable[..., None]) -> Callable[..., None]:
 
 def settle(place: Place, request: Mapping[str, Any], question: str, yes: bool) -> Answer:
     """Say what was understood, ask if somebody is there to answer, and do exactly that."""
-    checked = place.do({**request, "check": True})
     if not yes and is_asked():
+        checked = place.do({**request, "check": True})
         tell(shown(checked["said"]))
         for warning in checked.get("warnings") or ():
             tell(f"note: {shown(str(warning))}")
@@ -237,14 +240,16 @@ def settle(place: Place, request: Mapping[str, Any], question: str, yes: bool) -
             message = "nothing was changed"
             raise No(message)
         return place.do(exactly(request, checked))
-    done = place.do(exactly(request, checked))
+    done = place.do(request)
     for warning in done.get("warnings") or ():
         tell(f"note: {shown(str(warning))}")
     return done
 
 
 def exactly(request: Mapping[str, Any], checked: Answer) -> dict[str, Any]:
-    """The same request with the GPUs that were found for it."""
+    """The same request with the GPUs that were found for it, or with what was to be taken back."""
+    if request["do"] == "undo":
+        return {**request, "undoes": checked["undoes"]}
     if request["do"] != "book":
         return dict(request)
     rest = {key: value for key, value in request.items() if key not in {"any", "model"}}

@@ -26,7 +26,10 @@ def release(place: Place, what: tuple[str, ...], yes: bool, as_json: bool) -> No
     if not what:
         message = "which booking? Name its id, or the GPUs: `gpuboard bookings --mine` lists yours"
         raise click.UsageError(message)
-    several = [settle(place, request, "Release it?", yes) for request in requests(what, place)]
+    wanted = requests(what, place)
+    for request in wanted if len(wanted) > 1 else ():  # all of them or none
+        place.do({**request, "check": True})
+    several = [settle(place, request, "Release it?", yes) for request in wanted]
     said = "; ".join(shown(one["said"]) for one in several)
     warnings, bookings = ([item for one in several for item in one[key]] for key in ("warnings", "bookings"))
     report({"said": said, "warnings": warnings, "bookings": bookings}, said, as_json)

@@ -54,9 +54,10 @@ def site_of(www: Path, settings: Settings) -> Site:
 
     if settings.rules.url is None:
         return Site(www, tell)
+    from site_builder.booking.door import Door  # noqa: PLC0415
     from site_builder.booking.web import Booking  # noqa: PLC0415
 
-    return Site(www, tell, (settings.rules.url, Booking(settings, tell)))
+    return Site(www, tell, (settings.rules.url, Door(Booking(settings, tell))))
 
 
 def opening(sock: socket.socket, settings: Settings) -> list[str]:

@@ -109,18 +109,33 @@ def is_over(booking: Booking, now: Now) -> bool:
     return not booking.rrule and now.reached(booking.until.timestamp() + SHOWN_AFTER_END)
 
 
+class HostNames:
+    """The hosts of a board, by whatever people write for one of them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Their names."""
+        self.exact = set(names)
+        self.lower = {name.lower(): name for name in self.exact}
+
+    def find(self, written: str) -> str | None:
+        """A host by its name, its full name, or either in another case."""
+        if written in self.exact:
+            return written
+        key = written.strip().lower()
+        return self.lower.get(key) or self.lower.get(key.partition(".")[0])
+
+
 def by_host(
     bookings: Iterable[Booking], names: Iterable[str], now: Now
 ) -> tuple[dict[str, list[Booking]], list[Problem]]:
     """The bookings of each host, by its name, its full name, or either in another case; those of no host are told."""
-    exact = set(names)
-    lower = {name.lower(): name for name in exact}
+    hosts = HostNames(names)
+    lower = hosts.lower
     found: dict[str, list[Booking]] = {}
     unknown: dict[str, None] = {}
     crowded: dict[str, None] = {}
     for booking in bookings:
-        key = booking.host.strip().lower()
-        name = booking.host if booking.host in exact else lower.get(key) or lower.get(key.partition(".")[0])
+        name = hosts.find(booking.host)
         if name:
             if len(found.setdefault(name, [])) < MOST_OF_A_HOST:
                 found[name].append(booking)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from site_builder.readers.names import folded, lowered
+
 
 class People:
     """Names through aliases.csv (in lower case, to the name to show) and the logins that were ever seen on a host."""
@@ -11,16 +13,16 @@ class People:
     def __init__(self, aliases: Mapping[str, str], logins: Iterable[str] = ()) -> None:
         """Logins that are not in aliases.csv stand for themselves."""
         self.aliases = aliases
-        self.names = {login.lower() for login in logins if self.is_login(login)} | set(aliases)
+        self.names = {folded(login) for login in logins if self.is_login(login)} | set(aliases)
         self.known = {self.person(name) for name in self.names}
 
     def shown(self, name: str) -> str:
         """The name to show."""
-        return self.aliases.get(name.lower(), name)
+        return self.aliases.get(lowered(name), name)
 
     def person(self, name: str) -> str:
         """One word for one person, whichever of their names is given."""
-        return self.shown(name.strip()).lower()
+        return folded(self.shown(name.strip()))
 
     def is_known(self, name: str) -> bool:
         """Whether it is a login that was seen, or a name of one."""
@@ -33,7 +35,8 @@ class People:
         if self.is_login(login):
             return self.person(login)
         # of all names, or a short name to show would hide a second person whose login begins like this
-        begins = {self.person(name) for name in self.names if name.startswith(login[:-1].lower())}
+        cut = {folded(login[:-1]), lowered(login[:-1])}
+        begins = {self.person(name) for name in self.names if name.startswith(tuple(cut))}
         return begins.pop() if len(begins) == 1 else None
 
     @staticmethod

@@ -29,7 +29,7 @@ class NotYours(Refused):
 def spans(booking: Booking, first: datetime, ahead: timedelta) -> list[Span]:
     """When it holds, in seconds; of one that repeats each time from `first` on, as far as that."""
     since, until = booking.since, booking.until
-    once = [(since.timestamp() if since else -math.inf, until.timestamp())]
+    once = [(epoch(since) if since else -math.inf, epoch(until))]
     if not booking.rrule or since is None or until - since > LONGEST_REPEATED:
         return once
     length = until - since
@@ -37,6 +37,14 @@ def spans(booking: Booking, first: datetime, ahead: timedelta) -> list[Span]:
     if found is None:
         return once
     return [(begins.timestamp(), (begins + length).timestamp()) for begins in found]
+
+
+def epoch(moment: datetime) -> float:
+    """A moment in seconds; the first and the last year that there are have hours that no clock can tell."""
+    try:
+        return moment.timestamp()
+    except (OverflowError, ValueError):
+        return -math.inf if moment.year < 2 else LAST
 
 
 def clash(mine: Sequence[Span], others: Sequence[Span]) -> Span | None:
@@ -74,12 +82,18 @@ class Keys:
 
 def check_overlap(new: Booking, others: Iterable[Booking], keys: Keys, now: Now, names_shown: bool = True) -> None:
     """Refuse a booking of a GPU that is promised to somebody in that time, whoever that is."""
-    first = new.since or now.local
-    mine = spans(new, first, REPEATS_CLASH)
+    begins = new.since or now.local
     for other in others:
-        if not keys.meet(new.gpu, other.gpu):
+        if not keys.meet(new.gpu, other.gpu) or (not other.rrule and epoch(other.until) <= now.epoch):
             continue
-        found = clash(mine, spans(other, first, REPEATS_CLASH))
+        first = max(begins, other.since or begins, key=epoch) if new.rrule and other.rrule else begins
+        # as far as the one that ends, and where neither does, a year from where both have begun
+        ends = [one.until for one in (new, other) if not one.rrule]
+        last = max([first + REPEATS_CLASH, *ends], key=epoch)
+        ahead = timedelta(seconds=max(0.0, min(epoch(last), LAST) - epoch(first)))
+        # what is over has no say, though the new one begins with the minute
+        mine = [(max(since, now.epoch), until) for since, until in spans(new, first, ahead)]
+        found = clash(mine, spans(other, first, ahead))
         if found:
             raise Refused(taken(new, other, found, now, names_shown))
 
@@ -93,14 +107,14 @@ def taken(new: Booking, other: Booking, when: Span, now: Now, names_shown: bool)
     return f"{what} is booked{whom} {since}until {clock(when[1], now)} (booking {other.id})"
 
 
-def clock(epoch: float, now: Now) -> str:
+def clock(seconds: float, now: Now) -> str:
     """A moment as people say it; the last days that there are have no other zone."""
-    return words.clock(datetime.fromtimestamp(min(epoch, LAST), now.zone), now)
+    return words.clock(datetime.fromtimestamp(max(0, min(seconds, LAST)), now.zone), now)
 
 
 def check_time(since: datetime, until: datetime, rules: BookingRules, now: Now) -> None:
     """Refuse what ends before it begins or in the past, what is too long, and what is too far ahead."""
-    begins, ends = since.timestamp(), until.timestamp()
+    begins, ends = epoch(since), epoch(until)
     if ends <= begins:
         message = f"it would end {clock(ends, now)}, before it begins {clock(begins, now)}"
         raise Refused(message)
@@ -130,7 +144,7 @@ def check_share(
         hours = sum(
             size(one) * max(0.0, ends - max(begins, now.epoch))
             for one in (*new, *theirs)
-            for begins, ends in spans(one, now.local, REPEATS_COUNT)
+            for begins, ends in spans(one, max(now.local, one.since or now.local, key=epoch), REPEATS_COUNT)
         )
         if hours > rules.hours * words.HOUR:
             message = (
@@ -141,8 +155,9 @@ def check_share(
 
 def most_at_once(new: Sequence[Booking], theirs: Sequence[Booking], size: Callable[[Booking], int], now: Now) -> int:
     """The most GPUs that a person would have at any moment of the new booking."""
-    mine = [(span, size(one)) for one in new for span in spans(one, one.since or now.local, REPEATS_COUNT)]
-    all_of_them = mine + [(span, size(one)) for one in theirs for span in spans(one, now.local, REPEATS_COUNT)]
+    first = max(now.local, new[0].since or now.local, key=epoch)
+    mine = [(span, size(one)) for one in new for span in spans(one, first, REPEATS_COUNT)]
+    all_of_them = mine + [(span, size(one)) for one in theirs for span in spans(one, first, REPEATS_COUNT)]
     moments = {max(begins, now.epoch) for (begins, _), _ in all_of_them}
     return max(
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from site_builder.readers.form import text_of
+from site_builder.readers.names import lowered
 
 
 def read(data: bytes) -> dict[str, str]:
@@ -11,5 +12,5 @@ def read(data: bytes) -> dict[str, str]:
     for line in text_of(data).split("\n"):
         names = [name for cell in line.partition("#")[0].split(",") if (name := cell.strip())]
         for name in names:
-            shown[name.lower()] = names[-1]
+            shown[lowered(name)] = names[-1]
     return shown

@@ -1,11 +1,28 @@
-"""What may be the name of a host: it is a folder in data/, a file in www/ and a word in commands."""
+"""Names: what may be that of a host, which is a folder, a file and a word in commands; and which logins are one."""
 
 from __future__ import annotations
 
 import re
+import string
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 PARTS = re.compile(r"[0-9]{1,18}|[^0-9]+")
+LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def folded(login: str) -> str:
+    """A login for comparisons: of ASCII letters alone the case makes no difference.
+
+    `lower` makes a k of the sign for kelvin, and with it one person of another.
+    """
+    return login.lower() if login.isascii() else login.translate(LOWER)
+
+
+def lowered(name: str) -> str:
+    """A name as aliases.csv has it, in lower case; a letter that is not of ASCII never becomes one that is."""
+    if name.isascii():
+        return name.lower()
+    return "".join(one if not one.isascii() and one.lower().isascii() else one.lower() for one in name)
 
 
 def is_host(name: str) -> bool:

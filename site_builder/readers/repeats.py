@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
 
 from site_builder import words
@@ -141,5 +142,7 @@ def to_the_last(told: dict[str, str], zone: tzinfo) -> str:
         return f", {told['COUNT']} times"
     if "UNTIL" not in told:
         return ""
-    last = datetime.strptime(told["UNTIL"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc).astimezone(zone)
+    last = datetime.strptime(told["UNTIL"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    with suppress(OverflowError):  # in the last year that there is
+        last = last.astimezone(zone)
     return f" until {last.day} {MONTHS[last.month - 1]} {last.year}"

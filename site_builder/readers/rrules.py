@@ -43,6 +43,8 @@ def fault(told: dict[str, str]) -> str:
             return f"has {key[:20]}, but only {', '.join(PARTS)} are understood"
         if not PARTS[key].fullmatch(value) or (key == "UNTIL" and not is_date(value)):
             return f"has {key}={value[:40]}, which cannot be understood"
+    if "COUNT" in told and "UNTIL" in told:  # which iCalendar forbids, and programs that read our feeds refuse
+        return "has COUNT and UNTIL: only one of them may say when it ends"
     return "would never, or hardly ever, come to its next time" if never(told) else ""
 
 

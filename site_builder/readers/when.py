@@ -82,6 +82,8 @@ def moment(text: str, now: datetime, *, start: datetime | None = None, end: bool
 def said(moment: datetime, now: datetime) -> str:
     """`Fri 20 Nov 18:00`, with the year where it is not this one, and the offset where the clock shows it twice."""
     zone = now.tzinfo or timezone.utc
+    if moment.year not in YEARS:
+        return f"{moment.day} {MONTHS[moment.month - 1]} {moment.year}"
     local = moment.astimezone(zone)
     year = "" if local.year == now.year else f" {local.year}"
     twice = len(wall.moments(local.replace(tzinfo=None, fold=0), zone)) > 1

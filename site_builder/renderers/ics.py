@@ -7,9 +7,10 @@ repeats needs its zone, or it would move by an hour when the clocks change: that
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from site_builder import __version__
 from site_builder.decide.calendar import Promise, repeats_of
@@ -78,8 +79,8 @@ def feed(title: str, events: Iterable[Event]) -> bytes:
             year = min(one.begins.year, zones.get(one.zone, (None, LAST_YEAR))[1])
             zones[one.zone] = one.begins.tzinfo, max(EARLIEST.year, year)
     name = Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(clean(title))).to_ical() + b"\r\n"
-    parts = [zone_part(name, *zones[name]) for name in sorted(zones)] + [event_part(one) for one in found]
-    return b"".join((head(), name, *parts, END))
+    clocks = [zone_part(Zone(told, zone), year) for told, (zone, year) in sorted(zones.items())]
+    return b"".join((head(), name, *clocks, *(event_part(one) for one in found), END))
 
 
 @lru_cache(maxsize=1)
@@ -96,14 +97,44 @@ def head() -> bytes:
     return bytes(calendar.to_ical()).removesuffix(END)
 
 
+@dataclass(frozen=True)
+class Zone:
+    """A zone by its name: not every library's zones can be told from each other by themselves."""
+
+    name: str
+    zone: tzinfo = field(compare=False)
+
+
 @lru_cache(maxsize=64)
-def zone_part(name: str, zone: tzinfo, year: int) -> bytes:
+def zone_part(where: Zone, year: int) -> bytes:
     """When the clocks of a zone change, from a year on."""
     from icalendar import Timezone  # noqa: PLC0415 the same
 
-    part = Timezone.from_tzinfo(zone, name, date(year, 1, 1), date(LAST_YEAR + 1, 1, 1))
+    part = Timezone.from_tzinfo(where.zone, where.name, date(year, 1, 1), date(LAST_YEAR + 1, 1, 1))
     part.pop("comment", None)
+    for change in part.subcomponents:
+        right_onsets(change, where.zone)
     return bytes(part.to_ical())
+
+
+def right_onsets(change: Any, zone: tzinfo) -> None:  # noqa: ANN401 # the library's types are of no help
+    """Tell when the clocks change in the time before it, as the standard has it; the library tells the time after."""
+    before, after = change["tzoffsetfrom"].td, change["tzoffsetto"].td
+    dates = change.pop("rdate", None)
+    first, *others = (
+        onset(start, before, after, zone)
+        for start in (change["dtstart"].dt, *(one.dt for one in (dates.dts if dates else ())))
+    )
+    change.DTSTART = first
+    for one in others:  # each on a line of its own: of several on one, some programs read the first alone
+        change.add("rdate", one)
+
+
+def onset(start: datetime, before: timedelta, after: timedelta, zone: tzinfo) -> datetime:
+    """The same moment by the clock before it, if `start` is by the clock after it."""
+    moment = (start - after).replace(tzinfo=timezone.utc)
+    sides = [(moment - timedelta(seconds=back)).astimezone(zone).utcoffset() for back in (1, 0)]
+    return start - after + before if sides == [before, after] else start
 
 
 @lru_cache(maxsize=8192)

@@ -1,4 +1,4 @@
-"""state/attempts.json: how much each address has asked of the desk lately, over all processes of a web server.
+"""state/attempts.json and looks.json: how much each address asked of the desk lately, over all its processes.
 
 Each address has a vessel that empties by one each second. What is asked fills it; what would run over is refused.
 """
@@ -14,7 +14,7 @@ import orjson
 
 from site_builder.sources import alone
 
-FILE = "attempts.json"
+FILE, LOOKS = "attempts.json", "looks.json"
 ROOM = 60.0
 MOST_ADDRESSES = 1000
 LIMIT = 1024 * 1024
@@ -24,9 +24,9 @@ Levels = dict[str, tuple[float, float]]
 class Attempts:
     """Counts, and says how long somebody has to wait."""
 
-    def __init__(self, state: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, state: Path, clock: Callable[[], float], file: str = FILE) -> None:
         """Where it is kept, and by which clock."""
-        self.path = state / FILE
+        self.path = state / file
         self.clock = clock
 
     def wait(self, address: str, cost: float) -> int:

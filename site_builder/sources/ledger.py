@@ -18,11 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from site_builder.readers import comments
 from site_builder.sources import files
 
 FILE = "comments.json"
 # Some 20,000 bookings; what is larger was not written by people.
 LIMIT = 4 * 1024 * 1024
+# What the desk writes it must be able to read again, with room for what people add by hand.
+MOST_WRITTEN = LIMIT * 3 // 4
 GOOD = "comments.last-good.json"
 LOCK = ".comments.json.lock"
 NEW = ".comments.json.new-"
@@ -49,13 +52,23 @@ class Ledger:
         self.signature: files.Signature | None = None
 
     def read(self) -> bytes:
-        """The bookings as they are now; a file that is missing, or stays empty, has none."""
+        """The bookings as they are now; a file that was never written has none.
+
+        One that is empty or gone, though there have been bookings, was not meant to be so.
+        """
         end = time.monotonic() + EMPTY_FOR
         while True:
             content = self.look()
-            if content.strip() or self.signature is None or time.monotonic() > end:
-                return content if content.strip() else b"{}\n"
+            if content.strip():
+                return content
+            if self.signature is None or time.monotonic() > end:
+                break
             time.sleep(LOOK_EVERY)
+        if has_bookings(self.data / GOOD):
+            what = "is not there" if self.signature is None else "is empty"
+            message = f"{self.data / FILE} {what}, though {GOOD} beside it has bookings: copy that back, or write {{}}"
+            raise Unwritable(message)
+        return b"{}\n"
 
     def look(self) -> bytes:
         """The file as it is at this moment."""
@@ -117,7 +130,7 @@ class Ledger:
                         file.seek(-1, os.SEEK_END)
                         if file.read(1) != b"\n":  # somebody was killed while writing
                             file.write(b"\n")
-                    file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                    file.write(line_of(line))
                     file.flush()
                     os.fsync(handle)
         except OSError as error:
@@ -131,9 +144,40 @@ class Ledger:
                 for line in (self.data / name).read_bytes().splitlines():
                     with suppress(ValueError):
                         one = json.loads(line)
-                        if isinstance(one, dict):
+                        if is_line(one):
                             found.append(one)
         return found[::-1]
+
+
+def line_of(line: dict[str, Any]) -> bytes:
+    """A line of the log; half a letter, which JSON can hold and UTF-8 cannot, is escaped with all others."""
+    try:
+        return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(line).encode() + b"\n"
+
+
+def is_line(found: object) -> bool:
+    """Whether a line of the log has the form that we write; anybody may have written another."""
+    if not isinstance(found, dict) or not isinstance(found.get("change"), str):
+        return False
+    parts = [found.get("before"), found.get("after")]
+    if not all(isinstance(found.get(key), str) for key in ("who", "when", "what")):
+        return False
+    return all(
+        isinstance(part, list)
+        and all(isinstance(one, list) and [type(each) for each in one] == [str, str, dict] for one in part)
+        for part in parts
+    )
+
+
+def has_bookings(path: Path) -> bool:
+    """Whether a file could be read and has entries."""
+    try:
+        text = comments.plain(comments.text_of(path.read_bytes()[:LIMIT]), [])
+    except (OSError, comments.Unreadable):
+        return False
+    return any(True for _ in comments.entries(text, []))
 
 
 def keep_good(data: Path, content: bytes) -> None:

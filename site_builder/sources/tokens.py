@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
+from site_builder.readers.names import folded
 from site_builder.sources import alone
 from site_builder.sources.ledger import Unwritable
 
@@ -60,7 +61,7 @@ class Tokens:
         """Take away all tokens of a person; how many there were."""
         with alone.alone(self.path):
             found = self.all()
-            rest = [one for one in found if one.name.lower() != name.lower()]
+            rest = [one for one in found if folded(one.name) != folded(name)]
             if len(rest) < len(found):
                 self.write(rest)
         return len(found) - len(rest)

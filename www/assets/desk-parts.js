@@ -55,12 +55,12 @@ export function iso(value) {
   return `${value}:00${offset(Date.parse(value))}`;
 }
 
-export function written(value) {
+function written(value) {
   return value.replace("T", " ") + offset(Date.parse(value));
 }
 
 // For a command: without the offset where the board's zone is the viewer's.
-export function typed(value) {
+function typed(value) {
   const now = serverNow() * 1000;
   const theirs = offsetOf(document.querySelector(".age time").dateTime) === -new Date(now).getTimezoneOffset();
   return theirs && offset(now) === offset(Date.parse(value)) ? value.replace("T", " ") : written(value);
@@ -81,9 +81,80 @@ export function ends(now, start, first) {
   return all.filter(([, end], number) => end > start && !all.slice(0, number).some(([, other]) => other === end));
 }
 
-export function quoted(text) {
+function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
+
+// What a header can hold; what is copied from a text may have other dashes in it, or blanks that nobody sees.
+export function isToken(text) {
+  return /^[!-~]+$/.test(text);
+}
+
+// A new booking, for a shell and for comments.json
+
+export function commandOf(place, { from, until, comment, name }) {
+  const more = { "--from": from && typed(from), "--until": typed(until), "--comment": comment, "--name": name };
+  return ["gpuboard", "book", place, ...Object.entries(more).filter(([, text]) => text).flat()].map(quoted);
+}
+
+export function fileOf(host, keys, { from, until, comment, name }) {
+  const entry = { name, ...(from ? { from: written(from) } : {}), date: written(until), ...(comment ? { comment } : {}) };
+  return JSON.stringify({ [host]: Object.fromEntries(keys.map((key) => [key, entry])) }, null, 2);
+}
+
+// What can be chosen of a host: all of it, then each GPU with its state and who is on it.
+export function gpuChoices(host, card) {
+  const rows = [...(card?.querySelectorAll(".gpus > tbody > tr") ?? [])].filter((row) => /^\d+$/.test(row.cells[0].textContent));
+  const choice = (value, className, ...parts) => make("label", { className }, make("input", { type: "checkbox", value }), ...parts);
+  const whole = choice("*", "all", make("span", { textContent: `All GPUs of ${host}` }));
+  whole.hidden = rows.length === 1;
+  return [whole, ...rows.map((row) => {
+    const names = (selector) => [...new Set([...row.querySelectorAll(selector)].map((one) => one.textContent))].join(", ");
+    const who = names("li > b") || names(".booking.now > b");
+    const number = row.cells[0].textContent;
+    const state = row.cells[1].firstChild.data.trim();
+    return choice(number, row.className, make("b", { textContent: number }), make("span", { className: "word", textContent: state }), make("span", { className: "soft", textContent: who, title: who }));
+  })];
+}
+
+// The whole host is all of its GPUs, however they were chosen.
+export function tellAll(gpus, all) {
+  const boxes = [...gpus.querySelectorAll("input")].filter((one) => one !== all);
+  const count = boxes.filter((one) => one.checked).length;
+  if (!boxes.length) all.checked = true;
+  else if (boxes.length > 1) all.checked = count === boxes.length;
+  all.indeterminate = count > 0 && count < boxes.length;
+}
+
+// Bookings in words
+
+export function when({ from, date, rrule, repeats, phase }) {
+  const told = (text) => clock(Date.parse(text) / 1000);
+  if (repeats) return `${repeats}, first ${told(from)}`;
+  if (rrule) return `repeats (${rrule}), first ${told(from)} until ${told(date)}`;
+  return phase === "now" || !from ? `until ${told(date)}` : `from ${told(from)} until ${told(date)}`;
+}
+
+export function entry(where, ...parts) {
+  return make("li", {}, make("span", {}, make("b", { textContent: where }), ...parts));
+}
+
+// What a card says of each booking, and on which GPUs.
+export function bookingsOn(card) {
+  const found = new Map();
+  for (const told of card?.querySelectorAll(".booking.now, .booking.coming") ?? []) {
+    const row = told.closest("tr");
+    const whole = told.cloneNode(true);
+    const comment = whole.querySelector(".soft")?.textContent ?? "";
+    for (const part of whole.querySelectorAll(".left, .used-by, .unused, .mean, .soft")) part.remove();
+    const text = `${whole.textContent.replace(/^Whole host: /, "").replace(/[\s·]*$/, "")} ${comment}`.trim();
+    if (!/ (until|from) /.test(` ${text}`) || row?.cells[0].textContent === "?") continue; // of a booking of the whole host, which is told above
+    found.set(text, [...(found.get(text) ?? []), row ? row.cells[0].textContent : "*"]);
+  }
+  return [...found];
+}
+
+// Questions to the desk
 
 function failure(answer) {
   if (!answer) return "The desk does not answer: try again, or look whether it was booked.";
@@ -108,4 +179,15 @@ export async function ask(at, token, { host, request }) {
   if (answer?.ok && typeof content === "object" && content) return content;
   const sentence = content?.error || failure(answer);
   throw Object.assign(new Error(/[.!?]$/.test(sentence) ? sentence : `${sentence}.`), { status: answer?.status });
+}
+
+// The desk's answer to who asks and what is booked, what was wrong, and the token that counts: one that is not good is told, and not used.
+export async function met(at, host) {
+  const kept = isToken(recall("token")) ? recall("token") : "";
+  try {
+    return [await ask(at, kept, { host }), null, kept];
+  } catch (error) {
+    if (error.status !== 401 || !kept) return [null, error, kept];
+    return ask(at, "", { host }).then((found) => [found, error, ""], (other) => [null, other, kept]);
+  }
 }

@@ -1,17 +1,22 @@
 // The booking dialog, loaded when it is first wanted: with a desk it books, without one it says what to type instead.
 
-const { ask, button, ends, field, iso, keep, make, quoted, recall, typed, written } = await import(`./desk-parts.js${version}`); // of the same version as the page
+const { ask, bookingsOn, button, commandOf, ends, entry, field, fileOf, gpuChoices, isToken, iso, keep, make, met, recall, tellAll, when } = await import(`./desk-parts.js${version}`); // of the same version as the page
 
 const PAUSE = 400; // milliseconds without a key, until the desk is asked
 const at = page.book ? new URL(page.book, location.href) : null;
 const ui = {}; // the dialog's elements, made when they are first needed
+const UNKNOWN = { known: false, how: null, who: null, bookings: [] };
 let host = "";
-let me = { how: null, bookings: [] }; // what the desk says of whoever asks
+let me = UNKNOWN; // what the desk says of whoever asks
+let greeting = null; // the question for that, while it is under way
+let failed = ""; // why it was not answered
 let token = "";
 let changing = null; // the booking that is to be changed
+let offered = new Map(); // ends by their words
 let turn = 0; // what was asked before the last turn is no longer wanted
+let visit = 0; // one each time that the dialog is opened: what was sent in another does not touch its form
+let sending = null; // what is to be booked, changed or released and is not answered yet: of which visit, for which host
 let timer = 0;
-let busy = false;
 
 function since() {
   return ui.later.checked ? ui.from.value : "";
@@ -21,8 +26,11 @@ function offerEnds() {
   const now = serverNow() * 1000;
   const start = Math.max(now, Date.parse(since()) || 0);
   const first = changing && !changing.rrule ? Date.parse(changing.date) : start;
-  ui.ends.replaceChildren(...ends(now, start, first).map(([text, end]) => button(text, () => {
-    ui.until.value = field(end);
+  offered = new Map(ends(now, start, first));
+  const texts = [...offered.keys()];
+  if (texts.join() === [...ui.ends.children].map((one) => one.textContent).join()) return; // one of them may have the focus
+  ui.ends.replaceChildren(...texts.map((text) => button(text, () => {
+    ui.until.value = field(offered.get(text));
     update();
   }, `until ${text}`)));
 }
@@ -41,31 +49,40 @@ function place() {
 
 // What is still missing, and the field for it.
 function lack() {
+  if (at && !me.known) return [failed, ui.submit];
   if (at && !me.how) return ["Say who you are first: give your token.", ui.token];
   if (!changing && !keys().length) return ["Choose a GPU.", ui.gpus.querySelector("input")];
   if (ui.later.checked && !ui.from.value) return ["Say from when.", ui.from];
   if (!ui.until.value) return ["Say until when.", ui.until];
   if (at && me.how === "open" && !ui.name.value.trim()) return ["Say who you are.", ui.name];
   if (!at && Date.parse(ui.until.value) <= (Date.parse(since()) || serverNow() * 1000)) return ["It would end before it begins.", ui.until];
-  if (changing && Object.keys(wish()).length <= (me.how === "open" ? 3 : 2)) return ["Nothing is changed yet.", ui.until];
+  if (changing && !Object.keys(others()).length) return ["Nothing is changed yet.", ui.until];
   return null;
 }
 
-// The request to the desk; of a change only what is other.
-function wish() {
-  const [name, comment] = [ui.name.value.trim(), ui.comment.value.trim()];
-  const by = me.how === "open" ? { as: name } : {};
-  if (!changing) {
-    const from = since() ? { from: iso(since()) } : {};
-    return { do: "book", gpus: [place()], ...from, until: iso(ui.until.value), comment, ...(name ? { name } : {}), ...by };
-  }
+// Of a change, what is other than before.
+function others() {
+  const name = ui.name.value.trim();
   const other = (input) => input.value.trim() !== input.defaultValue;
-  const request = { do: "change", id: changing.id, ...by };
-  if (ui.later.checked && other(ui.from)) request.from = iso(ui.from.value);
-  if (other(ui.until)) request.until = iso(ui.until.value);
-  if (other(ui.comment)) request.comment = comment;
-  if (other(ui.name) && name) request.name = name;
-  return request;
+  const found = {};
+  if (ui.later.checked && other(ui.from)) found.from = iso(ui.from.value);
+  if (other(ui.until)) found.until = iso(ui.until.value);
+  if (other(ui.comment)) found.comment = ui.comment.value.trim();
+  if (other(ui.name) && name) found.name = name;
+  return found;
+}
+
+// At an open desk everybody is whom they say.
+function by() {
+  return me.how === "open" ? { as: ui.name.value.trim() } : {};
+}
+
+// The request to the desk.
+function wish() {
+  if (changing) return { do: "change", id: changing.id, host, ...by(), ...others() };
+  const [name, comment] = [ui.name.value.trim(), ui.comment.value.trim()];
+  const from = since() ? { from: iso(since()) } : {};
+  return { do: "book", gpus: [place()], ...from, until: iso(ui.until.value), comment, ...(name ? { name } : {}), ...by() };
 }
 
 // Without a desk: the command, and what stands in the file.
@@ -76,15 +93,9 @@ function tellBoxes() {
   ui.boxes.hidden = missing !== null;
   say(missing ? missing[0] : "");
   if (missing) return;
-  const words = ["gpuboard", "book", place()];
-  if (since()) words.push("--from", typed(since()));
-  words.push("--until", typed(ui.until.value));
-  if (comment) words.push("--comment", comment);
-  if (name) words.push("--name", name);
-  ui.command.replaceChildren(...words.flatMap((word, number) => [number ? " " : "", make("span", { textContent: quoted(word) })]));
-  const entry = { name, ...(since() ? { from: written(since()) } : {}), date: written(ui.until.value), ...(comment ? { comment } : {}) };
-  const content = { [host]: Object.fromEntries(keys().map((key) => [key, entry])) };
-  ui.json.textContent = name ? JSON.stringify(content, null, 2) : "";
+  const wanted = { from: since(), until: ui.until.value, comment, name };
+  ui.command.replaceChildren(...commandOf(place(), wanted).flatMap((word, number) => [number ? " " : "", make("span", { textContent: word })]));
+  ui.json.textContent = name ? fileOf(host, keys(), wanted) : "";
   ui.json.nextSibling.hidden = ui.json.hidden = !name;
   ui.into.textContent = name ? `Or put this into comments.json; where it has ${host} already, add to what stands there:` : "With a name, the JSON for comments.json stands here too.";
 }
@@ -107,37 +118,27 @@ function say(text, kind = "", warnings = []) {
   ui.said.replaceChildren(...(text ? [text] : []), ...warnings.map((one) => make("span", { textContent: one })));
 }
 
-// Who asks, and what is booked; a token that is not good is told, and not used.
-async function greet() {
-  const mine = (turn += 1);
-  const wanted = host;
-  token = recall("token");
-  let found = null;
-  let wrong = null;
-  try {
-    try {
-      found = await ask(at, token, { host });
-    } catch (error) {
-      if (error.status !== 401 || !token) throw error;
-      wrong = error;
-      token = "";
-      found = await ask(at, token, { host });
-    }
-  } catch (error) {
-    wrong = error;
-  }
-  if (host !== wanted || mine !== turn) return;
-  me = { how: null, who: null, bookings: [], ...found };
-  if (me.who) keep("me", me.who);
-  introduce(Boolean(found));
-  list();
-  if (wrong) say(wrong.message, "bad");
-  else if (ui.said.className !== "good") update();
+// Who asks, and what is booked.
+function greet() {
+  const own = met(at, host).then(([found, wrong, good]) => {
+    if (greeting !== own) return; // asked again since, or closed
+    greeting = null;
+    token = good;
+    failed = found ? "" : wrong.message;
+    if (found) me = { ...UNKNOWN, ...found, known: true };
+    if (me.who) keep("me", me.who);
+    introduce();
+    list();
+    if (ui.said.className === "good") return;
+    if (wrong) say(wrong.message, "bad");
+    else update();
+  });
+  return (greeting = own);
 }
 
-function introduce(answered) {
+function introduce() {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  ui.login.hidden = me.how !== null || !answered;
+  ui.login.hidden = me.how !== null || !me.known;
   ui.forget.hidden = !recall("token");
   ui.you.textContent = me.who ? `You are ${me.who}${me.admin ? ", an admin" : ""}.` : me.how === "open" ? "Anybody can book here: say who you are." : "";
   ui.zone.textContent = me.zone && me.zone !== zone ? `Times to fill in are in your zone (${zone}); the desk answers in its own (${me.zone}).` : "";
@@ -151,16 +152,6 @@ function mine(one) {
   return one.id && (one.mine || me.admin || (me.how === "open" && name && (theirs.includes(name) || one === changing)));
 }
 
-function when({ from, date, rrule, phase }) {
-  const told = (text) => clock(Date.parse(text) / 1000);
-  if (rrule) return `repeats (${rrule}), first ${told(from)} until ${told(date)}`;
-  return phase === "now" || !from ? `until ${told(date)}` : `from ${told(from)} until ${told(date)}`;
-}
-
-function entry(where, ...parts) {
-  return make("li", {}, make("span", {}, make("b", { textContent: where }), ...parts));
-}
-
 function bookedLine(one) {
   const item = entry(one.where, " ", make("b", { textContent: one.name ?? "" }), ` ${when(one)}`, make("span", { className: "soft", textContent: one.comment ? ` · ${one.comment}` : "" }));
   const what = `${one.where}, ${when(one)}`;
@@ -171,7 +162,7 @@ function bookedLine(one) {
 // Asked once, in the line itself.
 function confirm(item, one, what) {
   item.querySelectorAll("button").forEach((old) => old.remove());
-  const yes = button("Yes, release", () => send({ do: "release", id: one.id, ...(me.how === "open" ? { as: ui.name.value.trim() } : {}) }, "Released"), `Yes, release ${what}`);
+  const yes = button("Yes, release", () => send({ do: "release", id: one.id, host, ...by() }, "Released"), `Yes, release ${what}`);
   item.append(yes, button("No", () => {
     list();
     ui.heading.focus();
@@ -181,18 +172,7 @@ function confirm(item, one, what) {
 
 // The bookings as the card tells them, each with the command that releases it.
 function cardLines() {
-  const card = cardOf(host);
-  const found = new Map();
-  for (const told of card?.querySelectorAll(".booking.now, .booking.coming") ?? []) {
-    const row = told.closest("tr");
-    const whole = told.cloneNode(true);
-    const comment = whole.querySelector(".soft")?.textContent ?? "";
-    for (const part of whole.querySelectorAll(".left, .used-by, .unused, .mean, .soft")) part.remove();
-    const text = `${whole.textContent.replace(/^Whole host: /, "").replace(/[\s·]*$/, "")} ${comment}`.trim();
-    if (!/ (until|from) /.test(` ${text}`) || row?.cells[0].textContent === "?") continue; // of a booking of the whole host, which is told above
-    found.set(text, [...(found.get(text) ?? []), row ? row.cells[0].textContent : "*"]);
-  }
-  return [...found].map(([text, gpus]) => {
+  return bookingsOn(cardOf(host)).map(([text, gpus]) => {
     const where = gpus.includes("*") ? host : `${host}:${gpus.join(",")}`;
     return make("li", {}, entry(where, ` ${text}`).firstChild, button("Copy the release", () => take(`gpuboard release ${where}`), `Copy gpuboard release ${where}`));
   });
@@ -209,8 +189,10 @@ function update() {
   clearTimeout(timer);
   offerEnds();
   if (!at) return tellBoxes();
-  const missing = lack();
   const now = (turn += 1);
+  if (!me.known && !greeting) timer = setTimeout(greet, PAUSE); // what failed may have been mended
+  if (!me.known) return;
+  const missing = lack();
   if (missing) return say(missing[0]);
   ui.said.classList.add("old");
   timer = setTimeout(async () => {
@@ -223,42 +205,85 @@ function update() {
   }, PAUSE);
 }
 
-async function send(request, word) {
-  if (busy) return;
-  busy = true;
+// What the desk was asked about the form is not wanted any more.
+function forgetChecks() {
   clearTimeout(timer);
   turn += 1;
+}
+
+// Whether something is not answered yet; that of another visit is told.
+function isUnderWay() {
+  if (sending && sending.visit !== visit) {
+    forgetChecks();
+    say(`What you asked for ${sending.host} is still under way: try again when it is answered.`, "bad");
+  }
+  return sending !== null;
+}
+
+async function send(request, word) {
+  if (isUnderWay()) return;
+  const [own, name] = [(sending = { visit, host }), me.who ?? ui.name.value.trim()];
+  forgetChecks();
   ui.dialog.setAttribute("aria-busy", "true");
   try {
-    const { said: words, warnings } = await ask(at, token, { request });
-    keep("me", me.who ?? ui.name.value.trim());
-    if (word !== "Released" || changing?.id === request.id) fill(null);
-    say(`${word}: ${words.replace(/^released /, "")}.`, "good", word === "Released" ? [] : warnings);
-    if (word === "Released") ui.heading.focus();
-    await greet();
+    const answer = await ask(at, token, { request });
+    keep("me", name);
+    if (own.visit === visit) await tellDone(request, word, answer);
     refresh(); // the board itself follows
   } catch (error) {
+    if (own.visit !== visit) return;
     say(error.message, "bad");
     list();
   } finally {
-    busy = false;
+    sending = null;
     ui.dialog.removeAttribute("aria-busy");
+    if (own.visit !== visit && ui.dialog.open) (own.host === host ? greet : update)();
   }
 }
 
-function submit(event) {
+function tellDone(request, word, { said: words, warnings }) {
+  const released = word === "Released";
+  if (!released || changing?.id === request.id) fill(null);
+  say(`${word}: ${words.replace(/^released /, "")}.`, "good", released ? [] : warnings);
+  if (released) ui.heading.focus();
+  return greet();
+}
+
+async function submit(event) {
   event.preventDefault();
-  if (!at || busy) return;
+  if (!at || isUnderWay()) return;
   if (!ui.login.hidden && ui.token.value.trim()) return login();
+  if (!me.known && !await isMet()) return;
   const missing = lack();
   if (!missing) return send(wish(), changing ? "Changed" : "Booked");
   say(missing[0], "bad");
   missing[1].focus();
 }
 
+// Waits until it is clear who asks, and says whether the dialog is still the same.
+async function isMet() {
+  const before = visit;
+  say("Waiting for the desk to answer.");
+  if (!greeting) greet();
+  while (greeting && before === visit) await greeting;
+  return before === visit && !sending;
+}
+
 function login() {
-  keep("token", ui.token.value.trim());
+  const given = ui.token.value.trim();
+  if (!isToken(given)) {
+    say(given ? "This is no token: something in it is no plain letter, digit or sign; copy it again." : "Give your token.", "bad");
+    return ui.token.focus();
+  }
   ui.token.value = "";
+  identify(given);
+}
+
+// Begins anew, with another token or without one.
+function identify(given) {
+  keep("token", given);
+  forgetChecks();
+  me = UNKNOWN;
   say("");
   greet();
 }
@@ -283,7 +308,7 @@ function fill(one, gpus = []) {
   put(ui.name, one?.name ?? me.who ?? recall("me"));
   if (!one) {
     for (const each of ui.gpus.querySelectorAll("input")) each.checked = gpus.includes(each.value);
-    tellAll();
+    tellAll(ui.gpus, ui.all);
   }
 }
 
@@ -294,30 +319,11 @@ function change(one) {
   (one.rrule ? ui.comment : ui.until).focus();
 }
 
-// The whole host is all of its GPUs, however they were chosen.
-function tellAll() {
-  const boxes = [...ui.gpus.querySelectorAll("input")].filter((one) => one !== ui.all);
-  const count = boxes.filter((one) => one.checked).length;
-  if (!boxes.length) ui.all.checked = true;
-  else if (boxes.length > 1) ui.all.checked = count === boxes.length;
-  ui.all.indeterminate = count > 0 && count < boxes.length;
-}
-
 function offerGpus() {
-  const rows = [...(cardOf(host)?.querySelectorAll(".gpus > tbody > tr") ?? [])].filter((row) => /^\d+$/.test(row.cells[0].textContent));
-  const choice = (value, ...parts) => make("label", {}, make("input", { type: "checkbox", value }), ...parts);
-  const whole = choice("*", make("span", { textContent: `All GPUs of ${host}` }));
-  whole.className = "all";
-  whole.hidden = rows.length === 1;
+  const [whole, ...each] = gpuChoices(host, cardOf(host));
   ui.all = whole.firstChild;
-  ui.gpus.replaceChildren(make("legend", { textContent: "GPUs" }), whole, ...rows.map((row) => {
-    const names = (selector) => [...new Set([...row.querySelectorAll(selector)].map((one) => one.textContent))].join(", ");
-    const who = names("li > b") || names(".booking.now > b");
-    const one = choice(row.cells[0].textContent, make("b", { textContent: row.cells[0].textContent }), make("span", { className: "word", textContent: row.cells[1].firstChild.data.trim() }), make("span", { className: "soft", textContent: who }));
-    one.className = row.className;
-    return one;
-  }));
-  return rows.map((row) => row.cells[0].textContent);
+  ui.gpus.replaceChildren(make("legend", { textContent: "GPUs" }), whole, ...each);
+  return each.map((one) => one.firstChild.value);
 }
 
 function build() {
@@ -326,11 +332,7 @@ function build() {
   ui.title = make("h2", { id: "_book-title" });
   ui.you = make("span");
   ui.zone = make("p", { className: "soft" });
-  ui.forget = button("Forget the token", () => {
-    keep("token", "");
-    say("");
-    greet();
-  });
+  ui.forget = button("Forget the token", () => identify(""));
   ui.login = make("div", { className: "login", hidden: true },
     label("Token", input("token", "password", { autocomplete: "off" })), button("Use the token", login),
     make("p", { className: "soft" }, "The admin makes one with ", make("code", { textContent: "gpuboard token NAME" }), "; it stays in this browser."));
@@ -361,14 +363,16 @@ function build() {
     if (target === ui.token) return;
     if (target === ui.from) ui.later.checked = true;
     if (target === ui.all) ui.gpus.querySelectorAll("input").forEach((one) => { one.checked = ui.all.checked; });
-    else if (target.type === "checkbox") tellAll();
+    else if (target.type === "checkbox") tellAll(ui.gpus, ui.all);
     if (target === ui.name) list();
     update();
   });
   ui.dialog = make("dialog", { className: "desk", "aria-labelledby": ui.title.id }, make("header", {}, ui.title, button("×", () => ui.dialog.close(), "Close")), ui.form, make("section", {}, ui.heading, ui.list, ui.none));
   ui.dialog.addEventListener("close", () => {
-    clearTimeout(timer);
-    turn += 1;
+    forgetChecks();
+    visit += 1;
+    greeting = null;
+    ui.dialog.removeAttribute("aria-busy");
     cardOf(host)?.querySelector("a.book")?.focus({ preventScroll: true }); // the card may be another by now
   });
   document.body.append(ui.dialog);
@@ -377,10 +381,12 @@ function build() {
 export function open(name, gpus = []) {
   if (!ui.dialog) build();
   host = name;
-  me = { how: null, bookings: [] };
+  me = UNKNOWN;
+  failed = "";
+  visit += 1;
   const there = offerGpus();
   fill(null, there.length === 1 ? there : gpus);
-  introduce(false);
+  introduce();
   list();
   say("");
   ui.dialog.showModal();
