@@ -315,7 +315,7 @@ def test_the_age_of_each_host_counts_up_and_falls_when_it_is_seen_again(clocked:
     age = clocked.page.locator("#juno header time")
     before = age_of(age.inner_text())
     clocked.page.clock.run_for(7000)
-    assert 7 <= age_of(age.inner_text()) - before < 20
+    assert 6 <= age_of(age.inner_text()) - before < 20  # both are whole seconds
     moment = age.get_attribute("datetime")
     clocked.page.wait_for_timeout(1000)
     clocked.host("juno")
