@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from site_builder.booking.acts import is_over
 from site_builder.booking.desk import begins_soon
-from site_builder.booking.turn import Found, Turn, Wish, is_over
+from site_builder.booking.turn import Found, Turn, Wish
 from site_builder.decide import rules
 from site_builder.decide.rules import Refused
 from site_builder.model import BoardGpu, Booking

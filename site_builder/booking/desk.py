@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from site_builder import words
-from site_builder.booking import edit, merge, turn
+from site_builder.booking import acts, edit, merge
 from site_builder.booking.lab import Lab
 from site_builder.booking.turn import Changes, Found, Turn, Who, Wish
 from site_builder.decide import rules
@@ -134,7 +134,7 @@ class Desk:
         """Book what `choose` finds, all of it or nothing."""
 
         def act(found: Turn) -> str:
-            turn.book(found, choose(found))
+            acts.book(found, choose(found))
             return told(found.touched, found)
 
         return self.act(who, "book", act, check)
@@ -143,7 +143,7 @@ class Desk:
         """Change a booking that is not over."""
 
         def act(found: Turn) -> str:
-            turn.change(found, found.of_id(booking, host), changes)
+            acts.change(found, found.of_id(booking, host), changes)
             return told(found.touched, found)
 
         return self.act(who, "change", act, check)
@@ -152,7 +152,7 @@ class Desk:
         """Release what `choose` finds."""
 
         def act(found: Turn) -> str:
-            turn.release(found, choose(found))
+            acts.release(found, choose(found))
             return released(found.touched, found)
 
         return self.act(who, "release", act, check)
@@ -170,7 +170,7 @@ class Desk:
                 message = f"{line['who']} has changed something since: look again"
                 raise Refused(message)
             chosen["undoes"] = line["change"]
-            turn.undo(found, line)
+            acts.undo(found, line)
             back = "; ".join(told(one, found) for one in apart(found.touched))
             gone = f"the booking of {places_of((one[0], one[1]) for one in found.before)} is gone again"
             whose = line["who"] if found.names_shown else "somebody"
@@ -186,7 +186,7 @@ class Desk:
             undone |= {line.get("undoes"), line.get("instead")}
             mine = who.admin or found.person(line["who"]) == found.person(who.name)
             ours = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
-            if mine and ours and line["change"] not in undone and turn.in_force(found, line):
+            if mine and ours and line["change"] not in undone and acts.in_force(found, line):
                 return line
         message = f"there is nothing that {who.name} changed and that could be taken back"
         raise Refused(message)

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from site_builder.booking.acts import ended_at
 from site_builder.booking.desk import Broken, Desk
 from site_builder.booking.turn import Found, Turn, Who
-from site_builder.decide import calendar
 from site_builder.model import Booking, Problem
 from site_builder.settings import Settings
 from site_builder.sources import files, ledger
@@ -25,11 +25,11 @@ TAIL = 8 * 1024 * 1024
 def move(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[Problem]:
     """Move those that have been over for as long as is set, if there are any; what stands in the way is told."""
     keep = settings.rules.keep
-    if not keep or not any(is_past(one, epoch - keep) for one in bookings):
+    if not keep or not any(ended_at(one) <= epoch - keep for one in bookings):
         return []
 
     def act(found: Turn) -> str:
-        over = [one for one in found.found() if is_past(one.booking, epoch - keep)][:MOST]
+        over = [one for one in found.found() if ended_at(one.booking) <= epoch - keep][:MOST]
         write(settings.state / FILE, [line_of(one) for one in over])
         for one in over:
             found.remove(one)
@@ -42,14 +42,6 @@ def move(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[
     except (ledger.Unwritable, OSError) as why:
         return [Problem("data/comments.json", f"bookings that are long over could not be moved away: {why}")]
     return []
-
-
-def is_past(one: Booking, epoch: float) -> bool:
-    """Whether it was over by then, with the last of its repeats."""
-    repeats = calendar.repeats_of(one)
-    if repeats is None or one.since is None or repeats.first is None:
-        return one.until.timestamp() <= epoch
-    return repeats.last is not None and (repeats.last + (one.until - one.since)).timestamp() <= epoch
 
 
 def line_of(one: Found) -> dict[str, Any]:
