@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import Lab, gpu
-from tests.live import clean_environment, gpuboard
+from tests.live import clean_environment, free_port, gpuboard
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 LONG = 60
@@ -100,14 +100,6 @@ class Terminal:
             pass
         os.close(self.ours)
         return self.process.wait(LONG), self.text.replace("\r\n", "\n")
-
-
-def free_port() -> int:
-    """One on which nothing listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @contextmanager

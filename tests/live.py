@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,14 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 READY = re.compile(r"is at (http://\S+) until Ctrl-C")
+
+
+def free_port() -> int:
+    """One of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from site_builder.readers import comments
 from site_builder.sources import attempts
 from tests.browser import node_module, served
 from tests.lab import Lab, gpu, person, process, soon
-from tests.live import clean_environment, gpuboard
+from tests.live import clean_environment, free_port, gpuboard
 from tests.live_board import ITS_OWN, Board
 from tests.live_board import opened as following
 from tests.test_page import HOSTILE
@@ -476,9 +476,7 @@ class Desk:
         self.lab = four(Lab(folder))
         self.builder = Builder(self.lab.settings(rules=BookingRules(url="book"), shown=shown or Shown()), 10)
         self.builder.build(time.time())
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            port = held.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}/"
         environment = {"GPUBOARD_BOOK_URL": "book", "GPUBOARD_ZONE": "UTC", **environment}
         words = [sys.executable, "-m", "site_builder", "serve", "--listen", f"127.0.0.1:{port}"]

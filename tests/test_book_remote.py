@@ -14,9 +14,9 @@ from threading import Thread
 
 import pytest
 
-from tests.desk import ME, done, entries, free_port, lab_of, log, served
+from tests.desk import ME, done, entries, lab_of, log, served
 from tests.lab import Lab, soon
-from tests.live import gpuboard
+from tests.live import free_port, gpuboard
 
 SECRET = "of-alice"  # noqa: S105 # nobody's
 BOARD = {"schema": 1, "built": 1, "book": "book", "hosts": [], "problems": []}

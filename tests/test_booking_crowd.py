@@ -20,7 +20,7 @@ import pytest
 from site_builder.decide.rules import clash
 from site_builder.readers import comments
 from tests.lab import Lab, gpu
-from tests.live import clean_environment, gpuboard
+from tests.live import clean_environment, free_port, gpuboard
 
 GPUS = 12
 BOOKERS = 50
@@ -45,9 +45,7 @@ def lab(tmp_path: Path) -> Lab:
 @pytest.fixture
 def url(lab: Lab) -> Iterator[str]:
     """A server that lets everybody book."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_port()
     lab.www.mkdir()
     environment = clean_environment(GPUBOARD_BOOK_URL="book", GPUBOARD_BOOK_OPEN="yes")
     command = [sys.executable, "-m", "site_builder", "serve", "--listen", str(port)]

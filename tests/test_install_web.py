@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab
+from tests.live import free_port
 from tests.machine import Machine, Person, need_machine, wait_for
 
 pytestmark = pytest.mark.slow
@@ -57,13 +58,6 @@ def status(person: Person, folder: str = "gpuboard") -> dict[str, Any]:
 def host(person: Person, name: str, folder: str = "gpuboard") -> dict[str, Any]:
     """What it says of a host, or nothing."""
     return next((one for one in status(person, folder)["hosts"] if one["name"] == name), {})
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 def answers(port: int) -> bool:

@@ -37,6 +37,7 @@ from site_builder.model import BookingRules
 from site_builder.server import Server, Site, is_private, listen, url_of
 from tests.browser import ROOT, build, missing
 from tests.lab import Lab
+from tests.live import free_port
 
 SECRET = b"nobody-may-read-this"
 PAGE = "<!doctype html><title>board</title>" + "<p>atlas is free</p>" * 200
@@ -49,12 +50,6 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "SAMEORIGIN",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 def clean_environment(**more: str) -> dict[str, str]:
