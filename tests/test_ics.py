@@ -339,7 +339,7 @@ def test_the_end_of_repeats_is_written_in_utc(lab: Lab) -> None:
     lab.book({"atlas": {"0": one(rrule="FREQ=DAILY;UNTIL=20261130")}})
     build(lab)
     (event,) = components(lab)
-    assert event.rrule.value == "FREQ=DAILY;UNTIL=20261130T235959Z"
+    assert event.rrule.value == "FREQ=DAILY;UNTIL=20261130T225959Z"
 
 
 def test_repeats_begin_with_the_first_that_the_rule_gives(lab: Lab) -> None:

@@ -204,7 +204,7 @@ def test_nothing_makes_the_reader_fail(data: bytes) -> None:
     ("rule", "expected"),
     [
         ("RRULE:freq=weekly;byday=MO,WE;", "FREQ=WEEKLY;BYDAY=MO,WE"),
-        ("FREQ=DAILY;UNTIL=20270301", "FREQ=DAILY;UNTIL=20270301T235959Z"),
+        ("FREQ=DAILY;UNTIL=20270301", "FREQ=DAILY;UNTIL=20270301T225959Z"),
     ],
 )
 def test_a_booking_may_repeat(rule: str, expected: str) -> None:

@@ -65,7 +65,7 @@ def book(desk: Desk, request: Request, who: Who) -> Done:
     name = text(request, "name", LONGEST_NAME) or who.name
     rule = text(request, "rrule", LONGEST_COMMENT)
     if rule:
-        rule, why = rrules.read(rule)
+        rule, why = rrules.read(rule, found.now.zone)
         if why:
             message = f'the rrule "{request["rrule"]}" {why}'
             raise Unclear(message)

@@ -120,7 +120,7 @@ def repeated(told: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, d
 
     last = service.moment({"from": told["last"]}, "from", now)
     try:
-        rule = repeats.rule_of(told["repeat"], last and repeats.last_moment(last, now.zone))
+        rule = repeats.rule_of(told["repeat"], last and repeats.last_moment(last, now.zone), now.zone)
     except when.Unclear as why:
         message = f'"{told["repeat"]}" {why}'
         raise service.Unclear(message) from None

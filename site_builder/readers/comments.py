@@ -183,7 +183,7 @@ def booking(entry: Entry, zone: tzinfo) -> tuple[Booking | None, str]:
         return None, f"the booking of {name or 'nobody'} ends before it begins, and does not count"
     told, rrule, problem = text("rrule"), "", "" if name else "a booking has no name"
     if told:
-        rrule, why = rrules.read(told) if since else ("", "needs a `from`")
+        rrule, why = rrules.read(told, zone) if since else ("", "needs a `from`")
         problem = f'the rrule "{told}" {why}; the booking counts once' if why else problem
     if rrule and since:  # what repeats keeps its hour when the clocks change, whatever offset it was written with
         with suppress(OverflowError):  # in the first year and the last

@@ -22,9 +22,9 @@ UNITS = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year"}
 ENDS = {"1": "st", "2": "nd", "3": "rd"}
 
 
-def rule_of(text: str, last: datetime | None = None) -> str:
+def rule_of(text: str, last: datetime | None = None, zone: tzinfo = timezone.utc) -> str:
     """The rule that a text says, of which the last time begins by then."""
-    found = raw(text) if "=" in text else plain(text)
+    found = raw(text, zone) if "=" in text else plain(text)
     if last is None:
         return found
     if re.search(r"\b(?:UNTIL|COUNT)=", found):
@@ -32,9 +32,9 @@ def rule_of(text: str, last: datetime | None = None) -> str:
     return f"{found};UNTIL={last.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
-def raw(text: str) -> str:
+def raw(text: str, zone: tzinfo) -> str:
     """A rule of iCalendar, as it is."""
-    found, why = rrules.read(text)
+    found, why = rrules.read(text, zone)
     if why:
         raise Unclear(why.partition(":")[0], "FREQ=WEEKLY;BYDAY=TU")
     return found

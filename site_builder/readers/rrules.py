@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timezone, tzinfo
 
 PARTS = {
     "FREQ": re.compile(r"DAILY|WEEKLY|MONTHLY|YEARLY"),
@@ -17,19 +17,28 @@ PARTS = {
 }
 
 
-def read(text: str) -> tuple[str, str]:
-    """The rule, or why it does not count."""
+def read(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
+    """The rule, or why it does not count; the last day of it ends in `zone`."""
     rule = text.strip().upper()
     if rule.startswith("RRULE:"):
         rule = rule[6:]
     told = dict(part.partition("=")[::2] for part in rule.rstrip(";").split(";"))
     until = told.get("UNTIL")
-    if until and "T" not in until:  # to the end of that day, wherever that is
-        told["UNTIL"] = f"{until}T235959Z"
+    if until and "T" not in until:
+        told["UNTIL"] = end_of(until, zone)
     if told.get("FREQ") == "DAILY" and "BYDAY" in told and told.get("INTERVAL", "1") == "1":
         told["FREQ"] = "WEEKLY"  # which says the same
     why = fault(told)
     return ("", why) if why else (";".join(f"{key}={value}" for key, value in told.items()), "")
+
+
+def end_of(day: str, zone: tzinfo) -> str:
+    """The end of a day, where people are; one that is no day stays as it is."""
+    try:
+        last = datetime.strptime(f"{day}T235959", "%Y%m%dT%H%M%S").replace(tzinfo=zone)
+        return f"{last.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
+    except (ValueError, OverflowError):
+        return f"{day}T235959Z"
 
 
 def fault(told: dict[str, str]) -> str:
