@@ -24,7 +24,7 @@ PATIENCE = 30  # seconds that a request may take to arrive
 UNSENT = 1 << 20  # bytes that may wait for a reader who asks for more
 NEVER = 1 << 60
 LIMITS = {
-    "threads": 24,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
+    "threads": 64,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
     "backlog": BACKLOG,
     "channel_timeout": 60,  # seconds; an open page asks every 10, on the same connection
     "cleanup_interval": 10,

@@ -182,7 +182,7 @@ def test_the_board_answers_while_many_wait_at_the_desk(place: Place) -> None:
     answers: list[Got] = []
     with servers.serve(place) as served:
         served.post({**BOOK, "gpus": ["atlas:1"]})
-        threads = [threading.Thread(target=lambda: answers.append(served.post(BOOK))) for _ in range(26)]
+        threads = [threading.Thread(target=lambda: answers.append(served.post(BOOK))) for _ in range(60)]
         with (place.lab.data / LOCK).open("rb") as lock:  # as somebody who books, and takes long
             fcntl.flock(lock, fcntl.LOCK_EX)
             for one in threads:

@@ -760,8 +760,8 @@ def at_once(app: Callable[..., Any], number: int) -> tuple[list[threading.Thread
 
 def test_few_are_at_the_desk_at_once_some_wait_and_the_rest_is_told_to_come_again() -> None:
     slow = Slow()
-    threads, heard = at_once(Door(slow, patience=30), 24)
-    wait_until(lambda: len(heard) == 24 - AT_ONCE - WAITING and slow.inside == AT_ONCE)
+    threads, heard = at_once(Door(slow, patience=30), 64)
+    wait_until(lambda: len(heard) == 64 - AT_ONCE - WAITING and slow.inside == AT_ONCE)
     assert {status for status, _ in heard} == {"503 Service Unavailable"}
     assert {headers["Retry-After"] for _, headers in heard} == {"10"}
     slow.go.set()

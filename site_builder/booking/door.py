@@ -11,9 +11,10 @@ from site_builder.booking.web import SOON, sent
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-# Of the server's 24 threads, so many work at the desk at once, and so many more wait: half are left for the board.
-AT_ONCE, WAITING = 4, 8
-PATIENCE = 5.0
+# Of the server's 64 threads, so many work at the desk at once, and so many more wait, a class that books at the same
+# moment; the others are left for the board.
+AT_ONCE, WAITING = 4, 44
+PATIENCE = 15.0
 FULL = "too many are at the desk just now: try again in a moment"
 
 
