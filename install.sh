@@ -3,7 +3,7 @@
 #
 #   ./install.sh run [OPTIONS]  a living board, here and now: of this machine's
 #                               GPUs, or of a simulated lab where there are none;
-#                               options are those of gpuboard run, or demo
+#                               options are those of gpuboard here, or demo
 #   ./install.sh host [--name H] [--dest D]
 #                               on a GPU host: send its snapshots to D, which is
 #                               user@web:/path/data, or a folder; H is the
@@ -36,7 +36,7 @@ ROOT=$PWD
 # run_here WORDS...: the board of this machine, or of a simulated lab.
 run_here() {
     make_venv ''
-    command=run
+    command=here
     case $(timeout -k 1 10 nvidia-smi -L 2>/dev/null || :) in
         GPU\ *) ;;
         *)

@@ -82,6 +82,7 @@ class Machine:
             "temperature.gpu": 30 + self.use[gpu] // 2,
             "power.draw": f"{60 + self.use[gpu] * 3}.{self.use[gpu]:02}",
             "power.limit": "400.00",
+            "clocks.current.sm": 1410,
             "pstate": "P0",
             "pci.bus_id": f"00000000:{gpu:02X}:00.0",
         }

@@ -27,9 +27,13 @@ remove_web() {
     done <"$work/states"
 }
 
+# remove_link PLACE FILE: if it is still ours.
+remove_link() { [ "$(readlink "$1" || :)" != "$2" ] || rm -f "$1"; }
+
 # remove_programs: when no machine needs them any more.
 remove_programs() {
-    [ "$(readlink "$LINK" || :)" != "$VENV/bin/gpuboard" ] || rm -f "$LINK"
+    remove_link "$LINK" "$VENV/bin/gpuboard"
+    beside_link remove_link
     forget_conf
     rm -rf "$SCRIPTS" "$VENV" "$VENV.new" "$SHARE/venvs"
     [ ! -f "$MADE" ] || sed -n 's/^folder //p' "$MADE" | sort -ru >"$work/folders"
@@ -43,17 +47,21 @@ remove_programs() {
 
 # tell_what_stays: of the folders that we made, the outermost that hold what people put there.
 tell_what_stays() {
-    stays='' last=//
+    stays='' last=// places=$SHARE/:$CONF:$LINK
+    beside_link add_place
     sort "$work/folders" >"$work/outermost"
     while IFS= read -r place; do
         [ -d "$place" ] || continue
-        case $SHARE/:$CONF:$LINK in "$place"/* | *:"$place"/*) continue ;; esac
+        case $places in "$place"/* | *:"$place"/*) continue ;; esac
         case $place in "$last"/*) continue ;; esac
         last=$place
         stays="$stays $(shown_path "$place")"
     done <"$work/outermost"
     [ -z "$stays" ] || tell "Bookings, history and site stay; to remove them too: rm -r$stays"
 }
+
+# add_place PLACE FILE: one that was ours.
+add_place() { places=$places:$1; }
 
 # shown_path PATH: for a person's shell, where a % is no matter.
 shown_path() { quoted "$1" | sed 's/\\%/%/g'; }

@@ -24,6 +24,12 @@ SCRIPTS=$SHARE/scripts
 VENV=$SHARE/venv
 CONF=$HOME/.config/gpuboard/gpuboard.conf
 LINK=$HOME/.local/bin/gpuboard
+# beside_link COMMAND: calls it with each other place in a home where people's programs look, and with our file for it.
+beside_link() {
+    "$1" "$HOME/.local/share/man/man1/gpuboard.1" "$VENV/share/man/man1/gpuboard.1"
+    "$1" "$HOME/.local/share/bash-completion/completions/gpuboard" "$VENV/share/gpuboard.bash"
+    "$1" "$HOME/.config/fish/completions/gpuboard.fish" "$VENV/share/gpuboard.fish"
+}
 MACHINE=$(uname -n)
 NOTE=$SHARE/installed/$MACHINE
 MADE=$SHARE/made # what we made beside it, for remove: `folder PATH`, `setting KEY=VALUE`, `before KEY=VALUE` or `before KEY`

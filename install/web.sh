@@ -78,7 +78,7 @@ choose_state() {
 # read_sources: sets version, and id to that with a checksum of what is installed from here; scripts too, which the demo needs.
 read_sources() {
     version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' site_builder/__init__.py)
-    sum=$(find pyproject.toml README.md LICENSE site_builder scripts www/assets -type f ! -path '*/__pycache__/*' -exec cksum {} + | sort | sha256sum | cut -c1-12)
+    sum=$(find pyproject.toml README.md LICENSE site_builder scripts www/assets docs/gpuboard.1 -type f ! -path '*/__pycache__/*' -exec cksum {} + | sort | sha256sum | cut -c1-12)
     id=$version-$sum
 }
 
@@ -94,6 +94,7 @@ install_package() {
         new_venv "$home"
         tell "Installing gpuboard $version and what it needs there"
         pip_install "$home" . || die 'pip could not install gpuboard, for the reason above; once that is mended, call this again'
+        for shell in bash fish; do "$home/bin/python" -I -m site_builder completion "$shell" >"$home/share/gpuboard.$shell"; done
         : >"$home/complete"
         upgraded=yes
     fi
@@ -120,6 +121,18 @@ put_link() {
         gpuboard=$LINK
     fi
     case ":$PATH:" in *":${LINK%/*}:"*) [ "$gpuboard" != "$LINK" ] || gpuboard=gpuboard ;; esac
+}
+
+# put_beside PLACE FILE: a link there. What is not ours stays.
+put_beside() {
+    if [ "$(readlink "$1" || :)" = "$2" ]; then
+        return 0
+    elif [ -e "$1" ] || [ -h "$1" ]; then
+        tell "$1 is not ours, and stays."
+    else
+        make_folder 0755 "${1%/*}"
+        ln -s "$2" "$1"
+    fi
 }
 
 # check_settings: as a whole, before they are written: no folder may be another, nor be served that should not.
@@ -219,6 +232,8 @@ report_web() {
     tell ''
     tell 'What was put where:'
     tell "  programs  $SHARE/venv, to call as $gpuboard"
+    tell "  manual    man gpuboard"
+    tell "  TAB       in bash and fish; for zsh a line in ~/.zshrc: eval \"\$($gpuboard completion zsh)\""
     tell "  settings  $(conf_in_force)"
     tell "  data      $data"
     tell "  site      $www"
@@ -253,6 +268,7 @@ install_web() {
     check_settings
     write_settings
     put_link
+    beside_link put_beside
     write_crontab
     start_now
     report_web

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from site_builder import publish
+from site_builder import outputs, publish
 from site_builder.boards import NEVER, Host, board_of
 from site_builder.cards import Card, Cards
 from site_builder.decide import bookings as promised
@@ -61,6 +62,7 @@ class Builder:
         self.bookings = Bookings(data, state, settings.zone)
         self.names = Names(data, state)
         self.memory = Memory(state)
+        self.took = self.memory.took  # kept when all is over, or the memory would be written at each build
         self.cards = Cards(state)
         self.site = Site(settings, every)
         self.log = Log(state)
@@ -73,6 +75,7 @@ class Builder:
 
     def build(self, epoch: float) -> Report:
         """One build, at that moment."""
+        began = time.monotonic()
         now = Now(epoch, self.settings.zone)
         self.discovery.start()
         forgotten = self.forget()
@@ -86,7 +89,7 @@ class Builder:
         problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
         try:
-            self.site.fleet(cards, totals, shown_of(problems, self.settings.shown), now)
+            self.site.fleet(cards, totals, shown_of(problems, self.settings.shown), now, self.took)
             self.site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
             self.note(problems, now)
             book = self.settings.rules.url
@@ -95,7 +98,9 @@ class Builder:
         except OSError as error:
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
             raise Failed(message) from error
-        return Report(len(cards), totals, problems, self.site.written, list(self.save(forgotten, now)))
+        report = Report(len(cards), totals, problems, self.site.written, list(self.save(forgotten, now)))
+        self.took = round(time.monotonic() - began, 3)
+        return report
 
     def read(self, now: Now) -> tuple[list[Host], Rules, dict[str, str], list[Problem]]:
         """All that there is to know: hosts, by what to judge them, names of GPUs, and what is wrong."""
@@ -179,6 +184,8 @@ class Builder:
         with suppress(OSError):
             self.snapshots.save()
             self.cards.save()
+            self.memory.took = self.took
+            self.memory.save()
 
 
 def calendar_of(host: Host, card: Card) -> calendar.Host:
@@ -187,15 +194,17 @@ def calendar_of(host: Host, card: Card) -> calendar.Host:
 
 
 def page(host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now, book: str | None) -> Page:  # noqa: PLR0913, PLR0917 # each is one thing
-    """A host's own page, which is made when its turn comes."""
-    facts = publish.digest(repr((card.made_of, rules.shown, book)).encode(), card.digests.html)
+    """What exists once a host, which is made when its turn comes."""
+    facts = publish.digest(repr((card.made_of, rules.shown, book, str(now.zone))).encode(), card.digests.html)
+    name = host.known.name
 
-    def make(version: str) -> bytes:
-        board = board_of(host, rules, names, now)[0]
+    def make(version: str) -> dict[str, bytes]:
+        board, looked = board_of(host, rules, names, now)
         problems = tuple(shown_of(list(board.problems), rules.shown))
-        return host_page.page(replace(board, problems=problems), version, now, book)
+        html = host_page.page(replace(board, problems=problems), version, now, book)
+        return {f"hosts/{name}.html": html, **outputs.host_files(board, looked, now)}
 
-    return Page(facts, make)
+    return Page(facts, (f"hosts/{name}.html", outputs.states_of(name), outputs.node_of(name)), make)
 
 
 def bounded(problems: list[Problem]) -> list[Problem]:

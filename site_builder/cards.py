@@ -1,4 +1,4 @@
-"""What was made of each host: its card, its part of status.json, and what the fleet needs to know of it.
+"""What was made of each host: its card, its part of each file of the fleet, and what the fleet needs to know of it.
 
 A card serves again as long as nothing that it was made of has changed and time makes no difference to it; state/ keeps
 them from one builder to the next.
@@ -19,7 +19,7 @@ from site_builder.halves import both
 from site_builder.now import Now
 from site_builder.publish import digest
 from site_builder.renderers import card as render
-from site_builder.renderers import live, status
+from site_builder.renderers import detail, live, metrics, status, term
 from site_builder.settings import Settings
 from site_builder.sources import files
 
@@ -43,6 +43,8 @@ class Digests(NamedTuple):
     html: bytes
     status: bytes
     structure: bytes
+    term: bytes
+    detail: bytes
 
 
 class Card(NamedTuple):
@@ -53,6 +55,9 @@ class Card(NamedTuple):
     html: bytes
     status: tuple[bytes, bytes]  # between which the age stands
     live: tuple[bytes, bytes]  # between which the revision stands
+    term: term.Part
+    detail: bytes
+    metrics: tuple[bytes, ...]
     seen: float | None
     digests: Digests
     summary: fleet.Summary
@@ -68,7 +73,9 @@ class Cards:
         self.cards: dict[str, Card] = {}
         self.changed = False
         try:
-            self.rules, self.cards = pickle.loads(self.store.read_bytes())  # noqa: S301 state/ is the builder's alone
+            with self.store.open("rb") as file:
+                self.rules, count = pickle.load(file)  # noqa: S301 state/ is the builder's alone
+                self.cards = dict(pickle.load(file) for _ in range(count))  # noqa: S301 the same
         except Exception:  # anything may stand in a damaged file
             self.rules, self.cards = (), {}
 
@@ -89,21 +96,25 @@ class Cards:
             self.rules, self.cards = by, {}
         before, self.cards = self.cards, {}
         parts = [(host, inputs(host, rules)) for host in fleet_hosts]
+        known = set(before)
         stale = []
         for host, made_of in parts:
             one = before.get(host.known.name)
             if one is None or one.made_of != made_of or now.epoch >= one.holds_until:
                 stale.append((host, made_of))
+                before.pop(host.known.name, None)  # the new ones have its room
         anew = both(lambda part: make(part[0], rules, names, now.apart()), stale)
         made = {host.known.name: card._replace(made_of=made_of) for (host, made_of), card in zip(stale, anew)}
         self.cards = {host.known.name: made.get(host.known.name) or before[host.known.name] for host, _ in parts}
-        self.changed = self.changed or bool(stale) or before.keys() != self.cards.keys()
+        self.changed = self.changed or bool(stale) or known != self.cards.keys()
         return self.cards
 
     def save(self) -> None:
         """Keep them for the next builder."""
         if self.changed:
-            files.replace(self.store, pickle.dumps((self.rules, self.cards), protocol=pickle.HIGHEST_PROTOCOL), 0o600)
+            # one by one: all of them at once would take as much memory again
+            parts = [(self.rules, len(self.cards)), *self.cards.items()]
+            files.replace(self.store, (pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL) for one in parts), 0o600)
             self.changed = False
 
 
@@ -132,6 +143,26 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     board, looked = board_of(host, rules, names, now)
     texts = render.card(board, now)
     html, told = render.html(texts).encode(), status.host(board)
-    digests = Digests(digest(html), digest(*told), digest(render.structure(texts)))
-    summary = fleet.summary(board, looked)
-    return Card((), now.holds_until, html, told, live.host(board, texts), board.seen, digests, summary)
+    rows, boxes = term.host(board), detail.host(board, looked, now)
+    facts = digest(*told)
+    digests = Digests(
+        digest(html),
+        facts,
+        digest(render.structure(texts)),
+        digest(rows.colour, repr(rows.marks).encode()),
+        # all else that it says is in status.json
+        digest(facts, repr((looked, board.facts and board.facts.interfaces)).encode()),
+    )
+    return Card(
+        made_of=(),
+        holds_until=now.holds_until,
+        html=html,
+        status=told,
+        live=live.host(board, texts),
+        term=rows,
+        detail=boxes,
+        metrics=metrics.host(board),
+        seen=board.seen,
+        digests=digests,
+        summary=fleet.summary(board, looked),
+    )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+from typing import Any
 
 import click
 
 from site_builder import __version__
 
 # Each is a function of its own name in site_builder/commands; what is slow to import is imported inside it.
-# First what people do every day, then what keeps the board alive.
-COMMANDS = (
-    *("book", "bookings", "change", "release", "edit"),
-    *("build", "config", "demo", "forget", "run", "serve", "token"),
-)
+GROUPS: dict[str, tuple[str, ...]] = {
+    "For everybody": ("list", "available", "wait", "run"),
+    "Bookings": ("book", "bookings", "change", "release", "edit"),
+    "For the admin": ("build", "config", "demo", "forget", "here", "serve", "token", "completion"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 class Commands(click.Group):
@@ -30,11 +33,29 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(f"site_builder.commands.{cmd_name}"), cmd_name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Under a heading for each kind of people."""
+        width = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            found = [(f"{name:{width}}", self.get_command(ctx, name)) for name in names]
+            rows = [(name, one.get_short_help_str(formatter.width - 6 - width)) for name, one in found if one]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 # click's own form
+        """Run it, or answer a shell that asks what TAB offers."""
+        if "_GPUBOARD_COMPLETE" in os.environ:
+            from site_builder.commands import completion  # noqa: PLC0415
+
+            completion.register()
+        return super().main(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run it; what nobody foresaw is one sentence too, unless somebody wants to know more."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):  # `| head` is no failure
             raise
         except Exception as error:
             if ctx.params.get("debug"):
@@ -45,8 +66,22 @@ class Commands(click.Group):
             raise Failure(what) from None
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND] [ARGS]...",  # as the newer versions of click have it by themselves
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="gpuboard")
 @click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
-def main(debug: bool) -> None:  # read by invoke
-    """Which GPU is free, who is on the others, and which are promised to somebody."""
+@click.pass_context
+def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 # read by invoke
+    """Which GPU is free, who is on the others, and which are promised to somebody.
+
+    Without a command, it lists the GPUs: `gpuboard list`.
+    """
+    if ctx.invoked_subcommand is None:
+        from site_builder.commands import list as listing  # noqa: PLC0415 # --help needs none of it
+
+        with listing.list.make_context("list", [], ctx) as alone:
+            listing.list.invoke(alone)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from io import FileIO
+from typing import IO, Any, NoReturn, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 # With less than this, the child costs more than it saves.
 WORTH_IT = 100
-# As many as one byte can number.
-BLOCKS = 50
+# As many as one byte can number, and small: neither of the two waits long for the last one of the other.
+BLOCKS = 200
 
 
 def both(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -25,46 +28,49 @@ def both(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     next_block, put = os.pipe()  # whoever has time takes the next number from here
     os.write(put, bytes(range(BLOCKS)))
     os.close(put)
-    receive, send = os.pipe()
-    try:
-        child = os.fork()
-    except OSError:  # no room for another process
-        for end in (next_block, receive, send):
-            os.close(end)
-        return [work(item) for item in items]
-    if child == 0:
-        give(work, blocks, next_block, send)
-    os.close(send)
-    try:
-        with os.fdopen(receive, "rb") as pipe:
-            done = {number: [work(item) for item in blocks[number]] for number in numbers(next_block)}
-            done.update(take(pipe.read()))
-    finally:
-        os.close(next_block)
-        os.waitpid(child, 0)
+    with room() as shared, os.fdopen(next_block, "rb", buffering=0) as queue:
+        try:
+            child = os.fork()
+        except OSError:  # no room for another process
+            return [work(item) for item in items]
+        if child == 0:
+            give(work, blocks, queue, shared)
+        try:
+            done = {number: [work(item) for item in blocks[number]] for number in numbers(queue)}
+        finally:
+            os.waitpid(child, 0)
+        done.update(taken(shared))
     return [result for number in range(BLOCKS) for result in done.get(number) or map(work, blocks[number])]
 
 
-def numbers(pipe: int) -> Iterator[int]:
+def room() -> IO[bytes]:
+    """Where the child leaves what it has done: into a pipe it could not put more than the parent takes out at once."""
+    # not every Python has been built with the first
+    return os.fdopen(os.memfd_create("gpuboard"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+
+
+def numbers(queue: FileIO) -> Iterator[int]:
     """The numbers of the blocks that nobody has taken yet."""
-    while number := os.read(pipe, 1):
+    while number := queue.read(1):
         yield number[0]
 
 
-def give(work: Callable[[Item], Result], blocks: Sequence[Sequence[Item]], next_block: int, send: int) -> None:
-    """In the child: send what comes of its blocks, and end, whatever happens."""
+def give(
+    work: Callable[[Item], Result], blocks: Sequence[Sequence[Item]], queue: FileIO, shared: IO[bytes]
+) -> NoReturn:
+    """In the child: leave what comes of its blocks, and end, whatever happens."""
     try:
-        done = {number: [work(item) for item in blocks[number]] for number in numbers(next_block)}
-        with os.fdopen(send, "wb") as pipe:
-            pickle.dump(done, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+        for number in numbers(queue):
+            pickle.dump((number, [work(item) for item in blocks[number]]), shared, protocol=pickle.HIGHEST_PROTOCOL)
+        shared.flush()
     finally:
         os._exit(0)
 
 
-def take(content: bytes) -> dict[int, list[Any]]:
-    """What the child sent; nothing if it did not come to its end."""
-    try:
-        done: dict[int, list[Any]] = pickle.loads(content)  # noqa: S301 our own child
-    except Exception:  # it was killed, or out of memory
-        return {}
-    return done
+def taken(shared: IO[bytes]) -> Iterator[tuple[int, list[Any]]]:
+    """The blocks that the child has done, as far as it came."""
+    shared.seek(0)
+    with suppress(Exception):  # the end; or it was killed, or out of memory
+        while True:
+            number, results = pickle.load(shared)  # noqa: S301 our own child
+            yield number, results

@@ -50,6 +50,7 @@ class Gpu(NamedTuple):
     temperature: float | None = None
     power_draw: float | None = None
     power_limit: float | None = None
+    clock: float | None = None
     lost: str | None = None
     columns: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()

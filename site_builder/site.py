@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from site_builder import publish
+from site_builder import outputs, publish
 from site_builder.calendars import HOSTS, PEOPLE, Booked, Calendars, File, left_over
 from site_builder.cards import Card
 from site_builder.decide import calendar
@@ -19,20 +20,24 @@ from site_builder.settings import Settings
 # A host's page is written anew once in so many seconds, where something changed.
 PAGE_EVERY = 50
 # Seconds that one build of many spends on pages of hosts; the next one goes on.
-PAGES_WITHIN = 0.4
+PAGES_WITHIN = 0.6
 # Seconds after which the feeds, up to two thousand files, are looked at though nothing is new: somebody may touch them.
 LOOK_EVERY = 60
 Cards = Mapping[str, Card]
-FOLDERS = ("cards", "hosts")
+FOLDERS = ("cards", "hosts", *outputs.FOLDERS)
 # How often cron is thought to build where nobody says so.
 UNTOLD_EVERY = 60
 
 
 class Page(NamedTuple):
-    """A host's own page: what tells one content from the next, and what makes it of the version of the assets."""
+    """A host's own page, and what else exists once a host: what tells one content from the next, and the files' names.
+
+    `make` gives the contents by these names, for a version of the assets.
+    """
 
     facts: bytes
-    make: Callable[[str], bytes]
+    names: tuple[str, ...]
+    make: Callable[[str], Mapping[str, bytes]]
 
 
 class Site:
@@ -46,14 +51,23 @@ class Site:
         self.calendars = Calendars(settings)
         self.looked_at: tuple[Mapping[str, File], float] = ({}, 0)
         self.version = ""
+        self.left = False  # whether a host has left the board, but not yet the files of all hosts
         self.written: list[str] = []
 
-    def fleet(self, cards: Cards, totals: Mapping[str, int], problems: Sequence[Problem], now: Now) -> None:
-        """The files of the fleet, and then the cards that moved."""
+    def fleet(
+        self,
+        cards: Cards,
+        totals: Mapping[str, int],
+        problems: Sequence[Problem],
+        now: Now,
+        took: float | None = None,
+    ) -> None:
+        """The files of the fleet, and then the cards that moved; `took` is how long the build before this one did."""
         www = self.settings.www
         for folder in (www, *(www / name for name in FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
         self.written = []
+        self.write_files(outputs.available_files(cards), now)
         self.version = publish.copy_assets(www)
         fleet = board.Fleet(
             {host: one.summary.state for host, one in cards.items()},
@@ -61,7 +75,7 @@ class Site:
             [gpu for one in cards.values() for gpu in one.summary.free],
             problems,
             self.settings.notice,
-            publish.copy_assets(www),
+            self.version,
             [gpu for one in cards.values() for gpu in one.summary.coming],
             self.settings.rules.url,
         )
@@ -75,8 +89,10 @@ class Site:
         told = repr((problems, self.settings.rules.url)).encode()
         facts = publish.digest(told, *(one.digests.status for one in cards.values()))
         if not self.published.is_current("status.json", facts, now.epoch):
-            content = status.status(rows(cards), problems, now.epoch, self.settings.rules.url)
+            content = status.status(rows(cards), problems, now.epoch, self.settings.rules.url, self.every)
             self.write("status.json", facts, content, now)
+        self.write("metrics", b"", outputs.metrics_of(cards, problems, now, self.every, took), now)
+        self.write_files(outputs.texts(cards, now), now)
         for name, (facts, content) in moved.items():
             if not self.published.says(name, facts):
                 self.write(name, facts, b"%d\n%s" % (revisions[name], content), now)
@@ -100,6 +116,15 @@ class Site:
         built = publish.milliseconds(now.epoch)
         head = live.Head(live.SCHEMA, built, self.every, fleet.version, fleet.free_count, parts)
         self.write("live.json", b"", live.live(head, hosts), now)
+
+    def write_files(self, files: Iterable[outputs.File], now: Now) -> None:
+        """Those that say something new; the others are made young again, for their age says that the builder lives."""
+        for file in files:
+            old = not 0 <= now.epoch - self.when(file.name) < publish.SIGN_OF_LIFE
+            if not self.published.says(file.name, file.facts) or (old and file.dated):
+                self.write(file.name, file.facts, file.make(), now)
+            elif old:
+                self.published.touch(file.name, now.epoch)
 
     def calendar(self, hosts: Sequence[calendar.Host], people: People, now: Now) -> None:
         """The calendar and its feeds; those that lost their last booking are left empty, or go."""
@@ -127,28 +152,59 @@ class Site:
         self.written.append(name)
 
     def hosts(self, pages: Mapping[str, Page], now: Now, patient: bool) -> None:
-        """The hosts' own pages, the oldest first; where the builder comes again soon, as many as there is time for."""
+        """What exists once a host, the oldest first; a builder that comes again soon does what it has time for."""
         end = time.monotonic() + (float("inf") if patient else PAGES_WITHIN)
-        version = self.version
-
-        def written(host: str) -> float:
-            return self.published.files.get(f"hosts/{host}.html", ("", 0.0, 0, 0))[1]
-
-        for host in sorted(pages, key=written):
-            name, page = f"hosts/{host}.html", pages[host]
-            facts = page.facts + version.encode()
-            old = patient or now.epoch - written(host) >= PAGE_EVERY
-            if old and not self.published.says(name, facts):
-                self.write(name, facts, page.make(version), now)
+        for host in sorted(pages, key=lambda host: self.when(pages[host].names[0])):
+            page = pages[host]
+            facts = page.facts + self.version.encode()
+            old = patient or now.epoch - self.when(page.names[0]) >= PAGE_EVERY
+            if old and not all(self.published.says(name, facts) for name in page.names):
+                for name, content in page.make(self.version).items():
+                    if name.count("/") > 1:
+                        (self.settings.www / name).parent.mkdir(exist_ok=True)
+                    self.write(name, facts, content, now)
                 if time.monotonic() > end:
                     break
+        for file in outputs.JOINED:
+            if patient or self.left or now.epoch - self.when(file.name) >= PAGE_EVERY:
+                self.join(file, pages, now)
+        self.left = False
+
+    def join(self, file: outputs.Joined, hosts: Iterable[str], now: Now) -> None:
+        """A file of all hosts, of what stands in theirs; not before each has one."""
+        names = [file.of_host(host) for host in hosts]
+        told = [self.published.files[name][0].encode() for name in names if name in self.published.files]
+        facts = publish.digest(*told)
+        if len(told) < len(names) or self.published.says(file.name, facts):
+            return
+        # read again: in memory they would be as much as all cards
+        with suppress(FileNotFoundError):
+            content = file.make((self.settings.www / name).read_bytes() for name in names)
+            self.write(file.name, facts, content, now)
+
+    def when(self, name: str) -> float:
+        """When a file of ours was written; 0 if it never was."""
+        return self.published.files.get(name, ("", 0.0, 0, 0))[1]
 
     def forget(self, cards: Cards) -> None:
         """Take away what tells of hosts that are no longer on the board."""
-        for name in list(self.published.files):
-            folder, _, file = name.partition("/")
-            if folder in FOLDERS and not file.startswith("_") and file[: -len(".html")] not in cards:
-                self.published.remove(name)
+        kept = {name for host in cards for name in names_of(host)}
+        kept |= {file.name for file in outputs.JOINED} | {f"cards/_{name}.html" for name in board.Parts._fields}
+        for name in [name for name in self.published.files if name not in kept]:
+            folder, *inner = name.split("/")
+            if folder not in FOLDERS:
+                continue
+            self.published.remove(name)
+            self.left = True
+            if len(inner) > 1:
+                with suppress(OSError):  # somebody put something there
+                    (self.settings.www / folder / inner[0]).rmdir()
+
+
+def names_of(host: str) -> tuple[str, ...]:
+    """All files that tell of one host alone, but for its bookings."""
+    of_host = (outputs.available_of(host), outputs.states_of(host), outputs.node_of(host))
+    return f"cards/{host}.html", f"hosts/{host}.html", *of_host
 
 
 def rows(cards: Cards) -> list[tuple[bytes, float | None, bytes]]:

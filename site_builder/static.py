@@ -20,6 +20,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
+from site_builder import addresses
+from site_builder.addresses import INDEX
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -55,7 +58,6 @@ IMAGES = {"png": "image/png", "ico": "image/x-icon"}
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "application/octet-stream"
 
-INDEX = "index.html"
 LONGEST = 2000  # letters of a path
 SMALL = 1024  # a text below this many bytes is not worth compressing
 WHOLE = 16 << 20  # a file up to this size is read at once, a larger one is streamed
@@ -212,14 +214,15 @@ class Site:
 
     def answer(self, environ: WSGIEnvironment) -> Answer:
         """What this request gets."""
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return refusal(405, ("Allow", "GET, HEAD"))
-        if environ.get("CONTENT_LENGTH", "0").strip("0"):
-            return refusal(413)
         path, query = path_of(environ)
+        refused = wrong(environ, path)
         parts = parts_of(path)
-        if parts is None:
-            return refusal(404)
+        if refused or parts is None:
+            return refused or refusal(404)
+        try:
+            parts = addresses.file_of(path, parts, query)
+        except addresses.Unclear as error:
+            return refusal(400, sentence=str(error))
         for _ in range(3):
             try:
                 return self.file(parts, query, environ)
@@ -256,7 +259,8 @@ class Site:
         handle = self.open(parts)
         try:
             status = os.fstat(handle)
-            if stat.S_ISDIR(status.st_mode) and is_file(os.stat(INDEX, dir_fd=handle, follow_symlinks=False)):
+            index = addresses.index_of(parts)
+            if stat.S_ISDIR(status.st_mode) and is_file(os.stat(index, dir_fd=handle, follow_symlinks=False)):
                 to = f"./{quote(parts[-1])}/" + (f"?{quote(query, safe=QUERY, encoding='latin-1')}" if query else "")
                 return refusal(308, ("Location", to), sentence="This page stands in a folder: a slash is missing.")
             if not is_file(status):
@@ -281,7 +285,7 @@ class Site:
             ("Last-Modified", formatdate(max(0, min(status.st_mtime, time.time())), usegmt=True)),
             *((("Vary", "Accept-Encoding"),) if is_text else ()),
         )
-        if is_known(environ, tag, status.st_mtime):
+        if environ["REQUEST_METHOD"] != "POST" and is_known(environ, tag, status.st_mtime):
             return Answer(304, headers)
         headers += (("Content-Type", kind), *((("Content-Encoding", "gzip"),) if packed else ()))
         if status.st_size > WHOLE:
@@ -293,6 +297,16 @@ class Site:
 
         body = self.bodies.get(("/".join(parts), tag), make)
         return Answer(200, (*headers, ("Content-Length", str(len(body)))), body)
+
+
+def wrong(environ: WSGIEnvironment, path: str) -> Answer | None:
+    """The refusal of a method or a body that is not taken there."""
+    open_to = ("GET", "HEAD", "POST") if path == addresses.ALL_NODES else ("GET", "HEAD")
+    if environ["REQUEST_METHOD"] not in open_to:
+        return refusal(405, ("Allow", ", ".join(open_to)))
+    length = environ.get("CONTENT_LENGTH") or "0"
+    most = addresses.BODY if environ["REQUEST_METHOD"] == "POST" else 0
+    return None if length.isdecimal() and len(length) < 10 and int(length) <= most else refusal(413)
 
 
 def path_of(environ: WSGIEnvironment) -> tuple[str, str]:

@@ -15,7 +15,8 @@ step() { printf '\n== %s\n' "$*"; }
 # COMMAND:PACKAGE pairs of what the tests use beside python.
 TEST_TOOLS='bats:bats parallel:parallel shellcheck:shellcheck shfmt:shfmt busybox:busybox gawk:gawk original-awk:original-awk mawk:mawk
 ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl
-chromium:chromium nginx:nginx-light fcgiwrap:fcgiwrap apache2:apache2-bin npm:npm'
+chromium:chromium nginx:nginx-light fcgiwrap:fcgiwrap apache2:apache2-bin promtool:prometheus npm:npm curl:curl
+zsh:zsh fish:fish mandoc:mandoc man:man-db'
 
 # install_packages PAIR...: installs by apt what is missing, or says which command would.
 install_packages() {
@@ -24,6 +25,7 @@ install_packages() {
         command -v "${pair%:*}" >/dev/null || packages="$packages ${pair#*:}"
     done
     /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv" # for the users of tests/machine.py
+    [ -e /usr/share/bash-completion/bash_completion ] || packages="$packages bash-completion"     # it has no command of its own
     [ -n "$packages" ] || return 0
     become_root || {
         tell "Not installed, for want of root:$packages. Some tests will be skipped; to have them: sudo apt-get install$packages"

@@ -246,13 +246,13 @@ def test_in_the_simulated_lab_everybody_may_try_booking(tmp_path: Path) -> None:
         assert board.stop() == 0
 
 
-def test_run_takes_bookings_only_where_its_settings_say_so(tmp_path: Path) -> None:
+def test_here_takes_bookings_only_where_its_settings_say_so(tmp_path: Path) -> None:
     (tmp_path / "my.conf").write_text("GPUBOARD_BOOK_URL=book\n")
-    with Live(tmp_path, "run", "--conf", "my.conf") as board:
+    with Live(tmp_path, "here", "--conf", "my.conf") as board:
         assert book_at(board, name="zoe")[0] == 401
         assert board.status()["book"] == "book"
         assert board.stop() == 0
-    with Live(tmp_path, "run") as board:
+    with Live(tmp_path, "here") as board:
         assert book_at(board, name="zoe")[0] == 405
         board.wait_for(lambda: board.status()["book"] is None, 30)  # the page of before stands until it is built anew
         assert board.stop() == 0

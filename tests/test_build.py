@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -251,31 +252,42 @@ def signatures(lab: Lab) -> dict[str, tuple[int, int]]:
 
 
 FLEET = ["index.html", "icon.svg", "live.json", "status.json"]
+TEXTS = ["metrics", "term.txt", "term-ansi.txt", "detail.txt"]
+JOINED = ["states/index.json", "nodes/index.json"]
+ALWAYS = ["live.json", "metrics"]
+
+
+def once_a_host(name: str) -> list[str]:
+    """What is written at the pace of its page."""
+    return [f"hosts/{name}.html", f"states/{name}/index.json", f"nodes/{name}.json"]
 
 
 def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_them(lab: Lab) -> None:
     busy_lab(lab)
     written = lab.build().written
-    assert written[:4] == FLEET
-    assert set(written[4:8]) == {f"cards/{name}.html" for name in ("_top", "_problems", "atlas", "hydra")}
-    assert written[8:10] == ["bookings.html", "bookings.ics"]
-    assert set(written[10:]) == {"hosts/atlas.html", "hosts/hydra.html"}
+    assert written[:3] == ["available.txt", "available/atlas.txt", "available/hydra.txt"]
+    assert written[3:11] == [*FLEET, *TEXTS]
+    assert set(written[11:15]) == {f"cards/{name}.html" for name in ("_top", "_problems", "atlas", "hydra")}
+    assert written[15:17] == ["bookings.html", "bookings.ics"]
+    assert set(written[17:23]) == {*once_a_host("atlas"), *once_a_host("hydra")}
+    assert written[23:] == JOINED
 
 
-def test_nothing_is_rewritten_that_did_not_change_but_live_json(lab: Lab) -> None:
+def test_nothing_is_rewritten_that_did_not_change_but_what_tells_of_the_build_itself(lab: Lab) -> None:
     busy_lab(lab)
     lab.build()
     before = signatures(lab)
-    assert lab.build().written == ["live.json"]
+    assert lab.build().written == ALWAYS
     after = signatures(lab)
-    assert {name for name in before if before[name] != after[name]} == {"live.json"}
+    assert {name for name in before if before[name] != after[name]} == set(ALWAYS)
 
 
 def test_a_card_is_written_when_more_than_its_numbers_moved(lab: Lab) -> None:
     busy_lab(lab)
     lab.build()
     lab.host("hydra", gpu(0, 4, 1, uuid="GPU-h"))
-    assert set(lab.build().written) == {"index.html", "live.json", "status.json", "hosts/hydra.html"}
+    moved = {"index.html", "status.json", *ALWAYS, *TEXTS, *once_a_host("hydra"), *JOINED}
+    assert set(lab.build().written) == moved
     lab.host("hydra", gpu(0, 9000, 50, uuid="GPU-h"))
     assert {"cards/hydra.html", "cards/_top.html"} <= set(lab.build().written)
 
@@ -283,18 +295,31 @@ def test_a_card_is_written_when_more_than_its_numbers_moved(lab: Lab) -> None:
 def test_a_living_builder_shows_within_a_minute_that_it_lives(lab: Lab) -> None:
     lab.host()
     lab.build(after=4000)
-    assert lab.build(after=4050).written == ["live.json"]
-    assert lab.build(after=4061).written == ["index.html", "live.json", "status.json"]
+    assert lab.build(after=4050).written == ALWAYS
+    again = ["index.html", "live.json", "status.json", *TEXTS]
+    assert lab.build(after=4061).written == again
+
+
+def test_metrics_tell_how_long_the_build_before_took_also_if_that_was_another_builder(lab: Lab) -> None:
+    lab.host()
+    lab.build()
+    assert "gpuboard_build_duration_seconds" not in (lab.www / "metrics").read_text()
+    lab.build()
+    found = re.search(r"^gpuboard_build_duration_seconds ([0-9.]+)$", (lab.www / "metrics").read_text(), re.MULTILINE)
+    assert found
+    assert 0 < float(found[1]) < 60
 
 
 def test_a_page_that_somebody_deleted_or_changed_is_written_again(lab: Lab) -> None:
     busy_lab(lab)
     lab.build()
     (lab.www / "index.html").write_text("mine now")
-    assert lab.build().written == ["index.html", "live.json"]
-    for name in ("status.json", "cards/atlas.html", "hosts/atlas.html"):
+    assert lab.build().written == ["index.html", *ALWAYS]
+    for name in ("status.json", "cards/atlas.html", "term.txt", "available/atlas.txt", "states/index.json"):
         (lab.www / name).unlink()
-        assert lab.build().written == sorted(["live.json", name], key=["live.json", name].index)
+        assert set(lab.build().written) == {name, *ALWAYS}
+    (lab.www / "hosts/atlas.html").unlink()
+    assert set(lab.build().written) == {*once_a_host("atlas"), *ALWAYS}
 
 
 def test_revisions_are_kept_from_one_builder_to_the_next(lab: Lab) -> None:
@@ -372,9 +397,9 @@ def test_killed_at_any_moment_a_build_leaves_whole_files(lab: Lab) -> None:
 
 @contextmanager
 def small_disk(path: Path) -> Iterator[None]:
-    """A file system of 300 KB."""
+    """A file system of 700 KB."""
     path.mkdir()
-    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(path)], check=True)
+    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(path)], check=True)
     try:
         yield
     finally:

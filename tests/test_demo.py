@@ -329,12 +329,12 @@ def test_bookings_in_it_can_be_edited(live: Live) -> None:
 # This machine's own GPUs
 
 
-def test_run_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_here_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nvidia-smi").symlink_to(ROOT / "site_builder/demo/stand-ins/nvidia-smi")
     (tmp_path / "smi").mkdir()
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    with Live(tmp_path, "run", PATH=path, SMI=str(tmp_path / "smi")) as board:
+    with Live(tmp_path, "here", PATH=path, SMI=str(tmp_path / "smi")) as board:
         (host,) = board.status()["hosts"]
         assert host["name"] == os.uname().nodename.partition(".")[0]
         assert (host["state"], [gpu["state"] for gpu in host["gpus"]]) == ("fresh", ["busy", "busy"])
@@ -344,11 +344,11 @@ def test_run_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> No
     assert {"data", "www", "state"} <= {one.name for one in tmp_path.iterdir()}
 
 
-def test_run_takes_its_settings_from_the_file_that_it_is_told(tmp_path: Path) -> None:
+def test_here_takes_its_settings_from_the_file_that_it_is_told(tmp_path: Path) -> None:
     (tmp_path / "my.conf").write_text("GPUBOARD_NOTICE=Hello\n")
     odd = tmp_path / "it's odd"
     odd.mkdir()
-    with Live(tmp_path, "run", "--conf", "my.conf", TMPDIR=str(odd)) as board:
+    with Live(tmp_path, "here", "--conf", "my.conf", TMPDIR=str(odd)) as board:
         assert "<p class=notice>Hello</p>" in board.get()
         assert board.stop() == 0
     assert list(odd.iterdir()) == []

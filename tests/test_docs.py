@@ -34,13 +34,21 @@ from tests.docs import (
 )
 from tests.lab import Lab, gpu
 
-# Who reads a block of each kind: the tests below, tests/test_docs_run.py or tests/test_book_servers.py.
+# Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*_servers.py and test_prometheus.py.
 KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "nginx", "authorized_keys"} | {
     "nginx-proxy",
     "nginx-cgi",
     "apache",
     "apache-token",
     "systemd",
+    "curl",
+    "nginx-outputs",
+    "apache-outputs",
+    "nginx-metrics",
+    "apache-metrics",
+    "prometheus",
+    "promql",
+    "python",
 }
 COMMAND_LINE = re.compile(
     r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
@@ -167,7 +175,10 @@ def commands_page() -> str:
     """docs/commands.md as it should be."""
     told = [name for name in programs() if not name.startswith("scripts/")]
     parts = "\n".join(f"## {name}\n\n```text\n{help_of(name)}\n```\n" for name in told)
-    about = "What each prints with `--help`. Those of a GPU host are in [hosts.md](hosts.md#the-two-commands)."
+    about = (
+        "What each prints with `--help`; `man gpuboard` has it too ([gpuboard.1](gpuboard.1)). Those of a GPU host are "
+        "in [hosts.md](hosts.md#the-two-commands)."
+    )
     return f"# Commands\n\n{about}\n\n{parts}"
 
 

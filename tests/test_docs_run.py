@@ -129,7 +129,7 @@ def type_as(machine: Machine, user: str, line: str, bare: str) -> None:
     """One user types it: in the clone, in the folder to try things in, or at home."""
     in_clone = line.startswith("./")
     place = f"{HOMES[user]}/clone" if in_clone else PLAYGROUND if user == "gpuboard" else HOMES[user]
-    own = {} if in_clone or user != "gpuboard" else {"GPUBOARD_CONF": "/dev/null"}
+    own = {} if in_clone or user != "gpuboard" else {"GPUBOARD_CONF": "/dev/null", "GPUBOARD_DATA": "data"}
     variables = {**environment(user), **own}
     if bare in UNTIL_CTRL_C:
         until_ctrl_c(machine.command(user, shlex.split(bare), place, variables))

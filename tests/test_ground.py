@@ -123,6 +123,7 @@ def test_what_pip_installs_has_all_that_a_page_needs(tmp_path: Path) -> None:
         f"site_builder/demo/stand-ins/{path.name}" for path in (ROOT / "site_builder/demo/stand-ins").iterdir()
     }
     assert assets | templates | scripts | stand_ins <= names
+    assert any(name.endswith(".data/data/share/man/man1/gpuboard.1") for name in names)
 
 
 @pytest.mark.slow

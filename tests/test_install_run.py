@@ -96,7 +96,7 @@ def test_a_second_run_installs_nothing_and_takes_the_gpus_where_there_are_some(m
     path = stand_ins(machine, "nvidia-smi", rule="echo 'GPU 0: NVIDIA T4 (UUID: GPU-1)'")
     words = run_here(machine, "--nonsense", PATH=path)[1]
     shutil.rmtree(machine.path("/home/lab/bin"))
-    assert words.startswith("Usage: gpuboard run [OPTIONS]\n")
+    assert words.startswith("Usage: gpuboard here [OPTIONS]\n")
 
 
 def test_a_venv_that_was_moved_is_made_anew(machine: Machine, clone: Path) -> None:

@@ -98,6 +98,25 @@ def test_the_clone_is_needed_no_longer(web: Person) -> None:
     aside.rename(web.path("the clone"))
 
 
+def test_man_finds_the_manual_and_bash_and_fish_what_tab_offers(web: Person) -> None:
+    path = "/home/gpuboard/.local/bin:/usr/local/bin:/usr/bin:/bin"
+    assert web.sh(f"PATH={path} man -w gpuboard").endswith("/share/man/man1/gpuboard.1\n")
+    assert "GPUBOARD(1)" in web.sh(f"PATH={path} man gpuboard")
+    for shell, place in (
+        ("bash", ".local/share/bash-completion/completions/gpuboard"),
+        ("fish", ".config/fish/completions/gpuboard.fish"),
+    ):
+        assert web.sh(f"cat {place}") == web.sh(f".local/bin/gpuboard completion {shell}")
+
+
+def test_a_completion_of_somebody_else_keeps_its_place(web: Person) -> None:
+    place = ".config/fish/completions/gpuboard.fish"
+    web.sh(f"rm {place} && echo mine > {place}")
+    assert f"/home/gpuboard/{place} is not ours, and stays.\n" in web.install("web").stdout
+    assert web.sh(f"cat {place} && rm {place}") == "mine\n"
+    web.install("web")
+
+
 def test_listen_serves_the_board_until_the_setting_goes(web: Person) -> None:
     port = free_port()
     done = web.install("web", "--listen", f"127.0.0.1:{port}")
@@ -280,7 +299,11 @@ def test_another_port_counts_at_once_where_the_folder_is_behind_a_link(odd: Pers
 
 
 def test_remove_leaves_nothing_running_in_a_home_whose_name_is_hard(odd: Person) -> None:
-    assert """rm -r '/home/it'"'"'s 100% [ö]dd/my board/data'""" in odd.install("remove").stdout
+    mine = odd.write(".local/share/man/man1/mine.1", "")
+    words = odd.install("remove").stdout
+    assert """rm -r '/home/it'"'"'s 100% [ö]dd/my board/data'""" in words
+    assert ".local" not in words
+    assert list(mine.parent.iterdir()) == [mine]
     assert odd.machine.crontab("odd") is None
     assert odd.machine.run("root", "ps -o args= -u odd", check=False).stdout == ""
 

@@ -27,7 +27,7 @@ def book(turn: Turn, wish: Wish) -> None:
     refuse_past(since, now)
     by = None if turn.who.open or turn.person(wish.name) == turn.person(turn.who.name) else turn.who.name
     others = [one.booking for one in turn.found()]
-    ids = {host: turn.new_id() for host in dict.fromkeys(host for host, _ in wish.places)}
+    ids = {host: turn.new_id(wish.run) for host in dict.fromkeys(host for host, _ in wish.places)}
     new = [
         Booking(host, gpu, wish.name, until, since, wish.comment, ids[host], wish.rrule, by)
         for host, gpu in wish.places

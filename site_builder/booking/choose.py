@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from site_builder.booking.acts import is_over
 from site_builder.booking.desk import begins_soon
 from site_builder.booking.turn import Found, Turn, Wish
-from site_builder.decide import rules
+from site_builder.decide import pick, rules
 from site_builder.decide.rules import Refused
 from site_builder.model import BoardGpu, Booking
 from site_builder.now import Now
@@ -122,7 +122,7 @@ def free_ones(found: Turn, wish: Wish, count: int, model: str) -> list[tuple[str
         there = [one for one in bookings if one.host == host]
         keys = rules.Keys([gpu.gpu for gpu in board.gpus])
         for gpu in board.gpus:
-            right = model.lower() in f"{gpu.model} {gpu.gpu.name}".lower()
+            right = pick.is_model(model, gpu.model, gpu.gpu.name)
             if right and gpu.gpu.index is not None and (gpu.state == "free" or (later and board.state == "fresh")):
                 new = Booking(host, str(gpu.gpu.index), wish.name, wish.until, wish.since, rrule=wish.rrule)
                 if is_free(new, there, keys, gpu, found.now):

@@ -23,10 +23,6 @@ TRIES = 5
 BUSY = frozenset({"busy", "held", "violated"})
 
 
-class Failed(Exception):
-    """Why a desk elsewhere did not answer as it should, in one sentence."""
-
-
 class Broken(Exception):
     """Why the file cannot be read, so that nothing is written: the line, and what helps."""
 

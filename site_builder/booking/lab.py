@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from site_builder.boards import NEVER, Host, board_of
 from site_builder.decide import bookings as promised
@@ -16,6 +18,7 @@ from site_builder.readers.names import natural
 from site_builder.settings import Settings
 from site_builder.sources.bookings import Names
 from site_builder.sources.discovery import Discovery
+from site_builder.sources.memory import Memory
 from site_builder.sources.snapshots import Snapshots
 
 
@@ -57,18 +60,21 @@ class Lab:
         message = f"there is no host {text[:80]}{hint}"
         raise Refused(message)
 
-    def look(self, names: Collection[str], bookings: Sequence[Booking], now: Now) -> dict[str, BoardHost]:
-        """These hosts, as they stand with these bookings."""
+    def look(
+        self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
+    ) -> dict[str, BoardHost]:
+        """These hosts, as they stand with these bookings; with what the builder remembers, where it may be read."""
+        memory = Memory(self.settings.state if remembered else Path(os.devnull))
         told = {one.name: one for one in self.snapshots.read(names)[0]}
-        rules = Rules(self.settings.limits, self.people, self.settings.shown)
+        rules = Rules(self.settings.limits, People(self.people.aliases, memory.logins), self.settings.shown)
         by_host, _ = promised.by_host(bookings, self.hosts(), now)
-        return {
-            name: board_of(
-                Host(self.hosts()[name], told.get(name), by_host.get(name, ()), NEVER), rules, self.gpu_names, now
-            )[0]
-            for name in self.hosts()
-            if name in names
-        }
+        known = self.hosts()
+        found = {}
+        for name in (one for one in known if one in names):
+            idle, kept = memory.idle.get(name, NEVER), memory.kept.get(name, {})
+            host = Host(known[name], told.get(name), by_host.get(name, ()), idle, kept)
+            found[name] = board_of(host, rules, self.gpu_names, now)[0]
+        return found
 
     def gpus(self, name: str) -> Sequence[Gpu]:
         """The GPUs of a host as it last told them."""

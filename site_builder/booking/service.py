@@ -20,7 +20,7 @@ LONGEST_NAME = 80
 LONGEST_COMMENT = 500
 FIRST_WITHIN = timedelta(days=366)
 KEYS = {
-    "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "check"},
+    "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "run", "check"},
     "change": {"id", "host", "from", "until", "for", "name", "comment", "check"},
     "release": {"id", "host", "gpus", "check"},
     "undo": {"undoes", "check"},
@@ -71,7 +71,8 @@ def book(desk: Desk, request: Request, who: Who) -> Done:
             raise Unclear(message)
     if rule:
         since, until = first_time(rule, since, until)
-    wish = Wish((), since, until, name, text(request, "comment", LONGEST_COMMENT), rule or None)
+    comment = text(request, "comment", LONGEST_COMMENT)
+    wish = Wish((), since, until, name, comment, rule or None, request.get("run") is True)
     wanted, model = texts(request, "gpus"), text(request, "model", LONGEST_NAME)
     count = number(request["any"]) if request.get("any") is not None else 0
     if bool(wanted) == bool(count):

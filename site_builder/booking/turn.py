@@ -13,6 +13,7 @@ from site_builder.booking import edit
 from site_builder.booking.lab import Lab
 from site_builder.decide import rules
 from site_builder.decide.rules import NotYours, Refused
+from site_builder.fleet import RUN
 from site_builder.model import Booking, BookingRules
 from site_builder.now import Now
 from site_builder.readers import comments
@@ -43,6 +44,7 @@ class Wish(NamedTuple):
     name: str
     comment: str = ""
     rrule: str | None = None
+    run: bool = False
 
 
 class Changes(NamedTuple):
@@ -196,9 +198,10 @@ class Turn:
             there = [other for other in others if other.host == one.host]
             rules.check_overlap(one, there, keys, self.now, self.names_shown)
 
-    def new_id(self) -> str:
-        """One that no booking has."""
+    def new_id(self, run: bool = False) -> str:
+        """One that no booking has; that of a run says so, since it is nobody else's to use, not even its owner's."""
         taken = {one.booking.id for one in self.found()}
-        while (found := "".join(secrets.choice(LETTERS) for _ in range(ID_LETTERS))) in taken:
+        start = RUN if run else ""
+        while (found := start + "".join(secrets.choice(LETTERS) for _ in range(ID_LETTERS))) in taken:
             pass
         return found

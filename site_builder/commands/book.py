@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from site_builder.commands import hints
 from site_builder.commands.booking import Place, ids_of, report, settle, shown, with_answer, with_place
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ FIRST_WITHIN = timedelta(days=366)
 
 
 @click.command()
-@click.argument("gpus", nargs=-1)
+@click.argument("gpus", nargs=-1, shell_complete=hints.gpus)
 @click.option("--until", metavar="TIME", help='When it ends: "fri 18:00", "20 Nov 6pm".')
 @click.option("--for", "length", metavar="LENGTH", help="Or how long it is: 2h, 1d12h, 2w.")
 @click.option("--from", "since", metavar="TIME", help='When it begins: "mon 9:00".  [default: now]')

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from site_builder.commands.options import Failure, Loaded, tell, with_loaded
+from site_builder.commands.options import Failure, tell, with_loaded
 
 if TYPE_CHECKING:
     from site_builder.booking.turn import Who
     from site_builder.settings import Settings
+    from site_builder.sources.conf import Loaded
 
 Answer = dict[str, Any]
 STATUS_COUNTS_FOR = 600
@@ -33,6 +34,10 @@ class Place(Protocol):
 
     settings: Settings
 
+    @property
+    def ahead(self) -> float:
+        """By how many seconds its clock is ahead of ours."""
+
     def do(self, request: Mapping[str, Any]) -> Answer:
         """What is answered to a request."""
 
@@ -48,6 +53,8 @@ class Place(Protocol):
 
 class Here:
     """A data folder of this machine."""
+
+    ahead = 0.0
 
     def __init__(self, settings: Settings) -> None:
         """Whose bookings."""
@@ -96,13 +103,19 @@ class There:
     def __init__(self, settings: Settings, url: str) -> None:
         """Where it is."""
         from site_builder.booking import remote  # noqa: PLC0415 # --help needs none of it
+        from site_builder.sources import web  # noqa: PLC0415
 
         self.settings = settings
         self.remote = remote.Remote(url, settings.token)
         self.open: bool | None = None
         self.zone_told = False
-        if settings.token and remote.is_in_the_clear(url):
+        if settings.token and web.is_in_the_clear(url):
             tell(f"your token crosses the network in the clear: {url} should be https")
+
+    @property
+    def ahead(self) -> float:
+        """As its last answer told."""
+        return self.remote.ahead
 
     def do(self, request: Mapping[str, Any]) -> Answer:
         """Ask for it; a board in another zone than ours says so."""
@@ -140,9 +153,9 @@ class There:
 
     def odd(self) -> str:
         """What is said of an answer that no gpuboard gives."""
-        from site_builder.booking import remote  # noqa: PLC0415
+        from site_builder.sources import web  # noqa: PLC0415
 
-        return remote.odd(self.remote.url)
+        return web.odd(self.remote.url)
 
     def is_open(self) -> bool:
         """Whether everybody is there whom they say; then we are whom we are here."""
@@ -190,20 +203,21 @@ def place_of(loaded: Loaded) -> Place:
 
 
 @contextmanager
-def in_sentences(place: Place | None = None) -> Iterator[None]:
+def in_sentences(place: object = None) -> Iterator[None]:
     """Whatever the desk has against it is told in one sentence: exit 1 if it refuses, 2 if something is wrong.
 
     An answer of another machine may lack anything that we look for in it.
     """
     from site_builder.booking import desk, edit, service  # noqa: PLC0415
     from site_builder.decide.rules import Refused  # noqa: PLC0415
+    from site_builder.fleet import Failed  # noqa: PLC0415
     from site_builder.sources import ledger  # noqa: PLC0415
 
     try:
         yield
     except (Refused, edit.Odd) as why:
         raise No(shown(str(why))) from None
-    except (service.Unclear, desk.Broken, desk.Failed, ledger.Unwritable) as why:
+    except (service.Unclear, desk.Broken, Failed, ledger.Unwritable) as why:
         raise Failure(shown(str(why))) from None
     except (KeyError, TypeError, ValueError, AttributeError):
         if not isinstance(place, There):

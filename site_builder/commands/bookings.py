@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from site_builder.commands import hints
 from site_builder.commands.booking import Answer, Here, No, Place, report, settle, shown, with_place
 from site_builder.commands.config import printable
 from site_builder.commands.options import Failure, tell
@@ -29,7 +30,7 @@ MEAN_STEP = 5
 
 
 @click.command()
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=hints.hosts)
 @click.option("--mine", is_flag=True, help="Only your own.")
 @click.option("--undo", is_flag=True, help="Take back the last change that you made.")
 @click.option("--yes", "-y", is_flag=True, help="With --undo: do not ask.")
@@ -41,6 +42,11 @@ def bookings(  # noqa: PLR0913, PLR0917 # one for each option
     """List the bookings of all hosts or of HOST, those of now first.
 
     Beside each that runs stands whether it is kept: used by somebody else, unused, or how much it is used.
+
+    \b
+    gpuboard bookings atlas
+    gpuboard bookings --mine
+    gpuboard bookings --undo
     """
     if undo:
         if host or mine:

@@ -28,7 +28,11 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
     """Build the site in www/ from what stands in data/.
 
     Problems in the data are told on the page and no failure: exit 0 means that the site was written. Cron keeps it
-    alive with one line a minute: gpuboard build --every 10 --for 60. A second builder waits for the first to end.
+    alive with the second line below, once a minute. A second builder waits for the first to end.
+
+    \b
+    gpuboard build
+    gpuboard build --every 10 --for 60
     """
     began = time.monotonic()
     if duration and not every:

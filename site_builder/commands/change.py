@@ -25,6 +25,10 @@ def change(place: Place, booking: str, yes: bool, as_json: bool, **told: Any) ->
     """Change a booking; what is not named stays.
 
     `gpuboard bookings` lists the ids.
+
+    \b
+    gpuboard change k7m2xp --until "sat 12:00"
+    gpuboard change k7m2xp --name bob --comment "his turn"
     """
     check_end(told)
     if all(value is None for value in told.values()):

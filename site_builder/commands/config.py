@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.commands.options import Loaded, with_loaded
+from site_builder.commands.options import with_loaded
 
 if TYPE_CHECKING:
     from site_builder.settings import Given
+    from site_builder.sources.conf import Loaded
 
 WIDTH = 80
 UNSET = "-"
@@ -20,7 +21,12 @@ UNSET = "-"
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @with_loaded
 def config(loaded: Loaded, as_json: bool) -> None:
-    """Print the settings in force, and where each comes from."""
+    """Print the settings in force, and where each comes from.
+
+    \b
+    gpuboard config
+    gpuboard config --json
+    """
     rows, for_hosts = rows_here(loaded), rows_for_hosts(loaded)
     if as_json:
         import json  # noqa: PLC0415 # only here

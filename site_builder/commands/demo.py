@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from site_builder.commands import hints
 from site_builder.commands.live import backstage, show, start_builder, until_told_to_end
 from site_builder.commands.options import Failure, tell
 from site_builder.kinds import LISTEN, seconds_of
@@ -49,7 +50,7 @@ def place_given(_: click.Context, __: click.Parameter, value: str | None) -> tup
 @click.option(
     "--listen", callback=place_given, metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]"
 )
-@click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.")
+@click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=hints.folders)
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
 def demo(  # noqa: PLR0913, PLR0917 # one for each option
     hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int] | None, folder: str | None, once: bool
@@ -58,6 +59,10 @@ def demo(  # noqa: PLR0913, PLR0917 # one for each option
 
     Its hosts run the real scripts, with stand-ins for nvidia-smi and /proc. Jobs start, grow and end, a host goes
     down and comes back, a GPU is lost, bookings are kept and broken. The same options show the same lab.
+
+    \b
+    gpuboard demo --speed 60
+    gpuboard demo --hosts 50 --once --folder lab
     """
     if once and not folder:
         message = "--once needs --folder"

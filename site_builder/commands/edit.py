@@ -34,6 +34,9 @@ def edit(place: Place) -> None:
 
     Opens a copy of comments.json in $VISUAL, $EDITOR or vi. When you leave the editor, the copy is checked, and what
     others booked meanwhile is kept. A copy that cannot be used stays where it is, and you are told where.
+
+    \b
+    gpuboard edit
     """
     from site_builder.sources import ledger  # noqa: PLC0415 # --help needs none of it
 

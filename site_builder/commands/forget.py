@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from site_builder.commands import hints
 from site_builder.commands.options import Failure, tell, with_settings
 
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ STILL_PUSHES = 600
 
 
 @click.command()
-@click.argument("host")
+@click.argument("host", shell_complete=hints.hosts)
 @with_settings
 def forget(settings: Settings, host: str) -> None:
     """Remove HOST: its files in data/, and all that is remembered of it.
 
     It is gone from the page at the next build. A host that still pushes comes back, and one that hosts.txt or Consul
     lists is shown as unseen: stop its gpu-check.sh and take it off the list first.
+
+    \b
+    gpuboard forget atlas
     """
     from site_builder.readers.names import is_host  # noqa: PLC0415 # --help needs none of it
     from site_builder.sources import discovery, snapshots  # noqa: PLC0415

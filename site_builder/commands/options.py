@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from site_builder.commands import hints
+
 if TYPE_CHECKING:
-    from site_builder.settings import Given, Settings
-    from site_builder.sources.conf import Conf
+    from site_builder.sources.conf import Loaded
 
 # Options that are settings too, named GPUBOARD_ and the same; every command has the first three.
 FLAGS = ("data", "www", "state", "listen", "url")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The settings, and all that can be told of where they came from."""
-
-    settings: Settings
-    given: dict[str, Given]
-    conf: Conf
 
 
 class Failure(click.ClickException):
@@ -44,20 +35,17 @@ def tell(sentence: str) -> None:
 
 def load(conf: str | None, options: dict[str, str | None]) -> Loaded:
     """What is in force here and now; warnings are told, what is wrong is a Failure."""
-    from site_builder import settings  # noqa: PLC0415 # --help needs none of it
-    from site_builder.sources import conf as source  # noqa: PLC0415
+    from site_builder.settings import Wrong  # noqa: PLC0415 # --help needs none of it
+    from site_builder.sources.conf import in_force  # noqa: PLC0415
 
-    environment = os.environ
+    flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
     try:
-        file = source.load(conf, environment)
-        for warning in file.warnings:
-            tell(warning)
-        flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
-        given = settings.resolve(flags, environment, file.values)
-        parsed = settings.settings_of(given, lambda name: source.zone_of(name, environment), source.place_of)
-    except settings.Wrong as wrong:
+        loaded = in_force(conf, flags, os.environ)
+    except Wrong as wrong:
         raise Failure(str(wrong)) from None
-    return Loaded(parsed, given, file)
+    for warning in loaded.conf.warnings:
+        tell(warning)
+    return loaded
 
 
 def with_loaded(command: Callable[..., None]) -> Callable[..., None]:
@@ -73,8 +61,10 @@ def with_loaded(command: Callable[..., None]) -> Callable[..., None]:
         ("www", "the site"),
         ("data", "what the GPU hosts push"),
     ):
-        run = click.option(f"--{name}", metavar="FOLDER", help=f"The folder of {what}.")(run)
-    return click.option("--conf", metavar="FILE", help="The settings file.")(run)
+        run = click.option(f"--{name}", metavar="FOLDER", help=f"The folder of {what}.", shell_complete=hints.folders)(
+            run
+        )
+    return click.option("--conf", metavar="FILE", help="The settings file.", shell_complete=hints.files)(run)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from site_builder.commands import hints
 from site_builder.commands.booking import Answer, Place, report, settle, shown, with_answer, with_place
 
 # As the desk makes them; no host that people name looks so.
@@ -14,7 +15,7 @@ LIKE_AN_ID = re.compile(r"[bcdfghjkmnpqrstvwxz2-9]{6}|x[0-9a-f]{8}")
 
 
 @click.command()
-@click.argument("what", metavar="ID|GPUS...", nargs=-1)
+@click.argument("what", metavar="ID|GPUS...", nargs=-1, shell_complete=hints.gpus)
 @with_answer
 @with_place
 def release(place: Place, what: tuple[str, ...], yes: bool, as_json: bool) -> None:
@@ -22,6 +23,10 @@ def release(place: Place, what: tuple[str, ...], yes: bool, as_json: bool) -> No
 
     What has been used of a booking stays in the list of what was; only the rest is given up. `gpuboard bookings` lists
     the ids; atlas:0 releases one GPU of a booking of several.
+
+    \b
+    gpuboard release k7m2xp
+    gpuboard release atlas:0
     """
     if not what:
         message = "which booking? Name its id, or the GPUs: `gpuboard bookings --mine` lists yours"

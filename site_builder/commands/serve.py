@@ -29,6 +29,10 @@ def serve(settings: Settings) -> None:
 
     It hands out the files that `gpuboard build` writes, to this machine alone unless --listen says otherwise. Where
     GPUBOARD_BOOK_URL is set, it takes bookings there: docs/booking-service.md.
+
+    \b
+    gpuboard serve
+    gpuboard serve --listen 0.0.0.0:8080
     """
     from site_builder.server import Server, listen  # noqa: PLC0415 # --help needs none of it
 

@@ -27,6 +27,11 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
 
     Whoever has it books as NAME, through the board, with GPUBOARD_TOKEN set to it. It is kept only as a hash, in
     state/tokens.json. Call this on the web host, as the user who builds the board.
+
+    \b
+    gpuboard token alice
+    gpuboard token --list
+    gpuboard token --revoke alice
     """
     if (name is not None) + listing + (revoke is not None) != 1:
         message = "name somebody, or give --list, or --revoke NAME"

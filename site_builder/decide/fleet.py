@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from site_builder.model import BoardHost, ComingGpu, FreeGpu, Idle, KeptGpu, Problem
+from site_builder.decide import counts, pick
+from site_builder.model import BoardHost, ComingGpu, FreeGpu, HostFacts, Idle, KeptGpu, Problem
+
+
+class AvailableGpu(NamedTuple):
+    """A GPU that whoever comes first can have; of two, the one with the smaller rank is the better."""
+
+    rank: tuple[float, ...]
+    host: str
+    index: int  # type: ignore[assignment]
+
+
+class People(NamedTuple):
+    """On how many GPUs each person is, how many are promised to each; how many bookings run now, and are to come."""
+
+    using: dict[str, int]
+    booked: dict[str, int]
+    bookings: tuple[int, int]
 
 
 class Summary(NamedTuple):
@@ -21,6 +39,8 @@ class Summary(NamedTuple):
     coming: tuple[ComingGpu, ...]
     kept: dict[str, KeptGpu] | None
     gpus: tuple[tuple[int | None, str | None], ...]
+    available: tuple[AvailableGpu, ...]
+    people: People
 
 
 def summary(host: BoardHost, looked: float | None) -> Summary:
@@ -51,7 +71,23 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
         tuple(ComingGpu(one.free_again, host.name, one.gpu.index) for one in host.gpus if one.free_again is not None),
         {one.key: one.kept for one in host.gpus if one.kept} if host.state == "fresh" else None,
         tuple((one.gpu.index, one.gpu.uuid) for one in host.gpus),
+        tuple(available(host)),
+        People(*counts.users(host), counts.bookings(host)),
     )
+
+
+def available(host: BoardHost) -> Iterator[AvailableGpu]:
+    """Those that are free and that a number names, and no other GPU: CUDA is told no more than that."""
+    if host.state != "fresh" or not any(one.state == "free" for one in host.gpus):
+        return
+    facts = host.facts or HostFacts()
+    load = None if facts.load is None else facts.load[0] / (facts.cpus or 1)
+    named = Counter(one.gpu.index for one in host.gpus)
+    for one in host.gpus:
+        index, total = one.gpu.index, one.gpu.memory_total
+        if one.state == "free" and index is not None and named[index] == 1:
+            memory = None if total is None else max(0, total - (one.gpu.memory_used or 0))
+            yield AvailableGpu(pick.rank(one.gpu.name, memory, load), host.name, index)
 
 
 def doubles(uuids: Mapping[str, Iterable[str]]) -> list[Problem]:

@@ -25,6 +25,7 @@ COLUMNS: tuple[str, ...] = (
     "temperature.gpu",
     "power.draw",
     "power.limit",
+    "clocks.current.sm",
 )
 
 
@@ -66,7 +67,7 @@ def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
     told = tuple(row)
     row.append("")
     index, uuid, name, *readings = [row[place] for place in where]
-    used, total, use, access, temperature, draw, limit = values = numbers(readings)
+    used, total, use, access, temperature, draw, limit, clock = values = numbers(readings)
     lost = None
     # single cells may fail on a GPU that works: it is lost only if none of its readings came through
     if not any(value is not None for value in values):
@@ -82,6 +83,7 @@ def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
         temperature,
         draw,
         limit,
+        clock,
         lost,
         names,
         told,

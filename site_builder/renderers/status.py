@@ -42,6 +42,7 @@ def gpu(board: BoardGpu) -> dict[str, Any]:
         "index": told.index,
         "uuid": told.uuid,
         "name": told.name,
+        "model": board.model,
         "state": board.state,
         "reason": board.reason,
         "memory.used": told.memory_used,
@@ -51,6 +52,7 @@ def gpu(board: BoardGpu) -> dict[str, Any]:
         "temperature.gpu": told.temperature,
         "power.draw": told.power_draw,
         "power.limit": told.power_limit,
+        "clocks.sm": told.clock,
         "processes": [process(one) for one in board.processes],
         "bookings": [booking(one) for one in board.bookings],
         "free_again": board.free_again,
@@ -90,16 +92,18 @@ def status(
     problems: Iterable[Problem],
     built: float,
     book: str | None = None,
+    every: int | None = None,
 ) -> bytes:
-    """The whole file, from the parts of each host and its age; `book` is where the desk is."""
+    """The whole file, from the parts of each host and its age; `book` is where the desk is, `every` when it is next."""
 
     def age(seen: float | None) -> bytes:
         return b"null" if seen is None else b"%d" % max(0, built - seen)
 
     told = [b"".join((before, age(seen), after)) for before, seen, after in hosts]
-    return b'{"schema":%d,"built":%d,"book":%s,"hosts":[%s],"problems":%s}\n' % (
+    return b'{"schema":%d,"built":%d,"every":%s,"book":%s,"hosts":[%s],"problems":%s}\n' % (
         SCHEMA,
         built,
+        orjson.dumps(every),
         orjson.dumps(book),
         b",\n".join(told),
         orjson.dumps([{"where": problem.where, "what": problem.what} for problem in problems]),

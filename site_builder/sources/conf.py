@@ -11,7 +11,7 @@ from pathlib import Path
 
 from site_builder.kinds import ZONE
 from site_builder.setting_table import ENVIRONMENT_ONLY, HOST_SETTINGS
-from site_builder.settings import BY_NAME, Given, Wrong, shown_text
+from site_builder.settings import BY_NAME, Given, Settings, Wrong, resolve, settings_of, shown_text
 
 NAME = "gpuboard.conf"
 LIMIT = 64 * 1024
@@ -42,6 +42,22 @@ class Conf:
     path: Path | None
     values: Mapping[str, Given]
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The settings, and all that can be told of where they came from."""
+
+    settings: Settings
+    given: dict[str, Given]
+    conf: Conf
+
+
+def in_force(path: str | None, flags: Mapping[str, str], environment: Mapping[str, str]) -> Loaded:
+    """What is in force here and now; what is wrong is `Wrong`."""
+    file = load(path, environment)
+    given = resolve(flags, environment, file.values)
+    return Loaded(settings_of(given, lambda name: zone_of(name, environment), place_of), given, file)
 
 
 def places_of(environment: Mapping[str, str]) -> Places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,13 +79,13 @@ def read(name: str, folder: int, limit: int) -> tuple[Signature, bytes]:
     return Signature.of(status), data
 
 
-def replace(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file whole or not at all; what stood there stays until then."""
+def replace(path: Path, content: bytes | Iterable[bytes], mode: int = 0o644) -> None:
+    """Write a file, perhaps piece by piece, whole or not at all; what stood there stays until then."""
     new = path.with_name(f".{path.name}.new")
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
         new.replace(path)
     except OSError:
         new.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ class Memory:
         self.kept: dict[str, dict[str, KeptGpu]] = {}
         self.logins: set[str] = set()
         self.problems: set[str] = set()
+        self.took: float | None = None  # seconds of the last build
         self.written = b""
         try:
             self.written = self.store.read_bytes()
@@ -43,6 +44,8 @@ class Memory:
         }
         self.logins = {str(login) for login in told["logins"]}
         self.problems = {str(problem) for problem in told["problems"]}
+        took = told.get("took")
+        self.took = None if took is None else float(took)
 
     def learn(self, logins: frozenset[str]) -> None:
         """Remember logins that are in use."""
@@ -60,9 +63,9 @@ class Memory:
         """Write it, if it changed."""
         idle = {host: {"looked": int(one.looked), "since": one.since} for host, one in self.idle.items()}
         kept = {host: {gpu: one._asdict() for gpu, one in gpus.items()} for host, gpus in self.kept.items()}
-        content = orjson.dumps(
-            {"idle": idle, "kept": kept, "logins": sorted(self.logins), "problems": sorted(self.problems)}
-        )
+        logins, problems = sorted(self.logins), sorted(self.problems)
+        told = {"idle": idle, "kept": kept, "logins": logins, "problems": problems, "took": self.took}
+        content = orjson.dumps(told)
         if content != self.written:
             files.replace(self.store, content, 0o600)
             self.written = content

@@ -1,0 +1,90 @@
+"""For Python programs: the GPUs of this machine and of the fleet, from where the commands have them."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Union
+
+from site_builder import fleets
+from site_builder.fleet import Failed, Fleet, Host
+from site_builder.settings import Wrong
+from site_builder.sources import claims, conf
+
+if TYPE_CHECKING:
+    from site_builder.fleets import Known
+
+# A plain dict for json and pandas, under the names that users of nvgpu know.
+GpuInfo = dict[str, Union[str, int, float, None]]
+URL = re.compile(r"https?://", re.IGNORECASE)
+
+
+def load_fleet(source: str | os.PathLike[str] | None = None) -> Fleet:
+    """All hosts and GPUs that there are, typed; see `site_builder.fleet`.
+
+    `source` is the URL of a board or a data folder. Without it, it is what GPUBOARD_URL or GPUBOARD_DATA name, in the
+    environment or in gpuboard.conf, and with neither this machine's own nvidia-smi. `site_builder.fleet.Failed` says
+    in one sentence why there is none: nothing answers, it is no board, or nobody builds it any more.
+    """
+    return fleets.open_fleet(settings_of(source))()
+
+
+def available_gpus(
+    limit: int | None = None,
+    min_memory: float = 0,
+    model: str = "",
+    source: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """The GPUs of this machine that can be had now, the best first, as CUDA_VISIBLE_DEVICES takes them: `['0', '2']`.
+
+    They are free, or booked by you and unused. `min_memory` is in MiB that are free.
+    """
+    from site_builder.decide import pick  # noqa: PLC0415 # the other functions need none of it
+
+    if limit is not None and limit < 0:
+        message = f"limit is {limit}, but must be 0 or more"
+        raise ValueError(message)
+    loaded = settings_of(source)
+    asker = pick.Asker(fleets.whose(loaded, None), claims.Claimed(), time.time())
+    found = pick.available([here(loaded)], pick.Wanted(model, min_memory), asker)
+    return [str(one.gpu.index) for one in found[:limit]]
+
+
+def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
+    """The GPUs of this machine; memory in MiB, None where it is not told.
+
+    Each has `index`, `type`, `uuid`, `mem_used`, `mem_total` and `mem_used_percent`.
+    """
+    found: list[GpuInfo] = []
+    for gpu in here(settings_of(source)).gpus:
+        used, total = gpu.memory_used, gpu.memory_total
+        found.append(
+            {
+                "index": None if gpu.index is None else str(gpu.index),
+                "mem_total": None if total is None else int(total),
+                "mem_used": None if used is None else int(used),
+                "mem_used_percent": None if used is None or not total else used / total * 100,
+                "type": gpu.name,
+                "uuid": gpu.uuid,
+            }
+        )
+    return found
+
+
+def settings_of(source: str | os.PathLike[str] | None) -> Known:
+    """What is in force here and now, with that source where one is named."""
+    flags = {}
+    if source is not None:
+        place = os.fspath(source)
+        flags = {"GPUBOARD_URL": place} if URL.match(place) else {"GPUBOARD_DATA": str(Path(place)), "GPUBOARD_URL": ""}
+    try:
+        return conf.in_force(None, flags, os.environ)
+    except Wrong as wrong:
+        raise Failed(str(wrong)) from None
+
+
+def here(loaded: Known) -> Host:
+    """This machine, as the fleet tells it."""
+    return fleets.host_of(fleets.open_fleet(loaded)(), None, loaded)

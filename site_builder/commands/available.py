@@ -1,0 +1,36 @@
+"""`gpuboard available`: which GPUs can be had now, for CUDA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+import click
+
+from site_builder.commands.picking import Picker, check, printed, with_picker
+
+MOST = click.IntRange(1, 100_000)
+
+
+@click.command()
+@click.option("--limit", "-l", type=MOST, metavar="N", help="The best N at most.")
+@click.option("--at-least", type=MOST, default=1, metavar="N", help="With fewer than N: none, and exit 1.")
+@click.option("--all", "everywhere", is_flag=True, help="Of all hosts, as atlas:2 hydra:3.")
+@with_picker
+def available(picker: Picker, limit: int | None, at_least: int, everywhere: bool) -> None:
+    """Print the GPUs that can be had now, the best first.
+
+    They are free, or booked by you and unused. On this host they are printed as CUDA_VISIBLE_DEVICES takes them; the
+    numbers are nvidia-smi's, so set CUDA_DEVICE_ORDER=PCI_BUS_ID too. The best have the most free memory, then the
+    newest model, then the host with the least load. Exit 1 if there is none.
+
+    \b
+    export CUDA_VISIBLE_DEVICES=$(gpuboard available -l 1)
+    gpuboard available --all --model A100 --min-memory 40GiB
+    gpuboard available --at-least 2 --limit 2
+    """
+    if limit is not None and limit < at_least:
+        message = f"--limit {limit} is less than --at-least {at_least}"
+        raise click.UsageError(message)
+    check(picker, everywhere)
+    found = picker.found(everywhere)
+    if len(found.choices) < at_least:
+        raise picker.refuse(found, at_least)
+    click.echo(printed(found.choices[:limit], everywhere))

@@ -1,0 +1,84 @@
+"""`gpuboard wait`: until GPUs can be had."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from site_builder.commands.options import Failure, tell
+from site_builder.commands.picking import Found, Picker, check, printed, seconds_of, with_picker
+
+if TYPE_CHECKING:
+    from site_builder.decide.pick import Choice
+
+COUNT = click.IntRange(1, 1024)
+EVERY = 10
+
+
+@click.command()
+@click.option("--gpus", "count", type=COUNT, default=1, metavar="N", help="So many of one host.  [default: 1]")
+@click.option("--all", "everywhere", is_flag=True, help="Of any host.")
+@click.option("--timeout", callback=seconds_of, metavar="LENGTH", help="Give up after so long, such as 2h: exit 1.")
+@click.option("--every", type=click.IntRange(1, 3600), default=EVERY, metavar="SECONDS", help="Look this often.")
+@with_picker
+def wait(picker: Picker, count: int, everywhere: bool, timeout: float | None, every: int) -> None:
+    """Wait until GPUs can be had, and print them as `gpuboard available` does.
+
+    Nothing is booked: who is faster has them. `gpuboard run --wait` takes them at once.
+
+    \b
+    gpuboard wait --gpus 2 --model A100 && python train.py
+    gpuboard wait --all --min-memory 40GiB --timeout 8h
+    """
+    check(picker, everywhere)
+    found = until_found(lambda: picker.found(everywhere), picker, count, Patience(timeout, every))
+    click.echo(printed(found, everywhere))
+
+
+class Patience:
+    """How often to look, and for how long; what does not change is told once."""
+
+    def __init__(self, seconds: float | None, every: float) -> None:
+        """Without seconds, for ever."""
+        self.end = None if seconds is None else time.monotonic() + seconds
+        self.every = every
+        self.told = ""
+
+    def tell(self, sentence: str) -> None:
+        """To somebody who sits there; anything else would fill a log."""
+        if sentence != self.told and sys.stderr.isatty():
+            tell(sentence)
+        self.told = sentence
+
+    def is_over(self) -> bool:
+        """Wait for the next look; whether there is none."""
+        rest = self.every if self.end is None else min(self.every, self.end - time.monotonic())
+        if rest <= 0:
+            return True
+        time.sleep(rest)
+        return False
+
+
+def until_found(look: Callable[[], Found], picker: Picker, count: int, patience: Patience) -> list[Choice]:
+    """So many GPUs of one host, as soon as there are; a board that fails later on is asked again."""
+    from site_builder.decide import pick  # noqa: PLC0415
+
+    first = True
+    while True:
+        try:
+            found = look()
+            if chosen := pick.on_one_host(found.choices, count):
+                return chosen
+            why: Failure = picker.refuse(found, count)
+        except Failure as failed:
+            if first:
+                raise
+            why = failed
+        first = False
+        patience.tell(f"{why.message}; waiting")
+        if patience.is_over():
+            raise why

@@ -1,0 +1,114 @@
+"""The fleet as programs see it: status.json, typed. A value that is not available is None, never 0."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+# With this begins the id of a booking that `gpuboard run` made: it is for that run alone.
+RUN = "run-"
+
+
+class Failed(Exception):
+    """Why there is no fleet to be had, or its board does not answer as it should, in one sentence."""
+
+
+class Process(NamedTuple):
+    """A process on a GPU; memory in MiB, `started` in seconds since 1970."""
+
+    pid: int | None
+    user: str | None
+    command: str | None
+    used_memory: float | None
+    started: int | None
+
+
+class Booking(NamedTuple):
+    """A promise of a GPU; without `since` it holds since ever. The last four tell of one that runs if it is kept."""
+
+    id: str | None
+    name: str | None
+    since: datetime | None
+    until: datetime
+    comment: str | None
+    unused_since: int | None = None
+    used_by: tuple[str, ...] | None = None
+    used_by_since: int | None = None
+    mean_use: float | None = None
+
+
+class Gpu(NamedTuple):
+    """A GPU with its state and the reason in words; memory in MiB, use in percent, power in W, clock in MHz.
+
+    `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end.
+    """
+
+    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    uuid: str | None
+    name: str | None
+    model: str
+    state: str
+    reason: str
+    memory_used: float | None = None
+    memory_total: float | None = None
+    utilization_gpu: float | None = None
+    utilization_memory: float | None = None
+    temperature: float | None = None
+    power_draw: float | None = None
+    power_limit: float | None = None
+    clock: float | None = None
+    processes: tuple[Process, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    free_again: int | None = None
+
+
+class Disk(NamedTuple):
+    """A local file system, in MiB."""
+
+    mount: str
+    total: float
+    used: float
+
+
+class Host(NamedTuple):
+    """A host with its state and the reason in words; `seen` is when its last word arrived, memory in MiB."""
+
+    name: str
+    title: str | None
+    tags: tuple[str, ...]
+    state: str
+    reason: str
+    seen: int | None = None
+    load: tuple[float, float, float] | None = None
+    cpus: int | None = None
+    memory_total: float | None = None
+    memory_available: float | None = None
+    gpus: tuple[Gpu, ...] = ()
+    disks: tuple[Disk, ...] = ()
+
+
+class Fleet(NamedTuple):
+    """All hosts, in the order in which people count; `built` is when they were looked at, in seconds since 1970.
+
+    `problems` are sentences for the admin. `where` is whence all this comes, for messages, `here` the name that this
+    machine has in it; `every` is how many seconds lie between two builds, `ahead` by how many its clock is before ours.
+    """
+
+    built: int
+    hosts: tuple[Host, ...]
+    problems: tuple[str, ...] = ()
+    where: str = ""
+    here: str = ""
+    every: int | None = None
+    ahead: float = 0
+
+    def host(self, name: str) -> Host | None:
+        """The host of that name, in any case; with or without its domain, where only one can be meant."""
+        wanted = name.lower()
+        short, _, domain = wanted.partition(".")
+        for known in self.hosts:
+            if known.name.lower() == wanted:
+                return known
+        found = [one for one in self.hosts if one.name.lower().partition(".")[0] == short]
+        alike = [one for one in found if not domain or "." not in one.name]
+        return alike[0] if len(alike) == 1 else None

@@ -1,0 +1,182 @@
+"""status.json, as programs read it: that of a board elsewhere may hold anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from site_builder.fleet import Booking, Disk, Fleet, Gpu, Host, Process
+from site_builder.readers.form import clean
+
+SCHEMA = 1
+NUMBERS = (int, float)
+TOO_LARGE = 1e15
+GPU_STATES = frozenset({"unknown", "lost", "violated", "held", "busy", "booked", "free"})
+HOST_STATES = frozenset({"fresh", "stale", "down", "failed", "unseen", "maintenance"})
+NOT_OURS = "is not the status.json of a gpuboard"
+UNKNOWN_STATE = "the board tells a state that this gpuboard does not know"
+Text = Callable[[object], "str | None"]
+
+
+def read(content: bytes) -> tuple[Fleet | None, str]:
+    """The fleet, or why there is none; a host or GPU of another form is left out, and counted among the problems."""
+    try:
+        told = orjson.loads(content)
+    except ValueError:
+        return None, NOT_OURS
+    if not isinstance(told, dict) or not isinstance(told.get("hosts"), list) or type(told.get("built")) is not int:
+        return None, NOT_OURS
+    schema = told.get("schema")
+    if schema != SCHEMA:
+        return None, f"has schema {clean(str(schema))[:20]}, but {SCHEMA} is what is read here: {advice(schema)}"
+    # a control character can only come as an escape, beyond ASCII, or as the last one of ASCII
+    text = plain if content.isascii() and b"\\u" not in content and b"\x7f" not in content else cleaned
+    hosts = tuple(found for one in told["hosts"] if (found := host(one, text)))
+    problems = tuple(problems_of(told.get("problems"), text))
+    if len(hosts) < len(told["hosts"]):
+        problems = (*problems, f"{len(told['hosts']) - len(hosts)} hosts of status.json could not be understood")
+    every = told.get("every")
+    return Fleet(told["built"], hosts, problems, every=every if type(every) is int and every > 0 else None), ""
+
+
+def advice(schema: object) -> str:
+    """Which of the two is to be updated."""
+    return "update gpuboard here" if type(schema) is int and schema > SCHEMA else "update the board"
+
+
+def plain(value: object) -> str | None:
+    """A text that is known to be clean."""
+    return value if isinstance(value, str) else None
+
+
+def cleaned(value: object) -> str | None:
+    """A text without what would steer a terminal."""
+    return clean(value) if isinstance(value, str) else None
+
+
+def number(value: object) -> float | None:
+    """A number from 0 up that somebody can mean; true and false are none."""
+    return value if type(value) in NUMBERS and 0 <= value < TOO_LARGE else None  # type: ignore[operator,return-value]
+
+
+def whole(value: object) -> int | None:
+    """A whole number from 0 up."""
+    return value if type(value) is int and 0 <= value < TOO_LARGE else None
+
+
+def listed(value: object) -> list[Any]:
+    """A list, or none."""
+    return value if isinstance(value, list) else []
+
+
+def problems_of(several: object, text: Text) -> list[str]:
+    """What the board tells its admin, in sentences."""
+    return [
+        f"{text(one.get('where')) or '?'}: {text(one.get('what')) or '?'}"
+        for one in listed(several)
+        if isinstance(one, dict)
+    ]
+
+
+def host(told: Any, text: Text) -> Host | None:  # noqa: ANN401 # anything may stand there
+    """One host, if it has a name."""
+    name = text(told.get("name")) if isinstance(told, dict) else None
+    if not name:
+        return None
+    state, reason = text(told.get("state")) or "", text(told.get("reason")) or ""
+    if state not in HOST_STATES:
+        state, reason = "failed", UNKNOWN_STATE
+    memory = told.get("memory") if isinstance(told.get("memory"), dict) else {}
+    load = tuple(one for one in map(number, listed(told.get("load"))) if one is not None)
+    tags = tuple(filter(None, map(text, listed(told.get("tags")))))
+    return Host(
+        name,
+        text(told.get("title")),
+        tags,
+        state,
+        reason,
+        whole(told.get("seen")),
+        (load[0], load[1], load[2]) if len(load) == 3 else None,
+        whole(told.get("cpus")),
+        number(memory.get("total")),
+        number(memory.get("available")),
+        tuple(gpu(one, text, state) for one in listed(told.get("gpus")) if isinstance(one, dict)),
+        tuple(found for one in listed(told.get("disks")) if (found := disk(one, text))),
+    )
+
+
+def gpu(told: dict[str, Any], text: Text, host_state: str) -> Gpu:
+    """One GPU; a state that nobody knows, or that a host which is not fresh cannot tell, is no promise."""
+    get = told.get
+    state, reason = text(get("state")) or "", text(get("reason")) or ""
+    if state not in GPU_STATES:
+        state, reason = "unknown", UNKNOWN_STATE
+    elif host_state != "fresh" and state != "unknown":
+        state, reason = "unknown", f"its host is {host_state}"
+    name = text(get("name"))
+    return Gpu(
+        whole(get("index")),
+        text(get("uuid")),
+        name,
+        text(get("model")) or name or "GPU",
+        state,
+        reason,
+        number(get("memory.used")),
+        number(get("memory.total")),
+        number(get("utilization.gpu")),
+        number(get("utilization.memory")),
+        number(get("temperature.gpu")),
+        number(get("power.draw")),
+        number(get("power.limit")),
+        number(get("clocks.sm")),
+        tuple(process(one, text) for one in listed(get("processes")) if isinstance(one, dict)),
+        tuple(one for each in listed(get("bookings")) if isinstance(each, dict) and (one := booking(each, text))),
+        whole(get("free_again")),
+    )
+
+
+def process(told: dict[str, Any], text: Text) -> Process:
+    """A process on a GPU."""
+    get = told.get
+    return Process(
+        whole(get("pid")),
+        text(get("user")),
+        text(get("command")),
+        number(get("used_gpu_memory")),
+        whole(get("started")),
+    )
+
+
+def booking(told: dict[str, Any], text: Text) -> Booking | None:
+    """A booking, if its times are some."""
+    try:
+        until = datetime.fromisoformat(told["date"])
+        since = datetime.fromisoformat(told["from"]) if told.get("from") else None
+        until.timestamp(), (since or until).timestamp()
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+    if until.tzinfo is None or (since and since.tzinfo is None):
+        return None
+    used_by = tuple(filter(None, map(text, listed(told.get("used_by")))))
+    return Booking(
+        text(told.get("id")),
+        text(told.get("name")),
+        since,
+        until,
+        text(told.get("comment")),
+        whole(told.get("unused_since")),
+        used_by or None,
+        whole(told.get("used_by_since")),
+        number(told.get("mean_use")),
+    )
+
+
+def disk(told: object, text: Text) -> Disk | None:
+    """A local file system, if all of it is told."""
+    if not isinstance(told, dict):
+        return None
+    mount, total, used = text(told.get("mount")), number(told.get("total")), number(told.get("used"))
+    return None if mount is None or total is None or used is None else Disk(mount, total, used)

@@ -1,0 +1,52 @@
+"""nodes/: each host with its GPUs, in the JSON shape of the GPU Cluster Status Monitor. Not available is null."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from site_builder.model import BoardGpu, BoardHost
+from site_builder.now import Now
+from site_builder.renderers.plain import addresses, moment, processes, whole
+
+
+def host(board: BoardHost, now: Now) -> bytes:
+    """A host; `last_update` is in the zone of the board and without its offset, as programs for this shape want it."""
+    content = {
+        "hostname": board.name,
+        "last_update": None if board.seen is None else moment(board.seen, now.zone, "%Y-%m-%dT%H:%M:%S"),
+        "ips": addresses(board),
+        "gpus": [gpu(one) for one in board.gpus],
+        "status": board.state == "fresh",
+        "state": board.state,
+        "reason": board.reason,
+        "seen": whole(board.seen),
+    }
+    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def gpu(board: BoardGpu) -> dict[str, Any]:
+    """A GPU; memory in MiB."""
+    told, several = board.gpu, processes(board)
+    return {
+        "index": told.index,
+        "name": told.name,
+        "use_mem": whole(told.memory_used),
+        "tot_mem": whole(told.memory_total),
+        "utilize": whole(told.utilization_gpu),
+        "temp": whole(told.temperature),
+        "users": several
+        and [
+            {"pid": one.pid, "username": one.user, "mem(MiB)": whole(one.used_memory), "command": one.command}
+            for one in several
+        ],
+        "state": board.state,
+        "reason": board.reason,
+    }
+
+
+def nodes(hosts: Iterable[bytes]) -> bytes:
+    """All hosts as the main node of that system tells them, from the content of their files."""
+    return b'{"Nodes":[' + b",\n".join(one.strip() for one in hosts) + b"]}\n"

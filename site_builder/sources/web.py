@@ -1,0 +1,178 @@
+"""A board on another machine, over HTTP: what is asked goes to that board and nowhere else."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Mapping
+from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from site_builder.fleet import Failed
+from site_builder.readers.form import clean
+
+PATIENCE = 10
+# All of an answer, however slowly it comes.
+LONGEST_WAIT = 60
+# status.json of a thousand hosts has some 10 MB.
+LIMIT = 64 * 1024 * 1024
+CHUNK = 65536
+# Clocks that differ by less are one: a date has no parts of a second, and an answer takes some time.
+SAME = 5
+CHECK = "check GPUBOARD_URL"
+
+
+class Refused(Exception):
+    """An answer other than 200: its number, and what the board says of it, if it is a board."""
+
+    def __init__(self, status: int, said: str, reason: str) -> None:
+        """As the server tells them."""
+        super().__init__(said)
+        self.status = status
+        self.said = said
+        self.reason = reason
+
+
+class Elsewhere(Exception):
+    """The board sends us to another place."""
+
+
+class Answer(NamedTuple):
+    """A body, and by how many seconds the clock of the server is ahead of ours."""
+
+    content: bytes
+    ahead: float
+
+
+class SameBoard(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect within the board alone, and never one of a booking."""
+
+    def redirect_request(  # noqa: PLR0913, PLR0917 # urllib's own form
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """The request for the new place, if it is one of the same board."""
+        if req.data is not None or origin(newurl) != origin(req.full_url):
+            raise Elsewhere(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Answer:
+    """One request, and its answer."""
+    ours = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "gpuboard"}
+    request = urllib.request.Request(url, body, {**ours, **(headers or {})})  # noqa: S310 # the setting takes http and https
+    try:
+        with urllib.request.build_opener(SameBoard).open(request, timeout=PATIENCE) as answer:
+            return Answer(read(answer), ahead(answer.headers.get("Date")))
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refused(error.code, sentence(error), clean(str(error.reason))[:80]) from None
+    except Elsewhere as place:
+        message = f"{url} leads to {clean(str(place))[:200]}, and nothing was sent there: {CHECK}"
+        raise Failed(message) from None
+    except (OSError, http.client.HTTPException, zlib.error) as error:
+        unsure = "; `gpuboard bookings` tells whether it was done" if body and is_unsure(error) else ""
+        raise Failed(unreachable(error, url) + unsure) from None
+
+
+def ahead(told: str | None) -> float:
+    """By how much a server's clock is ahead of ours, by the date that it tells in whole seconds."""
+    try:
+        off = email.utils.parsedate_to_datetime(told or "").timestamp() - time.time()
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return 0.0
+    return off if abs(off) > SAME else 0.0
+
+
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """Which server an address is of."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def is_in_the_clear(url: str) -> bool:
+    """Whether others on the network could read what is sent there."""
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    if parts.scheme == "https" or name == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return True
+
+
+def read(answer: Any) -> bytes:  # noqa: ANN401 # urllib has no type for it
+    """All of an answer, as long as it is not too long."""
+    unpack = zlib.decompressobj(31) if answer.headers.get("Content-Encoding") == "gzip" else None
+    end = time.monotonic() + LONGEST_WAIT
+    found = bytearray()
+    while chunk := answer.read1(CHUNK):
+        found += unpack.decompress(chunk, LIMIT + 1) if unpack else chunk
+        if len(found) > LIMIT:
+            message = f"the answer is longer than the {LIMIT >> 20} MiB that are read"
+            raise OSError(message)
+        if time.monotonic() > end:
+            raise TimeoutError
+    return bytes(found)
+
+
+def odd(url: str) -> str:
+    """What is said of an answer that no gpuboard gives."""
+    return f"{url} did not answer as a gpuboard does: {CHECK}"
+
+
+def sentence(error: urllib.error.HTTPError) -> str:
+    """What the board says of its refusal, if it is a board."""
+    try:
+        found = json.loads(read(error))
+    except (OSError, ValueError, RecursionError, http.client.HTTPException, zlib.error):
+        return ""
+    said = found.get("error") if isinstance(found, dict) else None
+    return " ".join(clean(said).split())[:1000] if isinstance(said, str) else ""
+
+
+def is_unsure(error: Exception) -> bool:
+    """Whether the board may have done what it was asked for, though no answer came: urllib wraps what fails before."""
+    return not isinstance(error, urllib.error.URLError)
+
+
+def unreachable(error: Exception, url: str) -> str:
+    """Why nothing came back, and what to do."""
+    why = error.reason if isinstance(error, urllib.error.URLError) else error
+    where = urlsplit(url).netloc
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return f"the certificate of {where} cannot be trusted: {why.verify_message}; nothing was sent"
+    known: tuple[tuple[type[BaseException], str], ...] = (
+        (ssl.SSLError, f"{where} speaks no TLS that we understand: is it http://?"),
+        (socket.timeout, f"{where} did not answer within {PATIENCE} s: try again later"),
+        (TimeoutError, f"{where} did not answer in time: try again later"),
+        (socket.gaierror, f"{where} is not known on this network: {CHECK}"),
+        (ConnectionRefusedError, f"nothing answers at {where}: is the board being served there?"),
+        (http.client.HTTPException, odd(url)),
+        (zlib.error, odd(url)),
+    )
+    for kind, sentence_of in known:
+        if isinstance(why, kind):
+            return sentence_of
+    return f"{where} cannot be reached: {getattr(why, 'strerror', None) or clean(str(why))[:200]}"
+
+
+def refused(why: Refused, url: str) -> str:
+    """What an answer other than 200 means, where nothing more is known of it."""
+    if why.status == 404:
+        return f"there is nothing at {url}: {CHECK}"
+    return why.said or f"{url} answered {why.status} {why.reason}: try again later"

@@ -1,0 +1,128 @@
+"""Debian's Prometheus, and the file that it reads, for the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from site_builder.boards import board_of
+from site_builder.build import Builder
+from site_builder.decide import counts
+from site_builder.model import BoardHost
+from site_builder.now import Now
+from site_builder.renderers import metrics
+from tests import every_state as states
+from tests.browser import missing
+from tests.fleet import NOW
+from tests.lab import Lab
+from tests.live import free_port
+
+VERSION = "9.9"
+
+
+def program(name: str) -> str:
+    """Where a program of Debian's package is."""
+    return shutil.which(name) or missing(f"{name} is not here; ./install.sh test installs prometheus")
+
+
+def every_state(folder: Path) -> Lab:
+    """A lab in which every state of a host and of a GPU is there."""
+    lab = Lab(folder / "lab")
+    for part in (states.atlas, states.hydra, states.nile, states.others, states.bookings):
+        part(lab)
+    return lab
+
+
+def boards(lab: Lab) -> list[BoardHost]:
+    """The hosts of a lab, as a build sees them now."""
+    builder = Builder(lab.settings())
+    now = Now(time.time(), lab.settings().zone)
+    hosts, rules, names, _ = builder.read(now)
+    return [board_of(host, rules, names, now)[0] for host in hosts]
+
+
+def fleet_of(several: Sequence[BoardHost], **more: Any) -> metrics.Fleet:  # noqa: ANN401
+    """What is told once of these hosts."""
+    using: Counter[str] = Counter()
+    booked: Counter[str] = Counter()
+    now, coming = 0, 0
+    for board in several:
+        mine, promised = counts.users(board)
+        using.update(mine)
+        booked.update(promised)
+        run, come = counts.bookings(board)
+        now, coming = now + run, coming + come
+    plain: dict[str, Any] = {"users": using, "booked": booked, "bookings": (now, coming), "problems": 0}
+    return metrics.Fleet(**{**plain, "version": VERSION, "every": 60, **more})
+
+
+def text_of(several: Sequence[BoardHost], now: float = NOW, **more: Any) -> bytes:  # noqa: ANN401
+    """The whole file."""
+    parts = [(metrics.host(board), board.name, board.seen) for board in several]
+    return metrics.metrics(parts, fleet_of(several, **more), now)
+
+
+class Prometheus:
+    """One that runs, and what it answers."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/api/v1/"
+
+    def ask(self, path: str, **query: str) -> Any:  # noqa: ANN401 # whatever its API says
+        """An answer of its API; a refusal is told with its reason."""
+        address = f"{self.url}{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 # our own
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(query, error.read()) from error
+
+    def query(self, words: str) -> list[tuple[Mapping[str, str], float]]:
+        """An instant query: labels and value of each series."""
+        found = self.ask("query", query=words)
+        rows = [{"metric": {}, "value": found["result"]}] if found["resultType"] == "scalar" else found["result"]
+        return [(row["metric"], float(row["value"][1])) for row in rows]
+
+
+@contextmanager
+def prometheus(folder: Path, conf: str) -> Iterator[Prometheus]:
+    """Debian's Prometheus with these settings, until the test is over; it has scraped once."""
+    folder.mkdir()
+    (folder / "prometheus.yml").write_text(conf)
+    port = free_port()
+    command = [
+        program("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    log = folder / "log"
+    with log.open("wb") as told:
+        process = subprocess.Popen(command, cwd=folder, stdout=told, stderr=told, env={**os.environ, "TZ": "UTC"})
+    try:
+        one, end = Prometheus(port), time.monotonic() + 60
+        while not scraped(one):
+            assert process.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.1)
+        yield one
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def scraped(one: Prometheus) -> bool:
+    """Whether it has asked its target, and how that went is known."""
+    try:
+        return bool(one.query("up"))
+    except OSError:
+        return False
