@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qs
+from collections.abc import Iterator
 
 INDEX = "index.html"
 # Folders that are answered with the file of all that is in them.
@@ -13,7 +13,6 @@ ALL_NODES = "/get-status"
 BODY = 1024  # bytes that they may send
 FETCH_NUM = re.compile(r"[1-9][0-9]{0,8}")
 TEXTS = ((("term", "detail"), "detail.txt"), (("term", "color"), "term-ansi.txt"), (("term",), "term.txt"))
-MOST_WORDS = 50
 
 
 class Unclear(Exception):
@@ -30,18 +29,20 @@ def file_of(path: str, parts: list[str], query: str) -> list[str]:
     if path == ALL_NODES:
         return ["nodes", "index.json"]
     if path == "/" and query:
-        words = words_of(query)
-        return next(([name] for flags, name in TEXTS if all(words.get(flag) == "true" for flag in flags)), parts)
-    if parts[0] == "states" and query:
-        number = words_of(query).get("fetch_num")
-        if number is not None and not FETCH_NUM.fullmatch(number):
-            raise Unclear("fetch_num must be a whole number from 1 on.")
+        return next(([name] for flags, name in TEXTS if all(is_true(query, flag) for flag in flags)), parts)
+    if parts[0] == "states" and not all(map(FETCH_NUM.fullmatch, values_of(query, "fetch_num"))):
+        raise Unclear("fetch_num must be a whole number from 1 on.")
     return [*parts[:-1], index_of(parts)] if path.endswith("/") else parts
 
 
-def words_of(query: str) -> dict[str, str]:
-    """The words of a query, each with its last value; none where there are too many to be meant."""
-    try:
-        return {name: values[-1] for name, values in parse_qs(query, True, max_num_fields=MOST_WORDS).items()}
-    except ValueError:
-        return {}
+def is_true(query: str, flag: str) -> bool:
+    """Whether a query says so; of several times that it is said, the first counts."""
+    return next(values_of(query, flag), "") == "true"
+
+
+def values_of(query: str, name: str) -> Iterator[str]:
+    """All values of a word, as nginx reads them: nothing is decoded, and capital letters of a name are small ones."""
+    for word in query.split("&"):
+        found, equals, value = word.partition("=")
+        if equals and found.lower() == name:
+            yield value

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from site_builder import fleets
+from site_builder.decide.pick import Wish
 from site_builder.fleet import Failed, Fleet, Host
+from site_builder.picks import Picker
 from site_builder.settings import Wrong
-from site_builder.sources import claims, conf
-
-if TYPE_CHECKING:
-    from site_builder.fleets import Known
+from site_builder.sources import conf
+from site_builder.sources.conf import Loaded
 
 # A plain dict for json and pandas, under the names that users of nvgpu know.
 GpuInfo = dict[str, Union[str, int, float, None]]
@@ -41,15 +40,11 @@ def available_gpus(
 
     They are free, or booked by you and unused. `min_memory` is in MiB that are free.
     """
-    from site_builder.decide import pick  # noqa: PLC0415 # the other functions need none of it
-
     if limit is not None and limit < 0:
         message = f"limit is {limit}, but must be 0 or more"
         raise ValueError(message)
-    loaded = settings_of(source)
-    asker = pick.Asker(fleets.whose(loaded, None), claims.Claimed(), time.time())
-    found = pick.available([here(loaded)], pick.Wanted(model, min_memory), asker)
-    return [str(one.gpu.index) for one in found[:limit]]
+    found = Picker(settings_of(source), Wish(model, min_memory)).found()
+    return [str(one.number) for one in found.choices[:limit]]
 
 
 def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
@@ -73,7 +68,7 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
     return found
 
 
-def settings_of(source: str | os.PathLike[str] | None) -> Known:
+def settings_of(source: str | os.PathLike[str] | None) -> Loaded:
     """What is in force here and now, with that source where one is named."""
     flags = {}
     if source is not None:
@@ -85,6 +80,10 @@ def settings_of(source: str | os.PathLike[str] | None) -> Known:
         raise Failed(str(wrong)) from None
 
 
-def here(loaded: Known) -> Host:
-    """This machine, as the fleet tells it."""
-    return fleets.host_of(fleets.open_fleet(loaded)(), None, loaded)
+def here(loaded: Loaded) -> Host:
+    """This machine, as the fleet tells it; one of which nothing is known now tells nothing."""
+    host = fleets.host_of(fleets.open_fleet(loaded)(), None, loaded)
+    if host.state != "fresh":
+        message = f"{host.name} is {host.state}: {host.reason}"
+        raise Failed(message)
+    return host

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 CUT = "…"
+TURNS = re.compile("[\u061c\u200e\u200f]")
 # Unicode's categories of what stands on the letter before it, or nowhere.
 NO_CELL = frozenset({"Mn", "Me", "Cf"})
+# Of those, what terminals show all the same.
+ONE_CELL = frozenset("\u00ad\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
+
+
+def one_line(text: str) -> str:
+    """A text without line ends, tabs, and marks that turn it around."""
+    return " ".join(TURNS.sub("", text).split())
 
 
 def width(text: str) -> int:
@@ -16,7 +25,9 @@ def width(text: str) -> int:
 
 def cells(letter: str) -> int:
     """The same of one letter."""
-    if unicodedata.category(letter) in NO_CELL:
+    if unicodedata.category(letter) in NO_CELL and letter not in ONE_CELL:
+        return 0
+    if "\u1160" <= letter <= "\u11ff" or "\ud7b0" <= letter <= "\ud7ff":  # they join the letter before them
         return 0
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 

@@ -40,7 +40,8 @@ class Booking(NamedTuple):
 class Gpu(NamedTuple):
     """A GPU with its state and the reason in words; memory in MiB, use in percent, power in W, clock in MHz.
 
-    `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end.
+    `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end. `number` is its
+    index where we are, if that is another.
     """
 
     index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
@@ -60,6 +61,7 @@ class Gpu(NamedTuple):
     processes: tuple[Process, ...] = ()
     bookings: tuple[Booking, ...] = ()
     free_again: int | None = None
+    number: int | None = None
 
 
 class Disk(NamedTuple):

@@ -24,6 +24,10 @@ NO_BOARD = "set GPUBOARD_URL to the address of a board, or GPUBOARD_DATA to its 
 Look = Callable[[], Fleet]
 
 
+class NoDriver(Failed):
+    """There is no nvidia-smi on this machine at all."""
+
+
 class Known(Protocol):
     """The settings, and where each came from."""
 
@@ -179,7 +183,7 @@ def of_machine(settings: Settings) -> Fleet:
     code = data.gpus.header.rc if data.gpus and data.gpus.header else 0
     if code == machine.MISSING:
         message = f"there is no nvidia-smi on this machine, and no board is named: {NO_BOARD}"
-        raise Failed(message)
+        raise NoDriver(message)
     rules = Rules(settings.limits, People({}), Shown())
     board = hosts.host(hosts.Case(KnownHost(here()), data, (), Idle(0, {}), {}), rules, now)
     if board.state != "fresh":

@@ -23,11 +23,13 @@ from site_builder.now import Now
 from site_builder.renderers import metrics
 from tests import every_state as states
 from tests.browser import missing
+from tests.docs import ROOT
 from tests.fleet import NOW
 from tests.lab import Lab
 from tests.live import free_port
 
 VERSION = "9.9"
+ALERTS = ROOT / "docs/prometheus-alerts.yml"
 
 
 def program(name: str) -> str:
@@ -70,6 +72,23 @@ def text_of(several: Sequence[BoardHost], now: float = NOW, **more: Any) -> byte
     """The whole file."""
     parts = [(metrics.host(board), board.name, board.seen) for board in several]
     return metrics.metrics(parts, fleet_of(several, **more), now)
+
+
+def series_of(values: Mapping[str, str]) -> list[dict[str, str]]:
+    """What is scraped, as promtool reads it."""
+    return [{"series": name, "values": told} for name, told in values.items()]
+
+
+def promtool(folder: Path, cases: Mapping[str, Any]) -> str:
+    """What promtool does not find as these cases say."""
+    # JSON is YAML, and Python has a writer for it
+    file = folder / "cases.yml"
+    file.write_text(json.dumps(cases))
+    command = [program("promtool"), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert (done.returncode == 0) == ("SUCCESS" in said), said
+    return "" if done.returncode == 0 else said
 
 
 class Prometheus:

@@ -65,8 +65,8 @@ def test_what_the_driver_does_not_tell_is_none_and_never_0(own: OwnGpus) -> None
     assert (told["mem_used"], told["mem_total"], told["mem_used_percent"]) == (None, None, None)
 
 
-@pytest.mark.usefixtures("own")
-def test_the_fleet_of_a_folder_and_of_a_url_are_the_same_and_typed(lab: Lab) -> None:
+def test_the_fleet_of_a_folder_and_of_a_url_are_the_same_and_typed(lab: Lab, own: OwnGpus) -> None:
+    own.tell(row(0), row(1, 7000, use=50))
     by_path, by_text = load_fleet(lab.data), load_fleet(str(lab.data))
     with served(lab) as url:
         by_url = load_fleet(url)

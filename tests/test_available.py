@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -238,13 +239,14 @@ def test_what_does_not_go_together_is_refused(lab: Lab) -> None:
 
 
 @contextmanager
-def answering(content: bytes, kind: str = "application/json", code: int = 200) -> Iterator[str]:
+def answering(content: bytes, code: int = 200, **headers: str) -> Iterator[str]:
     """A server that answers everything with this."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
+            self.send_response_only(code)
+            for name, value in {"Date": self.date_time_string(), **headers}.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -286,6 +288,13 @@ def test_the_age_of_a_board_is_told_by_its_servers_clock_not_by_ours(lab: Lab, t
             command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
         )
     assert (found.returncode, found.stdout[:6]) == (0, "zeus:0"), found.stderr
+
+
+def test_the_answer_of_a_cache_is_as_old_as_it_says(lab: Lab, tmp_path: Path) -> None:
+    lab.build(after=-3600)
+    headers = {"Date": formatdate(time.time() - 3600, usegmt=True), "Age": "3600"}
+    with answering((lab.www / "status.json").read_bytes(), 200, **headers) as url:
+        assert "was last built 1 h" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
 
 
 BOARD: dict[str, Any] = {"schema": 1, "built": 1, "every": 10, "book": None, "hosts": [], "problems": []}

@@ -34,7 +34,7 @@ def booked(*names: str | None, since: float = -1, until: float = 1) -> tuple[Boo
 
 
 def picked(*hosts: Host, asker: pick.Asker = ASKER, **wanted: object) -> list[str]:
-    found = pick.available(hosts, pick.Wanted(**wanted), asker)  # type: ignore[arg-type]
+    found = pick.available(hosts, pick.Wish(**wanted), asker)  # type: ignore[arg-type]
     return [f"{one.host.name}:{one.gpu.index}" for one in found]
 
 
@@ -55,6 +55,17 @@ def test_what_i_have_booked_counts_as_free_and_what_others_have_never_does() -> 
     hidden = gpu(3, "booked", bookings=booked(None))
     over = gpu(4, "booked", bookings=booked("alice", since=-3, until=-2))
     assert picked(host(mine, others, both, hidden, over)) == ["atlas:0"]
+
+
+def test_a_booking_of_others_that_began_since_the_board_was_built_counts() -> None:
+    assert picked(host(gpu(0, bookings=booked("bob")), gpu(1, bookings=booked("alice")))) == ["atlas:1"]
+
+
+def test_what_a_run_of_mine_has_booked_is_for_that_run_but_a_run_asks_at_the_desk() -> None:
+    (one,) = booked("alice")
+    there = host(gpu(0, "booked", bookings=(one._replace(id="run-abc"),)))
+    assert picked(there) == []
+    assert picked(there, asker=ASKER._replace(for_run=True)) == ["atlas:0"]
 
 
 def test_a_gpu_that_a_run_has_taken_or_that_has_no_number_is_not_picked() -> None:
@@ -111,18 +122,20 @@ def test_a_model_that_nobody_knows_comes_last() -> None:
 
 
 def test_several_are_of_one_host() -> None:
-    found = pick.available([host(gpu(0)), host(gpu(0), gpu(1), name="zeus", load=5)], pick.Wanted(), ASKER)
+    found = pick.available([host(gpu(0)), host(gpu(0), gpu(1), name="zeus", load=5)], pick.Wish(), ASKER)
     assert [one.host.name for one in pick.on_one_host(found, 2)] == ["zeus", "zeus"]
     assert pick.on_one_host(found, 3) == []
 
 
 def test_why_nothing_can_be_had_is_said() -> None:
     there = [host(gpu(0, "busy"), gpu(1, "busy"), gpu(2, "booked"), gpu(3))]
-    assert pick.why_none(there, pick.Wanted(), {"GPU-3"}) == "2 busy, 1 booked, 1 taken by another run"
-    assert pick.why_none(there, pick.Wanted("B200"), set()) == "none of its 4 GPUs is of that model"
-    assert pick.why_none([host()], pick.Wanted(), set()) == "there is no GPU"
+    assert (
+        pick.why_none(there, pick.Wish(), ASKER._replace(taken={"GPU-3"})) == "2 busy, 1 booked, 1 taken by another run"
+    )
+    assert pick.why_none(there, pick.Wish("B200"), ASKER) == "none of its 4 GPUs is of that model"
+    assert pick.why_none([host()], pick.Wish(), ASKER) == "there is no GPU"
     full = [host(gpu(0, memory_used=900.0, memory_total=1000.0))]
-    assert pick.why_none(full, pick.Wanted("", 500), set()) == "1 with too little memory"
+    assert pick.why_none(full, pick.Wish("", 500), ASKER) == "1 with too little memory"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import jsonschema
 import pytest
 
 from site_builder import columns
+from site_builder.decide import find
 from site_builder.fleet import Booking, Fleet, Gpu, Host, Process
 from site_builder.now import Now
 from site_builder.readers import status
@@ -332,6 +333,30 @@ def test_a_data_folder_tells_what_the_page_tells_of_every_state(tmp_path: Path) 
     ]
 
 
+def test_without_what_the_builder_remembers_nothing_but_held_is_unknown(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path / "lab")
+    told = [[one["state"] for one in host["gpus"]] for host in lab.status()["hosts"]]
+    found = json.loads(gpuboard(tmp_path, "list", "--data", str(lab.data), "--json").stdout)["hosts"]
+    expected = [["busy" if state == "held" else state for state in states] for states in told]
+    assert [[one["state"] for one in host["gpus"]] for host in found] == expected
+    assert any("violated" in states for states in expected)
+
+
+def test_one_host_with_absurd_numbers_takes_no_column_from_the_others() -> None:
+    plain = host(card())
+    absurd = host(card()._replace(index=123456789, memory_used=1e12, utilization_gpu=1e9), name="odd")
+    usual, shown = lines(plain, across=80), lines(plain, absurd, across=80)
+    assert "temp" in usual[0]
+    assert "temp" in shown[0]
+    assert all(columns.width(line) <= 80 for line in shown)
+
+
+def test_the_name_of_a_script_is_no_host_of_a_domain() -> None:
+    fleet = Fleet(NOW, (host(card(), name="train"), host(card("busy", "", job()), name="z")))
+    assert [one.name for one in find.only(fleet, ["train.py"]).hosts] == ["z"]
+    assert [one.name for one in find.only(fleet, ["train"]).hosts] == ["train"]
+
+
 def test_it_lists_a_board_of_another_machine(small: Lab) -> None:
     here = gpuboard(folder_of(small), "list", "--data", "data").stdout
     with served(small) as url:
@@ -417,7 +442,7 @@ def test_watching_follows_what_changes_and_ctrl_c_ends_it_cleanly(tmp_path: Path
     lab.host("atlas", gpu(0))
     terminal = Terminal(tmp_path, "list", "--data", "data", "--watch", "--every", "0.3", "state:free", **SCREEN)
     terminal.until(" 0 [ ]")
-    assert terminal.text.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
+    assert terminal.text.startswith("\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H")
     lab.host("atlas", gpu(0, 9000, 50), process(), person())
     terminal.until("nothing fits state:free")
     lab.host("atlas", gpu(0) + gpu(1, uuid="GPU-1"))
@@ -426,7 +451,7 @@ def test_watching_follows_what_changes_and_ctrl_c_ends_it_cleanly(tmp_path: Path
     terminal.process.send_signal(signal.SIGINT)
     code, text = terminal.end()
     assert code == 0
-    assert text.endswith("\x1b[?25h\x1b[?1049l")
+    assert text.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
 
 
 def test_a_failure_while_watching_is_told_and_tried_again(tmp_path: Path) -> None:

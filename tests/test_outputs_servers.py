@@ -10,13 +10,15 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from site_builder import outputs
 from tests import desk_servers as servers
 from tests.desk_servers import Place
-from tests.docs import blocks
+from tests.docs import blocks, text_of
 from tests.lab import gpu, person, process
 from tests.live import free_port
 
@@ -34,6 +36,22 @@ FILES = {
     "/?term=true&detail=true&color=true": "detail.txt",
     "/?term=true&color=true": "term-ansi.txt",
     "/?color=true&term=true": "term-ansi.txt",
+    "/?term=true&detail=x&color=true": "term-ansi.txt",
+    "/?term=true&term=false": "term.txt",
+    "/?term=false&term=true": "index.html",
+    "/?term=&term=true": "index.html",
+    "/?term&term=true": "term.txt",
+    "/?term=true&detail=false&detail=true": "term.txt",
+    "/?term=true&color=no&color=true": "term.txt",
+    "/?TERM=true": "term.txt",
+    "/?term=TRUE": "index.html",
+    "/?%74erm=true": "index.html",
+    "/?term=tru%65": "index.html",
+    "/?term=true%00": "index.html",
+    "/?xterm=true&term=false": "index.html",
+    "/?x=&term=true": "term.txt",
+    "/?x;term=true": "index.html",
+    f"/?{'&'.join(['x=1'] * 500)}&term=true": "term.txt",
     "/term.txt": "term.txt",
     "/available.txt": "available.txt",
     "/available/gpu01.txt": "available/gpu01.txt",
@@ -48,7 +66,10 @@ FILES = {
     "/metrics": "metrics",
 }
 SERVERS = ("serve", "nginx", "apache")
-MODULES = ("mpm_event", "dir", "mime", "rewrite", "authz_core")
+MODULES = (*servers.APACHE_MODULES, "mime", "rewrite")
+METRICS = "text/plain; version=0.0.4; charset=utf-8"
+# What stands in the place of lines of another block, and not beside them.
+INSTEAD = {"apache-token"}
 
 
 class Got(NamedTuple):
@@ -86,44 +107,45 @@ class Web(NamedTuple):
         return done.stdout
 
 
-def block(kind: str, place: Place) -> str:
-    """The settings of the docs, for this folder."""
-    (found,) = blocks(kind)
-    assert found.page == PAGE
-    assert found.text.count("/home/gpuboard/gpuboard/www") == 1
-    return found.text.replace("/home/gpuboard/gpuboard/www", str(place.lab.www))
+def settings(server: str, place: Place, *kinds: str) -> str:
+    """What the docs give for one server block, for this folder: some of it, or all but whole server blocks."""
+    found = [one for one in blocks() if one.kind.startswith(server) and one.kind not in INSTEAD]
+    parts = [one.text for one in found if not re.match("server {", one.text) and one.kind in (kinds or {one.kind})]
+    assert len(parts) >= (len(kinds) or 3)
+    text = "\n".join(parts)
+    assert text.count("/home/gpuboard/gpuboard/www") == 1
+    return text.replace("/home/gpuboard/gpuboard/www", str(place.lab.www))
+
+
+def nginx_content(place: Place, port: int, *kinds: str) -> str:
+    types = "types { text/html html; text/plain txt; application/json json; }"
+    # what is not as it should be is told there, too
+    head = f"{types}\nserver {{\nlisten 127.0.0.1:{port};\nerror_log {place.folder}/error.log warn;"
+    return f"{head}\n{settings('nginx', place, *kinds)}\n}}"
+
+
+def apache_conf(place: Place, port: int, *kinds: str) -> Path:
+    (place.folder / "mime.types").write_text("text/html html\ntext/plain txt\napplication/json json\n")
+    modules = "\n".join(f"LoadModule {name}_module {servers.MODULES}/mod_{name}.so" for name in MODULES)
+    types = f"TypesConfig {place.folder}/mime.types"
+    content = f"{types}\n<VirtualHost 127.0.0.1:{port}>\n{settings('apache', place, *kinds)}\n</VirtualHost>"
+    conf = place.folder / "apache.conf"
+    facts = {"port": port, "folder": place.folder, "www": place.lab.www, "modules": modules}
+    conf.write_text(servers.APACHE.format(content=content, **facts))
+    return conf
 
 
 @contextlib.contextmanager
 def nginx(place: Place) -> Iterator[int]:
     port = free_port()
-    types = "types { text/html html; text/plain txt; application/json json; }"
-    content = f"{types}\nserver {{\nlisten 127.0.0.1:{port};\n{block('nginx-outputs', place)}\n}}"
-    with servers.nginx(place, content, port):
+    with servers.nginx(place, nginx_content(place, port, "nginx-outputs", "nginx-metrics"), port):
         yield port
 
 
 @contextlib.contextmanager
 def apache(place: Place) -> Iterator[int]:
     port = free_port()
-    (place.folder / "mime.types").write_text("text/html html\ntext/plain txt\napplication/json json\n")
-    modules = [f"LoadModule {name}_module {servers.MODULES}/mod_{name}.so" for name in MODULES]
-    lines = [
-        "ServerName 127.0.0.1",
-        f"Listen 127.0.0.1:{port}",
-        f"ServerRoot {place.folder}",
-        f"PidFile {place.folder}/apache.pid",
-        f"ErrorLog {place.folder}/error.log",
-        f"Mutex file:{place.folder} default",
-        f"DefaultRuntimeDir {place.folder}",
-        *modules,
-        f"TypesConfig {place.folder}/mime.types",
-        "DirectoryIndex index.html",
-        "<Directory />\nRequire all granted\n</Directory>",
-        f"<VirtualHost 127.0.0.1:{port}>\n{block('apache-outputs', place)}\n</VirtualHost>",
-    ]
-    conf = place.folder / "outputs.conf"
-    conf.write_text("\n".join(lines) + "\n")
+    conf = apache_conf(place, port, "apache-outputs", "apache-metrics")
     with servers.running(place, port, servers.program("apache2"), "-f", str(conf), "-D", "FOREGROUND"):
         yield port
 
@@ -146,15 +168,37 @@ def web(request: pytest.FixtureRequest) -> Iterator[Web]:
                 yield Web(request.param, place, port)
 
 
-@pytest.mark.parametrize(("path", "name"), FILES.items(), ids=FILES)
+@pytest.mark.parametrize(("path", "name"), FILES.items(), ids=[path[:40] for path in FILES])
 def test_each_address_is_answered_with_its_file(web: Web, path: str, name: str) -> None:
     got = web.ask(path)
     assert (got.status, got.body) == (200, web.file(name))
     kinds = {"html": "text/html", "txt": "text/plain", "json": "application/json", "metrics": "text/plain"}
     kind = got.headers["Content-Type"]
     assert kind.startswith(kinds[name.rpartition(".")[2]])
-    assert kind == "application/json" or re.search("charset=utf-8", kind, re.IGNORECASE) or name == "metrics"
-    assert "version=0.0.4" in kind or name != "metrics"
+    assert kind == "application/json" or re.search("charset=utf-8", kind, re.IGNORECASE)
+    assert kind == METRICS or name != "metrics"
+
+
+def test_no_question_makes_a_server_complain(web: Web) -> None:
+    for path in FILES:
+        web.ask(path)
+    assert "[warn]" not in web.place.words()
+
+
+@pytest.mark.parametrize("server", ["nginx", "apache"])
+def test_all_that_the_docs_give_for_a_server_block_can_stand_in_one(server: str) -> None:
+    with servers.place() as place:
+        port = free_port()
+        if server == "nginx":
+            conf = place.folder / "nginx.conf"
+            conf.write_text(servers.NGINX.format(folder=place.folder, content=nginx_content(place, port)))
+            command = [servers.program("nginx"), "-e", str(place.folder / "error.log"), "-c", str(conf), "-t"]
+        else:
+            conf = apache_conf(place, port)
+            command = [servers.program("apache2"), "-f", str(conf), "-t"]
+        done = subprocess.run([*place.become, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not re.search("warn|emerg|overlap", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("path", ["/states", "/nodes", "/states/gpu01"])
@@ -165,10 +209,11 @@ def test_a_folder_without_its_slash_leads_to_the_folder(web: Web, path: str) -> 
     assert got.headers["Location"].endswith(f"{path.rpartition('/')[2]}/")
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "x", "1.5", "1e3", "", "%32x", "9" * 30])
+@pytest.mark.parametrize("number", ["0", "-1", "x", "1.5", "1e3", "", "%32", "%32x", "9" * 30])
 def test_a_number_of_entries_that_is_none_is_refused(web: Web, number: str) -> None:
     got = web.ask(f"/states/gpu01/?fetch_num={number}")
     assert got.status == 400
+    assert web.ask(f"/states/gpu01/?FETCH_NUM=1&fetch_num={number}&fetch_num=2").status == 400
     if web.kind == "serve":
         assert b"<p>fetch_num must be a whole number from 1 on.</p>" in got.body
 
@@ -184,6 +229,12 @@ def test_a_host_that_is_not_there_has_no_file(web: Web) -> None:
     for path in ("/states/nobody/", "/nodes/nobody.json", "/available/nobody.txt", "/get-status/x"):
         assert web.ask(path).status == 404
     assert web.ask("/available/").status in (403, 404)
+
+
+def test_a_host_with_the_name_of_the_file_of_all_is_where_the_docs_say() -> None:
+    told = text_of(PAGE)
+    assert f"`{outputs.node_of('index')}`" in told
+    assert f"`{outputs.states_of('index.json').removesuffix('index.json')}`" in told
 
 
 def test_every_line_of_the_docs_for_curl_prints_what_it_says(web: Web) -> None:
@@ -250,10 +301,7 @@ def test_serve_takes_no_other_method_and_no_long_body(serve: Web) -> None:
     assert (head.status, head.body) == (200, b"")
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/?" + "&".join(["term=true"] * 60), "/?term=true%00", "/?%ff=%ff&term", "/?term=TRUE", "/index.html?term=true"],
-)
+@pytest.mark.parametrize("path", ["/?%ff=%ff&term", "/?&&=&", "/index.html?term=true"])
 def test_an_odd_query_gets_the_board(serve: Web, path: str) -> None:
     assert serve.ask(path).body == serve.file("index.html")
 

@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -19,11 +19,10 @@ from tests import desk_servers as servers
 from tests.docs import ROOT, blocks
 from tests.lab import Lab, gpu
 from tests.live import free_port
-from tests.prometheus import Prometheus, boards, every_state, program, prometheus
+from tests.prometheus import ALERTS, Prometheus, boards, every_state, program, prometheus, promtool, series_of
 from tests.test_docs import rows
 from tests.test_metrics import full_gpu
 
-ALERTS = ROOT / "docs/prometheus-alerts.yml"
 DASHBOARD = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -197,6 +196,45 @@ def test_every_panel_shows_something(scraped: Scraped, title: str, words: str) -
     assert scraped.prometheus.query(words) or title in EMPTY_WHERE_ALL_IS_WELL
 
 
+GOT = re.compile(r"expr: (\".*\"), time: \w+,\n +exp: nil\n +got: (.*)")
+
+
+def shown(folder: Path, series: Mapping[str, str], minute: int) -> dict[str, str]:
+    """What each panel that shows something does in that minute, by promtool: it is told that none does, and objects."""
+    queries = [{"expr": words, "eval_time": f"{minute}m"} for _, words in expressions()]
+    tests = [{"interval": "1m", "input_series": series_of(series), "promql_expr_test": queries}]
+    said = promtool(folder, {"tests": tests})
+    told = {json.loads(words): got for words, got in GOT.findall(said)}
+    assert said.count("expr: ") == len(told), said
+    return {title: told[words] for title, words in expressions() if words in told}
+
+
+def scrapes(content: bytes) -> dict[str, str]:
+    """A file of metrics that is scraped again and again, and was built in minute 0."""
+    lines = [line.rpartition(" ") for line in content.decode().splitlines() if not line.startswith("#")]
+    found = {name: f"{value}+0x60" for name, _, value in lines}
+    return {**found, "gpuboard_build_last_success_timestamp_seconds": "0+0x60"}
+
+
+def test_with_no_metrics_no_panel_shows_a_number(tmp_path: Path) -> None:
+    assert shown(tmp_path, {"up": "1+0x60"}, 10) == {}
+
+
+def test_the_numbers_of_a_board_that_stands_are_not_shown(scraped: Scraped, tmp_path: Path) -> None:
+    series = scrapes(scraped.content)
+    titles = {panel["title"] for panel in PANELS}
+    assert titles - EMPTY_WHERE_ALL_IS_WELL == shown(tmp_path, series, 3).keys()
+    assert shown(tmp_path, series, 10) == {"Age of the board": "{} 6E+02"}
+
+
+def test_a_board_with_no_hosts_has_none_in_any_state(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "lab")
+    lab.build()
+    found = shown(tmp_path, scrapes((lab.www / "metrics").read_bytes()), 1)
+    titles = {"Free GPUs", "In use", "Booked, unused", "In trouble", "Hosts not fresh"}
+    assert {title: found.get(title) for title in titles} == dict.fromkeys(titles, "{} 0E+00")
+
+
 def test_free_gpus_by_model_are_those_of_the_board(scraped: Scraped) -> None:
     (words,) = (words for title, words in expressions() if title == "Free now, by model")
     free: dict[str, int] = {}
@@ -229,258 +267,3 @@ def test_the_panels_have_each_their_own_place_and_number() -> None:
 def test_the_dashboard_names_no_data_source_of_ours() -> None:
     sources = {json.dumps(panel["datasource"], sort_keys=True) for panel in PANELS}
     assert sources == {'{"type": "prometheus", "uid": "${datasource}"}'}
-
-
-# The alerts
-
-
-class Alert(NamedTuple):
-    """What is scraped each minute, in which minute it is still quiet and in which it fires, and what it says then."""
-
-    name: str
-    series: Mapping[str, str]
-    quiet: int
-    fires: int
-    labels: Mapping[str, str]
-    summary: str
-
-
-GPU = {"host": "atlas", "gpu": "2"}
-ALWAYS = "1+0x1000"
-
-
-def gpu_series(name: str, labels: str = "") -> str:
-    return f'gpuboard_gpu_{name}{{host="atlas", gpu="2"{labels}}}'
-
-
-def in_state(state: str) -> dict[str, str]:
-    return {gpu_series("state", f', state="{state}"'): ALWAYS}
-
-
-def host_in(state: str) -> dict[str, str]:
-    return {f'gpuboard_host_state{{host="atlas", state="{state}"}}': ALWAYS}
-
-
-CASES = (
-    Alert(
-        "GpuboardGone",
-        {"up": ALWAYS},
-        4,
-        6,
-        {},
-        "Prometheus gets no metrics from the board; look at the web server and at /metrics.",
-    ),
-    Alert(
-        "GpuboardBuilderStopped",
-        {"gpuboard_build_last_success_timestamp_seconds": "0+0x60", "gpuboard_build_interval_seconds": "10+0x60"},
-        1,
-        10,
-        {},
-        "The board was last built 10m 0s ago; look at cron and at state/build.log on the web host.",
-    ),
-    Alert(
-        "GpuboardProblems",
-        {"gpuboard_problems": "3+0x120"},
-        59,
-        61,
-        {},
-        "The board tells 3 problems; they stand at the end of the page.",
-    ),
-    Alert(
-        "GpuHostStale",
-        host_in("stale"),
-        9,
-        11,
-        {"host": "atlas", "state": "stale"},
-        "atlas sends old snapshots; try gpu-check.sh status there.",
-    ),
-    Alert(
-        "GpuHostDown",
-        host_in("down"),
-        1,
-        3,
-        {"host": "atlas", "state": "down"},
-        "Nothing has come from atlas for more than 10 minutes; is it up, and can it reach the web host?",
-    ),
-    Alert(
-        "GpuHostFailed",
-        host_in("failed"),
-        1,
-        3,
-        {"host": "atlas", "state": "failed"},
-        "nvidia-smi tells no GPU on atlas; the reason is on its card.",
-    ),
-    Alert(
-        "GpuHostUnseen",
-        host_in("unseen"),
-        59,
-        61,
-        {"host": "atlas", "state": "unseen"},
-        "atlas is listed, but it never pushed; ./install.sh host sets it up.",
-    ),
-    Alert(
-        "GpuHostDiskFull",
-        {
-            'gpuboard_host_disk_used_bytes{host="atlas", mount="/data"}': "97+0x60",
-            'gpuboard_host_disk_total_bytes{host="atlas", mount="/data"}': "100+0x60",
-        },
-        29,
-        31,
-        {"host": "atlas", "mount": "/data"},
-        "/data on atlas is 97% full.",
-    ),
-    Alert(
-        "GpuLost",
-        in_state("lost"),
-        0,
-        2,
-        {**GPU, "state": "lost"},
-        "The driver of atlas cannot reach GPU 2; a reset or a reboot may help.",
-    ),
-    Alert(
-        "GpuMissing",
-        {
-            'gpuboard_gpu_info{host="atlas", gpu="0"}': "1+0x200",
-            'gpuboard_gpu_info{host="atlas", gpu="1"}': "1+0x100 stale",
-            **host_in("fresh"),
-        },
-        100,
-        110,
-        {"host": "atlas"},
-        "atlas tells 1 GPUs, fewer than an hour ago.",
-    ),
-    Alert(
-        "GpuViolated",
-        in_state("violated"),
-        9,
-        11,
-        {**GPU, "state": "violated"},
-        "GPU 2 of atlas is booked by one person and used by another.",
-    ),
-    Alert(
-        "GpuHeld",
-        in_state("held"),
-        359,
-        361,
-        {**GPU, "state": "held"},
-        "The memory of GPU 2 of atlas is taken, but hardly used.",
-    ),
-    Alert(
-        "GpuBookedUnused",
-        in_state("booked"),
-        719,
-        721,
-        {**GPU, "state": "booked"},
-        "GPU 2 of atlas is promised, and nobody has used it for 12 hours.",
-    ),
-    Alert("GpuHot", {gpu_series("temperature_celsius"): "93+0x60"}, 9, 11, GPU, "GPU 2 of atlas has 93 °C."),
-    Alert(
-        "GpuSlowedByHeat",
-        {gpu_series("throttled", ', reason="heat"'): ALWAYS, gpu_series("throttled", ', reason="power"'): ALWAYS},
-        9,
-        11,
-        {**GPU, "reason": "heat"},
-        "GPU 2 of atlas runs slower since it is too warm; look at its fans and at the room.",
-    ),
-    Alert(
-        "GpuMemoryErrors",
-        {gpu_series("ecc_errors_total", ', kind="uncorrected"'): "0+0x20 1+0x20"},
-        20,
-        25,
-        {**GPU, "kind": "uncorrected"},
-        "GPU 2 of atlas had errors in its memory that could not be corrected; what ran there may be wrong.",
-    ),
-    Alert(
-        "GpuNeedsReset",
-        {gpu_series("repair_pending"): "0+0x60", gpu_series("recovery_needed"): ALWAYS},
-        4,
-        6,
-        GPU,
-        "GPU 2 of atlas asks for a reset; do it when nobody is on it.",
-    ),
-    Alert(
-        "GpuBroken",
-        {gpu_series("repair_failed"): ALWAYS},
-        4,
-        6,
-        GPU,
-        "GPU 2 of atlas could not replace a bad row of its memory; have it exchanged.",
-    ),
-    Alert(
-        "NoGpuFree",
-        {"gpuboard_build_info": ALWAYS, **in_state("busy")},
-        59,
-        61,
-        {"state": "free"},
-        "No GPU has been free for an hour.",
-    ),
-)
-
-
-def severities() -> dict[str, str]:
-    """How grave each alert of the file is."""
-    return dict(re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", ALERTS.read_text(), re.DOTALL))
-
-
-def group(case: Alert) -> dict[str, Any]:
-    """A case as promtool reads it."""
-    firing = {
-        "exp_labels": {**case.labels, "severity": severities()[case.name]},
-        "exp_annotations": {"summary": case.summary},
-    }
-    return {
-        "interval": "1m",
-        "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
-        "alert_rule_test": [
-            {"eval_time": f"{case.quiet}m", "alertname": case.name, "exp_alerts": []},
-            {"eval_time": f"{case.fires}m", "alertname": case.name, "exp_alerts": [firing]},
-        ],
-    }
-
-
-def test_promtool_understands_the_alerts() -> None:
-    done = subprocess.run(
-        [program("promtool"), "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(CASES)} rules found" in done.stdout
-
-
-def test_every_alert_has_a_case_here_and_names_metrics_that_there_are() -> None:
-    assert set(severities()) == {case.name for case in CASES}
-    assert set(re.findall(r"gpuboard_\w+", ALERTS.read_text())) <= NAMES
-
-
-def test_every_alert_fires_in_time_and_not_before(tmp_path: Path) -> None:
-    # JSON is YAML, and Python has a writer for it
-    file = tmp_path / "cases.yml"
-    file.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [group(case) for case in CASES]}))
-    done = subprocess.run(
-        [program("promtool"), "test", "rules", str(file)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_board_where_all_is_well_fires_nothing(tmp_path: Path) -> None:
-    series = {
-        "gpuboard_build_last_success_timestamp_seconds": "0+60x800",
-        "gpuboard_build_interval_seconds": "60+0x800",
-        "gpuboard_build_info": ALWAYS,
-        "gpuboard_problems": "0+0x800",
-        **host_in("fresh"),
-        **in_state("free"),
-        gpu_series("info"): ALWAYS,
-        gpu_series("temperature_celsius"): "60+0x800",
-        gpu_series("ecc_errors_total", ', kind="uncorrected"'): "2+0x800",
-        **{gpu_series(name): "0+0x800" for name in ("repair_pending", "repair_failed", "recovery_needed")},
-        gpu_series("throttled", ', reason="heat"'): "0+0x800",
-    }
-    quiet = [{"eval_time": "780m", "alertname": case.name, "exp_alerts": []} for case in CASES]
-    told = [{"series": name, "values": values} for name, values in series.items()]
-    tests = [{"interval": "1m", "input_series": told, "alert_rule_test": quiet}]
-    file = tmp_path / "well.yml"
-    file.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": tests}))
-    done = subprocess.run(
-        [program("promtool"), "test", "rules", str(file)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

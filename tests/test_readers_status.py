@@ -105,6 +105,18 @@ def test_what_steers_a_terminal_is_taken_out_wherever_it_stands() -> None:
             assert evil not in repr(found).encode().decode("unicode_escape")
 
 
+def test_a_text_is_one_line_whatever_it_was() -> None:
+    for evil in ("x\n 3 [ ] H100", "a\tb", "a\r\nb", "\u200fa"):
+        told = board({"reason": evil, "processes": [{"pid": 1, "user": evil, "command": evil}]})
+        for content in (json.dumps(told), json.dumps(told, ensure_ascii=False)):
+            found, _ = status.read(content.encode())
+            assert found
+            (gpu,) = found.hosts[0].gpus
+            for text in (gpu.reason, gpu.processes[0].user, gpu.processes[0].command):
+                assert text
+                assert not set(text) & set("\n\t\r\u200f")
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_fail(content: bytes) -> None:
     found, why = status.read(content)

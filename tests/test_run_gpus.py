@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -19,7 +20,7 @@ import pytest
 from site_builder.model import Booking
 from site_builder.readers import comments
 from site_builder.sources import claims
-from tests.desk import ME, done, lab_of, log, served
+from tests.desk import ME, Terminal, done, lab_of, log, served
 from tests.lab import Lab, gpu, soon
 from tests.live import clean_environment, gpuboard, is_gone
 from tests.own_gpus import HERE, OwnGpus, row, uuid
@@ -522,6 +523,76 @@ def test_as_the_first_process_of_a_container_it_releases_too(own: OwnGpus, lab: 
     assert (found.returncode, found.stdout) == (code, "0 PCI_BUS_ID\n"), found.stderr
     assert booked(lab) == {}
     assert [line["what"] for line in log(lab)] == ["book", "release"]
+
+
+def test_a_run_that_is_killed_while_it_is_booked_leaves_nothing(own: OwnGpus, lab: Lab) -> None:
+    with (lab.data / ".comments.json.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with running(own, "--", "sleep", "60") as process:
+            eventually(lambda: bool(taken()))
+            time.sleep(0.5)
+            process.kill()
+    eventually(lambda: (lab.data / "bookings.log").exists() and len(log(lab)) == 2)
+    assert booked(lab) == {}
+
+
+def test_a_run_after_another_gets_the_gpu_that_the_board_still_calls_booked(own: OwnGpus, lab: Lab) -> None:
+    del own.environment["GPUBOARD_DATA"]
+    own.tell(row(0), row(1, 70000), row(2, 70000), row(3, 70000))
+    with served(lab) as url:
+        token = done(lab.data.parent, "token", ME).stdout.strip()
+        own.environment |= {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token}
+        with running(own, "--", "sh", "-c", f"{SHOW}; read line") as process:
+            assert first_line(process) == "0 PCI_BUS_ID"
+            done(lab.data.parent, "build", GPUBOARD_BOOK_URL="book")
+            assert lab.states(HERE)[0] == "booked"
+            process.communicate("\n", timeout=LONG)
+        assert run(own, "--", "sh", "-c", SHOW).stdout == "0 PCI_BUS_ID\n"
+
+
+def test_a_driver_that_fails_here_is_told_whatever_the_board_says(own: OwnGpus, lab: Lab) -> None:
+    (own.smi / "say").write_text("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n")
+    (own.smi / "rc").write_text("9")
+    found = run(own, "--", "echo", "started")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "nvidia-smi ended with exit code 9" in found.stderr
+    assert booked(lab) == {}
+
+
+def test_in_a_container_whose_first_process_is_a_shell_it_is_released_too(own: OwnGpus, lab: Lab) -> None:
+    apart = ["unshare", *(["--user", "--map-root-user"] if os.getuid() else []), "--pid", "--fork", "--mount-proc"]
+    script = f"{shlex.join(command_of('--', 'true'))}; :"
+    subprocess.run(
+        [*apart, "/bin/sh", "-c", script], cwd=own.smi.parent, env=clean_environment(**own.environment), check=True
+    )
+    assert booked(lab) == {}
+    assert [line["what"] for line in log(lab)] == ["book", "release"]
+
+
+def test_a_command_that_outlives_nobody_ends_with_a_run_that_is_killed(own: OwnGpus) -> None:
+    with running(own, "--", "sh", "-c", "echo $$; exec sleep 60") as process:
+        child = int(first_line(process))
+        process.kill()
+        process.wait(LONG)
+        eventually(lambda: is_gone(child))
+    eventually(lambda: not taken())
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_command_once(own: OwnGpus) -> None:
+    script = "trap 'echo caught' INT; echo ready; for i in 1 2 3 4 5 6; do sleep 0.2; done; exit 5"
+    terminal = Terminal(own.smi.parent, "run", "--", "sh", "-c", script, **own.environment)
+    terminal.until("ready")
+    os.write(terminal.ours, b"\x03")
+    code, text = terminal.end()
+    assert (code, text.count("caught")) == (5, 1)
+
+
+def test_ctrl_c_while_it_waits_ends_it_as_a_shell_expects(own: OwnGpus) -> None:
+    own.tell(row(0, 70000))
+    terminal = Terminal(own.smi.parent, "run", "--wait", "--", "true", **own.environment)
+    terminal.until("1 busy; waiting")
+    os.write(terminal.ours, b"\x03")
+    assert terminal.end()[0] == 130
 
 
 def test_a_run_is_released_whenever_it_is_killed(own: OwnGpus, lab: Lab) -> None:

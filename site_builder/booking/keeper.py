@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, Protocol
 
+from site_builder.booking.turn import ID_LETTERS, LETTERS
+from site_builder.decide.rules import Refused
 from site_builder.fleet import RUN
-from site_builder.settings import Settings
 
 Answer = Mapping[str, Any]
-# Seconds by which a booking may end before what was wanted: they begin and end at whole minutes.
-ROUNDED = 60
+# Bookings that are longer end at a whole minute, as those that people make.
+ROUNDED = timedelta(minutes=5)
+MINUTE = timedelta(minutes=1)
+# A gap that is shorter is not worth a booking.
+SHORTEST = timedelta(seconds=1)
 
 
-class Place(Protocol):
-    """Where bookings are made; its clock may be ahead of ours by some seconds."""
-
-    settings: Settings
-
-    @property
-    def ahead(self) -> float:
-        """So many."""
+class Desk(Protocol):
+    """Where bookings are made."""
 
     def do(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """What is answered to a request."""
@@ -30,114 +30,140 @@ class Place(Protocol):
         """All bookings that are not over."""
 
 
-class Wanted(NamedTuple):
+class Card(NamedTuple):
     """A GPU of a run, by both of the names that a booking may have for it."""
 
-    index: int  # type: ignore[assignment] # nvidia-smi's word
+    number: int
     uuid: str
 
 
 class Promised(Exception):
-    """GPUs that somebody else is promised in that time, as the place tells it now."""
+    """GPUs that somebody else is promised in that time, as the desk tells it now."""
 
-    def __init__(self, gpus: Sequence[Wanted]) -> None:
+    def __init__(self, cards: Sequence[Card]) -> None:
         """Which ones."""
         super().__init__("promised to somebody else")
-        self.gpus = tuple(gpus)
+        self.cards = tuple(cards)
+
+
+class Span(NamedTuple):
+    """From when until when somebody is promised a GPU; `booking` is its id, None if it is not for this run."""
+
+    since: datetime
+    until: datetime
+    booking: str | None
 
 
 class Keeper:
-    """Sees to it that somebody is promised some GPUs of a host for so many seconds from now on, when it is asked."""
+    """Sees to it that some GPUs of a host are promised for so many seconds from now on, as often as it is asked."""
 
-    def __init__(self, place: Place, host: str, gpus: Sequence[Wanted], length: float, comment: str) -> None:
+    def __init__(self, desk: Desk, host: str, cards: Sequence[Card], length: float, comment: str) -> None:
         """Nothing is booked yet."""
-        self.place = place
+        self.desk = desk
         self.host = host
-        self.gpus = tuple(gpus)
-        self.length = length
+        self.cards = tuple(cards)
+        self.length = timedelta(seconds=length)
         self.comment = comment
-        self.ids: list[str] = []
+        self.ours: dict[str, tuple[Card, ...]] = {}  # what we have booked, by its id
 
-    def ensure(self) -> None:
-        """Book what is not booked, and longer what ends too soon; a refusal comes from the place itself.
-
-        Where one's own booking holds a GPU already, or will, that stays, and ours begins where it ends, or ends there.
-        """
-        listed = [one for one in self.place.listed()["bookings"] if one["host"] == self.host]
-        now = datetime.now(self.place.settings.zone) + timedelta(seconds=self.place.ahead)
-        until = now + timedelta(seconds=self.length)
-        if self.length > ROUNDED:
-            until = until.replace(second=0, microsecond=0)
-        if not self.ids:
-            self.refuse_promised(listed, now, until)
-        enough = until - timedelta(seconds=ROUNDED if self.length > ROUNDED else 0)
-        new: dict[tuple[datetime, datetime], list[Wanted]] = {}
-        longer: dict[str, datetime] = {}
-        for gpu in self.gpus:
-            mine = [one for one in listed if self.is_mine(one) and is_of(one, gpu)]
-            end, booking = self.covered(mine, now)
-            gap_ends = min([until, *(since for since, _ in map(times, mine) if since and since > end)])
-            if end >= enough or gap_ends <= end:
-                continue
-            if booking in self.ids:
-                longer[booking] = min(gap_ends, longer.get(booking, gap_ends))
-            else:
-                new.setdefault((end, gap_ends), []).append(gpu)
-        for (since, ends), gpus in new.items():
-            self.book(gpus, since if since > now else None, ends)
-        for booking, ends in longer.items():
-            self.place.do({"do": "change", "id": booking, "host": self.host, "until": ends.isoformat()})
-
-    def book(self, gpus: Sequence[Wanted], since: datetime | None, until: datetime) -> None:
-        """A booking of ours."""
-        where = f"{self.host}:{','.join(str(one.index) for one in gpus)}"
-        request = {"do": "book", "gpus": [where], "until": until.isoformat(), "comment": self.comment, "run": True}
-        done = self.place.do({**request, "from": since.isoformat()} if since else request)
-        self.ids.append(str(done["bookings"][0]["id"]))
-
-    def covered(self, mine: Sequence[Answer], now: datetime) -> tuple[datetime, str]:
-        """Until when these hold without a gap, now at the least, and which of them to the last."""
-        end, last = now, ""
-        for one in sorted(mine, key=lambda one: one["from"] or ""):
-            if one["rrule"] and one["phase"] == "now":  # when this time of it ends is not told
-                return now + timedelta(seconds=self.length), str(one["id"])
-            since, until = times(one)
-            if (since is None or since <= end) and until > end and not one["rrule"]:
-                end, last = until, str(one["id"])
-        return end, last
-
-    def is_mine(self, one: Answer) -> bool:
-        """Whether a booking is one's own; that of another run is not to be used."""
-        booking = str(one["id"] or "")
-        return bool(one["mine"]) and (booking in self.ids or not booking.startswith(RUN))
-
-    def refuse_promised(self, listed: Sequence[Answer], now: datetime, until: datetime) -> None:
-        """What a board told some seconds ago may be somebody else's by now."""
-        others = [one for one in listed if not self.is_mine(one)]
-        taken = [gpu for gpu in self.gpus if any(is_of(one, gpu) and meets(one, now, until) for one in others)]
+    def begin(self, now: datetime) -> None:
+        """Book all of it, or nothing: a GPU that others are promised meanwhile is `Promised`."""
+        listed = self.listed()
+        until = self.end(now)
+        taken = [
+            card
+            for card in self.cards
+            if any(one.booking is None and one.since < until and one.until > now for one in self.spans(card, listed))
+        ]
         if taken:
             raise Promised(taken)
+        self.extend(now, listed)
+
+    def go_on(self, now: datetime) -> datetime | None:
+        """Book it for longer where less than half of the time is left; if others come before the end, when they do."""
+        listed = self.listed()
+        ends = [self.covered(self.spans(card, listed), now)[0] for card in self.cards]
+        return self.extend(now, listed) if min(ends) < now + self.length / 2 else None
+
+    def extend(self, now: datetime, listed: Answer) -> datetime | None:
+        """Book what is missing of each GPU, up to where somebody else is promised it, or oneself is."""
+        wanted = self.end(now)
+        missing: dict[tuple[datetime, datetime, str | None], list[Card]] = {}
+        others = None
+        for card in self.cards:
+            spans = self.spans(card, listed)
+            since, last = self.covered(spans, now)
+            coming = min((one for one in spans if one.since > since), default=None, key=lambda one: one.since)
+            until = min(wanted, coming.since) if coming else wanted
+            if coming and coming.booking is None and coming.since < wanted:
+                others = min(others or coming.since, coming.since)
+            if until - since >= SHORTEST:
+                missing.setdefault((since, until, last if last in self.ours else None), []).append(card)
+        for (since, until, booking), cards in missing.items():
+            if booking and set(self.ours[booking]) == set(cards):
+                self.desk.do({"do": "change", "id": booking, "host": self.host, "until": until.isoformat()})
+            else:
+                self.book(cards, since if since > now else None, until)
+        return others
+
+    def book(self, cards: Sequence[Card], since: datetime | None, until: datetime) -> None:
+        """A booking of ours; we name it, and so can release it whatever becomes of the answer."""
+        booking = RUN + "".join(secrets.choice(LETTERS) for _ in range(ID_LETTERS))
+        self.ours[booking] = tuple(cards)
+        where = f"{self.host}:{','.join(str(one.number) for one in cards)}"
+        request = {"do": "book", "gpus": [where], "until": until.isoformat(), "comment": self.comment, "run": booking}
+        self.desk.do({**request, "from": since.isoformat()} if since else request)
 
     def release(self) -> None:
-        """Give back what is left of ours; one that is released stays so."""
-        while self.ids:
-            self.place.do({"do": "release", "id": self.ids[-1], "host": self.host})
-            self.ids.pop()
+        """Give back what is left of ours; what is over, or was never made, is refused and forgotten."""
+        while self.ours:
+            booking = next(reversed(self.ours))
+            with suppress(Refused):
+                self.desk.do({"do": "release", "id": booking, "host": self.host})
+            del self.ours[booking]
+
+    def end(self, now: datetime) -> datetime:
+        """Until when it should be booked."""
+        until = now + self.length
+        return until.replace(second=0, microsecond=0) if self.length >= ROUNDED else until
+
+    # What is booked
+
+    def listed(self) -> Answer:
+        """The bookings of the host, and who we are."""
+        found = self.desk.listed()
+        return {"who": found["who"], "bookings": [one for one in found["bookings"] if one["host"] == self.host]}
+
+    def spans(self, card: Card, listed: Answer) -> list[Span]:
+        """When a GPU is promised to whom."""
+        return [
+            Span(since, until, str(one["id"]) if self.is_for_us(one, listed["who"]) else None)
+            for one in listed["bookings"]
+            if {"*", str(card.number), card.uuid.lower()} & {str(key).lower() for key in one["gpus"]}
+            for since, until in times(one)
+        ]
+
+    def is_for_us(self, one: Answer, who: str | None) -> bool:
+        """Whether it is one's own; what one booked for others is not, nor what another run did."""
+        booking = str(one["id"] or "")
+        own = bool(one["mine"]) and not (one["by"] and one["by"] == who)
+        return own and (booking in self.ours or not booking.startswith(RUN))
+
+    @staticmethod
+    def covered(spans: Sequence[Span], now: datetime) -> tuple[datetime, str | None]:
+        """Until when a GPU is promised to us without a gap, now at the least, and by which booking at the last."""
+        end, last = now, None
+        for one in sorted((one for one in spans if one.booking is not None), key=lambda one: one.since):
+            if one.since <= end < one.until:
+                end, last = one.until, one.booking
+        return end, last
 
 
-def is_of(one: Answer, gpu: Wanted) -> bool:
-    """Whether a booking is of a GPU."""
-    return bool({"*", str(gpu.index), gpu.uuid.lower()} & {str(key).lower() for key in one["gpus"]})
-
-
-def times(one: Answer) -> tuple[datetime | None, datetime]:
-    """From when until when it is."""
-    return datetime.fromisoformat(one["from"]) if one["from"] else None, datetime.fromisoformat(one["date"])
-
-
-def meets(one: Answer, now: datetime, until: datetime) -> bool:
-    """Whether a booking has some of that time; of one that repeats only the present time is told."""
-    if one["rrule"]:
-        return bool(one["phase"] == "now")
-    since, end = times(one)
-    return (since is None or since < until) and end > now
+def times(one: Answer) -> Iterator[tuple[datetime, datetime]]:
+    """From when until when it is; of one that repeats, each of the times that are told."""
+    if one.get("spans"):
+        for since, until in one["spans"]:
+            yield datetime.fromtimestamp(since, timezone.utc), datetime.fromtimestamp(until, timezone.utc)
+        return
+    since = datetime.fromisoformat(one["from"]) if one["from"] else datetime.fromtimestamp(0, timezone.utc)
+    yield since.astimezone(timezone.utc), datetime.fromisoformat(one["date"]).astimezone(timezone.utc)

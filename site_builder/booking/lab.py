@@ -66,15 +66,28 @@ class Lab:
         """These hosts, as they stand with these bookings; with what the builder remembers, where it may be read."""
         memory = Memory(self.settings.state if remembered else Path(os.devnull))
         told = {one.name: one for one in self.snapshots.read(names)[0]}
-        rules = Rules(self.settings.limits, People(self.people.aliases, memory.logins), self.settings.shown)
         by_host, _ = promised.by_host(bookings, self.hosts(), now)
-        known = self.hosts()
-        found = {}
-        for name in (one for one in known if one in names):
-            idle, kept = memory.idle.get(name, NEVER), memory.kept.get(name, {})
-            host = Host(known[name], told.get(name), by_host.get(name, ()), idle, kept)
-            found[name] = board_of(host, rules, self.gpu_names, now)[0]
+        several = [
+            Host(
+                known,
+                told.get(name),
+                by_host.get(name, ()),
+                memory.idle.get(name, NEVER),
+                memory.kept.get(name, {}),
+            )
+            for name, known in self.hosts().items()
+            if name in names
+        ]
+        found = self.decided(several, memory.logins, now)
+        logins = frozenset().union(*(one.logins for one in found.values()))
+        if bookings and not logins <= memory.logins:  # a verdict needs logins that we know
+            found = self.decided(several, logins | memory.logins, now)
         return found
+
+    def decided(self, several: Sequence[Host], logins: Collection[str], now: Now) -> dict[str, BoardHost]:
+        """Each host as it stands, where these logins are known."""
+        rules = Rules(self.settings.limits, People(self.people.aliases, logins), self.settings.shown)
+        return {one.known.name: board_of(one, rules, self.gpu_names, now)[0] for one in several}
 
     def gpus(self, name: str) -> Sequence[Gpu]:
         """The GPUs of a host as it last told them."""

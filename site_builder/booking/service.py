@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from site_builder.booking.desk import Desk, Done, places
 from site_builder.booking.turn import Changes, Turn, Who, Wish
 from site_builder.decide import rules
 from site_builder.decide.bookings import beginnings
+from site_builder.fleet import RUN
 from site_builder.model import Booking
 from site_builder.now import Now
 from site_builder.readers import repeats, rrules, when
@@ -19,12 +21,15 @@ from site_builder.readers.form import clean
 LONGEST_NAME = 80
 LONGEST_COMMENT = 500
 FIRST_WITHIN = timedelta(days=366)
+# Of a booking that repeats, so many of its next times are told.
+MOST_TIMES = 40
 KEYS = {
     "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "run", "check"},
     "change": {"id", "host", "from", "until", "for", "name", "comment", "check"},
     "release": {"id", "host", "gpus", "check"},
     "undo": {"undoes", "check"},
 }
+RUN_ID = re.compile(rf"{RUN}[a-z0-9]{{6,20}}")
 Request = Mapping[str, Any]
 __all__ = ["Unclear", "do", "listed"]
 
@@ -72,7 +77,7 @@ def book(desk: Desk, request: Request, who: Who) -> Done:
     if rule:
         since, until = first_time(rule, since, until)
     comment = text(request, "comment", LONGEST_COMMENT)
-    wish = Wish((), since, until, name, comment, rule or None, request.get("run") is True)
+    wish = Wish((), since, until, name, comment, rule or None, run_of(request))
     wanted, model = texts(request, "gpus"), text(request, "model", LONGEST_NAME)
     count = number(request["any"]) if request.get("any") is not None else 0
     if bool(wanted) == bool(count):
@@ -83,6 +88,15 @@ def book(desk: Desk, request: Request, who: Who) -> Done:
         return wish._replace(places=free_ones(found, wish, count, model) if count else chosen(found, wanted))
 
     return desk.book(who, choose, checks(request))
+
+
+def run_of(request: Request) -> str | None:
+    """The id that a run gives its booking."""
+    found = text(request, "run", LONGEST_NAME)
+    if found and not RUN_ID.fullmatch(found):
+        message = f"`run` must be an id such as {RUN}b2c3d4"
+        raise Unclear(message)
+    return found or None
 
 
 def first_time(rule: str, since: datetime, until: datetime) -> tuple[datetime, datetime]:
@@ -230,16 +244,22 @@ def booking_of(group: Sequence[Booking], now: Now) -> dict[str, Any]:
         "repeats": repeats.hours(one.rrule, one.since, one.until, now.zone) if one.rrule and one.since else None,
         "by": one.by,
         "phase": phase_of(one, now),
+        **({"spans": coming(one, now)[:MOST_TIMES]} if one.rrule else {}),
     }
 
 
 def phase_of(one: Booking, now: Now) -> str:
     """Whether it holds now, is coming or has ended; one that repeats is coming between two of its times."""
+    left = coming(one, now)
+    return "ended" if not left else "now" if left[0][0] <= now.epoch else "coming"
+
+
+def coming(one: Booking, now: Now) -> list[tuple[float, float]]:
+    """Its times that are not over, in seconds since 1970."""
     today = datetime.combine(
         now.today, datetime.min.time(), now.zone
     )  # the same all day, so that it is worked out once
-    left = [since for since, until in rules.spans(one, today, rules.REPEATS_CLASH) if until > now.epoch]
-    return "ended" if not left else "now" if left[0] <= now.epoch else "coming"
+    return [(since, until) for since, until in rules.spans(one, today, rules.REPEATS_CLASH) if until > now.epoch]
 
 
 def listed(desk: Desk, who: Who, host: str | None = None) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from site_builder.booking import edit
 from site_builder.booking.lab import Lab
 from site_builder.decide import rules
 from site_builder.decide.rules import NotYours, Refused
-from site_builder.fleet import RUN
 from site_builder.model import Booking, BookingRules
 from site_builder.now import Now
 from site_builder.readers import comments
@@ -44,7 +43,7 @@ class Wish(NamedTuple):
     name: str
     comment: str = ""
     rrule: str | None = None
-    run: bool = False
+    run: str | None = None
 
 
 class Changes(NamedTuple):
@@ -198,10 +197,12 @@ class Turn:
             there = [other for other in others if other.host == one.host]
             rules.check_overlap(one, there, keys, self.now, self.names_shown)
 
-    def new_id(self, run: bool = False) -> str:
-        """One that no booking has; that of a run says so, since it is nobody else's to use, not even its owner's."""
+    def new_id(self, run: str | None = None) -> str:
+        """One that no booking has; a run names its own, so that it can release what it never heard of again."""
         taken = {one.booking.id for one in self.found()}
-        start = RUN if run else ""
-        while (found := start + "".join(secrets.choice(LETTERS) for _ in range(ID_LETTERS))) in taken:
+        if run and run in taken:
+            message = f"there is a booking {run} already"
+            raise Refused(message)
+        while run is None and (found := "".join(secrets.choice(LETTERS) for _ in range(ID_LETTERS))) in taken:
             pass
-        return found
+        return run or found

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from site_builder.commands.picking import Picker, check, printed, with_picker
+from site_builder.commands.options import failing
+from site_builder.commands.picking import check, printed, refuse, with_picker
+
+if TYPE_CHECKING:
+    from site_builder.picks import Picker
 
 MOST = click.IntRange(1, 100_000)
 
@@ -30,7 +36,8 @@ def available(picker: Picker, limit: int | None, at_least: int, everywhere: bool
         message = f"--limit {limit} is less than --at-least {at_least}"
         raise click.UsageError(message)
     check(picker, everywhere)
-    found = picker.found(everywhere)
+    with failing():
+        found = picker.found(everywhere)
     if len(found.choices) < at_least:
-        raise picker.refuse(found, at_least)
+        raise refuse(found, picker.wish, at_least)
     click.echo(printed(found.choices[:limit], everywhere))

@@ -1,4 +1,8 @@
-"""Beside a run: keeps its GPUs claimed and booked, and releases them when it ends, in whatever way."""
+"""Beside a run: keeps its GPUs claimed and booked, and releases them when it ends, in whatever way.
+
+It holds one end of a line whose other end is held by `gpuboard run` alone: when that ends or is killed, the kernel
+closes it, and the guard knows.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,23 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from site_builder.booking.keeper import Keeper, Promised
 from site_builder.commands.booking import in_sentences
-from site_builder.commands.options import Failure, tell
+from site_builder.commands.options import Failure
 
-# Seconds between two tries to release, and after how many the booking is left to end by itself.
-AGAIN, TRIES = 10, 30
-LOOK_EVERY = 1
-# The least seconds between two looks at the booking.
-SOONEST = 1.0
+if TYPE_CHECKING:
+    from site_builder.booking.keeper import Keeper
+    from site_builder.commands.booking import Place
+
+# Seconds: how often the booking is looked at, how soon again after a failure, and the longest pause of a release.
+MOST_SELDOM, AGAIN, LONGEST = 900.0, 30.0, 300.0
+SOONEST = 0.5
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
 
 class Outcome(NamedTuple):
@@ -29,155 +36,160 @@ class Outcome(NamedTuple):
     code: int
     said: str = ""
     promised: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
 
 
-def start(keeper: Keeper | None, claims: Sequence[int]) -> Outcome:
-    """Book, and watch this process, which goes on as the command.
+class Line(NamedTuple):
+    """What `gpuboard run` holds: to be closed when the command has ended, and to hear that all is released."""
 
-    It is the guard who books: whatever happens to us from now on, somebody is there who releases it. And it is no
-    child of ours: a program that waits for all of its children would wait for ever.
+    say: int
+    hear: int
+
+    def news(self) -> Iterator[str]:
+        """What the guard has to say to whoever runs this."""
+        while readable(self.hear, 0) and (told := os.read(self.hear, 65536)):
+            yield from map(json.loads, told.splitlines())
+
+    def end(self, within: float) -> None:
+        """Have it released, and wait for that, but not for long."""
+        os.close(self.say)
+        readable(self.hear, within)
+        os.close(self.hear)
+
+
+class Job(NamedTuple):
+    """What the guard is for; without a keeper nothing is booked."""
+
+    keeper: Keeper | None
+    place: Place | None
+    claims: Sequence[int]
+
+
+def start(job: Job) -> tuple[Outcome, Line]:
+    """Have it booked by a guard, who is no child of ours: a program that waits for all of its own would wait for ever.
+
+    Whatever happens to us from now on, somebody is there who releases it.
     """
-    watched = Watched()
-    hear, say = os.pipe()
+    (theirs, say), (hear, answer) = os.pipe(), os.pipe()
     first = os.fork()
     if first == 0:
         try:
             os.setsid()
             if os.fork() == 0:
-                guard(keeper, claims, watched, say)
+                stand_apart({*job.claims, theirs, answer})
+                guard(job, theirs, answer)
         finally:
             os._exit(0)
-    os.close(say)
+    os.close(theirs)
+    os.close(answer)
     os.waitpid(first, 0)
-    with os.fdopen(hear, "rb") as pipe:
-        told = pipe.read()
+    told = b""
+    while not told.endswith(b"\n") and (more := os.read(hear, 65536)):
+        told += more
     try:
-        code, said, promised, ids = json.loads(told)
+        code, said, promised = json.loads(told)
     except ValueError:
-        return Outcome(2, "the guard of the run has ended before it began")
-    return Outcome(code, said, tuple(promised), tuple(ids))
-
-
-def guard(keeper: Keeper | None, claims: Sequence[int], watched: Watched, say: int) -> None:
-    """All that it does: book, say so, keep the booking alive, and release it."""
-    stand_apart({*claims, *watched.handles, say})
-    outcome = booked(keeper) if keeper else Outcome(0)
-    os.write(say, json.dumps(outcome).encode())
-    os.close(say)
-    if not outcome.code:
-        watch(keeper, watched)
-    os.dup2(0, 2)  # who reads our words reads to their end
-    for claim in claims:
-        os.close(claim)
-    if keeper:
-        release(keeper)
+        return Outcome(2, "the guard of the run has ended before it began"), Line(say, hear)
+    return Outcome(code, said, tuple(promised)), Line(say, hear)
 
 
 def stand_apart(kept: set[int]) -> None:
-    """Hold nothing of the caller's but where to complain: a pipe or a lock that we hold would be held for the run."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    """Hold nothing of the caller's: a pipe or a lock that we hold would be held beyond the run."""
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    for handle in range(3):
+        os.dup2(nothing, handle)
     for handle in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if handle > 2 and handle not in kept:
             with suppress(OSError):
                 os.close(handle)
 
 
-def booked(keeper: Keeper) -> Outcome:
-    """The first booking; what was booked before something went wrong is released again."""
+def guard(job: Job, line: int, answer: int) -> None:
+    """All that it does: book, say so, keep the booking alive, and release it."""
     try:
-        with in_sentences(keeper.place):
-            keeper.ensure()
+        outcome = booked(job)
+        say(answer, outcome)
+        if not outcome.code:
+            watch(job, line, answer)
+    finally:
+        for claim in job.claims:
+            os.close(claim)
+        released(job)
+
+
+def say(answer: int, what: object) -> None:
+    """A word to `gpuboard run`, which may be gone by now."""
+    with suppress(OSError):
+        os.write(answer, json.dumps(what).encode() + b"\n")
+
+
+def readable(handle: int, within: float) -> bool:
+    """Whether there is something to read, or the other end was closed, within so many seconds."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(max(0, within) * 1000))
+
+
+def now_at(place: Place | None) -> datetime:
+    """What time it is where bookings are made."""
+    return datetime.now(timezone.utc) + timedelta(seconds=place.ahead if place else 0)
+
+
+def booked(job: Job) -> Outcome:
+    """The first booking."""
+    from site_builder.booking.keeper import Promised  # noqa: PLC0415
+
+    try:
+        if job.keeper:
+            with in_sentences(job.place):
+                job.keeper.begin(now_at(job.place))
     except Promised as why:
-        return Outcome(1, promised=tuple(one.uuid for one in why.gpus))
+        return Outcome(1, promised=tuple(one.uuid for one in why.cards))
     except Failure as why:
         return Outcome(why.exit_code, why.message)
     except Exception as error:
         return Outcome(2, f"it could not be booked: {type(error).__name__}: {error}")
-    return Outcome(0, ids=tuple(keeper.ids))
+    return Outcome(0)
 
 
-def watch(keeper: Keeper | None, watched: Watched) -> None:
-    """Until the command ends; the booking is made longer long before that ends."""
-    refused = False
-    every = max(keeper.length / 2, SOONEST) if keeper else 3600.0
-    while not watched.has_ended(every):
-        if keeper and not refused:
-            refused = not extended(keeper)
+def watch(job: Job, line: int, answer: int) -> None:
+    """Until the line ends; what is booked is made longer in time, and what is in the way of that is told once."""
+    every = MOST_SELDOM if job.keeper is None else job.keeper.length.total_seconds() / 4
+    every = max(SOONEST, min(every, MOST_SELDOM))
+    wait, told = every, ""
+    while not readable(line, wait):
+        wait, sentence = every, ""
+        if job.keeper:
+            is_done, sentence = gone_on(job.keeper, job.place)
+            wait = every if is_done else min(every, AGAIN)
+        if sentence and sentence != told:
+            say(answer, sentence)
+            told = sentence
 
 
-def extended(keeper: Keeper) -> bool:
-    """Whether it goes on, or may do so later; the run is what counts, so that nothing else ends it."""
-    sentence = ""
+def gone_on(keeper: Keeper, place: Place | None) -> tuple[bool, str]:
+    """Whether the booking was looked after, and what to say of it; the run is what counts, and goes on in any case."""
+    on = f"the run on {keeper.host} goes on, but"
     try:
-        with in_sentences(keeper.place):
-            keeper.ensure()
+        with in_sentences(place):
+            others = keeper.go_on(now_at(place))
     except Failure as why:
-        if why.exit_code == 1:
-            sentence = f"the run on {keeper.host} goes on, but cannot be booked for longer: {why.message}"
+        return why.exit_code == 1, f"{on} cannot be booked for longer: {why.message}" if why.exit_code == 1 else ""
     except Exception as error:
-        sentence = f"the booking of the run on {keeper.host} could not be made longer: {error}"
-    if sentence:
-        with suppress(OSError, ValueError):  # nobody may listen any more
-            tell(sentence)
-    return not sentence
+        return False, f"{on} its booking could not be made longer: {error}"
+    at = others.astimezone() if others else None
+    return True, f"{on} from {at:%H:%M} on its GPUs are promised to somebody else" if at else ""
 
 
-def release(keeper: Keeper, tries: int = TRIES) -> None:
-    """Give back what is left of the booking; a board that does not answer is asked again for some minutes."""
-    for _ in range(tries):
-        try:
-            with in_sentences(keeper.place):
-                keeper.release()
-        except Failure as why:
-            if why.exit_code == 1:  # it is over, or somebody released it before us
-                keeper.ids.pop()
-                continue
-        except Exception:  # the booking ends by itself
+def released(job: Job) -> None:
+    """Give back what is left; a board that does not answer is asked again, for as long as there is something left."""
+    keeper, pause = job.keeper, SOONEST
+    end = time.monotonic() + (keeper.length.total_seconds() if keeper else 0)
+    while keeper and keeper.ours:
+        with suppress(Exception):  # whatever it was, it may be over at the next try
+            keeper.release()
+        if not keeper.ours or time.monotonic() > end:
             return
-        else:
-            return
-        time.sleep(AGAIN)
-
-
-class Watched:
-    """This process, as somebody else can watch it."""
-
-    def __init__(self) -> None:
-        """By a handle, where the kernel is not older than 5.3; else by what /proc tells of it."""
-        self.pid = os.getpid()
-        self.began = start_time(self.pid)
-        try:
-            self.handles = {os.pidfd_open(self.pid)}
-        except (OSError, AttributeError):
-            self.handles = set()
-
-    def has_ended(self, within: float) -> bool:
-        """Whether it ends within so many seconds."""
-        if self.handles:
-            return bool(select.select(list(self.handles), [], [], within)[0])
-        return waited(lambda: start_time(self.pid) != self.began, within)
-
-
-def waited(is_so: Callable[[], bool], within: float) -> bool:
-    """Whether something comes to be so within so many seconds."""
-    end = time.monotonic() + within
-    while not is_so():
-        rest = end - time.monotonic()
-        if rest <= 0:
-            return False
-        time.sleep(min(rest, LOOK_EVERY))
-    return True
-
-
-def start_time(pid: int) -> str:
-    """What tells a process from a later one of the same number; nothing once it has ended."""
-    try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return ""
-    return "" if state in {"Z", "X"} else rest[18]
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST)

@@ -14,7 +14,7 @@ import click
 from site_builder.commands import hints
 from site_builder.commands.booking import No
 from site_builder.commands.config import printable
-from site_builder.commands.options import Failure, with_loaded
+from site_builder.commands.options import Failure, failing, with_loaded
 
 if TYPE_CHECKING:
     from site_builder.fleet import Fleet
@@ -93,16 +93,12 @@ class Listing:
 
     def fleet(self) -> Fleet:
         """The fleet at this moment."""
-        from site_builder.fleet import Failed  # noqa: PLC0415 # --help needs none of it, as all below
-
-        try:
+        with failing():
             return self.look()
-        except Failed as why:
-            raise Failure(str(why)) from None
 
     def fitting(self, fleet: Fleet) -> Fleet:
         """What of it fits the words."""
-        from site_builder.decide import find  # noqa: PLC0415
+        from site_builder.decide import find  # noqa: PLC0415 # --help needs none of it, as all below
 
         return find.only(fleet, self.words) if self.words else fleet
 
@@ -133,12 +129,9 @@ class Listing:
 def opened(loaded: Loaded, words: Sequence[str]) -> Listing:
     """Where to look, if there is such a place."""
     from site_builder import fleets  # noqa: PLC0415
-    from site_builder.fleet import Failed  # noqa: PLC0415
 
-    try:
+    with failing():
         look = fleets.open_fleet(loaded)
-    except Failed as why:
-        raise Failure(str(why)) from None
     return Listing(look, words, loaded.settings, fleets.kind_of(loaded) == "machine")
 
 

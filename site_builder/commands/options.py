@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,6 +47,17 @@ def load(conf: str | None, options: dict[str, str | None]) -> Loaded:
     for warning in loaded.conf.warnings:
         tell(warning)
     return loaded
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Where there is no fleet, one sentence and exit 2."""
+    from site_builder.fleet import Failed  # noqa: PLC0415 # --help needs none of it
+
+    try:
+        yield
+    except Failed as why:
+        raise Failure(str(why)) from None
 
 
 def with_loaded(command: Callable[..., None]) -> Callable[..., None]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -16,19 +19,24 @@ import click
 from site_builder import words
 from site_builder.commands import guard, hints
 from site_builder.commands.booking import No, Place, in_sentences, place_of, shown
-from site_builder.commands.options import Failure, tell
-from site_builder.commands.picking import Found, Picker, failing, seconds_of, with_picker
+from site_builder.commands.live import PR_SET_PDEATHSIG
+from site_builder.commands.options import Failure, failing, tell
+from site_builder.commands.picking import seconds_of, with_picker
 from site_builder.commands.wait import COUNT, EVERY, Patience, until_found
 
 if TYPE_CHECKING:
     from site_builder.booking.keeper import Keeper
     from site_builder.decide.pick import Choice
+    from site_builder.picks import Found, Picker
 
-NOT_FOUND, NOT_STARTED = 127, 126
-# What is passed on to a command that is not in our place.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+INTERRUPTED, NOT_FOUND, NOT_STARTED = 130, 127, 126
+PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
 # What Python ignores for itself, and no other program expects to be ignored.
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+# Seconds that we wait for the release; a board that is slower is asked on by the guard.
+RELEASED_WITHIN = 3.0
+# How often we look whether the guard has something to say.
+LOOK_EVERY = 1.0
 NO_BOOK = "--no-book runs it all the same"
 
 
@@ -59,8 +67,8 @@ def run(  # noqa: PLR0913, PLR0917 # one for each option
     """Run COMMAND on free GPUs of this machine, and book them while it runs.
 
     CUDA_VISIBLE_DEVICES names them, in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID. GPUs that you have booked yourself
-    are taken first. However COMMAND ends, what was booked for it is released; its exit code is that of gpuboard. Two
-    that run at once never get the same GPU. Exit 1 if there are not enough, 2 if nobody can tell.
+    are taken first. However COMMAND ends, what was booked for it is released; gpuboard passes signals on, and ends as
+    it did. Two that run at once never get the same GPU. Exit 1 if there are not enough, 2 if nobody can tell.
 
     \b
     gpuboard run -- python train.py
@@ -73,10 +81,13 @@ def run(  # noqa: PLR0913, PLR0917 # one for each option
         what = f"{shown(command[0])} is no program" if there else f"there is no command {shown(command[0])}"
         tell(what)
         raise SystemExit(NOT_STARTED if there else NOT_FOUND)
-    taking = Taking(picker, count, length, None if no_book else comment)
-    while not taking.try_once(patient):
-        pass
-    start(program, command, taking)
+    patience = Patience(None if patient else 0, EVERY)
+    taking = Taking(picker, count, length, None if no_book else comment, patience)
+    try:
+        line = taking.taken()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    supervised(program, command, ",".join(str(one.number) for one in taking.chosen), line)
 
 
 def open_all() -> None:
@@ -105,63 +116,68 @@ def desk_of(picker: Picker) -> Place | None:
 class Taking:
     """Takes GPUs for one run: each by a claim on this machine, then all of them by a booking."""
 
-    def __init__(self, picker: Picker, count: int, length: float, comment: str | None) -> None:
+    def __init__(self, picker: Picker, count: int, length: float, comment: str | None, patience: Patience) -> None:
         """So many, for so long; without a comment they are not booked."""
         self.picker = picker
         self.count = count
         self.length = length
         self.comment = comment
+        self.patience = patience
         self.lost: dict[str | None, float] = {}
         self.too_soon = 0
-        self.patient = False
         self.chosen: list[Choice] = []
-        self.outcome = guard.Outcome(0)
 
     @cached_property
     def place(self) -> Place | None:
         """Where to book; found out once there is something to book."""
         return None if self.comment is None else desk_of(self.picker)
 
-    def try_once(self, patient: bool) -> bool:
-        """Whether all of them are ours now; if not, others were faster, and it can be tried again."""
-        self.patient = patient
-        patience = Patience(None if patient else 0, EVERY)
-        try:
-            self.chosen = until_found(self.look, self.picker, self.count, patience)
-        except No as why:
-            raise self.promised(why) from None
-        claims = self.claim()
+    def taken(self) -> guard.Line:
+        """Take them: where others were faster, others are taken."""
+        while True:
+            try:
+                self.chosen = until_found(self.look, self.picker.wish, self.count, self.patience)
+            except No as why:
+                raise self.in_full(why) from None
+            line = self.try_once()
+            if line:
+                return line
+
+    def try_once(self) -> guard.Line | None:
+        """Those that were chosen, or None if others were faster."""
+        claims = self.claimed()
         if claims is None:
-            return False
+            return None
         try:
-            self.outcome = guard.start(self.keeper(), claims)
+            outcome, line = guard.start(guard.Job(self.keeper(), self.place, claims))
         finally:
             for claim in claims:  # the guard has them
                 os.close(claim)
-        if self.outcome.promised:
-            self.lose(*self.outcome.promised)
-            return False
-        if self.outcome.code:
-            kind = No if self.outcome.code == 1 else Failure
-            raise kind(f"{self.outcome.said}; {NO_BOOK}")
-        return True
+        if not outcome.code:
+            return line
+        line.end(RELEASED_WITHIN)
+        if outcome.promised:
+            self.lose(*outcome.promised)
+            return None
+        kind = No if outcome.code == 1 else Failure
+        raise kind(f"{outcome.said}; {NO_BOOK}" if self.place else outcome.said)
 
     def keeper(self) -> Keeper | None:
         """Who books them."""
-        from site_builder.booking.keeper import Keeper, Wanted  # noqa: PLC0415
+        from site_builder.booking.keeper import Card, Keeper  # noqa: PLC0415
 
         if self.place is None:
             return None
-        gpus = [Wanted(one.gpu.index or 0, one.gpu.uuid or "") for one in self.chosen]
-        return Keeper(self.place, self.chosen[0].host.name, gpus, self.length, self.comment or "")
+        cards = [Card(one.gpu.index, one.gpu.uuid) for one in self.chosen if one.gpu.index is not None and one.gpu.uuid]
+        return Keeper(self.place, self.chosen[0].host.name, cards, self.length, self.comment or "")
 
     def look(self) -> Found:
         """What can be had for long enough, one's own first, without what others just took."""
-        found = self.picker.found(everywhere=False, here=True)
+        found = self.picker.found(for_run=True)
         now = time.time() + found.fleet.ahead
         long_enough = [one for one in found.choices if self.is_free(one, now)]
         self.too_soon = len(found.choices) - len(long_enough)
-        if self.patient:
+        if self.patience.end is None:  # it can be waited for
             self.lost = {uuid: at for uuid, at in self.lost.items() if time.monotonic() - at < EVERY}
         ours = [one for one in long_enough if one.gpu.uuid and one.gpu.uuid not in self.lost]
         return found._replace(choices=sorted(ours, key=lambda one: not one.mine))
@@ -174,23 +190,22 @@ class Taking:
             if one.until.timestamp() > now
         )
 
-    def promised(self, why: No) -> No:
-        """The same, with what stands in the way of a run alone."""
+    def in_full(self, why: No) -> No:
+        """A refusal with what stands in the way of a run alone."""
         told = [why.message]
         if self.too_soon:
-            told.append(
-                f"{self.too_soon} promised to others within {words.duration(self.length)}: a shorter --for may do"
-            )
+            within = words.duration(self.length)
+            told.append(f"{self.too_soon} promised to others within {within}: a shorter --for may do")
         if self.lost:
-            told.append(f"{len(self.lost)} taken by others just now")
+            told.append(f"{len(self.lost)} promised to others, or taken just now")
         return No("; ".join(told))
 
     def lose(self, *uuids: str | None) -> None:
         """Do not try these again at once."""
         self.lost.update(dict.fromkeys(uuids, time.monotonic()))
 
-    def claim(self) -> list[int] | None:
-        """Take them on this machine, all or none."""
+    def claimed(self) -> list[int] | None:
+        """The claims on them on this machine, all or none."""
         from site_builder.sources import claims  # noqa: PLC0415
 
         found: list[int] = []
@@ -206,39 +221,58 @@ class Taking:
         return found
 
 
-def start(program: str, command: Sequence[str], taking: Taking) -> NoReturn:
-    """Become the command; the guard beside it releases what it had when it ends."""
-    numbers = ",".join(str(one.number) for one in taking.chosen)
+def supervised(program: str, command: Sequence[str], numbers: str, line: guard.Line) -> NoReturn:
+    """Run the command as our child, pass on what we are told, release, and end as it did."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    if os.getpid() == 1:  # all of a container ends with its first process, and the guard would too
-        raise SystemExit(supervise(program, command, environment, taking))
-    become(program, command, environment)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
+    child = os.fork()
+    if child == 0:
+        become(program, command, environment, before)
+    status = None
+    while status is None:
+        told = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, LOOK_EVERY)
+        if told and told.si_signo != signal.SIGCHLD and told.si_code <= 0:  # the terminal tells the command itself
+            os.kill(child, told.si_signo)
+        for sentence in line.news():
+            with suppress(OSError, ValueError):  # nobody may listen any more
+                tell(sentence)
+        status = buried(child)
+    line.end(RELEASED_WITHIN)
+    if os.WIFSIGNALED(status):
+        end_by(os.WTERMSIG(status))
+    raise SystemExit(os.WEXITSTATUS(status))
 
 
-def become(program: str, command: Sequence[str], environment: dict[str, str]) -> NoReturn:
-    """The command in our place."""
+def become(program: str, command: Sequence[str], environment: dict[str, str], mask: Iterable[int]) -> NoReturn:
+    """In the child: the command, which does not outlive us if we are killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in IGNORED:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         os.execve(program, list(command), environment)  # noqa: S606 # no shell is the point
     except OSError as error:
         tell(f"{shown(program)} cannot be started: {error.strerror}")
-        os._exit(NOT_STARTED)
+    os._exit(NOT_STARTED)
 
 
-def supervise(program: str, command: Sequence[str], environment: dict[str, str], taking: Taking) -> int:
-    """The command as our child: pass signals on, bury whoever dies, release, and tell its exit code."""
-    child = os.fork()
-    if child == 0:
-        become(program, command, environment)
-    for number in SIGNALS:
-        signal.signal(number, lambda number, _: os.kill(child, number))
-    while True:
-        pid, status = os.wait()
-        if pid == child:
-            break
-    keeper = taking.keeper()
-    if keeper and taking.outcome.ids:
-        keeper.ids = list(taking.outcome.ids)
-        guard.release(keeper, tries=1)
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+def buried(child: int) -> int | None:
+    """How the command ended, if it has; whoever else ended under us is buried too, as the first process must."""
+    ended = None
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended = status if pid == child else ended
+    return ended
+
+
+def end_by(number: int) -> NoReturn:
+    """End as the command did, so that a shell sees the same; the first process of a container cannot be killed so."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.Signals(number)})
+    os.kill(os.getpid(), number)
+    raise SystemExit(128 + number)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.commands.options import Failure, tell
-from site_builder.commands.picking import Found, Picker, check, printed, seconds_of, with_picker
+from site_builder.commands.options import Failure, failing, tell
+from site_builder.commands.picking import check, printed, refuse, seconds_of, with_picker
 
 if TYPE_CHECKING:
-    from site_builder.decide.pick import Choice
+    from site_builder.decide.pick import Choice, Wish
+    from site_builder.picks import Found, Picker
 
 COUNT = click.IntRange(1, 1024)
 EVERY = 10
@@ -35,7 +36,7 @@ def wait(picker: Picker, count: int, everywhere: bool, timeout: float | None, ev
     gpuboard wait --all --min-memory 40GiB --timeout 8h
     """
     check(picker, everywhere)
-    found = until_found(lambda: picker.found(everywhere), picker, count, Patience(timeout, every))
+    found = until_found(lambda: picker.found(everywhere), picker.wish, count, Patience(timeout, every))
     click.echo(printed(found, everywhere))
 
 
@@ -47,38 +48,39 @@ class Patience:
         self.end = None if seconds is None else time.monotonic() + seconds
         self.every = every
         self.told = ""
+        self.looked = False
 
     def tell(self, sentence: str) -> None:
         """To somebody who sits there; anything else would fill a log."""
-        if sentence != self.told and sys.stderr.isatty():
+        if sentence != self.told and sys.stderr and sys.stderr.isatty():
             tell(sentence)
         self.told = sentence
 
-    def is_over(self) -> bool:
-        """Wait for the next look; whether there is none."""
+    def wait(self) -> bool:
+        """Wait for the next look, if there is one."""
         rest = self.every if self.end is None else min(self.every, self.end - time.monotonic())
         if rest <= 0:
-            return True
+            return False
         time.sleep(rest)
-        return False
+        return True
 
 
-def until_found(look: Callable[[], Found], picker: Picker, count: int, patience: Patience) -> list[Choice]:
-    """So many GPUs of one host, as soon as there are; a board that fails later on is asked again."""
+def until_found(look: Callable[[], Found], wish: Wish, count: int, patience: Patience) -> list[Choice]:
+    """So many GPUs of one host, as soon as there are; a board that fails after the first look is asked again."""
     from site_builder.decide import pick  # noqa: PLC0415
 
-    first = True
     while True:
         try:
-            found = look()
+            with failing():
+                found = look()
             if chosen := pick.on_one_host(found.choices, count):
                 return chosen
-            why: Failure = picker.refuse(found, count)
+            why: Failure = refuse(found, wish, count)
         except Failure as failed:
-            if first:
+            if not patience.looked:
                 raise
             why = failed
-        first = False
+        patience.looked = True
         patience.tell(f"{why.message}; waiting")
-        if patience.is_over():
+        if not patience.wait():
             raise why

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 from site_builder import words
 from site_builder.columns import cut
-from site_builder.commands.options import Failure
+from site_builder.commands.options import Failure, failing
 from site_builder.fleet import Failed
 
 if TYPE_CHECKING:
     from site_builder.fleet import Fleet
 
-# A screen of its own without a cursor, so that what was on the terminal comes back at the end.
-ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+# A screen of its own without a cursor, so that what was on the terminal comes back at the end; where that is very
+# narrow, a line ends at its edge.
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 # Nothing is cleared before it is written over: that would flicker.
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 SIZE = (80, 24)
@@ -41,9 +42,8 @@ def watched(look: Callable[[], Fleet], drawn: Callable[[Fleet], Sequence[str]], 
         raise Failure(message)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        fleet = look()  # what is wrong at the very beginning is no matter of time
-    except Failed as why:
-        raise Failure(str(why)) from None
+        with failing():
+            fleet = look()  # what is wrong at the very beginning is no matter of time
     except KeyboardInterrupt:
         return
     with suppress(Gone, KeyboardInterrupt):
@@ -64,7 +64,12 @@ def for_ever(fleet: Fleet, look: Callable[[], Fleet], drawn: Callable[[Fleet], S
         try:
             fleet, said, looked = look(), "", time.monotonic()
         except Failed as why:
-            said = f"{words.duration(time.monotonic() - looked)} old: {why}"
+            said = f"{seconds_old(time.monotonic() - looked)} old: {why}"
+
+
+def seconds_old(age: float) -> str:
+    """`12 s`, from a minute on `3 min`."""
+    return f"{age:.0f} s" if age < words.MINUTE else words.duration(age)
 
 
 def nothing(_: Fleet) -> Sequence[str]:

@@ -69,10 +69,16 @@ def typed(arguments: Sequence[str]) -> list[Term]:
 
 def only(fleet: Fleet, arguments: Sequence[str]) -> Fleet:
     """What fits a command line: a word that is the name of a host means that host, and several of them all of these."""
-    named = {word: fleet.host(word) for word in arguments}
+    named = {word: host_of(fleet, word) for word in arguments}
     chosen = {one.name for one in named.values() if one}
     hosts = tuple(one for one in fleet.hosts if one.name in chosen) if chosen else fleet.hosts
     return fitting(fleet._replace(hosts=hosts), typed([word for word, host in named.items() if not host]))
+
+
+def host_of(fleet: Fleet, word: str) -> Host | None:
+    """The host that a word names; train.py is no host `train`, for a domain has dots in it."""
+    found = fleet.host(word)
+    return found if found and (word.count(".") != 1 or found.name.lower() == word.lower()) else None
 
 
 def fitting(fleet: Fleet, several: Sequence[Term]) -> Fleet:

@@ -27,7 +27,7 @@ YEARS = (
 NEWEST_FIRST = tuple((year, re.compile(rf"(?<![A-Za-z0-9])(?:{names})")) for year, names in YEARS)
 
 
-class Wanted(NamedTuple):
+class Wish(NamedTuple):
     """What a GPU must have: a model by part of its name, free memory in MiB."""
 
     model: str = ""
@@ -35,20 +35,28 @@ class Wanted(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A GPU that can be had; `mine` if it is promised to whoever asks, `number` what CUDA calls it where we are."""
+    """A GPU that can be had; `mine` if it is promised to whoever asks."""
 
     host: Host
     gpu: Gpu
     mine: bool = False
-    number: int | None = None
+
+    @property
+    def number(self) -> int | None:
+        """What CUDA calls it where we are."""
+        return self.gpu.index if self.gpu.number is None else self.gpu.number
 
 
 class Asker(NamedTuple):
-    """Who wants a GPU: which names of bookings are theirs, which UUIDs are taken already, and when it is."""
+    """Who wants a GPU: which names of bookings are theirs, which UUIDs are taken already, and when it is.
+
+    What another run of theirs has booked is not for them; a run itself asks at the desk whether that holds still.
+    """
 
     is_mine: Callable[[str], bool]
     taken: Container[str]
     now: float
+    for_run: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -59,9 +67,9 @@ def year(name: str | None) -> int:
 
 def free_memory(gpu: Gpu) -> float | None:
     """How much of its memory nobody uses, in MiB."""
-    if gpu.memory_total is None:
+    if gpu.memory_total is None or gpu.memory_used is None:
         return None
-    return max(0.0, gpu.memory_total - (gpu.memory_used or 0))
+    return max(0.0, gpu.memory_total - gpu.memory_used)
 
 
 def rank(model_name: str | None, free: float | None, load: float | None) -> tuple[int, int, float]:
@@ -74,14 +82,14 @@ def load_of(host: Host) -> float | None:
     return None if host.load is None else host.load[0] / (host.cpus or 1)
 
 
-def available(hosts: Iterable[Host], wanted: Wanted, asker: Asker) -> list[Choice]:
+def available(hosts: Iterable[Host], wish: Wish, asker: Asker) -> list[Choice]:
     """All that can be had, the best first; of those that are alike, as people count them."""
     found = [
-        Choice(host, gpu, gpu.state == "booked", gpu.index)
+        Choice(host, gpu, gpu.state == "booked")
         for host in hosts
         if host.state == "fresh"
         for gpu in host.gpus
-        if can_be_had(gpu, asker) and fits(gpu, wanted)
+        if can_be_had(gpu, asker) and fits(gpu, wish)
     ]
     return sorted(found, key=lambda one: rank(one.gpu.name, free_memory(one.gpu), load_of(one.host)))
 
@@ -90,25 +98,26 @@ def can_be_had(gpu: Gpu, asker: Asker) -> bool:
     """Free, or promised to the asker and unused; nothing that is in error, taken, or has no number to name it by."""
     if gpu.index is None or (gpu.uuid is not None and gpu.uuid in asker.taken):
         return False
-    return gpu.state == "free" or (gpu.state == "booked" and is_theirs(gpu, asker))
+    return gpu.state in {"free", "booked"} and is_theirs(gpu, asker)
 
 
 def is_theirs(gpu: Gpu, asker: Asker) -> bool:
-    """Whether all who are promised it now are the asker; what a run has booked is for that run alone."""
+    """Whether nobody else is promised it now; one that is called booked must be the asker's."""
     current = [
         one
         for one in gpu.bookings
         if (one.since is None or one.since.timestamp() <= asker.now) and asker.now < one.until.timestamp()
     ]
-    return bool(current) and all(
-        one.name is not None and asker.is_mine(one.name) and not (one.id or "").startswith(RUN) for one in current
+    return bool(current or gpu.state == "free") and all(
+        one.name is not None and asker.is_mine(one.name) and (asker.for_run or not (one.id or "").startswith(RUN))
+        for one in current
     )
 
 
-def fits(gpu: Gpu, wanted: Wanted) -> bool:
+def fits(gpu: Gpu, wish: Wish) -> bool:
     """Whether it is of the model, and has the memory; one that does not tell its memory has too little."""
-    enough = not wanted.memory or (free_memory(gpu) or 0) >= wanted.memory
-    return enough and is_model(wanted.model, gpu.model, gpu.name)
+    enough = not wish.memory or (free_memory(gpu) or 0) >= wish.memory
+    return enough and is_model(wish.model, gpu.model, gpu.name)
 
 
 def is_model(wanted: str, *names: str | None) -> bool:
@@ -128,22 +137,25 @@ def on_one_host(choices: Iterable[Choice], count: int) -> list[Choice]:
     return []
 
 
-def why_none(hosts: Iterable[Host], wanted: Wanted, taken: Container[str]) -> str:
+def why_none(hosts: Iterable[Host], wish: Wish, asker: Asker) -> str:
     """Why nothing more can be had, as far as that can be said in a line."""
     several = [gpu for host in hosts for gpu in host.gpus]
-    right = [gpu for gpu in several if is_model(wanted.model, gpu.model, gpu.name)]
+    right = [gpu for gpu in several if is_model(wish.model, gpu.model, gpu.name)]
     if not right:
         return f"none of its {len(several)} GPUs is of that model" if several else "there is no GPU"
     counts: dict[str, int] = {}
     for gpu in right:
-        counts[reason(gpu, wanted, taken)] = counts.get(reason(gpu, wanted, taken), 0) + 1
-    return ", ".join(f"{count} {state}" for state, count in counts.items())
+        why = reason(gpu, wish, asker)
+        counts[why] = counts.get(why, 0) + 1
+    return ", ".join(f"{count} {why}" for why, count in counts.items())
 
 
-def reason(gpu: Gpu, wanted: Wanted, taken: Container[str]) -> str:
+def reason(gpu: Gpu, wish: Wish, asker: Asker) -> str:
     """What keeps us from a GPU, in a word or two."""
     if gpu.state not in {"free", "booked"}:
         return gpu.state
-    if gpu.uuid in taken:
+    if gpu.uuid in asker.taken:
         return "taken by another run"
-    return gpu.state if fits(gpu, wanted) else "with too little memory"
+    if not is_theirs(gpu, asker):
+        return "booked"
+    return "free" if fits(gpu, wish) else "with too little memory"

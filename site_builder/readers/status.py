@@ -8,12 +8,15 @@ from typing import Any
 
 import orjson
 
+from site_builder.columns import one_line
 from site_builder.fleet import Booking, Disk, Fleet, Gpu, Host, Process
 from site_builder.readers.form import clean
 
 SCHEMA = 1
 NUMBERS = (int, float)
 TOO_LARGE = 1e15
+# In ASCII, what is not clean can only come as one of these: an escape, or the last letter that there is.
+UNCLEAN = (b"\\u", b"\\n", b"\\t", b"\\r", b"\\b", b"\\f", b"\x7f")
 GPU_STATES = frozenset({"unknown", "lost", "violated", "held", "busy", "booked", "free"})
 HOST_STATES = frozenset({"fresh", "stale", "down", "failed", "unseen", "maintenance"})
 NOT_OURS = "is not the status.json of a gpuboard"
@@ -32,8 +35,7 @@ def read(content: bytes) -> tuple[Fleet | None, str]:
     schema = told.get("schema")
     if schema != SCHEMA:
         return None, f"has schema {clean(str(schema))[:20]}, but {SCHEMA} is what is read here: {advice(schema)}"
-    # a control character can only come as an escape, beyond ASCII, or as the last one of ASCII
-    text = plain if content.isascii() and b"\\u" not in content and b"\x7f" not in content else cleaned
+    text = plain if content.isascii() and not any(one in content for one in UNCLEAN) else cleaned
     hosts = tuple(found for one in told["hosts"] if (found := host(one, text)))
     problems = tuple(problems_of(told.get("problems"), text))
     if len(hosts) < len(told["hosts"]):
@@ -53,8 +55,8 @@ def plain(value: object) -> str | None:
 
 
 def cleaned(value: object) -> str | None:
-    """A text without what would steer a terminal."""
-    return clean(value) if isinstance(value, str) else None
+    """A text in one line, without what would steer a terminal or turn a line of it around."""
+    return one_line(clean(value)) if isinstance(value, str) else None
 
 
 def number(value: object) -> float | None:

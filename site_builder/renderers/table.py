@@ -20,10 +20,10 @@ TROUBLE = "[!]"
 COLOURS = {"free": "32", "held": "33", "booked": "36", "violated": "31", "lost": "31", "unknown": "31"}
 HEAD_COLOUR, BAD_HEAD_COLOUR = "1", "1;31"
 TITLES = ("GPU", "type", "use", "memory", "temp", "MHz", "users", "since", "pids")
-TYPE, TEMPERATURE, CLOCK, USERS, SINCE, PIDS = 1, 4, 5, 6, 7, 8
+GPU, TYPE, USE, MEMORY, TEMPERATURE, CLOCK, USERS, SINCE, PIDS = range(9)
 TO_THE_RIGHT = frozenset({2, 3, 4, 5})
 # What a column may take at most, and what it keeps where the line is too narrow for all.
-MOST = {TYPE: 30, USERS: 20, PIDS: 20}
+MOST = {GPU: 8, TYPE: 30, USE: 6, MEMORY: 13, TEMPERATURE: 6, CLOCK: 6, USERS: 20, PIDS: 20}
 LEAST = {TYPE: 10, USERS: 8, PIDS: 8}
 # What goes first where even that is too much.
 DROPPED = (CLOCK, TEMPERATURE, PIDS, SINCE, TYPE)

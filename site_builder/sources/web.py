@@ -73,10 +73,11 @@ class SameBoard(urllib.request.HTTPRedirectHandler):
 def ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Answer:
     """One request, and its answer."""
     ours = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "gpuboard"}
+    ours["Cache-Control"] = "no-cache"  # of a cache between us, the board may be long gone
     request = urllib.request.Request(url, body, {**ours, **(headers or {})})  # noqa: S310 # the setting takes http and https
     try:
         with urllib.request.build_opener(SameBoard).open(request, timeout=PATIENCE) as answer:
-            return Answer(read(answer), ahead(answer.headers.get("Date")))
+            return Answer(read(answer), ahead(answer.headers.get("Date"), answer.headers.get("Age")))
     except urllib.error.HTTPError as error:
         with error:
             raise Refused(error.code, sentence(error), clean(str(error.reason))[:80]) from None
@@ -88,10 +89,11 @@ def ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None =
         raise Failed(unreachable(error, url) + unsure) from None
 
 
-def ahead(told: str | None) -> float:
-    """By how much a server's clock is ahead of ours, by the date that it tells in whole seconds."""
+def ahead(told: str | None, age: str | None) -> float:
+    """By how much a server's clock is ahead of ours, by the date that it tells, and how long a cache kept that."""
     try:
         off = email.utils.parsedate_to_datetime(told or "").timestamp() - time.time()
+        off += int(age or 0)
     except (TypeError, ValueError, IndexError, OverflowError):
         return 0.0
     return off if abs(off) > SAME else 0.0

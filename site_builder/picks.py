@@ -1,0 +1,75 @@
+"""What somebody can have now, wherever the fleet is told: for the commands that pick, and for Python programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from site_builder import fleets
+from site_builder.decide import pick
+from site_builder.decide.pick import Choice, Wish
+from site_builder.fleet import Failed, Fleet, Gpu, Host
+from site_builder.model import Shown
+from site_builder.sources import claims
+from site_builder.sources.conf import Loaded
+
+
+class Found(NamedTuple):
+    """A look at the fleet: what can be had, where, and why no more."""
+
+    fleet: Fleet
+    hosts: Sequence[Host]
+    choices: list[Choice]
+    where: str
+    why: str
+
+
+class Picker:
+    """Looks at the fleet again and again, for somebody who wants GPUs of a kind; `Failed` says why it cannot."""
+
+    def __init__(self, loaded: Loaded, wish: Wish, host: str | None = None, name: str | None = None) -> None:
+        """Of one host, this machine if none is named; `name` is whose bookings count as free, one's own if none is."""
+        self.loaded = loaded
+        self.wish = wish
+        self.host = host
+        self.is_mine = fleets.whose(loaded, name)
+        # who may read a data folder may know whose a booking is: without names, one's own would be nobody's
+        named = replace(loaded, settings=replace(loaded.settings, shown=Shown()))
+        self.look: Callable[[], Fleet] = fleets.open_fleet(named)
+
+    def found(self, everywhere: bool = False, for_run: bool = False) -> Found:
+        """What can be had now: of all hosts, or of one; a run is of this machine, whatever the board calls it."""
+        fleet = self.look()
+        hosts = fleet.hosts if everywhere else (fleets.host_of(fleet, self.host, self.loaded),)
+        where = fleet.where if everywhere else hosts[0].name
+        if not any(one.state == "fresh" for one in hosts):
+            why = "".join(f": {one.name} is {one.state}: {one.reason}" for one in hosts[:1])
+            message = f"nothing on {where} can be told{why}"
+            raise Failed(message)
+        asker = pick.Asker(self.is_mine, claims.Claimed(), time.time() + fleet.ahead, for_run)
+        if not everywhere and (for_run or self.host is None) and fleets.kind_of(self.loaded) != "machine":
+            hosts = (self.as_seen_here(hosts[0]),)
+        choices = pick.available(hosts, self.wish, asker)
+        return Found(fleet, hosts, choices, where, pick.why_none(hosts, self.wish, asker))
+
+    def as_seen_here(self, host: Host) -> Host:
+        """A host by nvidia-smi itself at this moment, and by its own numbers: a container may see but some GPUs."""
+        try:
+            own = {gpu.uuid: gpu for gpu in fleets.of_machine(self.loaded.settings).hosts[0].gpus}
+        except fleets.NoDriver:
+            return host  # nobody can be asked, as in many a container
+        if host.gpus and not any(gpu.uuid in own for gpu in host.gpus):
+            message = f"the GPUs of {host.name} are not those of this machine"
+            raise Failed(f"{message}: name it as the board does with --host, or ask for all hosts with --all")
+        return host._replace(gpus=tuple(seen_here(gpu, own.get(gpu.uuid)) for gpu in host.gpus))
+
+
+def seen_here(gpu: Gpu, own: Gpu | None) -> Gpu:
+    """A GPU with what this machine says of it: what is promised, the board knows, and whether it is used, we do."""
+    if own is None:
+        return gpu._replace(state="unknown", reason="this machine does not see it")
+    if own.state != "free":
+        return gpu._replace(state=own.state, reason=own.reason)
+    return gpu._replace(number=own.index)
