@@ -60,11 +60,15 @@ def host_files(board: BoardHost, looked: float | None, now: Now) -> dict[str, by
     return {states_of(board.name): states.host(board, looked, now), node_of(board.name): nodes.host(board, now)}
 
 
-def available_files(cards: Cards) -> Iterator[File]:
-    """Which GPUs are free: in all, and of each host."""
+def available_all(cards: Cards) -> Iterator[File]:
+    """Which GPUs are free, in all."""
     every = [gpu for one in cards.values() for gpu in one.summary.available]
     content = available.fleet(every)
     yield File("available.txt", digest(content), lambda: content, dated=False)
+
+
+def available_hosts(cards: Cards) -> Iterator[File]:
+    """The same of each host."""
     for host, one in cards.items():
         text = available.host(one.summary.available)
         yield File(available_of(host), text or b"none", lambda text=text: text, dated=False)  # type: ignore[misc]

@@ -22,6 +22,7 @@ CONNECTIONS = 1000
 BACKLOG = 1024
 PATIENCE = 30  # seconds that a request may take to arrive
 UNSENT = 1 << 20  # bytes that may wait for a reader who asks for more
+AT_ONCE = 1 << 16  # bytes read for one send; of more, the allocator keeps some MiB for each thread that sent once
 NEVER = 1 << 60
 LIMITS = {
     "threads": 64,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
@@ -69,6 +70,11 @@ class Channel(HTTPChannel):
     task_class = Reply
     error_task_class = Refusal
     began = 0.0
+
+    def __init__(self, *told: Any, **more: Any) -> None:  # noqa: ANN401 # as waitress gives them
+        """Take up a connection; waitress would read as much at once as the system has room for, which may be MiB."""
+        super().__init__(*told, **more)
+        self.sendbuf_len = min(self.sendbuf_len, AT_ONCE)
 
     def received(self, data: bytes) -> bool:
         """Take up what arrived; a request that comes letter by letter is given up in the end."""

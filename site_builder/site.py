@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -53,6 +54,7 @@ class Site:
         self.version = ""
         self.left = False  # whether a host has left the board, but not yet the files of all hosts
         self.written: list[str] = []
+        self.recalled = False
 
     def fleet(
         self,
@@ -66,8 +68,11 @@ class Site:
         www = self.settings.www
         for folder in (www, *(www / name for name in FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
+        if not self.recalled:
+            self.recall()
+            self.recalled = True
         self.written = []
-        self.write_files(outputs.available_files(cards), now)
+        self.write_files(outputs.available_all(cards), now)
         self.version = publish.copy_assets(www)
         fleet = board.Fleet(
             {host: one.summary.state for host, one in cards.items()},
@@ -84,7 +89,8 @@ class Site:
         moved = {f"cards/{host}.html": (one.digests.structure, one.html) for host, one in cards.items()}
         for name, content in parts._asdict().items():
             moved[f"cards/_{name}.html"] = publish.digest(content), content
-        revisions = {name: self.published.revision(name, facts, now.epoch) for name, (facts, _) in moved.items()}
+        stand = {name for name, (facts, _) in moved.items() if self.published.says(name, facts)}
+        revisions = {name: self.revision(name, name in stand, now) for name in moved}
         self.write_live(cards, fleet, revisions, now)
         told = repr((problems, self.settings.rules.url)).encode()
         facts = publish.digest(told, *(one.digests.status for one in cards.values()))
@@ -93,10 +99,15 @@ class Site:
             self.write("status.json", facts, content, now)
         self.write("metrics", b"", outputs.metrics_of(cards, problems, now, self.every, took), now)
         self.write_files(outputs.texts(cards, now), now)
+        self.write_files(outputs.available_hosts(cards), now)
         for name, (facts, content) in moved.items():
-            if not self.published.says(name, facts):
+            if name not in stand:
                 self.write(name, facts, b"%d\n%s" % (revisions[name], content), now)
         self.forget(cards)
+
+    def revision(self, name: str, stands: bool, now: Now) -> int:
+        """When the file began to say what it is to say, in milliseconds; now, where it is still to be written."""
+        return publish.milliseconds(self.when(name) if stands else now.epoch)
 
     def write_board(self, cards: Cards, fleet: board.Fleet, parts: board.Parts, now: Now) -> None:
         """index.html, and the picture of its tab."""
@@ -185,6 +196,15 @@ class Site:
     def when(self, name: str) -> float:
         """When a file of ours was written; 0 if it never was."""
         return self.published.files.get(name, ("", 0.0, 0, 0))[1]
+
+    def recall(self) -> None:
+        """Know of the files of hosts that stand there already: a builder that was killed wrote down none of its own."""
+        for folder in FOLDERS:
+            with suppress(OSError), os.scandir(self.settings.www / folder) as found:
+                for one in found:
+                    name = f"{folder}/{one.name}" + ("/index.json" if "." not in one.name or one.is_dir() else "")
+                    if name not in self.published.files and not one.name.startswith("."):
+                        self.published.files[name] = ("", 0.0, 0, 0)
 
     def forget(self, cards: Cards) -> None:
         """Take away what tells of hosts that are no longer on the board."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -265,8 +266,8 @@ def once_a_host(name: str) -> list[str]:
 def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_them(lab: Lab) -> None:
     busy_lab(lab)
     written = lab.build().written
-    assert written[:3] == ["available.txt", "available/atlas.txt", "available/hydra.txt"]
-    assert written[3:11] == [*FLEET, *TEXTS]
+    assert written[:9] == ["available.txt", *FLEET, *TEXTS]
+    assert written[9:11] == ["available/atlas.txt", "available/hydra.txt"]
     assert set(written[11:15]) == {f"cards/{name}.html" for name in ("_top", "_problems", "atlas", "hydra")}
     assert written[15:17] == ["bookings.html", "bookings.ics"]
     assert set(written[17:23]) == {*once_a_host("atlas"), *once_a_host("hydra")}
@@ -625,6 +626,26 @@ def test_a_child_that_dies_leaves_no_gap() -> None:
     assert halves.both(work, range(500)) == [item * 2 for item in range(500)]
 
 
+def test_of_a_child_that_dies_midway_what_it_had_done_counts_and_the_rest_is_done_too() -> None:
+    mother, done = os.getpid(), []
+
+    def work(item: int) -> int:
+        if os.getpid() != mother:
+            done.append(item)
+            if len(done) > 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            time.sleep(0.001)  # the child has its share
+        return item * 2
+
+    assert halves.both(work, range(500)) == [item * 2 for item in range(500)]
+
+
+def test_a_python_that_cannot_share_memory_shares_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert halves.both(lambda item: item * 2, range(500)) == [item * 2 for item in range(500)]
+
+
 # The log, and forgetting
 
 
@@ -690,3 +711,17 @@ def test_a_failed_build_is_an_exception_of_one_sentence(lab: Lab) -> None:
     lab.data.rmdir()
     with pytest.raises(Failed, match="cannot be read: No such file or directory"):
         Builder(lab.settings()).build(time.time())
+
+
+def test_nothing_stays_of_a_host_that_left_while_no_builder_remembers_it(lab: Lab) -> None:
+    lab.host("atlas")
+    lab.host("zeus")
+    lab.build()
+    there = [path for path in lab.www.rglob("*zeus*") if path.is_file() or list(path.iterdir())]
+    assert len(there) >= 5
+    shutil.rmtree(lab.data / "zeus")
+    shutil.rmtree(lab.state)
+    lab.state.mkdir()
+    lab.build()
+    assert list(lab.www.rglob("*zeus*")) == []
+    assert (lab.www / "available/atlas.txt").read_text() == "0\n"

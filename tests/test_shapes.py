@@ -216,3 +216,16 @@ def test_a_file_that_somebody_took_away_comes_back(lab: Lab) -> None:
     assert read(lab, "states/index.json")["atlas"] == read(lab, "states/atlas/index.json")["atlas"]
     assert (lab.www / "available/atlas.txt").read_text() == "1\n"
     assert (lab.www / "nodes/atlas.json").exists()
+
+
+def test_a_busy_gpu_of_which_no_process_is_told_never_looks_idle(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
+    (lab.data / "atlas/processes.csv").unlink()
+    lab.build()
+    assert [one["users"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [None, None]
+    lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
+    lab.build()
+    assert [one["users"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [None, []]
+    ((entry,),) = (host["data"] for host in read(lab, "states/atlas/index.json").values())
+    assert [one["processes"] for one in entry["gpu_data"].values()] == [None, []]

@@ -282,3 +282,12 @@ def test_what_stays_the_same_is_not_written_again_but_shows_that_the_builder_liv
     for name in ("term.txt", "detail.txt", "available.txt", "available/atlas.txt"):
         assert (lab.www / name).stat().st_mtime >= began - 0.1
     assert builder.build(began + 80).written == ["live.json", "metrics"]
+
+
+def test_the_free_gpus_of_a_host_come_the_best_first_and_what_is_not_known_last(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    cards = (("Tesla T4", 15360), ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960))
+    rows = "".join(gpu(index, 4, name=name, total=total) for index, (name, total) in enumerate(cards))
+    lab.host("mixed", rows + gpu(3, used="[N/A]", use=0))
+    lab.build()
+    assert (lab.www / "available/mixed.txt").read_text() == "1,2,0,3\n"

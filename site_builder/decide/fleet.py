@@ -84,9 +84,9 @@ def available(host: BoardHost) -> Iterator[AvailableGpu]:
     load = None if facts.load is None else facts.load[0] / (facts.cpus or 1)
     named = Counter(one.gpu.index for one in host.gpus)
     for one in host.gpus:
-        index, total = one.gpu.index, one.gpu.memory_total
+        index, used, total = one.gpu.index, one.gpu.memory_used, one.gpu.memory_total
         if one.state == "free" and index is not None and named[index] == 1:
-            memory = None if total is None else max(0, total - (one.gpu.memory_used or 0))
+            memory = None if used is None or total is None else max(0, total - used)
             yield AvailableGpu(pick.rank(one.gpu.name, memory, load), host.name, index)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from site_builder.model import Gpu
@@ -21,6 +23,7 @@ COLUMNS = (
 )
 # The bits of clocks_event_reasons.active for heat, and for power: the limit, and the brake of the hardware.
 HEAT, POWER = 0x20 | 0x40, 0x4 | 0x80
+SLOWED, BY_HARDWARE = 0x8, 0x40 | 0x80
 LONGEST_MASK = 18
 # What a hostile file says is not worth remembering.
 LONGEST_CELL, MOST_COLUMNS = 80, 400
@@ -46,30 +49,31 @@ def health(gpu: Gpu) -> Health:
     """Of a GPU; one of a host that is not fresh tells nothing."""
     if not 0 < len(gpu.columns) <= MOST_COLUMNS:
         return UNTOLD
-    cells = (*gpu.cells, "")
-    return understood(tuple([cells[place][:LONGEST_CELL] for place in where(gpu.columns)]))
+    told = of_columns(gpu.columns)((*gpu.cells, ""))
+    return understood(told if len("".join(told)) <= LONGEST_CELL else tuple([one[:LONGEST_CELL] for one in told]))
 
 
 @lru_cache(maxsize=64)
-def where(columns: tuple[str, ...]) -> tuple[int, ...]:
-    """At which place each of COLUMNS stands; a fleet has a few headers."""
-    return places(columns, COLUMNS)
+def of_columns(columns: tuple[str, ...]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """What takes the cells of COLUMNS out of a row; a fleet has a few headers."""
+    return itemgetter(*places(columns, COLUMNS))
 
 
 @lru_cache(maxsize=4096)
 def understood(cells: tuple[str, ...]) -> Health:
     """The cells of COLUMNS; most GPUs of a fleet tell the same."""
     fan, corrected, uncorrected, remapping, retiring, failed, action, events, throttle = cells
-    mask = bits(events or throttle)
+    mask = first(bits(events), bits(throttle))
+    unclear = mask is not None and mask & SLOWED and not mask & BY_HARDWARE  # by one of the two, but by which?
     return Health(
         number(fan),
         number(corrected),
         number(uncorrected),
         either(yes(remapping), yes(retiring)),
         yes(failed),
-        None if available(action) is None else action != "None",
-        None if mask is None else bool(mask & HEAT),
-        None if mask is None else bool(mask & POWER),
+        None if available(action) is None else action.lower() != "none",
+        None if mask is None or unclear else bool(mask & HEAT),
+        None if mask is None or unclear else bool(mask & POWER),
     )
 
 
@@ -81,6 +85,11 @@ def yes(cell: str) -> bool | None:
 def either(one: bool | None, other: bool | None) -> bool | None:
     """Whether one of the two is so, as far as they are told."""
     return other if one is None else one or bool(other)
+
+
+def first(one: int | None, other: int | None) -> int | None:
+    """The one that is told."""
+    return other if one is None else one
 
 
 def bits(cell: str) -> int | None:

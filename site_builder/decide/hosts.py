@@ -202,7 +202,8 @@ def seen_gpus(
     look = kept.Look(int(looked), snapshot_time(data, looked), case.kept, case.bookings)
     for place, seen in promises.items():
         found[place] = kept.judged(found[place], seen, look, rules, now)
-    return found, others, frozenset(row.user for row in ps if row.user and rules.people.is_login(row.user))
+    users = {row.user for row in ps if row.user}
+    return found, others, frozenset(filter(rules.people.is_login, users))
 
 
 def snapshot_time(data: HostData, looked: float) -> int:

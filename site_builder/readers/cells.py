@@ -12,6 +12,7 @@ NOT_AVAILABLE = frozenset({"N/A", "", "ERR!", "-", "Not Supported", "Not Found"}
 LOST = frozenset({"[GPU is lost]", "[GPU requires reset]", "[Unknown Error]"})
 UNIT = re.compile(r" (?:MiB|KiB|%|W|MHz|C|us|ms)$")
 TOO_LARGE = 1e15
+LONGEST_NUMBERS = 300
 
 
 def available(cell: str) -> str | None:
@@ -33,14 +34,12 @@ def number(cell: str) -> float | None:
 
 
 def numbers(row: list[str]) -> list[float | None]:
-    """The numbers of several cells; at once, where they all are plain ones."""
-    try:
-        values: list[float | None] = list(map(float, row))
-        if min(values) >= 0 and sum(values) < TOO_LARGE:  # type: ignore[type-var,operator,arg-type] # false for NaN too
-            return values
-    except ValueError:
-        pass
-    return [number(cell) for cell in row]
+    """The numbers of several cells; those of GPUs are small, and many a thousand times the same."""
+    # what a hostile file says is not worth remembering
+    return list(map(known_number if len("".join(row)) <= LONGEST_NUMBERS else number, row))
+
+
+known_number = lru_cache(maxsize=20_000)(number)
 
 
 def whole_number(cell: str) -> int | None:

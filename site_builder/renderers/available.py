@@ -8,8 +8,8 @@ from site_builder.decide.fleet import AvailableGpu
 
 
 def host(gpus: Iterable[AvailableGpu]) -> bytes:
-    """`0,2` for CUDA_VISIBLE_DEVICES; nothing at all where none is free, which hides all GPUs from CUDA."""
-    text = ",".join(str(one.index) for one in gpus)
+    """`0,2` for CUDA_VISIBLE_DEVICES, the best first; nothing at all where none is free, which hides all from CUDA."""
+    text = ",".join(str(one.index) for one in sorted(gpus, key=lambda one: one.rank))
     return f"{text}\n".encode() if text else b""
 
 

@@ -9,6 +9,8 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
+import orjson
+
 from site_builder import words
 from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, Disk, HostFacts
 from site_builder.now import Now
@@ -121,12 +123,17 @@ def html(texts: CardTexts) -> str:
 def structure(texts: CardTexts) -> bytes:
     """What is left of a card without its numbers: as long as it is the same, an open page sets those in their place."""
     rows = [(*row[:5], row.total, row.limit, row.who, row.more, row.who_note, row.booking_note) for row in texts.rows]
-    promised = [cell._replace(left=NOTHING) for row in texts.rows for cell in row.bookings]
+    promised = [without_left(cell) for row in texts.rows for cell in row.bookings]
     disks = [(mount, percent) for mount, _, _, percent in texts.disks]
     rest = (texts.name, texts.title, texts.tags, texts.state, texts.reason, texts.notes, texts.models, texts.others)
-    people = (texts.by_person, texts.by_person_at, [cell._replace(left=NOTHING) for cell in texts.host_bookings])
+    people = (texts.by_person, texts.by_person_at, [without_left(cell) for cell in texts.host_bookings])
     there = (texts.seen is None, texts.load == "", texts.memory == "", [row.access == "" for row in texts.rows])
-    return repr((rows, promised, disks, rest, people, there)).encode()
+    return orjson.dumps((rows, promised, disks, rest, people, there))
+
+
+def without_left(cell: BookingCell) -> tuple[Html, ...]:
+    """A booking without the time that is left of it, which the page's script works out."""
+    return tuple(cell._replace(left=NOTHING))
 
 
 def sentence(text: str) -> str:
@@ -149,9 +156,9 @@ def moment(epoch: float, now: Now) -> tuple[Html, Html]:
     return Html(text), Html(text[11:19] if now.days_until(local) == 0 else text[:16])
 
 
-def stamp(epoch: int, zone: tzinfo) -> Html:
+def stamp(minute: int, zone: tzinfo) -> Html:
     """A time to the minute, for machines and people alike: twice a process would make the page a tenth larger."""
-    return Html(datetime.fromtimestamp(epoch // 60 * 60, zone).isoformat(" ", "minutes"))
+    return Html(datetime.fromtimestamp(minute * 60, zone).isoformat(" ", "minutes"))
 
 
 def at(epoch: int, now: Now) -> Html:
@@ -193,16 +200,19 @@ def by_person(facts: HostFacts) -> list[tuple[Html, Html]]:
     return [(escaped(shortened(one.path)), Html(words.size(one.used))) for one in most]
 
 
+@lru_cache(maxsize=4096)
 def whole(value: float | None, unit: str = "") -> Html:
     """A number without decimals, and its unit; a dash where it is not known."""
     return Html(DASH if value is None else f"{value:.0f}{unit}")
 
 
+@lru_cache(maxsize=10_000)
 def gib(mib: float | None) -> Html:
     """Of MiB the GiB."""
     return Html(words.gib(mib))
 
 
+@lru_cache(maxsize=10_000)
 def bar(part: float | None, of: float | None) -> Html:
     """The length of a meter, of 100."""
     return Html(f"{min(100, part / of * 100):.0f}" if part and of else "0")
@@ -247,8 +257,9 @@ def free_again(board: BoardGpu, now: Now) -> Html:
 def process(one: BoardProcess, users_shown: bool, zone: tzinfo) -> Html:
     """A process in the list of those on a GPU. When it began is shown to the minute, and may differ by a second."""
     pid, user, command, memory, started, container, _, children = one
-    since = NOTHING if started is None else stamp(started, zone)
-    return drawn(pid, user or ("unknown user" if users_shown else ""), command, memory, since, container, children)
+    minute = None if started is None else started // 60
+    who = user or ("unknown user" if users_shown else "")
+    return drawn(pid, who, command, memory, minute, zone, container, children)
 
 
 @lru_cache(maxsize=40_000)
@@ -257,7 +268,8 @@ def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
     user: str,
     command: str | None,
     used_memory: float | None,
-    since: Html,
+    minute: int | None,
+    zone: tzinfo,
     container: str | None,
     children: tuple[int, ...],
 ) -> Html:
@@ -268,7 +280,7 @@ def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
         escaped(shortened(user)),
         escaped(shortened(command, COMMAND_CHARACTERS)),
         Html(f"{which} · {size}" if which and size else which or size),
-        since,
+        NOTHING if minute is None else stamp(minute, zone),
         escaped(shortened(container)),
         Html(f"kill {' '.join(map(str, children))}") if children else NOTHING,
     )

@@ -97,18 +97,18 @@ def drawn(cells: int | None, percent: int | None) -> bytes:
 
 def tree(several: tuple[BoardProcess, ...]) -> list[bytes]:
     """A line for each process."""
-    lines = [branch(one) for one in several[:MOST_PROCESSES]]
+    lines = [branch(one.command, one.used_memory, one.user) for one in several[:MOST_PROCESSES]]
     if len(several) > MOST_PROCESSES:
         lines.append(cell_bytes(f"and {len(several) - MOST_PROCESSES} more", INSIDE - 6))
     signs = [*[BRANCH] * (len(lines) - 1), LAST_BRANCH]
     return [b"%b%b%b" % (sign, line, RIGHT) for sign, line in zip(signs, lines)]
 
 
-def branch(one: BoardProcess) -> bytes:
-    """A process: its command, its memory, its user."""
-    used = one.used_memory
+@lru_cache(maxsize=40_000)
+def branch(command: str | None, used: float | None, user: str | None) -> bytes:
+    """A process; the same for as long as it runs."""
     size = b"%8.0f" % used if used is not None and used < LARGEST else fit(number(used), SIZE, right=True).encode()
-    return b"%b%bMiB %b" % (cell_bytes(bare(one.command), NAME), size, cell_bytes(one.user or NOT_TOLD, USER))
+    return b"%b%bMiB %b" % (cell_bytes(bare(command), NAME), size, cell_bytes(user or NOT_TOLD, USER))
 
 
 def detail(parts: Iterable[bytes], version: str, now: Now) -> bytes:

@@ -39,6 +39,15 @@ class Reading(NamedTuple):
     over: int = 1
 
 
+class Sample(NamedTuple):
+    """The same, with the name under which it is told."""
+
+    name: str
+    place: int
+    times: int
+    over: int
+
+
 def reading(field: str, times: int = 1, over: int = 1) -> Reading:
     """The reading of that field."""
     return Reading(Gpu._fields.index(field), times, over)
@@ -111,7 +120,7 @@ ONCE = (
     Family("gpuboard_build_info", "gauge", "version", "1, with the version of gpuboard."),
 )
 ALL = (*FAMILIES, *SEEN, *ONCE)
-SAMPLES = tuple((family.name, one) for family, one in READINGS.items())
+SAMPLES = tuple(Sample(family.name, *one) for family, one in READINGS.items())
 
 
 class Fleet(NamedTuple):
@@ -129,18 +138,44 @@ class Fleet(NamedTuple):
     duration: float | None = None
 
 
+class Steady(NamedTuple):
+    """What a GPU tells for many builds in the same words."""
+
+    health: Health
+    processes: int | None
+    booked: bool
+    state: str
+    uuid: str | None
+    name: str | None
+    model: str
+
+
 def host(board: BoardHost) -> tuple[bytes, ...]:
     """The lines of this host, a part for each of FAMILIES."""
     gpus = labelled(board)
-    told = [(labels, one.gpu) for labels, one in gpus]
-    lines: list[Iterable[str]] = [
-        [f"{name}{labels}}} {value * times / over}\n" for labels, gpu in told if (value := gpu[place]) is not None]  # type: ignore[operator]
-        for name, (place, times, over) in SAMPLES
-    ]
-    lines += health_lines(told)
-    lines += promise_lines(gpus)
-    lines += host_lines(board)
-    return tuple(["".join(one).encode("utf-8", "replace") for one in lines])
+    labels = tuple([one for one, _ in gpus])
+    told = [one.gpu for _, one in gpus]
+    readings = [lines_of(sample, labels, [gpu[sample.place] for gpu in told]) for sample in SAMPLES]  # type: ignore[misc]
+    steady = steady_lines(labels, tuple([steady_of(one) for _, one in gpus]))
+    return (*readings, *steady, *[encoded(one) for one in host_lines(board)])
+
+
+def encoded(lines: Iterable[str]) -> bytes:
+    """A part of the file."""
+    return "".join(lines).encode("utf-8", "replace")
+
+
+def lines_of(sample: Sample, labels: tuple[str, ...], values: list[float | None]) -> bytes:
+    """A line for each GPU that has the value."""
+    name, _, times, over = sample
+    told = zip(labels, values)
+    return encoded([f"{name}{one}}} {written(value, times, over)}\n" for one, value in told if value is not None])
+
+
+@lru_cache(maxsize=10_000)
+def written(value: float, times: int, over: int) -> str:
+    """A number in base units, which takes Python longer to write than all that stands before it."""
+    return str(value * times / over)
 
 
 def labelled(board: BoardHost) -> Labelled:
@@ -165,9 +200,23 @@ def label(value: str) -> str:
     return value[:LONGEST_LABEL].translate(ESCAPES)
 
 
-def health_lines(told: list[tuple[str, Gpu]]) -> list[list[str]]:
+def steady_of(gpu: BoardGpu) -> Steady:
+    """Of a GPU; where no process is told, there is none only if it is certain that nobody is on it."""
+    count = len(gpu.processes) if gpu.processes or gpu.state in {"free", "booked"} else None
+    booked = any(one.phase == "now" for one in gpu.bookings) if gpu.bookings else False
+    return Steady(health(gpu.gpu), count, booked, gpu.state, gpu.gpu.uuid, gpu.gpu.name, gpu.model)
+
+
+@lru_cache(maxsize=2000)
+def steady_lines(labels: tuple[str, ...], gpus: tuple[Steady, ...]) -> tuple[bytes, ...]:
+    """A part for each of HEALTH and of PROMISES."""
+    several = list(zip(labels, gpus))
+    return tuple([encoded(one) for one in (*health_lines(several), *promise_lines(several))])
+
+
+def health_lines(gpus: list[tuple[str, Steady]]) -> list[list[str]]:
     """A part for each of HEALTH."""
-    several = [(labels, health_ends(health(gpu))) for labels, gpu in told]
+    several = [(labels, health_ends(one.health)) for labels, one in gpus]
     return [
         [f"{family.name}{labels}{end}" for labels, ends in several for end in ends[place]]
         for place, family in enumerate(HEALTH)
@@ -192,32 +241,19 @@ def ends(values: Mapping[str, float | None]) -> list[str]:
     return [f"{last}}} {value + 0}\n" for last, value in values.items() if value is not None]
 
 
-def promise_lines(gpus: Labelled) -> Iterator[list[str]]:
+def promise_lines(gpus: list[tuple[str, Steady]]) -> Iterator[list[str]]:
     """A part for each of PROMISES."""
     processes, booked, state, info = (family.name for family in PROMISES)
-    # where none is told, there are none only on a GPU of which it is certain that nobody is on it
-    yield [
-        f"{processes}{labels}}} {len(one.processes)}\n"
-        for labels, one in gpus
-        if one.processes or one.state in {"free", "booked"}
-    ]
-    yield [f"{booked}{labels}}} {1 if one.bookings and is_booked(one) else 0}\n" for labels, one in gpus]
+    yield [f"{processes}{labels}}} {one.processes}\n" for labels, one in gpus if one.processes is not None]
+    yield [f"{booked}{labels}}} {one.booked:d}\n" for labels, one in gpus]
     yield [f'{state}{labels},state="{one.state}"}} 1\n' for labels, one in gpus]
-    yield [
-        f'{info}{labels},uuid="{label(one.gpu.uuid or "")}",{model(one.gpu.name, one.model)}}} 1\n'
-        for labels, one in gpus
-    ]
+    yield [f'{info}{labels},uuid="{label(one.uuid or "")}",{model(one.name, one.model)}}} 1\n' for labels, one in gpus]
 
 
 @lru_cache(maxsize=1024)
 def model(name: str | None, short: str) -> str:
     """The labels that all GPUs of a model share."""
     return f'name="{label(name or "")}",model="{label(short)}"'
-
-
-def is_booked(gpu: BoardGpu) -> bool:
-    """Whether it is promised now."""
-    return any(one.phase == "now" for one in gpu.bookings)
 
 
 def host_lines(board: BoardHost) -> Iterator[list[str]]:

@@ -16,7 +16,7 @@ def host(board: BoardHost, now: Now) -> bytes:
     """A host; `last_update` is in the zone of the board and without its offset, as programs for this shape want it."""
     content = {
         "hostname": board.name,
-        "last_update": None if board.seen is None else moment(board.seen, now.zone, "%Y-%m-%dT%H:%M:%S"),
+        "last_update": None if board.seen is None else moment(board.seen, now.zone, "%Y-%m-%dT%H:%M:%S.000000"),
         "ips": addresses(board),
         "gpus": [gpu(one) for one in board.gpus],
         "status": board.state == "fresh",

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, tzinfo
 from functools import lru_cache
 
-from site_builder.columns import fit
+from site_builder.columns import fit, one_line
 from site_builder.decide.processes import program
 from site_builder.model import BoardGpu, BoardHost, BoardProcess
 
-# Marks that take no cell and turn the direction of what follows them, frames included.
-TURNS = re.compile("[\u061c\u200e\u200f]")
 NOT_TOLD = "?"
 MAKER = "NVIDIA "
-# A GPU of which none of its processes is told, where that does not mean that there are none.
-UNCERTAIN = frozenset({"unknown", "lost"})
+# Where no process of a GPU is told and it is in one of these states, there is none.
+EMPTY = frozenset({"free", "booked"})
 
 
 @lru_cache(maxsize=20_000)
 def cell(text: str, exactly: int, right: bool = False) -> str:
     """Any text in just so many cells of a line."""
-    return fit(TURNS.sub("", " ".join(text.split())), exactly, right)
+    return fit(one_line(text), exactly, right)
 
 
 @lru_cache(maxsize=20_000)
@@ -48,7 +45,7 @@ def available(gpu: BoardGpu) -> float | None:
 
 def processes(gpu: BoardGpu) -> tuple[BoardProcess, ...] | None:
     """Those on a GPU; None where nobody knows whether there are any."""
-    return None if gpu.state in UNCERTAIN and not gpu.processes else gpu.processes
+    return gpu.processes or (() if gpu.state in EMPTY else None)
 
 
 def addresses(board: BoardHost) -> list[tuple[str, str]]:

@@ -113,7 +113,7 @@ class Snapshots:
     def look_into(self, name: str, present: bool, problems: list[Problem]) -> None:
         """The four files in the folder of a host."""
         try:
-            with folder_of(self.data / name) if present else no_folder() as folder:
+            with folder_of(f"{self.data}/{name}") if present else no_folder() as folder:
                 self.look_at(self.native, name, {file: file for file in TASKS}, folder)
         except OSError as error:
             problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
@@ -194,7 +194,7 @@ def why_not(name: str) -> str:
 
 
 @contextmanager
-def folder_of(path: Path, flags: int = files.FOLDER) -> Iterator[int]:
+def folder_of(path: Path | str, flags: int = files.FOLDER) -> Iterator[int]:
     """An open folder, which nobody can exchange for another while it is read."""
     handle = os.open(path, flags)
     try:
