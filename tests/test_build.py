@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import tzinfo
 from pathlib import Path
 
 import jsonschema
 import pytest
+from dateutil import tz
 
 from site_builder import halves, site
 from site_builder.build import Builder, Failed, Report
@@ -725,3 +727,13 @@ def test_nothing_stays_of_a_host_that_left_while_no_builder_remembers_it(lab: La
     lab.build()
     assert list(lab.www.rglob("*zeus*")) == []
     assert (lab.www / "available/atlas.txt").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("zone", [tz.tzlocal(), tz.gettz("Europe/Paris"), tz.tzstr("CET-1CEST")], ids=str)
+def test_a_machine_without_a_database_of_zones_builds_all_the_same(lab: Lab, zone: tzinfo) -> None:
+    lab.host("atlas", gpu(0, 9000, 50) + gpu(1), process(42), person(42))
+    report = lab.build(zone=zone)
+    assert words(report) == ""
+    assert lab.states() == ["busy", "free"]
+    for name in ("index.html", "term.txt", "detail.txt", "metrics", "hosts/atlas.html", "states/atlas/index.json"):
+        assert "A100" in (lab.www / name).read_text()

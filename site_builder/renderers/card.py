@@ -257,9 +257,8 @@ def free_again(board: BoardGpu, now: Now) -> Html:
 def process(one: BoardProcess, users_shown: bool, zone: tzinfo) -> Html:
     """A process in the list of those on a GPU. When it began is shown to the minute, and may differ by a second."""
     pid, user, command, memory, started, container, _, children = one
-    minute = None if started is None else started // 60
-    who = user or ("unknown user" if users_shown else "")
-    return drawn(pid, who, command, memory, minute, zone, container, children)
+    since = NOTHING if started is None else stamp(started // 60, zone)
+    return drawn(pid, user or ("unknown user" if users_shown else ""), command, memory, since, container, children)
 
 
 @lru_cache(maxsize=40_000)
@@ -268,8 +267,7 @@ def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
     user: str,
     command: str | None,
     used_memory: float | None,
-    minute: int | None,
-    zone: tzinfo,
+    since: Html,
     container: str | None,
     children: tuple[int, ...],
 ) -> Html:
@@ -280,7 +278,7 @@ def drawn(  # noqa: PLR0913, PLR0917 all that is shown of a process
         escaped(shortened(user)),
         escaped(shortened(command, COMMAND_CHARACTERS)),
         Html(f"{which} · {size}" if which and size else which or size),
-        NOTHING if minute is None else stamp(minute, zone),
+        since,
         escaped(shortened(container)),
         Html(f"kill {' '.join(map(str, children))}") if children else NOTHING,
     )

@@ -55,13 +55,7 @@ def addresses(board: BoardHost) -> list[tuple[str, str]]:
 
 def moment(epoch: float, zone: tzinfo, form: str) -> str:
     """Whole seconds in the zone of the board; a host can claim any time, but before 1970 there was none."""
-    return written(max(0, int(epoch)), zone, form)
-
-
-@lru_cache(maxsize=4096)
-def written(epoch: int, zone: tzinfo, form: str) -> str:
-    """The same; many hosts tell of the same second."""
-    return datetime.fromtimestamp(epoch, zone).strftime(form)
+    return datetime.fromtimestamp(max(0, int(epoch)), zone).strftime(form)
 
 
 def stamp(epoch: float | None, zone: tzinfo) -> str | None:
