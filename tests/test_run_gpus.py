@@ -112,6 +112,17 @@ def test_the_exit_code_is_that_of_the_command(own: OwnGpus) -> None:
     assert run(own, "--", "sh", "-c", "kill -9 $$").returncode == -9
 
 
+def test_it_hears_of_its_end_also_where_the_caller_did_not_want_to(own: OwnGpus) -> None:
+    script = f"trap '' CHLD; exec {shlex.join(command_of('--', 'sh', '-c', 'exit 7'))}"
+    found = subprocess.run(
+        ["/usr/bin/env", "bash", "-c", script],
+        cwd=own.smi.parent,
+        env=clean_environment(**own.environment),
+        check=False,
+    )
+    assert found.returncode == 7
+
+
 def test_its_input_its_output_and_its_words_are_those_of_the_command(own: OwnGpus) -> None:
     with running(own, "--", "sh", "-c", "read line; echo got $line; echo oops >&2") as process:
         assert process.communicate("a line\n", timeout=LONG) == ("got a line\n", "oops\n")

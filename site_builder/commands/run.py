@@ -74,6 +74,7 @@ def run(  # noqa: PLR0913, PLR0917 # one for each option
     gpuboard run -- python train.py
     gpuboard run --gpus 2 --model A100 --wait -- torchrun train.py
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it never hears how a child ended
     open_all()
     program = shutil.which(command[0])
     if program is None:
