@@ -13,6 +13,10 @@ class Failed(Exception):
     """Why there is no fleet to be had, or its board does not answer as it should, in one sentence."""
 
 
+class Unsure(Failed):
+    """No answer came to what was asked for, and it may have been done all the same."""
+
+
 class Process(NamedTuple):
     """A process on a GPU; memory in MiB, `started` in seconds since 1970."""
 

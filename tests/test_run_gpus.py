@@ -38,8 +38,11 @@ def eventually(look: Callable[[], object], seconds: float = LONG) -> None:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> OwnGpus:
-    return OwnGpus(tmp_path / "own", row(0), row(1), row(2, 70000), row(3))
+def own(tmp_path: Path) -> Iterator[OwnGpus]:
+    """This machine, on which no guard is left in the end."""
+    machine = OwnGpus(tmp_path / "own", row(0), row(1), row(2, 70000), row(3))
+    yield machine
+    eventually(lambda: not runs_in(machine.smi.parent))
 
 
 @pytest.fixture
@@ -272,7 +275,7 @@ def test_the_booking_goes_on_while_it_runs_and_ends_by_itself_when_nobody_is_lef
         assert first_line(process)
         first = booked(lab)["0"].until
         eventually(lambda: "0" in booked(lab) and booked(lab)["0"].until > first)
-        guards = guards_of(process.pid)
+        guards = guards_of(own, process.pid)
         assert len(guards) == 1
         os.kill(guards[0], signal.SIGKILL)  # both are killed, as where the power fails
         process.kill()
@@ -281,19 +284,22 @@ def test_the_booking_goes_on_while_it_runs_and_ends_by_itself_when_nobody_is_lef
     assert is_gone(guards[0])
 
 
-def guards_of(watched: int) -> list[int]:
-    """The processes that hold the claims of a run: ours, and no children of the command."""
+def runs_in(folder: Path) -> list[int]:
+    """The processes of runs that were started in a folder: gpuboard itself, and the guards."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
-            ours = b"site_builder" in words and b"run" in words and int(path.name) != watched
-            same = (path / "cwd").readlink() == Path(f"/proc/{watched}/cwd").readlink()
+            if b"site_builder" in words and b"run" in words and (path / "cwd").readlink() == folder:
+                found.append(int(path.name))
         except OSError:
             continue
-        if ours and same:
-            found.append(int(path.name))
     return found
+
+
+def guards_of(own: OwnGpus, watched: int) -> list[int]:
+    """Those that are not gpuboard itself."""
+    return [pid for pid in runs_in(own.smi.parent) if pid != watched]
 
 
 def test_what_others_have_booked_is_not_taken_now_or_soon(own: OwnGpus, lab: Lab) -> None:
@@ -426,7 +432,7 @@ def test_a_board_that_fell_silent_does_not_keep_the_caller(own: OwnGpus, lab: La
             text=True,
         )
         assert first_line(process) == "0 PCI_BUS_ID"
-        guards = guards_of(process.pid)
+        guards = guards_of(own, process.pid)
     try:
         began = time.monotonic()
         process.communicate("\n", timeout=LONG)  # the server is gone; all pipes end all the same
@@ -478,10 +484,12 @@ def test_what_a_board_tells_of_some_seconds_ago_is_asked_again_at_the_desk(own: 
         lab.book({HERE: {"0": {"name": "bob", "date": soon(7200)}}})  # the board is not built anew
         with running(own, "--name", "alice", "--", "sh", "-c", f"{SHOW}; read line") as process:
             assert first_line(process) == "1 PCI_BUS_ID"
+        eventually(lambda: not taken())
         lab.book({})
         with running(own, "--name", "alice", "--", "sh", "-c", f"{SHOW}; read line") as process:
             assert first_line(process) == "0 PCI_BUS_ID"
             assert list(booked(lab)) == ["0"]
+        eventually(lambda: not booked(lab))
 
 
 def test_the_gpus_of_another_host_are_not_those_of_this_machine(own: OwnGpus, lab: Lab) -> None:

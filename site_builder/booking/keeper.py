@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from site_builder.booking.turn import ID_LETTERS, LETTERS
 from site_builder.decide.rules import Refused
-from site_builder.fleet import RUN
+from site_builder.fleet import RUN, Failed, Unsure
 
 Answer = Mapping[str, Any]
 # Bookings that are longer end at a whole minute, as those that people make.
@@ -112,7 +112,12 @@ class Keeper:
         self.ours[booking] = tuple(cards)
         where = f"{self.host}:{','.join(str(one.number) for one in cards)}"
         request = {"do": "book", "gpus": [where], "until": until.isoformat(), "comment": self.comment, "run": booking}
-        self.desk.do({**request, "from": since.isoformat()} if since else request)
+        try:
+            self.desk.do({**request, "from": since.isoformat()} if since else request)
+        except (Refused, Failed) as why:
+            if not isinstance(why, Unsure):  # it is not there
+                del self.ours[booking]
+            raise
 
     def release(self) -> None:
         """Give back what is left of ours; what is over, or was never made, is refused and forgotten."""

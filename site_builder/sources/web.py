@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from site_builder.fleet import Failed
+from site_builder.fleet import Failed, Unsure
 from site_builder.readers.form import clean
 
 PATIENCE = 10
@@ -85,8 +85,10 @@ def ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None =
         message = f"{url} leads to {clean(str(place))[:200]}, and nothing was sent there: {CHECK}"
         raise Failed(message) from None
     except (OSError, http.client.HTTPException, zlib.error) as error:
-        unsure = "; `gpuboard bookings` tells whether it was done" if body and is_unsure(error) else ""
-        raise Failed(unreachable(error, url) + unsure) from None
+        if body and is_unsure(error):
+            message = f"{unreachable(error, url)}; `gpuboard bookings` tells whether it was done"
+            raise Unsure(message) from None
+        raise Failed(unreachable(error, url)) from None
 
 
 def ahead(told: str | None, age: str | None) -> float:
