@@ -37,7 +37,7 @@ MOST_PROBLEMS = 1000
 # Seconds between two builds that cron starts, at most: what lies between is then like the first.
 ONE_BY_ONE = 300
 # Seconds of a build that may go into making old history coarser.
-ROLL_UP = 0.3
+ROLL_UP = 0.25
 
 
 class Failed(Exception):

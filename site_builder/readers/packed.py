@@ -124,6 +124,12 @@ def array_of(kind: str, data: bytes | bytearray) -> array[int]:
     return numbers
 
 
+def is_none(numbers: array[int]) -> bool:
+    """Whether no value is available in all of a column: each byte of the number that says so is full."""
+    data = numbers.tobytes()
+    return data.count(b"\xff") == len(data)
+
+
 def block(words: Mapping[str, object], columns: Sequence[array[int]], level: int) -> bytes:
     """Words and columns in one piece; the bytes of a number stand apart, since the high ones hardly change."""
     head = orjson.dumps({**words, "columns": [(one.typecode, len(one)) for one in columns]})

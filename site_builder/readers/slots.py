@@ -20,7 +20,10 @@ from site_builder.readers.packed import (
     OWN,
     Damaged,
     Hour,
+    array_of,
     block,
+    bytes_of,
+    is_none,
     standing_of,
     unblock,
 )
@@ -34,6 +37,8 @@ COUNTS = ("seen", *STATES, "promised")
 NAMED = ("owner", "booker")
 OF_GPU = {**MEANS, **dict.fromkeys(COUNTS, ("B", 1)), **dict.fromkeys(NAMED, ("H", 1))}
 OF_HOST = OWN
+# So many names have places that one byte can tell, and one more that says none.
+FEW = 255
 Line = dict[str, "array[int]"]
 
 
@@ -76,9 +81,14 @@ def slots_of(hour: Hour, width: int) -> Slots:
         some = slice(number * MINUTES, (number + 1) * MINUTES)
         line = {name: mean_of(name, one[some], width) for one, name in zip(hour.columns, COLUMNS)}
         codes = hour.codes[some]
-        rows = [judged(codes[start : start + width].tobytes()) for start in range(0, MINUTES, width)]
-        for name, numbers in zip((*COUNTS, *NAMED), zip(*rows)):
-            line[name] = array(OF_GPU[name][0], numbers)
+        raw, size = codes.tobytes(), codes.itemsize * width
+        if raw[2:] == raw[:-2]:  # nothing changed in that hour
+            for name, one in zip((*COUNTS, *NAMED), judged(raw[:size])):
+                line[name] = array(OF_GPU[name][0], [one]) * (MINUTES // width)
+        else:
+            rows = [judged(raw[start : start + size]) for start in range(0, len(raw), size)]
+            for name, numbers in zip((*COUNTS, *NAMED), zip(*rows)):
+                line[name] = array(OF_GPU[name][0], numbers)
         found.gpus.append(line)
     return found
 
@@ -88,6 +98,10 @@ def mean_of(name: str, minutes: array[int], width: int) -> array[int]:
     (kind, fine), (coarse_kind, coarse) = COLUMNS[name], MEANS[name]
     if name == "temperature":
         return highest(minutes, width, NONE[kind])
+    if minutes.count(minutes[0]) == len(minutes):  # memory hardly ever moves
+        one = minutes[0]
+        same = NONE[coarse_kind] if one == NONE[kind] else min(int(one * fine / coarse + 0.5), NONE[coarse_kind] - 1)
+        return array(coarse_kind, [same]) * (len(minutes) // width)
     found = means(minutes, width, fine / coarse, NONE[kind])
     if kind == coarse_kind:
         return found
@@ -98,6 +112,8 @@ def mean_of(name: str, minutes: array[int], width: int) -> array[int]:
 
 def means(minutes: array[int], width: int, worth: float, none: int) -> array[int]:
     """The mean of each slot, of the minutes that have a value."""
+    if width == 1 and worth == 1:
+        return minutes
     if none not in minutes:
         groups = minutes if width == 1 else map(sum, zip(*[iter(minutes)] * width))
         each = worth / width
@@ -107,12 +123,16 @@ def means(minutes: array[int], width: int, worth: float, none: int) -> array[int
 
 def highest(minutes: array[int], width: int, none: int) -> array[int]:
     """The highest of each slot."""
+    if width == 1:
+        return minutes
+    if none not in minutes:
+        return array(minutes.typecode, map(max, zip(*[iter(minutes)] * width)))
     return over(minutes, width, none, max)
 
 
 def over(minutes: array[int], width: int, none: int, what: Callable[[list[int]], int]) -> array[int]:
     """One number for each slot, from the minutes that have a value."""
-    if minutes.count(none) == len(minutes):
+    if is_none(minutes):
         return minutes[: len(minutes) // width]
     found = array(minutes.typecode)
     for start in range(0, len(minutes), width):
@@ -146,13 +166,15 @@ class Joiner:
         """The names of what they are put into."""
         self.names = names
         self.codes = {name: code for code, name in enumerate(names)}
+        self.last: tuple[Sequence[str], list[int]] = ((), [])
 
     def put(self, line: Line, at: int, source: Line, names: Sequence[str], some: slice) -> None:
         """Some slots of a line into another; where both saw something, the one that saw more counts."""
-        count = len(source["seen"][some])
-        into = slice(at, at + count)
-        told = {name: self.recoded(one[some], names) if name in NAMED else one[some] for name, one in source.items()}
-        if not any(line["seen"][into]):
+        if some != slice(0, len(source["seen"])):
+            source = {name: one[some] for name, one in source.items()}
+        told = {**source, **{name: self.recoded(source[name], names) for name in NAMED}}
+        into = slice(at, at + len(told["seen"]))
+        if not line["seen"][into].tobytes().strip(b"\0"):
             for name, one in told.items():
                 line[name][into] = one
             return
@@ -163,9 +185,15 @@ class Joiner:
 
     def recoded(self, codes: array[int], names: Sequence[str]) -> array[int]:
         """Places in other names, as places in ours."""
-        if codes.count(NO_CODE) == len(codes) or names is self.names:
+        if names is self.names or is_none(codes):
             return codes
-        ours = [self.code(name) for name in names]
+        if self.last[0] is not names:
+            self.last = (names, [self.code(name) for name in names])
+        ours = self.last[1]
+        if len(self.names) < FEW:  # the high byte of each is the same before and after
+            data = bytearray(bytes_of(codes))
+            data[::2] = data[::2].translate(bytes([*ours, *[255] * (256 - len(ours))]))
+            return array_of("H", data)
         return array("H", [code if code == NO_CODE else ours[code] for code in codes])
 
     def code(self, name: str) -> int:
@@ -188,7 +216,7 @@ def put_own(line: Line, at: int, source: Line, some: slice) -> None:
 def put(target: Slots, at: int, source: Slots) -> None:
     """Slots of the same GPUs into others."""
     joiner = Joiner(target.names)
-    every = slice(None)
+    every = slice(0, len(source.own["load"]))
     put_own(target.own, at, source.own, every)
     for line, other in zip(target.gpus, source.gpus):
         joiner.put(line, at, other, source.names, every)

@@ -13,7 +13,7 @@ from datetime import date, datetime, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
-from site_builder.readers.packed import COLUMNS, MINUTES, NO_CODE, NONE, Hour, standing_of
+from site_builder.readers.packed import COLUMNS, MINUTES, NO_CODE, NONE, Hour, is_none, standing_of
 from site_builder.samples import STATES, TAKEN, UNCLEAR, Series
 
 UNIT = 2520
@@ -60,7 +60,7 @@ class Tally:
             for day, start, end in days:
                 first = number * MINUTES
                 codes = hour.codes[first + start : first + end]
-                if codes.count(NO_CODE) == len(codes):
+                if is_none(codes):
                     continue
                 self.add_seen((day, which.model), hour, codes, hour.columns[0][first + start : first + end])
 

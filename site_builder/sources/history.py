@@ -36,7 +36,7 @@ from site_builder.sources.past import (
 )
 
 # Days of hosts that become chunks in one transaction.
-TOGETHER = 8
+TOGETHER = 2
 ADD_SHARE = ", ".join(f"{name}={name}+excluded.{name}" for name in Share._fields)
 ADD_SEEN = ", ".join(f"{name}={name}+excluded.{name}" for name in Seen._fields)
 
