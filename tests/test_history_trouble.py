@@ -368,6 +368,14 @@ def test_a_clock_a_year_ahead_and_back_costs_nothing_older(history: History) -> 
     assert history.series("atlas", NOON, NOON + 400 * DAY, 3600).gpus[0].people("owner").count("eve") <= 1
 
 
+def test_days_that_have_not_come_are_not_told_even_if_they_are_rolled_up(history: History) -> None:
+    record(history, NOON, 10, HERE)
+    record(history, NOON + 365 * DAY, 60, [host(gpu("busy", ["eve"]))])
+    roll(history, NOON + 365 * DAY + 2 * HOUR)
+    assert used(history.tallies(*EVER, NOON + HOUR)) == {"alice": 10}
+    assert used(history.tallies(*EVER, NOON + 366 * DAY)) == {"alice": 10, "eve": 60}
+
+
 def test_what_a_clock_that_ran_ahead_wrote_makes_room_for_what_is_true(history: History) -> None:
     record(history, NOON + DAY, 10, [host(gpu("busy", ["eve"]))])
     record(history, NOON, 2, HERE)

@@ -7,7 +7,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, tzinfo
+from datetime import date, datetime, tzinfo
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -317,6 +317,7 @@ def every_part(connection: sqlite3.Connection, start: int, end: int) -> Iterator
 def read_tallies(connection: sqlite3.Connection, first: date, last: date, zone: tzinfo, now: float) -> Tallies:
     """Sums by day, of what is rolled up and of what is not."""
     names = dict(connection.execute("SELECT id, text FROM name"))
+    last = min(last, datetime.fromtimestamp(now, zone).date())  # a clock that ran ahead may have told of later days
     days = (first.toordinal(), last.toordinal())
     shares: dict[tuple[date, str, str, str], list[int]] = {}
     seen: dict[tuple[date, str, str], list[int]] = {}
