@@ -26,6 +26,7 @@ from site_builder.settings import Settings
 from site_builder.site import Page, Site
 from site_builder.sources.bookings import Bookings, Names
 from site_builder.sources.discovery import Discovery
+from site_builder.sources.history import History
 from site_builder.sources.log import Log
 from site_builder.sources.memory import Memory
 from site_builder.sources.snapshots import Snapshots
@@ -33,6 +34,10 @@ from site_builder.sources.snapshots import Snapshots
 # Seconds after which the last whole files are written to state/ again, where the same builder goes on.
 SAVE_EVERY = 60
 MOST_PROBLEMS = 1000
+# Seconds between two builds that cron starts, at most: what lies between is then like the first.
+ONE_BY_ONE = 300
+# Seconds of a build that may go into making old history coarser.
+ROLL_UP = 0.25
 
 
 class Failed(Exception):
@@ -65,6 +70,7 @@ class Builder:
         self.took = self.memory.took  # kept when all is over, or the memory would be written at each build
         self.cards = Cards(state)
         self.site = Site(settings, every)
+        self.history = History(state, settings.zone)
         self.log = Log(state)
         self.snapshots_saved = 0.0
         self.beside: list[Problem] = []  # what went wrong around the build, for the same page
@@ -86,6 +92,9 @@ class Builder:
             cards = self.cards.make(hosts, rules, names, self.settings, now)
         problems += [problem for one in cards.values() for problem in one.summary.problems]
         problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
+        samples = [one.sample for one in cards.values() if one.sample]
+        self.history.record(samples, epoch, self.every or ONE_BY_ONE)
+        problems += self.history.problems
         problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
         try:
@@ -99,6 +108,7 @@ class Builder:
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
             raise Failed(message) from error
         report = Report(len(cards), totals, problems, self.site.written, list(self.save(forgotten, now)))
+        self.history.roll_up(epoch, ROLL_UP)
         self.took = round(time.monotonic() - began, 3)
         return report
 
@@ -186,6 +196,7 @@ class Builder:
             self.cards.save()
             self.memory.took = self.took
             self.memory.save()
+        self.history.close()
 
 
 def calendar_of(host: Host, card: Card) -> calendar.Host:

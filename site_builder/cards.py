@@ -15,9 +15,12 @@ from site_builder import __version__
 from site_builder.boards import Host, board_of
 from site_builder.decide import fleet
 from site_builder.decide.gpus import Rules
+from site_builder.decide.sample import sample
 from site_builder.halves import both
+from site_builder.model import BoardHost
 from site_builder.now import Now
 from site_builder.publish import digest
+from site_builder.readers.packed import Packed, pack
 from site_builder.renderers import card as render
 from site_builder.renderers import detail, live, metrics, status, term
 from site_builder.settings import Settings
@@ -61,6 +64,7 @@ class Card(NamedTuple):
     seen: float | None
     digests: Digests
     summary: fleet.Summary
+    sample: Packed | None  # what history keeps of it, if it is fresh
 
 
 class Cards:
@@ -165,4 +169,11 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
         seen=board.seen,
         digests=digests,
         summary=fleet.summary(board, looked),
+        sample=sampled(board),
     )
+
+
+def sampled(board: BoardHost) -> Packed | None:
+    """What history keeps of a host at this moment; nothing of one that is not fresh."""
+    found = sample(board)
+    return pack(found) if found else None

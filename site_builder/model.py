@@ -303,10 +303,22 @@ class KeptGpu(NamedTuple):
     use: dict[str, tuple[int, float, float]]
 
 
+class Who(NamedTuple):
+    """Who is on a GPU, by login, and who has booked it now, as it was written; `absent` are those who are not on it."""
+
+    users: tuple[str, ...] = ()
+    bookers: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+
+NOBODY = Who()
+
+
 class BoardGpu(NamedTuple):
     """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used.
 
-    `free_again` is when the bookings end that follow each other from now on.
+    `free_again` is when the bookings end that follow each other from now on. `who` is for history alone: it is never
+    published, since it names people also where the page must not.
     """
 
     gpu: Gpu
@@ -319,6 +331,7 @@ class BoardGpu(NamedTuple):
     free_until: float | None = None
     free_again: int | None = None
     kept: KeptGpu | None = None
+    who: Who = NOBODY
 
     @property
     def key(self) -> str:

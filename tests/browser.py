@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 ROOT = Path(__file__).parent.parent
 NODE_MODULES = ROOT / ".tools/node_modules"
+expect.set_options(timeout=30_000)  # a machine that is busy with something else is no failure of ours
 # In one process of our own rights, with all that it writes in one folder.
 NGINX = """
 daemon off;

@@ -135,10 +135,19 @@ check_code() {
     left_out shfmt || shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
 }
 
+# try_pytest OPTION...: a test that fails beside others is told, and gets a second try with the machine to itself; what fails then, fails.
+try_pytest() {
+    code=0
+    .venv/bin/python -m pytest --quiet "$@" || code=$?
+    [ "$code" = 1 ] || return "$code" # 1: tests failed; all else is not for a second try
+    tell 'Once more, one by one: what failed'
+    .venv/bin/python -m pytest --quiet -rA --show-capture=no --last-failed --last-failed-no-failures none "$@" -n 0
+}
+
 # run_pytest WHICH: two files side by side, since most tests wait for something; then those that must have the machine to themselves.
 run_pytest() {
-    .venv/bin/python -m pytest --quiet -n 2 --dist loadfile -m "$1 and not alone"
-    .venv/bin/python -m pytest --quiet -m "$1 and alone"
+    try_pytest -n 2 --dist loadfile -m "$1 and not alone"
+    try_pytest -m "$1 and alone"
 }
 
 # run_bats SHELL: the host scripts under this shell.

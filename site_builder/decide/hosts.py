@@ -10,7 +10,9 @@ from site_builder import words
 from site_builder.decide import bookings as promised
 from site_builder.decide import gpus, kept, processes
 from site_builder.decide.gpus import Rules, Seen
+from site_builder.decide.people import People
 from site_builder.model import (
+    NOBODY,
     BoardGpu,
     BoardHost,
     BoardProcess,
@@ -27,6 +29,7 @@ from site_builder.model import (
     Problem,
     PsRow,
     Shown,
+    Who,
 )
 from site_builder.now import Now
 from site_builder.readers.gpu_names import short
@@ -41,6 +44,8 @@ CODES = {
     STILL_HANGS: "an earlier nvidia-smi still hangs, so that no other was started",
 }
 MODEL_CHARACTERS = 80
+# Of one GPU, so many are remembered: a host can claim anything.
+MOST_PEOPLE = 32
 ELSEWHERE = "there are processes on a GPU of this host of which it is not told which one"
 FILES_OF_STATE = ("host.txt", "gpus.csv", "processes.csv")
 
@@ -194,7 +199,8 @@ def seen_gpus(
         until = soon.since.timestamp() if soon and soon.since else None
         if seen.bookers:
             promises[len(found)] = seen
-        found.append(BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until))
+        who = who_of(seen, rules.people) if here or seen.bookers else NOBODY
+        found.append(BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until, who=who))
     others = [process for rest in on_gpu.values() for process, _ in rest]
     if others:  # on whichever GPU they are
         empty = {"free", "booked"}
@@ -204,6 +210,17 @@ def seen_gpus(
         found[place] = kept.judged(found[place], seen, look, rules, now)
     users = {row.user for row in ps if row.user}
     return found, others, frozenset(filter(rules.people.is_login, users))
+
+
+def who_of(seen: Seen, people: People) -> Who:
+    """Who is on a GPU and who has booked it, under the names that were told."""
+    told = (login or process.user for login, process in zip(seen.logins, seen.processes))
+    users = tuple(sorted({name for name in told if name})[:MOST_PEOPLE])
+    bookers = tuple(sorted(set(seen.bookers))[:MOST_PEOPLE])
+    if not bookers:
+        return Who(users)
+    here = {people.of_login(login) for login in seen.logins}
+    return Who(users, bookers, tuple(name for name in bookers if people.person(name) not in here))
 
 
 def snapshot_time(data: HostData, looked: float) -> int:

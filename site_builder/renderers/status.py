@@ -97,7 +97,7 @@ def status(
     """The whole file, from the parts of each host and its age; `book` is where the desk is, `every` when it is next."""
 
     def age(seen: float | None) -> bytes:
-        return b"null" if seen is None else b"%d" % max(0, built - seen)
+        return b"null" if seen is None else b"%d" % max(0, int(built) - int(seen))  # of the two that the file tells
 
     told = [b"".join((before, age(seen), after)) for before, seen, after in hosts]
     return b'{"schema":%d,"built":%d,"every":%s,"book":%s,"hosts":[%s],"problems":%s}\n' % (

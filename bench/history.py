@@ -1,0 +1,287 @@
+"""What history costs: in a build, in the hourly step, on the disk after two years, and when it is read."""
+
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from datetime import date, timezone
+from pathlib import Path
+
+from bench.build_site import environment, lab
+from bench.measure import Row
+from site_builder.model import Who
+from site_builder.readers import packed, slots
+from site_builder.readers.packed import Hour
+from site_builder.samples import GpuSample, HostSample, Series, Standing
+from site_builder.sources.history import History, keep
+from site_builder.sources.history_file import transaction
+from site_builder.sources.past import COVERS, DAY, HOUR, MINUTE
+
+GPUS, HOSTS, LARGE = 8, 50, 1000
+# A day of which all is known, and two years before it.
+TODAY = 1_790_000_000 // DAY * DAY
+NOW = TODAY + 12 * HOUR
+# Two builds are hard to compare, since pages of hosts are spread over several: so a clock runs around all that history
+# adds to one. No child helps, whose part of it would not be seen.
+BUILDS = """
+import gc, sys, time
+from pathlib import Path
+from bench.fleet import fleet
+from site_builder import build, cards
+from site_builder.commands.options import load
+from site_builder.decide import hosts as decide
+from site_builder.sources.history import History
+
+added = 0.0
+def clocked(work):
+    def run(*words):
+        global added
+        began = time.process_time()
+        try:
+            return work(*words)
+        finally:
+            added += time.process_time() - began
+    return run
+
+gc.disable()
+record, tick = History.record, 0
+cards.both = lambda work, items: [work(item) for item in items]
+cards.sampled, decide.who_of = clocked(cards.sampled), clocked(decide.who_of)
+# each is the first build of a minute, and the hosts are fresh all the same
+History.record = clocked(lambda self, samples, now, reach: record(self, samples, now + 60 * tick, reach))
+History.roll_up = clocked(History.roll_up)
+builder = build.Builder(load(None, {}).settings, every=10)
+hosts, longer = int(sys.argv[1]), []
+for tick in range(6):
+    fleet(Path("data"), hosts, tick + 1)
+    added, before = 0.0, time.process_time()
+    report = builder.build(time.time())
+    total = time.process_time() - before
+    longer.append(100 * added / (total - added))
+    assert not report.problems, report.problems
+    assert sum(bool(one.sample) for one in builder.cards.cards.values()) == hosts
+    assert builder.history.recorded > 0
+    gc.collect()
+print(*sorted(longer[1:]))
+"""
+
+
+def rows() -> Iterator[Row]:
+    """The rows of the table."""
+    with tempfile.TemporaryDirectory() as path:
+        for hosts in (HOSTS, LARGE):
+            yield longer(Path(path), hosts)
+        yield from hourly(Path(path) / "hourly")
+        yield from two_years(Path(path) / "years")
+
+
+def longer(folder: Path, hosts: int) -> Row:
+    """What history adds to the first build of a minute, all changed; the middle of five, in CPU time."""
+    command, where = [sys.executable, "-c", BUILDS, str(hosts)], lab(folder, str(hosts))
+    told = subprocess.run(command, cwd=where, env=environment(), check=True, capture_output=True, text=True)
+    return Row(f"a build of {hosts} hosts takes longer by", 25, float(told.stdout.split()[2]), "%")
+
+
+class Job:
+    """What is on a GPU for some hours: who, how much memory, and how hard it works."""
+
+    def __init__(self, chance: random.Random) -> None:
+        """Most GPUs are in use, some are held, some are free."""
+        self.state = chance.choice(["busy"] * 7 + ["held"] + ["free"] * 2)
+        self.users = (f"user{chance.randrange(40)}",) if self.state != "free" else ()
+        self.memory = 4 if self.state == "free" else chance.randrange(2000, 78000)
+        self.mean = chance.randrange(30, 98) if self.state == "busy" else 0
+        self.ends = chance.randrange(30, 900)
+
+
+class Machine:
+    """A host with jobs that come and go; readings are noisy, as real ones are."""
+
+    def __init__(self, number: int) -> None:
+        """The same each time."""
+        self.chance = random.Random(number)  # noqa: S311 nothing secret
+        self.jobs = [Job(self.chance) for _ in range(GPUS)]
+        self.series = [
+            Series(f"GPU-{number:08x}-{n:04x}-4c1d-9b7e-3f2a1d0c9e8b", n, "A100 80 GB", 81920.0) for n in range(GPUS)
+        ]
+        self.name = f"gpu{number:04}"
+
+    def hour(self) -> Hour:
+        """The next hour."""
+        texts: dict[str, int] = {}
+        columns = [array(kind) for kind, _ in packed.COLUMNS.values()]
+        codes = array("H")
+        for place in range(GPUS):
+            for _ in range(MINUTE):
+                use, *values, standing = self.reading(place)
+                codes.append(texts.setdefault(packed.text_of(standing), len(texts)))
+                for one, value in zip(columns, (use * 2, *values)):
+                    one.append(value)
+        own = (
+            array("H", [self.chance.randrange(20, 90) for _ in range(60)]),
+            array("B", [self.chance.randrange(60, 70) for _ in range(60)]),
+        )
+        return Hour(own, tuple(columns), codes, tuple(texts))
+
+    def reading(self, place: int) -> tuple[int, int, int, int, Standing]:
+        """A GPU at the next minute; power in tenths of a watt."""
+        job = self.jobs[place]
+        job.ends -= 1
+        if job.ends < 0:
+            job = self.jobs[place] = Job(self.chance)
+        use = min(100, max(0, int(self.chance.gauss(job.mean, 8)))) if job.mean else 0
+        power = 600 + use * 30 + self.chance.randrange(80) if use else 600 + self.chance.randrange(15)
+        temperature = 32 + use // 3 + self.chance.randrange(3)
+        return use, job.memory, temperature, power, Standing(job.state, Who(job.users))
+
+    def sample(self) -> packed.Packed:
+        """The next minute, as the builder records it."""
+        told = [self.reading(place) for place in range(GPUS)]
+        gpus = [
+            GpuSample(series, use, memory, temperature, power / 10, standing)
+            for series, (use, memory, temperature, power, standing) in zip(self.series, told)
+        ]
+        return packed.pack(HostSample(self.name, 40, 30, tuple(gpus)))
+
+
+def hourly(state: Path) -> Iterator[Row]:
+    """The step at the end of an hour of a large fleet."""
+    state.mkdir()
+    history = History(state, timezone.utc)
+    machines = [Machine(number) for number in range(LARGE)]
+    fleets = [[machine.sample() for machine in machines] for _ in range(6)]
+    took = []
+    for number in range(60):
+        began = time.perf_counter()
+        history.record(fleets[number % 6], NOW + MINUTE * number)
+        took.append(time.perf_counter() - began)
+    yield Row(f"a minute of {LARGE} hosts is recorded in", 50, sorted(took)[30] * 1000, "ms")
+    longest, total, done = 0.0, 0.0, False
+    while not done:
+        began = time.perf_counter()
+        done = history.roll_up(NOW + HOUR, 0.25)
+        longest = max(longest, time.perf_counter() - began)
+        total += time.perf_counter() - began
+    yield Row(f"an hour of {LARGE} hosts is rolled up in", 2, total, "s")
+    yield Row("of which one build takes at most", 0.4, longest, "s")
+    history.close()
+
+
+def two_years(state: Path) -> Iterator[Row]:
+    """A file as it is after two years; the chunks of some hosts serve for all."""
+    state.mkdir()
+    history = History(state, timezone.utc)
+    machines = [Machine(number) for number in range(HOSTS)]
+    history.record([machine.sample() for machine in machines], NOW)
+    sources = [chunks(Machine(number)) for number in range(2)]
+    connection = history.connect()
+    with transaction(connection):
+        for number, machine in enumerate(machines):
+            shape = packed.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
+            fill(connection, shape, sources[number % 2])
+    month = size_of(history)
+    yield Row(f"{HOSTS} hosts need in a month", 300, month, "MB")
+    with transaction(connection):
+        for machine in machines:
+            older(history, machine)
+    yield Row(f"{LARGE} hosts need after two years", 1500, size_of(history) * LARGE / HOSTS, "MB")
+    yield from reading(history)
+    history.close()
+
+
+def bare(machine: Machine) -> Iterator[GpuSample]:
+    """Its GPUs, of which nothing is told."""
+    for series in machine.series:
+        yield GpuSample(series, None, None, None, None, Standing("free"))
+
+
+def chunks(machine: Machine) -> tuple[list[bytes], list[bytes], bytes]:
+    """The hours of two days, the days of a month, and all of it by the hour."""
+    long = slots.empty(COVERS[HOUR] // HOUR, GPUS)
+    hours: list[bytes] = []
+    days: list[bytes] = []
+    for day in range(32):
+        found = slots.empty(COVERS[300] // 300, GPUS)
+        for number in range(24):
+            hour = machine.hour()
+            if day < 3:
+                hours.append(packed.pack_hour(hour))
+            slots.put(found, number * 12, slots.slots_of(hour, 5))
+            slots.put(long, day * 24 + number, slots.slots_of(hour, 60))
+        days.append(slots.pack_slots(found))
+    return hours, days, slots.pack_slots(long)
+
+
+def fill(connection: sqlite3.Connection, shape: int, source: tuple[list[bytes], list[bytes], bytes]) -> None:
+    """All that is kept of a host."""
+    hours, days, long = source
+    for number, block in enumerate(hours[:60]):
+        keep(connection, MINUTE, NOW - HOUR * (number + 1), shape, block)
+    connection.execute("INSERT INTO due VALUES(?,?)", (TODAY, shape))  # today's are not in the longer ones
+    for number in range(36):
+        keep(connection, 300, TODAY - DAY * (number + 1), shape, days[number % len(days)])
+    newest = TODAY // COVERS[HOUR] * COVERS[HOUR]
+    for number in range(2):
+        keep(connection, HOUR, newest - COVERS[HOUR] * number, shape, long)
+
+
+def older(history: History, machine: Machine) -> None:
+    """What is added to it in two years: chunks of 32 days, and sums of four people a day."""
+    connection = history.connect()
+    shape = packed.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
+    (block,) = connection.execute("SELECT block FROM chunk WHERE step=3600 AND shape=?", (shape,)).fetchone()
+    newest = TODAY // COVERS[HOUR] * COVERS[HOUR]
+    for number in range(2, 25):
+        keep(connection, HOUR, newest - COVERS[HOUR] * number, shape, block)
+    today = date.fromtimestamp(TODAY).toordinal()
+    host, model = history.name(connection, machine.name), history.name(connection, "A100 80 GB")
+    people = [history.name(connection, f"user{number}") for number in range(40)]
+    many = [2_000_000] * 4
+    connection.executemany(
+        f"INSERT INTO share VALUES({','.join('?' * 8)})",
+        [
+            (today - day, host, model, people[(day + number * 7 + host) % 40], *many)
+            for day in range(762)
+            for number in range(4)
+        ],
+    )
+    seen = [11520, 10, 0, 0, 900, 8000, 30, 2000, 5, 11520, 900000]
+    connection.executemany(
+        f"INSERT INTO seen VALUES({','.join('?' * 14)})",
+        [(today - day, host, model, *seen) for day in range(762)],
+    )
+
+
+def size_of(history: History) -> float:
+    """The file, with what is beside it, in MB."""
+    history.connect().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return sum(path.stat().st_size for path in history.path.parent.iterdir()) / 1e6
+
+
+def reading(history: History) -> Iterator[Row]:
+    """How long a host's past and a month's sums take to read."""
+    name = "gpu0007"
+    several = (("day", 1, 60), ("day", 1, 300), ("week", 7, 300), ("month", 31, 300), ("month", 31, 3600))
+    for what, days, step in (*several, ("year", 365, 3600)):
+        yield Row(
+            f"the {what} of a host, in steps of {step} s",
+            10,
+            quickest(history.series, name, NOW - days * DAY, NOW, step),
+            "ms",
+        )
+    first, last = date.fromtimestamp(NOW - 31 * DAY), date.fromtimestamp(NOW)
+    yield Row("the sums of a month of 400 GPUs", 300, quickest(history.tallies, first, last, NOW), "ms")
+
+
+def quickest(what: Callable[..., object], *words: object) -> float:
+    """The best of twenty, in ms."""
+    took = []
+    for _ in range(20):
+        began = time.perf_counter()
+        what(*words)
+        took.append(time.perf_counter() - began)
+    return min(took) * 1000

@@ -1,0 +1,38 @@
+"""What history keeps of a host at this moment."""
+
+from __future__ import annotations
+
+from site_builder.model import BoardGpu, BoardHost, HostFacts
+from site_builder.samples import GpuSample, HostSample, Series, Standing
+
+
+def sample(board: BoardHost) -> HostSample | None:
+    """A host that is fresh; of any other nothing is known, and so nothing is kept."""
+    if board.state != "fresh":
+        return None
+    facts = board.facts or HostFacts()
+    load = 100 * facts.load[0] / facts.cpus if facts.load and facts.cpus else None
+    memory = None
+    if facts.memory_total and facts.memory_available is not None:
+        memory = 100 * (1 - facts.memory_available / facts.memory_total)
+    keys: dict[str, int] = {}
+    return HostSample(board.name, load, memory, tuple(gpu(one, key_of(one, keys)) for one in board.gpus))
+
+
+def key_of(board: BoardGpu, keys: dict[str, int]) -> str:
+    """What names a GPU on its host; of several under one name, each has its own."""
+    count = keys[board.key] = keys.get(board.key, 0) + 1
+    return board.key if count == 1 else f"{board.key} #{count}"
+
+
+def gpu(board: BoardGpu, key: str) -> GpuSample:
+    """A GPU."""
+    told = board.gpu
+    return GpuSample(
+        Series(key, told.index, board.model, told.memory_total),
+        told.utilization_gpu,
+        told.memory_used,
+        told.temperature,
+        told.power_draw,
+        Standing(board.state, board.who),
+    )
