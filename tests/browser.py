@@ -18,7 +18,8 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 ROOT = Path(__file__).parent.parent
 NODE_MODULES = ROOT / ".tools/node_modules"
-expect.set_options(timeout=30_000)  # a machine that is busy with something else is no failure of ours
+PATIENCE = 30_000  # milliseconds: a machine that is busy with something else is no failure of ours
+expect.set_options(timeout=PATIENCE)
 # In one process of our own rights, with all that it writes in one folder.
 NGINX = """
 daemon off;
@@ -94,7 +95,7 @@ class Site:
 
     def wait(self) -> None:
         """Wait until it takes connections."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE / 1000
         while time.monotonic() < end and self.process.poll() is None:
             with socket.socket() as line:
                 if line.connect_ex(("127.0.0.1", self.port)) == 0:

@@ -14,7 +14,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page
 
 from site_builder.build import Builder
-from tests.browser import Site, served
+from tests.browser import PATIENCE, Site, served
 from tests.lab import Lab, gpu, person, process
 
 ITS_OWN = "Failed to load resource"  # what the browser itself says of a request that failed
@@ -92,7 +92,7 @@ class Board:
 
 def until(page: Page, true: str) -> None:
     """Wait until something is so; the page's own rules forbid playwright's way to do that."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + PATIENCE / 1000
     while not page.evaluate(true):
         assert time.monotonic() < end, true
         page.wait_for_timeout(20)
@@ -109,7 +109,7 @@ def opened(browser: Browser, board: Board, folder: Path, at: datetime | None = N
         context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
         try:
             board.page = page = context.new_page()
-            page.set_default_timeout(5000)
+            page.set_default_timeout(PATIENCE)
             page.on("request", lambda request: board.asked.append(request.url.removeprefix(board.site.url)))
             page.on("console", lambda said: board.errors.extend([said.text] if said.type == "error" else []))
             page.on("pageerror", lambda error: board.errors.append(str(error)))

@@ -11,6 +11,7 @@ import pytest
 
 from site_builder.build import Report
 from tests.lab import GPU_COLUMNS, PROCESS_COLUMNS, Lab, gpu, person, process, soon, words
+from tests.pace import within
 
 SCRIPT = "<script>alert('x')</script>"
 ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;"
@@ -87,9 +88,8 @@ def test_a_file_of_200_mb(lab: Lab, file: str) -> None:
     path = lab.data / file
     path.touch()
     os.truncate(path, 200_000_000)
-    began = time.monotonic()
-    assert "200000000 bytes, more than the" in words(build(lab))
-    assert time.monotonic() - began < 3
+    with within(3):
+        assert "200000000 bytes, more than the" in words(build(lab))
 
 
 def test_nul_bytes_and_invalid_utf_8_and_terminal_escapes(lab: Lab) -> None:
@@ -143,9 +143,8 @@ def test_10_000_processes(lab: Lab) -> None:
         "".join(process(pid, memory=7) for pid in many),
         "".join(person(pid) for pid in many),
     )
-    began = time.monotonic()
-    build(lab)
-    assert time.monotonic() - began < 5
+    with within(5):
+        build(lab)
     assert "and 9980 more processes" in lab.page()
     assert len(lab.host_status("many")["gpus"][0]["processes"]) == 10_000
 
@@ -173,8 +172,8 @@ def test_a_clock_a_year_ahead(lab: Lab) -> None:
     lab.host("future", gpu(0, 7000, 97), process(42), person(42, elapsed=600), time=int(time.time()) + 31_536_000)
     told = words(build(lab))
     assert "future: the clock of this host is 365 d ahead" in told
-    assert (lab.states("future"), lab.host_status("future")["age"] <= 2) == (["busy"], True)
-    assert abs(lab.host_status("future")["gpus"][0]["processes"][0]["started"] - (time.time() - 600)) < 5
+    assert (lab.states("future"), lab.host_status("future")["age"] < 60) == (["busy"], True)
+    assert abs(lab.host_status("future")["gpus"][0]["processes"][0]["started"] - (time.time() - 600)) < 60
 
 
 def test_a_clock_a_year_ahead_does_not_keep_a_dead_host_alive(lab: Lab) -> None:
@@ -288,9 +287,8 @@ def test_an_rrule_that_cannot_be_followed(lab: Lab, rule: str, what: str) -> Non
 @pytest.mark.parametrize("since", ["0002-01-01", "1970-01-01", "9998-01-01"])
 def test_an_rrule_from_long_ago_or_far_ahead_costs_no_time(lab: Lab, rule: str, since: str) -> None:
     lab.book({"good": [{"name": "a", "from": f"{since} 08:00", "date": f"{since} 09:00", "rrule": rule}]})
-    began = time.monotonic()
-    build(lab)
-    assert time.monotonic() - began < 2
+    with within(2):
+        build(lab)
 
 
 def test_a_lone_surrogate_breaks_nothing(lab: Lab) -> None:
@@ -307,16 +305,14 @@ def test_a_lone_surrogate_breaks_nothing(lab: Lab) -> None:
 )
 def test_a_booking_file_that_is_made_to_be_slow(lab: Lab, text: str) -> None:
     lab.book(text)
-    began = time.monotonic()
-    assert "data/comments.json: not read: line 1" in words(build(lab))
-    assert time.monotonic() - began < 3
+    with within(3):
+        assert "data/comments.json: not read: line 1" in words(build(lab))
 
 
 def test_a_gpu_name_that_is_made_to_be_slow(lab: Lab) -> None:
     lab.host("slow", gpu(0, name="NVIDIA " * 150_000, uuid="GPU-s"))
-    began = time.monotonic()
-    build(lab)
-    assert time.monotonic() - began < 3
+    with within(3):
+        build(lab)
 
 
 @pytest.mark.parametrize(
@@ -324,11 +320,10 @@ def test_a_gpu_name_that_is_made_to_be_slow(lab: Lab) -> None:
 )
 def test_a_file_with_more_faults_than_anybody_reads(lab: Lab, file: str, line: str | None) -> None:
     (lab.data / file).write_text(line * 100_000 if line else '{"' + "h" * 20_000 + '": [' + "1, " * 10_000 + "1]}")
-    began = time.monotonic()
-    report = lab.build()
-    assert len(report.problems) <= 60
-    assert max(len(problem.what) for problem in report.problems) < 400
-    assert time.monotonic() - began < 4
+    with within(4):
+        report = lab.build()
+        assert len(report.problems) <= 60
+        assert max(len(problem.what) for problem in report.problems) < 400
 
 
 def test_thousands_of_odd_names_in_data(lab: Lab) -> None:
@@ -344,9 +339,8 @@ def test_thousands_of_bookings_of_one_host(lab: Lab) -> None:
         {"name": f"n{n}", "date": "1 May 2999", "from": soon(n), "rrule": "FREQ=DAILY;COUNT=9999"} for n in range(3000)
     ]
     lab.book({"good": {"*": many}})
-    began = time.monotonic()
-    assert "good has more than 500 bookings; the rest does not count" in words(build(lab))
-    assert time.monotonic() - began < 8
+    with within(8):
+        assert "good has more than 500 bookings; the rest does not count" in words(build(lab))
 
 
 # What would make a GPU look free

@@ -22,7 +22,7 @@ from site_builder.build import Builder
 from site_builder.model import BookingRules, Shown
 from site_builder.readers import comments
 from site_builder.sources import attempts
-from tests.browser import node_module, served
+from tests.browser import PATIENCE, node_module, served
 from tests.lab import Lab, gpu, person, process, soon
 from tests.live import clean_environment, free_port, gpuboard
 from tests.live_board import ITS_OWN, Board
@@ -80,7 +80,7 @@ def context_of(browser: Browser, **options: Any) -> Iterator[BrowserContext]:  #
 
 def visit(context: BrowserContext, url: str) -> Page:
     page = context.new_page()
-    page.set_default_timeout(5000)
+    page.set_default_timeout(PATIENCE)
     page.goto(url)
     return page
 
@@ -104,6 +104,12 @@ def choose(form: Locator, *gpus: str, until: datetime, **texts: str) -> None:
 
 def said(form: Locator) -> Locator:
     return form.get_by_role("status")
+
+
+def at_rest(form: Locator) -> Locator:
+    """The form, once the list that follows a change has come: it takes the place of the one before."""
+    expect(form).not_to_have_attribute("aria-busy", "true")
+    return form
 
 
 # Without a desk
@@ -606,7 +612,7 @@ def test_one_changes_and_releases_what_is_ones_own(browser: Browser, free_for_al
         expect(said(form)).to_contain_text("Changed: atlas:3 for bob")
         assert free_for_all.booked()[1] == ("atlas", "3", "bob", end, "moved")
         assert json.loads((free_for_all.lab.data / "comments.json").read_text())["atlas"]["3"]["kept"] == 1
-        form.get_by_role("button", name=re.compile("^Release atlas:3")).click()
+        at_rest(form).get_by_role("button", name=re.compile("^Release atlas:3")).click()
         form.get_by_role("button", name="No, keep").click()
         assert len(free_for_all.booked()) == 2
         form.get_by_role("button", name=re.compile("^Release atlas:3")).click()
@@ -665,7 +671,7 @@ def test_a_change_and_a_release_name_the_host(browser: Browser, free_for_all: De
         press(form, "Change")
         expect(said(form)).to_contain_text("Changed: atlas:2 for bob")
         assert [one[4] for one in free_for_all.booked()] == ["mine", ""]
-        form.get_by_role("button", name=re.compile("^Release atlas:2")).click()
+        at_rest(form).get_by_role("button", name=re.compile("^Release atlas:2")).click()
         form.get_by_role("button", name="Yes, release").click()
         expect(said(form)).to_contain_text("Released: atlas:2")
         assert [one[0] for one in free_for_all.booked()] == ["zeus"]
@@ -767,7 +773,7 @@ def held_back(page: Page, address: str, method: str = "GET") -> list[Route]:
 
 def let_go(page: Page, waiting: list[Route]) -> None:
     """Wait for one of them, and let it go on."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE / 1000
     while not waiting:
         assert time.monotonic() < end
         page.wait_for_timeout(20)

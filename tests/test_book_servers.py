@@ -28,6 +28,7 @@ from tests import desk_servers as servers
 from tests.desk_servers import SCRIPT, Got, Place, Served, basic
 from tests.docs import ROOT
 from tests.live import Live
+from tests.pace import wall, within
 
 BOOK = {"do": "book", "gpus": ["atlas:0"], "for": "2h"}
 KINDS: dict[str, Callable[[Place], contextlib.AbstractContextManager[Served]]] = {
@@ -190,12 +191,10 @@ def test_the_board_answers_while_many_wait_at_the_desk(place: Place) -> None:
             end = time.monotonic() + 5
             while not answers and time.monotonic() < end:
                 time.sleep(0.01)
-            began = time.monotonic()
-            assert served.ask("GET", path="/").status == 200
-            took = time.monotonic() - began
+            with within(2, wall):
+                assert served.ask("GET", path="/").status == 200
         for one in threads:
             one.join()
-    assert took < 2
     refused = [one for one in answers if one.status == 503]
     assert refused[0].headers["Retry-After"] == "10"
     assert refused[0].said["error"] == "too many are at the desk just now: try again in a moment"

@@ -28,8 +28,11 @@ from site_builder.decide.hosts import Case
 from site_builder.model import BoardHost, Limits, Shown
 from site_builder.now import Now
 from tests.lab import Lab, gpu, person, process, soon, words
+from tests.machine import wait_for
+from tests.pace import check, wall, within
 
 ROOT = Path(__file__).parent.parent
+LONG = 60  # seconds: a machine that is busy with something else is no failure of ours
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_a_host_in_status_json_has_the_promised_names_and_units(lab: Lab) -> Non
         400,
     )
     assert one["processes"][0]["user"] == "alice"
-    assert abs(one["processes"][0]["started"] - (time.time() - 3600)) < 3
+    assert abs(one["processes"][0]["started"] - (time.time() - 3600)) < 60
     (booked,) = one["bookings"]
     assert {name: booked[name] for name in ("id", "name", "from", "date", "comment")} == {
         "id": "xe63ba83b",
@@ -496,13 +499,13 @@ def test_for_cron_it_builds_again_and_again_and_ends_in_time(lab: Lab) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
     )
-    time.sleep(1.6)
+    wait_for((lab.www / "index.html").exists, LONG)
     lab.host("nile", gpu(0, uuid="GPU-n"))
-    time.sleep(1.5)
-    assert "nile" in lab.page()
-    _, said = builder.communicate(timeout=10)
+    wait_for(lambda: "nile" in lab.page(), LONG)
+    _, said = builder.communicate(timeout=LONG)
     assert (builder.returncode, said) == (0, b"")
-    assert 3 <= time.monotonic() - began < 6
+    assert time.monotonic() - began >= 3
+    check(time.monotonic() - began, 6, wall)
 
 
 @pytest.mark.alone
@@ -511,13 +514,13 @@ def test_a_second_builder_waits_for_the_lock_and_the_board_never_pauses(lab: Lab
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "site_builder", "build", "--every", "1", "--for"]
     first = subprocess.Popen([*command, "3"], cwd=lab.data.parent, env=environment)
-    time.sleep(1)
-    second = subprocess.Popen([*command, "5"], cwd=lab.data.parent, env=environment)
-    first.wait(timeout=10)
+    wait_for((lab.www / "index.html").exists, LONG)
+    second = subprocess.Popen([*command, "6"], cwd=lab.data.parent, env=environment)
+    first.wait(timeout=LONG)
     lab.host("late", gpu(0, uuid="GPU-late"))
-    time.sleep(1.7)
-    assert "late" in lab.page()
-    assert second.wait(timeout=10) == 0
+    with within(2, wall):
+        wait_for(lambda: "late" in lab.page(), LONG)
+    assert second.wait(timeout=LONG) == 0
 
 
 def test_a_builder_that_never_gets_the_lock_ends_in_its_time_without_a_word(lab: Lab) -> None:
@@ -528,7 +531,7 @@ def test_a_builder_that_never_gets_the_lock_ends_in_its_time_without_a_word(lab:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     try:
-        time.sleep(1)
+        wait_for((lab.www / "index.html").exists, LONG)
         result = gpuboard(lab, "build", "--every", "1", "--for", "1")
         assert result.returncode == 0
         assert "Traceback" not in result.stderr
@@ -590,9 +593,9 @@ def test_a_slow_builder_ends_in_its_time_and_makes_up_for_nothing(lab: Lab, monk
 
     monkeypatch.setattr(Builder, "build", slow)
     began = time.monotonic()
-    command.run(Builder(lab.settings()), 1, began, began + 3)
+    with within(4, wall):
+        command.run(Builder(lab.settings()), 1, began, began + 3)
     assert len(builds) == 2
-    assert time.monotonic() - began < 4
 
 
 # Both cores

@@ -19,7 +19,7 @@ from site_builder.decide import calendar as decide
 from site_builder.model import Booking, Shown
 from site_builder.now import Now
 from site_builder.renderers import calendar as render
-from tests.browser import Site, node_module, served
+from tests.browser import PATIENCE, Site, node_module, served
 from tests.fleet import NOON, NOW, PARIS
 from tests.lab import Lab, gpu
 
@@ -80,7 +80,7 @@ def opened(browser: Browser, site: Site, width: int = LAPTOP, me: str = "", **op
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
     try:
         page = context.new_page()
-        page.set_default_timeout(5000)
+        page.set_default_timeout(PATIENCE)
         page.clock.install(time=NOON)
         page.add_init_script("window.alerts = 0; window.alert = () => { window.alerts += 1; };")
         if me:

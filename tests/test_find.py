@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from bench.fleet import fleet
 from site_builder.build import Builder
-from tests.browser import Site, node_module, served
+from tests.browser import PATIENCE, Site, node_module, served
 from tests.every_state import make_lab
 from tests.lab import Lab, gpu, person, process
 from tests.searches import ALL, FOUND, FOUND_IN_THE_PAGE, NOT_FOUND, NOT_YET_TYPED
@@ -35,7 +35,7 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:  # noq
     context = browser.new_context(**{"viewport": {"width": LAPTOP, "height": 900}, **options})
     try:
         page = context.new_page()
-        page.set_default_timeout(5000)
+        page.set_default_timeout(PATIENCE)
         told: list[str] = []
         page.on("console", lambda message: told.append(message.text))
         page.on("pageerror", lambda error: told.append(str(error)))

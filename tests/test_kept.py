@@ -503,7 +503,7 @@ def test_a_broken_booking_names_who_and_since_when(lab: Lab) -> None:
     lab.host("atlas", rows.gpu(0, 7000, 90), rows.process(), rows.person(user="bob", elapsed=1800))
     lab.build()
     assert booked(lab)["used_by"] == ["bob"]
-    assert abs(booked(lab)["used_by_since"] - (time.time() - 1800)) < 5
+    assert abs(booked(lab)["used_by_since"] - (time.time() - 1800)) < 60
     assert "used by bob since <time" in lab.page()
     assert "used by bob since <time" in (lab.www / "hosts/atlas.html").read_text().partition("id=_bookings")[2]
 
@@ -527,7 +527,7 @@ def test_a_chain_of_bookings_says_when_the_gpu_is_free_again(lab: Lab) -> None:
     lab.book({"atlas": {"0": several}})
     lab.host("atlas")
     lab.build()
-    assert abs(lab.host_status()["gpus"][0]["free_again"] - (time.time() + 2 * DAY)) < 5
+    assert abs(lab.host_status()["gpus"][0]["free_again"] - (time.time() + 2 * DAY)) < 60
     assert "free again <time" in lab.page()
     assert "No GPU is free. Next: <a" in lab.page()
 

@@ -60,8 +60,8 @@ def test_the_age_counts_from_the_arrival_and_by_one_clock_alone(lab: Lab) -> Non
     lab.write("atlas", "host.txt", time=now)
     lab.write("atlas", "gpus.csv", GPU, time=now - 300)
     hosts, _ = lab.read()
-    assert hosts["atlas"].seen == hosts["atlas"].taken["host.txt"] == pytest.approx(time.time(), abs=2)
-    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 300, abs=2)
+    assert hosts["atlas"].seen == hosts["atlas"].taken["host.txt"] == pytest.approx(time.time(), abs=60)
+    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(hosts["atlas"].taken["host.txt"] - 300, abs=0.01)
 
 
 @pytest.mark.parametrize("off", [31_536_000, -3600])
@@ -70,8 +70,9 @@ def test_a_clock_that_is_off_is_told_and_changes_no_age(lab: Lab, off: int) -> N
     lab.write("atlas", "host.txt", time=now + off)
     lab.write("atlas", "gpus.csv", GPU, time=now + off - 5)
     hosts, _ = lab.read()
-    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 5, abs=2)
-    assert hosts["atlas"].clock == pytest.approx(off, abs=2)
+    assert hosts["atlas"].taken["host.txt"] == pytest.approx(time.time(), abs=60)
+    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(hosts["atlas"].taken["host.txt"] - 5, abs=0.01)
+    assert hosts["atlas"].clock == pytest.approx(off, abs=60)
 
 
 @pytest.mark.parametrize("file", ["host.txt", "gpus.csv"])
@@ -167,7 +168,7 @@ def test_a_file_that_is_gone_is_answered_by_the_last_one_which_grows_old(lab: La
     hosts, _ = lab.read()
     assert hosts["atlas"].gpus
     assert hosts["atlas"].gone == ("gpus.csv",)
-    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 100, abs=3)
+    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 100, abs=60)
 
 
 def test_the_name_in_a_file_must_be_its_folders(lab: Lab) -> None:
@@ -249,13 +250,13 @@ def test_the_files_of_the_original_scripts_are_read_too(lab: Lab) -> None:
     assert (box.gpus.rows[0].uuid, box.processes.rows[0].pid, box.ps.rows[0].user) == ("GPU-1", 42, "alice")
     assert (box.facts.rows[0].cpus, box.facts.rows[0].disk_use[0].used) == (96, 12 * 1024)
     assert (box.legacy, problems) == (True, [])
-    assert box.taken["gpus.csv"] == pytest.approx(time.time() - 30, abs=2)
+    assert box.taken["gpus.csv"] == pytest.approx(time.time() - 30, abs=20)
 
 
 def test_an_original_file_from_the_future_is_as_old_as_its_arrival(lab: Lab) -> None:
     lab.original("old", age=-10_000_000, gpus=ROW)
     hosts, _ = lab.read()
-    assert hosts["old"].seen == pytest.approx(time.time(), abs=2)
+    assert hosts["old"].seen == pytest.approx(time.time(), abs=60)
 
 
 @pytest.mark.parametrize("torn", ["", ROW + "1, GPU-2, T"])
