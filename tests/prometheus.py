@@ -95,7 +95,8 @@ class Prometheus:
     """One that runs, and what it answers."""
 
     def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/api/v1/"
+        self.root = f"http://127.0.0.1:{port}"
+        self.url = f"{self.root}/api/v1/"
 
     def ask(self, path: str, **query: str) -> Any:  # noqa: ANN401 # whatever its API says
         """An answer of its API; a refusal is told with its reason."""
@@ -142,6 +143,8 @@ def prometheus(folder: Path, conf: str) -> Iterator[Prometheus]:
 def scraped(one: Prometheus) -> bool:
     """Whether it has asked its target, and how that went is known."""
     try:
-        return bool(one.query("up"))
+        with urllib.request.urlopen(f"{one.root}/-/ready", timeout=30):  # noqa: S310 # our own; 503 until it is
+            pass
     except OSError:
         return False
+    return bool(one.query("up"))
