@@ -35,6 +35,12 @@ def file_of(path: str, parts: list[str], query: str) -> list[str]:
     return [*parts[:-1], index_of(parts)] if path.endswith("/") else parts
 
 
+def entries_of(parts: list[str], query: str) -> int:
+    """How many entries of a host are asked for; of several times that it is said, the first counts."""
+    is_host = parts[0] == "states" and parts[-1] == LISTS["states"] and len(parts) == 3
+    return int(next(values_of(query, "fetch_num"), "1")) if is_host else 1
+
+
 def is_true(query: str, flag: str) -> bool:
     """Whether a query says so; of several times that it is said, the first counts."""
     return next(values_of(query, flag), "") == "true"

@@ -23,6 +23,7 @@ class Host:
     bookings: Sequence[Booking]
     idle: Idle
     kept: Mapping[str, KeptGpu] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)  # of its GPUs by their keys, ready to be shown
 
 
 def board_of(host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:

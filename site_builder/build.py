@@ -7,29 +7,35 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from site_builder import outputs, publish
-from site_builder.boards import NEVER, Host, board_of
+from site_builder.boards import NEVER, Host
 from site_builder.cards import Card, Cards
+from site_builder.charts import Lines
 from site_builder.decide import bookings as promised
-from site_builder.decide import calendar, fleet
+from site_builder.decide import calendar, changes, fleet
 from site_builder.decide.gpus import Rules
 from site_builder.decide.people import People
-from site_builder.model import Problem, Shown
+from site_builder.decide.sample import outdated
+from site_builder.fleet_page import FleetPage
+from site_builder.host_pages import HostPages, shown_of
+from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.readers.names import natural
-from site_builder.renderers import host as host_page
 from site_builder.renderers.templates import keep_compiled
 from site_builder.settings import Settings
-from site_builder.site import Page, Site
+from site_builder.site import Site
 from site_builder.sources.bookings import Bookings, Names
 from site_builder.sources.discovery import Discovery
+from site_builder.sources.events import WITHIN, EventLog
 from site_builder.sources.history import History
 from site_builder.sources.log import Log
 from site_builder.sources.memory import Memory
 from site_builder.sources.snapshots import Snapshots
+from site_builder.users_page import UsersPage
+from site_builder.wastes import Wastes
 
 # Seconds after which the last whole files are written to state/ again, where the same builder goes on.
 SAVE_EVERY = 60
@@ -71,6 +77,12 @@ class Builder:
         self.cards = Cards(state)
         self.site = Site(settings, every)
         self.history = History(state, settings.zone)
+        self.events = EventLog(self.history, changes.compare)
+        self.history.idle_percent = settings.limits.idle_percent
+        self.wastes = Wastes(self.history, self.memory, self.site.every)
+        self.fleet_page = FleetPage(settings, self.history)
+        self.users_page = UsersPage(settings, self.history, patient=not every)
+        self.host_pages, self.lines = HostPages(settings, self.history, self.events), Lines(settings, self.history)
         self.log = Log(state)
         self.snapshots_saved = 0.0
         self.beside: list[Problem] = []  # what went wrong around the build, for the same page
@@ -92,18 +104,25 @@ class Builder:
             cards = self.cards.make(hosts, rules, names, self.settings, now)
         problems += [problem for one in cards.values() for problem in one.summary.problems]
         problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
-        samples = [one.sample for one in cards.values() if one.sample]
+        old = outdated({host: (one.summary.uuids, one.seen) for host, one in cards.items()})
+        samples = [one.sample for host, one in cards.items() if one.sample and host not in old]
         self.history.record(samples, epoch, self.every or ONE_BY_ONE)
+        signs = {host: None if host in old else one.signed for host, one in cards.items()}
+        self.events.record(signs, epoch, WITHIN if self.every else float("inf"))
         problems += self.history.problems
         problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
         totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
         try:
+            self.site.wasted = self.wastes.look(cards, rules, now)
             self.site.fleet(cards, totals, shown_of(problems, self.settings.shown), now, self.took)
+            self.wastes.write(self.site, now)
             self.site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
+            self.fleet_page.write(self.site, rules.people, now)
+            self.users_page.write(self.site, cards, rules.people, now)
             self.note(problems, now)
-            book = self.settings.rules.url
-            pages = {host.known.name: page(host, cards[host.known.name], rules, names, now, book) for host in hosts}
-            self.site.hosts(pages, now, patient=not self.every)
+            self.host_pages.start(cards, patient=not self.every)
+            pages = (self.host_pages.of(host, cards[host.known.name], rules, names, now) for host in hosts)
+            self.site.hosts(chain.from_iterable(pages), cards, now, patient=not self.every)
         except OSError as error:
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
             raise Failed(message) from error
@@ -128,6 +147,8 @@ class Builder:
         problems += more
         bookings, more = promised.by_host(every_booking, known, now)
         problems += more
+        shown = [name for name, one in known.items() if not one.hidden]
+        lines = self.lines.of(shown, now.epoch, patient=not self.every)
         hosts = [
             Host(
                 one,
@@ -135,6 +156,7 @@ class Builder:
                 bookings.get(name, ()),
                 self.memory.idle.get(name, NEVER),
                 self.memory.kept.get(name, {}),
+                lines.get(name, {}),
             )
             for name, one in sorted(known.items(), key=lambda item: natural(item[0]))
             if not one.hidden
@@ -187,15 +209,18 @@ class Builder:
             for request in forgotten:
                 request.unlink(missing_ok=True)
         except OSError as error:
-            yield f"{error.filename} could not be written: {error.strerror}; the site is, but not what it remembers"
+            where = error.filename or self.settings.state
+            yield f"{where} could not be written: {error.strerror}; the site is, but not what it remembers"
 
     def close(self) -> None:
         """Keep what was read and made for the next builder, which else does both again."""
         with suppress(OSError):
             self.snapshots.save()
             self.cards.save()
+            self.lines.save()
             self.memory.took = self.took
             self.memory.save()
+            self.users_page.save()
         self.history.close()
 
 
@@ -204,29 +229,8 @@ def calendar_of(host: Host, card: Card) -> calendar.Host:
     return calendar.Host(host.known.name, tuple(host.bookings), card.summary.gpus)
 
 
-def page(host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now, book: str | None) -> Page:  # noqa: PLR0913, PLR0917 # each is one thing
-    """What exists once a host, which is made when its turn comes."""
-    facts = publish.digest(repr((card.made_of, rules.shown, book, str(now.zone))).encode(), card.digests.html)
-    name = host.known.name
-
-    def make(version: str) -> dict[str, bytes]:
-        board, looked = board_of(host, rules, names, now)
-        problems = tuple(shown_of(list(board.problems), rules.shown))
-        html = host_page.page(replace(board, problems=problems), version, now, book)
-        return {f"hosts/{name}.html": html, **outputs.host_files(board, looked, now)}
-
-    return Page(facts, (f"hosts/{name}.html", outputs.states_of(name), outputs.node_of(name)), make)
-
-
 def bounded(problems: list[Problem]) -> list[Problem]:
     """As many as a page can hold: whoever has more must begin somewhere."""
     if len(problems) <= MOST_PROBLEMS:
         return problems
     return [*problems[:MOST_PROBLEMS], Problem("data", f"and {len(problems) - MOST_PROBLEMS} more problems")]
-
-
-def shown_of(problems: list[Problem], shown: Shown) -> list[Problem]:
-    """The problems as they may be published: their words quote files, and so people and commands."""
-    if shown == Shown():
-        return problems
-    return [Problem(where, "told in state/build.log") for where in dict.fromkeys(one.where for one in problems)]

@@ -16,7 +16,9 @@ from site_builder.boards import Host, board_of
 from site_builder.decide import fleet
 from site_builder.decide.gpus import Rules
 from site_builder.decide.sample import sample
+from site_builder.decide.signs import signed
 from site_builder.halves import both
+from site_builder.happened import Signed
 from site_builder.model import BoardHost
 from site_builder.now import Now
 from site_builder.publish import digest
@@ -65,6 +67,7 @@ class Card(NamedTuple):
     digests: Digests
     summary: fleet.Summary
     sample: Packed | None  # what history keeps of it, if it is fresh
+    signed: Signed | None  # and the signs of its GPUs' health
 
 
 class Cards:
@@ -139,13 +142,13 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
     )
     # a login that ps cut may become clear when others are known
     logins = len(rules.people.names) if bookings else 0
-    return host.told.key if host.told else None, host.known, bookings, logins
+    return host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines)
 
 
 def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     """A card, from all that is known of a host."""
     board, looked = board_of(host, rules, names, now)
-    texts = render.card(board, now)
+    texts = render.card(board, now, lines=host.lines)
     html, told = render.html(texts).encode(), status.host(board)
     rows, boxes = term.host(board), detail.host(board, looked, now)
     facts = digest(*told)
@@ -170,6 +173,7 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
         digests=digests,
         summary=fleet.summary(board, looked),
         sample=sampled(board),
+        signed=signed(board, looked),
     )
 
 

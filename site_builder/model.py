@@ -318,7 +318,8 @@ class BoardGpu(NamedTuple):
     """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used.
 
     `free_again` is when the bookings end that follow each other from now on. `who` is for history alone: it is never
-    published, since it names people also where the page must not.
+    published, since it names people also where the page must not. `ownerless` are the processes on it of which nobody
+    knows whose they are; it is `unexplained` if no process has the memory that is taken.
     """
 
     gpu: Gpu
@@ -332,6 +333,8 @@ class BoardGpu(NamedTuple):
     free_again: int | None = None
     kept: KeptGpu | None = None
     who: Who = NOBODY
+    ownerless: tuple[int | None, ...] = ()
+    unexplained: bool = False
 
     @property
     def key(self) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
+from zlib import crc32
 
 from site_builder import outputs, publish
 from site_builder.calendars import HOSTS, PEOPLE, Booked, Calendars, File, left_over
@@ -17,6 +18,7 @@ from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.renderers import board, icon, live, status
 from site_builder.settings import Settings
+from site_builder.wasted import Wasted
 
 # A host's page is written anew once in so many seconds, where something changed.
 PAGE_EVERY = 50
@@ -31,14 +33,17 @@ UNTOLD_EVERY = 60
 
 
 class Page(NamedTuple):
-    """A host's own page, and what else exists once a host: what tells one content from the next, and the files' names.
+    """A host's own page, or what else exists once a host: what tells one content from the next, and the files' names.
 
-    `make` gives the contents by these names, for a version of the assets.
+    `make` gives the contents by these names, for a version of the assets; where something changed it does so once in
+    `every` seconds, and after `lasts` seconds in any case.
     """
 
     facts: bytes
     names: tuple[str, ...]
     make: Callable[[str], Mapping[str, bytes]]
+    every: float = PAGE_EVERY
+    lasts: float = float("inf")
 
 
 class Site:
@@ -55,6 +60,7 @@ class Site:
         self.left = False  # whether a host has left the board, but not yet the files of all hosts
         self.written: list[str] = []
         self.recalled = False
+        self.wasted: Wasted | None = None
 
     def fleet(
         self,
@@ -83,6 +89,7 @@ class Site:
             self.version,
             [gpu for one in cards.values() for gpu in one.summary.coming],
             self.settings.rules.url,
+            self.wasted,
         )
         parts = board.parts(fleet, now)
         self.write_board(cards, fleet, parts, now)
@@ -162,14 +169,19 @@ class Site:
         self.published.write(name, facts, content, now.epoch)
         self.written.append(name)
 
-    def hosts(self, pages: Mapping[str, Page], now: Now, patient: bool) -> None:
+    def hosts(self, pages: Iterable[Page], hosts: Iterable[str], now: Now, patient: bool) -> None:
         """What exists once a host, the oldest first; a builder that comes again soon does what it has time for."""
         end = time.monotonic() + (float("inf") if patient else PAGES_WITHIN)
-        for host in sorted(pages, key=lambda host: self.when(pages[host].names[0])):
-            page = pages[host]
+
+        def turn(page: Page) -> tuple[float, int]:
+            """Those of one age in another order each time, or the last of them would never have time for charts."""
+            return self.when(page.names[0]), crc32(f"{now.epoch} {page.names[0]}".encode())
+
+        for page in sorted(pages, key=turn):
             facts = page.facts + self.version.encode()
-            old = patient or now.epoch - self.when(page.names[0]) >= PAGE_EVERY
-            if old and not all(self.published.says(name, facts) for name in page.names):
+            age = now.epoch - self.when(page.names[0])
+            same = age < page.lasts and all(self.published.says(name, facts) for name in page.names)
+            if (patient or age >= page.every) and not same:
                 for name, content in page.make(self.version).items():
                     if name.count("/") > 1:
                         (self.settings.www / name).parent.mkdir(exist_ok=True)
@@ -178,7 +190,7 @@ class Site:
                     break
         for file in outputs.JOINED:
             if patient or self.left or now.epoch - self.when(file.name) >= PAGE_EVERY:
-                self.join(file, pages, now)
+                self.join(file, hosts, now)
         self.left = False
 
     def join(self, file: outputs.Joined, hosts: Iterable[str], now: Now) -> None:

@@ -33,6 +33,11 @@ POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+# A report has its style in itself, and allows by a policy of its own that one alone; nothing else is ever in it.
+REPORTS = "reports"
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
 ALWAYS = (
     ("Content-Security-Policy", POLICY),
     ("Cross-Origin-Opener-Policy", "same-origin"),
@@ -177,9 +182,14 @@ class Site:
         www: Path,
         tell: Callable[[str], None] = lambda _: None,
         desk: tuple[str, WSGIApplication] | None = None,
+        minutes: Callable[[bytes, int], bytes] | None = None,
     ) -> None:
-        """Serve this folder; `tell` gets a sentence about each file that cannot be read; `desk` answers at its path."""
+        """Serve this folder; `tell` gets a sentence about each file that cannot be read; `desk` answers at its path.
+
+        `minutes` makes of a host's file in states/ one with so many entries.
+        """
         self.desk = desk
+        self.minutes = minutes
         self.www = www.absolute()
         self.tell = tell
         self.told: set[str] = set()
@@ -195,7 +205,9 @@ class Site:
             self.tell_once(f"an answer failed: {type(error).__name__}: {error}; this should not happen")
             answer = refusal(500)
         status = HTTPStatus(answer.status)
-        start_response(f"{status.value} {status.phrase}", [*ALWAYS, *answer.headers])
+        told = dict(answer.headers)
+        always = [one for one in ALWAYS if one[0] not in told]
+        start_response(f"{status.value} {status.phrase}", [*always, *answer.headers])
         if environ["REQUEST_METHOD"] == "HEAD":
             if answer.stream:
                 answer.stream.close()
@@ -265,12 +277,12 @@ class Site:
                 return refusal(308, ("Location", to), sentence="This page stands in a folder: a slash is missing.")
             if not is_file(status):
                 return refusal(404)
-            return self.content(handle, status, parts, bool(query), environ)
+            return self.content(handle, status, parts, query, environ)
         finally:
             os.close(handle)
 
     def content(
-        self, handle: int, status: os.stat_result, parts: list[str], versioned: bool, environ: WSGIEnvironment
+        self, handle: int, status: os.stat_result, parts: list[str], query: str, environ: WSGIEnvironment
     ) -> Answer:
         """An open file, whole, compressed, streamed, or told to be known already."""
         kind, is_text = kind_of(parts[-1])
@@ -278,12 +290,15 @@ class Site:
         if packed is None:
             return refusal(406, ("Vary", "Accept-Encoding"))
         tag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}" + ("-gzip" if packed else "")
-        forever = versioned and parts[0] == "assets"
+        forever = query and parts[0] == "assets"
+        entries = addresses.entries_of(parts, query) if self.minutes else 1
+        tag += f"-{entries}" if entries > 1 else ""
         headers = (
             ("Cache-Control", "public, max-age=31536000, immutable" if forever else "no-cache"),
             ("ETag", f'"{tag}"'),
             ("Last-Modified", formatdate(max(0, min(status.st_mtime, time.time())), usegmt=True)),
             *((("Vary", "Accept-Encoding"),) if is_text else ()),
+            *((("Content-Security-Policy", REPORT_POLICY),) if parts[0] == REPORTS else ()),
         )
         if environ["REQUEST_METHOD"] != "POST" and is_known(environ, tag, status.st_mtime):
             return Answer(304, headers)
@@ -293,6 +308,8 @@ class Site:
 
         def make() -> bytes:
             found = read(handle, status)
+            if self.minutes and entries > 1:
+                found = self.minutes(found, entries)
             return gzip.compress(found, 6, mtime=0) if packed else found
 
         body = self.bodies.get(("/".join(parts), tag), make)

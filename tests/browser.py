@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parent.parent
 NODE_MODULES = ROOT / ".tools/node_modules"
@@ -61,6 +61,14 @@ def build(folder: Path) -> None:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
     command = [sys.executable, "-m", "site_builder", "build"]
     subprocess.run(command, cwd=folder, env={**kept, "PYTHONPATH": str(ROOT)}, check=True)
+
+
+def wait_until(page: Page, words: str, told: object = None) -> None:
+    """Wait until this JavaScript is true; by asking again, since the page's own policy lets it evaluate nothing."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not page.evaluate(words, told):
+        assert time.monotonic() < end, words
+        page.wait_for_timeout(20)
 
 
 class Site:

@@ -273,10 +273,11 @@ def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_t
     written = lab.build().written
     assert written[:9] == ["available.txt", *FLEET, *TEXTS]
     assert written[9:11] == ["available/atlas.txt", "available/hydra.txt"]
-    assert set(written[11:15]) == {f"cards/{name}.html" for name in ("_top", "_problems", "atlas", "hydra")}
-    assert written[15:17] == ["bookings.html", "bookings.ics"]
-    assert set(written[17:23]) == {*once_a_host("atlas"), *once_a_host("hydra")}
-    assert written[23:] == JOINED
+    parts = ("_top", "_waste", "_problems", "atlas", "hydra")
+    assert set(written[11:16]) == {f"cards/{name}.html" for name in parts}
+    assert written[16:21] == ["waste.json", "bookings.html", "bookings.ics", "fleet.html", "users.html"]
+    assert set(written[21:27]) == {*once_a_host("atlas"), *once_a_host("hydra")}
+    assert written[27:] == JOINED
 
 
 def test_nothing_is_rewritten_that_did_not_change_but_what_tells_of_the_build_itself(lab: Lab) -> None:
@@ -302,7 +303,7 @@ def test_a_living_builder_shows_within_a_minute_that_it_lives(lab: Lab) -> None:
     lab.host()
     lab.build(after=4000)
     assert lab.build(after=4050).written == ALWAYS
-    again = ["index.html", "live.json", "status.json", *TEXTS]
+    again = ["index.html", "live.json", "status.json", *TEXTS, "waste.json", "users.html"]
     assert lab.build(after=4061).written == again
 
 
@@ -325,7 +326,7 @@ def test_a_page_that_somebody_deleted_or_changed_is_written_again(lab: Lab) -> N
         (lab.www / name).unlink()
         assert set(lab.build().written) == {name, *ALWAYS}
     (lab.www / "hosts/atlas.html").unlink()
-    assert set(lab.build().written) == {*once_a_host("atlas"), *ALWAYS}
+    assert set(lab.build().written) == {"hosts/atlas.html", *ALWAYS}
 
 
 def test_revisions_are_kept_from_one_builder_to_the_next(lab: Lab) -> None:
@@ -355,9 +356,12 @@ def test_where_it_builds_again_and_again_the_pages_of_hosts_are_spread(
     monkeypatch.setattr(site, "PAGES_WITHIN", 0.0)
     builder = Builder(lab.settings(), every=10)
     now = time.time()
-    counts = [sum(name.startswith("hosts/") for name in builder.build(now + 10 * n).written) for n in range(9)]
-    assert max(counts) == 1
-    assert sum(counts) == 9
+    written = [builder.build(now + 10 * n).written for n in range(18)]
+    counts = [
+        [sum(name.startswith(folder) for name in names) for names in written] for folder in ("hosts/", "nodes/gpu")
+    ]
+    assert [max(one) for one in counts] == [1, 1]
+    assert [sum(one) for one in counts] == [9, 9]
 
 
 def test_only_the_card_of_a_host_that_changed_is_made_again(lab: Lab) -> None:

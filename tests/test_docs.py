@@ -34,7 +34,8 @@ from tests.docs import (
 )
 from tests.lab import Lab, gpu
 
-# Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*_servers.py and test_prometheus.py.
+# Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*_servers.py, test_prometheus.py, or
+# for py, test_export.py.
 KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "nginx", "authorized_keys"} | {
     "nginx-proxy",
     "nginx-cgi",
@@ -49,6 +50,7 @@ KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab
     "prometheus",
     "promql",
     "python",
+    "py",
 }
 COMMAND_LINE = re.compile(
     r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
@@ -107,7 +109,7 @@ def test_no_command_stands_where_no_test_runs_it(block: Block) -> None:
 
 def is_valid(text: str) -> bool:
     """Whether a program of ours takes these words."""
-    program, *words = shlex.split(text, comments=True)
+    program, *words = shlex.split(text.partition(" > ")[0], comments=True)
     words = [word for word in words if not PLACEHOLDER.fullmatch(word) or program == "gpuboard"]
     if program == "gpuboard":
         return is_valid_command(words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from pathlib import Path
 
@@ -20,13 +19,6 @@ from tests.lab import gpu as row
 from tests.past_lab import epoch, folder, gpu, host, record, roll
 
 NOON = epoch("2026-03-10T12:00")
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    made = History(folder(tmp_path), timezone.utc)
-    yield made
-    made.close()
 
 
 def only(samples: list[tuple[int, HostSample]]) -> HostSample:
@@ -233,6 +225,20 @@ def test_a_gpu_that_comes_later_has_no_past(history: History) -> None:
     assert first.values("use") == [10, 10, 10]
     assert first.line["seen"][0] == 5
     assert second.values("use") == [None, 20, 20]
+
+
+@pytest.mark.parametrize("rolled", [0, HOUR, 2 * DAY])
+def test_a_slot_in_which_a_host_got_other_gpus_has_all_of_its_minutes(history: History, rolled: int) -> None:
+    before = gpu("busy", ["alice"], ["dana"], use=60, temperature=70, power=100)
+    record(history, NOON, 20, [host(before)])
+    record(history, NOON + 20 * 60, 40, [host(gpu("held", ["bob"], use=0, power=40), gpu(index=1))])
+    if rolled:
+        roll(history, NOON + rolled)
+    first, second = history.series("atlas", NOON, NOON + HOUR, HOUR).gpus
+    assert [first.line[name][0] for name in ("seen", "busy", "held", "promised")] == [60, 20, 40, 20]
+    assert [first.values(name) for name in ("use", "temperature", "power")] == [[20], [70], [60]]
+    assert (first.people("owner"), first.people("booker")) == (["bob"], ["dana"])
+    assert second.line["seen"][0] == 40
 
 
 def test_names_in_odd_letters_come_back_as_they_were(history: History) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import date, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,24 +17,12 @@ from site_builder.readers.tallied import UNIT
 from site_builder.samples import STATES
 from site_builder.sources.history import History
 from site_builder.sources.past import DAY, HOUR
-from tests.past_lab import A100, epoch, folder, gpu, host, minutes, record, roll, used
+from tests.past_lab import A100, epoch, gpu, host, minutes, record, roll, used
 
 PARIS, KOLKATA = ZoneInfo("Europe/Paris"), ZoneInfo("Asia/Kolkata")
 MARCH = (date(2026, 3, 1), date(2026, 3, 31))
 NOON = epoch("2026-03-10T12:00")
 LATE = NOON + 30 * DAY
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return folder(tmp_path)
-
-
-@pytest.fixture
-def history(state: Path) -> Iterator[History]:
-    made = History(state, timezone.utc)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("rolled", [False, True])
@@ -81,6 +68,8 @@ def test_a_fleet_that_was_added_up_by_hand(history: History, rolled: bool) -> No
         "unowned": 20,
         "told": 160 + 60 + 20,
         "use": 2 * (40 * 80 + 30 * 60 + 30 * 50 + 20 * 10),
+        "taken_told": 40 + 40 + 30 + 30 + 20,
+        "taken_use": 2 * (40 * 80 + 30 * 60 + 30 * 50 + 20 * 10),
     }
     assert {(one.day, one.host, one.model) for one in told.seen} == {(date(2026, 3, 10), "atlas", A100)}
 
@@ -143,6 +132,14 @@ def test_a_host_that_gets_another_name_is_billed_under_both_and_once(history: Hi
     roll(history, LATE)
     told = history.tallies(*MARCH, LATE)
     assert {row.host: row.share.used / UNIT for row in told.shares} == {"old": 10, "new": 10}
+
+
+def test_what_a_clock_that_ran_ahead_told_of_a_host_is_gone_once_that_minute_comes(history: History) -> None:
+    both = [host(gpu("busy", ["alice"])), host(gpu("busy", ["bob"], key="GPU-h"), name="hydra")]
+    record(history, NOON + 3 * HOUR, 5, both)
+    record(history, NOON, 1, both)
+    record(history, NOON + 3 * HOUR, 5, both[:1])  # hydra is down
+    assert used(history.tallies(*MARCH, NOON + 4 * HOUR)) == {"alice": 6, "bob": 1}
 
 
 def test_models_are_told_apart(history: History) -> None:

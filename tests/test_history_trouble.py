@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, timezone
 from pathlib import Path
 
@@ -22,24 +22,12 @@ from site_builder.sources.past import DAY, HOUR, Past
 from tests.browser import missing
 from tests.lab import Lab, words
 from tests.pace import wall, within
-from tests.past_lab import epoch, files_of, folder, gpu, host, minutes, record, roll, used
+from tests.past_lab import epoch, files_of, gpu, host, minutes, record, roll, used
 
 NOON = epoch("2026-03-10T12:00")
 EVER = (date(1990, 1, 1), date(2100, 1, 1))
 HERE = [host(gpu("busy", ["alice"], use=50))]
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return folder(tmp_path)
-
-
-@pytest.fixture
-def history(state: Path) -> Iterator[History]:
-    made = History(state, timezone.utc)
-    yield made
-    made.close()
 
 
 def whole(state: Path) -> None:
@@ -236,7 +224,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(
     record(history, NOON, 10, HERE)
     roll(history, NOON + HOUR)
     history.close()
-    later = [*history_file.STEPS, ("ALTER TABLE seen ADD COLUMN energy INTEGER", "CREATE TABLE event(at INTEGER)")]
+    later = [*history_file.STEPS, ("ALTER TABLE seen ADD COLUMN energy INTEGER", "CREATE TABLE later(at INTEGER)")]
     monkeypatch.setattr(history_file, "STEPS", later)
     past = Past(state, timezone.utc)
     assert past.minutes("atlas", 1, NOON + HOUR) == []

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from site_builder.model import Shown
-from tests.browser import PATIENCE, Site, node_module, served
+from tests.browser import PATIENCE, Site, node_module, served, wait_until
 from tests.every_state import make_lab
 from tests.lab import GPU_COLUMNS, Lab, gpu, person, process, soon
 from tests.test_page import HOSTILE, is_shown
@@ -316,7 +316,7 @@ def test_hostile_text_is_shown_as_text(browser: Browser, hostile: Served, name: 
             "field": (field.text_content(), told),
         }
         assert page.evaluate("window.alerts") == 0
-        assert page.locator("script").count() == 4
+        assert page.locator("script").count() == 5
         assert page.locator("img, iframe, object, embed, form, base, [style], [onerror]").count() == 0
         assert page.locator("main a:not(.book, [href='../index.html'])").count() == 0
         assert page.locator("a.book").get_attribute("href") == f"../bookings.html#{name}"
@@ -355,7 +355,7 @@ def test_sixteen_gpus_have_sixteen_columns_and_the_keyboard_scrolls_them(browser
         assert page.locator(".fields thead th").count() == 17
         page.locator(".scroll").focus()
         page.keyboard.press("ArrowRight")
-        page.wait_for_function("document.querySelector('.scroll').scrollLeft > 0")
+        wait_until(page, "document.querySelector('.scroll').scrollLeft > 0")
 
 
 # Live

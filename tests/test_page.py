@@ -16,7 +16,7 @@ import html5lib
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser import PATIENCE, Site, build, node_module, served
+from tests.browser import PATIENCE, Site, build, node_module, served, wait_until
 from tests.every_state import make_lab
 from tests.lab import Lab, gpu, person, process
 
@@ -664,7 +664,7 @@ def test_when_the_builder_has_stopped_the_page_says_that_it_is_old(browser: Brow
 def test_a_clock_that_is_wrong_makes_no_age_wrong(browser: Browser, live: Built, hours: int) -> None:
     with clocked(browser, live, datetime.now(timezone.utc) + timedelta(hours=hours)) as page:
         page.clock.run_for(10_000)
-        page.wait_for_function("ahead !== 0")
+        wait_until(page, "ahead !== 0")
         page.clock.run_for(1000)
         assert 0 <= seconds(page.locator(".age time").text_content()) < 60
         expect(page.locator(".age strong")).not_to_be_visible()

@@ -4,11 +4,13 @@
 # The fields that we want, in our order; a|b is one thing under two names, the first that the driver knows is asked for.
 GPU_FIELDS='index uuid name pci.bus_id serial driver_version|kmd_version vbios_version compute_cap
 memory.total memory.used memory.free memory.reserved utilization.gpu utilization.memory utilization.encoder utilization.decoder
-temperature.gpu temperature.memory power.draw power.limit enforced.power.limit fan.speed pstate
+temperature.gpu temperature.gpu.tlimit temperature.memory power.draw power.limit enforced.power.limit fan.speed pstate
 clocks.current.graphics|clocks.gr clocks.current.sm|clocks.sm clocks.current.memory|clocks.mem clocks.max.sm
 persistence_mode compute_mode mig.mode.current display_active pcie.link.gen.gpucurrent|pcie.link.gen.current pcie.link.width.current
-ecc.mode.current ecc.errors.corrected.volatile.total ecc.errors.uncorrected.volatile.total ecc.errors.uncorrected.aggregate.total
-remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure retired_pages.pending
+ecc.mode.current ecc.errors.corrected.volatile.total ecc.errors.uncorrected.volatile.total
+ecc.errors.corrected.aggregate.total ecc.errors.uncorrected.aggregate.total
+remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure
+retired_pages.single_bit_ecc.count retired_pages.double_bit.count retired_pages.pending
 clocks_event_reasons.active|clocks_throttle_reasons.active gpu_recovery_action'
 # What every driver of the last ten years knows: asked where the driver does not tell its fields.
 CORE_FIELDS=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,utilization.memory,temperature.gpu,power.draw,power.limit

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from site_builder.commands import hints
-from site_builder.commands.live import backstage, show, start_builder, until_told_to_end
+from site_builder.commands.live import backstage, environment_of, show, start_builder, until_told_to_end
 from site_builder.commands.options import Failure, tell
 from site_builder.kinds import LISTEN, seconds_of
 
@@ -58,7 +58,8 @@ def demo(  # noqa: PLR0913, PLR0917 # one for each option
     """Show a simulated lab until Ctrl-C, which leaves nothing.
 
     Its hosts run the real scripts, with stand-ins for nvidia-smi and /proc. Jobs start, grow and end, a host goes
-    down and comes back, a GPU is lost, bookings are kept and broken. The same options show the same lab.
+    down and comes back, a GPU is lost, bookings are kept and broken; five weeks of this are its past. The same options
+    show the same lab.
 
     \b
     gpuboard demo --speed 60
@@ -93,16 +94,27 @@ def play(lab: DemoLab, place: Path, listen: tuple[str, int] | None) -> None:
 
     hosts = lab.play.hosts
     tell(f"starting {hosts} simulated {'host' if hosts == 1 else 'hosts'}")
+    remember(lab, place)
     show(place / "www", listen, lambda: settings_of(lab, place), turn, ready)
 
 
 def build_once(lab: DemoLab, place: Path) -> None:
     """One round and one page."""
+    remember(lab, place)
     lab.round()
     with start_builder(settings_of(lab, place)) as builder:
         code = builder.wait()
     if code:
         raise click.exceptions.Exit(code)
+
+
+def remember(lab: DemoLab, place: Path) -> None:
+    """The weeks before, by the clocks that the builder goes by."""
+    from site_builder.booking.web import settings_of as parsed  # noqa: PLC0415 # --help needs none of it
+    from site_builder.demo import past  # noqa: PLC0415
+
+    zone, play = parsed(environment_of(settings_of(lab, place))).zone, lab.play
+    past.fill(place / "state", zone, lab.began, play.hosts, play.seed, play.after)
 
 
 def settings_of(lab: DemoLab, place: Path) -> dict[str, str]:

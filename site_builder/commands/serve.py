@@ -54,14 +54,16 @@ def serve(settings: Settings) -> None:
 
 def site_of(www: Path, settings: Settings) -> Site:
     """The files of www/, and the desk where the settings give it an address."""
+    from site_builder.minutes import Minutes  # noqa: PLC0415
     from site_builder.server import Site  # noqa: PLC0415
 
+    minutes = Minutes(settings)
     if settings.rules.url is None:
-        return Site(www, tell)
+        return Site(www, tell, minutes=minutes)
     from site_builder.booking.door import Door  # noqa: PLC0415
     from site_builder.booking.web import Booking  # noqa: PLC0415
 
-    return Site(www, tell, (settings.rules.url, Door(Booking(settings, tell))))
+    return Site(www, tell, (settings.rules.url, Door(Booking(settings, tell))), minutes)
 
 
 def opening(sock: socket.socket, settings: Settings) -> list[str]:

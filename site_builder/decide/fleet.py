@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from site_builder.decide import counts, pick
+from site_builder.decide import counts, pick, waste
 from site_builder.model import BoardHost, ComingGpu, FreeGpu, HostFacts, Idle, KeptGpu, Problem
 
 
@@ -19,11 +19,14 @@ class AvailableGpu(NamedTuple):
 
 
 class People(NamedTuple):
-    """On how many GPUs each person is, how many are promised to each; how many bookings run now, and are to come."""
+    """On how many GPUs each person is, how many are promised to each; how many bookings run now, and are to come; what
+    each person has, and how the GPUs stand."""
 
     using: dict[str, int]
     booked: dict[str, int]
     bookings: tuple[int, int]
+    had: dict[str, counts.Had]
+    standing: counts.Standing
 
 
 class Summary(NamedTuple):
@@ -41,6 +44,7 @@ class Summary(NamedTuple):
     gpus: tuple[tuple[int | None, str | None], ...]
     available: tuple[AvailableGpu, ...]
     people: People
+    waste: tuple[waste.Mark, ...] = ()
 
 
 def summary(host: BoardHost, looked: float | None) -> Summary:
@@ -72,7 +76,8 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
         {one.key: one.kept for one in host.gpus if one.kept} if host.state == "fresh" else None,
         tuple((one.gpu.index, one.gpu.uuid) for one in host.gpus),
         tuple(available(host)),
-        People(*counts.users(host), counts.bookings(host)),
+        People(*counts.users(host), counts.bookings(host), counts.had(host), counts.standing(host)),
+        waste.marks(host),
     )
 
 

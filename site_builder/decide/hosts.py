@@ -200,7 +200,10 @@ def seen_gpus(
         if seen.bookers:
             promises[len(found)] = seen
         who = who_of(seen, rules.people) if here or seen.bookers else NOBODY
-        found.append(BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until, who=who))
+        ownerless = tuple(one.pid for one, login in here if not login) if ps else ()
+        no_process = not here and told and gpu.memory_used is not None and gpus.memory_taken(gpu, rules.limits)
+        told_of = BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until)
+        found.append(told_of._replace(who=who, ownerless=ownerless, unexplained=no_process))
     others = [process for rest in on_gpu.values() for process, _ in rest]
     if others:  # on whichever GPU they are
         empty = {"free", "booked"}
@@ -213,14 +216,22 @@ def seen_gpus(
 
 
 def who_of(seen: Seen, people: People) -> Who:
-    """Who is on a GPU and who has booked it, under the names that were told."""
+    """Who is on a GPU and who has booked it, each under one of the names that were told."""
     told = (login or process.user for login, process in zip(seen.logins, seen.processes))
-    users = tuple(sorted({name for name in told if name})[:MOST_PEOPLE])
-    bookers = tuple(sorted(set(seen.bookers))[:MOST_PEOPLE])
+    users = once({name for name in told if name}, people)
+    bookers = once(set(seen.bookers), people)
     if not bookers:
         return Who(users)
     here = {people.of_login(login) for login in seen.logins}
     return Who(users, bookers, tuple(name for name in bookers if people.person(name) not in here))
+
+
+def once(names: set[str], people: People) -> tuple[str, ...]:
+    """One name of each person, or whoever has two logins would have two parts of a GPU."""
+    several = sorted(names)
+    if len(several) > 1:
+        several = list({people.person(name): name for name in reversed(several)}.values())[::-1]
+    return tuple(several[:MOST_PEOPLE])
 
 
 def snapshot_time(data: HostData, looked: float) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from site_builder.model import BoardGpu, BoardHost, HostFacts
 from site_builder.samples import GpuSample, HostSample, Series, Standing
 
@@ -25,6 +27,12 @@ def key_of(board: BoardGpu, keys: dict[str, int]) -> str:
     return board.key if count == 1 else f"{board.key} #{count}"
 
 
+def keys_of(board: BoardHost) -> list[str]:
+    """What names each of the GPUs that a host has now."""
+    keys: dict[str, int] = {}
+    return [key_of(one, keys) for one in board.gpus]
+
+
 def gpu(board: BoardGpu, key: str) -> GpuSample:
     """A GPU."""
     told = board.gpu
@@ -36,3 +44,18 @@ def gpu(board: BoardGpu, key: str) -> GpuSample:
         told.power_draw,
         Standing(board.state, board.who),
     )
+
+
+def outdated(hosts: Mapping[str, tuple[Sequence[str], float | None]]) -> set[str]:
+    """Hosts all of whose GPUs another one tells that was heard later: old names of it, or each minute counts twice.
+
+    Of each host its GPUs' UUIDs, and when it was heard last.
+    """
+    every = [uuid for uuids, _ in hosts.values() for uuid in uuids]
+    if len(set(every)) == len(every):  # as it should be
+        return set()
+    last: dict[str, float] = {}
+    for uuids, seen in hosts.values():
+        for uuid in uuids:
+            last[uuid] = max(last.get(uuid, 0), seen or 0)
+    return {name for name, (uuids, seen) in hosts.items() if uuids and all(last[uuid] > (seen or 0) for uuid in uuids)}

@@ -13,6 +13,10 @@ RESERVED = 280
 GONE = "[GPU is lost]"
 KNOWN_WHEN_GONE = ("index", "uuid", "name", "pci.bus_id")
 NONE = "[N/A]"
+# What is counted over the life of a GPU whose memory tells its errors; of some it is not 0.
+COUNTED = ("ecc.errors.corrected.aggregate.total", "ecc.errors.uncorrected.aggregate.total")
+ROWS = ("remapped_rows.correctable", "remapped_rows.uncorrectable")
+ERRORS = {("hydra", 5): {COUNTED[1]: "1", ROWS[1]: "1"}, ("lyra", 1): {COUNTED[0]: "214"}}
 
 
 def uuid(machine: Machine, gpu: int) -> str:
@@ -47,6 +51,9 @@ def identity(machine: Machine, gpu: int) -> dict[str, str]:
         "ecc.mode.current": "Enabled" if model.ecc else NONE,
         "ecc.errors.corrected.volatile.total": "0" if model.ecc else NONE,
         "ecc.errors.uncorrected.volatile.total": "0" if model.ecc else NONE,
+        **dict.fromkeys((*COUNTED, *ROWS), "0" if model.ecc else NONE),
+        **dict.fromkeys(("remapped_rows.pending", "remapped_rows.failure"), "No" if model.ecc else NONE),
+        **ERRORS.get((machine.name, gpu), {}),
     }
 
 

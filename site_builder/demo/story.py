@@ -133,6 +133,8 @@ BOOKINGS = (
     Booking("taurus", None, "lena", 3 * DAY, 3 * DAY + 4 * HOUR, "course", "FREQ=WEEKLY;COUNT=12"),
 )
 LOST = {"hydra": ((5, -3 * HOUR, 9 * HOUR),), "orion": ((3, 25 * MINUTE, 4 * HOUR),)}
+# GPUs that nobody ever takes.
+UNUSED = {"perseus": (7,)}
 # A host is silent from two minutes after the start for 18 minutes, and every nine hours again.
 SILENT = {"draco": (2 * MINUTE, 20 * MINUTE, 9 * HOUR)}
 # After an update, the driver does not answer for half an hour.
@@ -159,6 +161,7 @@ class HostStory:
         ]
         self.kept_free += [(gpu, job.begins, job.ends) for job in self.plot for gpu in job.gpus]
         self.kept_free += list(LOST.get(self.machine.story, ()))
+        self.kept_free += [(gpu, -BEFORE, float("inf")) for gpu in UNUSED.get(self.machine.story, ())]
 
     def rates(self, now: float) -> dict[str, float]:
         """How many jobs of each kind come in an hour."""

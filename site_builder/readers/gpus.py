@@ -13,6 +13,8 @@ HANDLE = re.compile(
     r"Unable to determine the device handle for (?:gpu|GPU) ?(?:(\d{1,3}): ?)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (.+)"
 )
 MOST_GPUS = 1024
+# How a problem begins that may have cost a GPU.
+ODD_ROW = "a row has "
 LONGEST_NAME = 200
 COLUMNS: tuple[str, ...] = (
     "index",
@@ -56,7 +58,7 @@ def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]
             said.append(line.strip())
             found.append(unreachable(match))
         elif names and len(row) > len(names) // 2 and len(row) > 2:
-            problems.append(f"a row has {len(row)} cells where the header has {len(names)}: {line[:80]}")
+            problems.append(f"{ODD_ROW}{len(row)} cells where the header has {len(names)}: {line[:80]}")
         else:
             said.append(line.strip())
     return distinct(found, problems), said, problems

@@ -99,6 +99,7 @@ def standing_of(text: str) -> Standing:
         raise Damaged(text) from error
 
 
+@lru_cache(maxsize=4096)
 def series_of(gpus: bytes) -> tuple[Series, ...]:
     """Which GPUs a host has."""
     try:

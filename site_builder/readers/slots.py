@@ -169,10 +169,11 @@ class Joiner:
         self.last: tuple[Sequence[str], list[int]] = ((), [])
 
     def put(self, line: Line, at: int, source: Line, names: Sequence[str], some: slice) -> None:
-        """Some slots of a line into another; where both saw something, the one that saw more counts."""
+        """Some slots of a line into another, which may have fewer columns; where both saw something, more counts."""
+        told = source if line.keys() == source.keys() else {name: source[name] for name in line}
         if some != slice(0, len(source["seen"])):
-            source = {name: one[some] for name, one in source.items()}
-        told = {**source, **{name: self.recoded(source[name], names) for name in NAMED}}
+            told = {name: one[some] for name, one in told.items()}
+        told = {name: self.recoded(one, names) if name in NAMED else one for name, one in told.items()}
         into = slice(at, at + len(told["seen"]))
         if not line["seen"][into].tobytes().strip(b"\0"):
             for name, one in told.items():
@@ -220,6 +221,38 @@ def put(target: Slots, at: int, source: Slots) -> None:
     put_own(target.own, at, source.own, every)
     for line, other in zip(target.gpus, source.gpus):
         joiner.put(line, at, other, source.names, every)
+
+
+def last_seen(line: Line) -> int:
+    """Behind the last slot in which something was seen."""
+    return len(line["seen"].tobytes().rstrip(b"\0"))
+
+
+def add(line: Line, other: Line) -> None:
+    """Other minutes of the same GPU to the same slots; few of them have some of both."""
+    seen = other["seen"].tobytes()
+    some = slice(len(seen) - len(seen.lstrip(b"\0")), last_seen(other))
+    old, new = line["seen"][some], other["seen"][some]
+    alone = not old.tobytes().strip(b"\0")
+    both = [] if alone else [place for place, minutes in enumerate(old) if minutes and new[place]]
+    for name, one in other.items():
+        mine, told = line[name][some], one[some]
+        joined = told if alone else array(one.typecode, [b if ok else a for a, b, ok in zip(mine, told, new)])
+        for place in both:
+            values = (mine[place], told[place], old[place], new[place])
+            joined[place] = together(name, NONE[one.typecode], *values)
+        line[name][some] = joined
+
+
+def together(name: str, none: int, one: int, two: int, minutes: int, more: int) -> int:  # noqa: PLR0913, PLR0917 # each is one thing
+    """A value of so many minutes and one of so many more."""
+    if name in COUNTS:
+        return one + two
+    if none in {one, two}:
+        return two if one == none else one
+    if name in NAMED:
+        return one if minutes >= more else two
+    return max(one, two) if name == "temperature" else int((one * minutes + two * more) / (minutes + more) + 0.5)
 
 
 def pack_slots(slots: Slots) -> bytes:

@@ -18,6 +18,7 @@ from site_builder.samples import STATES, TAKEN, UNCLEAR, Series
 
 UNIT = 2520
 NO_USE = NONE[COLUMNS["use"][0]]
+Place = tuple[str, str]  # a host and a model
 
 
 class Share(NamedTuple):
@@ -31,7 +32,7 @@ class Share(NamedTuple):
 
 class Seen(NamedTuple):
     """What was seen of GPUs: how long in each state; taken by nobody that is known; how long their use was told, and
-    the sum of it, in half percents times minutes."""
+    the sum of it, in half percents times minutes; and both again of the minutes in which they were taken."""
 
     seen: int
     unknown: int
@@ -44,6 +45,39 @@ class Seen(NamedTuple):
     unowned: int
     told: int
     use: int
+    taken_told: int = 0
+    taken_use: int = 0
+
+
+class Window(NamedTuple):
+    """Some hours up to a moment: how many of their minutes were looked at, who had how much, and what was seen."""
+
+    since: int
+    until: int
+    minutes: int
+    shares: dict[str, Share]
+    seen: Seen
+
+
+class Month(NamedTuple):
+    """A month by its first day, from the day on with which history begins, as far as it is added up: who had how much;
+    what people had, what was seen, and how many minutes were not, by host and model, or for all of them under no name.
+    """
+
+    first: date
+    since: date
+    until: int
+    shares: dict[str, Share]
+    had: dict[Place, Share]
+    seen: dict[Place, Seen]
+    unseen: dict[Place, int]
+
+
+class Lately(NamedTuple):
+    """What is added up: windows, and months, the newest first; none of them where it is not done yet."""
+
+    windows: tuple[Window, ...]
+    months: tuple[Month, ...]
 
 
 class Tally:
@@ -67,7 +101,8 @@ class Tally:
     def add_seen(self, key: tuple[date, str], hour: Hour, codes: array[int], use: array[int]) -> None:
         """Some minutes of one GPU."""
         row = self.seen.setdefault(key, [0] * len(Seen._fields))
-        for code, minutes in Counter(codes).items():
+        alike = codes.count(codes[0]) == len(codes)  # nothing changed in that hour
+        for code, minutes in [(codes[0], len(codes))] if alike else Counter(codes).items():
             if code == NO_CODE:
                 continue
             state, free_of_owner, parts = account(hour.standings[code], minutes)
@@ -81,6 +116,20 @@ class Tally:
         none = use.count(NO_USE)
         row[9] += len(use) - none
         row[10] += sum(use) - none * NO_USE
+        taken = use_while_taken(codes, hour.standings, use)
+        none = taken.count(NO_USE)
+        row[11] += len(taken) - none
+        row[12] += sum(taken) - none * NO_USE
+
+
+def use_while_taken(codes: array[int], standings: Sequence[str], use: array[int]) -> array[int]:
+    """The use of a GPU in the minutes in which somebody had it."""
+    there = {code for code in set(codes) if code != NO_CODE and standing_of(standings[code]).state in TAKEN}
+    if not there:
+        return use[:0]
+    if codes.count(codes[0]) == len(codes):  # nothing changed in that hour
+        return use
+    return array(use.typecode, [one for one, code in zip(use, codes) if code in there])
 
 
 @lru_cache(maxsize=65536)

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from site_builder.model import ComingGpu, FreeGpu, Problem
 from site_builder.now import Now
+from site_builder.renderers import waste
 from site_builder.renderers.card import moment_at, moment_of
 from site_builder.renderers.templates import escaping
+from site_builder.wasted import Wasted
 
 STATES = {
     "free": "Free",
@@ -46,6 +48,7 @@ class Fleet(NamedTuple):
     version: str
     coming: Sequence[ComingGpu] = ()
     book: str | None = None
+    wasted: Wasted | None = None
 
     @property
     def free_count(self) -> int:
@@ -57,6 +60,7 @@ class Parts(NamedTuple):
     """The page but for its cards, in parts of which each is sent again only when it has changed."""
 
     top: bytes
+    waste: bytes
     problems: bytes
 
 
@@ -74,7 +78,7 @@ def parts(fleet: Fleet, now: Now) -> Parts:
         notice=fleet.notice,
     )
     told = escaping("problems.html").render(problems=problems, most=MOST_PROBLEMS) if problems else ""
-    return Parts(top.encode(), told.encode())
+    return Parts(top.encode(), waste.section(fleet.wasted, now), told.encode())
 
 
 def board(cards: Sequence[bytes], parts: Parts, fleet: Fleet, now: Now) -> bytes:
@@ -83,13 +87,14 @@ def board(cards: Sequence[bytes], parts: Parts, fleet: Fleet, now: Now) -> bytes
         cards=CARDS,
         free=fleet.free_count,
         problems=len(fleet.problems),
+        wasted=waste.in_short(fleet.wasted),
         version=fleet.version,
         book=fleet.book,
         built=(int(now.epoch * 1000), now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),
     )
     # the cards, many times as large as the rest, need not go through the template
     before, _, after = page.partition(CARDS)
-    return b"".join((before.encode(), parts.top, b"\n".join(cards) or NO_HOST, parts.problems, after.encode()))
+    return b"".join((before.encode(), parts.top, b"\n".join(cards) or NO_HOST, *parts[1:], after.encode()))
 
 
 def not_fresh(hosts: Mapping[str, str]) -> Iterator[tuple[str, list[str], int]]:

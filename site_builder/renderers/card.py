@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import orjson
 
 from site_builder import words
+from site_builder.decide.sample import key_of
 from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, Disk, HostFacts
 from site_builder.now import Now
 from site_builder.renderers.html import NOTHING, Html, escaped
@@ -63,6 +64,7 @@ class GpuRow(NamedTuple):
     who_note: Html
     bookings: Sequence[BookingCell]
     booking_note: Html
+    line: Html = NOTHING
 
 
 class CardTexts(NamedTuple):
@@ -86,10 +88,14 @@ class CardTexts(NamedTuple):
     rows: Sequence[GpuRow]
     others: Html
     host_bookings: Sequence[BookingCell]
+    lined: bool
 
 
-def card(host: BoardHost, now: Now, apart: bool = False) -> CardTexts:
-    """All that stands on the card; `apart` is on the host's own page, which need not lead to itself."""
+def card(host: BoardHost, now: Now, apart: bool = False, lines: Mapping[str, str] | None = None) -> CardTexts:
+    """All that stands on the card; `apart` is on the host's own page, which need not lead to itself.
+
+    `lines` are those of its GPUs, by the keys that history has for them.
+    """
     facts = host.facts or HostFacts()
     fresh = host.state == "fresh"
     fullest = max(facts.disks, key=percent, default=None)
@@ -109,9 +115,10 @@ def card(host: BoardHost, now: Now, apart: bool = False) -> CardTexts:
         disks=[disk_row(disk) for disk in facts.disks[:MOST_DISKS]],
         by_person=by_person(facts),
         by_person_at=at(facts.disk_use_time, now) if facts.disk_use_time else NOTHING,
-        rows=[row(gpu, host, now) for gpu in host.gpus],
+        rows=rows(host, now, lines) if lines else [row(gpu, host, now) for gpu in host.gpus],
         others=escaped(", ".join(filter(None, map(in_short, host.others[:MOST_PROCESSES])))),
         host_bookings=bookings(host.bookings or of_whole_host(host.gpus), now),
+        lined=bool(lines),
     )
 
 
@@ -122,7 +129,7 @@ def html(texts: CardTexts) -> str:
 
 def structure(texts: CardTexts) -> bytes:
     """What is left of a card without its numbers: as long as it is the same, an open page sets those in their place."""
-    rows = [(*row[:5], row.total, row.limit, row.who, row.more, row.who_note, row.booking_note) for row in texts.rows]
+    rows = [(*row[:5], row.total, row.limit, row.who, row.more, row.who_note, *row[-2:]) for row in texts.rows]
     promised = [without_left(cell) for row in texts.rows for cell in row.bookings]
     disks = [(mount, percent) for mount, _, _, percent in texts.disks]
     rest = (texts.name, texts.title, texts.tags, texts.state, texts.reason, texts.notes, texts.models, texts.others)
@@ -216,6 +223,12 @@ def gib(mib: float | None) -> Html:
 def bar(part: float | None, of: float | None) -> Html:
     """The length of a meter, of 100."""
     return Html(f"{min(100, part / of * 100):.0f}" if part and of else "0")
+
+
+def rows(host: BoardHost, now: Now, lines: Mapping[str, str]) -> list[GpuRow]:
+    """GPUs with their lines."""
+    keys: dict[str, int] = {}
+    return [row(gpu, host, now)._replace(line=Html(lines.get(key_of(gpu, keys), ""))) for gpu in host.gpus]
 
 
 def row(board: BoardGpu, host: BoardHost, now: Now) -> GpuRow:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from site_builder import words
 from site_builder.model import BoardGpu, BoardHost, BoardProcess, HostFacts
 from site_builder.now import Now
 from site_builder.renderers import card
+from site_builder.renderers.health import Health
 from site_builder.renderers.templates import escaping
 
 # The bits of clocks_event_reasons.active, in nvidia-smi's order.
@@ -26,17 +28,30 @@ REASONS = (
 # What stands on the card already, or is no news.
 LEFT_OUT = frozenset({"index", "uuid", "name"})
 NOTHING_TOLD = ("[N/A]", "N/A", "[Not Supported]", "")
+# Stands for the charts in the template, as board.CARDS does.
+CHARTS = "\x1ccharts\x1c"
 # Words for keys of host.txt.
 FACTS = {"kernel": "Kernel", "driver": "Driver", "collector": "Collector", "zone": "Time zone", "hidepid": "hidepid"}
 
 
-def page(host: BoardHost, version: str, now: Now, book: str | None = None) -> bytes:
+class Seen(NamedTuple):
+    """What history knows of a host: its charts and the lines of its GPUs, drawn, and what happened to these."""
+
+    charts: bytes = b""
+    lines: Mapping[str, str] | None = None
+    well: Health | None = None
+
+
+NOTHING_SEEN = Seen()
+
+
+def page(host: BoardHost, version: str, now: Now, book: str | None = None, seen: Seen = NOTHING_SEEN) -> bytes:
     """The whole page; `book` is where the desk is, seen from the board."""
     text = escaping("host.html").render(
         host=host,
         version=version,
         book=f"../{book}" if book and not book.startswith("/") else book,
-        card=card.html(card.card(host, now, apart=True)),
+        card=card.html(card.card(host, now, apart=True, lines=seen.lines)),
         facts=list(facts_of(host.facts or HostFacts(), now)),
         interfaces=(host.facts or HostFacts()).interfaces,
         gpus=host.gpus,
@@ -47,9 +62,12 @@ def page(host: BoardHost, version: str, now: Now, book: str | None = None) -> by
             *((gpu.gpu.index, card.booking(one, now)) for gpu in host.gpus for one in gpu.bookings),
             *(("?", card.booking(one, now)) for one in host.bookings),
         ],
+        well=seen.well,
         built=(int(now.epoch * 1000), now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),
+        charts=CHARTS,
     )
-    return text.encode()
+    before, _, after = text.partition(CHARTS)
+    return b"".join((before.encode(), seen.charts, after.encode()))
 
 
 def facts_of(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import tzinfo
 from typing import Any
 
 import orjson
 
 from site_builder.model import BoardGpu, BoardHost
 from site_builder.now import Now
-from site_builder.renderers.plain import addresses, available, moment, processes, program_of, stamp, whole
+from site_builder.renderers.plain import EMPTY, addresses, available, moment, processes, program_of, stamp, whole
+from site_builder.samples import GpuSample, HostSample
+
+# What history calls a GPU that has no UUID.
+NO_UUID = "index "
 
 
 def host(board: BoardHost, looked: float | None, now: Now) -> bytes:
@@ -64,6 +69,42 @@ def gpu(board: BoardGpu, at: str | None) -> dict[str, Any]:
         "uuid": told.uuid,
         "state": board.state,
         "reason": board.reason,
+    }
+
+
+def minute(sample: HostSample, at: int, names: Mapping[str, str], zone: tzinfo, users: bool) -> dict[str, Any]:
+    """An entry of history; `names` are those of GPUs by their UUIDs, of which history has a short one."""
+    found: dict[str, dict[str, Any]] = {}
+    for place, one in enumerate(sample.gpus):
+        series = one.series
+        keys = (series.index, series.key, f"? {place}")
+        key = next(key for key in (f"gpu:{key}" for key in keys if key is not None) if key not in found)
+        found[key] = gpu_then(one, names.get(series.key, series.model), stamp(at, zone), users)
+    return {"gpu_data": found, "timestamp": int(moment(at, zone, "%Y%m%d%H%M%S"))}
+
+
+def gpu_then(one: GpuSample, name: str, at: str | None, users: bool) -> dict[str, Any]:
+    """A GPU at a moment of which history tells; of a process it knows whose it was, and no more."""
+    series, state = one.series, one.standing.state
+    free = None if one.memory is None or series.memory_total is None else max(0, series.memory_total - one.memory)
+    people = one.standing.who.users
+    told = [
+        {"name": None, "pid": None, "used_memory": None, "user": user if users else None, "command": None}
+        for user in people
+    ]
+    return {
+        "available_memory": whole(free),
+        "device_num": series.index,
+        "gpu_name": name,
+        "gpu_volatile": whole(one.use),
+        "processes": told if told or state in EMPTY else None,
+        "temperature": whole(one.temperature),
+        "timestamp": at,
+        "total_memory": whole(series.memory_total),
+        "used_memory": whole(one.memory),
+        "uuid": None if series.key.startswith(NO_UUID) else series.key,
+        "state": state,
+        "reason": "",
     }
 
 

@@ -18,7 +18,7 @@ from site_builder.model import Problem
 from site_builder.readers import packed, slots
 from site_builder.readers.packed import Damaged, Packed
 from site_builder.readers.tallied import Seen, Share
-from site_builder.sources import history_file, prune
+from site_builder.sources import history_file, prune, worn
 from site_builder.sources.history_file import WHERE, Unusable, transaction
 from site_builder.sources.past import (
     AHEAD,
@@ -48,31 +48,41 @@ class History(Past):
         """Opened when it is needed first."""
         super().__init__(state, zone)
         self.recorded = -1
+        self.opened: history_file.Opened | None = None
         self.shapes: set[int] = set()
+        self.told: dict[str, int] | None = None  # of each host, which shape it told last
         self.names: dict[str, int] = {}
-        self.failed: dict[str, Problem] = {}
+        self.failed: dict[str, tuple[str, str]] = {}  # why something could not be done, and what that means
+        self.idle_percent = 5.0  # a GPU that is taken and used less is idle
 
     @property
     def problems(self) -> list[Problem]:
-        """What the page says of it."""
-        return [*self.failed.values(), *history_file.problems(self.path.parent)]
+        """What the page says of it: one sentence for each cause, whatever it prevents."""
+        causes: dict[str, list[str]] = defaultdict(list)
+        for why, otherwise in self.failed.values():
+            causes[why] += [] if otherwise in causes[why] else [otherwise]
+        told = [Problem(WHERE, f"{why}: {', and '.join(several)}") for why, several in causes.items()]
+        return [*told, *history_file.problems(self.path.parent)]
 
     def connect(self) -> sqlite3.Connection:
-        """The open file, for writing; the admin may delete it at any time."""
-        if not self.path.exists():
+        """The open file, for writing; the admin may delete it or put another in its place at any time."""
+        if self.connection is not None and not self.path.exists():
             self.close()
-            history_file.clear(self.path)
+        if self.connection is not None and self.opened and not history_file.is_same(self.path, self.opened):
+            self.close()
+            history_file.replaced(self.path, self.opened)
         if self.connection is None:
             self.connection = history_file.connect(self.path)
             self.shapes = {shape for (shape,) in self.connection.execute("SELECT id FROM shape")}
             self.names = {}
+            self.opened = history_file.look(self.path)
         return self.connection
 
     def close(self) -> None:
         """Let go of the file, and of what is known of it."""
         with suppress(sqlite3.Error):
             super().close()
-        self.shapes, self.names = set(), {}
+        self.shapes, self.names, self.told = set(), {}, None
 
     def record(self, samples: Sequence[Packed], now: float, reach: float = 0) -> None:
         """The hosts that are fresh, once a minute; builds come no further apart than `reach`, in seconds."""
@@ -104,11 +114,11 @@ class History(Past):
         try:
             work()
         except Unusable as why:
-            self.failed[what] = Problem(WHERE, f"{why}; no history is written")
+            self.failed[what] = (str(why), "no history is written")
         except Exception as error:  # whatever it is, it must not cost the page
             self.close()
             told = str(error) if isinstance(error, (sqlite3.Error, OSError)) else repr(error)
-            self.failed[what] = Problem(WHERE, f"it could not be written ({told[:200]}): {otherwise}")
+            self.failed[what] = (f"it could not be written ({told[:200]})", otherwise)
             if history_file.is_broken(error, self.path):
                 self.begin_anew(what, now)
         else:
@@ -122,7 +132,8 @@ class History(Past):
             if history_file.set_aside(self.path, now):
                 del self.failed[what]  # said by the file that is set aside
         except OSError as error:
-            self.failed[what] = Problem(WHERE, f"it is damaged, and could not be set aside: {error.strerror}")
+            why = f"it is damaged, and could not be set aside ({error.strerror})"
+            self.failed[what] = (why, "no history is written")
 
     def write(self, samples: Sequence[Packed], at: int, reach: float) -> None:
         """A minute, unless it is there; those before it that were missed between two builds are like the last one."""
@@ -143,17 +154,30 @@ class History(Past):
                     asked = "SELECT part, block FROM minute WHERE at=?"
                     self.insert(connection, missed, connection.execute(asked, (before,)).fetchall())
             self.insert(connection, at, blocks)
+            told = self.tell(connection, samples, at)
         self.shapes |= new.keys()
+        self.told = told
+
+    def tell(self, connection: sqlite3.Connection, samples: Sequence[Packed], at: int) -> dict[str, int]:
+        """Write down which hosts have other GPUs than before; of each, which it has."""
+        before = self.told
+        if before is None or at < self.recorded:  # what a clock that ran ahead told is not believed until then
+            asked = "SELECT host, shape, max(at) FROM told WHERE at<=? GROUP BY host"
+            before = {host: shape for host, shape, _ in connection.execute(asked, (at,))}
+        now = {one.host: one.shape for one in samples}
+        new = [(host, at, shape) for host, shape in now.items() if before.get(host) != shape]
+        connection.executemany("INSERT OR REPLACE INTO told VALUES(?,?,?)", new)
+        return {**before, **now}
 
     @staticmethod
     def insert(connection: sqlite3.Connection, at: int, blocks: Sequence[tuple[int, bytes]]) -> None:
-        """The parts of a minute that are not there yet; what a clock that ran ahead wrote makes room."""
+        """The parts of a minute that are not there yet; what a clock that ran ahead wrote makes room, all of it."""
+        connection.execute("DELETE FROM minute WHERE at=? AND ahead=1", (at,))
         asked = "SELECT part, minutes FROM rolled WHERE at=?"
         rolled = dict(connection.execute(asked, (at // HOUR * HOUR,)))
         bit = 1 << (at % HOUR // MINUTE)
         connection.executemany(
-            "INSERT INTO minute(at, part, block) VALUES(?,?,?) ON CONFLICT(at, part) "
-            "DO UPDATE SET block=excluded.block, ahead=0 WHERE ahead=1",
+            "INSERT OR IGNORE INTO minute(at, part, block) VALUES(?,?,?)",
             [(at, part, block) for part, block in blocks if not rolled.get(part, 0) & bit],
         )
 
@@ -187,7 +211,7 @@ class History(Past):
             keep(connection, MINUTE, at, shape, packed.pack_hour(hour))
         rows = [(at // DAY * DAY, shape) for _, shape, _ in hours]
         connection.executemany("INSERT OR IGNORE INTO due VALUES(?,?)", rows)
-        self.add_up(connection, at, hours)
+        self.take_up(connection, hours)
         asked = "SELECT at FROM minute WHERE part=? AND at>=? AND at<?"
         bits = sum(1 << (one % HOUR // MINUTE) for (one,) in connection.execute(asked, (part, at, at + HOUR)))
         connection.execute(
@@ -196,13 +220,18 @@ class History(Past):
         )
         connection.execute("DELETE FROM minute WHERE part=? AND at>=? AND at<?", (part, at, at + HOUR))
 
-    def add_up(self, connection: sqlite3.Connection, at: int, hours: Sequence[tuple[int, int, packed.Hour]]) -> None:
-        """Add the minutes of an hour to the sums."""
+    def take_up(self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, packed.Hour]]) -> None:
+        """All that is learned from the minutes of some hours, each of which comes here once."""
+        self.add_up(connection, hours)
+        worn.roll(connection, hours, self.idle_percent)
+
+    def add_up(self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, packed.Hour]]) -> None:
+        """Add the minutes of some hours to the sums."""
         shares, seen = [], []
         hour_shares: dict[tuple[int, str, str], list[int]] = {}
         hour_seen: dict[tuple[int, str], list[int]] = {}
         name = self.name
-        for (_, host), tally in tally_of(connection, hours, self.zone).items():
+        for (at, host), tally in tally_of(connection, hours, self.zone).items():
             for (day, model, person), row in tally.shares.items():
                 key = (day.toordinal(), name(connection, host), name(connection, model), name(connection, person))
                 shares.append((*key, *row))
@@ -212,12 +241,12 @@ class History(Past):
                 add(hour_seen, (at, model), row)
         by_hour = [
             (at, name(connection, model), name(connection, person), *row)
-            for (_, model, person), row in hour_shares.items()
+            for (at, model, person), row in hour_shares.items()
         ]
         upsert(connection, "share", "day, host, model, person", ADD_SHARE, shares)
         upsert(connection, "seen", "day, host, model", ADD_SEEN, seen)
         upsert(connection, "hour_share", "at, model, person", ADD_SHARE, by_hour)
-        rows = [(at, name(connection, model), *row) for (_, model), row in hour_seen.items()]
+        rows = [(at, name(connection, model), *row) for (at, model), row in hour_seen.items()]
         upsert(connection, "hour_seen", "at, model", ADD_SEEN, rows)
 
     def name(self, connection: sqlite3.Connection, text: str) -> int:

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from site_builder.model import Problem
+from site_builder.sources.lock import taken
 
 NAME = "history.db"
 WHERE = f"state/{NAME}"
 BESIDE = ("", "-wal", "-shm")
 # How long another program may keep us waiting.
 PATIENCE = 0.5
+LOOK_EVERY = 0.01
 # A page holds some blocks of an hour; half of one is lost behind a long one.
 PAGE = 4096
 WAL_BYTES = 8 * 1024 * 1024
 MOST_SET_ASIDE = 3
+NO_DATABASE = "file is not a database"
 CORRUPT, NOT_A_DATABASE = 11, 26
 BROKEN_WORDS = ("malformed", "not a database", "encrypted", "corrupt")
 SHARE = "used INTEGER NOT NULL, held INTEGER NOT NULL, booked INTEGER NOT NULL, unused INTEGER NOT NULL"
 STATES = ("unknown", "lost", "violated", "held", "busy", "booked", "free")
-SEEN = ", ".join(f"{name} INTEGER NOT NULL" for name in ("seen", *STATES, "unowned", "told", "use"))
+TOLD = ("told", "use", "taken_told", "taken_use")
+SEEN = ", ".join(f"{name} INTEGER NOT NULL" for name in ("seen", *STATES, "unowned", *TOLD))
 # Each brings a file from one version to the next; what is there is never changed, only added to.
 STEPS: list[tuple[str, ...]] = [
     (
         "CREATE TABLE shape(id INTEGER PRIMARY KEY, host TEXT NOT NULL, gpus BLOB NOT NULL, first INTEGER NOT NULL)",
         "CREATE INDEX shape_host ON shape(host)",
+        # from when on a host told which GPUs, each time that they became others
+        "CREATE TABLE told(host TEXT, at INTEGER, shape INTEGER NOT NULL, PRIMARY KEY(host, at)) WITHOUT ROWID",
         # the fleet at a minute, in parts; `ahead` if a clock that ran ahead wrote it
         "CREATE TABLE minute(at INTEGER NOT NULL, part INTEGER NOT NULL, ahead INTEGER NOT NULL DEFAULT 0, "
         "block BLOB NOT NULL, PRIMARY KEY(at, part))",
@@ -50,6 +58,24 @@ STEPS: list[tuple[str, ...]] = [
         f"CREATE TABLE hour_share(at INTEGER, model INTEGER, person INTEGER, {SHARE}, PRIMARY KEY(at, model, person)) "
         "WITHOUT ROWID",
         f"CREATE TABLE hour_seen(at INTEGER, model INTEGER, {SEEN}, PRIMARY KEY(at, model)) WITHOUT ROWID",
+        # a GPU, wherever it is: seen last, what its last minutes are alike in, how many they are, and all else of it
+        "CREATE TABLE card(key TEXT PRIMARY KEY, last INTEGER NOT NULL, run INTEGER NOT NULL, "
+        "minutes INTEGER NOT NULL, told BLOB NOT NULL) WITHOUT ROWID",
+        "CREATE INDEX card_run ON card(run, minutes)",
+        # times in which a GPU was promised, and nobody was on it; `place` is its index
+        "CREATE TABLE unkept(card TEXT, since INTEGER, until INTEGER NOT NULL, host TEXT NOT NULL, key TEXT NOT NULL, "
+        "place INTEGER, model TEXT NOT NULL, who BLOB NOT NULL, minutes INTEGER NOT NULL, "
+        "PRIMARY KEY(card, since)) WITHOUT ROWID",
+        "CREATE INDEX unkept_until ON unkept(until)",
+        # what happened to GPUs; `place` is their index
+        "CREATE TABLE event(host TEXT, number INTEGER, gpu TEXT NOT NULL, place INTEGER, kind TEXT NOT NULL, "
+        "value BLOB NOT NULL, at INTEGER NOT NULL, since INTEGER, until INTEGER, by INTEGER, "
+        "PRIMARY KEY(host, number)) WITHOUT ROWID",
+        "CREATE INDEX event_gpu ON event(gpu, at, kind, until, by)",  # all by which some of many are chosen
+        "CREATE INDEX event_at ON event(at)",
+        # a host: since when its health is watched, since when it is away, its last signs, what they are compared with
+        "CREATE TABLE counter(host TEXT PRIMARY KEY, first INTEGER NOT NULL, away INTEGER, signs BLOB NOT NULL, "
+        "state BLOB NOT NULL) WITHOUT ROWID",
         "CREATE TABLE done(what TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID",
     ),
 ]
@@ -65,8 +91,7 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
         address = f"file:{quote(str(path.absolute()))}?mode=ro"
         connection = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
     else:
-        with suppress(FileExistsError):  # it names people
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        begin(path)
         connection = sqlite3.connect(str(path), timeout=PATIENCE, isolation_level=None)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -82,6 +107,32 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+class Opened(NamedTuple):
+    """What tells an open file, and the log beside it, from others that were put in their places."""
+
+    file: int
+    log: int | None
+    size: int
+
+
+def look(path: Path) -> Opened:
+    """What is there now; never by opening it, since to close it again would free the locks of SQLite."""
+    told, log = path.stat(), None
+    if stat.S_ISDIR(told.st_mode):
+        raise sqlite3.DatabaseError(NO_DATABASE)
+    with suppress(FileNotFoundError):
+        log = path.with_name(path.name + BESIDE[1]).stat().st_ino
+    return Opened(told.st_ino, log, told.st_size)
+
+
+def is_same(path: Path, opened: Opened) -> bool:
+    """Whether a file is the one that was opened: SQLite would go on with that, where nobody finds what is written."""
+    there = look(path)
+    if there.file == opened.file and there.size < opened.size:  # it never becomes smaller by itself
+        raise sqlite3.DatabaseError(NO_DATABASE)
+    return there[:2] == opened[:2]
 
 
 def prepare(connection: sqlite3.Connection, version: int) -> None:
@@ -157,7 +208,39 @@ def problems(state: Path) -> list[Problem]:
     return [Problem(WHERE, f"{what}: {which} is what was before; delete it when you need it no more")]
 
 
+def begin(path: Path) -> None:
+    """A new file, if there is none: what one that was deleted left beside it would be played into it."""
+    if path.exists():
+        return
+    with alone(path.parent):
+        if not path.exists():
+            clear(path)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))  # it names people
+
+
+def replaced(path: Path, opened: Opened) -> None:
+    """Another file is where one was that we had opened: the log of that one goes."""
+    with alone(path.parent):
+        there = look(path)
+        if there.file != opened.file and there.log == opened.log:
+            clear(path)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """While no other builder does the same, or after some patience."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    end = time.monotonic() + PATIENCE
+    try:
+        with suppress(OSError):  # not every file system has locks
+            while not taken(handle) and time.monotonic() < end:
+                time.sleep(LOOK_EVERY)
+        yield
+    finally:
+        os.close(handle)
+
+
 def clear(path: Path) -> None:
-    """Remove what a file that was deleted left beside it: a new one would be filled with it."""
+    """Remove what stands beside a file."""
     for ending in BESIDE[1:]:
         path.with_name(path.name + ending).unlink(missing_ok=True)

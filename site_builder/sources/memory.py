@@ -23,13 +23,14 @@ class Memory:
         self.kept: dict[str, dict[str, KeptGpu]] = {}
         self.logins: set[str] = set()
         self.problems: set[str] = set()
+        self.odd: dict[str, int] = {}  # since when a GPU is what it should not be
         self.took: float | None = None  # seconds of the last build
         self.written = b""
         try:
             self.written = self.store.read_bytes()
             self.take(orjson.loads(self.written))
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
-            self.idle, self.kept, self.logins, self.problems = {}, {}, set(), set()
+            self.idle, self.kept, self.logins, self.problems, self.odd = {}, {}, set(), set(), {}
 
     def take(self, told: Any) -> None:  # noqa: ANN401 a file may hold anything
         """What a file told."""
@@ -44,6 +45,7 @@ class Memory:
         }
         self.logins = {str(login) for login in told["logins"]}
         self.problems = {str(problem) for problem in told["problems"]}
+        self.odd = {str(name): int(since) for name, since in told.get("odd", {}).items()}
         took = told.get("took")
         self.took = None if took is None else float(took)
 
@@ -65,6 +67,7 @@ class Memory:
         kept = {host: {gpu: one._asdict() for gpu, one in gpus.items()} for host, gpus in self.kept.items()}
         logins, problems = sorted(self.logins), sorted(self.problems)
         told = {"idle": idle, "kept": kept, "logins": logins, "problems": problems, "took": self.took}
+        told["odd"] = self.odd
         content = orjson.dumps(told)
         if content != self.written:
             files.replace(self.store, content, 0o600)

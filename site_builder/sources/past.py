@@ -5,9 +5,11 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, tzinfo
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -151,17 +153,23 @@ class Past:
             self.trouble = Problem(history_file.WHERE, f"it could not be read: {error}")
             return nothing
 
-    def series(self, host: str, since: float, until: float, step: int) -> HostPast:
-        """A host from one moment to another, in slots of 60, 300 or 3600 s; what is not kept that finely is missing."""
+    def series(
+        self, host: str, since: float, until: float, step: int, columns: Iterable[str] = slots.OF_GPU
+    ) -> HostPast:
+        """A host from one moment to another, in slots of 60, 300 or 3600 s; what is not kept that finely is missing.
+
+        Of its GPUs, only these columns are read, and how many minutes were seen.
+        """
         start = int(since // step) * step
         count = max(0, int(-(-until // step)) - start // step)
-        drawn = Drawn(host, start, step, count)
+        drawn = Drawn(host, start, step, count, columns)
         self.ask(lambda connection: draw(drawn, connection), None)
         return drawn.past()
 
-    def minutes(self, host: str, count: int, now: float) -> list[tuple[int, HostSample]]:
-        """The last samples of a host, the oldest first."""
-        return self.ask(lambda connection: list(last_minutes(connection, host, count, now))[::-1], [])
+    def minutes(self, host: str, count: int, now: float, since: float | None = None) -> list[tuple[int, HostSample]]:
+        """The last samples of a host, the oldest first; of the last days, or from a moment on."""
+        first = int(now - DAYS[MINUTE] * DAY if since is None else since)
+        return self.ask(lambda connection: list(last_minutes(connection, host, count, first, now))[::-1], [])
 
     def tallies(self, first: date, last: date, now: float) -> Tallies:
         """Who had how much on the days from one to another, up to this moment."""
@@ -176,12 +184,18 @@ class Past:
         asked = "SELECT DISTINCT host FROM shape ORDER BY host"
         return self.ask(lambda connection: [host for (host,) in connection.execute(asked)], [])
 
+    def people(self) -> list[str]:
+        """All who had or were promised something, under the names that were told."""
+        asked = "SELECT text FROM name WHERE id IN (SELECT DISTINCT person FROM share) ORDER BY text"
+        return self.ask(lambda connection: [name for (name,) in connection.execute(asked)], [])
+
 
 class Drawn:
     """A host's slots while they are filled."""
 
-    def __init__(self, host: str, start: int, step: int, count: int) -> None:
+    def __init__(self, host: str, start: int, step: int, count: int, columns: Iterable[str] = slots.OF_GPU) -> None:
         """Of which nothing is known yet."""
+        self.columns = {name: slots.OF_GPU[name] for name in ("seen", *columns)}
         self.host, self.start, self.step, self.count = host, start, step, count
         self.end = start + count * step
         self.own = slots.new_line(count, slots.OF_HOST)
@@ -189,21 +203,29 @@ class Drawn:
         self.names: list[str] = []
         self.joiner = Joiner(self.names)
 
-    def put(self, at: int, series: Iterable[Series], source: Slots) -> None:
-        """What of these slots, of which the first begins at `at`, lies within ours."""
-        length = len(source.own["load"])
+    def put(self, at: int, lines: Sequence[Line], source: Slots) -> None:
+        """What of these slots, of which the first begins at `at`, lies within ours, into lines of the same GPUs."""
         first = max(0, (self.start - at) // self.step)
-        last = min(length, (self.end - at) // self.step)
+        last = min(len(source.own["load"]), (self.end - at) // self.step)
         if first >= last:
             return
         place, some = (at - self.start) // self.step + first, slice(first, last)
         slots.put_own(self.own, place, source.own, some)
-        for which, line in zip(series, source.gpus):
-            if which.key not in self.lines:
-                self.lines[which.key] = (which, slots.new_line(self.count, slots.OF_GPU))
-            _, mine = self.lines[which.key]
-            self.lines[which.key] = (which, mine)  # as it is called now
+        for mine, line in zip(lines, source.gpus):
             self.joiner.put(mine, place, line, source.names, some)
+
+    def add(self, series: Sequence[Series], several: Iterable[tuple[int, Slots]]) -> None:
+        """All that is kept of one set of GPUs; what a host tells of them in others are other minutes."""
+        lines: list[Line] = []
+        for at, source in several:
+            lines = lines or [slots.new_line(self.count, self.columns) for _ in series]
+            self.put(at, lines, source)
+        for which, line in zip(series, lines):
+            called, mine = self.lines.setdefault(which.key, (which, line))
+            if mine is not line:
+                called = which if slots.last_seen(line) > slots.last_seen(mine) else called  # as it is called now
+                slots.add(mine, line)
+                self.lines[which.key] = (called, mine)
 
     def past(self) -> HostPast:
         """What came of it; a GPU that was not there in all that time is left out."""
@@ -213,22 +235,28 @@ class Drawn:
 
 
 def draw(drawn: Drawn, connection: sqlite3.Connection) -> None:
-    """Fill the slots of a host from all that is kept of it, the longest chunks first."""
-    step, width = drawn.step, drawn.step // MINUTE
+    """Fill the slots of a host from all that is kept of it; what is damaged is a gap."""
     shapes = shapes_of(connection, drawn.host)
-    if step > MINUTE:
-        for at in grid(drawn.start, drawn.end, COVERS[step]):
-            for shape, block in chunks(connection, step, at, shapes):
-                drawn.put(at, shapes[shape], slots.unpack_slots(block))
-    for shape in shapes:
-        asked = connection.execute("SELECT at FROM due WHERE shape=?", (shape,))
-        days = {at for (at,) in asked} if step > MINUTE else None
-        for at in grid(drawn.start, drawn.end, HOUR):
-            if days is None or at // DAY * DAY in days:
-                for _, block in chunks(connection, MINUTE, at, (shape,)):
-                    drawn.put(at, shapes[shape], slots.slots_of(packed.unpack_hour(block), width))
+    waiting: dict[int, list[tuple[int, Slots]]] = defaultdict(list)
     for at, shape, hour in hours_to_come(connection, part_of(drawn.host), drawn.start, drawn.end, shapes):
-        drawn.put(at, shapes[shape], slots.slots_of(hour, width))
+        waiting[shape].append((at, slots.slots_of(hour, drawn.step // MINUTE)))
+    for shape, series in shapes.items():
+        drawn.add(series, chain(kept_of(drawn, connection, shape), waiting[shape]))
+
+
+def kept_of(drawn: Drawn, connection: sqlite3.Connection, shape: int) -> Iterator[tuple[int, Slots]]:
+    """What is rolled up of one set of GPUs, the longest chunks first."""
+    if (step := drawn.step) > MINUTE:
+        for at in grid(drawn.start, drawn.end, COVERS[step]):
+            for _, block in chunks(connection, step, at, (shape,)):
+                with suppress(Damaged):
+                    yield at, slots.unpack_slots(block)
+    days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (shape,))}
+    for at in grid(drawn.start, drawn.end, HOUR):
+        if step == MINUTE or at // DAY * DAY in days:
+            for _, block in chunks(connection, MINUTE, at, (shape,)):
+                with suppress(Damaged):
+                    yield at, slots.slots_of(packed.unpack_hour(block), step // MINUTE)
 
 
 def grid(start: int, end: int, covers: int) -> range:
@@ -272,20 +300,25 @@ def hours_to_come(
             yield at, shape, packed.hour_of(shape, parts)
 
 
-def last_minutes(connection: sqlite3.Connection, host: str, count: int, now: float) -> Iterator[tuple[int, HostSample]]:
-    """The last samples of a host, the newest first."""
+def last_minutes(
+    connection: sqlite3.Connection, host: str, count: int, first: int, now: float
+) -> Iterator[tuple[int, HostSample]]:
+    """The last samples of a host since a moment, the newest first."""
     shapes = shapes_of(connection, host)
     hours: dict[int, list[tuple[int, Hour]]] = defaultdict(list)
     last = int(now) // MINUTE * MINUTE
-    for at, shape, hour in hours_to_come(connection, part_of(host), last - DAYS[MINUTE] * DAY, last + 1, shapes):
+    for at, shape, hour in hours_to_come(connection, part_of(host), first, last + 1, shapes):
         hours[at].append((shape, hour))
-    for at in reversed(grid(last - DAYS[MINUTE] * DAY, last + 1, HOUR)):
-        kept = [(shape, packed.unpack_hour(block)) for shape, block in chunks(connection, MINUTE, at, shapes)]
+    for at in reversed(grid(first, last + 1, HOUR)):
+        kept = []
+        for shape, block in chunks(connection, MINUTE, at, shapes):
+            with suppress(Damaged):
+                kept.append((shape, packed.unpack_hour(block)))
         for slot in reversed(range(packed.MINUTES)):
             moment = at + slot * MINUTE
             for shape, hour in (*hours[at], *kept):
                 found = hour.minute(slot, host, shapes[shape])
-                if found and moment <= last:
+                if found and first <= moment <= last:
                     yield moment, found
                     count -= 1
                     break

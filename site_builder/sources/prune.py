@@ -51,6 +51,12 @@ def due(connection: sqlite3.Connection, now: float) -> Iterator[tuple[str, str, 
     for table in ("share", "seen"):
         yield table, first_rows(table, "day"), limit // DAY + EPOCH_DAY
     yield "rolled", first_rows("rolled", "at"), limit
+    later = "SELECT 1 FROM told later WHERE later.host=told.host AND later.at>told.at AND later.at<:limit"
+    yield "told", f"at<:limit AND EXISTS({later})", limit  # what a host told last holds until it tells something else
+    yield "card", first_rows("card", "last"), limit
+    yield "event", first_rows("event", "at"), limit
+    yield "counter", first_rows("counter", "away"), limit
+    yield "unkept", first_rows("unkept", "until"), kept_from(connection, now, DAYS[300])
 
 
 def first_rows(table: str, column: str) -> str:

@@ -25,7 +25,7 @@ function wordsIn(part) {
   let words = "";
   for (const node of part.childNodes) {
     if (node.nodeType === Node.TEXT_NODE) words += node.data;
-    else if (!node.matches("time, button")) words += wordsIn(node);
+    else if (!node.matches("time, button, svg")) words += wordsIn(node);
   }
   return words;
 }

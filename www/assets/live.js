@@ -74,7 +74,7 @@ function setNumbers(card) {
   put(".load", load && `load ${load}`);
   put(".ram", memory && `RAM ${memory} GiB`);
   const rows = card.querySelectorAll(".gpus > tbody > tr");
-  gpus.forEach((gpu, number) => { if (rows[number]?.cells.length === 8) setRow(rows[number].cells, gpu); });
+  gpus.forEach((gpu, number) => { if (rows[number]?.cells.length >= 8) setRow(rows[number].cells, gpu); });
 }
 
 function setRow(cells, [, use, access, used, usedBar, temperature, draw]) {
@@ -95,12 +95,12 @@ function focusKeeper() {
   const element = document.activeElement;
   const part = element?.closest("main > *, .bar");
   if (!part || element === part) return () => {};
-  const key = (one) => `${one.tagName} ${one.getAttribute("href")} ${one.className} ${one.closest("tr")?.rowIndex}`;
+  const key = (one) => [one.tagName, one.getAttribute("href"), one.className, one.closest("tr")?.rowIndex, one.closest("[id]")?.id].join();
   const wanted = key(element);
   const place = part.id;
   return () => {
     if (element.isConnected) return;
-    const same = [...(document.getElementById(place) || part).querySelectorAll("a, summary, button")];
+    const same = [...(document.getElementById(place) || part).querySelectorAll("a, summary, button, [tabindex]")];
     same.find((one) => key(one) === wanted)?.focus({ preventScroll: true });
   };
 }
@@ -133,12 +133,14 @@ function isHeld(part) {
 
 // Gives a part of the page its new content. The element stays, and with it the height that it had when it was in view.
 function renew(old, fresh) {
+  if (fresh.dataset.drawn && fresh.dataset.drawn === old.dataset.drawn) return; // charts that nobody drew again
   for (const open of old.querySelectorAll("details[open][id]")) {
     for (const same of fresh.querySelectorAll("details[id]")) if (same.id === open.id) same.open = true;
   }
   if (old.open) fresh.open = true;
   const closed = old.classList.contains("closed");
   if (old.className !== fresh.className) old.className = fresh.className;
+  if (fresh.dataset.short) old.dataset.short = fresh.dataset.short;
   old.classList.toggle("closed", closed);
   old.replaceChildren(...fresh.childNodes);
   old.shown = old.kept = undefined;
@@ -151,7 +153,7 @@ function put(name, fresh, before) {
   if (old) renew(old, fresh);
   else {
     document.querySelector("main > p")?.remove(); // that there is no host yet
-    document.querySelector("main").insertBefore(fresh, before ?? cardOf("_admin"));
+    document.querySelector("main").insertBefore(fresh, before ?? (name === "_admin" ? null : cardOf("_waste") ?? cardOf("_admin")));
     if (fresh.matches(".host")) watcher.observe(fresh);
     else keepUp(fresh);
   }
@@ -165,7 +167,7 @@ async function readPart(name, revision) {
   const is = Number(text.slice(0, end));
   const html = text.slice(end + 1).trimEnd();
   const fresh = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
-  const whole = fresh ? fresh.id === idOf(name) && html.endsWith(`</${fresh.localName}>`) : name === "_problems" && !html;
+  const whole = fresh ? fresh.id === idOf(name) && html.endsWith(`</${fresh.localName}>`) : (name === "_problems" || name === "_waste") && !html;
   if (!(is >= revision)) throw new Error(`${path} is older than live.json`);
   if (!whole) throw new Error(`${path} is cut, or not of ${name}`);
   return [name, is, fresh];
@@ -266,13 +268,18 @@ function tellBar(free) {
   document.title = `${free} free · gpuboard`;
   const icon = document.querySelector("link[rel=icon]");
   if (!icon.href.endsWith(`?${free}`)) icon.href = `icon.svg?${free}`;
-  const problems = cardOf("_admin")?.querySelector("summary").textContent.replace("For the admin: ", "");
-  const link = document.querySelector(".problem-count") ?? document.createElement("a");
-  if (!problems) link.remove();
+  tellCount("waste-count", "#_waste", cardOf("_waste")?.dataset.short);
+  tellCount("problem-count", "#_problems", cardOf("_admin")?.querySelector("summary").textContent.replace("For the admin: ", ""));
+}
+
+// A link to a part at the end, for as long as there is something in it.
+function tellCount(name, href, text) {
+  const link = document.querySelector(`.${name}`) ?? document.createElement("a");
+  if (!text) link.remove();
   else {
-    [link.className, link.href] = ["problem-count", "#_problems"];
-    tell(link, problems);
-    if (!link.isConnected) document.querySelector(".age").before(link);
+    [link.className, link.href] = [name, href];
+    tell(link, text);
+    if (!link.isConnected) document.querySelector(name === "waste-count" ? ".problem-count, .age" : ".age").before(link);
   }
 }
 

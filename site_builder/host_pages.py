@@ -1,0 +1,69 @@
+"""What exists once a host: its page, with charts and the health of its GPUs, and its files for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from site_builder import outputs, publish
+from site_builder.boards import Host, board_of
+from site_builder.cards import Card
+from site_builder.charts import Asked, Charts
+from site_builder.decide import sample, signs
+from site_builder.decide.events import GRAVE
+from site_builder.decide.gpus import Rules
+from site_builder.model import BoardHost, Problem, Shown
+from site_builder.now import Now
+from site_builder.renderers import health
+from site_builder.renderers import host as render
+from site_builder.settings import Settings
+from site_builder.site import PAGE_EVERY, Page
+from site_builder.sources.events import Events
+from site_builder.sources.history import History
+
+# A page is made anew after so many seconds though nothing is new: time goes on along its charts.
+LASTS = 900
+
+
+class HostPages:
+    """The pages of all hosts, each of which is made when its turn comes."""
+
+    def __init__(self, settings: Settings, history: History, events: Events) -> None:
+        """Of what history knows of them."""
+        self.book = settings.rules.url
+        self.charts = Charts(settings, history)
+        self.events = events
+
+    def start(self, hosts: Iterable[str], patient: bool) -> None:
+        """A build begins; one that comes again soon has only so much time for charts."""
+        self.charts.start(hosts, patient)
+
+    def of(self, host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now) -> Iterator[Page]:
+        """Those of one host; what programs read does not wait for charts."""
+        facts = publish.digest(repr((card.made_of, rules.shown, self.book, str(now.zone))).encode(), card.digests.html)
+        name = host.known.name
+
+        def page(version: str) -> dict[str, bytes]:
+            board, _ = board_of(host, rules, names, now)
+            told = replace(board, problems=tuple(shown_of(board.problems, rules.shown)))
+            drawn = self.charts.draw(Asked(name, frozenset(sample.keys_of(board)), rules.people, rules.shown), now)
+            seen = render.Seen(drawn, host.lines, self.health(board, now))
+            return {f"hosts/{name}.html": render.page(told, version, now, self.book, seen)}
+
+        def programs(_: str) -> dict[str, bytes]:
+            return outputs.host_files(*board_of(host, rules, names, now), now)
+
+        yield Page(facts, (outputs.states_of(name), outputs.node_of(name)), programs)
+        yield Page(facts, (f"hosts/{name}.html",), page, max(PAGE_EVERY, self.charts.page_every), LASTS)
+
+    def health(self, board: BoardHost, now: Now) -> health.Health | None:
+        """What happened to its GPUs."""
+        lines = self.events.of_host(board.name, signs.keys_of(board), now.epoch, health.most(board), GRAVE)
+        return health.health(board, lines, now)
+
+
+def shown_of(problems: Sequence[Problem], shown: Shown) -> list[Problem]:
+    """The problems as they may be published: their words quote files, and so people and commands."""
+    if shown == Shown():
+        return list(problems)
+    return [Problem(where, "told in state/build.log") for where in dict.fromkeys(one.where for one in problems)]
