@@ -96,18 +96,6 @@ def slope(wide: int, tall: int) -> str:
     return f"l{wide}{tall}" if tall < 0 else f"l{wide} {tall}"
 
 
-def bars(values: Sequence[float | None], width: int, height: int, top: float) -> Html:
-    """The data of a path of bars side by side; None has none, and a value that is not 0 is seen."""
-    across = edges(len(values), width)
-    parts = []
-    for place, (y, value) in enumerate(zip(heights(values, height, top), values)):
-        if y is not None and value:
-            tall = max(1, height - y)
-            wide = max(1, across[place + 1] - across[place] - 1)
-            parts.append(f"M{across[place]} {height}v-{tall}h{wide}v{tall}z")
-    return Html("".join(parts))
-
-
 def ceiling(value: float) -> float:
     """The next round number: where an axis ends that has to show this."""
     if value <= 0:
@@ -115,14 +103,6 @@ def ceiling(value: float) -> float:
     power = 10.0 ** math.floor(math.log10(value))
     found = next((first * power for first in ROUND if first * power >= value * (1 - 1e-9)), 10 * power)
     return int(found) if found >= 1 and found == int(found) else found
-
-
-def ticks(top: float, most: int = 5) -> list[float]:
-    """Round numbers from 0 to `top`, so many at most."""
-    if top <= 0 or most < 2:
-        return [0]
-    step = ceiling(top / (most - 1))
-    return [step * number for number in range(int(top / step + 1e-9) + 1)]
 
 
 def rect(box: Box, more: str = "", title: str = "") -> Html:

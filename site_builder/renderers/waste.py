@@ -20,7 +20,6 @@ from site_builder.wasted import Item, Line, Wasted, lines, totals
 SCHEMA = 1
 # Lines on the board; `gpuboard waste` has all.
 MOST_LINES = 25
-MOST_NAMES = 3
 HEAD = ("GPU-hours", "GPU", "kind", "since", "who")
 LEAST_NAME, MOST_NAME = 8, 24
 GAP = "  "
