@@ -6,9 +6,9 @@
 #                               options are those of gpuboard here, or demo
 #   ./install.sh host [--name H] [--dest D]
 #                               on a GPU host: send its snapshots to D, which is
-#                               user@web:/path/data, or a folder; H is the
-#                               host's name on the board, `hostname -s` by
-#                               default
+#                               ssh://user@web, user@web:/path/data, or a
+#                               folder; H is the host's name on the board,
+#                               `hostname -s` by default
 #   ./install.sh web [--folder F] [--data D] [--listen ADDRESS:PORT]
 #                               on the web host: build the board in F/www, F is
 #                               ~/gpuboard by default; D is the folder that the
@@ -55,7 +55,7 @@ done
 case $verb in
     run) run_here "$@" ;;
     test) exec tests/run.sh "$@" ;;
-    host | web | remove)
+    host | web | remove | key)
         # shellcheck source=install/user.sh
         . install/user.sh
         # shellcheck source=/dev/null

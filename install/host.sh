@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2154 # variables of user.sh
+# shellcheck shell=sh disable=SC2034,SC2154 # variables of user.sh, and of the scripts
 # ./install.sh host: this GPU host sends its snapshots from now on.
 
 # read_words WORDS...: sets named and dest.
@@ -30,7 +30,7 @@ choose_name() {
 choose_dest() {
     known=$(cd "$HOME" && load_settings && printf '%s\n' "${GPUBOARD_DEST:-}")
     [ -n "$given" ] || dest=$known
-    [ -n "$dest" ] || die 'say where the snapshots go: ./install.sh host --dest USER@WEB:/path/data, or a folder that the web host sees too'
+    [ -n "$dest" ] || die 'say where the snapshots go: ./install.sh host --dest ssh://USER@WEB, or a folder that the web host sees too'
     case $dest in
         *[[:cntrl:]]* | ' '*) die "'$(shown "$dest")' cannot be a destination: it begins with a blank, or holds control characters" ;;
         *:* | [\"\']*) ;; # the check below knows more
@@ -45,26 +45,6 @@ check_this() {
     check_dest
 }
 
-# copy_scripts: each file whole or not at all, the library first: loops that run take what is new at their next tick.
-copy_scripts() {
-    make_folder 0755 "$SCRIPTS/lib"
-    (cd "$ROOT/scripts" && find lib -type f ! -name '.*' ! -name '*~' && find . -maxdepth 1 -name '*.sh' | cut -c3-) >"$work/files" ||
-        die "the list of scripts could not be written: is the disk of ${work%/*} full?"
-    while IFS= read -r path; do
-        ! same_file "$ROOT/scripts/$path" "$SCRIPTS/$path" || continue
-        put_file "$ROOT/scripts/$path" "$SCRIPTS/$path" || die "$SCRIPTS/$path could not be written: is the disk full?"
-    done <"$work/files"
-    (cd "$SCRIPTS" && find . -type f | cut -c3- | grep -vxF -f "$work/files" | while IFS= read -r path; do rm -f "$path"; done)
-}
-
-put_file() { cp -f "$1" "$2.new" && chmod u+rw,go-w "$2.new" && mv -f "$2.new" "$2"; }
-
-# same_file OLD NEW: in content, and in whether it can be started.
-same_file() {
-    cmp -s "$1" "$2" || return 1
-    if [ -x "$1" ]; then [ -x "$2" ]; else [ ! -x "$2" ]; fi
-}
-
 # end_old_names: loops under a name that the crontab had before would run on until the next boot.
 end_old_names() {
     for old in $(noted_names); do
@@ -74,11 +54,13 @@ end_old_names() {
 
 # advice REASON: what helps, for what ssh and our own push say most often.
 advice() {
-    # shellcheck source=scripts/lib/to-sftp.sh
-    . "$LIB/to-sftp.sh"
-    HOST=$board_name
-    GPUBOARD_DEST=$dest
-    parse_dest
+    case $dest in consul://*) echo 'mend that (docs/scaling.md tells what Consul must allow), then look again' && return ;; esac
+    read_target
+    target=${port:+-p $port }$target
+    case $dest:$1 in
+        ssh://*'Permission denied'* | ssh://*'is not enrolled'*) echo 'let the key of this host in, by the line below' && return ;;
+        ssh://*'refuses it'*) echo 'see receive.log in the data folder of the web host' && return ;;
+    esac
     case $1 in
         *'is not known here'* | *'Host key'*) echo "log in there once by hand, to see and accept its key: ssh $target" ;;
         *'Permission denied'*publickey* | *'Permission denied'*password*) echo "let this user log in there with a key that needs no password: ssh-keygen (unless there is one), then ssh-copy-id $target" ;;
@@ -87,6 +69,54 @@ advice() {
         *resolve* | *refused* | *'timed out'* | *'no answer'* | *unreachable*) echo "find out why this does not work: ssh $target" ;;
         *) echo "see whether this user may write there, then look again" ;;
     esac
+}
+
+# make_key: a key of this host alone, for ssh://; one that is there stays. Sets public to the file with its public half.
+make_key() {
+    public=
+    case $dest in ssh://*) ;; *) return 0 ;; esac
+    key=$(conf_value GPUBOARD_SSH_KEY)
+    key=${key:-$KEYS/$board_name}
+    if [ ! -e "$key" ]; then
+        make_folder 0700 "${key%/*}"
+        printf 'key %s\n' "$key" >>"$MADE"
+        { ssh-keygen -q -t ed25519 -N '' -C "gpuboard $board_name" -f "$work/key" && mv -f "$work/key.pub" "$key.pub" && mv -f "$work/key" "$key"; } ||
+            die "the key $key could not be made"
+        as_cron "$SCRIPTS/gpu-check.sh" kill "$board_name" >/dev/null 2>&1 || : # with a connection by another key
+    fi
+    public=$key.pub
+    [ -e "$public" ] || ssh-keygen -y -f "$key" >"$public" || die "the key $key cannot be read: remove it, and a new one is made"
+}
+
+# enrol: by a login that this user has there anyway, so that nobody need do it by hand; then what was refused is sent again.
+enrol() {
+    case $arrived:$dest:$reason in
+        no:ssh://*'Permission denied'* | no:ssh://*'is not enrolled'*) ;;
+        *) return 0 ;;
+    esac
+    read_target
+    config=$(conf_value GPUBOARD_SSH_CONFIG)
+    timeout 30 ssh ${config:+-F "$config"} ${port:+-p "$port"} -T -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 -- "$target" \
+        ".local/share/gpuboard/scripts/gpu-enrol.sh add $board_name" <"$public" 2>"$work/words" || return 0
+    tell "The key of this host was enrolled there, by your own login"
+    first_snapshot
+}
+
+# read_target: what ssh calls the place of dest; sets target, and port or path.
+read_target() {
+    HOST=$board_name
+    GPUBOARD_DEST=$dest port=
+    # shellcheck source=/dev/null
+    case $dest in
+        ssh://*) . "$LIB/to-ssh.sh" && parse_url ;;
+        *) . "$LIB/to-sftp.sh" && parse_dest ;;
+    esac
+}
+
+# tell_enrol: the one line for the web host, by which it takes this host's snapshots.
+tell_enrol() {
+    case $dest in *@*) account=${dest#ssh://} && account=${account%@*} ;; *) account=$(id -un) ;; esac
+    tell "On the web host, as $account:  echo '$(cat "$public")' | ~/.local/share/gpuboard/scripts/gpu-enrol.sh add $board_name"
 }
 
 # first_snapshot: sets arrived, and reason if it did not.
@@ -117,12 +147,14 @@ report_host() {
         tell "The first snapshot arrived at $dest: this host is on the board as $board_name, and the loops run."
     else
         tell "All is in place, but nothing has arrived at $dest yet; the loops try on. To fix it: $(advice "$reason")"
+        [ -z "$public" ] || tell_enrol
         tell "Then this host is on the board as $board_name."
     fi
     tell 'What was put where:'
     tell "  scripts   $SCRIPTS"
     tell "  settings  $(conf_in_force)"
     tell "  crontab   $line"
+    [ -z "$public" ] || tell "  key       ${public%.pub}"
     command -v nvidia-smi >/dev/null || tell 'nvidia-smi was not found here: the board shows this host as failed until the NVIDIA driver is installed.'
     cron_runs || tell 'No cron daemon seems to run here: without one, nobody starts the loops again after a reboot.'
     [ -z "$by_hand" ] || tell "The crontab has a line of its own that calls gpu-check.sh; take it out: crontab -e"
@@ -138,6 +170,7 @@ install_host() {
     begin
     choose_name # again: another install.sh may have been at work until now
     copy_scripts
+    make_key
     [ "$dest" = "$known" ] || set_conf GPUBOARD_DEST "$dest"
     line="* * * * * $(quoted "$SCRIPTS/gpu-check.sh")${name:+ $name}"
     printf '%s\n' "host${name:+ $name}" >>"$NOTE"
@@ -146,6 +179,7 @@ install_host() {
     end_old_names
     note_role host ${name:+"$name"}
     first_snapshot
+    enrol
     as_cron "$SCRIPTS/gpu-check.sh" ${name:+"$name"} >/dev/null || arrived=no
     await_loops
     report_host

@@ -15,7 +15,27 @@ remove_host() {
     for name in ${names:-$(own_name)}; do
         end_loops "$name" || failed=yes
     done
+    remove_keys
     [ ! -d "$spool" ] || rmdir "$spool" 2>/dev/null || tell "$spool holds more than ours, and stays."
+}
+
+# remove_keys: those that we made for the names of this host, and that nobody uses any more.
+remove_keys() {
+    [ -f "$MADE" ] || return 0
+    own=$(conf_value GPUBOARD_SSH_KEY)
+    sed -n 's/^key //p' "$MADE" >"$work/keys"
+    for name in ${names:-$(own_name)}; do
+        for key in "$KEYS/$name" "$own"; do
+            ! grep -qxF -e "$key" "$work/keys" || rm -f "$key" "$key.pub"
+        done
+    done
+}
+
+# remove_all_keys: of names that this host had once, too, and what `gpuboard deploy` let it know of the web host.
+remove_all_keys() {
+    [ -f "$MADE" ] || return 0
+    sed -n 's/^key //p' "$MADE" >"$work/keys"
+    while IFS= read -r key; do rm -f "$key" "$key.pub"; done <"$work/keys"
 }
 
 # remove_web: builder and server of ours; those that others started, or from elsewhere, go on, and are told.
@@ -25,6 +45,7 @@ remove_web() {
         end_ours "$state/lock" || failed=yes
         if end_ours "$state/serve.lock"; then rm -f "$state/serve.lock"; else failed=yes; fi
     done <"$work/states"
+    [ ! -x "$SCRIPTS/gpu-enrol.sh" ] || "$SCRIPTS/gpu-enrol.sh" remove --all || failed=yes
 }
 
 # remove_link PLACE FILE: if it is still ours.
@@ -36,6 +57,7 @@ remove_programs() {
     beside_link remove_link
     forget_conf
     rm -rf "$SCRIPTS" "$VENV" "$VENV.new" "$SHARE/venvs"
+    remove_all_keys
     [ ! -f "$MADE" ] || sed -n 's/^folder //p' "$MADE" | sort -ru >"$work/folders"
     rm -rf "$SHARE/installed" "$MADE"
     rm -f "$SHARE/lock" # last: who waits for it begins anew
@@ -66,8 +88,18 @@ add_place() { places=$places:$1; }
 # shown_path PATH: for a person's shell, where a % is no matter.
 shown_path() { quoted "$1" | sed 's/\\%/%/g'; }
 
+# remove_host_alone: the board that this machine builds too goes on, with its programs, settings and keys of others.
+remove_host_alone() {
+    [ -n "$host" ] || { tell "Nothing to remove: $MACHINE sends no snapshots for $(id -un)." && return; }
+    change_crontab host ''
+    remove_host
+    { grep -v '^host\( \|$\)' "$NOTE" || :; } >"$NOTE.new"
+    mv -f "$NOTE.new" "$NOTE"
+}
+
+# install_remove [host]: with that word, as `gpuboard deploy --remove` gives it, a web host stays one.
 install_remove() {
-    [ $# = 0 ] || die "remove takes no words: see ./install.sh --help"
+    case $#:${1:-} in 0: | 1:host) ;; *) die "remove takes no words: see ./install.sh --help" ;; esac
     failed=no
     until [ ! -d "$SHARE" ] || take_turn; do try_again; done
     : >"$work/before"
@@ -79,6 +111,11 @@ install_remove() {
     [ -z "$(noted web)" ] || web=1
     if [ -z "$host$web" ] && { [ ! -d "$SHARE" ] || [ -n "$(others)" ]; }; then
         tell "Nothing to remove: gpuboard is not installed here for $(id -un)."
+        return
+    fi
+    if [ -n "$web" ] && [ $# = 1 ]; then
+        remove_host_alone
+        [ "$failed" = no ] || exit 1
         return
     fi
     if command -v crontab >/dev/null; then

@@ -23,6 +23,7 @@ SHARE=$HOME/.local/share/gpuboard # not below XDG_DATA_HOME: remove may be calle
 SCRIPTS=$SHARE/scripts
 VENV=$SHARE/venv
 CONF=$HOME/.config/gpuboard/gpuboard.conf
+KEYS=$HOME/.config/gpuboard/keys
 LINK=$HOME/.local/bin/gpuboard
 # beside_link COMMAND: calls it with each other place in a home where people's programs look, and with our file for it.
 beside_link() {
@@ -32,7 +33,7 @@ beside_link() {
 }
 MACHINE=$(uname -n)
 NOTE=$SHARE/installed/$MACHINE
-MADE=$SHARE/made # what we made beside it, for remove: `folder PATH`, `setting KEY=VALUE`, `before KEY=VALUE` or `before KEY`
+MADE=$SHARE/made # what we made beside it, for remove: `folder PATH`, `setting KEY=VALUE`, `before KEY=VALUE` or `before KEY`, `key PATH`
 work=$(mktemp -d) || die 'cannot make a temporary folder: is the disk full?'
 trap 'rm -rf "$work"' EXIT
 trap 'exit 143' TERM INT HUP
@@ -40,6 +41,8 @@ trap 'exit 143' TERM INT HUP
 . "$ROOT/install/crontab.sh"
 # shellcheck source=install/conf.sh
 . "$ROOT/install/conf.sh"
+# shellcheck source=install/scripts.sh
+. "$ROOT/install/scripts.sh"
 
 # take_turn: one install.sh at a time, also where machines share a home. It fails if a remove took the folder away meanwhile.
 take_turn() {
@@ -164,9 +167,14 @@ end_loops() {
     place=$(spool_in_force)/$1
     [ -d "$place/run" ] || return 0
     tell "Stopping the loops of $1"
-    as_cron "$ROOT/scripts/gpu-check.sh" kill "$1" || return 1
-    [ -z "$(holders "$place/run/*")" ] || return 1
-    (cd "$place" && rm -rf run check given clock fields sent push.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt)
+    for _ in 1 2 3; do # what was just being started is not among those that the first kill sees
+        as_cron "$ROOT/scripts/gpu-check.sh" kill "$1" || return 1
+        left=$(holders "$place/run/*")
+        [ -n "$left" ] || break
+    done
+    [ -z "$left" ] || return 1
+    [ ! -e "$place/registered" ] || as_cron "$ROOT/scripts/gpu-check.sh" --deregister "$1" || tell "Consul still lists $1: deregister it by hand."
+    (cd "$place" && rm -rf run check given clock fields sent push.failed registered register.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt)
     rmdir "$place" 2>/dev/null || tell "$place holds more than ours, and stays."
 }
 

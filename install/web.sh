@@ -179,7 +179,7 @@ start_now() {
             } || :
         done
     fi
-    [ "$serving" = yes ] || end_ours "$state/serve.lock" || :
+    end_ours "$state/serve.lock" || : # it reads its settings once, and somebody may have changed them: to ask for a password, say
     built=yes served=yes
     if [ -n "$(running "$state/lock")" ]; then
         tell 'A builder is at work already.'
@@ -232,6 +232,7 @@ report_web() {
     tell ''
     tell 'What was put where:'
     tell "  programs  $SHARE/venv, to call as $gpuboard"
+    tell "  scripts   $SCRIPTS"
     tell "  manual    man gpuboard"
     tell "  TAB       in bash and fish; for zsh a line in ~/.zshrc: eval \"\$($gpuboard completion zsh)\""
     tell "  settings  $(conf_in_force)"
@@ -253,7 +254,8 @@ report_web() {
         closed=$(closed_folders)
         [ -z "$closed" ] || tell "The user of another web server cannot reach it yet; to let it pass: chmod o+x$closed"
     fi
-    tell "On each GPU host:  ./install.sh host --dest $(quoted "$(id -un)@$MACHINE:$data")"
+    tell "The GPU hosts:     gpuboard deploy HOST... (from here, by ssh),"
+    tell "                   or on each: ./install.sh host --dest ssh://$(id -un)@$MACHINE"
     tell 'Uninstall:         ./install.sh remove'
 }
 
@@ -266,6 +268,7 @@ install_web() {
     begin
     install_package
     check_settings
+    copy_scripts
     write_settings
     put_link
     beside_link put_beside

@@ -4,7 +4,7 @@
 # It runs where it is, in a clone with .venv or in an installed package, and
 # must run as the user who builds the board. Settings are found as by every
 # gpuboard command; GPUBOARD_CONF in the server's settings names another file.
-# docs/booking-service.md has examples for nginx and Apache.
+# docs/webservers.md has examples for nginx, Apache and lighttpd.
 set -eu
 PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
 export PATH

@@ -7,11 +7,18 @@
 #   gpu-check.sh status [HOST]   print their state; exit 0 only if all run, are
 #                                fresh, and what they take arrives
 #   gpu-check.sh kill [HOST]     stop them, and all that they started
+#   gpu-check.sh --register [HOST] [DEST]
+#                                the same as without, and register the host in
+#                                Consul, with a check that every push renews
+#   gpu-check.sh --deregister [HOST]
+#                                take that back; kill does not, so that Consul
+#                                shows a stopped collector
 #
 # HOST is this host's name on the board, `hostname -s` by default. status and
 # kill without it are about every name that was ever started here.
-# DEST is where snapshots go, GPUBOARD_DEST by default: a folder, or
-# user@web:/path/data. --conf FILE names the settings file.
+# DEST is where snapshots go, GPUBOARD_DEST by default: ssh://user@web, a
+# folder, user@web:/path/data, or consul://addr:port/prefix. --conf FILE names
+# the settings file.
 # A loop hangs when its last snapshot is older than three intervals, and than
 # three time limits. docs/hosts.md lists the settings.
 set -eu
@@ -56,8 +63,18 @@ start_missing() {
 kill_loops() {
     take_turn
     end_holders "$RUN/*"
-    rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh"
+    rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh" "$RUN/retry"
 }
+
+# in_consul register|deregister: HOST as a service of Consul's.
+in_consul() {
+    # shellcheck source=scripts/lib/register.sh
+    . "$LIB/register.sh"
+    "$1" || exit 2
+}
+
+# take_back: it is one no longer.
+take_back() { [ ! -e "$SPOOL/registered" ] || (in_consul deregister) || code=2; }
 
 # spooled: the names that were ever started here.
 spooled() {
@@ -86,7 +103,7 @@ for_each() {
     exit "$code"
 }
 
-verb='' host='' dest='' words=0
+verb='' host='' dest='' words=0 registered=no
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) print_help "$0" && exit ;;
@@ -95,6 +112,8 @@ while [ $# -gt 0 ]; do
             GPUBOARD_CONF=$2
             shift
             ;;
+        --register) registered=yes ;;
+        --deregister) verb=deregister ;;
         -*) die "there is no option $1: see gpu-check.sh --help" ;;
         kill | status)
             [ -z "$verb$host" ] || die "'$1' comes first: see gpu-check.sh --help"
@@ -108,13 +127,16 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ "$words" -le 2 ] && [ -z "$verb" ] || [ "$words" -le 1 ] || die 'too many words: see gpu-check.sh --help'
+[ -z "$verb" ] || [ "$registered" = no ] || die '--register goes with neither status, kill nor --deregister'
 [ -z "$dest" ] || export GPUBOARD_DEST="$dest"
 given=${GPUBOARD_DEST:-}
 load_settings
 case $verb in
     status) for_each print_status ${host:+"$host"} ;;
     kill) for_each kill_loops ${host:+"$host"} ;;
+    deregister) for_each take_back ${host:+"$host"} ;;
 esac
 check_dest
 open_spool "${host:-$(own_name)}"
 start_missing
+[ "$registered" = no ] || in_consul register

@@ -9,7 +9,8 @@
 #                     it arrived, also when it tells of a failure
 #
 # HOST is this host's name on the board, `hostname -s` by default.
-# GPUBOARD_DEST says where snapshots go: a folder, or user@web:/path/data.
+# GPUBOARD_DEST says where snapshots go: ssh://user@web, a folder,
+# user@web:/path/data, or consul://addr:port/prefix.
 # Settings come from the environment or gpuboard.conf; docs/hosts.md lists them.
 # gpu-check.sh keeps the three loops alive; nobody needs to start them by hand.
 set -eu
@@ -66,6 +67,8 @@ loop() {
     seconds_up
     set_every "$1"
     printf '%s %s %s\n' "$$" "$up" "$every" >"$RUN/$1"
+    early= # hosts that cron starts in the same second must not push in the same second for ever: the first wait is as short as chance will have it
+    [ "$1" != 3 ] || early=$(od -An -N2 -tu2 /dev/urandom 9>&-) || :
     while :; do
         seconds_up
         began_up=$up
@@ -75,7 +78,8 @@ loop() {
         every=
         read -r _ _ every <"$RUN/$1" || :
         seconds_up
-        rest=$((began_up + ${every:-20} - up))
+        rest=$((began_up + ${every:-20} - up - ${early:-0} % ${every:-20}))
+        early=
         [ "$rest" -ge 1 ] || rest=1
         sleep "$rest" 9>&-
     done

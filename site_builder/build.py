@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from site_builder import publish
 from site_builder.boards import NEVER, Host
 from site_builder.cards import Card, Cards
 from site_builder.charts import Lines
@@ -37,11 +38,17 @@ from site_builder.sources.snapshots import Snapshots
 from site_builder.users_page import UsersPage
 from site_builder.wastes import Wastes
 
+if TYPE_CHECKING:
+    from site_builder.sources.kv import Mirror
+    from site_builder.sources.leader import Lead
+
 # Seconds after which the last whole files are written to state/ again, where the same builder goes on.
 SAVE_EVERY = 60
 MOST_PROBLEMS = 1000
 # Seconds between two builds that cron starts, at most: what lies between is then like the first.
 ONE_BY_ONE = 300
+# Seconds that the first build waits to know whether it leads: for many a builder it is the only one.
+FIRST_WORD = 5.0
 # Seconds of a build that may go into making old history coarser.
 ROLL_UP = 0.25
 
@@ -70,6 +77,8 @@ class Builder:
         data, state = settings.data, settings.state
         self.snapshots = Snapshots(data, state)
         self.discovery = Discovery(data, state, settings.consul)
+        self.mirror, self.lead = with_others(settings)
+        self.leads = self.lead is None  # whether we do what must happen only once; a builder that is alone does all
         self.bookings = Bookings(data, state, settings.zone)
         self.names = Names(data, state)
         self.memory = Memory(state)
@@ -95,8 +104,10 @@ class Builder:
         """One build, at that moment."""
         began = time.monotonic()
         now = Now(epoch, self.settings.zone)
-        self.discovery.start()
         forgotten = self.forget()
+        self.discovery.start()
+        if self.mirror:
+            self.mirror.start()
         hosts, rules, names, problems = self.read(now)
         cards = self.cards.make(hosts, rules, names, self.settings, now)
         if self.learn(cards):  # a verdict needs logins that we know, and some are known only now
@@ -111,18 +122,12 @@ class Builder:
         self.events.record(signs, epoch, WITHIN if self.every else float("inf"))
         problems += self.history.problems
         problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
-        totals = dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
+        totals = totals_of(cards)
         try:
             self.site.wasted = self.wastes.look(cards, rules, now)
-            self.site.fleet(cards, totals, shown_of(problems, self.settings.shown), now, self.took)
-            self.wastes.write(self.site, now)
-            self.site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
-            self.fleet_page.write(self.site, rules.people, now)
-            self.users_page.write(self.site, cards, rules.people, now)
             self.note(problems, now)
-            self.host_pages.start(cards, patient=not self.every)
-            pages = (self.host_pages.of(host, cards[host.known.name], rules, names, now) for host in hosts)
-            self.site.hosts(chain.from_iterable(pages), cards, now, patient=not self.every)
+            if self.may_write(now):
+                self.publish(hosts, cards, rules, names, problems, now)
         except OSError as error:
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
             raise Failed(message) from error
@@ -131,15 +136,50 @@ class Builder:
         self.took = round(time.monotonic() - began, 3)
         return report
 
+    def publish(  # noqa: PLR0913, PLR0917 all that was read and made
+        self,
+        hosts: list[Host],
+        cards: dict[str, Card],
+        rules: Rules,
+        names: dict[str, str],
+        problems: Sequence[Problem],
+        now: Now,
+    ) -> None:
+        """Write what says something new: that of the fleet first, and what exists once a host after it."""
+        self.site.fleet(cards, totals_of(cards), shown_of(problems, self.settings.shown), now, self.took)
+        self.wastes.write(self.site, now)
+        self.site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
+        self.fleet_page.write(self.site, rules.people, now)
+        self.users_page.write(self.site, cards, rules.people, now)
+        self.host_pages.start(cards, patient=not self.every)
+        pages = (self.host_pages.of(host, cards[host.known.name], rules, names, now) for host in hosts)
+        self.site.hosts(chain.from_iterable(pages), cards, now, patient=not self.every)
+
+    def may_write(self, now: Now) -> bool:
+        """Whether the site is ours: we lead, or wrote it last, or nobody did; a builder that is alone has it always."""
+        if self.lead is None:
+            return True
+        led, self.leads = self.leads, self.lead.leads(0.0 if self.snapshots_saved else FIRST_WORD)
+        if self.leads and not led and self.lead.word and self.lead.word.took:
+            self.log.write(now.local, f"this builder leads now: {self.lead.word.took} has been silent")
+        writer = publish.writer_of(self.settings.www, now.epoch)
+        if not self.leads and writer not in (None, self.lead.name):
+            self.site.written, self.site.recalled = [], False  # another one writes, and leaves files of its own
+            return False
+        publish.sign(self.settings.www, self.lead.name, now.epoch)
+        return True
+
     def read(self, now: Now) -> tuple[list[Host], Rules, dict[str, str], list[Problem]]:
         """All that there is to know: hosts, by what to judge them, names of GPUs, and what is wrong."""
+        copied = self.mirror.copy() if self.mirror else []
+        copied += self.lead.problems() if self.lead else []
         try:
             told, problems = self.snapshots.read()
         except OSError as error:
             message = f"{self.settings.data} cannot be read: {error.strerror}"
             raise Failed(message) from error
         aliases, gpu_names, more = self.names.read()
-        problems += more
+        problems += copied + more
         every_booking, more = self.bookings.read()
         problems += more
         by_name = {one.name: one for one in told}
@@ -185,6 +225,8 @@ class Builder:
         requests = list(folder.iterdir()) if folder.is_dir() else []
         for request in requests:
             self.snapshots.forget(request.name)
+            if self.mirror:  # what the build before this one copied, while the entry was being deleted
+                self.mirror.forget(request.name)
             self.memory.idle.pop(request.name, None)
             self.memory.kept.pop(request.name, None)
         return requests
@@ -222,6 +264,23 @@ class Builder:
             self.memory.save()
             self.users_page.save()
         self.history.close()
+        if self.lead:
+            self.lead.close()
+
+
+def with_others(settings: Settings) -> tuple[Mirror | None, Lead | None]:
+    """What a builder needs that reads from Consul's KV store, as others may do too."""
+    if settings.kv is None:
+        return None, None
+    from site_builder.sources.kv import Mirror  # noqa: PLC0415 few need it
+    from site_builder.sources.leader import Lead  # noqa: PLC0415
+
+    return Mirror(settings.data, settings.state, settings.kv), Lead(settings.state, settings.kv)
+
+
+def totals_of(cards: Mapping[str, Card]) -> dict[str, int]:
+    """How many GPUs there are in each state."""
+    return dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
 
 
 def calendar_of(host: Host, card: Card) -> calendar.Host:

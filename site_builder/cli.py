@@ -15,7 +15,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "For everybody": ("list", "available", "wait", "run"),
     "Bookings": ("book", "bookings", "change", "release", "edit"),
     "Use and waste": ("stats", "waste", "report", "export"),
-    "For the admin": ("build", "config", "demo", "forget", "here", "serve", "token", "completion"),
+    "For the admin": (
+        *("build", "config", "demo", "deploy", "doctor", "forget"),
+        *("here", "pull", "serve", "token", "completion"),
+    ),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 

@@ -53,7 +53,7 @@ def open_fleet(loaded: Known) -> Look:
     """What looks at the fleet, as often as it is called; `Failed` says why it cannot."""
     settings, kind = loaded.settings, kind_of(loaded)
     if kind == "url":
-        return lambda: of_url(settings.url or "")
+        return lambda: of_url(settings.url or "", settings.login)
     if kind == "machine":
         return lambda: of_machine(settings)
     if not settings.data.is_dir():
@@ -104,13 +104,13 @@ def login() -> str | None:
     return sudo if sudo not in {"", "root"} else login_of(os.getuid())
 
 
-def of_url(url: str) -> Fleet:
+def of_url(url: str, login: str | None = None) -> Fleet:
     """As a board elsewhere tells it; one that is no longer built tells nothing of now."""
     from site_builder.sources import web  # noqa: PLC0415 # slow to import
 
     place = f"{url}status.json"
     try:
-        answer = web.ask(place)
+        answer = web.ask(place, login=login)
     except web.Refused as why:
         raise Failed(web.refused(why, place)) from None
     fleet, wrong = reader.read(answer.content)

@@ -14,8 +14,13 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"([0-9]{1,9})([smhd]?)")
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 ADDRESS = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5}))/?")
+KV = re.compile(
+    r"consul://((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?)/(?=.{1,200}\Z)(?!.*\.\.)(\w[\w.-]*(?:/\w[\w.-]*)*)/?",
+    re.A,
+)
 URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9/._~%-]*)?")
 WHERE = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})")
+DEFAULT_PORT = 8500
 # No dot and no slash at either end: such a name can never lead out of the folder of the zones.
 ZONE = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
 
@@ -118,6 +123,14 @@ def address_of(text: str) -> tuple[str, bool]:
     return found[2], found[1] == "https"
 
 
+def kv_of(text: str) -> tuple[str, str] | None:
+    """`host:port` and prefix of `consul://host:port/prefix`; nothing is None."""
+    found = KV.fullmatch(text)
+    if text and (not found or not 1 <= int(found[2] or DEFAULT_PORT) <= 65535):
+        raise ValueError(text)
+    return (found[1] if found[2] else f"{found[1]}:{DEFAULT_PORT}", found[3]) if found else None
+
+
 def listen_of(text: str) -> tuple[str, int]:
     """`address:port`, or a port of this machine alone; the brackets of an IPv6 address are taken away."""
     found = WHERE.fullmatch(text)
@@ -145,12 +158,16 @@ def truth_of(text: str) -> bool:
     return text.lower() in ("true", "t", "1")
 
 
+KV_PLACE = Kind("but must be an address and a prefix such as consul://127.0.0.1:8500/gpuboard", kv_of)
 FOLDER = Kind("but must be a folder, without ~ or $: nothing is expanded in a setting", folder_of)
 FILE = Kind("but must be the path of a file", file_of)
 PERCENT = number(0, 100)
 ZONE_NAME = Kind("which is not a time zone; write one as Europe/Paris", matching(ZONE, "").parse)
 LISTEN = Kind("but must be address:port or a port, such as 0.0.0.0:8080, [::1]:8080 or 8080", listen_of)
 SENTENCE = matching(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters")
-BOARD_URL = Kind("but must be an address such as https://gpus.lab.org/", url_of)
+BOARD_URL = Kind(
+    "but must be an address such as https://gpus.lab.org/; a name and a password for it belong into GPUBOARD_LOGIN",
+    url_of,
+)
 NAMES = Kind("but must be logins with commas between them", names_of)
 TRUTH = Kind("but must be true or false", truth_of)

@@ -197,6 +197,20 @@ class ConsulAccess:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
+    named_by: str = "CONSUL_HTTP_ADDR"  # the setting that has the address
+
+
+@dataclass(frozen=True)
+class KvAccess:
+    """How Consul's KV store is asked, and below which prefix all of ours stands."""
+
+    consul: ConsulAccess
+    prefix: str
+
+    @property
+    def where(self) -> str:
+        """For sentences: where a problem is."""
+        return f"Consul at {self.consul.address}"
 
 
 @dataclass(frozen=True)

@@ -17,3 +17,9 @@ def scripts_folder() -> Path:
     """All that runs on a GPU host."""
     packed = HERE / "scripts"
     return packed if packed.is_dir() else HERE.parent / "scripts"
+
+
+def installer() -> Path:
+    """install.sh, beside which is what it reads: the folder `install`."""
+    packed = HERE / "install.sh"
+    return packed if packed.is_file() else HERE.parent / "install.sh"

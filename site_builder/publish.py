@@ -11,6 +11,10 @@ import orjson
 from site_builder.places import assets_folder
 from site_builder.sources import files
 
+# Names who wrote the site last, where several builders may share it.
+WRITER = ".builder"
+# Whoever has not written it for so many seconds has left it; a builder that lost its state/ has another name, too.
+LEFT = 300
 # A file that says when it was built is written anew after so many seconds, as a sign that the builder lives.
 SIGN_OF_LIFE = 60
 
@@ -102,3 +106,21 @@ def copy_assets(www: Path) -> str:
             if not same:
                 files.replace(target / name, content)
     return digest(*contents.values()).hex()[:8]
+
+
+def writer_of(www: Path, now: float) -> str | None:
+    """Who writes the site; None where nobody says so, or has said so for long."""
+    try:
+        is_left = now - (www / WRITER).stat().st_mtime > LEFT
+        return None if is_left else (www / WRITER).read_text("ascii").strip()[:200] or None
+    except (OSError, ValueError):
+        return None
+
+
+def sign(www: Path, name: str, now: float) -> None:
+    """Say that we write it."""
+    if writer_of(www, now) == name:
+        os.utime(www / WRITER)
+        return
+    www.mkdir(parents=True, exist_ok=True)
+    files.replace(www / WRITER, f"{name}\n".encode())

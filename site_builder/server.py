@@ -7,7 +7,7 @@ import resource
 import socket
 import time
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waitress import wasyncore
 from waitress.channel import ClientDisconnected, HTTPChannel
@@ -15,6 +15,9 @@ from waitress.server import BaseWSGIServer, create_server
 from waitress.task import ErrorTask, WSGITask
 
 from site_builder.static import ALWAYS, Site, refusal
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 __all__ = ["Server", "Site", "is_private", "listen", "url_of"]
 
@@ -96,7 +99,7 @@ class Channel(HTTPChannel):
 class Server:
     """A site on a socket that listens: `run` until `close`, from another thread or a signal handler."""
 
-    def __init__(self, site: Site, sock: socket.socket) -> None:
+    def __init__(self, site: WSGIApplication, sock: socket.socket) -> None:
         """Make it ready; the socket is closed with it."""
         for name in ("waitress", "waitress.queue"):  # a queue of readers is no news either
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -9,6 +9,7 @@ from site_builder.kinds import (
     BOARD_URL,
     FILE,
     FOLDER,
+    KV_PLACE,
     LISTEN,
     NAMES,
     PERCENT,
@@ -26,6 +27,7 @@ from site_builder.kinds import (
 DAY = 86400
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOKEN = re.compile(r"[!-~]{1,4096}")
+LOGIN = re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}")
 # On the board's own server: no scheme, no host, and nothing that leads up and out.
 PLACE = re.compile(r"(?!//)(?!.*\.\.)[A-Za-z0-9/][A-Za-z0-9/._~-]{0,199}")
 ADDRESS_ONLY = re.compile(r"[0-9A-Fa-f.:]{2,45}")
@@ -39,6 +41,7 @@ HOST_SETTINGS = (
     "GPUBOARD_PS_EVERY",
     "GPUBOARD_LIMIT",
     "GPUBOARD_SSH_CONFIG",
+    "GPUBOARD_SSH_KEY",
     "GPUBOARD_DISK_USE",
     "GPUBOARD_SPOOL",
 )
@@ -121,6 +124,14 @@ SETTINGS = (
         flag="--listen",
     ),
     Setting(
+        "GPUBOARD_HTPASSWD",
+        "",
+        FILE,
+        "a file of `htpasswd -B`, with the names and passwords that `gpuboard serve` asks for before it shows anything",
+        "a board that everybody on the network can read",
+        flag="--htpasswd",
+    ),
+    Setting(
         "GPUBOARD_URL",
         "",
         BOARD_URL,
@@ -134,6 +145,14 @@ SETTINGS = (
         matching(TOKEN, "a token without blanks"),
         "what `gpuboard token` gave you: it says who you are when you book through GPUBOARD_URL",
         "a booking under somebody else's name",
+        secret=True,
+    ),
+    Setting(
+        "GPUBOARD_LOGIN",
+        "",
+        matching(LOGIN, "a name, a colon and a password"),
+        "name:password for a board at GPUBOARD_URL that asks for them",
+        "a board behind a password that no command can read",
         secret=True,
     ),
     Setting(
@@ -277,6 +296,14 @@ SETTINGS = (
         matching(NAME, "the name of a service: letters, digits and . _ -"),
         "the service that GPU hosts register in Consul; without it Consul is not asked",
         "a host that never pushed, and that nobody misses",
+    ),
+    Setting(
+        "GPUBOARD_KV",
+        "",
+        KV_PLACE,
+        "where hosts put their snapshots into Consul, as consul://host:port/prefix; data/ is then a copy of it, and "
+        "bookings live there too",
+        "a web host without which nobody sees anything",
     ),
     Setting(
         "GPUBOARD_CONSUL_DATACENTER",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import tzinfo
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from site_builder.model import BookingRules, ConsulAccess, Limits, Shown
+from site_builder.model import BookingRules, ConsulAccess, KvAccess, Limits, Shown
 from site_builder.setting_table import SETTINGS, Setting
 
 MASK = "•••"
@@ -46,7 +46,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is in force. `consul` is None unless a service is set; relative folders count from where we are started."""
+    """What is in force; relative folders count from where we are started.
+
+    `consul` is None unless a service is set, and `kv` unless its place is.
+    """
 
     data: Path
     www: Path
@@ -55,11 +58,14 @@ class Settings:
     limits: Limits
     shown: Shown
     consul: ConsulAccess | None
+    kv: KvAccess | None = None
     notice: str | None = None
     listen: tuple[str, int] = ("127.0.0.1", 8080)
     rules: BookingRules = field(default_factory=BookingRules)
     url: str | None = None
     token: str | None = None
+    htpasswd: str | None = None
+    login: str | None = None
 
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -107,6 +113,7 @@ def settings_of(
         limits=limits,
         shown=Shown(read["GPUBOARD_SHOW_COMMANDS"], read["GPUBOARD_SHOW_USERS"]),
         consul=consul_of(given, read["GPUBOARD_CONSUL_SERVICE"], read["GPUBOARD_CONSUL_DATACENTER"]),
+        kv=kv_of(given, read["GPUBOARD_KV"], read["GPUBOARD_CONSUL_DATACENTER"]),
         notice=read["GPUBOARD_NOTICE"],
         listen=read["GPUBOARD_LISTEN"],
         rules=BookingRules(
@@ -117,13 +124,27 @@ def settings_of(
         ),
         url=read["GPUBOARD_URL"],
         token=read["GPUBOARD_TOKEN"],
+        htpasswd=read["GPUBOARD_HTPASSWD"],
+        login=read["GPUBOARD_LOGIN"],
     )
 
 
 def consul_of(given: Mapping[str, Given], service: str | None, datacenter: str | None) -> ConsulAccess | None:
     """How Consul is asked. Without a service, the CONSUL_ variables of the environment are somebody else's business."""
-    if service is None:
+    return None if service is None else access_of(given, service, datacenter)
+
+
+def kv_of(given: Mapping[str, Given], place: tuple[str, str] | None, datacenter: str | None) -> KvAccess | None:
+    """The same for the KV store, which has an address of its own."""
+    if place is None:
         return None
+    address, prefix = place
+    access = access_of(given, "", datacenter)
+    return KvAccess(replace(access, address=address, named_by="GPUBOARD_KV"), prefix)
+
+
+def access_of(given: Mapping[str, Given], service: str, datacenter: str | None) -> ConsulAccess:
+    """As Consul's own variables say."""
     read = {name: value_of(BY_NAME[name], given[name]) for name in given if name.startswith("CONSUL_")}
     if (read["CONSUL_CLIENT_CERT"] is None) != (read["CONSUL_CLIENT_KEY"] is None):
         names = ("CONSUL_CLIENT_CERT", "CONSUL_CLIENT_KEY")

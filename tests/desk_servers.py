@@ -1,4 +1,4 @@
-"""Real web servers with a desk behind them, set up as docs/booking-service.md says."""
+"""Real web servers with a desk behind them, set up as docs/webservers.md says."""
 
 from __future__ import annotations
 
@@ -230,7 +230,8 @@ def running(where: Place, port: int, *command: str, **more: Any) -> Iterator[sub
 def serve(where: Place) -> Iterator[Served]:
     """`gpuboard serve`."""
     port = free_port()
-    command = (sys.executable, "-I", "-m", "site_builder", "serve", "--listen", f"127.0.0.1:{port}")
+    this = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from site_builder.cli import main; main()"
+    command = (sys.executable, "-I", "-c", this, "serve", "--listen", f"127.0.0.1:{port}")
     with running(where, port, *command):
         yield Served(where, port, f"Bearer {where.token}")
 
@@ -254,7 +255,7 @@ def wsgi(where: Place) -> Iterator[Served]:
 @contextlib.contextmanager
 def fcgiwrap(where: Place) -> Iterator[Path]:
     """fcgiwrap, as systemd starts it by the units of the docs."""
-    texts = [one.text for one in blocks("systemd")]
+    texts = [one.text for one in blocks("systemd") if one.page == "docs/webservers.md"]
     units = configparser.ConfigParser()
     units.optionxform = str  # type: ignore[assignment,method-assign] # the names are written so
     units.read_string("\n".join(texts))
@@ -302,7 +303,8 @@ def nginx_proxy(where: Place) -> Iterator[Served]:
         port = free_port()
         text = block("nginx-proxy", users=str(where.passwords())).replace("127.0.0.1:8080", f"127.0.0.1:{behind.port}")
         lines = [line for line in text.splitlines() if "ssl_" not in line]
-        with nginx(where, "\n".join(lines).replace("listen 443 ssl", f"listen 127.0.0.1:{port}"), port):
+        content = "\n".join(lines).replace("listen 443 ssl", f"listen 127.0.0.1:{port}")
+        with nginx(where, content.replace("listen 80", f"listen 127.0.0.1:{free_port()}"), port):
             yield Served(where, port, basic("alice"))
 
 
@@ -311,7 +313,7 @@ def apache(where: Place, tokens: bool = False) -> Iterator[Served]:
     """Apache with mod_cgid."""
     port = free_port()
     places = {"users": str(where.passwords()), "cgi": str(SCRIPT), "/etc/gpuboard/book.conf": str(where.conf)}
-    content = block("apache", **places)
+    content = block("apache-cgi", **places)
     if tokens:
         start, end = content.index("    AuthType"), content.index("    LimitRequestBody")
         content = content[:start] + block("apache-token") + content[end:]

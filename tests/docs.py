@@ -13,7 +13,7 @@ from site_builder.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-SCRIPTS = ("./install.sh", "scripts/gpu-check.sh", "scripts/gpu-run.sh", "bench/run")
+SCRIPTS = ("./install.sh", "scripts/gpu-check.sh", "scripts/gpu-run.sh", "scripts/gpu-doctor.sh", "bench/run")
 
 FENCED = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")

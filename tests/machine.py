@@ -114,8 +114,11 @@ def copy_files(target: Path) -> None:
 class Machine:
     """Users `gpuboard` and `lab`, who can log in as gpuboard@web; `smi` tells the stand-in nvidia-smi what to do."""
 
-    def __init__(self, folder: Path, name: str = "gpu1", home: Path | None = None) -> None:
-        """Prepare it; `home` is a /home that it shares with another."""
+    def __init__(self, folder: Path, name: str = "gpu1", home: Path | None = None, boxes: int = 0) -> None:
+        """Prepare it; `home` is a /home that it shares with another; `boxes` are so many users more: box01, box02, …"""
+        more = {f"box{number:02}": 7100 + number for number in range(1, boxes + 1)}
+        self.users = {**USERS, **more}
+        self.homes = {**HOMES, **{user: f"/home/{user}" for user in more}}
         self.folder = folder
         self.name = name
         self.home = home
@@ -151,13 +154,14 @@ class Machine:
             (etc / "group").open("a") as group,
             (etc / "shadow").open("a") as own,
         ):
-            for user, number in list(USERS.items())[1:]:
-                passwd.write(f"{user}:x:{number}:{number}::{HOMES[user]}:/bin/sh\n")
+            for user, number in list(self.users.items())[1:]:
+                passwd.write(f"{user}:x:{number}:{number}::{self.homes[user]}:/bin/sh\n")
                 group.write(f"{user}:x:{number}:\n")
                 own.write(f"{user}:*:19000:0:99999:7:::\n")
         (etc / "hosts").write_text(f"127.0.0.1 localhost web {self.name}\n")
         keygen(etc / "ssh/machine")
         (etc / "ssh/machine.conf").write_text(SSHD.format(port=self.port, sftp=SFTP_SERVER))
+        (etc / "ssh/sshd_config").write_text(f"Port {self.port}\n")  # for who looks there
         self.path("/run/sshd").mkdir()
         tables = self.path("/var/spool/cron/crontabs")
         tables.mkdir()
@@ -173,20 +177,22 @@ class Machine:
         program.chmod(0o755)
 
     def prepare_homes(self) -> None:
-        for user in list(USERS)[1:]:
-            self.path(HOMES[user]).mkdir()
-            (self.path(HOMES[user]) / ".ssh").mkdir(mode=0o700)
+        for user in list(self.users)[1:]:
+            self.path(self.homes[user]).mkdir()
+            (self.path(self.homes[user]) / ".ssh").mkdir(mode=0o700)
         ssh = self.path("/home/lab/.ssh")
         keygen(ssh / "id_ed25519")
         shutil.copy(ssh / "id_ed25519.pub", self.path("/home/gpuboard/.ssh/authorized_keys"))
         (ssh / "config").write_text(SSH.format(port=self.port))
         (ssh / "known_hosts").write_text(f"[web]:{self.port} {(self.path('/etc/ssh/machine.pub')).read_text()}")
-        for user in list(USERS)[1:]:
-            self.give(user, HOMES[user])
+        for user in list(self.users)[1:]:
+            self.give(user, self.homes[user])
 
     def give(self, user: str, place: str | Path) -> None:
         """Make all below this place the user's."""
-        subprocess.run(["/usr/bin/chown", "-RPh", f"{USERS[user]}:{USERS[user]}", str(self.path(place))], check=True)
+        subprocess.run(
+            ["/usr/bin/chown", "-RPh", f"{self.users[user]}:{self.users[user]}", str(self.path(place))], check=True
+        )
 
     def mounts(self) -> str:
         """What puts the private places over those of this machine, and what the tests run from back into them."""
@@ -243,9 +249,10 @@ class Machine:
     def command(self, user: str, command: str | Sequence[str], cwd: str, env: Mapping[str, str]) -> list[str]:
         """What runs a command in it; a text is one for sh."""
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        number = str(USERS[user])
-        variables = {"HOME": HOMES[user], "USER": user, "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-        variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels", **env}
+        number = str(self.users[user])
+        variables = {"HOME": self.homes[user], "USER": user, "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        # without compiling all of it: little of what pip installs is used here
+        variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels", "PIP_COMPILE": "0", **env}
         inside = ["nsenter", "-t", self.first(), "-m", "-u", "-p", "--"]
         become = ["setpriv", "--reuid", number, "--regid", number, "--init-groups"]
         there = ["env", "-i", *(f"{key}={value}" for key, value in variables.items())]
@@ -262,7 +269,7 @@ class Machine:
         timeout: float = 120,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a user; all that it prints is in stdout, in its order."""
-        words = self.command(user, command, str(cwd or HOMES[user]), env or {})
+        words = self.command(user, command, str(cwd or self.homes[user]), env or {})
         done = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
@@ -277,7 +284,7 @@ class Machine:
 
     def copy_project(self, user: str, place: str = "clone") -> Path:
         """The project's files, as they would be committed, in a folder of the user's home; where that is there."""
-        target = Path(HOMES[user]) / place
+        target = Path(self.homes[user]) / place
         copy_files(self.path(target))
         self.give(user, target)
         return target
@@ -301,7 +308,7 @@ class Machine:
         """A crontab as it is kept, below cron's own head; crontab itself would refuse one without a last newline."""
         kept = self.path(f"/var/spool/cron/crontabs/{user}")
         kept.write_bytes(CRON_HEAD + content)
-        os.chown(kept, USERS[user], kept.parent.stat().st_gid)
+        os.chown(kept, self.users[user], kept.parent.stat().st_gid)
         kept.chmod(0o600)
 
     def processes(self) -> list[str]:

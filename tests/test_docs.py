@@ -34,31 +34,23 @@ from tests.docs import (
 )
 from tests.lab import Lab, gpu
 
-# Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*_servers.py, test_prometheus.py, or
-# for py, test_export.py.
-KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "nginx", "authorized_keys"} | {
-    "nginx-proxy",
-    "nginx-cgi",
-    "apache",
-    "apache-token",
-    "systemd",
-    "curl",
-    "nginx-outputs",
-    "apache-outputs",
-    "nginx-metrics",
-    "apache-metrics",
-    "prometheus",
-    "promql",
-    "python",
-    "py",
+# Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*servers.py, test_prometheus.py, or
+# for py, test_export.py, for hcl and consul, test_scaling.py.
+KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "authorized_keys", "systemd"} | {
+    *("nginx", "nginx-proxy", "nginx-login", "nginx-maps", "nginx-files", "nginx-gpus", "nginx-cgi", "nginx-outputs"),
+    *("nginx-open", "apache-open", "nginx-spool"),
+    *("apache", "apache-proxy", "apache-gpus", "apache-cgi", "apache-token", "apache-outputs"),
+    *("caddy", "caddy-proxy", "caddy-login", "lighttpd", "lighttpd-proxy", "lighttpd-cgi"),
+    *("curl", "prometheus", "promql", "python", "py", "sshd_config", "hcl", "consul"),
 }
 COMMAND_LINE = re.compile(
-    r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
+    r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run|doctor)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
 )
-OURS = ("./install.sh", "gpuboard ", "gpu-check.sh", "gpu-run.sh", "bench/run")
+OURS = ("./install.sh", "gpuboard ", "gpu-check.sh", "gpu-run.sh", "gpu-doctor.sh", "bench/run")
 PLACEHOLDER = re.compile(r"[A-Z]+|\[[A-Z]+\]|…")
 UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
+KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
 
 
 def block_id(block: Block) -> str:
@@ -119,7 +111,7 @@ def is_valid(text: str) -> bool:
         return verb == "--help" or (part is not None and all_told(words[1:], part[0]))
     if program == "bench/run":
         return all(re.search(rf"\b{word}\b", help_of(program)) for word in words)
-    if program == "gpu-check.sh":
+    if program in ("gpu-check.sh", "gpu-doctor.sh"):
         return all_told([word for word in words if word not in ("status", "kill")], help_of(f"scripts/{program}"))
     return all(f"{program} {word} " in help_of(f"scripts/{program}") for word in words)
 
@@ -209,6 +201,7 @@ def test_a_booking_of_the_docs_is_understood_and_shown(block: Block, tmp_path: P
 def test_settings_of_the_docs_are_understood(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "gpuboard.conf"
     file.write_text(block.text)
+    file.chmod(0o600)  # some have a token in them
     found = conf.load(str(file), {})
     assert (len(found.values), found.warnings) == (len(block.text.splitlines()), ())
     for setting in SETTINGS:

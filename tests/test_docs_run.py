@@ -16,13 +16,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
 from tests.browser import missing
 from tests.docs import PAGES, blocks, commands
-from tests.machine import HOMES, Machine, need_machine, wait_for, wheelhouse
+from tests.machine import HOMES, Machine, keygen, need_machine, wait_for, wheelhouse
 
 pytestmark = pytest.mark.slow
 
@@ -30,16 +31,19 @@ CLONE_NEWNET = 0x40000000
 # They are what runs this very test, or take many minutes; tests/test_docs.py sees that their words are right.
 NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run"}
 # They run until Ctrl-C: here, until the board answers.
-UNTIL_CTRL_C = {"./install.sh run", "gpuboard serve"}
+UNTIL_CTRL_C = {"./install.sh run", "gpuboard serve", "gpuboard serve --htpasswd users"}
+# They tell what is wrong, also where it is no more than a warning.
+MAY_WARN = {"gpuboard doctor", "~/.local/share/gpuboard/scripts/gpu-doctor.sh"}
 # Who types a line, by the first that fits; what is said of each machine is done on both sides.
 WHO = (
     (r"\./install\.sh remove", ("lab", "gpuboard")),
-    (r"\./install\.sh (?:host|run)|\S*/gpu-check\.sh |ssh ", ("lab",)),
-    (r"\./install\.sh web|gpuboard ", ("gpuboard",)),
+    (r"\./install\.sh (?:host|run)|\S*/gpu-check\.sh |\S*/gpu-doctor\.sh|ssh ", ("lab",)),
+    (r"\./install\.sh web|gpuboard |\S*/gpu-enrol\.sh |htpasswd |.* >alice\.password", ("gpuboard",)),
 )
-WHO_ELSE = {"docs/security.md": ("root",)}
+WHO_ELSE = {"docs/webservers.md": ("root",)}
 BOARD = "http://127.0.0.1:8080/"
 PLAYGROUND = "/home/gpuboard/try"
+UNTOUCHED = "/home/gpuboard/untouched"
 OLD_GPUS = "0, GPU-old-0, Tesla P100-PCIE-16GB, 10, 16280, 3, 2, 40, 2026/11/16 12:00:00.000\n"
 NGINX = """
 user www-data;
@@ -76,7 +80,7 @@ def own_network() -> Iterator[None]:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One for all pages, with a clone for each user, and a folder that the old scripts fill."""
     need_machine()
-    for program in ("nginx", "ip", "openssl"):
+    for program in ("nginx", "ip", "openssl", "htpasswd"):
         if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin"):
             missing(f"{program} is not here; ./install.sh test installs it")
     wheelhouse()  # while there is a network
@@ -84,11 +88,23 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         one.add_wheels()
         for user in ("lab", "gpuboard"):
             one.copy_project(user)
+        let_in(one)
         old = one.path("/srv/gpu-monitor/data")
         old.mkdir(parents=True)
         (old / "old1_gpus.csv").write_text(OLD_GPUS)
         one.give("gpuboard", "/srv/gpu-monitor")
         yield one
+
+
+def let_in(machine: Machine) -> None:
+    """gpuboard can log in as lab, on what the docs call gpu01."""
+    ssh = machine.path("/home/gpuboard/.ssh")
+    keygen(ssh / "id_ed25519")
+    shutil.copy(ssh / "id_ed25519.pub", machine.path("/home/lab/.ssh/authorized_keys"))
+    shutil.copy(machine.path("/home/lab/.ssh/known_hosts"), ssh / "known_hosts")
+    (ssh / "config").write_text(f"Host gpu01\n  HostName web\n  Port {machine.port}\n  User lab\n")
+    for user in ("gpuboard", "lab"):
+        machine.give(user, f"/home/{user}/.ssh")
 
 
 def environment(user: str) -> dict[str, str]:
@@ -101,11 +117,13 @@ def settle(machine: Machine) -> None:
     """What a page other than the README starts from: a web side, a host, and a folder to try things in."""
     if not machine.crontab("gpuboard"):
         type_line(machine, "README.md", "./install.sh web")
-        type_line(machine, "README.md", "./install.sh host --dest gpuboard@web:gpuboard/data")
+        type_line(machine, "README.md", "./install.sh host --dest ssh://gpuboard@web")
         machine.path("/home/gpuboard/gpuboard/data/comments.json").write_text('{"nobody": [{"date": "2999-01-01"}]}')
         wait_for(machine.path("/home/gpuboard/gpuboard/state/build.log").exists, 30)
-    play = f"gpuboard demo --once --folder {PLAYGROUND}"
-    machine.run("gpuboard", play, env={**environment("gpuboard"), "GPUBOARD_CONF": "/dev/null"})
+    if not machine.path(UNTOUCHED).exists():
+        play = f"gpuboard demo --once --folder {UNTOUCHED}"
+        machine.run("gpuboard", play, env={**environment("gpuboard"), "GPUBOARD_CONF": "/dev/null"})
+    machine.run("gpuboard", f"rm -rf {PLAYGROUND} && cp -a {UNTOUCHED} {PLAYGROUND}")  # what is copied has arrived now
 
 
 def users_of(page: str, line: str) -> tuple[str, ...]:
@@ -128,11 +146,15 @@ def type_line(machine: Machine, page: str, line: str) -> None:
 def type_as(machine: Machine, user: str, line: str, bare: str) -> None:
     """One user types it: in the clone, in the folder to try things in, or at home."""
     in_clone = line.startswith("./")
-    place = f"{HOMES[user]}/clone" if in_clone else PLAYGROUND if user == "gpuboard" else HOMES[user]
-    own = {} if in_clone or user != "gpuboard" else {"GPUBOARD_CONF": "/dev/null", "GPUBOARD_DATA": "data"}
+    plays = user == "gpuboard" and not in_clone and not line.startswith("gpuboard deploy")
+    place = f"{HOMES[user]}/clone" if in_clone else PLAYGROUND if plays else HOMES[user]
+    own = {"GPUBOARD_CONF": "/dev/null", "GPUBOARD_DATA": "data"} if plays else {}
     variables = {**environment(user), **own}
     if bare in UNTIL_CTRL_C:
         until_ctrl_c(machine.command(user, shlex.split(bare), place, variables))
+    elif bare in MAY_WARN:
+        done = machine.run(user, line, cwd=place, env=variables, check=False)
+        assert done.returncode in (0, 1), done.stdout
     else:
         machine.run(user, line, cwd=place, env=variables)
 
@@ -155,6 +177,8 @@ def board_answers() -> bool:
     try:
         with urlopen(BOARD, timeout=5) as answer:
             return b"gpuboard</title>" in answer.read()
+    except HTTPError as error:
+        return error.code == 401  # a board that asks for a password is there
     except OSError:
         return False
 
@@ -189,6 +213,13 @@ def old_host_is_on_the_board(machine: Machine) -> None:
     wait_for(lambda: fresh_host(machine, "old1"), 60, 0.5)
 
 
+def host_can_be_taken_back(machine: Machine) -> None:
+    """And is as the other pages expect it."""
+    type_line(machine, "docs/deploy.md", "gpuboard deploy --remove gpu01")
+    assert machine.crontab("lab") is None
+    type_line(machine, "README.md", "./install.sh host --dest ssh://gpuboard@web")
+
+
 def board_is_served(_: Machine) -> None:
     wait_for(board_answers, 30, 0.5)
 
@@ -202,7 +233,7 @@ def nothing_is_left(machine: Machine) -> None:
 def login_is_asked_for(machine: Machine) -> None:
     """By a real nginx with the docs' own settings, before the board that gpuboard serves."""
     etc = machine.path("/etc")
-    (block,) = blocks("nginx")
+    (block,) = blocks("nginx-proxy")
     (etc / "nginx/conf.d/gpuboard.conf").write_text(block.text)
     (etc / "nginx/machine.conf").write_text(NGINX)
     key = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=web"
@@ -226,24 +257,43 @@ def answer_to(machine: Machine, login: str) -> int:
     return answer.status
 
 
+def host_takes_the_key(machine: Machine) -> None:
+    """What the page says of the host and of ssh's configuration."""
+    (block,) = (one for one in blocks("text") if one.page == "docs/pull.md" and "IdentityFile" in one.text)
+    ours, theirs = machine.path("/home/gpuboard/.ssh"), machine.path("/home/lab/.ssh")
+    (theirs / "authorized_keys").write_text(f"restrict {(ours / 'gpuboard_pull.pub').read_text()}")
+    (ours / "config").write_text(f"{block.text}  Port {machine.port}\n")
+    (ours / "known_hosts").write_text(f"[gpu1]:{machine.port} {machine.path('/etc/ssh/machine.pub').read_text()}")
+    for user in ("lab", "gpuboard"):
+        machine.give(user, f"/home/{user}/.ssh")
+
+
+def host_was_pulled(machine: Machine) -> None:
+    assert "host=gpu1 " in machine.path(f"{PLAYGROUND}/data/gpu1/host.txt").read_text()
+
+
 CHECKS: dict[str, Callable[[Machine], None]] = {
+    "./install.sh host --dest ssh://gpuboard@web": host_is_on_the_board,
     "./install.sh host --dest gpuboard@web:gpuboard/data": host_is_on_the_board,
     "./install.sh web --listen 0.0.0.0:8080": board_is_served,
     "./install.sh web --listen 127.0.0.1:8080": board_is_served,
     "./install.sh web --data /srv/gpu-monitor/data": old_host_is_on_the_board,
     "./install.sh remove": nothing_is_left,
     "cat /etc/nginx/gpuboard.password": login_is_asked_for,
+    "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/gpuboard_pull": host_takes_the_key,
+    "gpuboard pull gpu1": host_was_pulled,
+    "gpuboard deploy --check gpu01": host_can_be_taken_back,
 }
 
 
 def test_no_line_has_a_rule_of_its_own_that_stands_nowhere() -> None:
     there = {line.partition("  #")[0].strip() for page in PAGES for line in commands(page)}
-    assert (NOT_RUN | UNTIL_CTRL_C | CHECKS.keys()) - there == set()
+    assert (NOT_RUN | UNTIL_CTRL_C | MAY_WARN | CHECKS.keys()) - there == set()
 
 
 def test_a_command_that_fails_is_noticed(machine: Machine) -> None:
     with pytest.raises(AssertionError, match="exit 3"):
-        type_line(machine, "docs/security.md", "exit 3")
+        type_line(machine, "docs/webservers.md", "exit 3")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
@@ -268,6 +318,6 @@ def test_the_words_before_a_key_leave_it_the_push_and_nothing_else(machine: Mach
     keys.write_text(f"{block.text.strip()} {before}")
     try:
         assert "uid" not in machine.run("lab", login, check=False).stdout
-        machine.run("lab", f"{scripts}/gpu-run.sh once")
+        machine.run("lab", f"GPUBOARD_DEST=gpuboard@web:gpuboard/data {scripts}/gpu-run.sh once")
     finally:
         keys.write_text(before)

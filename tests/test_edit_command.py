@@ -159,7 +159,7 @@ def test_an_editor_that_fails_writes_nothing_and_the_copy_stays(lab: Lab, tmp_pa
 
 
 def test_when_we_are_killed_the_copy_stays_where_it_was_said(lab: Lab, tmp_path: Path) -> None:
-    script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', "echo edited", "sleep 60")
+    script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', "echo edited", "sleep 10")
     terminal = Terminal(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
     said = terminal.until("edited\r\n")
     terminal.process.send_signal(signal.SIGKILL)

@@ -114,12 +114,28 @@ def test_a_name_that_cannot_be_one_is_refused_before_anything_is_written(lab: Pe
     assert lab.tree() == before
 
 
-@pytest.mark.parametrize("dest", ["consul://web/x", '"web:/data"', " web:data", "web:a\nGPUBOARD_SPOOL=/x", ""])
+@pytest.mark.parametrize("dest", ["gopher://web/x", '"web:/data"', " web:data", "web:a\nGPUBOARD_SPOOL=/x", ""])
 def test_a_destination_that_can_never_work_is_refused_before_anything_is_written(lab: Person, dest: str) -> None:
     before = lab.tree()
     done = lab.install("host", "--dest", dest, check=False)
     assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
     assert lab.tree() == before
+
+
+def test_the_key_for_ssh_is_made_where_the_settings_say_and_taken_back(lab: Person) -> None:
+    lab.write(".config/gpuboard/gpuboard.conf", "GPUBOARD_SSH_KEY=/home/lab/own/key\n")
+    done = lab.install("host", "--dest", "ssh://odd@web", check=False)
+    assert done.returncode == 1
+    public = lab.path("own/key.pub").read_text()
+    line = (
+        f"On the web host, as odd:  echo '{public.strip()}' | ~/.local/share/gpuboard/scripts/gpu-enrol.sh add gpu1\n"
+    )
+    assert line in done.stdout
+    assert lab.path("own/key").stat().st_mode & 0o777 == 0o600
+    lab.install("host", check=False)
+    assert lab.path("own/key.pub").read_text() == public
+    lab.install("remove")
+    assert not lab.path("own").exists()
 
 
 @pytest.mark.parametrize("words", [["host"], ["host", "--dest"], ["host", "--nonsense"], ["remove", "x"], ["web", "x"]])
@@ -291,6 +307,7 @@ def test_machines_that_share_a_home_share_scripts_and_settings(lab: Person, tmp_
     ("dest", "advice"),
     [
         ("/home/lab/nowhere", "make or mount the folder /home/lab/nowhere"),
+        ("consul://127.0.0.1:1/lab", "docs/scaling.md tells what Consul must allow"),
         ("lab@web:data", "ssh-copy-id lab@web"),
         ("gpuboard@127.0.0.1:data", "ssh gpuboard@127.0.0.1"),
         ("gpuboard@web:no/where", "ssh gpuboard@web mkdir -p no/where"),

@@ -35,7 +35,9 @@ def lab(somebody: Person) -> Iterator[Person]:
 def test_remove_takes_all_of_it_back_and_nothing_else(lab: Person) -> None:
     before = lab.tree()
     lab.install("host", "--dest", "data")
+    lab.sh(".local/share/gpuboard/scripts/gpu-check.sh --register", check=False)  # with an agent that is not there
     done = lab.install("remove")
+    assert "Consul still lists gpu1: deregister it by hand." in done.stdout
     assert "gpuboard is removed" in done.stdout
     assert lab.tree() == before
     assert lab.machine.processes() == []
@@ -57,6 +59,22 @@ def test_remove_leaves_settings_and_folders_that_were_there_before(lab: Person) 
     lab.install("remove")
     assert lab.tree() == before
     assert conf.read_text() == "# mine\nGPUBOARD_LIMIT=7\n"
+
+
+def test_remove_of_the_host_alone_leaves_a_web_host_its_board_and_the_keys_of_others(lab: Person) -> None:
+    lab.install("host", "--dest", "data")
+    place = ".local/share/gpuboard"
+    lab.sh(f"echo web >>{place}/installed/gpu1; ssh-keygen -q -t ed25519 -N '' -f .local/key")
+    lab.sh(f"{place}/scripts/gpu-enrol.sh --data ~/data --file ~/.local/keys add gpu2 <.local/key.pub")
+    before = lab.tree()
+    lab.install("remove", "host")
+    after = lab.tree()
+    note = f"{place}/installed/gpu1"
+    assert {name for name in before if after.get(name) != before[name]} == {note, "crontab"}
+    assert lab.sh(f"cat {note}") == "web\n"
+    assert lab.machine.crontab("lab") is None
+    assert lab.machine.processes() == []
+    assert "Nothing to remove: gpu1 sends no snapshots for lab." in lab.install("remove", "host").stdout
 
 
 def test_remove_works_from_another_clone(lab: Person) -> None:

@@ -20,6 +20,7 @@ VENV = "/home/gpuboard/.local/share/gpuboard/venv"
 BUILD = f"* * * * * {VENV}/bin/python -I -m site_builder build --every 10 --for 60\n"
 SERVE = f"* * * * * flock -n /home/gpuboard/gpuboard/state/serve.lock {VENV}/bin/python -I -m site_builder serve\n"
 ABOUT = "# Written by gpuboard's install.sh, and anew each time it is called.\n"
+KEY = ".config/gpuboard/keys/gpu1"
 STAMP = "2018/10/04 09:12:01.123"
 
 
@@ -45,7 +46,8 @@ def web(machine: Machine) -> Person:
     assert machine.crontab("gpuboard") is None
     assert not person.path(".local/share/gpuboard/venv").exists()
     done = person.install("web")
-    assert "On each GPU host:  ./install.sh host --dest gpuboard@gpu1:/home/gpuboard/gpuboard/data\n" in done.stdout
+    assert "gpuboard deploy HOST..." in done.stdout
+    assert "or on each: ./install.sh host --dest ssh://gpuboard@gpu1\n" in done.stdout
     return person
 
 
@@ -62,12 +64,17 @@ def host(person: Person, name: str, folder: str = "gpuboard") -> dict[str, Any]:
 
 def answers(port: int) -> bool:
     """Whether a board is served there."""
+    return answer_of(port) == 200
+
+
+def answer_of(port: int) -> int | None:
+    """What is answered there, if anything is."""
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         line.request("GET", "/status.json")
-        return line.getresponse().status == 200
+        return line.getresponse().status
     except OSError:
-        return False
+        return None
     finally:
         line.close()
 
@@ -150,12 +157,17 @@ def test_a_port_that_is_taken_is_told_of_and_exit_1(web: Person) -> None:
     web.install("web")
 
 
-def test_a_port_that_was_changed_by_hand_counts_at_the_next_call(web: Person) -> None:
+def test_a_port_and_passwords_that_were_set_by_hand_count_at_the_next_call(web: Person) -> None:
     first, second = free_port(), free_port()
     web.install("web", "--listen", str(first))
     web.sh(f"sed -i s/{first}/{second}/ .config/gpuboard/gpuboard.conf")
     web.install("web")
     assert (answers(first), answers(second)) == (False, True)
+    web.sh("echo 'alice:{SHA}GpHWL3ymc5liWkNopqtdSjuqYHM=' >users")
+    web.sh("echo GPUBOARD_HTPASSWD=/home/gpuboard/users >>.config/gpuboard/gpuboard.conf")
+    web.install("web")
+    assert answer_of(second) == 401
+    web.sh("rm users && sed -i /HTPASSWD/d .config/gpuboard/gpuboard.conf")
     web.sh("sed -i /LISTEN/d .config/gpuboard/gpuboard.conf")
     web.install("web")
 
@@ -220,7 +232,7 @@ def test_a_lab_that_runs_the_original_scripts_sees_its_hosts(web: Person) -> Non
     found = host(web, "atlas")
     assert found["state"] == "fresh"
     assert [(gpu["name"], gpu["utilization.gpu"]) for gpu in found["gpus"]] == [("Tesla T4", 41)]
-    assert "--dest gpuboard@gpu1:/home/gpuboard/gpuboard/old/data\n" in web.install("web").stdout  # it stays
+    assert "  data      /home/gpuboard/gpuboard/old/data\n" in web.install("web").stdout  # it stays
     web.install("web", "--data", "gpuboard/data")
 
 
@@ -247,8 +259,22 @@ def lab(machine: Machine) -> Person:
 
 def test_host_and_web_make_a_board_that_is_right_within_a_minute(web: Person, lab: Person) -> None:
     began = time.time()
-    lab.install("host", "--dest", "gpuboard@web:gpuboard/data")
+    lab.install("host", "--dest", "ssh://gpuboard@web")
     wait_for(lambda: right(web, 3, began), 60 - (time.time() - began))
+
+
+def test_a_host_has_a_key_of_its_own_which_its_user_may_enrol_or_the_web_host(web: Person, lab: Person) -> None:
+    enrolled = web.sh(".local/share/gpuboard/scripts/gpu-enrol.sh list")
+    assert enrolled == f"gpu1 {' '.join(lab.path(KEY).with_suffix('.pub').read_text().split()[:2])}\n"
+    assert lab.path(KEY).stat().st_mode & 0o777 == 0o600
+    lab.sh(f"rm {KEY} && mv .ssh/id_ed25519 .ssh/aside")
+    done = lab.install("host", check=False)
+    assert done.returncode == 1
+    assert "To fix it: let the key of this host in, by the line below\n" in done.stdout
+    web.sh(next(line for line in done.stdout.splitlines() if "gpu-enrol.sh" in line).partition("as gpuboard:")[2])
+    lab.install("host")
+    assert web.sh(".local/share/gpuboard/scripts/gpu-enrol.sh list") not in ("", enrolled)
+    lab.sh("mv .ssh/aside .ssh/id_ed25519")
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +336,7 @@ def test_remove_leaves_nothing_running_in_a_home_whose_name_is_hard(odd: Person)
 
 def test_remove_ends_what_cron_started_and_keeps_what_people_wrote(web: Person, lab: Person) -> None:
     lab.install("remove")
+    assert not lab.path(".config").exists()
     port = free_port()
     web.install("web", "--listen", str(port))
     wait_for(lambda: answers(port), 20)
@@ -323,4 +350,5 @@ def test_remove_ends_what_cron_started_and_keeps_what_people_wrote(web: Person, 
         "the clone",
     ]
     assert web.path("gpuboard/data/comments.json").read_text() == "{}"
+    assert "gpu-receive.sh" not in web.path(".ssh/authorized_keys").read_text()
     assert web.install("remove").stdout == "Nothing to remove: gpuboard is not installed here for gpuboard.\n"

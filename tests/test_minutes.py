@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import jsonschema
 import pytest
 
-from site_builder.commands.serve import site_of
+from site_builder.commands.serve import board_of, site_of
 from site_builder.minutes import AT_ONCE, MOST, Minutes
 from site_builder.model import Shown
 from site_builder.server import Server, listen, url_of
@@ -188,7 +188,7 @@ def test_a_file_that_is_not_ours_is_left_as_it_is(lab: Lab, content: bytes) -> N
 
 
 def test_of_too_many_who_ask_at_once_the_last_is_asked_to_come_again(lab: Lab) -> None:
-    site = site_of(lab.www, lab.settings())
+    site = board_of(lab.www, lab.settings())
     assert isinstance(site.minutes, Minutes)
     for _ in range(AT_ONCE):
         assert site.minutes.room.acquire(blocking=False)

@@ -1,8 +1,7 @@
-"""Addresses that users of other systems know, by `gpuboard serve`, and by nginx and Apache as docs/outputs.md says."""
+"""Addresses that users of other systems know, by `gpuboard serve`, and by nginx and Apache with blocks of the docs."""
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -10,17 +9,18 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from site_builder import outputs
 from tests import desk_servers as servers
+from tests import web_servers as webs
 from tests.desk_servers import Place
 from tests.docs import blocks, text_of
 from tests.lab import gpu, person, process
 from tests.live import free_port
+from tests.web_servers import Stage
 
 PAGE = "docs/outputs.md"
 BOARD = "https://gpus.lab.org"
@@ -66,10 +66,7 @@ FILES = {
     "/metrics": "metrics",
 }
 SERVERS = ("serve", "nginx", "apache")
-MODULES = (*servers.APACHE_MODULES, "mime", "rewrite")
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
-# What stands in the place of lines of another block, and not beside them.
-INSTEAD = {"apache-token"}
 
 
 class Got(NamedTuple):
@@ -107,49 +104,6 @@ class Web(NamedTuple):
         return done.stdout
 
 
-def settings(server: str, place: Place, *kinds: str) -> str:
-    """What the docs give for one server block, for this folder: some of it, or all but whole server blocks."""
-    found = [one for one in blocks() if one.kind.startswith(server) and one.kind not in INSTEAD]
-    parts = [one.text for one in found if not re.match("server {", one.text) and one.kind in (kinds or {one.kind})]
-    assert len(parts) >= (len(kinds) or 3)
-    text = "\n".join(parts)
-    assert text.count("/home/gpuboard/gpuboard/www") == 1
-    return text.replace("/home/gpuboard/gpuboard/www", str(place.lab.www))
-
-
-def nginx_content(place: Place, port: int, *kinds: str) -> str:
-    types = "types { text/html html; text/plain txt; application/json json; }"
-    # what is not as it should be is told there, too
-    head = f"{types}\nserver {{\nlisten 127.0.0.1:{port};\nerror_log {place.folder}/error.log warn;"
-    return f"{head}\n{settings('nginx', place, *kinds)}\n}}"
-
-
-def apache_conf(place: Place, port: int, *kinds: str) -> Path:
-    (place.folder / "mime.types").write_text("text/html html\ntext/plain txt\napplication/json json\n")
-    modules = "\n".join(f"LoadModule {name}_module {servers.MODULES}/mod_{name}.so" for name in MODULES)
-    types = f"TypesConfig {place.folder}/mime.types"
-    content = f"{types}\n<VirtualHost 127.0.0.1:{port}>\n{settings('apache', place, *kinds)}\n</VirtualHost>"
-    conf = place.folder / "apache.conf"
-    facts = {"port": port, "folder": place.folder, "www": place.lab.www, "modules": modules}
-    conf.write_text(servers.APACHE.format(content=content, **facts))
-    return conf
-
-
-@contextlib.contextmanager
-def nginx(place: Place) -> Iterator[int]:
-    port = free_port()
-    with servers.nginx(place, nginx_content(place, port, "nginx-outputs", "nginx-metrics"), port):
-        yield port
-
-
-@contextlib.contextmanager
-def apache(place: Place) -> Iterator[int]:
-    port = free_port()
-    conf = apache_conf(place, port, "apache-outputs", "apache-metrics")
-    with servers.running(place, port, servers.program("apache2"), "-f", str(conf), "-D", "FOREGROUND"):
-        yield port
-
-
 @pytest.fixture(scope="module", params=SERVERS)
 def web(request: pytest.FixtureRequest) -> Iterator[Web]:
     with servers.place() as place:
@@ -164,8 +118,9 @@ def web(request: pytest.FixtureRequest) -> Iterator[Web]:
             with servers.serve(place) as served:
                 yield Web("serve", place, served.port)
         else:
-            with {"nginx": nginx, "apache": apache}[request.param](place) as port:
-                yield Web(request.param, place, port)
+            start = {"nginx": webs.nginx_files, "apache": webs.apache_files}[request.param]
+            with start(Stage(place), False, f"{request.param}-outputs") as found:
+                yield Web(request.param, place, found.port)
 
 
 @pytest.mark.parametrize(("path", "name"), FILES.items(), ids=[path[:40] for path in FILES])
@@ -186,15 +141,17 @@ def test_no_question_makes_a_server_complain(web: Web) -> None:
 
 
 @pytest.mark.parametrize("server", ["nginx", "apache"])
-def test_all_that_the_docs_give_for_a_server_block_can_stand_in_one(server: str) -> None:
+def test_all_that_the_docs_give_for_a_server_over_www_can_stand_in_one(server: str) -> None:
     with servers.place() as place:
-        port = free_port()
+        webs.certificate(place)
+        docs, port = webs.Docs(Stage(place)), free_port()
+        more = tuple(f"{server}-{part}" for part in ("outputs", "cgi", "gpus"))
         if server == "nginx":
             conf = place.folder / "nginx.conf"
-            conf.write_text(servers.NGINX.format(folder=place.folder, content=nginx_content(place, port)))
+            conf.write_text(servers.NGINX.format(folder=place.folder, content=docs.nginx("nginx", port, *more)[0]))
             command = [servers.program("nginx"), "-e", str(place.folder / "error.log"), "-c", str(conf), "-t"]
         else:
-            conf = apache_conf(place, port)
+            conf = webs.apache_conf(place, port, docs.apache(port, *more)[0])
             command = [servers.program("apache2"), "-f", str(conf), "-t"]
         done = subprocess.run([*place.become, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -71,10 +71,10 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     content, several = (lab.www / "metrics").read_bytes(), boards(lab)
     with servers.place() as place:
         port = free_port()
-        server = f"server {{ listen 127.0.0.1:{port}; root {lab.www}; {block('nginx-metrics')} }}"
+        server = f"server {{ listen 127.0.0.1:{port}; root {lab.www};\n{block('nginx-files')} }}"
         conf = block("prometheus").replace("web.example.org:80", f"127.0.0.1:{port}").replace("30s", "1s")
         conf = conf.replace("/etc/prometheus/gpuboard-alerts.yml", str(ALERTS))
-        with servers.nginx(place, server, port), prometheus(folder / "prometheus", conf) as one:
+        with servers.nginx(place, block("nginx-maps") + server, port), prometheus(folder / "prometheus", conf) as one:
             yield Scraped(port, lab, content, several, one)
 
 
@@ -86,29 +86,6 @@ def test_nginx_says_what_the_file_is_and_compresses_it(scraped: Scraped) -> None
     assert (answer.status, answer.getheader("Content-Type"), body) == (200, KIND, scraped.content)
     answer, body = get(scraped.port, Accept_Encoding="gzip")
     assert (answer.getheader("Content-Encoding"), gzip.decompress(body)) == ("gzip", scraped.content)
-
-
-def test_apache_says_what_the_file_is() -> None:
-    with servers.place() as place:
-        (place.lab.www / "metrics").write_text("# nothing\n")
-        port = free_port()
-        modules = ("mpm_event", "dir", "mime", "cgid", "authz_core")
-        load = "\n".join(f"LoadModule {name}_module {servers.MODULES}/mod_{name}.so" for name in modules)
-        conf = place.folder / "apache.conf"
-        facts = {"port": port, "folder": place.folder, "www": place.lab.www, "modules": load}
-        types = "TypesConfig /dev/null\n"
-        conf.write_text(servers.APACHE.format(content=types + block("apache-metrics"), **facts))
-        with servers.running(place, port, servers.program("apache2"), "-f", str(conf), "-D", "FOREGROUND"):
-            answer, body = get(port)
-    assert (answer.status, answer.getheader("Content-Type"), body) == (200, KIND, b"# nothing\n")
-
-
-def test_gpuboard_serve_says_what_the_file_is() -> None:
-    with servers.place() as place:
-        (place.lab.www / "metrics").write_text("# nothing\n")
-        with servers.serve(place) as served:
-            answer, body = get(served.port)
-    assert (answer.status, answer.getheader("Content-Type"), body) == (200, KIND, b"# nothing\n")
 
 
 def test_prometheus_takes_every_sample(scraped: Scraped) -> None:

@@ -542,7 +542,7 @@ def test_a_token_that_everybody_can_read_is_told(tmp_path: Path) -> None:
     file.write_text("CONSUL_HTTP_TOKEN=hush\n")
     file.chmod(0o644)
     assert conf.load(str(file), {}).warnings == (
-        f"{file} has a token in it, and everybody here can read it: chmod o-r",
+        f"{file} has a token or a password in it, and everybody here can read it: chmod o-r",
     )
     file.chmod(0o640)
     assert conf.load(str(file), {}).warnings == ()
@@ -738,6 +738,9 @@ def test_the_host_side_takes_from_the_file_what_python_knows_of_it() -> None:
     reader = (ROOT / "scripts/lib/settings.sh").read_text().partition("\nread_conf()")[2].partition("\n}\n")[0]
     cases = re.findall(r"^ +(GPUBOARD_[A-Z_ |]+)\) ;;$", reader, re.MULTILINE)
     assert set(" ".join(cases).replace("|", " ").split()) == set(HOST_SETTINGS)
+    of_both = re.findall(r"^ +(CONSUL_[A-Z_ |]+)\) ;;", reader, re.MULTILINE)
+    found = set(" ".join(of_both).replace("|", " ").split())
+    assert found == {name for name in BY_NAME if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
 
 
 def kept(path: Path, part: str, start: str) -> None:

@@ -335,8 +335,7 @@ def test_no_part_of_the_page_is_wider_than_the_screen(browser: Browser, attacked
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("width", [PHONE, LAPTOP])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
 def test_axe_finds_nothing(browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int) -> None:
     with opened(browser, site, width, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))

@@ -23,11 +23,24 @@ choose_new() {
 
 # arrived: what the loops sent is remembered, with the time and the place; `once` is another matter.
 arrived() {
-    [ "$mode" != once ] || exit 0
+    if [ "$mode" = once ]; then
+        renew_check
+        exit 0
+    fi
     seconds_up
     printf '%s %s\n%s' "$up" "$GPUBOARD_DEST" "$headers" >"$SPOOL/sent" # only the next push reads it, and that waits for our lock
     [ ! -e "$SPOOL/push.failed" ] || rm -f "$SPOOL/push.failed"
+    exec 7>&- # an agent that hangs must not hold up the next push
+    renew_check
     exit 0
+}
+
+# renew_check: Consul hears of it, where gpu-check.sh --register asked for that.
+renew_check() {
+    [ -e "$SPOOL/registered" ] || return 0
+    # shellcheck source=scripts/lib/register.sh
+    . "$LIB/register.sh"
+    (renew) 2>/dev/null || :
 }
 
 # failed: its reason, the last words on its stderr, is kept for `gpu-check.sh status`; the next tick tries again.
@@ -36,7 +49,9 @@ failed() {
     reason=$(awk 'NF && (last == "" || !/^(Connect(ed|ion closed)|remote mkdir|Couldn.t create directory)/) {last = $0} END {print substr(last, 1, 300)}' "$stderr")
     case $reason in
         *'Host key verification failed'*) reason="the key of $GPUBOARD_DEST is not known here: log in there once by hand, or add it to known_hosts" ;;
+        *gpu-receive.sh:*'not found'*) reason="the key of this host is not enrolled at $GPUBOARD_DEST, but opens a shell there: call gpu-enrol.sh on the web host" ;;
     esac
+    reason=${reason:-the connection was cut}
     if [ "$mode" = once ]; then
         say "the snapshot did not arrive at $GPUBOARD_DEST: $reason"
     else
@@ -51,7 +66,7 @@ push() {
     stderr=$RUN/push.stderr
     exec 7>>"$RUN/push"
     if [ "$mode" = once ]; then
-        flock -w "$((GPUBOARD_LIMIT + 2))" 7 || die "an earlier push to $GPUBOARD_DEST hangs"
+        flock -w "$((GPUBOARD_LIMIT + 7))" 7 || die "an earlier push to $GPUBOARD_DEST hangs"
     else
         flock -n 7 || exit 0
     fi
@@ -73,6 +88,16 @@ deliver() {
         /*)
             # shellcheck disable=SC2086 # one word a file
             timeout -k 1 "$GPUBOARD_LIMIT" "$LIB/to-folder.sh" "$GPUBOARD_DEST" "$HOST" "$SPOOL" $new
+            ;;
+        ssh://*)
+            # shellcheck source=scripts/lib/to-ssh.sh
+            . "$LIB/to-ssh.sh"
+            to_ssh
+            ;;
+        consul://*)
+            # shellcheck source=scripts/lib/to-consul.sh
+            . "$LIB/to-consul.sh"
+            to_consul
             ;;
         *)
             # shellcheck source=scripts/lib/to-sftp.sh

@@ -50,16 +50,20 @@ set_every() {
 read_conf() {
     cr=$(printf '\r')
     while IFS= read -r line || [ -n "$line" ]; do
-        key=${line%%=*}
+        key=${line%%=*} told=$line
+        case $key in *TOKEN*) told="$key=•••" ;; esac
         case $key in
-            GPUBOARD_*' ') die "$GPUBOARD_CONF: no blanks around = in '$line'" ;;
-            GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG) ;;
+            GPUBOARD_*' ' | CONSUL_*' ') die "$GPUBOARD_CONF: no blanks around = in '$told'" ;;
+            GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG | GPUBOARD_SSH_KEY) ;;
             GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY) ;;
+            CONSUL_HTTP_ADDR | CONSUL_HTTP_TOKEN | CONSUL_HTTP_SSL | CONSUL_HTTP_SSL_VERIFY) ;; # the builder's too
+            CONSUL_CACERT | CONSUL_CLIENT_CERT | CONSUL_CLIENT_KEY | GPUBOARD_CONSUL_SERVICE) ;;
+            "${more_key:-GPUBOARD_DEST}") ;; # one more, for the scripts of the web host
             *) continue ;;
         esac
         eval "[ -n \"\${$key+set}\" ]" && continue
         value=${line#*=}
-        case $value in ' '*) die "$GPUBOARD_CONF: no blanks around = in '$line'" ;; esac
+        case $value in ' '*) die "$GPUBOARD_CONF: no blanks around = in '$told'" ;; esac
         value=${value%"$cr"}
         eval "$key=\$value"
     done
@@ -68,9 +72,17 @@ read_conf() {
 # check_dest: a destination that can never work is told at once, not at every push.
 check_dest() {
     case ${GPUBOARD_DEST:-} in
-        '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: say where snapshots go, for example web:/srv/gpuboard/data" ;;
-        *://*) die "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give a folder or user@web:/path/data" ;;
+        '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: say where snapshots go, for example ssh://gpuboard@web" ;;
+        ssh://*[!][A-Za-z0-9._@:%-]* | ssh://-* | ssh://*@-* | ssh:// | ssh://*@) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be ssh://user@web or ssh://user@web:port: the folder is the web host's own matter" ;;
+        ssh://*) ;;
+        consul://*)
+            # shellcheck source=scripts/lib/consul.sh
+            . "$LIB/consul.sh"
+            parse_consul_dest
+            check_consul
+            ;;
+        *://*) die "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give ssh://user@web, a folder, user@web:/path/data, or consul://addr:port/prefix" ;;
         /* | [!\"\']*:*) ;;
-        *) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be an absolute folder or user@web:/path/data, without quotes" ;;
+        *) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be ssh://user@web, an absolute folder, or user@web:/path/data, without quotes" ;;
     esac
 }

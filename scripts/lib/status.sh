@@ -38,10 +38,27 @@ print_push() {
     printf '%-12s %s\n' push "$words"
 }
 
+# print_registration: whether Consul hears of it, where that was asked for.
+print_registration() {
+    [ -e "$SPOOL/registered" ] || return 0
+    place='' service=''
+    read -r place service _ <"$SPOOL/registered" || :
+    if [ -e "$SPOOL/register.failed" ]; then
+        code=1
+        words="not registered: $(cat "$SPOOL/register.failed")"
+    elif [ -z "$place" ]; then
+        words='is told at the next push that arrives'
+    else
+        words="registered as $service-$HOST at $place"
+    fi
+    printf '%-12s %s\n' Consul "$words"
+}
+
 print_status() {
     echo "$HOST:"
     print_loop 1 '1 GPUs' gpus.csv
     print_loop 2 '2 processes' processes.csv
     print_loop 3 '3 ps, host' host.txt
     print_push
+    print_registration
 }

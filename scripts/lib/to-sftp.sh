@@ -1,6 +1,7 @@
 # shellcheck shell=sh disable=SC2154 # new, mode: set by the script that reads this one
-# Push over sftp: one session stays open, so that neither a login nor the far side's login shell is paid for at each push.
-# RUN/in feeds the session, RUN/ack answers, RUN/session is its lock and names its target, RUN/ssh is the connection's control socket.
+# Push over sftp, by one session that stays open; RUN/ssh is the connection's control socket.
+# shellcheck source=scripts/lib/session.sh
+. "$LIB/session.sh"
 
 # parse_dest: user@web:/path/data, user@[::1]:/path/data, web:data
 parse_dest() {
@@ -21,7 +22,7 @@ sftp_to() {
     shift
     "$@" sftp -b - ${GPUBOARD_SSH_CONFIG:+-F "$GPUBOARD_SSH_CONFIG"} -o BatchMode=yes -o LogLevel=ERROR -o StrictHostKeyChecking=yes \
         -o ConnectTimeout="$GPUBOARD_LIMIT" -o ServerAliveInterval=5 -o ServerAliveCountMax=2 \
-        -o ControlMaster="$master" -o ControlPath="$control" -o ControlPersist=no "$target"
+        -o ControlMaster="$master" -o ControlPath="$control" -o ControlPersist=no "$target" >/dev/null
 }
 
 # put_commands: each file beside its place, then renamed over it (posix-rename).
@@ -32,46 +33,17 @@ put_commands() {
     done
 }
 
-# session: runs until the connection or the pipe breaks, and says so to whoever waits.
-session() {
-    exec 4>&- 5>&- 7>&- 6>>"$RUN/session" # of push.sh it keeps nothing, least of all its lock
-    flock -w 2 6 || exit 0
-    printf '%s\n' "$target" >"$RUN/session"
-    sftp_to yes env SHELL=/bin/sh <>"$RUN/in" >/dev/null 2>"$RUN/session.err" || :
-    [ ! -p "$RUN/ack" ] || echo gone 1<>"$RUN/ack"
-}
-
-# open_session: makes sure that one runs to this target; fd 4 feeds it, fd 5 hears it.
-open_session() {
-    held_target=
-    flock -n "$RUN/session" true || read -r held_target <"$RUN/session" || :
-    if [ "$held_target" = "$target" ] && [ -p "$RUN/in" ] && [ -p "$RUN/ack" ]; then
-        exec 4<>"$RUN/in" 5<>"$RUN/ack"
-        return
-    fi
-    end_session
-    mkfifo "$RUN/in" "$RUN/ack"
-    exec 4<>"$RUN/in" 5<>"$RUN/ack"
-    session &
-    printf -- '-mkdir "%s"\n' "$quoted" >&4
-}
-
-# end_session: ends what is left of one, with its pipes, so that no old word is in them when the next begins.
-end_session() {
-    exec 4>&- 5>&-
-    kill_holders "$RUN/in"
-    kill_holders "$RUN/session"
-    rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh"
-}
-
 # to_sftp: sends $new; what went wrong goes to stderr.
 to_sftp() {
     parse_dest
     if [ "$mode" = once ]; then
-        { printf -- '-mkdir "%s"\n' "$quoted" && put_commands; } | sftp_to no timeout -k 1 "$GPUBOARD_LIMIT" >/dev/null
+        { printf -- '-mkdir "%s"\n' "$quoted" && put_commands; } | sftp_to no timeout -k 1 "$GPUBOARD_LIMIT"
         return
     fi
-    open_session
+    join_session "$target" || {
+        start_session "$target" sftp_to yes env SHELL=/bin/sh
+        printf -- '-mkdir "%s"\n' "$quoted" >&4
+    }
     { put_commands && printf '!echo %s 1<>%s\n' "$$" "$RUN/ack"; } >&4
     code=0
     # shellcheck disable=SC2016 # for the inner shell

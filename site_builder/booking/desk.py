@@ -17,7 +17,7 @@ from site_builder.model import Booking
 from site_builder.now import Now
 from site_builder.readers import comments, repeats, when
 from site_builder.settings import Settings
-from site_builder.sources import ledger
+from site_builder.sources import kv_ledger, ledger
 
 TRIES = 5
 BUSY = frozenset({"busy", "held", "violated"})
@@ -50,7 +50,7 @@ class Desk:
 
     def look(self, who: Who) -> Turn:
         """The file as it is, for somebody who wants to know; what cannot be read is `Broken`."""
-        return self.turn(ledger.Ledger(self.settings.data).read(), who)
+        return self.turn(kv_ledger.ledger_of(self.settings.data, self.settings.kv).glance(), who)
 
     def turn(self, content: bytes, who: Who) -> Turn:
         """A turn with this content."""
@@ -79,7 +79,7 @@ class Desk:
             return found, act(found)
 
         if check:
-            return self.done(*make(ledger.Ledger(self.settings.data).read()))
+            return self.done(*make(kv_ledger.ledger_of(self.settings.data, self.settings.kv).glance()))
         return self.write(who, what, make, more or {})
 
     def put(self, who: Who, original: bytes, edited: bytes) -> Done:
@@ -101,9 +101,9 @@ class Desk:
     def write(self, who: Who, what: str, make: Callable[[bytes], tuple[Turn, str]], more: Mapping[str, Any]) -> Done:
         """Under the lock: `make` makes of the file what it shall be, and says what that is."""
         for _ in range(TRIES):
-            with ledger.locked(self.settings.data) as book:
+            with kv_ledger.locked(self.settings.data, self.settings.kv) as book:
                 found, said = make(book.read())
-                check_written(found, ledger.MOST_WRITTEN if what == "book" else ledger.LIMIT)
+                check_written(found, min(book.most, ledger.MOST_WRITTEN if what == "book" else ledger.LIMIT))
                 line = {
                     "change": secrets.token_hex(4),
                     "when": found.now.local.isoformat(" ", "seconds"),
@@ -117,7 +117,7 @@ class Desk:
                 book.log(line)
                 if book.write(found.file.data):
                     return self.done(found, said)
-                # somebody wrote it by hand between our two looks
+                # somebody wrote it by hand between our two looks, or at another web host
                 book.log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
         message = f"{self.settings.data / ledger.FILE} was changed by others {TRIES} times meanwhile: try again"
         raise ledger.Unwritable(message)

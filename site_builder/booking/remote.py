@@ -19,10 +19,11 @@ WHO_ARE_YOU = "the board does not know who you are: ask its admin for a token"
 class Remote:
     """A board and its desk; `status` is fetched once."""
 
-    def __init__(self, url: str, token: str | None) -> None:
-        """Where the board is, and what says who we are."""
+    def __init__(self, url: str, token: str | None, login: str | None = None) -> None:
+        """Where the board is, and what says who we are: a login opens the board too, and then a token has no place."""
         self.url = url
-        self.token = token
+        self.token = None if login else token
+        self.login = login
         self.fetched: dict[str, Any] | None = None
         self.ahead = 0.0  # by how many seconds the server's clock is before ours
 
@@ -68,7 +69,7 @@ class Remote:
         if self.token and with_token:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            answer = web.ask(url, body, headers)
+            answer = web.ask(url, body, headers, self.login)
         except web.Refused as why:
             raise self.refused(why, url) from None
         self.ahead = answer.ahead
@@ -76,6 +77,8 @@ class Remote:
 
     def refused(self, why: web.Refused, url: str) -> Exception:
         """What an answer other than 200 means."""
+        if why.asks:
+            return Failed(web.login_refused(why, url))
         if why.status == 401:
             hint = "GPUBOARD_TOKEN is what was sent" if self.token else "GPUBOARD_TOKEN is where it belongs"
             return Failed(f"{why.said or WHO_ARE_YOU}; {hint}")

@@ -133,7 +133,7 @@ def right_name(name: str) -> str:
 
 def text(environ: WSGIEnvironment, key: str) -> str:
     """A value in the letters that were meant: WSGI has a letter for each byte."""
-    found = str(environ.get(key, "")).strip()
+    found = str(environ.get(key, "")).strip(" \t")  # other blanks may be the last byte of a letter, as in à
     try:
         return found.encode("latin-1").decode()
     except UnicodeError:

@@ -90,9 +90,9 @@ class Here:
     def problems(self) -> list[str]:
         """Each with its line."""
         from site_builder.readers import comments  # noqa: PLC0415
-        from site_builder.sources import ledger  # noqa: PLC0415
+        from site_builder.sources import kv_ledger, ledger  # noqa: PLC0415
 
-        content = ledger.Ledger(self.settings.data).read()
+        content = kv_ledger.ledger_of(self.settings.data, self.settings.kv).glance()
         path = self.settings.data / ledger.FILE
         return [f"{path}: {one}" for one in comments.read(content, self.settings.zone).problems]
 
@@ -106,10 +106,10 @@ class There:
         from site_builder.sources import web  # noqa: PLC0415
 
         self.settings = settings
-        self.remote = remote.Remote(url, settings.token)
+        self.remote = remote.Remote(url, settings.token, settings.login)
         self.open: bool | None = None
         self.zone_told = False
-        if settings.token and web.is_in_the_clear(url):
+        if self.remote.token and web.is_in_the_clear(url):
             tell(f"your token crosses the network in the clear: {url} should be https")
 
     @property

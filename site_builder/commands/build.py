@@ -71,7 +71,8 @@ def run(builder: Builder, every: int | None, began: float, end: float) -> bool:
     while True:
         at = time.monotonic()
         try:
-            builder.beside = past.move(builder.settings, builder.bookings.rows, time.time())
+            if builder.leads or every is None:
+                builder.beside = past.move(builder.settings, builder.bookings.rows, time.time())
             report = builder.build(time.time())
             good, sentences = True, report.troubles
             if every is None:
@@ -100,6 +101,8 @@ def summarize(report: Report, seconds: float) -> None:
     free = report.totals.get("free", 0)
     hosts = "1 host" if report.hosts == 1 else f"{report.hosts} hosts"
     tell(f"{hosts}, {free} of {gpus} GPUs free, built in {seconds:.2f} s")
+    if not report.written:
+        tell("nothing was written: another builder leads, and the site is its own")
     for problem in report.problems[:20]:
         tell(f"{problem.where}: {problem.what}")
     if len(report.problems) > 20:

@@ -38,13 +38,13 @@ def edit(place: Place) -> None:
     \b
     gpuboard edit
     """
-    from site_builder.sources import ledger  # noqa: PLC0415 # --help needs none of it
+    from site_builder.sources import kv_ledger, ledger  # noqa: PLC0415 # --help needs none of it
 
     if not isinstance(place, Here):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise Failure(message)
     check_writable(place.settings.data)
-    original = ledger.Ledger(place.settings.data).read()
+    original = kv_ledger.ledger_of(place.settings.data, place.settings.kv).read()
     copy = Path(tempfile.mkdtemp(prefix="gpuboard-edit-")) / ledger.FILE
     copy.touch(0o600)
     copy.write_bytes(original)

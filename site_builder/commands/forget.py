@@ -21,7 +21,7 @@ STILL_PUSHES = 600
 @click.argument("host", shell_complete=hints.hosts)
 @with_settings
 def forget(settings: Settings, host: str) -> None:
-    """Remove HOST: its files in data/, and all that is remembered of it.
+    """Remove HOST: its files in data/, its entry in Consul's KV store, and all that is remembered of it.
 
     It is gone from the page at the next build. A host that still pushes comes back, and one that hosts.txt or Consul
     lists is shown as unseen: stop its gpu-check.sh and take it off the list first.
@@ -45,6 +45,7 @@ def forget(settings: Settings, host: str) -> None:
         if told is None:
             tell(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
             sys.exit(1)
+        delete_entry(settings, host)
         settings.state.joinpath("forget").mkdir(parents=True, exist_ok=True)
         left = snapshots.remove(settings.data, host)
         settings.state.joinpath("forget", host).touch()
@@ -57,3 +58,16 @@ def forget(settings: Settings, host: str) -> None:
         tell(f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or it comes back")
     if host in lists:
         tell(f"{' and '.join(lists[host].listed_by)} still list it: take it off there, or it is shown as unseen")
+
+
+def delete_entry(settings: Settings, host: str) -> None:
+    """Take a host out of Consul first: else the next build would copy it again."""
+    if settings.kv is None:
+        return
+    from site_builder.sources.consul_api import Unusable  # noqa: PLC0415
+    from site_builder.sources.kv_store import KvStore  # noqa: PLC0415
+
+    try:
+        KvStore(settings.kv).delete(f"data/{host}")
+    except Unusable as why:
+        raise Failure(f"{settings.kv.where} {why}; {host} is still there, and nothing was removed") from None

@@ -21,7 +21,7 @@ from site_builder.commands.options import Failure, tell
 if TYPE_CHECKING:
     import socket
 
-    from site_builder.server import Site
+    from _typeshed.wsgi import WSGIApplication
 
 ANYWHERE = ("127.0.0.1", 8080)
 PORTS_TRIED = 50
@@ -97,7 +97,7 @@ def builder(settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def server(site: Site, sock: socket.socket) -> Iterator[None]:
+def server(site: WSGIApplication, sock: socket.socket) -> Iterator[None]:
     """A server beside us, for as long as that is needed."""
     from site_builder.server import Server  # noqa: PLC0415
 

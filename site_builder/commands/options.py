@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from site_builder.sources.conf import Loaded
 
 # Options that are settings too, named GPUBOARD_ and the same; every command has the first three.
-FLAGS = ("data", "www", "state", "listen", "url")
+FLAGS = ("data", "www", "state", "listen", "url", "htpasswd")
 
 
 class Failure(click.ClickException):
@@ -44,9 +44,19 @@ def load(conf: str | None, options: dict[str, str | None]) -> Loaded:
         loaded = in_force(conf, flags, os.environ)
     except Wrong as wrong:
         raise Failure(str(wrong)) from None
-    for warning in loaded.conf.warnings:
+    for warning in (*loaded.conf.warnings, *in_the_clear(loaded)):
         tell(warning)
     return loaded
+
+
+def in_the_clear(loaded: Loaded) -> list[str]:
+    """What is said of a password that others on the network could read."""
+    url = loaded.settings.url
+    if not (url and loaded.settings.login):
+        return []
+    from site_builder.sources.web import is_in_the_clear  # noqa: PLC0415 # slow to import
+
+    return [f"your password crosses the network in the clear: {url} should be https"] if is_in_the_clear(url) else []
 
 
 @contextmanager
@@ -60,13 +70,13 @@ def failing() -> Iterator[None]:
         raise Failure(str(why)) from None
 
 
-def with_loaded(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --conf, --data, --www and --state to a command, and give it what they and all else set, as `loaded`."""
+def with_names(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --conf, --data, --www and --state to a command, and give it what was named, as `conf` and `options`."""
 
     @wraps(command)
     def run(conf: str | None, **rest: Any) -> None:  # noqa: ANN401 # the command's own options
         options = {name: rest.pop(name) for name in FLAGS if name in rest}
-        command(loaded=load(conf, options), **rest)
+        command(conf=conf, options=options, **rest)
 
     for name, what in (
         ("state", "what the builder remembers"),
@@ -77,6 +87,16 @@ def with_loaded(command: Callable[..., None]) -> Callable[..., None]:
             run
         )
     return click.option("--conf", metavar="FILE", help="The settings file.", shell_complete=hints.files)(run)
+
+
+def with_loaded(command: Callable[..., None]) -> Callable[..., None]:
+    """The same, and give it what they and all else set, as `loaded`."""
+
+    @wraps(command)
+    def run(conf: str | None, options: dict[str, str | None], **rest: Any) -> None:  # noqa: ANN401 # the same
+        command(loaded=load(conf, options), **rest)
+
+    return with_names(run)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -69,7 +69,7 @@ def published(loaded: Loaded) -> Wasted:
 
         place = f"{settings.url}{FILE}"
         try:
-            content, ahead = web.ask(place)
+            content, ahead = web.ask(place, login=settings.login)
         except web.Refused as why:
             raise Failure(web.refused(why, place)) from None
     else:

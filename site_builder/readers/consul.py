@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from site_builder.model import ConsulAccess, Dump
 from site_builder.readers.form import clean
@@ -21,9 +22,13 @@ LONGEST_TAG = 60
 LONGEST_SAID = 200
 # Consul's own words where nobody gave a reason.
 NO_REASON = re.compile(r"Maintenance mode is enabled for this (?:node|service), but no reason was provided")
+# What agents and servers say while another leader is elected; one sentence for all, since it is soon over.
+NO_LEADER = re.compile(r"No cluster leader|failed to get conn|not the leader|leadership lost|No known Consul servers")
 NUMBERS = re.compile(r"[0-9.]+")
 DEFAULT_PORT = 8500
 RIGHTS = "the token needs `service:read` and `node:read`"
+KV_RIGHTS = "the token needs `key_prefix` with `write` for what stands below the prefix"
+SESSION_RIGHTS = "the token needs `session_prefix` with `write`"
 # As CONSUL_HTTP_ADDR has it.
 ADDRESS = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?")
 
@@ -44,6 +49,21 @@ class ConsulNode:
     def short(self) -> str:
         """The name before the first dot; an address has none."""
         return self.node if NUMBERS.fullmatch(self.node) else self.node.partition(".")[0]
+
+
+class Expected(NamedTuple):
+    """What an answer begins with, whether it tells an index, what rights it takes, and whether there may be none."""
+
+    begins: str
+    indexed: bool
+    rights: str
+    may_lack: bool = False
+
+
+NODES = Expected("[", True, RIGHTS)
+ENTRIES = Expected("[", True, KV_RIGHTS, may_lack=True)
+WRITTEN = Expected("tf", False, KV_RIGHTS)
+SESSION = Expected("{[t", False, SESSION_RIGHTS)
 
 
 class Malformed(Exception):
@@ -243,21 +263,27 @@ def shown(text: str) -> str:
     return tidy(text.rpartition("@")[2], 200)
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes, access: ConsulAccess) -> str:
+def refusal(  # noqa: PLR0911 one sentence for each
+    status: int, headers: Mapping[str, str], body: bytes | bytearray, access: ConsulAccess, expected: Expected = NODES
+) -> str:
     """Why an answer is not one to the question; empty if it may be. The token never stands in it."""
     text = body[:10_000].decode("utf-8", "replace").lstrip()
     if access.token:
         text = text.replace(access.token, "(token)")
     said = "" if text.startswith("<") else tidy(text, 100)
+    has_index = "X-Consul-Index" in headers or not expected.indexed
     if 300 <= status < 400:
         return f"answers with a redirect ({status}), which is not followed; set CONSUL_HTTP_ADDR to where it leads"
     if status == 403:
-        return f"refuses the question ({said or status}); {RIGHTS}"
+        return f"refuses the question ({said or status}); {expected.rights}"
     if status == 500 and access.datacenter and "datacenter" in said:
         return f"does not know the datacenter {access.datacenter} ({said}); correct GPUBOARD_CONSUL_DATACENTER"
-    if status != 200:
+    if status == 500 and NO_LEADER.search(text):
+        return "has no leader just now, or does not reach it"
+    lacks = status == 404 and expected.may_lack and not text
+    if status != 200 and not lacks:
         return f"answers with an error ({status}{': ' if said else ''}{said})"
-    if text.startswith("[") and "X-Consul-Index" in headers:
+    if has_index and (lacks or (text and text[0] in expected.begins)):
         return ""
     kind = "a page in HTML" if text.startswith("<") else "what is not a list of Consul"
     return f"answers with {kind}; correct CONSUL_HTTP_ADDR if that is not Consul"

@@ -20,12 +20,18 @@ MOST_SAID = 50
 LONGEST_PROBLEM = 300
 # The signs that the first line and the last begin with.
 OUTSIDE = "##"
+AS_OF = b"# as of "
 TORN = "the file is torn: it has no end"
 
 
 def clean(text: str) -> str:
     """Without control characters: they would steer a terminal, break a page, or turn a line of it around."""
     return CONTROL.sub("?", text) if CONTROL.search(text) else text
+
+
+def one_line(words: object, longest: int = 200) -> str:
+    """What somebody else said, fit to stand in a sentence."""
+    return clean(" ".join(str(words).split()))[:longest]
 
 
 def text_of(data: bytes) -> str:
@@ -83,6 +89,20 @@ def told_by(line: bytes, task: str) -> tuple[Header | None, str]:
 def is_whole(data: bytes) -> bool:
     """Whether the last line is the one that ends a snapshot."""
     return data[-10:].rstrip(b"\r\n").endswith(b"\n# end")
+
+
+def dated(data: bytes, moment: float) -> bytes:
+    """The file with a second line that says from when it is, where it is written down only now."""
+    first, _, rest = data.partition(b"\n")
+    # a first line may end in any number of these, and would hide the second
+    return b"%s\n%s%d\n%s" % (first.rstrip(b"\r"), AS_OF, moment, rest)
+
+
+def as_of(data: bytes) -> float:
+    """From when the file is at the latest, if its second line says so."""
+    second = data[:FIRST_BYTES].partition(b"\n")[2].partition(b"\n")[0]
+    told = second[len(AS_OF) :]
+    return float(told) if second.startswith(AS_OF) and told.isdigit() and len(told) <= 12 else float("inf")
 
 
 def split(data: bytes, task: str) -> Dump[str]:

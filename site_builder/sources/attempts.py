@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
+from threading import Lock
 
 import orjson
 
@@ -45,12 +46,17 @@ class Attempts:
         """Under a lock, so that nobody gets more by asking often at the same time."""
         with alone.alone(self.path):
             levels = self.read()
-            level = self.level(levels, address) + cost
-            late = seconds(level)
-            if late and not always:
-                return late
+            late = self.fill(levels, address, cost, always)
+            if always or not late:
+                alone.replace(self.path, orjson.dumps(self.kept(levels)))
+        return late
+
+    def fill(self, levels: Levels, address: str, cost: float, always: bool) -> int:
+        """Fill the vessel of an address, unless it would run over; how many seconds that is too early."""
+        level = self.level(levels, address) + cost
+        late = seconds(level)
+        if always or not late:
             levels[group(address)] = min(level, ROOM), self.clock()
-            alone.replace(self.path, orjson.dumps(self.kept(levels)))
         return late
 
     def level(self, levels: Levels, address: str) -> float:
@@ -74,6 +80,27 @@ class Attempts:
             return {str(key): (min(ROOM, float(level)), float(at)) for key, (level, at) in told.items()}
         except (ValueError, TypeError, AttributeError):
             return {}
+
+
+class Remembered(Attempts):
+    """The same within one process, and in its memory alone."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """With nobody counted yet."""
+        super().__init__(Path(), clock)
+        self.levels: Levels = {}
+        self.lock = Lock()
+
+    def read(self) -> Levels:
+        """What is counted so far."""
+        return self.levels
+
+    def add(self, address: str, cost: float, always: bool) -> int:
+        """As above, among the threads of this process."""
+        with self.lock:
+            late = self.fill(self.levels, address, cost, always)
+            self.levels = self.kept(self.levels)
+        return late
 
 
 def seconds(level: float) -> int:

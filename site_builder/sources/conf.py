@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from pathlib import Path
 
@@ -57,7 +57,22 @@ def in_force(path: str | None, flags: Mapping[str, str], environment: Mapping[st
     """What is in force here and now; what is wrong is `Wrong`."""
     file = load(path, environment)
     given = resolve(flags, environment, file.values)
-    return Loaded(settings_of(given, lambda name: zone_of(name, environment), place_of), given, file)
+    settings = settings_of(given, lambda name: zone_of(name, environment), place_of)
+    return Loaded(without_secrets_of_another(settings, given, file), given, file)
+
+
+def without_secrets_of_another(settings: Settings, given: Mapping[str, Given], file: Conf) -> Settings:
+    """A login and a token that stand in the file are for the board that it names, not for one of the command line."""
+    its = file.values.get("GPUBOARD_URL")
+    if its is None or not its.text or server_of(its.text) == server_of(given["GPUBOARD_URL"].text):
+        return settings
+    login = None if given["GPUBOARD_LOGIN"].line else settings.login
+    return replace(settings, login=login, token=None if given["GPUBOARD_TOKEN"].line else settings.token)
+
+
+def server_of(url: str) -> list[str]:
+    """Scheme, name and port, as far as they are written."""
+    return url.lower().split("/")[:3]
 
 
 def places_of(environment: Mapping[str, str]) -> Places:
@@ -90,7 +105,9 @@ def load(named: str | None, environment: Mapping[str, str], places: Places | Non
     data, mode = read(path)
     values, told = parse(data, str(path))
     if mode & stat.S_IROTH and any(values[key].text for key in values if key in BY_NAME and BY_NAME[key].secret):
-        told.append(f"{shown_text(str(path))} has a token in it, and everybody here can read it: chmod o-r")
+        told.append(
+            f"{shown_text(str(path))} has a token or a password in it, and everybody here can read it: chmod o-r"
+        )
     return Conf(path, values, (*warnings, *told))
 
 

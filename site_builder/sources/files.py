@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,4 +90,24 @@ def replace(path: Path, content: bytes | Iterable[bytes], mode: int = 0o644) -> 
         new.replace(path)
     except OSError:
         new.unlink(missing_ok=True)
+        raise
+
+
+def put(folder: int, name: str, content: bytes, mode: int = 0o640) -> None:
+    """The same in an open folder, which nobody can exchange for another meanwhile; one at a time in a folder.
+
+    A push of the same host has other names, and what somebody else has put at ours is not opened: a pipe would wait.
+    """
+    new = f".{name}.put"
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=folder)
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)  # whatever the umask: the group reads
+            file.write(content)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(new, dir_fd=folder)
         raise

@@ -43,13 +43,22 @@ class Unwritable(Exception):
     """Why nothing can be written, in one sentence, with what to do."""
 
 
+class Busy(Unwritable):
+    """Somebody else is writing."""
+
+
 class Ledger:
     """The two files, for somebody who holds the lock."""
 
     def __init__(self, data: Path) -> None:
         """The folder in which they stand."""
         self.data = data
+        self.most = LIMIT  # bytes that it can hold
         self.signature: files.Signature | None = None
+
+    def glance(self) -> bytes:
+        """The bookings for somebody who only looks."""
+        return self.read()
 
     def read(self) -> bytes:
         """The bookings as they are now; a file that was never written has none.
@@ -201,20 +210,20 @@ def opened(data: Path) -> Iterator[int]:
 
 
 @contextmanager
-def locked(data: Path) -> Iterator[Ledger]:
+def locked(data: Path, patience: float = PATIENCE) -> Iterator[Ledger]:
     """The ledger for us alone; the kernel frees it, however we end."""
     with opened(data) as folder:
         handle = lock_file(folder, data)
         try:
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + patience
             while True:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() > end:
-                        message = f"somebody else has been writing {data / FILE} for {PATIENCE:.0f} s: try again"
-                        raise Unwritable(message) from None
+                        message = f"somebody else has been writing {data / FILE} for {patience:.0f} s: try again"
+                        raise Busy(message) from None
                     time.sleep(LOOK_EVERY)
                 except OSError as error:
                     raise Unwritable(f"{data} cannot be locked: {error.strerror}") from None

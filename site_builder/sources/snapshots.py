@@ -167,6 +167,7 @@ def remove(data: Path, name: str) -> list[str]:
         for file in TASKS:
             unlink(file, folder)
             unlink(f".{file}.new", folder)  # what a push has not yet renamed
+            unlink(f".{file}.put", folder)  # nor a pull, nor the copy of Consul's store
         with suppress(OSError):
             new = os.open(".new", files.FOLDER, dir_fd=folder)
             try:
@@ -224,9 +225,9 @@ def look(  # noqa: PLR0913, PLR0917 a file is found by all of these
         refusal = f"not read: {why}"
         return before._replace(problem=refusal) if before else Kept(None, b"", 0, refusal)
     arrived = signature.arrived_ns / 1e9
-    if original:
-        # these may be copied with their own times, and only one that lies in the past can be true
-        arrived = min(arrived, signature.modified_ns / 1e9)
+    # the original ones may be copied with their own times, and what came from Consul may be older than the file; only
+    # what lies in the past can be true
+    arrived = min(arrived, signature.modified_ns / 1e9 if original else form.as_of(content))
     problem, counts = (fault_of_original if original else fault)(content, name, file)
     if before and before.content and (problem or before.content == content):
         return Kept(signature, before.content, before.arrived, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import http.client
 import ipaddress
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Mapping
+from email.message import Message
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -31,14 +33,19 @@ CHECK = "check GPUBOARD_URL"
 
 
 class Refused(Exception):
-    """An answer other than 200: its number, and what the board says of it, if it is a board."""
+    """An answer other than 200: its number, and what the board says of it, if it is a board.
 
-    def __init__(self, status: int, said: str, reason: str) -> None:
+    `asks` is whether it asks for a name and a password, and `login` whether some were sent.
+    """
+
+    def __init__(self, status: int, said: str, reason: str, asks: bool = False, login: bool = False) -> None:
         """As the server tells them."""
         super().__init__(said)
         self.status = status
         self.said = said
         self.reason = reason
+        self.asks = asks
+        self.login = login
 
 
 class Elsewhere(Exception):
@@ -50,6 +57,15 @@ class Answer(NamedTuple):
 
     content: bytes
     ahead: float
+
+
+class Seen(NamedTuple):
+    """An answer as it came, whatever its number: its headers, and of its body as much as was asked for."""
+
+    status: int
+    headers: Message
+    content: bytes
+    ahead: float = 0.0
 
 
 class SameBoard(urllib.request.HTTPRedirectHandler):
@@ -70,17 +86,22 @@ class SameBoard(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Answer:
-    """One request, and its answer."""
+def ask(
+    url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, login: str | None = None
+) -> Answer:
+    """One request, and its answer; `login` is `name:password`, for a board that asks for them."""
     ours = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "gpuboard"}
     ours["Cache-Control"] = "no-cache"  # of a cache between us, the board may be long gone
+    ours.update(proof(login))
     request = urllib.request.Request(url, body, {**ours, **(headers or {})})  # noqa: S310 # the setting takes http and https
     try:
         with urllib.request.build_opener(SameBoard).open(request, timeout=PATIENCE) as answer:
             return Answer(read(answer), ahead(answer.headers.get("Date"), answer.headers.get("Age")))
     except urllib.error.HTTPError as error:
         with error:
-            raise Refused(error.code, sentence(error), clean(str(error.reason))[:80]) from None
+            asks = error.headers.get("WWW-Authenticate", "").lower().startswith("basic")
+            told = error.code, sentence(error), clean(str(error.reason))[:80]
+            raise Refused(*told, error.code == 401 and asks, bool(login)) from None
     except Elsewhere as place:
         message = f"{url} leads to {clean(str(place))[:200]}, and nothing was sent there: {CHECK}"
         raise Failed(message) from None
@@ -88,6 +109,33 @@ def ask(url: str, body: bytes | None = None, headers: Mapping[str, str] | None =
         if body and is_unsure(error):
             message = f"{unreachable(error, url)}; `gpuboard bookings` tells whether it was done"
             raise Unsure(message) from None
+        raise Failed(unreachable(error, url)) from None
+
+
+def proof(login: str | None) -> dict[str, str]:
+    """The header that says who asks, of `name:password`."""
+    if not login:
+        return {}
+    return {"Authorization": f"Basic {base64.b64encode(login.encode('utf-8', 'surrogateescape')).decode()}"}
+
+
+def look(url: str, most: int | None = None, login: str | None = None) -> Seen:
+    """One look at an address: all of it, compressed where the server can, or the first bytes of it."""
+    headers = {"User-Agent": "gpuboard", **({} if most else {"Accept-Encoding": "gzip"}), **proof(login)}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 # the same
+    try:
+        try:
+            answer = urllib.request.build_opener(SameBoard).open(request, timeout=PATIENCE)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            told = answer.headers
+            content = answer.read(most) if most else read(answer)
+            return Seen(answer.status, told, content, ahead(told.get("Date"), told.get("Age")))
+    except Elsewhere as place:
+        message = f"{url} leads to {clean(str(place))[:200]}: {CHECK}"
+        raise Failed(message) from None
+    except (OSError, http.client.HTTPException, zlib.error) as error:
         raise Failed(unreachable(error, url)) from None
 
 
@@ -177,6 +225,16 @@ def unreachable(error: Exception, url: str) -> str:
 
 def refused(why: Refused, url: str) -> str:
     """What an answer other than 200 means, where nothing more is known of it."""
+    if why.asks:
+        return login_refused(why, url)
     if why.status == 404:
         return f"there is nothing at {url}: {CHECK}"
     return why.said or f"{url} answered {why.status} {why.reason}: try again later"
+
+
+def login_refused(why: Refused, url: str) -> str:
+    """What to do about a board behind a password."""
+    where = urlsplit(url).netloc
+    if why.login:
+        return f"{where} does not take the name and the password in GPUBOARD_LOGIN"
+    return f"{where} asks for a name and a password: set GPUBOARD_LOGIN=name:password, in a file that only you can read"

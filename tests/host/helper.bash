@@ -106,7 +106,7 @@ ours() {
         find /proc/[0-9]*/fd -lname "$TMP/spool/*" 2>/dev/null
         grep -lsF "$TMP/" /proc/[0-9]*/cmdline
     } | cut -d/ -f3 | sort -un | grep -vxF -e "$$" -e "$BASHPID" | while read -r pid; do
-        case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in *bats* | *sshd*) ;; *"$TMP"* | sleep* | *sftp* | *ssh*) echo "$pid" ;; esac
+        case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in *bats-exec* | *bats-core* | *sshd*) ;; *"$TMP"* | sleep* | *sftp* | *ssh*) echo "$pid" ;; esac
     done
 }
 

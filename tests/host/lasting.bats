@@ -8,12 +8,15 @@ sizes() { find "$TMP/spool" "$TMP/data" -type f -printf '%s\n' | awk '{s += $1} 
 @test "after a thousand ticks no file has grown and none is left over" {
     for _ in 1 2 3; do "$RUN_SH" once; done
     before=$(sizes)
-    for _ in $(seq 1000); do "$RUN_SH" once; done
+    ticks=1000
+    [ "${GPUBOARD_TEST_SHELL:-dash}" = dash ] || ticks=100 # a shell that leaves something shows it sooner
+    for _ in $(seq $ticks); do "$RUN_SH" once; done
     echo "$before before, $(sizes) after" >&2
     [ "${before% *}" = "$(sizes | cut -d' ' -f1)" ]
     [ $(($(sizes | cut -d' ' -f2) - ${before#* })) -le 1 ]
 }
 
+# bats test_tags=any-shell
 @test "real cron starts the loops with the line of crontab.example, and starts a killed one again" {
     need_root
     command -v cron >/dev/null || missing 'cron is not installed'

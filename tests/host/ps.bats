@@ -325,6 +325,7 @@ masks() {
     [ "$(column gpu_pid 101)" = 100 ]
 }
 
+# bats test_tags=any-shell
 @test "masks hold under every awk" {
     mkdir "$TMP/awk"
     export PATH=$TMP/awk:$PATH

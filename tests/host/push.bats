@@ -31,7 +31,7 @@ load helper
 }
 
 @test "a destination that this version does not know is refused by name" {
-    for dest in consul://127.0.0.1:8500/gpus ssh://web data; do
+    for dest in ftp://web data ssh:// ssh://web/data ssh://-oProxyCommand=x ssh://me@-x; do
         run env GPUBOARD_DEST="$dest" "$RUN_SH" once
         [ "$status" = 2 ]
         [[ $output == *"GPUBOARD_DEST is '$dest'"* ]]
@@ -85,4 +85,14 @@ EOF
     "$RUN_SH" tick 3
     "$RUN_SH" once
     whole "$DATA/gpus.csv" gpus 0
+}
+
+@test "hosts that start in the same second do not push in the same second for ever: chance shortens the first wait" {
+    printf '#!/bin/sh\necho "  179"\n' >"$TMP/bin/od"
+    chmod +x "$TMP/bin/od"
+    export GPUBOARD_PS_EVERY=60
+    "$CHECK" gpu1
+    within 10 test -s "$SPOOL/sent"
+    first=$(sed -n '$p' "$SPOOL/sent")
+    within 10 has_not "$SPOOL/sent" "$first" # after 60 - 179 % 60 seconds
 }

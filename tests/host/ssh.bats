@@ -1,72 +1,12 @@
 #!/usr/bin/env bats
 # The push over ssh, to a real sshd on loopback.
 load helper
-
-SFTP_SERVER=/usr/lib/openssh/sftp-server
+load sshd
 
 setup() {
-    helper_setup
-    command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || missing 'sshd is not installed'
-    export GPUBOARD_LIMIT=5
-    S=$TMP/sshd
-    mkdir -p "$S"
-    ssh-keygen -q -t ed25519 -N '' -f "$S/host"
-    ssh-keygen -q -t ed25519 -N '' -f "$S/user"
-    cp "$S/user.pub" "$S/authorized"
-    PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-    cat >"$S/config" <<EOF
-Port $PORT
-ListenAddress 127.0.0.1
-HostKey $S/host
-AuthorizedKeysFile $S/authorized
-PidFile $S/pid
-StrictModes no
-UsePAM no
-PermitRootLogin yes
-LogLevel VERBOSE
-Subsystem sftp $SFTP_SERVER
-EOF
-    cat >"$S/client" <<EOF
-Host web web2
-  HostName 127.0.0.1
-  Port $PORT
-  User $(id -un)
-  IdentityFile $S/user
-  IdentitiesOnly yes
-  UserKnownHostsFile $S/known
-  GlobalKnownHostsFile none
-EOF
-    sed "s/^/[127.0.0.1]:$PORT /" "$S/host.pub" >"$S/known"
-    export GPUBOARD_SSH_CONFIG=$S/client GPUBOARD_DEST=web:$TMP/data
-    [ "$(id -u)" != 0 ] || mkdir -p /run/sshd
+    setup_sshd
+    export GPUBOARD_DEST=web:$TMP/data
 }
-
-start_sshd() {
-    "${IN[@]}" /usr/sbin/sshd -D -e -f "$S/config" 2>>"$S/log" &
-    SSHD=$!
-    STARTED="${STARTED:-} $SSHD"
-    within 5 bash -c "exec 3<>/dev/tcp/127.0.0.1/$PORT" 2>/dev/null
-}
-
-# connections: the sshd processes that serve ours.
-connections() { pgrep -P "$SSHD"; }
-logins() { grep -c 'Accepted publickey' "$S/log"; }
-logged_in() { [ "$(logins)" = "$1" ]; }
-stop_sshd() {
-    local pids
-    pids="$SSHD $(connections) $(for pid in $(connections); do pgrep -P "$pid"; done)"
-    kill -9 $pids 2>/dev/null || true
-    wait "$SSHD" 2>/dev/null || true
-}
-
-teardown() {
-    "$CHECK" kill >/dev/null 2>&1 || true
-    [ -z "${SSHD:-}" ] || stop_sshd
-}
-
-arrived_since() { [ "$(sed -n '1s/.* time=\([0-9]*\) .*/\1/p' "$DATA/host.txt" 2>/dev/null || echo 0)" -gt "${1:-0}" ]; }
-# next_arrival: waits for a snapshot that is taken after now.
-next_arrival() { within 15 arrived_since "$(date +%s)"; }
 
 @test "one snapshot arrives whole, with mode 0640" {
     start_sshd
@@ -199,6 +139,7 @@ next_arrival() { within 15 arrived_since "$(date +%s)"; }
     chmod +x "$S/slow-shell"
     sed "s|^\(root:.*:\)[^:]*\$|\1$S/slow-shell|" /etc/passwd >"$S/passwd"
     # exec, so that the pid is sshd's own
+    # shellcheck disable=SC2034 # for start_sshd
     IN=(unshare -m sh -c "mount --bind $S/passwd /etc/passwd && exec \"\$@\"" -)
     start_sshd
     "$CHECK" gpu1
@@ -242,6 +183,35 @@ next_arrival() { within 15 arrived_since "$(date +%s)"; }
     whole "$DATA/gpus.csv" gpus 0
     "$CHECK" gpu1
     next_arrival
+}
+
+@test "an account that sshd confines as docs/security.md says takes the push, and nothing else" {
+    need_root
+    sed -i 's|^AuthorizedKeysFile.*|AuthorizedKeysFile /srv/keys|' "$S/config"
+    sed -n '/^```sshd_config/,/^```$/{/^```/!p;}' "$BATS_TEST_DIRNAME/../../docs/security.md" >>"$S/config"
+    { cat /etc/passwd && echo 'gpudrop:x:7009:7009::/:/usr/sbin/nologin'; } >"$S/passwd"
+    cat >"$S/prepare" <<EOF
+set -e
+mount --bind $S/passwd /etc/passwd
+mount -t tmpfs -o mode=755 none /srv
+mkdir -p /srv/gpudrop/data
+chown 7009:7009 /srv/gpudrop/data
+cp $S/authorized /srv/keys
+exec "\$@"
+EOF
+    # shellcheck disable=SC2034 # for start_sshd
+    IN=(unshare -m sh "$S/prepare")
+    start_sshd
+    GPUBOARD_DEST=gpudrop@web:/data "$RUN_SH" once
+    there=/proc/$SSHD/root/srv/gpudrop/data/gpu1
+    whole "$there/gpus.csv" gpus 0
+    [ "$(stat -c %a "$there/gpus.csv")" = 640 ]
+    run ssh -F "$S/client" gpudrop@web id </dev/null
+    [[ $output != *uid=* ]]
+    run sftp -F "$S/client" -b - gpudrop@web <<<'ls /'
+    [[ $output == *data* && $output != *etc* ]]
+    run ssh -F "$S/client" -W 127.0.0.1:"$PORT" gpudrop@web </dev/null
+    [ "$status" != 0 ]
 }
 
 @test "a path with spaces and quotes arrives where it says" {

@@ -1,0 +1,110 @@
+#!/bin/sh
+# gpu-doctor.sh: look at all that gpuboard needs on this GPU host.
+#
+#   gpu-doctor.sh [HOST]             each check: pass, warn, fail or skip, and
+#                                    what to do
+#   gpu-doctor.sh --json [HOST]      the same for programs
+#   gpu-doctor.sh --verbose [HOST]   what does not apply too, and nothing cut
+#
+# HOST is this host's name on the board; by default the one that was started
+# here, else `hostname -s`. --conf FILE names the settings file.
+# It changes nothing, needs no root, and every outside command has a time limit.
+# Exit 0 if nothing is wrong, 1 if something is but the host is on the board
+# all the same (warn), 2 if something keeps it off (fail), or for wrong use.
+# A check that is skipped says why; it counts neither way.
+# docs/doctor.md tells of each check.
+set -eu
+case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
+[ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
+LIB=$HERE/lib
+# shellcheck source=scripts/lib/common.sh
+. "$LIB/common.sh"
+# shellcheck source=scripts/lib/loops.sh
+. "$LIB/loops.sh"
+# shellcheck source=scripts/lib/doctor.sh
+. "$LIB/doctor.sh"
+# shellcheck source=scripts/lib/doctor-driver.sh
+. "$LIB/doctor-driver.sh"
+# shellcheck source=scripts/lib/doctor-machine.sh
+. "$LIB/doctor-machine.sh"
+# shellcheck source=scripts/lib/doctor-cron.sh
+. "$LIB/doctor-cron.sh"
+# shellcheck source=scripts/lib/doctor-push.sh
+. "$LIB/doctor-push.sh"
+# shellcheck source=scripts/lib/doctor-ssh.sh
+. "$LIB/doctor-ssh.sh"
+# shellcheck source=scripts/lib/doctor-consul.sh
+. "$LIB/doctor-consul.sh"
+
+# What is looked at, in this order: a group, then its checks. The function of a check is see_ and its name, with _ for -.
+CHECKS='
+settings: settings name tools
+driver: hung driver gpus persistence
+host: hidepid spool
+start: cron-daemon cron-allowed crontab linger loops
+push: dest folder ssh-key ssh consul clock push'
+
+# make_work: sets work, a folder for as long as this lasts. A disk that is full is what people call this for, so it may be elsewhere.
+make_work() {
+    for base in "${TMPDIR:-/tmp}" /dev/shm "/run/user/$(id -u)"; do
+        work=$(mktemp -d "$base/gpu-doctor.XXXXXX" 2>/dev/null) || continue
+        ! (head -c 262144 /dev/zero >"$work/room" && rm "$work/room") 2>/dev/null || return 0
+        rm -rf "$work"
+    done
+    die "there is no room for a temporary folder, neither in ${TMPDIR:-/tmp} nor in /dev/shm: is the disk full?"
+}
+
+# choose_host: the name that was given, else this machine's, else the only other one that was ever started here.
+choose_host() {
+    HOST=${host:-$(own_name)}
+    [ -n "$host" ] || [ -d "$GPUBOARD_SPOOL/$HOST/run" ] || for folder in "$GPUBOARD_SPOOL"/*/run; do
+        [ -d "$folder" ] || break
+        folder=${folder%/run}
+        HOST=${folder##*/}
+    done
+    SPOOL=$GPUBOARD_SPOOL/$HOST
+    RUN=$SPOOL/run
+}
+
+# prepare: settings that cannot be read are a finding; what needs them is then skipped.
+prepare() {
+    [ -n "${HOME:-}" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6) || HOME=/
+    wrong=$( (load_settings && spool_root) 2>&1) || {
+        wrong=${wrong#"${0##*/}: "}
+        GPUBOARD_LIMIT=10 GPUBOARD_GPUS_EVERY=20 GPUBOARD_PROCESSES_EVERY=20 GPUBOARD_PS_EVERY=10 GPUBOARD_DEST=''
+        GPUBOARD_SPOOL=/var/tmp/gpuboard-$(id -u)
+        choose_host
+        return 0
+    }
+    load_settings 2>/dev/null
+    spool_root
+    choose_host
+    [ -n "${GPUBOARD_DEST:-}" ] || [ ! -s "$SPOOL/given" ] || IFS= read -r GPUBOARD_DEST <"$SPOOL/given" || : # by the crontab's line
+}
+
+as_json='' verbose='' host=''
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) print_help "$0" && exit ;;
+        --json) as_json=yes ;;
+        --verbose) verbose=yes ;;
+        --conf)
+            [ $# -ge 2 ] || die '--conf needs a file'
+            GPUBOARD_CONF=$2
+            shift
+            ;;
+        -*) die "there is no option $1: see gpu-doctor.sh --help" ;;
+        *)
+            [ -z "$host" ] || die 'too many words: see gpu-doctor.sh --help'
+            check_host "$1"
+            host=$1
+            ;;
+    esac
+    shift
+done
+command -v timeout >/dev/null || die 'timeout was not found here, and without it nothing is asked: install coreutils'
+trap 'exit 143' TERM INT HUP
+make_work
+trap 'rm -rf "$work"' EXIT
+prepare
+look_at_all

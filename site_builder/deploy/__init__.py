@@ -1,0 +1,1 @@
+"""`gpuboard deploy`: gpuboard on many hosts at once, from the web host."""

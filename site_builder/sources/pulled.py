@@ -1,0 +1,98 @@
+"""What was fetched from a host, put into data/ as a push would: checked, whole or absent, and never the same twice."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from site_builder.readers import form
+from site_builder.sources import files
+from site_builder.sources.snapshots import LIMIT, TASKS, fault, folder_of
+
+# host.txt last: the age of all counts from when it came.
+FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
+FOLDER_MODE = 0o750
+# Another pull has a folder for a moment only; but whoever may read the folder can hold its lock for ever.
+PATIENCE = 1.0
+
+
+class NotPulled(Exception):
+    """Why nothing came from a host, in one sentence."""
+
+
+class Way(Protocol):
+    """The way to a host; it stays open between rounds."""
+
+    def fetch(self, deadline: float) -> dict[str, bytes]:
+        """The files that are new, until a moment on the monotonic clock; a NotPulled says why there are none."""
+
+    def close(self) -> None:
+        """End it, from any thread; a fetch that is under way ends soon."""
+
+
+def put(data: Path, name: str, found: Mapping[str, bytes]) -> list[str]:
+    """Write what counts of the files of a host, and tell what does not; an OSError if it cannot be written."""
+    problems = []
+    good = {}
+    for file in FILES:
+        if file in found:
+            problem = refusal(found[file], name, file)
+            if problem:
+                problems.append(f"{file} {problem}")
+            else:
+                good[file] = found[file]
+    if not good:
+        return problems
+    with folder_of(data, files.TOP) as top:
+        with suppress(FileExistsError):
+            os.mkdir(name, FOLDER_MODE, dir_fd=top)
+            os.chmod(name, FOLDER_MODE, dir_fd=top)  # whatever the umask: the group reads
+        folder = os.open(name, files.FOLDER, dir_fd=top)
+    try:
+        if not alone(folder):
+            return [*problems, "another pull is writing its files just now"]
+        for file, content in good.items():
+            if not has(folder, file, content):
+                files.put(folder, file, content)
+    finally:
+        os.close(folder)
+    return problems
+
+
+def alone(folder: int) -> bool:
+    """Whether we have the lock of an open folder, which ends with it."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
+
+
+def refusal(content: bytes, name: str, file: str) -> str | None:
+    """Why a file does not count, if it does not."""
+    if len(content) > LIMIT:
+        return f"has more than the {LIMIT >> 20} MiB that are read"
+    header, _ = form.header(content, TASKS[file])
+    if header and header.host != name:
+        return f"says host={form.clean(header.host)[:80]}: pull it by that name"
+    problem, _ = fault(content, name, file)
+    return f"does not count: {problem}" if problem else None
+
+
+def has(folder: int, file: str, content: bytes) -> bool:
+    """Whether this very snapshot stands there: written again, it would look fresh."""
+    try:
+        _, kept = files.read(file, folder, LIMIT)
+    except files.Refused:
+        return False
+    return form.is_whole(kept) and kept.partition(b"\n")[0] == content.partition(b"\n")[0]

@@ -1,0 +1,118 @@
+#!/usr/bin/env bats
+# gpu-enrol.sh: the lines of authorized_keys that are ours, and no others.
+load helper
+
+setup() {
+    helper_setup
+    ENROL=$TMP/scripts/gpu-enrol.sh
+    KEYS=$HOME/.ssh/authorized_keys
+    export GPUBOARD_DATA=$TMP/data
+    for name in one two; do ssh-keygen -q -t ed25519 -N '' -C 'me@here, "with" words' -f "$TMP/$name"; done
+    ONE=$(cut -d' ' -f1,2 "$TMP/one.pub")
+    TWO=$(cut -d' ' -f1,2 "$TMP/two.pub")
+}
+
+# line HOST KEY [WORDS]: as it must stand there.
+line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %s\n' "$TMP" "${3:-}" "$1" "$2" "$1"; }
+
+@test "a key is enrolled, replaced and removed; every other byte stays, and so does the mode" {
+    "$ENROL" add gpu1 <"$TMP/one.pub"
+    [ "$(cat "$KEYS")" = "$(line gpu1 "$ONE")" ]
+    [ "$(stat -c %a "$HOME/.ssh" "$KEYS" | tr '\n' ' ')" = '700 600 ' ]
+    printf '# mine\n\nssh-ed25519 AAAAC3Nza me@home gpuboard gpu1\n%s\nfrom="10.*" ssh-rsa AAAAB3 x' "$(line gpu1 "$ONE")" >"$KEYS"
+    chmod 0640 "$KEYS"
+    "$ENROL" --data "$TMP/data" add gpu1 <"$TMP/two.pub"
+    "$ENROL" --data "$TMP/data" add gpu2 <"$TMP/one.pub"
+    [ "$(head -n 4 "$KEYS")" = "$(printf '# mine\n\nssh-ed25519 AAAAC3Nza me@home gpuboard gpu1\nfrom="10.*" ssh-rsa AAAAB3 x')" ]
+    [ "$(tail -n 2 "$KEYS")" = "$(line gpu1 "$TWO" " --data $TMP/data" && line gpu2 "$ONE" " --data $TMP/data")" ]
+    [ "$("$ENROL" list)" = "$(printf 'gpu1 %s\ngpu2 %s' "$TWO" "$ONE")" ]
+    "$ENROL" remove gpu2
+    "$ENROL" remove gpu2
+    [ "$("$ENROL" list)" = "gpu1 $TWO" ]
+    echo 'restrict,command="/other/gpu-receive.sh gpu3" ssh-ed25519 AAAA gpuboard gpu3' >>"$KEYS"
+    "$ENROL" remove --all
+    [ "$("$ENROL" list)" = "gpu3 ssh-ed25519 AAAA" ]
+    [ "$(wc -l <"$KEYS")" = 5 ]
+    [ "$(stat -c %a "$KEYS")" = 640 ]
+    [ "$(ls -A "$HOME/.ssh" | tr '\n' ' ')" = 'authorized_keys authorized_keys.gpuboard ' ]
+}
+
+@test "what is not one public key of this host alone is refused, and nothing changes" {
+    "$ENROL" add gpu1 <"$TMP/one.pub"
+    before=$(cat "$KEYS")
+    refused() {
+        run "$ENROL" add "${2:-gpu2}"
+        [ "$status" = 2 ] && [[ $output == *"$1"* ]] && [ "${#lines[@]}" = 1 ] && [ "$(cat "$KEYS")" = "$before" ]
+    }
+    refused 'is enrolled for gpu1 already: each host needs a key of its own' <"$TMP/one.pub"
+    refused 'one public key is needed' <"$TMP/two"
+    refused 'must begin with ssh-ed25519' < <(head -n 1 "$TMP/two")
+    refused 'have no options before it' < <(echo "command=\"sh\" $TWO")
+    refused 'one public key is needed' < <(cat "$TMP/one.pub" "$TMP/two.pub")
+    refused 'one public key is needed' </dev/null
+    refused 'its second word is not base64' < <(echo 'ssh-ed25519 AAAA"C3')
+    refused 'ssh-keygen does not know it' < <(echo "${TWO%????????}")
+    refused 'is not a host name' ../gpu2 <"$TMP/two.pub"
+    refused 'is not a host name' 'gpu2 x' <"$TMP/two.pub"
+    refused 'files in the data folder are called so' comments.json <"$TMP/two.pub"
+    run "$ENROL" --data "$TMP/none" add gpu2 <"$TMP/two.pub"
+    [ "$status" = 2 ]
+    run env -u GPUBOARD_DATA "$ENROL" add gpu2 <"$TMP/two.pub"
+    [[ $output == *'GPUBOARD_DATA is not set'* ]]
+    cat "$TMP/two.pub" >>"$KEYS"
+    before=$(cat "$KEYS")
+    refused 'not for gpuboard alone: take that line out first' <"$TMP/two.pub"
+    [ "$("$ENROL" list)" = "gpu1 $ONE" ]
+}
+
+@test "names that are one number are not one host" {
+    "$ENROL" add 10 <"$TMP/one.pub"
+    "$ENROL" add 1e1 <"$TMP/two.pub"
+    "$ENROL" remove 10.0
+    [ "$("$ENROL" list)" = "$(printf '10 %s\n1e1 %s' "$ONE" "$TWO")" ]
+}
+
+@test "who came by a key that is removed or replaced is put out at once, and nobody else" {
+    mkfifo "$TMP/pipe"
+    exec 6<>"$TMP/pipe"
+    for name in one two; do "$ENROL" add "$name" <"$TMP/$name.pub"; done
+    for name in one two; do
+        timeout 30 "$TMP/scripts/gpu-receive.sh" "$name" <"$TMP/pipe" 3>&- 6>&- &
+        within 5 bash -c "! flock -n '$TMP/data/.receive/$name/lock' true"
+    done
+    cp -R "$TMP/scripts" "$TMP/other"
+    "$TMP/other/gpu-enrol.sh" --file "$TMP/keys" add one <"$TMP/one.pub" # of another board
+    fails flock -n "$TMP/data/.receive/one/lock" true
+    "$ENROL" remove one
+    flock -n "$TMP/data/.receive/one/lock" true
+    fails flock -n "$TMP/data/.receive/two/lock" true
+    "$ENROL" add two <"$TMP/two.pub" # as it is already
+    fails flock -n "$TMP/data/.receive/two/lock" true
+    "$ENROL" add two <"$TMP/one.pub"
+    flock -n "$TMP/data/.receive/two/lock" true
+}
+
+@test "many at once, into a file behind a link, all arrive" {
+    mkdir "$HOME/.ssh" "$TMP/real"
+    echo '# mine' >"$TMP/real/keys"
+    ln -s "$TMP/real/keys" "$KEYS"
+    for n in 1 2 3 4 5 6; do
+        ssh-keygen -q -t ed25519 -N '' -f "$TMP/k$n"
+        "$ENROL" add "gpu$n" <"$TMP/k$n.pub" &
+    done
+    wait
+    [ "$("$ENROL" list | cut -d' ' -f1 | sort | tr '\n' ' ')" = 'gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 ' ]
+    [ -h "$KEYS" ]
+    [ "$(head -n 1 "$TMP/real/keys")" = '# mine' ]
+}
+
+@test "a folder whose name is hard on sh is one word of the command" {
+    odd="$TMP/it's 100% \"my\" \$data"
+    mkdir "$odd"
+    "$ENROL" --data "$odd" add gpu1 <"$TMP/one.pub"
+    command=$(sed 's/^restrict,command="\(.*\)" ssh-ed25519 .*/\1/; s/\\"/"/g' "$KEYS")
+    printf 'words\n' | sh -c "$command" | grep '^refused'
+    [ -d "$odd/gpu1" ]
+    run "$ENROL" --data 'a\b' add gpu1 <"$TMP/one.pub"
+    [ "$status" = 2 ]
+}
