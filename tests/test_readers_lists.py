@@ -43,9 +43,7 @@ def test_names_that_are_none_and_names_twice_are_told() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "a/b", 'a b"<x>', "", ".x", "-x", "a\n", "ü", "a" * 64, "comments.json", "x.log.1"]
-)
+@pytest.mark.parametrize("name", ["../x", "a/b", 'a b"<x>', "", ".x", "-x", "a\n", "ü", "a" * 64])
 def test_what_is_not_a_host_name(name: str) -> None:
     assert not is_host(name)
 

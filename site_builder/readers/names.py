@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import string
 
-# Files in the data folder are called as the last words say, and a folder in their place would stop bookings.
-HOST = re.compile(r"(?!.*\.(?:json|txt|csv|log|log\.1)$)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 PARTS = re.compile(r"[0-9]{1,18}|[^0-9]+")
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
