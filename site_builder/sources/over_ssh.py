@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,11 +134,21 @@ class Talk:
         self.noise = b""  # the last line that was not for us
 
     def send(self, data: bytes, deadline: float) -> None:
-        """All of it."""
+        """All of it; where nobody takes it any more, what was said before counts more than that."""
         view = memoryview(data)
         while view:
             self.channel.settimeout(left(deadline))
-            view = view[self.channel.send(bytes(view[:PIECE])) :]
+            try:
+                view = view[self.channel.send(bytes(view[:PIECE])) :]
+            except TIMEOUTS:
+                raise
+            except OSError:
+                with suppress(Odd, OSError):
+                    self.more(deadline)
+                words = self.last_words()
+                if not words:
+                    raise
+                raise Odd(words) from None
 
     def more(self, deadline: float) -> None:
         """Wait for what comes next."""
