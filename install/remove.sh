@@ -38,12 +38,14 @@ remove_all_keys() {
     while IFS= read -r key; do rm -f "$key" "$key.pub"; done <"$work/keys"
 }
 
-# remove_web: builder and server of ours; those that others started, or from elsewhere, go on, and are told.
+# remove_web: builder, server and bot of ours; those that others started, or from elsewhere, go on, and are told.
 remove_web() {
     { conf_value GPUBOARD_STATE && sed -n 's/^setting GPUBOARD_STATE=//p' "$MADE"; } 2>/dev/null | grep . | sort -u >"$work/states"
     while IFS= read -r state; do
         end_ours "$state/lock" || failed=yes
-        if end_ours "$state/serve.lock"; then rm -f "$state/serve.lock"; else failed=yes; fi
+        for lock in "$state/serve.lock" "$state/slack.lock"; do
+            if end_ours "$lock"; then rm -f "$lock"; else failed=yes; fi
+        done
     done <"$work/states"
     [ ! -x "$SCRIPTS/gpu-enrol.sh" ] || "$SCRIPTS/gpu-enrol.sh" remove --all || failed=yes
 }

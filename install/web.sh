@@ -93,7 +93,7 @@ install_package() {
         make_folder 0755 "$SHARE/venvs"
         new_venv "$home"
         tell "Installing gpuboard $version and what it needs there"
-        pip_install "$home" . || die 'pip could not install gpuboard, for the reason above; once that is mended, call this again'
+        pip_install "$home" '.[alerts,slack]' || die 'pip could not install gpuboard, for the reason above; once that is mended, call this again'
         for shell in bash fish; do "$home/bin/python" -I -m site_builder completion "$shell" >"$home/share/gpuboard.$shell"; done
         : >"$home/complete"
         upgraded=yes
@@ -156,7 +156,7 @@ write_settings() {
     make_folder 0700 "$state"
 }
 
-# write_crontab: a builder every minute; a server where --listen was given, now or earlier.
+# write_crontab: a builder every minute; a server where --listen was given, now or earlier; the bot where it has tokens.
 write_crontab() {
     line="* * * * * $(quoted "$VENV/bin/python") -I -m site_builder build --every 10 --for 60"
     serving=no
@@ -164,6 +164,12 @@ write_crontab() {
         serving=yes
         line="$line
 * * * * * flock -n $(quoted "$state/serve.lock") $(quoted "$VENV/bin/python") -I -m site_builder serve"
+    fi
+    answering=no
+    if [ -n "$(conf_value GPUBOARD_SLACK_BOT_TOKEN)" ] && [ -n "$(conf_value GPUBOARD_SLACK_APP_TOKEN)" ]; then
+        answering=yes
+        line="$line
+* * * * * $(quoted "$VENV/bin/python") -I -m site_builder slack"
     fi
     note_role web
     change_crontab web "$line"
@@ -176,10 +182,12 @@ start_now() {
             [ -z "$place" ] || {
                 end_ours "$place/lock"
                 end_ours "$place/serve.lock"
+                end_ours "$place/slack.lock"
             } || :
         done
     fi
     end_ours "$state/serve.lock" || : # it reads its settings once, and somebody may have changed them: to ask for a password, say
+    end_ours "$state/slack.lock" || : # the same
     built=yes served=yes
     if [ -n "$(running "$state/lock")" ]; then
         tell 'A builder is at work already.'
@@ -189,6 +197,7 @@ start_now() {
         in_background "$VENV/bin/python" -I -m site_builder build --every 10 --for 60
     fi
     [ "$serving" = no ] || start_server
+    [ "$answering" = no ] || in_background "$VENV/bin/python" -I -m site_builder slack
 }
 
 # start_server: unless it serves already. If it does not then, served is no, and it tells why.
@@ -254,6 +263,7 @@ report_web() {
         closed=$(closed_folders)
         [ -z "$closed" ] || tell "The user of another web server cannot reach it yet; to let it pass: chmod o+x$closed"
     fi
+    [ "$answering" = no ] || tell 'The bot in Slack:  started; write to it. If it stays silent, gpuboard slack says why'
     tell "The GPU hosts:     gpuboard deploy HOST... (from here, by ssh),"
     tell "                   or on each: ./install.sh host --dest ssh://$(id -un)@$MACHINE"
     tell 'Uninstall:         ./install.sh remove'

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from site_builder.alert import Matter
 from site_builder.decide import hosts
 from site_builder.decide.gpus import Rules
+from site_builder.decide.matters import Parts, matters
 from site_builder.model import BoardHost, Booking, Idle, KeptGpu, KnownHost, Problem
 from site_builder.now import Now
 from site_builder.sources.snapshots import Told
@@ -35,6 +37,17 @@ def board_of(host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple
     except Exception as error:  # a fault of ours must not cost the other hosts
         return not_understood(host.known, error), None
     return board, data.taken.get("gpus.csv") if data else None
+
+
+def matters_of(host: Host, board: BoardHost, rules: Rules, now: Now) -> tuple[Matter, ...] | None:
+    """What is the matter with a host, of which this was decided; its files are read again only where that is asked.
+
+    None where we fail at it: nobody knows then what of it is over.
+    """
+    try:
+        return matters(board, Parts(host.bookings, lambda: host.told.data() if host.told else None), rules, now)
+    except Exception:  # the same; what its files are like is told with its board
+        return None
 
 
 def not_understood(known: KnownHost, error: Exception) -> BoardHost:

@@ -39,6 +39,7 @@ from site_builder.users_page import UsersPage
 from site_builder.wastes import Wastes
 
 if TYPE_CHECKING:
+    from site_builder.alerts import Alerts
     from site_builder.sources.kv import Mirror
     from site_builder.sources.leader import Lead
 
@@ -92,6 +93,7 @@ class Builder:
         self.fleet_page = FleetPage(settings, self.history)
         self.users_page = UsersPage(settings, self.history, patient=not every)
         self.host_pages, self.lines = HostPages(settings, self.history, self.events), Lines(settings, self.history)
+        self.alerts = alerts_of(settings, self.events)
         self.log = Log(state)
         self.snapshots_saved = 0.0
         self.beside: list[Problem] = []  # what went wrong around the build, for the same page
@@ -108,7 +110,11 @@ class Builder:
         self.discovery.start()
         if self.mirror:
             self.mirror.start()
-        hosts, rules, names, problems = self.read(now)
+        try:
+            hosts, rules, names, problems = self.read(now)
+        except Failed:
+            self.tell(None, now)
+            raise
         cards = self.cards.make(hosts, rules, names, self.settings, now)
         if self.learn(cards):  # a verdict needs logins that we know, and some are known only now
             rules = replace(rules, people=People(rules.people.aliases, self.memory.logins))
@@ -120,7 +126,7 @@ class Builder:
         self.history.record(samples, epoch, self.every or ONE_BY_ONE)
         signs = {host: None if host in old else one.signed for host, one in cards.items()}
         self.events.record(signs, epoch, WITHIN if self.every else float("inf"))
-        problems += self.history.problems
+        problems += self.history.problems + (self.alerts.problems(now) if self.alerts else [])
         problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
         totals = totals_of(cards)
         try:
@@ -129,9 +135,11 @@ class Builder:
             if self.may_write(now):
                 self.publish(hosts, cards, rules, names, problems, now)
         except OSError as error:
+            self.tell(cards, now)
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
             raise Failed(message) from error
         report = Report(len(cards), totals, problems, self.site.written, list(self.save(forgotten, now)))
+        self.tell(cards, now)
         self.history.roll_up(epoch, ROLL_UP)
         self.took = round(time.monotonic() - began, 3)
         return report
@@ -154,6 +162,11 @@ class Builder:
         self.host_pages.start(cards, patient=not self.every)
         pages = (self.host_pages.of(host, cards[host.known.name], rules, names, now) for host in hosts)
         self.site.hosts(chain.from_iterable(pages), cards, now, patient=not self.every)
+
+    def tell(self, cards: Mapping[str, Card] | None, now: Now) -> None:
+        """Have people told what is new, if that is for us to do; without cards, what waits."""
+        if self.alerts:
+            self.alerts.look(cards, now, lambda: self.lead is None or self.lead.leads())
 
     def may_write(self, now: Now) -> bool:
         """Whether the site is ours: we lead, or wrote it last, or nobody did; a builder that is alone has it always."""
@@ -276,6 +289,15 @@ def with_others(settings: Settings) -> tuple[Mirror | None, Lead | None]:
     from site_builder.sources.leader import Lead  # noqa: PLC0415
 
     return Mirror(settings.data, settings.state, settings.kv), Lead(settings.state, settings.kv)
+
+
+def alerts_of(settings: Settings, events: EventLog) -> Alerts | None:
+    """What tells people, where there is a way to."""
+    if not settings.alerts.wanted:
+        return None
+    from site_builder.alerts import Alerts  # noqa: PLC0415 most have none
+
+    return Alerts(settings, events)
 
 
 def totals_of(cards: Mapping[str, Card]) -> dict[str, int]:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder import __version__
-from site_builder.boards import Host, board_of
+from site_builder.alert import Matter
+from site_builder.boards import Host, board_of, matters_of
 from site_builder.decide import fleet
 from site_builder.decide.gpus import Rules
+from site_builder.decide.matters import on_host
 from site_builder.decide.sample import sample
 from site_builder.decide.signs import signed
 from site_builder.halves import both
@@ -68,6 +70,8 @@ class Card(NamedTuple):
     summary: fleet.Summary
     sample: Packed | None  # what history keeps of it, if it is fresh
     signed: Signed | None  # and the signs of its GPUs' health
+    matters: tuple[Matter, ...] | None = ()  # what people may be told of it; None where that cannot be told
+    people: tuple[str, ...] = ()  # who is on it, whether shown or not
 
 
 class Cards:
@@ -160,6 +164,7 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
         # all else that it says is in status.json
         digest(facts, repr((looked, board.facts and board.facts.interfaces)).encode()),
     )
+    matters = matters_of(host, board, rules, now)  # before the time is asked until which all of this holds
     return Card(
         made_of=(),
         holds_until=now.holds_until,
@@ -174,6 +179,8 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
         summary=fleet.summary(board, looked),
         sample=sampled(board),
         signed=signed(board, looked),
+        matters=matters,
+        people=on_host(board),
     )
 
 

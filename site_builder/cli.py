@@ -12,12 +12,12 @@ from site_builder import __version__
 
 # Each is a function of its own name in site_builder/commands; what is slow to import is imported inside it.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "For everybody": ("list", "available", "wait", "run"),
+    "For everybody": ("list", "available", "wait", "notify", "run"),
     "Bookings": ("book", "bookings", "change", "release", "edit"),
     "Use and waste": ("stats", "waste", "report", "export"),
     "For the admin": (
-        *("build", "config", "demo", "deploy", "doctor", "forget"),
-        *("here", "pull", "serve", "token", "completion"),
+        *("alerts", "build", "config", "demo", "deploy", "doctor", "forget"),
+        *("here", "pull", "serve", "slack", "token", "completion"),
     ),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)

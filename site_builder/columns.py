@@ -55,3 +55,20 @@ def fit(text: str, exactly: int, right: bool = False) -> str:
     text = cut(text, exactly)
     blanks = " " * (exactly - width(text))
     return blanks + text if right else text + blanks
+
+
+def wrap(text: str, most: int) -> list[str]:
+    """A text in lines of at most so many cells; a word that is longer goes on in the next."""
+    lines, line = [], ""
+    for word in text.split():
+        while True:
+            longer = f"{line} {word}" if line else word
+            if width(longer) <= most:
+                line = longer
+                break
+            if not line:
+                head = cut(word, most + 1)[:-1] or word[0]  # as many of its letters as there is room for
+                line, word = head, word[len(head) :]  # noqa: PLW2901 # what is left of it
+            lines.append(line)
+            line = ""
+    return [*lines, *([line] if line else [])]

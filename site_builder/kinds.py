@@ -21,6 +21,12 @@ KV = re.compile(
 URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9/._~%-]*)?")
 WHERE = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})")
 DEFAULT_PORT = 8500
+CHANNEL = re.compile(r"(?:([a-z][a-z0-9-]{0,31})=)?([a-z][a-z0-9+.-]{0,31}://[!-~]{1,2000})")
+WAY = re.compile(r"mailtos?://[!-~]{1,2000}")
+# A token in the clear goes to this machine alone.
+SLACK = re.compile(r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]{1,5})?/[A-Za-z0-9/._~-]*")
+# What a rule calls somebody else by.
+NO_CHANNELS = frozenset({"all", "person", "hooks", "none"})
 # No dot and no slash at either end: such a name can never lead out of the folder of the zones.
 ZONE = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
 
@@ -146,6 +152,31 @@ def url_of(text: str) -> str | None:
     return text.rstrip("/") + "/" if text else None
 
 
+def channels_of(text: str) -> tuple[tuple[str, str], ...]:
+    """Addresses with blanks between them, each with `name=` before it or not; one without is called lab."""
+    found: dict[str, str] = {}
+    for one in text.split():
+        named = CHANNEL.fullmatch(one)
+        if not named or (name := named[1] or "lab") in found or name in NO_CHANNELS:
+            raise ValueError(one)
+        found[name] = named[2]
+    return tuple(found.items())
+
+
+def way_of(text: str) -> str | None:
+    """One such address, without a name; nothing is None."""
+    if text and not WAY.fullmatch(text):
+        raise ValueError(text)
+    return text or None
+
+
+def slack_of(text: str) -> str:
+    """The address of an API, with a slash at its end."""
+    if not SLACK.fullmatch(text):
+        raise ValueError(text)
+    return text.rstrip("/") + "/"
+
+
 def names_of(text: str) -> frozenset[str]:
     """Logins, with commas or blanks between them, in lower case."""
     return frozenset(folded(text).replace(",", " ").split())
@@ -169,5 +200,13 @@ BOARD_URL = Kind(
     "but must be an address such as https://gpus.lab.org/; a name and a password for it belong into GPUBOARD_LOGIN",
     url_of,
 )
+CHANNELS = Kind(
+    "but must be addresses such as slack://…, each with a name before it where there are several: lab=slack://… ops=mailto://…",
+    channels_of,
+)
+MAIL = Kind(
+    "but must be the address of a mail server such as mailtos://user:password@smtp.lab.org?from=gpus@lab.org", way_of
+)
+SLACK_URL = Kind("but must be an address such as https://slack.com/api/", slack_of)
 NAMES = Kind("but must be logins with commas between them", names_of)
 TRUTH = Kind("but must be true or false", truth_of)

@@ -27,6 +27,7 @@ FILES = {
     "lines: the first of these that is there, or the one that --conf or GPUBOARD_CONF names.",
     "data/HOST/": "What each GPU host pushes.",
     "data/comments.json": "The bookings.",
+    "data/watches.json": "Who waits for which GPUs.",
     "www/": "The site.",
     "state/": "What the builder remembers.",
 }
@@ -59,6 +60,8 @@ def section(command: click.Command, ctx: click.Context) -> Iterator[str]:
     yield f".SS {text(' '.join((ctx.command_path, *command.collect_usage_pieces(ctx))))}"
     yield from prose(command)
     yield from options(command, ctx)
+    for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from section(inner, click.Context(inner, info_name=name, parent=ctx))
 
 
 def prose(command: click.Command) -> Iterator[str]:

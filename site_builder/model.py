@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 Row = TypeVar("Row")
@@ -261,6 +262,36 @@ class BookingRules:
     keep: float = 30 * 86400
     proxy: str | None = None
     proxy_header: str = "X-Remote-User"
+
+
+@dataclass(frozen=True)
+class SlackAccess:
+    """How Slack is asked: the token of the bot, that of its socket, and where Slack is."""
+
+    bot_token: str | None = field(default=None, repr=False)
+    app_token: str | None = field(default=None, repr=False)
+    url: str = "https://slack.com/api/"
+
+
+@dataclass(frozen=True)
+class AlertSettings:
+    """Where alerts go: channels by name, the mail server for people, hooks; and the files with rules and contacts.
+
+    What stands here of addresses holds passwords and tokens, and is never shown.
+    """
+
+    channels: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    mail: str | None = field(default=None, repr=False)
+    mail_domain: str | None = None
+    hooks: Path | None = None
+    rules: str | None = None
+    contacts: str | None = None
+    slack: SlackAccess = field(default_factory=SlackAccess)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody is to be told anything; the contacts may name ways of their own."""
+        return bool(self.channels or self.mail or self.hooks or self.contacts)
 
 
 @dataclass(frozen=True)

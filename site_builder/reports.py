@@ -14,7 +14,7 @@ from site_builder.decide.trends import midnight
 from site_builder.decide.usage import Period, Stay
 from site_builder.decide.week import DAYS, GpuSlot, GpuWeek, Told, WastedNow, Week
 from site_builder.happened import Event
-from site_builder.readers import hosts_txt, wasted
+from site_builder.readers import hosts_txt, wasted, weeks
 from site_builder.settings import Settings
 from site_builder.sources import sums
 from site_builder.sources.bookings import Names
@@ -75,6 +75,17 @@ def gather(settings: Settings, past: Past, first: date, now: float) -> Week | No
     )
     check(past)
     return found
+
+
+def file_of(first: date) -> str:
+    """The name of a report in www/."""
+    return f"reports/{weeks.name(first)}.html"
+
+
+def address(settings: Settings, first: date) -> str:
+    """Where its page is, if there is one."""
+    name = file_of(first)
+    return f"{settings.url.rstrip('/')}/{name}" if settings.url and (settings.www / name).exists() else ""
 
 
 def tallies_of(past: Past, first: date, now: float) -> Tallies:

@@ -7,19 +7,23 @@ from dataclasses import dataclass
 
 from site_builder.kinds import (
     BOARD_URL,
+    CHANNELS,
     FILE,
     FOLDER,
     KV_PLACE,
     LISTEN,
+    MAIL,
     NAMES,
     PERCENT,
     SENTENCE,
+    SLACK_URL,
     TRUTH,
     ZONE_NAME,
     Kind,
     address_of,
     choice,
     duration,
+    folder_of,
     matching,
     number,
 )
@@ -30,8 +34,10 @@ TOKEN = re.compile(r"[!-~]{1,4096}")
 LOGIN = re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}")
 # On the board's own server: no scheme, no host, and nothing that leads up and out.
 PLACE = re.compile(r"(?!//)(?!.*\.\.)[A-Za-z0-9/][A-Za-z0-9/._~-]{0,199}")
+DOMAIN = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
 ADDRESS_ONLY = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
+BOT_TOKEN, APP_TOKEN = (re.compile(rf"{kind}-[A-Za-z0-9-]{{1,500}}") for kind in ("xoxb", "xapp"))
 
 # Those that scripts/lib/settings.sh takes from the file: they count on the GPU hosts, docs/hosts.md tells of them.
 HOST_SETTINGS = (
@@ -289,6 +295,74 @@ SETTINGS = (
         duration(0, 30 * DAY),
         "a free GPU that is promised within this time says until when it is free",
         "a long job begun an hour before somebody else's booking",
+    ),
+    Setting(
+        "GPUBOARD_NOTIFY",
+        "",
+        CHANNELS,
+        "where alerts go: addresses as apprise has them, with blanks between them, each with a name before it where "
+        "there are several: lab=slack://… ops=mailto://…",
+        "a host that is down for a weekend before anybody looks",
+        secret=True,
+    ),
+    Setting(
+        "GPUBOARD_MAIL",
+        "",
+        MAIL,
+        "the mail server by which people are told, as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
+        "a booking that is broken, and whose owner hears of it last",
+        secret=True,
+    ),
+    Setting(
+        "GPUBOARD_MAIL_DOMAIN",
+        "",
+        matching(DOMAIN, "a domain such as lab.org"),
+        "where LOGIN@ this is the address of whoever has no line in the contacts",
+        "a list of addresses to keep up where they follow from logins",
+    ),
+    Setting(
+        "GPUBOARD_CONTACTS",
+        "",
+        FILE,
+        "the file that says how each person is told: lines of login,address",
+        "alerts to an address that nobody reads",
+    ),
+    Setting(
+        "GPUBOARD_ALERTS",
+        "",
+        FILE,
+        "the file with the rules of alerts; by default those of alerts.conf.example",
+        "alerts that nobody asked for, until nobody reads any",
+    ),
+    Setting(
+        "GPUBOARD_HOOKS",
+        "",
+        Kind(FOLDER.refusal, lambda text: folder_of(text) if text else None),
+        "a folder of programs that get each alert as JSON; only the builder's user may write there",
+        "a way to tell people that gpuboard does not know",
+    ),
+    Setting(
+        "GPUBOARD_SLACK_BOT_TOKEN",
+        "",
+        matching(BOT_TOKEN, "the bot token of a Slack app, which begins with xoxb-"),
+        "the token by which `gpuboard slack` answers, and by which people get alerts as direct messages",
+        "people who ask in Slack which GPU is free, and wait for somebody to look",
+        secret=True,
+    ),
+    Setting(
+        "GPUBOARD_SLACK_APP_TOKEN",
+        "",
+        matching(APP_TOKEN, "the app-level token of a Slack app, which begins with xapp-"),
+        "the token by which `gpuboard slack` hears what is asked, over a connection that it opens itself",
+        "a port that Slack would have to reach from outside",
+        secret=True,
+    ),
+    Setting(
+        "GPUBOARD_SLACK_URL",
+        "https://slack.com/api/",
+        SLACK_URL,
+        "where Slack is; for GovSlack https://slack-gov.com/api/",
+        "a token that is sent to a Slack which does not know it",
     ),
     Setting(
         "GPUBOARD_CONSUL_SERVICE",

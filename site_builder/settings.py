@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from site_builder.model import BookingRules, ConsulAccess, KvAccess, Limits, Shown
+from site_builder.model import AlertSettings, BookingRules, ConsulAccess, KvAccess, Limits, Shown, SlackAccess
 from site_builder.setting_table import SETTINGS, Setting
 
 MASK = "•••"
@@ -66,6 +66,7 @@ class Settings:
     token: str | None = None
     htpasswd: str | None = None
     login: str | None = None
+    alerts: AlertSettings = field(default_factory=AlertSettings)
 
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -126,6 +127,15 @@ def settings_of(
         token=read["GPUBOARD_TOKEN"],
         htpasswd=read["GPUBOARD_HTPASSWD"],
         login=read["GPUBOARD_LOGIN"],
+        alerts=AlertSettings(
+            read["GPUBOARD_NOTIFY"],
+            read["GPUBOARD_MAIL"],
+            read["GPUBOARD_MAIL_DOMAIN"],
+            read["GPUBOARD_HOOKS"],
+            read["GPUBOARD_ALERTS"],
+            read["GPUBOARD_CONTACTS"],
+            SlackAccess(read["GPUBOARD_SLACK_BOT_TOKEN"], read["GPUBOARD_SLACK_APP_TOKEN"], read["GPUBOARD_SLACK_URL"]),
+        ),
     )
 
 

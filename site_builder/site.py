@@ -90,6 +90,7 @@ class Site:
             [gpu for one in cards.values() for gpu in one.summary.coming],
             self.settings.rules.url,
             self.wasted,
+            bool(self.settings.rules.url and self.settings.alerts.wanted),
         )
         parts = board.parts(fleet, now)
         self.write_board(cards, fleet, parts, now)

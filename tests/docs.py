@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from site_builder.cli import COMMANDS
+import click
+
+from site_builder.cli import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -81,6 +83,26 @@ def help_of(program: str) -> str:
     return done.stdout.strip()
 
 
+def command_of(words: str) -> click.Command:
+    """A command as click has it; `alerts test` is one of a command."""
+    found: click.Command | None = main
+    for word in words.split():
+        assert isinstance(found, click.Group)
+        found = found.get_command(click.Context(found), word)
+    assert found
+    return found
+
+
+def with_inner(name: str) -> list[str]:
+    """A command, and those that it has."""
+    found = command_of(name)
+    inner = found.list_commands(click.Context(found)) if isinstance(found, click.Group) else ()
+    return [name, *(f"{name} {one}" for one in inner)]
+
+
+ALL_COMMANDS = tuple(words for name in COMMANDS for words in with_inner(name))
+
+
 def programs() -> list[str]:
     """All that have a help."""
-    return [*SCRIPTS, "gpuboard", *(f"gpuboard {name}" for name in COMMANDS)]
+    return [*SCRIPTS, "gpuboard", *(f"gpuboard {name}" for name in ALL_COMMANDS)]

@@ -93,7 +93,7 @@ def wheelhouse() -> Path:
         new = ROOT / ".tools" / f"wheels-{key}.{os.getpid()}"
         subprocess.run([PYTHON, "-m", "venv", str(new / "venv")], check=True)
         pip = [str(new / "venv/bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
-        subprocess.run([*pip, "--wheel-dir", str(new), str(ROOT), "hatchling", "editables"], check=True)
+        subprocess.run([*pip, "--wheel-dir", str(new), f"{ROOT}[alerts,slack]", "hatchling", "editables"], check=True)
         shutil.rmtree(new / "venv")
         for own in new.glob("gpuboard-*"):
             own.unlink()

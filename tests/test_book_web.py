@@ -152,6 +152,7 @@ def test_a_list_tells_who_asks_how_we_know_and_the_zone(desk: Web) -> None:
         "admin": False,
         "zone": "UTC",
         "for_others": True,
+        "watches": [],
     }
     assert [(one["where"], one["mine"]) for one in said["bookings"]] == [("atlas:0", True)]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from site_builder.columns import cut, fit, one_line, width
+from site_builder.columns import cut, fit, one_line, width, wrap
 
 TEXTS = ("atlas", "日本語", "héllo", "e\u0301", "\u1112\u1161\u11ab", "so\u00adft", "\u0600a", "🎉 run", "عربي", "Ⅷ½")
 
@@ -37,3 +37,12 @@ def test_a_text_is_made_to_fit(text: str, cells: int) -> None:
 
 def test_a_text_of_several_lines_becomes_one() -> None:
     assert one_line("a\n b\tc\r\n\u200fd ") == "a b c d"
+
+
+@pytest.mark.parametrize("most", [2, 3, 7, 80])
+def test_a_text_is_broken_into_lines_that_fit_and_no_letter_is_lost(most: int) -> None:
+    text = f"{' '.join(TEXTS)} {'日本語' * 9} {'x' * 100}"
+    lines = wrap(text, most)
+    assert [line for line in lines if width(line) > most] == []
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert wrap("", most) == []

@@ -47,6 +47,11 @@ def test_tab_completes_a_command(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard tok"), "gpuboard token")
 
 
+def test_tab_completes_a_command_of_a_command_and_its_host(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard alerts sil"), "gpuboard alerts silence")
+    assert same(terminal.tab("gpuboard alerts silence at"), "gpuboard alerts silence atlas")
+
+
 def test_tab_lists_the_commands(terminal: Terminal) -> None:
     assert {*COMMANDS} <= terminal.tab("gpuboard ").words
 

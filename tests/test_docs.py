@@ -51,6 +51,7 @@ PLACEHOLDER = re.compile(r"[A-Z]+|\[[A-Z]+\]|…")
 UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
+KINDS |= {"alerts", "contacts"}  # by test_alert_rules.py
 
 
 def block_id(block: Block) -> str:
@@ -120,8 +121,11 @@ def is_valid_command(words: list[str]) -> bool:
     """The same for gpuboard; click itself parses them."""
     if not words or words[0] in ("--version", "--debug", "--help"):
         return bool(words)
-    group = Commands()
+    group: click.Group = Commands()
     command = group.get_command(click.Context(group), words[0])
+    while isinstance(command, click.Group) and words[1:] and not words[1].startswith("-"):
+        group, words = command, words[1:]
+        command = group.get_command(click.Context(group), words[0])
     try:
         return command is not None and bool(command.make_context(words[0], words[1:]))
     except click.UsageError:
@@ -153,6 +157,8 @@ def test_what_people_will_type_is_understood(text: str) -> None:
         "gpuboard paint",
         "gpuboard build --fast",
         "gpuboard forget",
+        "gpuboard alerts paint",
+        "gpuboard alerts test --fast",
         "./install.sh web --dest x",
         "./install.sh test slow",
         "./install.sh fly",

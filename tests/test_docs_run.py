@@ -209,7 +209,8 @@ def host_is_on_the_board(machine: Machine) -> None:
 
 
 def old_host_is_on_the_board(machine: Machine) -> None:
-    os.utime(machine.path("/srv/gpu-monitor/data/old1_gpus.csv"))
+    """Also if all before it took long: the old scripts write the time of each look, and the same again is no news."""
+    machine.path("/srv/gpu-monitor/data/old1_gpus.csv").write_text(OLD_GPUS.replace("12:00:00", "12:00:20"))
     wait_for(lambda: fresh_host(machine, "old1"), 60, 0.5)
 
 

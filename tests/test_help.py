@@ -5,23 +5,15 @@ from __future__ import annotations
 import re
 from inspect import cleandoc
 
-import click
 import pytest
 
-from site_builder.cli import COMMANDS, GROUPS, main
-from tests.docs import help_of
+from site_builder.cli import GROUPS
+from tests.docs import ALL_COMMANDS, command_of, help_of
 from tests.test_docs import is_valid
 
 # In a line for a shell, gpuboard may be the inner command, and something may follow it.
 WITHIN = re.compile(r"\$\((gpuboard [^)]*)\)")
 BEHIND = re.compile(r" (?:[|>]|&&) .*")
-
-
-def command_of(name: str) -> click.Command:
-    """A command as click has it."""
-    found = main.get_command(click.Context(main), name)
-    assert found
-    return found
 
 
 def examples(name: str) -> list[str]:
@@ -36,10 +28,10 @@ def ours(line: str) -> list[str]:
 
 
 def test_every_command_has_an_example_in_its_help() -> None:
-    assert [name for name in COMMANDS if not examples(name)] == []
+    assert [name for name in ALL_COMMANDS if not examples(name)] == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ALL_COMMANDS)
 def test_the_examples_of_a_command_are_of_that_command_and_understood(name: str) -> None:
     told = [words for line in examples(name) for words in ours(line)]
     assert [words for words in told if f"{words} ".startswith(f"gpuboard {name} ")]
@@ -51,7 +43,7 @@ def test_an_example_that_is_not_understood_would_be_noticed() -> None:
     assert ours("gpuboard config --json | jq .") == ["gpuboard config --json"]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ALL_COMMANDS)
 def test_an_example_stands_in_the_help_on_a_line_of_its_own(name: str) -> None:
     lines = [line.strip() for line in help_of(f"gpuboard {name}").splitlines()]
     assert [line for line in examples(name) if line not in lines] == []

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 VENV = "/home/gpuboard/.local/share/gpuboard/venv"
 BUILD = f"* * * * * {VENV}/bin/python -I -m site_builder build --every 10 --for 60\n"
 SERVE = f"* * * * * flock -n /home/gpuboard/gpuboard/state/serve.lock {VENV}/bin/python -I -m site_builder serve\n"
+SLACK = f"* * * * * {VENV}/bin/python -I -m site_builder slack\n"
 ABOUT = "# Written by gpuboard's install.sh, and anew each time it is called.\n"
 KEY = ".config/gpuboard/keys/gpu1"
 STAMP = "2018/10/04 09:12:01.123"
@@ -140,6 +141,24 @@ def test_listen_serves_the_board_until_the_setting_goes(web: Person) -> None:
     web.install("web")
     assert web.machine.crontab("gpuboard") == block(BUILD)
     assert not answers(other)
+
+
+def test_the_bot_is_kept_alive_where_it_has_tokens_and_ended_where_it_has_none(web: Person) -> None:
+    conf, lock = ".config/gpuboard/gpuboard.conf", web.path("gpuboard/state/slack.lock")
+    tokens = "GPUBOARD_SLACK_BOT_TOKEN=xoxb-1\\nGPUBOARD_SLACK_APP_TOKEN=xapp-1\\n"
+    web.sh(f"printf '{tokens}GPUBOARD_SLACK_URL=http://127.0.0.1:9/api/\\n' >>{conf}")
+    done = web.install("web")
+    assert "The bot in Slack:  started" in done.stdout
+    assert web.machine.crontab("gpuboard") == block(BUILD + SLACK)
+    wait_for(lambda: lock.exists() and lock.read_text().strip(), 20)  # it asks until somebody is there
+    first = lock.read_text()
+    web.install("web")
+    wait_for(lambda: lock.read_text().strip() and lock.read_text() != first, 20)
+    assert web.sh("flock -n gpuboard/state/slack.lock echo free", check=False) == ""
+    web.sh(f"sed -i /SLACK/d {conf}")
+    web.install("web")
+    assert web.machine.crontab("gpuboard") == block(BUILD)
+    assert web.sh("flock -n gpuboard/state/slack.lock echo free") == "free\n"
 
 
 def test_a_port_that_is_taken_is_told_of_and_exit_1(web: Person) -> None:

@@ -17,7 +17,8 @@ from site_builder.booking.desk import Desk
 from site_builder.booking.turn import Who
 from site_builder.build import Builder
 from site_builder.decide.rules import Refused
-from site_builder.model import KvAccess
+from site_builder.model import AlertSettings, KvAccess
+from site_builder.readers import watches
 from site_builder.readers.kv import LONGEST_VALUE
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore
@@ -222,3 +223,24 @@ def test_where_others_always_come_first_it_ends(
     with pytest.raises(Unwritable, match="was changed by others 5 times meanwhile: try again"):
         book(two[0], access, ALICE, "atlas:0")
     assert store.get("data/comments.json") is None
+
+
+def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
+    two: tuple[Lab, Lab], access: KvAccess, store: Hosts
+) -> None:
+    alerts = AlertSettings(mail="mailto://127.0.0.1:1", mail_domain="lab.example.org")
+    first, second = (Desk(lab.settings(kv=access, alerts=alerts)) for lab in two)
+    one = service.do(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
+    other = service.do(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
+    assert [each.id for each in watches.read(store.get("data/watches.json") or b"").rows] == [one["id"], other["id"]]
+    store.push("atlas")
+    for lab in two:
+        builder = Builder(lab.settings(kv=access))
+        builder.build(time.time())
+        builder.close()
+        assert (lab.data / "watches.json").read_bytes() == store.get("data/watches.json")
+    service.do(second, {"do": "unwatch", "id": one["id"]}, ALICE)
+    assert [each.name for each in watches.read(store.get("data/watches.json") or b"").rows] == ["bob"]
+    silent = kv_lab.access(f"127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(Unwritable, match="watches live there, and nothing is written until it answers"):
+        service.do(Desk(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE)

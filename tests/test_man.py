@@ -13,10 +13,9 @@ import click
 import pytest
 
 from site_builder import man
-from site_builder.cli import COMMANDS
 from site_builder.setting_table import SETTINGS
 from tests.browser import missing
-from tests.docs import ROOT, help_of
+from tests.docs import ALL_COMMANDS, ROOT, help_of
 
 PAGE = ROOT / "docs/gpuboard.1"
 UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
@@ -60,7 +59,7 @@ def printed() -> str:
     return plain(run("mandoc", "-Tutf8", "-O", "width=400", str(PAGE)).stdout)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ALL_COMMANDS)
 def test_the_page_has_every_command_with_all_of_its_options(name: str, printed: str) -> None:
     told = help_of(f"gpuboard {name}")
     flags = re.findall(r"^  (-.+?)(?:  |$)", told.partition("\nOptions:\n")[2], re.MULTILINE)

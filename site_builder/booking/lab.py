@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
 from site_builder.boards import NEVER, Host, board_of
 from site_builder.decide import bookings as promised
@@ -20,6 +21,14 @@ from site_builder.sources.bookings import Names
 from site_builder.sources.discovery import Discovery
 from site_builder.sources.memory import Memory
 from site_builder.sources.snapshots import Snapshots
+
+
+class Gathered(NamedTuple):
+    """Hosts as they stand, what they were decided from, and by what."""
+
+    hosts: Sequence[Host]
+    boards: dict[str, BoardHost]
+    rules: Rules
 
 
 class Lab:
@@ -64,6 +73,12 @@ class Lab:
         self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
     ) -> dict[str, BoardHost]:
         """These hosts, as they stand with these bookings; with what the builder remembers, where it may be read."""
+        return self.gather(names, bookings, now, remembered).boards
+
+    def gather(
+        self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
+    ) -> Gathered:
+        """The same, with all that it was decided from."""
         memory = Memory(self.settings.state if remembered else Path(os.devnull))
         told = {one.name: one for one in self.snapshots.read(names)[0]}
         by_host, _ = promised.by_host(bookings, self.hosts(), now)
@@ -79,15 +94,16 @@ class Lab:
             if name in names
         ]
         found = self.decided(several, memory.logins, now)
-        logins = frozenset().union(*(one.logins for one in found.values()))
+        logins = frozenset().union(*(one.logins for one in found.boards.values()))
         if bookings and not logins <= memory.logins:  # a verdict needs logins that we know
             found = self.decided(several, logins | memory.logins, now)
         return found
 
-    def decided(self, several: Sequence[Host], logins: Collection[str], now: Now) -> dict[str, BoardHost]:
+    def decided(self, several: Sequence[Host], logins: Collection[str], now: Now) -> Gathered:
         """Each host as it stands, where these logins are known."""
         rules = Rules(self.settings.limits, People(self.people.aliases, logins), self.settings.shown)
-        return {one.known.name: board_of(one, rules, self.gpu_names, now)[0] for one in several}
+        boards = {one.known.name: board_of(one, rules, self.gpu_names, now)[0] for one in several}
+        return Gathered(several, boards, rules)
 
     def gpus(self, name: str) -> Sequence[Gpu]:
         """The GPUs of a host as it last told them."""

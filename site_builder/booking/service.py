@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from site_builder.booking.choose import MOST_PLACES, Unclear, booked_by, chosen, free_ones
+from site_builder.booking import watching
+from site_builder.booking.choose import Unclear, booked_by, chosen, free_ones
 from site_builder.booking.desk import Desk, Done, places
+from site_builder.booking.request import Request, checks, end, moment, number, text, texts
 from site_builder.booking.turn import Changes, Turn, Who, Wish
 from site_builder.decide import rules
 from site_builder.decide.bookings import beginnings
 from site_builder.fleet import RUN
 from site_builder.model import Booking
 from site_builder.now import Now
-from site_builder.readers import repeats, rrules, when
+from site_builder.readers import repeats, rrules
 from site_builder.readers.form import clean
 
 LONGEST_NAME = 80
@@ -28,10 +30,10 @@ KEYS = {
     "change": {"id", "host", "from", "until", "for", "name", "comment", "check"},
     "release": {"id", "host", "gpus", "check"},
     "undo": {"undoes", "check"},
+    **watching.KEYS,
 }
 RUN_ID = re.compile(rf"{RUN}[a-z0-9]{{6,20}}")
-Request = Mapping[str, Any]
-__all__ = ["Unclear", "do", "listed"]
+__all__ = ["Unclear", "do", "end", "listed", "moment"]
 
 
 def do(desk: Desk, request: Request, who: Who) -> dict[str, Any]:
@@ -47,6 +49,8 @@ def do(desk: Desk, request: Request, who: Who) -> dict[str, Any]:
     if not isinstance(request.get("check", False), bool):
         message = "`check` must be true or false"
         raise Unclear(message)
+    if kind in watching.KEYS:
+        return watching.do(desk, request, who)
     done = {"book": book, "change": change, "release": release, "undo": undo}[kind](desk, request, who)
     several = grouped(done.bookings, desk.now())
     hide(several, desk.look(who))
@@ -143,80 +147,6 @@ def is_host(found: Turn, word: str) -> bool:
     return word in found.lab.hosts() and not any(one.booking.id == word for one in found.found())
 
 
-# What a request holds
-
-
-def checks(request: Request) -> bool:
-    """Whether it only wants to know."""
-    return request.get("check") is True
-
-
-def text(request: Request, key: str, longest: int) -> str:
-    """A text of it, without what would steer a terminal."""
-    found = request.get(key)
-    if found is None:
-        return ""
-    if not isinstance(found, str):
-        message = f"`{key}` must be a text"
-        raise Unclear(message)
-    found = " ".join(clean(found).split())
-    if len(found) > longest:
-        message = f"`{key}` is longer than {longest} letters"
-        raise Unclear(message)
-    return found
-
-
-def texts(request: Request, key: str) -> list[str]:
-    """Several texts of it."""
-    found = request.get(key) or []
-    if isinstance(found, str):
-        found = [found]
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        message = f"`{key}` must be a list of texts"
-        raise Unclear(message)
-    return found
-
-
-def number(found: object) -> int:
-    """How many GPUs."""
-    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= MOST_PLACES:
-        message = "`any` must be a number of GPUs"
-        raise Unclear(message)
-    return found
-
-
-def moment(request: Request, key: str, now: Now, start: datetime | None = None) -> datetime | None:
-    """A time of it, as people write them."""
-    told_time = text(request, key, 100)
-    if not told_time:
-        return None
-    return understood(told_time, lambda: when.moment(told_time, now.local, start=start, end=key == "until"))
-
-
-def end(request: Request, since: datetime, now: Now) -> datetime | None:
-    """`until`, or `for` how long."""
-    length = text(request, "for", 100)
-    until = moment(request, "until", now, since)
-    if length and until:
-        message = "give `until` or `for`, not both"
-        raise Unclear(message)
-    if length:
-        return understood(length, lambda: when.length(length).after(since, now.zone))
-    return until
-
-
-def understood(told_time: str, read: Callable[[], datetime]) -> datetime:
-    """What a text says, to the second."""
-    try:
-        return read().replace(microsecond=0)
-    except when.Unclear as why:
-        message = f'"{told_time}" {why}'
-        raise Unclear(message) from None
-    except (ValueError, OverflowError):  # an offset of 99 hours, say
-        message = f'"{told_time}" is no time'
-        raise Unclear(message) from None
-
-
 # What is answered
 
 
@@ -273,7 +203,8 @@ def listed(desk: Desk, who: Who, host: str | None = None) -> dict[str, Any]:
     several = grouped(wanted, found.now)
     hide(several, found)
     several.sort(key=lambda one: (one["phase"] != "now", one["from"] or "", one["where"]))
-    return {"who": who.name or None, "admin": who.admin, "bookings": several}
+    watches = watching.listed(found)
+    return {"who": who.name or None, "admin": who.admin, "bookings": several, "watches": watches}
 
 
 def hide(several: Sequence[dict[str, Any]], found: Turn) -> None:

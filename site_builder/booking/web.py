@@ -122,7 +122,7 @@ class Booking:
             "zone": getattr(now.zone, "key", None) or now.local.tzname(),
             "for_others": rules.for_others or caller.who.admin or caller.how == "open",
         }
-        return {**about, "bookings": found["bookings"]}
+        return {**about, "bookings": found["bookings"], "watches": found["watches"]}
 
     def done(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """A booking made, changed or released."""

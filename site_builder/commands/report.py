@@ -1,9 +1,10 @@
-"""`gpuboard report`: a week on one page, and as text for a mail."""
+"""`gpuboard report`: a week on one page, as text, and by mail."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,40 +33,60 @@ STYLES = ("board", "fleet")
     default="",
     help="Which, like 2026-W45, from Monday to Sunday.  [default: the last that is over]",
 )
-@click.option("--text", "as_text", is_flag=True, help="As plain text on stdout, for a mail.")
+@click.option("--text", "as_text", is_flag=True, help="As plain text, on stdout.")
 @click.option(
     "--out",
     metavar="FILE",
     shell_complete=hints.files,
     help="Write it there; - is stdout.  [default: www/reports/YYYY-Www.html]",
 )
+@click.option("--mail", is_flag=True, help="Send it to where the rule weekly-report says; see docs/alerts.md.")
+@click.option(
+    "--to", "names", metavar="NAME", multiple=True, help="With --mail: only there, a channel or person:LOGIN."
+)
 @with_loaded
-def report(loaded: Loaded, week: str, as_text: bool, out: str | None) -> None:
+def report(  # noqa: PLR0913, PLR0917 # each is an option
+    loaded: Loaded, week: str, as_text: bool, out: str | None, mail: bool, names: Sequence[str]
+) -> None:
     """Write the report of a week: use, people, waste and health, against the week before.
 
     It is one page that needs nothing beside it, so that it can be mailed; fleet.html lists those in www/reports/.
     --week alone is the last week that is over; days are those of GPUBOARD_ZONE. docs/report.md says how to have it
-    every week. Exit 1: history has nothing of that week.
+    every week. Exit 1: history has nothing of that week, or a mail of it did not go.
 
     \b
     gpuboard report --week
     gpuboard report --week 2026-W45 --out -
-    gpuboard report --week --text | mail -s "GPUs last week" lab@example.org
+    gpuboard report --week --mail --to person:alice
     """
+    check(as_text, out, mail, names)
     settings, now = loaded.settings, time.time()
     first = monday_of(week, datetime.fromtimestamp(now, settings.zone).date())
+    receivers = receivers_of(settings, names) if mail else ()
     told = gathered(loaded, first, now)
-    from site_builder.readers import weeks  # noqa: PLC0415 # --help needs none of it
-
-    name = f"reports/{weeks.name(first)}.html"
-    content = plain(told, settings, name) if as_text else page(told, settings, now)
+    if mail:
+        send(told, settings, receivers, now)
+        return
+    content = plain(told, settings) if as_text else page(told, settings, now)
     if out == STDOUT or (as_text and out is None):
         click.echo(content, nl=False)
         return
-    path = settings.www / name if out is None else Path(out)
+    from site_builder.reports import file_of  # noqa: PLC0415 # --help needs none of it
+
+    path = settings.www / file_of(first) if out is None else Path(out)
     write(path, content, within_site=out is None)
     if sys.stdout.isatty():
         click.echo(path)
+
+
+def check(as_text: bool, out: str | None, mail: bool, names: Sequence[str]) -> None:
+    """Refuse options that do not go together."""
+    if mail and (as_text or out is not None):
+        message = "--mail sends both the charts and the text: it goes with neither --text nor --out"
+        raise click.UsageError(message)
+    if names and not mail:
+        message = "--to goes with --mail"
+        raise click.UsageError(message)
 
 
 def monday_of(week: str, today: date) -> date:
@@ -116,12 +137,51 @@ def page(week: Week, settings: Settings, now: float) -> bytes:
     return render.page(week, style, Now(now, settings.zone), settings.url or "")
 
 
-def plain(week: Week, settings: Settings, name: str) -> bytes:
+def plain(week: Week, settings: Settings) -> bytes:
     """The same as text; it says where the page is, if there is one."""
-    from site_builder.renderers.report_text import text  # noqa: PLC0415 # the same
+    from site_builder import reports  # noqa: PLC0415 # the same
+    from site_builder.renderers.report_text import text  # noqa: PLC0415
 
-    url = f"{settings.url.rstrip('/')}/{name}" if settings.url and (settings.www / name).exists() else ""
-    return text(week, url).encode("utf-8", "replace")
+    return text(week, reports.address(settings, week.first)).encode("utf-8", "replace")
+
+
+def receivers_of(settings: Settings, names: Sequence[str]) -> list[str]:
+    """Whom it is for, as letters name them: those of --to, or of the rule."""
+    from site_builder import report_mail  # noqa: PLC0415 # the same
+    from site_builder.alert import CHANNEL, PERSON  # noqa: PLC0415
+    from site_builder.sources.alert_files import AlertFiles  # noqa: PLC0415
+
+    channels = [name for name, _ in settings.alerts.channels]
+    if not names:
+        ruled = AlertFiles(settings.alerts, settings.data, settings.www, settings.state).read()
+        found = report_mail.receivers(ruled.rules[report_mail.RULE], channels)
+        if not found:
+            message = (
+                "there is no channel to send it to: set GPUBOARD_NOTIFY (docs/alerts.md), or say --to person:LOGIN"
+            )
+            raise Failure(message)
+        return found
+    for name in names:
+        if name not in channels and not (name.startswith(PERSON) and name != PERSON):
+            there = ", ".join([*channels, f"{PERSON}LOGIN"])
+            raise Failure(f"--to: nothing is called {name[:80]!r}; there is {there}")
+    return list(dict.fromkeys(name if name.startswith(PERSON) else f"{CHANNEL}{name}" for name in names))
+
+
+def send(week: Week, settings: Settings, receivers: Sequence[str], now: float) -> None:
+    """Send it, and say of each receiver how it went."""
+    from site_builder import report_mail  # noqa: PLC0415 # the same
+    from site_builder.post import ways_of  # noqa: PLC0415
+    from site_builder.renderers.alert_table import outcome  # noqa: PLC0415
+
+    ways, message = ways_of(settings), report_mail.worded(week, settings, now)
+    failed = False
+    for to in receivers:
+        how = ways.send(report_mail.letter(week.first, to, int(now)), message)
+        failed = failed or how.how != "sent"
+        click.echo(outcome(to, how))
+    if failed:
+        sys.exit(1)
 
 
 def write(path: Path, content: bytes, within_site: bool) -> None:

@@ -52,22 +52,11 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
     states: dict[str, int] = {}
     for gpu in host.gpus:
         states[gpu.state] = states.get(gpu.state, 0) + 1
-    free = tuple(
-        FreeGpu(
-            one.model,
-            one.gpu.memory_total or 0,
-            host.name,
-            one.gpu.index,
-            one.free_until,
-        )
-        for one in host.gpus
-        if one.state == "free"
-    )
     idle = {one.key: one.idle_since for one in host.gpus if one.idle_since is not None}
     return Summary(
         host.state,
         states,
-        free,
+        free(host),
         tuple(one.gpu.uuid for one in host.gpus if one.gpu.uuid) if host.state == "fresh" else (),
         host.logins,
         Idle(looked, idle) if looked is not None and host.state == "fresh" else None,
@@ -78,6 +67,15 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
         tuple(available(host)),
         People(*counts.users(host), counts.bookings(host), counts.had(host), counts.standing(host)),
         waste.marks(host),
+    )
+
+
+def free(host: BoardHost) -> tuple[FreeGpu, ...]:
+    """Its GPUs that are free."""
+    return tuple(
+        FreeGpu(one.model, one.gpu.memory_total or 0, host.name, one.gpu.index, one.free_until)
+        for one in host.gpus
+        if one.state == "free"
     )
 
 

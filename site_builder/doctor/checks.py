@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from site_builder.doctor import building, catalog, data, keys, program, served, starting
+from site_builder.doctor import building, catalog, data, keys, program, served, starting, telling
 from site_builder.doctor.found import Check
 
 CHECKS = (
@@ -27,6 +27,12 @@ CHECKS = (
     Check("builder", "builder", building.builder),
     Check("builder", "disk", building.disk),
     Check("builder", "history", building.history),
+    Check("alerts", "rules", telling.rules),
+    Check("alerts", "channels", telling.channels),
+    Check("alerts", "contacts", telling.contacts),
+    Check("alerts", "hooks", telling.hooks),
+    Check("alerts", "letters", telling.letters),
+    Check("alerts", "slack", telling.bot),
     Check("web", "url", served.address),
     Check("web", "types", served.types),
     Check("web", "caching", served.caching),

@@ -49,6 +49,7 @@ class Fleet(NamedTuple):
     coming: Sequence[ComingGpu] = ()
     book: str | None = None
     wasted: Wasted | None = None
+    watch: bool = False  # whether people can say what they wait for
 
     @property
     def free_count(self) -> int:
@@ -76,6 +77,7 @@ def parts(fleet: Fleet, now: Now) -> Parts:
         free=list(by_model(fleet.free, now)),
         coming=[] if fleet.free else list(next_free(fleet.coming, now)),
         notice=fleet.notice,
+        watch=fleet.watch,
     )
     told = escaping("problems.html").render(problems=problems, most=MOST_PROBLEMS) if problems else ""
     return Parts(top.encode(), waste.section(fleet.wasted, now), told.encode())

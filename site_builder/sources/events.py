@@ -34,7 +34,9 @@ Where = tuple[str, tuple[object, ...]]
 
 
 class Events:
-    """Reads."""
+    """Reads; `recorded` is the minute that was written last, by one who writes."""
+
+    recorded = -1
 
     def __init__(self, past: Past) -> None:
         """From a history."""
@@ -121,7 +123,6 @@ class EventLog(Events):
         self.source: tuple[sqlite3.Connection, int] | None = None  # of which file, as others left it
         self.known: dict[str, bytes | None] = {}  # the signs of each host in it, None while it is away
         self.looked: dict[str, int] = {}  # when each host was last compared
-        self.recorded = -1
         self.missed: int | None = None  # the last minute before those in which we failed
         self.added = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -55,15 +55,17 @@ def check(status: os.stat_result) -> None:
         raise Refused(message)
 
 
-def read(name: str, folder: int, limit: int) -> tuple[Signature, bytes]:
-    """A file in an open folder, as it is now."""
+def read(
+    name: str, folder: int, limit: int, refuse: Callable[[os.stat_result], None] = check
+) -> tuple[Signature, bytes]:
+    """A file in an open folder, as it is now; `refuse` may ask more of the very file that was opened."""
     try:
         handle = os.open(name, FLAGS, dir_fd=folder)
     except OSError as error:
         raise Refused(error.strerror or "it cannot be opened") from error
     try:
         status = os.fstat(handle)
-        check(status)
+        refuse(status)
         if status.st_size > limit:
             message = f"it has {status.st_size} bytes, more than the {limit} that are read"
             raise Refused(message)

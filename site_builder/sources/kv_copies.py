@@ -15,7 +15,8 @@ from site_builder.sources import files, ledger
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore
 
-PLAIN = (ledger.FILE, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
+WATCHES = "watches.json"
+PLAIN = (ledger.FILE, WATCHES, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
 MINE = ".by-hand"
 # Files that gpuboard makes in data/ itself: a host of such a name would take their place.
 OTHERS = frozenset({ledger.GOOD, ledger.LOG, f"{ledger.LOG}.1", *(f"{name}{MINE}" for name in PLAIN)})

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.model import ConsulAccess, KvAccess, Problem
-from site_builder.sources import files
+from site_builder.sources import files, own_process
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore, Value
 
@@ -186,8 +186,7 @@ class Lead:
 
     def start(self) -> subprocess.Popen[bytes]:
         """The process, which gets what it must know by its stdin: there is a token in it."""
-        command = [sys.executable, "-c", "from site_builder.sources import leader; leader.main()"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+        command, environment = own_process.command("site_builder.sources", "leader")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0)
         told = {"consul": asdict(self.access.consul), "prefix": self.access.prefix, "name": self.name}
         if process.stdin is None or process.stdout is None:

@@ -1,4 +1,4 @@
-"""One builder at a time: a lock in state/ that the kernel frees, however the builder ends."""
+"""One builder at a time, and one bot: a lock in state/ that the kernel frees, however its holder ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 LOOK_EVERY = 0.05
 SAY_AFTER = 1.0
+BOT = "slack.lock"
 
 
 class Held(Exception):
@@ -24,7 +25,7 @@ def held(state: Path, until: float, say: Callable[[str], None]) -> Iterator[None
     try:
         began, said = time.monotonic(), False
         while not taken(handle):
-            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            owner = told(handle)
             waited = time.monotonic() - began
             if time.monotonic() >= until:
                 message = f"another builder (process {owner}) holds {state / 'lock'}"
@@ -38,6 +39,39 @@ def held(state: Path, until: float, say: Callable[[str], None]) -> Iterator[None
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[str | None]:
+    """Take a lock without waiting; if somebody else has it, which process that is."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if not taken(handle):
+            yield told(handle)
+            return
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield None
+    finally:
+        os.close(handle)
+
+
+def holder(path: Path) -> str | None:
+    """Which process has a lock; None if nobody has."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return None if taken(handle) else told(handle)
+    finally:
+        os.close(handle)
+
+
+def told(handle: int) -> str:
+    """Which process says that it has a lock."""
+    return os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
 
 
 def taken(handle: int) -> bool:

@@ -17,6 +17,18 @@ document.addEventListener("click", (event) => {
   openDesk(card.id);
 });
 
+// Beside the GPUs that are free: who waits for others says so in a dialog of its own.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("button.watch");
+  if (!button) return;
+  try {
+    const { open } = await import(`./watch.js${version}`);
+    open();
+  } catch {
+    button.textContent = "This cannot be loaded now: try again.";
+  }
+});
+
 function enhanceBook(card) {
   const link = card.querySelector("a.book");
   if (!link) return;

@@ -1,0 +1,118 @@
+"""data/watches.json as it is read and written: with the lock of the bookings, and with the same care; or in Consul."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from site_builder.model import KvAccess
+from site_builder.readers import watches
+from site_builder.readers.kv import LONGEST_VALUE
+from site_builder.sources import files, kv_copies, ledger
+from site_builder.sources.consul_api import Unusable
+from site_builder.sources.kv_store import KvStore
+from site_builder.sources.ledger import Unwritable
+
+FILE = kv_copies.WATCHES
+LIMIT = LONGEST_VALUE
+KEY = f"data/{FILE}"
+TRIES = 5
+Entries = list[object]
+
+
+class WatchList:
+    """The file of one data folder, or what Consul has of it."""
+
+    def __init__(self, data: Path, access: KvAccess | None = None) -> None:
+        """Where it stands."""
+        self.data = data
+        self.store = KvStore(access) if access else None
+        self.access = access
+        self.index = 0
+        self.signature: files.Signature | None = None
+
+    def glance(self) -> bytes:
+        """What this machine has of it, for somebody who only looks; one that cannot be read is empty."""
+        try:
+            return self.here()
+        except Unwritable:
+            return b""
+
+    def change(self, make: Callable[[Entries], Entries], patience: float = ledger.PATIENCE) -> None:
+        """Make other entries of those that there are; one at a time, and whole or not at all."""
+        for _ in range(TRIES):
+            with ledger.locked(self.data, patience):
+                before = self.read()
+                try:
+                    entries = watches.entries(before)
+                except watches.Unreadable as why:
+                    message = f"{self.data / FILE} cannot be read: {why}; correct it, or remove it"
+                    raise Unwritable(message) from None
+                after = make(list(entries))
+                if after == entries or self.write(watches.written(after)):
+                    return
+        message = f"{self.data / FILE} was changed by others {TRIES} times meanwhile: try again"
+        raise Unwritable(message)
+
+    def read(self) -> bytes:
+        """All of it as it is now."""
+        found = None
+        if self.store and self.access:
+            try:
+                found = self.store.get(KEY)
+            except Unusable as why:
+                message = f"{self.access.where} {why}: watches live there, and nothing is written until it answers"
+                raise Unwritable(message) from None
+            self.index = found.moved if found else 0
+        return self.here() if found is None else found.content
+
+    def here(self) -> bytes:
+        """The same of the file."""
+        with ledger.opened(self.data) as folder:
+            try:
+                self.signature = files.look(FILE, folder)
+                if self.signature is None:
+                    return b""
+                self.signature, content = files.read(FILE, folder, LIMIT)
+            except files.Refused as why:
+                raise Unwritable(f"{self.data / FILE} cannot be read: {why}") from None
+        return content
+
+    def write(self, content: bytes) -> bool:
+        """Put it in the place of what was read; False where that is no longer what stands there."""
+        if len(content) > LIMIT:
+            message = f"{FILE} is full: it may have {LIMIT} bytes"
+            raise Unwritable(message)
+        with ledger.opened(self.data) as folder:
+            like = self.like(folder)
+            if self.store:
+                return self.put(content)
+            path = self.data / FILE
+            return ledger.replace(folder, path, content, like, lambda: files.look(FILE, folder) == self.signature)
+
+    def put(self, content: bytes) -> bool:
+        """The same in Consul; the copy here is renewed with it."""
+        try:
+            written = self.store is not None and self.store.put(KEY, content, cas=self.index)
+        except Unusable as why:
+            where = self.access.where if self.access else "Consul"
+            message = f"{where} {why}, so that nobody knows whether it was written: look again"
+            raise Unwritable(message) from None
+        if written:
+            with suppress(OSError, files.Refused, Unwritable):  # the next build renews it, or tells why
+                kv_copies.write(self.data, FILE, content)
+        return written
+
+    def like(self, folder: int) -> os.stat_result:
+        """Whose the new file shall be: as the old one, or as that of the bookings; who may not book may not watch."""
+        for name in (FILE, ledger.FILE):
+            with suppress(FileNotFoundError):
+                like = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if not os.access(name, os.W_OK, dir_fd=folder):
+                    owner = ledger.owner(like)
+                    message = f"{self.data / name} belongs to {owner}, and you may not write it: {ledger.ASK}"
+                    raise Unwritable(message)
+                return like
+        return os.fstat(folder)
