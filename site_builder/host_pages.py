@@ -33,10 +33,18 @@ class HostPages:
         self.book = settings.rules.url
         self.charts = Charts(settings, history)
         self.events = events
+        self.decided: tuple[Host, tuple[BoardHost, float | None]] | None = None
 
     def start(self, hosts: Iterable[str], patient: bool) -> None:
         """A build begins; one that comes again soon has only so much time for charts."""
         self.charts.start(hosts, patient)
+        self.decided = None
+
+    def board(self, host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
+        """As board_of has it. The last one is kept: what exists of a host is mostly made one after the other."""
+        if self.decided is None or self.decided[0] is not host:
+            self.decided = host, board_of(host, rules, names, now)
+        return self.decided[1]
 
     def of(self, host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now) -> Iterator[Page]:
         """Those of one host; what programs read does not wait for charts."""
@@ -44,17 +52,17 @@ class HostPages:
         name = host.known.name
 
         def page(version: str) -> dict[str, bytes]:
-            board, _ = board_of(host, rules, names, now)
+            board, _ = self.board(host, rules, names, now)
             told = replace(board, problems=tuple(shown_of(board.problems, rules.shown)))
             drawn = self.charts.draw(Asked(name, frozenset(sample.keys_of(board)), rules.people, rules.shown), now)
             seen = render.Seen(drawn, host.lines, self.health(board, now))
             return {f"hosts/{name}.html": render.page(told, version, now, self.book, seen)}
 
         def programs(_: str) -> dict[str, bytes]:
-            return outputs.host_files(*board_of(host, rules, names, now), now)
+            return outputs.host_files(*self.board(host, rules, names, now), now)
 
-        yield Page(facts, (outputs.states_of(name), outputs.node_of(name)), programs)
-        yield Page(facts, (f"hosts/{name}.html",), page, max(PAGE_EVERY, self.charts.page_every), LASTS)
+        yield Page(name, facts, (outputs.states_of(name), outputs.node_of(name)), programs)
+        yield Page(name, facts, (f"hosts/{name}.html",), page, max(PAGE_EVERY, self.charts.page_every), LASTS)
 
     def health(self, board: BoardHost, now: Now) -> health.Health | None:
         """What happened to its GPUs."""

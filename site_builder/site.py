@@ -35,10 +35,11 @@ UNTOLD_EVERY = 60
 class Page(NamedTuple):
     """A host's own page, or what else exists once a host: what tells one content from the next, and the files' names.
 
-    `make` gives the contents by these names, for a version of the assets; where something changed it does so once in
+    Those of one host follow each other, where they are of one age. `make` gives the contents by these names, for a version of the assets; where something changed it does so once in
     `every` seconds, and after `lasts` seconds in any case.
     """
 
+    host: str
     facts: bytes
     names: tuple[str, ...]
     make: Callable[[str], Mapping[str, bytes]]
@@ -176,7 +177,7 @@ class Site:
 
         def turn(page: Page) -> tuple[float, int]:
             """Those of one age in another order each time, or the last of them would never have time for charts."""
-            return self.when(page.names[0]), crc32(f"{now.epoch} {page.names[0]}".encode())
+            return self.when(page.names[0]), crc32(f"{now.epoch} {page.host}".encode())
 
         for page in sorted(pages, key=turn):
             facts = page.facts + self.version.encode()
