@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import NamedTuple
 
 from site_builder import words
@@ -11,6 +12,7 @@ from site_builder.model import BoardGpu, BoardHost, BoardProcess, HostFacts
 from site_builder.now import Now
 from site_builder.renderers import card
 from site_builder.renderers.health import Health
+from site_builder.renderers.html import Html, escaped
 from site_builder.renderers.templates import escaping
 
 # The bits of clocks_event_reasons.active, in nvidia-smi's order.
@@ -27,9 +29,11 @@ REASONS = (
 )
 # What stands on the card already, or is no news.
 LEFT_OUT = frozenset({"index", "uuid", "name"})
-NOTHING_TOLD = ("[N/A]", "N/A", "[Not Supported]", "")
+NOTHING_TOLD = frozenset({"[N/A]", "N/A", "[Not Supported]", ""})
 # Stands for the charts in the template, as board.CARDS does.
 CHARTS = "\x1ccharts\x1c"
+# Stand between the rows and the cells of a table until it is escaped; readers leave no such signs in a text.
+ROW, CELL = "\x1e", "\x1f"
 # Words for keys of host.txt.
 FACTS = {"kernel": "Kernel", "driver": "Driver", "collector": "Collector", "zone": "Time zone", "hidepid": "hidepid"}
 
@@ -55,7 +59,7 @@ def page(host: BoardHost, version: str, now: Now, book: str | None = None, seen:
         facts=list(facts_of(host.facts or HostFacts(), now)),
         interfaces=(host.facts or HostFacts()).interfaces,
         gpus=host.gpus,
-        fields=list(fields_of(host.gpus)),
+        fields=table_of(fields_of(host.gpus)),
         processes=[(gpu.gpu.index, process_row(one, now)) for gpu in host.gpus for one in gpu.processes],
         others=[("?", process_row(one, now)) for one in host.others],
         bookings=[
@@ -89,15 +93,24 @@ def facts_of(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
-def fields_of(gpus: Sequence[BoardGpu]) -> Iterator[tuple[str, list[str]]]:
+def table_of(fields: Iterable[Sequence[str]]) -> Html:
+    """The rows of a table, each the name of a field and its cells; escaped all at once, since they are hundreds."""
+    text = escaped(ROW.join([CELL.join(one) for one in fields]))
+    return (
+        Html(f"\n<tr><th scope=row>{text}".replace(ROW, "\n<tr><th scope=row>").replace(CELL, "<td>")) if text else text
+    )
+
+
+def fields_of(gpus: Sequence[BoardGpu]) -> Iterator[Sequence[str]]:
     """What nvidia-smi told, field by field under its own names, of each GPU; what it told of none is left out."""
     told = [one.gpu.more for one in gpus]
-    for name in dict.fromkeys(name for cells in told for name in cells):
+    for name in dict.fromkeys(chain.from_iterable(told)):
         values = [cells.get(name, "") for cells in told]
-        if name in LEFT_OUT or all(value in NOTHING_TOLD for value in values):
+        if name in LEFT_OUT or NOTHING_TOLD.issuperset(values):
             continue
-        reasons = name.endswith("_reasons.active")
-        yield name, ["–" if one in NOTHING_TOLD else throttling(one) if reasons else one for one in values]
+        if name.endswith("_reasons.active"):
+            values = [one if one in NOTHING_TOLD else throttling(one) for one in values]
+        yield name, *["–" if one in NOTHING_TOLD else one for one in values]
 
 
 def throttling(mask: str) -> str:
