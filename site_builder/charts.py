@@ -89,13 +89,13 @@ class Charts:
         """All charts of a host, for its page."""
         if not self.past.exists:
             return b""
-        parts = [self.span(span, asked, now) for span in spans.STEPS]
+        told = (sorted(asked.here), asked.shown, str(now.zone), sorted(asked.people.aliases.items()))
+        facts = digest(self.code, repr(told).encode("utf-8", "replace")).hex()
+        parts = [self.span(span, facts, asked, now) for span in spans.STEPS]
         return b"\n".join(parts)
 
-    def span(self, name: str, asked: Asked, now: Now) -> bytes:
+    def span(self, name: str, facts: str, asked: Asked, now: Now) -> bytes:
         """A span as it was drawn not long ago; else it is drawn now, or where there is no time as soon as there is."""
-        told = (name, sorted(asked.here), asked.shown, str(now.zone), sorted(asked.people.aliases.items()))
-        facts = digest(self.code, repr(told).encode("utf-8", "replace")).hex()
         path = self.folder / f"{asked.host}.{name}"
         kept = kept_in(path)
         same = kept is not None and kept.facts == facts

@@ -68,7 +68,7 @@ class Published:
 
     def write(self, name: str, facts: bytes, content: bytes, now: float) -> None:
         """Put a new content in its place."""
-        path = self.www / name
+        path = f"{self.www}/{name}"  # as in `says`
         files.replace(path, content)
         status = os.lstat(path)
         self.files[name] = (facts.hex(), now, status.st_size, status.st_mtime_ns)

@@ -35,8 +35,8 @@ UNTOLD_EVERY = 60
 class Page(NamedTuple):
     """A host's own page, or what else exists once a host: what tells one content from the next, and the files' names.
 
-    Those of one host follow each other, where they are of one age. `make` gives the contents by these names, for a version of the assets; where something changed it does so once in
-    `every` seconds, and after `lasts` seconds in any case.
+    `make` gives the contents by these names, for a version of the assets; where something changed it does so once in
+    `every` seconds, and after `lasts` seconds in any case. Those of one host and of one age follow each other.
     """
 
     host: str

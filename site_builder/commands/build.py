@@ -56,6 +56,7 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
         raise Failure(f"{why}; nothing was built") from None
     except OSError as error:
         raise Failure(f"{error.filename} cannot be written: {error.strerror}; the page stays as it is") from None
+    gc.freeze()  # nor does Python find any when it looks for them once more at its end
     if not good:
         sys.exit(2)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.decide.spans import Course, GpuCourse, Grid, Range, names_in
@@ -93,6 +94,7 @@ def span(grid: Grid, gpus: Sequence[GpuCourse], own: Course, here: frozenset[str
     return text.encode("utf-8", "replace")
 
 
+@lru_cache(maxsize=16)
 def sentence(name: str, words: str) -> bytes:
     """What stands in the place of a span that is not drawn."""
     told = {"drawn": 0, "figures": (), "left_out": 0, "grids": {}}

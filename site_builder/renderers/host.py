@@ -7,12 +7,13 @@ from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
+from markupsafe import Markup, escape
+
 from site_builder import words
 from site_builder.model import BoardGpu, BoardHost, BoardProcess, HostFacts
 from site_builder.now import Now
 from site_builder.renderers import card
 from site_builder.renderers.health import Health
-from site_builder.renderers.html import Html, escaped
 from site_builder.renderers.templates import escaping
 
 # The bits of clocks_event_reasons.active, in nvidia-smi's order.
@@ -93,12 +94,10 @@ def facts_of(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
-def table_of(fields: Iterable[Sequence[str]]) -> Html:
+def table_of(fields: Iterable[Sequence[str]]) -> Markup:
     """The rows of a table, each the name of a field and its cells; escaped all at once, since they are hundreds."""
-    text = escaped(ROW.join([CELL.join(one) for one in fields]))
-    return (
-        Html(f"\n<tr><th scope=row>{text}".replace(ROW, "\n<tr><th scope=row>").replace(CELL, "<td>")) if text else text
-    )
+    text = str(escape("".join([ROW + CELL.join(one) for one in fields])))
+    return Markup(text.replace(ROW, "\n<tr><th scope=row>").replace(CELL, "<td>"))  # noqa: S704 # it is escaped
 
 
 def fields_of(gpus: Sequence[BoardGpu]) -> Iterator[Sequence[str]]:
