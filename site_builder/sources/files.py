@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # The folder that the admin names may be a link, to a share for example; none inside it may.
@@ -82,14 +82,19 @@ def read(
     return Signature.of(status), data
 
 
-def replace(path: Path | str, content: bytes | Iterable[bytes], mode: int = 0o644) -> None:
+def replace(
+    path: Path | str, content: bytes | Iterable[bytes] | Callable[[IO[bytes]], object], mode: int = 0o644
+) -> None:
     """Write a file, perhaps piece by piece, whole or not at all; what stood there stays until then."""
     folder, name = os.path.split(path)
     new = os.path.join(folder, f".{name}.new")  # noqa: PTH118 # thousands of times a build: a Path takes a third of it
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
+            if callable(content):
+                content(file)
+            else:
+                file.writelines([content] if isinstance(content, bytes) else content)
         os.replace(new, path)  # noqa: PTH105 # the same
     except OSError:
         with suppress(FileNotFoundError):

@@ -67,7 +67,8 @@ class Snapshots:
         self.original: dict[str, dict[str, Kept]] = {}
         self.changed = False
         try:
-            version, native, original = pickle.loads(self.store.read_bytes())  # noqa: S301 state/ is the builder's alone
+            with self.store.open("rb") as file:
+                version, native, original = pickle.load(file)  # noqa: S301 state/ is the builder's alone
             if version == KEPT_VERSION:
                 self.native, self.original = native, original
         except Exception:  # noqa: S110 anything may stand in a damaged file; then all is read again
@@ -152,7 +153,8 @@ class Snapshots:
         """Keep what was read, for the next build; whole or not at all."""
         if self.changed:
             content = KEPT_VERSION, self.native, self.original
-            files.replace(self.store, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL), 0o600)
+            # into the file at once: all of it in memory would be as much again
+            files.replace(self.store, lambda file: pickle.dump(content, file, pickle.HIGHEST_PROTOCOL), 0o600)
             self.changed = False
 
 
