@@ -55,8 +55,8 @@ class HostPages:
             board, _ = self.board(host, rules, names, now)
             told = replace(board, problems=tuple(shown_of(board.problems, rules.shown)))
             drawn = self.charts.draw(Asked(name, frozenset(sample.keys_of(board)), rules.people, rules.shown), now)
-            seen = render.Seen(drawn, host.lines, self.health(board, now))
-            return {f"hosts/{name}.html": render.page(told, version, now, self.book, seen)}
+            parts = render.Parts(card.html, drawn, self.health(board, now))
+            return {f"hosts/{name}.html": render.page(told, version, now, self.book, parts)}
 
         def programs(_: str) -> dict[str, bytes]:
             return outputs.host_files(*self.board(host, rules, names, now), now)

@@ -68,9 +68,8 @@ class GpuRow(NamedTuple):
 
 
 class CardTexts(NamedTuple):
-    """All that stands on a card; `page` is where the host's own page is."""
+    """All that stands on a card."""
 
-    page: Html
     name: Html
     title: Html
     tags: Sequence[Html]
@@ -91,16 +90,12 @@ class CardTexts(NamedTuple):
     lined: bool
 
 
-def card(host: BoardHost, now: Now, apart: bool = False, lines: Mapping[str, str] | None = None) -> CardTexts:
-    """All that stands on the card; `apart` is on the host's own page, which need not lead to itself.
-
-    `lines` are those of its GPUs, by the keys that history has for them.
-    """
+def card(host: BoardHost, now: Now, lines: Mapping[str, str] | None = None) -> CardTexts:
+    """All that stands on the card; `lines` are those of its GPUs, by the keys that history has for them."""
     facts = host.facts or HostFacts()
     fresh = host.state == "fresh"
     fullest = max(facts.disks, key=percent, default=None)
     return CardTexts(
-        page=NOTHING if apart else escaped(f"hosts/{host.name}.html"),
         name=escaped(host.name),
         title=escaped(host.title),
         tags=[escaped(tag) for tag in host.tags],
@@ -125,6 +120,13 @@ def card(host: BoardHost, now: Now, apart: bool = False, lines: Mapping[str, str
 def html(texts: CardTexts) -> str:
     """The card, complete."""
     return ready("card.html").render(texts._asdict())
+
+
+def apart(content: bytes, host: str) -> str:
+    """The same on the host's own page, which need not lead to itself, and from which the others are a folder away."""
+    name = escaped(host)
+    text = content.decode().replace(f'<h2><a href="hosts/{name}.html">{name}</a></h2>', f"<h2>{name}</h2>", 1)
+    return text.replace('<a class=book href="', '<a class=book href="../', 1)
 
 
 def structure(texts: CardTexts) -> bytes:

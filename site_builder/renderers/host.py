@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
@@ -39,24 +39,21 @@ ROW, CELL = "\x1e", "\x1f"
 FACTS = {"kernel": "Kernel", "driver": "Driver", "collector": "Collector", "zone": "Time zone", "hidepid": "hidepid"}
 
 
-class Seen(NamedTuple):
-    """What history knows of a host: its charts and the lines of its GPUs, drawn, and what happened to these."""
+class Parts(NamedTuple):
+    """What was made of a host before its page: its card, its charts, and the health of its GPUs."""
 
-    charts: bytes = b""
-    lines: Mapping[str, str] | None = None
-    well: Health | None = None
-
-
-NOTHING_SEEN = Seen()
+    card: bytes
+    charts: bytes
+    well: Health | None
 
 
-def page(host: BoardHost, version: str, now: Now, book: str | None = None, seen: Seen = NOTHING_SEEN) -> bytes:
+def page(host: BoardHost, version: str, now: Now, book: str | None, parts: Parts) -> bytes:
     """The whole page; `book` is where the desk is, seen from the board."""
     text = escaping("host.html").render(
         host=host,
         version=version,
         book=f"../{book}" if book and not book.startswith("/") else book,
-        card=card.html(card.card(host, now, apart=True, lines=seen.lines)),
+        card=card.apart(parts.card, host.name),
         facts=list(facts_of(host.facts or HostFacts(), now)),
         interfaces=(host.facts or HostFacts()).interfaces,
         gpus=host.gpus,
@@ -67,12 +64,12 @@ def page(host: BoardHost, version: str, now: Now, book: str | None = None, seen:
             *((gpu.gpu.index, card.booking(one, now)) for gpu in host.gpus for one in gpu.bookings),
             *(("?", card.booking(one, now)) for one in host.bookings),
         ],
-        well=seen.well,
+        well=parts.well,
         built=(int(now.epoch * 1000), now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"),
         charts=CHARTS,
     )
     before, _, after = text.partition(CHARTS)
-    return b"".join((before.encode(), seen.charts, after.encode()))
+    return b"".join((before.encode(), parts.charts, after.encode()))
 
 
 def facts_of(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
