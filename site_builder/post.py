@@ -6,7 +6,6 @@ sender is gone writes it off. The builder starts this and never waits for it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pickle
 import secrets
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from site_builder.alert import Book, Letter, Message, Outcome
 from site_builder.decide import letters
 from site_builder.settings import Settings
-from site_builder.sources import own_process
+from site_builder.sources import lock, own_process
 from site_builder.sources.alert_book import AlertBook, Change, Unwritable, book_of, opened, theirs
 
 if TYPE_CHECKING:
@@ -172,11 +171,9 @@ def alone(state: Path) -> Iterator[None]:
         handle = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
         theirs(handle, folder)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock.taken(handle):
             message = "another process sends just now"
-            raise Busy(message) from None
+            raise Busy(message)
         yield
     finally:
         os.close(handle)

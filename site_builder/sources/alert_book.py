@@ -6,7 +6,6 @@ done: what was claimed there and sent must not be sent again after the power fai
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import time
@@ -19,7 +18,7 @@ from site_builder.alert import Book, Known
 from site_builder.model import KvAccess
 from site_builder.readers import alert_book as form
 from site_builder.readers.kv import LONGEST_VALUE
-from site_builder.sources import files
+from site_builder.sources import files, lock
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore
 
@@ -236,18 +235,12 @@ def locked(state: Path, patience: float) -> Iterator[None]:
         except OSError as error:
             raise Unwritable(f"{state / LOCK} cannot be opened: {error.strerror}") from None
     try:
-        end = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    message = f"somebody else has been writing {state / FILE} for {patience:.0f} s"
-                    raise Unwritable(message) from None
-                time.sleep(LOOK_EVERY)
-            except OSError as error:
-                raise Unwritable(f"{state / LOCK} cannot be locked: {error.strerror}") from None
+        try:
+            if not lock.wait(handle, time.monotonic() + patience, LOOK_EVERY):
+                message = f"somebody else has been writing {state / FILE} for {patience:.0f} s"
+                raise Unwritable(message)
+        except OSError as error:
+            raise Unwritable(f"{state / LOCK} cannot be locked: {error.strerror}") from None
         yield
     finally:
         os.close(handle)

@@ -6,7 +6,6 @@ more just before the file is replaced, and it keeps the owner, the group and the
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pwd
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from site_builder.readers import comments
-from site_builder.sources import files
+from site_builder.sources import files, lock
 
 FILE = "comments.json"
 # Some 20,000 bookings; what is larger was not written by people.
@@ -215,18 +214,12 @@ def locked(data: Path, patience: float = PATIENCE) -> Iterator[Ledger]:
     with opened(data) as folder:
         handle = lock_file(folder, data)
         try:
-            end = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > end:
-                        message = f"somebody else has been writing {data / FILE} for {patience:.0f} s: try again"
-                        raise Busy(message) from None
-                    time.sleep(LOOK_EVERY)
-                except OSError as error:
-                    raise Unwritable(f"{data} cannot be locked: {error.strerror}") from None
+            try:
+                if not lock.wait(handle, time.monotonic() + patience, LOOK_EVERY):
+                    message = f"somebody else has been writing {data / FILE} for {patience:.0f} s: try again"
+                    raise Busy(message)
+            except OSError as error:
+                raise Unwritable(f"{data} cannot be locked: {error.strerror}") from None
             yield Ledger(data)
         finally:
             os.close(handle)

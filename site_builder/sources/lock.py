@@ -1,4 +1,4 @@
-"""One builder at a time, and one bot: a lock in state/ that the kernel frees, however its holder ends."""
+"""Locks that the kernel frees, however their holders end: one builder at a time, one bot, one who writes a file."""
 
 from __future__ import annotations
 
@@ -23,17 +23,12 @@ def held(state: Path, until: float, say: Callable[[str], None]) -> Iterator[None
     """Wait for the lock until a moment on the monotonic clock; a longer wait is told."""
     handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        began, said = time.monotonic(), False
-        while not taken(handle):
-            owner = told(handle)
-            waited = time.monotonic() - began
-            if time.monotonic() >= until:
-                message = f"another builder (process {owner}) holds {state / 'lock'}"
+        if not wait(handle, min(until, time.monotonic() + SAY_AFTER)):
+            if time.monotonic() < until:
+                say(f"waiting for another builder (process {told(handle)})")
+            if not wait(handle, until):
+                message = f"another builder (process {told(handle)}) holds {state / 'lock'}"
                 raise Held(message)
-            if waited > SAY_AFTER and not said:
-                say(f"waiting for another builder (process {owner})")
-                said = True
-            time.sleep(LOOK_EVERY)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -72,6 +67,15 @@ def holder(path: Path) -> str | None:
 def told(handle: int) -> str:
     """Which process says that it has a lock."""
     return os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
+
+
+def wait(handle: int, until: float, every: float = LOOK_EVERY) -> bool:
+    """Take it, by a moment on the monotonic clock; `every` is how many seconds lie between two tries."""
+    while not taken(handle):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(every)
+    return True
 
 
 def taken(handle: int) -> bool:

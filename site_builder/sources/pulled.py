@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from site_builder.readers import form
-from site_builder.sources import files
+from site_builder.sources import files, lock
 from site_builder.sources.snapshots import LIMIT, TASKS, fault, folder_of
 
 # host.txt last: the age of all counts from when it came.
@@ -19,6 +18,7 @@ FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 FOLDER_MODE = 0o750
 # Another pull has a folder for a moment only; but whoever may read the folder can hold its lock for ever.
 PATIENCE = 1.0
+LOOK_EVERY = 0.02
 
 
 class NotPulled(Exception):
@@ -54,7 +54,7 @@ def put(data: Path, name: str, found: Mapping[str, bytes]) -> list[str]:
             os.chmod(name, FOLDER_MODE, dir_fd=top)  # whatever the umask: the group reads
         folder = os.open(name, files.FOLDER, dir_fd=top)
     try:
-        if not alone(folder):
+        if not lock.wait(folder, time.monotonic() + PATIENCE, LOOK_EVERY):  # it ends with the open folder
             return [*problems, "another pull is writing its files just now"]
         for file, content in good.items():
             if not has(folder, file, content):
@@ -62,20 +62,6 @@ def put(data: Path, name: str, found: Mapping[str, bytes]) -> list[str]:
     finally:
         os.close(folder)
     return problems
-
-
-def alone(folder: int) -> bool:
-    """Whether we have the lock of an open folder, which ends with it."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.02)
-        else:
-            return True
 
 
 def refusal(content: bytes, name: str, file: str) -> str | None:
