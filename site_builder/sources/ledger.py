@@ -80,15 +80,8 @@ class Ledger:
 
     def look(self) -> bytes:
         """The file as it is at this moment."""
-        with opened(self.data) as folder:
-            try:
-                self.signature = files.look(FILE, folder)
-                if self.signature is None:
-                    return b""
-                self.signature, content = files.read(FILE, folder, LIMIT)
-            except files.Refused as why:
-                raise Unwritable(f"{self.data / FILE} cannot be read: {why}") from None
-            return content
+        self.signature, content = look(self.data, FILE, LIMIT)
+        return content
 
     def write(self, content: bytes) -> bool:
         """Put the new content in the place of what was read; False where that is no longer what stands there."""
@@ -206,6 +199,15 @@ def opened(data: Path) -> Iterator[int]:
         yield folder
     finally:
         os.close(folder)
+
+
+def look(data: Path, name: str, limit: int) -> tuple[files.Signature | None, bytes]:
+    """A file in it as it is at this moment, and what tells that from the next; nothing where there is none."""
+    with opened(data) as folder:
+        try:
+            return files.read(name, folder, limit) if files.look(name, folder) else (None, b"")
+        except files.Refused as why:
+            raise Unwritable(f"{data / name} cannot be read: {why}") from None
 
 
 @contextmanager

@@ -70,14 +70,7 @@ class WatchList:
 
     def here(self) -> bytes:
         """The same of the file."""
-        with ledger.opened(self.data) as folder:
-            try:
-                self.signature = files.look(FILE, folder)
-                if self.signature is None:
-                    return b""
-                self.signature, content = files.read(FILE, folder, LIMIT)
-            except files.Refused as why:
-                raise Unwritable(f"{self.data / FILE} cannot be read: {why}") from None
+        self.signature, content = ledger.look(self.data, FILE, LIMIT)
         return content
 
     def write(self, content: bytes) -> bool:
