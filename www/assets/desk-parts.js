@@ -1,4 +1,4 @@
-// What the booking dialog is made of: elements, what the browser keeps, times, words for a shell, and questions to the desk.
+// What the dialogs of the desk are made of: elements, what the browser keeps, times, words for a shell, and questions to the desk.
 
 const HOUR = 3600_000;
 const LONGEST = 30_000; // milliseconds that an answer may take
@@ -34,6 +34,10 @@ export function button(text, work, label = text) {
   const one = make("button", { type: "button", textContent: text, "aria-label": label });
   one.addEventListener("click", work);
   return one;
+}
+
+export function label(text, ...parts) {
+  return make("label", {}, make("span", { textContent: text }), ...parts);
 }
 
 // Times: a field has the viewer's, without an offset; what goes out has one.
@@ -86,8 +90,26 @@ function quoted(text) {
 }
 
 // What a header can hold; what is copied from a text may have other dashes in it, or blanks that nobody sees.
-export function isToken(text) {
+function isToken(text) {
   return /^[!-~]+$/.test(text);
+}
+
+// Where a token is given and where it is forgotten; `identify` begins anew with it, or without one.
+export function tokenParts(say, identify) {
+  const token = make("input", { type: "password", name: "token", autocomplete: "off" });
+  const useToken = () => {
+    const given = token.value.trim();
+    if (!isToken(given)) {
+      say(given ? "This is no token: something in it is no plain letter, digit or sign; copy it again." : "Give your token.", "bad");
+      return token.focus();
+    }
+    token.value = "";
+    identify(given);
+  };
+  const login = make("div", { className: "login", hidden: true },
+    label("Token", token), button("Use the token", useToken),
+    make("p", { className: "soft" }, "The admin makes one with ", make("code", { textContent: "gpuboard token NAME" }), "; it stays in this browser."));
+  return { token, useToken, login, forget: button("Forget the token", () => identify("")) };
 }
 
 // A new booking, for a shell and for comments.json

@@ -1,6 +1,6 @@
 // The booking dialog, loaded when it is first wanted: with a desk it books, without one it says what to type instead.
 
-const { ask, bookingsOn, button, commandOf, ends, entry, field, fileOf, gpuChoices, isToken, iso, keep, make, met, recall, tellAll, when } = await import(`./desk-parts.js${version}`); // of the same version as the page
+const { ask, bookingsOn, button, commandOf, ends, entry, field, fileOf, gpuChoices, iso, keep, label, make, met, recall, tellAll, tokenParts, when } = await import(`./desk-parts.js${version}`); // of the same version as the page
 
 const PAUSE = 400; // milliseconds without a key, until the desk is asked
 const at = page.book ? new URL(page.book, location.href) : null;
@@ -252,7 +252,7 @@ function tellDone(request, word, { said: words, warnings }) {
 async function submit(event) {
   event.preventDefault();
   if (!at || isUnderWay()) return;
-  if (!ui.login.hidden && ui.token.value.trim()) return login();
+  if (!ui.login.hidden && ui.token.value.trim()) return ui.useToken();
   if (!me.known && !await isMet()) return;
   const missing = lack();
   if (!missing) return send(wish(), changing ? "Changed" : "Booked");
@@ -267,16 +267,6 @@ async function isMet() {
   if (!greeting) greet();
   while (greeting && before === visit) await greeting;
   return before === visit && !sending;
-}
-
-function login() {
-  const given = ui.token.value.trim();
-  if (!isToken(given)) {
-    say(given ? "This is no token: something in it is no plain letter, digit or sign; copy it again." : "Give your token.", "bad");
-    return ui.token.focus();
-  }
-  ui.token.value = "";
-  identify(given);
 }
 
 // Begins anew, with another token or without one.
@@ -327,15 +317,11 @@ function offerGpus() {
 }
 
 function build() {
-  const label = (text, ...parts) => make("label", {}, make("span", { textContent: text }), ...parts);
   const input = (name, type, more = {}) => (ui[name] = make("input", { type, name, ...more }));
   ui.title = make("h2", { id: "_book-title" });
   ui.you = make("span");
   ui.zone = make("p", { className: "soft" });
-  ui.forget = button("Forget the token", () => identify(""));
-  ui.login = make("div", { className: "login", hidden: true },
-    label("Token", input("token", "password", { autocomplete: "off" })), button("Use the token", login),
-    make("p", { className: "soft" }, "The admin makes one with ", make("code", { textContent: "gpuboard token NAME" }), "; it stays in this browser."));
+  Object.assign(ui, tokenParts(say, identify));
   ui.gpus = make("fieldset", { className: "choose" });
   ui.start = make("fieldset", {}, make("legend", { textContent: "From" }),
     make("label", {}, input("now", "radio", { name: "start" }), "now"),

@@ -1,6 +1,6 @@
 // The dialog of who waits for GPUs, loaded when it is first wanted: the desk says what it understands, before it counts.
 
-const { ask, button, entry, isToken, keep, make, met, recall } = await import(`./desk-parts.js${version}`); // of the same version as the page
+const { ask, button, entry, keep, label, make, met, recall, tokenParts } = await import(`./desk-parts.js${version}`); // of the same version as the page
 
 const PAUSE = 400; // milliseconds without a key, until the desk is asked
 const NO_HOST = "_"; // none is called so: of the bookings nothing is wanted
@@ -115,22 +115,12 @@ async function send(request, word) {
 
 function submit(event) {
   event.preventDefault();
-  if (!ui.login.hidden && ui.token.value.trim()) return login();
+  if (!ui.login.hidden && ui.token.value.trim()) return ui.useToken();
   if (!me.known) return greet();
   const missing = lack();
   if (!missing) return send(wish(), "Watched");
   say(missing[0], "bad");
   missing[1].focus();
-}
-
-function login() {
-  const given = ui.token.value.trim();
-  if (!isToken(given)) {
-    say(given ? "This is no token: something in it is no plain letter, digit or sign; copy it again." : "Give your token.", "bad");
-    return ui.token.focus();
-  }
-  ui.token.value = "";
-  identify(given);
 }
 
 // Begins anew, with another token or without one.
@@ -156,14 +146,10 @@ function offer() {
 }
 
 function build() {
-  const label = (text, ...parts) => make("label", {}, make("span", { textContent: text }), ...parts);
   const input = (name, type, more = {}) => (ui[name] = make("input", { type, name, ...more }));
   ui.title = make("h2", { id: "_watch-title", textContent: "Tell me when GPUs are free" });
   ui.you = make("span");
-  ui.forget = button("Forget the token", () => identify(""));
-  ui.login = make("div", { className: "login", hidden: true },
-    label("Token", input("token", "password", { autocomplete: "off" })), button("Use the token", login),
-    make("p", { className: "soft" }, "The admin makes one with ", make("code", { textContent: "gpuboard token NAME" }), "; it stays in this browser."));
+  Object.assign(ui, tokenParts(say, identify));
   ui.offers = make("p", { className: "ends" });
   ui.via = make("select", { name: "via" }, ...Object.entries(WAYS).map(([value, text]) => make("option", { value, textContent: text })));
   ui.said = make("p", { role: "status" });
