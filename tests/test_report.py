@@ -3,56 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 
-from site_builder import cli
-from site_builder.commands import report as command
 from site_builder.fleet_page import NAMES_PEOPLE
 from site_builder.sources.history import History
 from tests.lab import Lab
 from tests.past_lab import epoch, gpu, host, keep, roll
-from tests.week_lab import DAY, HOUR, MONDAY, MORNING, PARIS, make_past
-
-Report = Callable[..., "Told"]
-
-
-class Told(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
+from tests.week_lab import DAY, HOUR, MONDAY, MORNING, PARIS, Report, lab_of, reporter
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """With a past; no test changes it."""
-    lab = Lab(tmp_path_factory.mktemp("report"))
-    make_past(lab)
-    return lab
+    return lab_of(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Report:
     """The command in a lab, at a moment."""
-
-    def report(lab: Lab, *words: str, now: float = MORNING, **settings: str) -> Told:
-        monkeypatch.chdir(lab.data.parent)
-        monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: now))
-        for name, value in {"GPUBOARD_ZONE": "Europe/Paris", **settings}.items():
-            monkeypatch.setenv(name, value)
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main(["report", *words])
-        out, err = capfd.readouterr()
-        return Told(int(end.value.code or 0), out, err)
-
-    return report
+    return reporter(monkeypatch, capfd)
 
 
 def cells(html: str, name: str) -> list[list[str]]:

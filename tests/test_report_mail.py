@@ -7,14 +7,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 from zoneinfo import TZPATH
 
@@ -24,10 +24,9 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from playwright.sync_api import Browser, Page
 
-from site_builder import cli, report_mail, reports
+from site_builder import report_mail, reports
 from site_builder.alert import AlertRule, Matter, Message
 from site_builder.build import Builder
-from site_builder.commands import report as command
 from site_builder.decide.week import Waste, Wasted, WastedNow, Week
 from site_builder.happened import Event
 from site_builder.model import AlertSettings, Shown
@@ -38,17 +37,13 @@ from site_builder.settings import Settings
 from site_builder.sources import conf
 from site_builder.sources.alert_book import book_of
 from site_builder.sources.history import History
-from site_builder.sources.past import Past
 from site_builder.words import DAYS
 from tests.browser import node_module
 from tests.lab import Lab
 from tests.past_lab import epoch, gpu, host, keep, roll
-from tests.week_lab import DAY, HOUR, MONDAY, MORNING, PARIS, make_past
+from tests.week_lab import DAY, FIRST, HOUR, MONDAY, MORNING, PARIS, Report, lab_of, reporter, week_of
 
-Run = Callable[..., "tuple[int, str, str]"]
 PHONE, LAPTOP = 360, 1000
-FIRST = date(2026, 11, 9)
-HOSTILE = "<script>alert(1)</script>\"'\u202e\n" + "x" * 200
 # Gmail shows no more of a mail.
 GMAIL = 102 * 1024
 RULE = AlertRule("weekly-report", at=(0, 8 * 60))
@@ -60,9 +55,7 @@ RIGHTS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """With a past; no test changes it."""
-    lab = Lab(tmp_path_factory.mktemp("mail"))
-    make_past(lab)
-    return lab
+    return lab_of(tmp_path_factory.mktemp("mail"))
 
 
 @pytest.fixture(scope="module")
@@ -72,20 +65,7 @@ def settings(lab: Lab) -> Settings:
 
 @pytest.fixture(scope="module")
 def week(settings: Settings) -> Week:
-    """With all that can happen, and names that nobody should trust."""
-    past = Past(settings.state, PARIS)
-    found = reports.gather(settings, past, FIRST, MORNING)
-    past.close()
-    assert found
-    events = [
-        Event("atlas", 3, "GPU-0", 0, "heat", (), MONDAY + 120, None, MONDAY + 7200),
-        Event("hydra", 1, "GPU-h", 0, "lost", (HOSTILE,), MONDAY + 180, None, None),
-    ]
-    now = [
-        WastedNow("atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."),
-        WastedNow("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
-    ]
-    return found._replace(events=events, now=now)
+    return week_of(settings)
 
 
 @pytest.fixture(scope="module")
@@ -356,23 +336,12 @@ def inbox() -> Iterator[Inbox]:
 
 
 @pytest.fixture
-def run(lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """The command on Monday morning: how it ended, and what it said."""
-
-    def report(*words: str, **settings: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(lab.data.parent)
-        monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: MORNING))
-        for name, value in {"GPUBOARD_ZONE": "Europe/Paris", **settings}.items():
-            monkeypatch.setenv(name, value)
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main(["report", *words])
-        return (int(end.value.code or 0), *capfd.readouterr())
-
-    return report
+def run(lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Report:
+    """The command on Monday morning."""
+    return partial(reporter(monkeypatch, capfd), lab)
 
 
-def test_a_mail_has_the_text_and_the_charts_and_a_chat_the_sums(run: Run, inbox: Inbox, settings: Settings) -> None:
+def test_a_mail_has_the_text_and_the_charts_and_a_chat_the_sums(run: Report, inbox: Inbox, settings: Settings) -> None:
     assert run("--week", "--mail", GPUBOARD_NOTIFY=inbox.notify) == (0, "lab: sent\nchat: sent\n", "")
     (mail,), (post,) = inbox.mails, inbox.posts
     assert mail["Subject"] == "gpuboard: week 46 of 2026, 120.0 GPU-hours used"
@@ -391,7 +360,7 @@ def test_a_mail_has_the_text_and_the_charts_and_a_chat_the_sums(run: Run, inbox:
     assert "alice" not in post["message"]
 
 
-def test_a_person_gets_it_by_their_mail_address(run: Run, inbox: Inbox) -> None:
+def test_a_person_gets_it_by_their_mail_address(run: Report, inbox: Inbox) -> None:
     before = len(inbox.mails)
     server = inbox.notify.split()[0].partition("=")[2].partition("&")[0]
     told = run("--mail", "--to", "person:alice", GPUBOARD_MAIL=server, GPUBOARD_MAIL_DOMAIN="lab.org")
@@ -410,13 +379,15 @@ def test_a_person_gets_it_by_their_mail_address(run: Run, inbox: Inbox) -> None:
         (["--week", "2026-W30"], "lab=json://127.0.0.1:1/", 1, "there is no history of 2026-W30"),
     ],
 )
-def test_what_stands_in_its_way_is_one_sentence(run: Run, words: list[str], notify: str, code: int, said: str) -> None:
+def test_what_stands_in_its_way_is_one_sentence(
+    run: Report, words: list[str], notify: str, code: int, said: str
+) -> None:
     ended, out, err = run("--mail", *words, GPUBOARD_NOTIFY=notify)
     assert (ended, said in out + err) == (code, True), out + err
     assert "d.org" not in out + err
 
 
-def test_receivers_go_with_mail_alone(run: Run) -> None:
+def test_receivers_go_with_mail_alone(run: Report) -> None:
     code, _, err = run("--to", "lab")
     assert (code, "--to goes with --mail" in err) == (2, True)
 

@@ -8,7 +8,6 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,50 +15,30 @@ import html5lib
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from site_builder import reports, static
+from site_builder import static
 from site_builder.columns import width
 from site_builder.commands.report import page as page_of
 from site_builder.decide.week import WastedNow, Week
-from site_builder.happened import Event
 from site_builder.renderers.report_text import text
-from site_builder.sources.past import Past
 from tests.browser import PATIENCE, ROOT, node_module
 from tests.lab import Lab
 from tests.test_serve import Running, running
-from tests.week_lab import MONDAY, MORNING, PARIS, make_past
+from tests.week_lab import HOSTILE, MORNING, PARIS, lab_of, week_of
 
 PHONE, LAPTOP = 390, 1440
 RIGHTS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-HOSTILE = "<script>alert(1)</script>\"'\u202e\n" + "x" * 200
 REPORT = "reports/2026-W46.html"
 POLICY = "Content-Security-Policy"
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    lab = Lab(tmp_path_factory.mktemp("report"))
-    make_past(lab)
-    return lab
+    return lab_of(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
 def week(lab: Lab) -> Week:
-    """With all that can happen, and names that nobody should trust."""
-    past = Past(lab.state, PARIS)
-    found = reports.gather(lab.settings(zone=PARIS), past, date(2026, 11, 9), MORNING)
-    past.close()
-    assert found
-    events = [
-        Event("atlas", 1, "GPU-0", 0, "power", (), MONDAY, None, MONDAY + 60),
-        Event("atlas", 2, "", None, "driver", ("550.1", "560.2"), MONDAY + 60, None, MONDAY + 60),
-        Event("atlas", 3, "GPU-0", 0, "heat", (), MONDAY + 120, None, MONDAY + 7200),
-        Event("hydra", 1, "GPU-h", 0, "lost", (HOSTILE,), MONDAY + 180, None, None),
-    ]
-    now = [
-        WastedNow("atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."),
-        WastedNow("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
-    ]
-    return found._replace(events=events, now=now)
+    return week_of(lab.settings(zone=PARIS))
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,23 @@
-"""Two weeks of a small lab, as reports tell them."""
+"""Two weeks of a small lab, as reports tell them, and the command that makes them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+import pytest
+
+from site_builder import cli, reports
+from site_builder.commands import report as command
+from site_builder.decide.week import WastedNow, Week
+from site_builder.happened import Event
+from site_builder.settings import Settings
 from site_builder.sources.history import History
+from site_builder.sources.past import Past
 from tests.lab import Lab
 from tests.past_lab import epoch, gpu, host, keep, roll
 
@@ -12,14 +25,26 @@ PARIS = ZoneInfo("Europe/Paris")
 HOUR, DAY = 3600, 86400
 MONDAY = epoch("2026-11-09T00:00", PARIS)
 MORNING = MONDAY + 7 * DAY + 6 * HOUR  # when cron makes the report
+FIRST = date(2026, 11, 9)
+HOSTILE = "<script>alert(1)</script>\"'\u202e\n" + "x" * 200
+Report = Callable[..., "Told"]
 
 
-def make_past(lab: Lab) -> None:
+class Told(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def lab_of(folder: Path) -> Lab:
     """Two weeks of four GPUs; each number in the tests below was worked out on paper.
 
     In the first, alice is on the A100 for 42 hours. In the second for 84; then she and bob hold it for 12. carol has
     booked the V100 for all of it and is never there, the T4 is not used, and hydra is seen on the first day only.
     """
+    lab = Lab(folder)
     history = History(lab.state, PARIS)
     free = gpu(index=2, model="T4")
     booked = gpu("booked", [], ["carol"], index=1, model="V100")
@@ -34,3 +59,39 @@ def make_past(lab: Lab) -> None:
     keep(history, MONDAY + 96 * HOUR, MORNING, [host(gpu(), booked, free)])
     roll(history, MORNING)
     history.close()
+    return lab
+
+
+def week_of(settings: Settings) -> Week:
+    """The second of them, with all that can happen, and names that nobody should trust."""
+    past = Past(settings.state, PARIS)
+    found = reports.gather(settings, past, FIRST, MORNING)
+    past.close()
+    assert found
+    events = [
+        Event("atlas", 1, "GPU-0", 0, "power", (), MONDAY, None, MONDAY + 60),
+        Event("atlas", 2, "", None, "driver", ("550.1", "560.2"), MONDAY + 60, None, MONDAY + 60),
+        Event("atlas", 3, "GPU-0", 0, "heat", (), MONDAY + 120, None, MONDAY + 7200),
+        Event("hydra", 1, "GPU-h", 0, "lost", (HOSTILE,), MONDAY + 180, None, None),
+    ]
+    now = [
+        WastedNow("atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."),
+        WastedNow("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
+    ]
+    return found._replace(events=events, now=now)
+
+
+def reporter(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Report:
+    """The command in a lab, at a moment."""
+
+    def report(lab: Lab, *words: str, now: float = MORNING, **settings: str) -> Told:
+        monkeypatch.chdir(lab.data.parent)
+        monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: now))
+        for name, value in {"GPUBOARD_ZONE": "Europe/Paris", **settings}.items():
+            monkeypatch.setenv(name, value)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main(["report", *words])
+        return Told(int(end.value.code or 0), *capfd.readouterr())
+
+    return report
