@@ -13,14 +13,29 @@ from tests.fleet import NOW, PARIS
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 START = int(NOW)
+NIGHT = (22 * 60, 7 * 60)
 FRESH = {"atlas": ("fresh", 4), "boreas": ("fresh", 8)}
 # Rules that count at once, so that a test of one thing need not wait for another.
 AT_ONCE = {name: rule._replace(hold=0, over=0, recovery=True, quiet=None) for name, rule in DEFAULTS.items()}
+LOST = Matter("gpu-lost", "atlas", "GPU-3", ("3",), "lost, the driver could not reach it: GPU is lost", START)
+HELD = Matter("gpu-held", "atlas", "GPU-0", ("0",), "7 GiB taken", START, ("alice",), ("alice",))
 
 
 def down(host: str = "atlas", **more: Any) -> Matter:  # noqa: ANN401
     """A host that is down."""
     return Matter("host-down", host, what="no snapshot since 11:50", since=START - 600)._replace(**more)
+
+
+def begins(at: int, **more: object) -> Matter:
+    """A booking of alice's that begins then, for four hours."""
+    one = Matter("booking-begins", "atlas", "b", ("0", "1"), "", at, ("alice",), ("alice",), lasting=False)
+    return one._replace(until=at + 4 * HOUR)._replace(**more)  # type: ignore[arg-type]
+
+
+def ends(at: int, since: int | None = None) -> Matter:
+    """A booking of alice's that ends then."""
+    one = begins(at - 4 * HOUR if since is None else since)
+    return one._replace(rule="booking-ends", about=f"b {at}", until=at)
 
 
 def ruled(name: str = "host-down", **more: Any) -> dict[str, AlertRule]:  # noqa: ANN401
