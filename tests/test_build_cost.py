@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from site_builder import charts
+from site_builder import boards, charts, host_pages
 from site_builder.build import Builder
+from site_builder.decide.gpus import Rules
+from site_builder.model import BoardHost
 from site_builder.now import Now
 from tests.lab import Lab, gpu
 
@@ -34,6 +36,26 @@ def test_a_build_leaves_nothing_that_refers_to_itself_since_nobody_collects_that
     builder.close()
     assert "hosts/atlas.html" in report.written
     assert found == 0
+
+
+def test_a_host_is_decided_once_for_its_page_and_for_what_programs_read_of_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [f"gpu{number}" for number in range(8)]
+    decided: list[str] = []
+
+    def board_of(host: boards.Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
+        decided.append(host.known.name)
+        return boards.board_of(host, rules, names, now)
+
+    monkeypatch.setattr(host_pages, "board_of", board_of)
+    for used in (4, 7000):
+        for name in hosts:
+            lab.host(name, gpu(0, used, uuid=f"GPU-{name}"))
+        decided.clear()
+        written = lab.build().written
+        assert {f"hosts/{name}.html" for name in hosts} | {f"nodes/{name}.json" for name in hosts} <= set(written)
+        assert sorted(decided) == hosts
 
 
 def test_where_each_build_has_time_for_one_host_all_have_charts_in_the_end(
