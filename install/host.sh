@@ -155,11 +155,19 @@ report_host() {
     tell "  settings  $(conf_in_force)"
     tell "  crontab   $line"
     [ -z "$public" ] || tell "  key       ${public%.pub}"
-    command -v nvidia-smi >/dev/null || tell 'nvidia-smi was not found here: the board shows this host as failed until the NVIDIA driver is installed.'
+    tool_of_maker || tell 'nvidia-smi was not found here, nor amd-smi or rocm-smi: the board shows this host as failed until the driver of its GPUs is installed.'
     cron_runs || tell 'No cron daemon seems to run here: without one, nobody starts the loops again after a reboot.'
     [ -z "$by_hand" ] || tell "The crontab has a line of its own that calls gpu-check.sh; take it out: crontab -e"
     tell "Check it:   $check status"
     tell "Uninstall:  ./install.sh remove"
+}
+
+# tool_of_maker: whether there is one that tells the GPUs.
+tool_of_maker() {
+    for program in nvidia-smi amd-smi rocm-smi /opt/rocm/bin/amd-smi /opt/rocm/bin/rocm-smi; do
+        ! command -v "$program" >/dev/null || return 0
+    done
+    return 1
 }
 
 install_host() {

@@ -20,7 +20,10 @@ tell_programs() {
     for program in awk base64 crontab cut find flock getent grep mktemp sed setsid sha256sum ssh ssh-keygen tar timeout; do
         command -v "$program" >/dev/null || fact missing "$program"
     done
-    command -v nvidia-smi >/dev/null || fact missing nvidia-smi
+    for program in nvidia-smi amd-smi rocm-smi /opt/rocm/bin/amd-smi /opt/rocm/bin/rocm-smi; do
+        ! command -v "$program" >/dev/null || return 0
+    done
+    fact missing nvidia-smi
 }
 
 # tell_installed: the scripts, by what is in them, the line of the crontab, the settings.

@@ -174,7 +174,7 @@ end_loops() {
     done
     [ -z "$left" ] || return 1
     [ ! -e "$place/registered" ] || as_cron "$ROOT/scripts/gpu-check.sh" --deregister "$1" || tell "Consul still lists $1: deregister it by hand."
-    (cd "$place" && rm -rf run check given clock fields sent push.failed registered register.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt)
+    (cd "$place" && rm -rf run check given clock fields sent push.failed registered register.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt mig amd amd.names amd.static containers refused.*)
     rmdir "$place" 2>/dev/null || tell "$place holds more than ours, and stays."
 }
 

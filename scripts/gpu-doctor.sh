@@ -25,6 +25,8 @@ LIB=$HERE/lib
 . "$LIB/doctor.sh"
 # shellcheck source=scripts/lib/doctor-driver.sh
 . "$LIB/doctor-driver.sh"
+# shellcheck source=scripts/lib/doctor-amd.sh
+. "$LIB/doctor-amd.sh"
 # shellcheck source=scripts/lib/doctor-machine.sh
 . "$LIB/doctor-machine.sh"
 # shellcheck source=scripts/lib/doctor-cron.sh
@@ -39,7 +41,7 @@ LIB=$HERE/lib
 # What is looked at, in this order: a group, then its checks. The function of a check is see_ and its name, with _ for -.
 CHECKS='
 settings: settings name tools
-driver: hung driver gpus persistence
+driver: hung driver gpus persistence amd
 host: hidepid spool
 start: cron-daemon cron-allowed crontab linger loops
 push: dest folder ssh-key ssh consul clock push'

@@ -27,8 +27,8 @@ take() {
     made='' missed=''
     # shellcheck source=/dev/null
     case $1 in
-        1) . "$LIB/gpus.sh" && take_gpus ;;
-        2) . "$LIB/processes.sh" && take_processes ;;
+        1) . "$LIB/told.sh" && take_gpus ;;
+        2) . "$LIB/told.sh" && take_processes ;;
         3) . "$LIB/minute.sh" && ask_minute_facts && . "$LIB/ps.sh" && take_ps && . "$LIB/host.sh" && take_host ;;
     esac
     # shellcheck disable=SC2086 # one word a file

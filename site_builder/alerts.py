@@ -187,7 +187,7 @@ class Alerts:
 def home_in(cards: Mapping[str, Card]) -> Callable[[str], str | None]:
     """Which host has a GPU, as it told last; it is rarely asked."""
     return lambda uuid: next(
-        (host for host, card in cards.items() for _, one in card.summary.gpus if one == uuid),
+        (host for host, card in cards.items() for one in card.summary.gpus if uuid in {one.uuid, one.of}),
         None,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Union
 
 from site_builder import fleets
-from site_builder.decide.pick import Wish
+from site_builder.decide.pick import Wish, for_one_process
 from site_builder.fleet import Failed, Fleet, Host
 from site_builder.picks import Picker
 from site_builder.settings import Wrong
@@ -35,16 +35,22 @@ def available_gpus(
     min_memory: float = 0,
     model: str = "",
     source: str | os.PathLike[str] | None = None,
+    vendor: str | None = None,
 ) -> list[str]:
     """The GPUs of this machine that can be had now, the best first, as CUDA_VISIBLE_DEVICES takes them: `['0', '2']`.
 
-    They are free, or booked by you and unused. `min_memory` is in MiB that are free.
+    Those of AMD are as HIP_VISIBLE_DEVICES takes them. They are of one maker: of `vendor`, `nvidia` or `amd`, and
+    without it of NVIDIA where the machine has any of its GPUs.
+
+    They are free, or booked by you and unused. `min_memory` is in MiB that are free. An instance (MIG) is named by its
+    UUID, and given where no whole GPU can be had, one alone, or where `model` names its profile.
     """
     if limit is not None and limit < 0:
         message = f"limit is {limit}, but must be 0 or more"
         raise ValueError(message)
-    found = Picker(settings_of(source), Wish(model, min_memory)).found()
-    return [str(one.number) for one in found.choices[:limit]]
+    wish = Wish(model, min_memory, vendor)
+    found = Picker(settings_of(source), wish).found()
+    return [str(one.number) for one in for_one_process(found.choices, wish)[:limit]]
 
 
 def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
@@ -57,7 +63,7 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
         used, total = gpu.memory_used, gpu.memory_total
         found.append(
             {
-                "index": None if gpu.index is None else str(gpu.index),
+                "index": None if gpu.index is None else gpu.label,
                 "mem_total": None if total is None else int(total),
                 "mem_used": None if used is None else int(used),
                 "mem_used_percent": None if used is None or not total else used / total * 100,

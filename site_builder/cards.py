@@ -17,6 +17,7 @@ from site_builder.boards import Host, board_of, matters_of
 from site_builder.decide import fleet
 from site_builder.decide.gpus import Rules
 from site_builder.decide.matters import on_host
+from site_builder.decide.people import People
 from site_builder.decide.sample import sample
 from site_builder.decide.signs import signed
 from site_builder.halves import both
@@ -72,6 +73,7 @@ class Card(NamedTuple):
     signed: Signed | None  # and the signs of its GPUs' health
     matters: tuple[Matter, ...] | None = ()  # what people may be told of it; None where that cannot be told
     people: tuple[str, ...] = ()  # who is on it, whether shown or not
+    cut: tuple[tuple[str, str | None], ...] = ()  # logins that `ps` cut, and whose they were taken for
 
 
 class Cards:
@@ -111,7 +113,7 @@ class Cards:
         stale = []
         for host, made_of in parts:
             one = before.get(host.known.name)
-            if one is None or one.made_of != made_of or now.epoch >= one.holds_until:
+            if one is None or one.made_of != made_of or now.epoch >= one.holds_until or is_clearer(one, rules.people):
                 stale.append((host, made_of))
                 before.pop(host.known.name, None)  # the new ones have its room
         anew = both(lambda part: make(part[0], rules, names, now.apart()), stale)
@@ -149,6 +151,11 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
     return host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines)
 
 
+def is_clearer(card: Card, people: People) -> bool:
+    """Whether a login that `ps` cut is now known to be somebody's, or may be a second person's too."""
+    return any(people.whole(login) != whole for login, whole in card.cut)
+
+
 def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     """A card, from all that is known of a host."""
     board, looked = board_of(host, rules, names, now)
@@ -181,6 +188,7 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
         signed=signed(board, looked),
         matters=matters,
         people=on_host(board),
+        cut=tuple((login, rules.people.whole(login)) for login in board.cut),
     )
 
 

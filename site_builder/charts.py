@@ -132,7 +132,7 @@ class Charts:
         """A span, drawn now."""
         grid = spans.grid(name, now.epoch, now.zone)
         found = self.past.series(asked.host, grid.since, grid.until, grid.step, spans.COLUMNS)
-        naming: Callable[[str], str] = asked.people.shown if asked.shown.users else lambda _: ""
+        naming: Callable[[str], str] = asked.people.user if asked.shown.users else lambda _: ""
         gpus = [spans.gpu_course(one.series, one.line, one.names, grid, naming) for one in found.gpus]
         gpus.sort(key=lambda one: one.series.key not in asked.here)
         own = spans.course_of(found.own, tuple(OF_HOST), grid)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from site_builder.model import GpuProblem
+
+# What a program reads to know which GPUs of a maker it may see.
+VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 # With this begins the id of a booking that `gpuboard run` made: it is for that run alone.
 RUN = "run-"
 
@@ -45,7 +49,10 @@ class Gpu(NamedTuple):
     """A GPU with its state and the reason in words; memory in MiB, use in percent, power in W, clock in MHz.
 
     `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end. `number` is its
-    index where we are, if that is another.
+    index where we are, if that is another. `place` is what it is called on its host where that is not its index; an
+    instance (MIG) has its GPU's index, a profile, and in `of` the names that bookings may have for that GPU. `index` is
+    what programs count it by: nvidia-smi's number, or HIP's of a GPU whose `vendor` is amd. `problems` are what is
+    wrong with it now.
     """
 
     index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
@@ -66,6 +73,31 @@ class Gpu(NamedTuple):
     bookings: tuple[Booking, ...] = ()
     free_again: int | None = None
     number: int | None = None
+    place: str | None = None
+    profile: str | None = None
+    of: tuple[str, ...] = ()
+    problems: tuple[GpuProblem, ...] = ()
+    vendor: str = "nvidia"
+
+    @property
+    def handle(self) -> str:
+        """What names it on its host also where it has no UUID."""
+        return self.uuid or f"{self.vendor} {self.label}"
+
+    @property
+    def label(self) -> str:
+        """What people call it on its host."""
+        return self.place or ("?" if self.index is None else str(self.index))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its instances have in `of`."""
+        return tuple(name.lower() for name in (self.label, self.uuid) if name and name != "?")
+
+    @property
+    def avoid(self) -> bool:
+        """Whether nobody should be given it, whatever its state."""
+        return any(one.avoid for one in self.problems) if self.problems else False
 
 
 class Disk(NamedTuple):
@@ -77,7 +109,11 @@ class Disk(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A host with its state and the reason in words; `seen` is when its last word arrived, memory in MiB."""
+    """A host with its state and the reason in words; `seen` is when its last word arrived, memory in MiB.
+
+    Of a GPU in MIG mode the instances are among its `gpus`, and the GPU itself is among those that are `cut`; where it
+    tells no instances, it is among both.
+    """
 
     name: str
     title: str | None
@@ -91,6 +127,11 @@ class Host(NamedTuple):
     memory_available: float | None = None
     gpus: tuple[Gpu, ...] = ()
     disks: tuple[Disk, ...] = ()
+    cut: tuple[Gpu, ...] = ()
+
+    def whole_of(self, instance: Gpu) -> Gpu:
+        """The GPU of which it is an instance."""
+        return next(one for one in self.cut if one.names == instance.of)
 
 
 class Fleet(NamedTuple):

@@ -131,7 +131,7 @@ def changes(
     both = []
     for back, shares in enumerate(had):
         until = end - back * WEEK * DAY
-        known = People(people.aliases, {*people.names, *shares})
+        known = People(people.aliases, {*people.logins, *shares})
         users = {person_of(name, known) for name, share in shares.items() if share.used}
         both.append(span(within(seen, until - WEEK * DAY, until), WEEK, len(users)))
     return trends.changes(both[0], both[1])

@@ -1,4 +1,4 @@
-"""Where a fleet comes from: a board's URL, a data folder, or with neither this machine's own nvidia-smi."""
+"""Where a fleet comes from: a board's URL, a data folder, or with neither this machine's own GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Look = Callable[[], Fleet]
 
 
 class NoDriver(Failed):
-    """There is no nvidia-smi on this machine at all."""
+    """There is no tool of any maker on this machine at all."""
 
 
 class Known(Protocol):
@@ -167,7 +167,7 @@ def bookings_of(settings: Settings) -> Sequence[Booking]:
 
 
 def of_machine(settings: Settings) -> Fleet:
-    """As nvidia-smi tells it here and now."""
+    """As the makers' tools tell it here and now."""
     from site_builder.sources import machine  # noqa: PLC0415 # slow to import
 
     asked = machine.ask()  # while it answers, we import the rest
@@ -177,12 +177,13 @@ def of_machine(settings: Settings) -> Fleet:
     from site_builder.model import Idle, KnownHost, Shown  # noqa: PLC0415
     from site_builder.now import Now  # noqa: PLC0415
     from site_builder.renderers import status  # noqa: F401, PLC0415
+    from site_builder.sources.asked import MISSING  # noqa: PLC0415
 
     now = Now(time.time(), settings.zone)
     data = machine.look(asked, here(), now.epoch, Path(os.environ.get("GPUBOARD_PROC") or "/proc"))
     code = data.gpus.header.rc if data.gpus and data.gpus.header else 0
-    if code == machine.MISSING:
-        message = f"there is no nvidia-smi on this machine, and no board is named: {NO_BOARD}"
+    if code == MISSING:
+        message = f"there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: {NO_BOARD}"
         raise NoDriver(message)
     rules = Rules(settings.limits, People({}), Shown())
     board = hosts.host(hosts.Case(KnownHost(here()), data, (), Idle(0, {}), {}), rules, now)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
+from site_builder.model import Number
+
 # Errors of memory that were corrected and those that were not, since the driver was loaded and over the GPU's life;
 # rows and pages of memory that were replaced after errors of each of the two kinds.
 COUNTS = (
@@ -32,7 +34,7 @@ class GpuSigns(NamedTuple):
     """A GPU's health; `hot` is its temperature and the limit that it has reached, and empty where it has not."""
 
     key: str
-    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     bus: str | None
     lost: str | None
     counts: tuple[int | None, ...]
@@ -63,7 +65,7 @@ class Event(NamedTuple):
     host: str
     number: int
     gpu: str
-    index: int | None  # type: ignore[assignment]
+    index: Number  # type: ignore[assignment]
     kind: str
     value: Value
     at: int
@@ -75,7 +77,7 @@ class Event(NamedTuple):
 class GpuState(NamedTuple):
     """What the next look at a GPU is compared with; `last` has of each kind the event that may go on."""
 
-    index: int | None  # type: ignore[assignment]
+    index: Number  # type: ignore[assignment]
     bus: str | None
     counts: tuple[int | None, ...]
     last: dict[str, Event]

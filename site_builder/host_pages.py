@@ -54,7 +54,7 @@ class HostPages:
         def page(version: str) -> dict[str, bytes]:
             board, _ = self.board(host, rules, names, now)
             told = replace(board, problems=tuple(shown_of(board.problems, rules.shown)))
-            drawn = self.charts.draw(Asked(name, frozenset(sample.keys_of(board)), rules.people, rules.shown), now)
+            drawn = self.charts.draw(Asked(name, frozenset(sample.keys_of(board.gpus)), rules.people, rules.shown), now)
             parts = render.Parts(card.html, drawn, self.health(board, now))
             return {f"hosts/{name}.html": render.page(told, version, now, self.book, parts)}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, Union
 
 Row = TypeVar("Row")
+# What a GPU is called on its host: its index, or a text where that is not enough, such as 0:1 or amd0.
+Number = Union[int, str, None]
 
 
 class Header(NamedTuple):
@@ -21,11 +23,24 @@ class Header(NamedTuple):
     rc: int
 
 
+class Voice(NamedTuple):
+    """How one tool of a host answered: its name, whose GPUs it tells, its exit code, its words beside the rows.
+
+    `answered` is False where it did not get as far as telling all of its rows.
+    """
+
+    tool: str
+    vendor: str
+    rc: int
+    said: tuple[str, ...] = ()
+    answered: bool = True
+
+
 @dataclass(frozen=True)
 class Dump(Generic[Row]):
     """What was understood of one file: its rows, the words that it has beside them, and what is wrong with it.
 
-    `answered` is False where there are no rows because the command did not get as far as telling any.
+    `voices` are the tools that told the rows, where tools did.
     """
 
     rows: tuple[Row, ...] = ()
@@ -33,13 +48,18 @@ class Dump(Generic[Row]):
     whole: bool = True
     said: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    answered: bool = True
+    voices: tuple[Voice, ...] = ()
 
 
 # The rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times
 # as long to make.
 class Gpu(NamedTuple):
-    """A row of gpus.csv, under nvidia-smi's names and units. `lost` is why the driver cannot reach it."""
+    """A GPU, whoever made it, under nvidia-smi's names and units. `lost` is why the driver cannot reach it.
+
+    `columns` and `cells` are all that was told of it, by the names of `--query-gpu`. Of a GPU that is cut into
+    instances (MIG) each instance is one, with the GPU as its `parent`. `place` is what it is called on its host where
+    that is not its index.
+    """
 
     index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     uuid: str | None
@@ -55,6 +75,36 @@ class Gpu(NamedTuple):
     lost: str | None = None
     columns: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
+    vendor: str = "nvidia"
+    place: str | None = None
+    profile: str | None = None
+    parent: Gpu | None = None
+
+    @property
+    def label(self) -> str:
+        """What people call it on its host: its number; `0:1` is an instance, `amd0` stands beside GPUs of NVIDIA."""
+        return self.place or ("?" if self.index is None else str(self.index))
+
+    @property
+    def number(self) -> Number:
+        """The same, and None where it has no number."""
+        return self.place or self.index
+
+    @property
+    def handle(self) -> str:
+        """What tells which processes are on it; an instance whose UUID is not told has a place of its own."""
+        return self.uuid or f"{self.vendor} {self.place if self.parent else self.index}"
+
+    @property
+    def key(self) -> str:
+        """What names it on its host, as long as it is the same GPU."""
+        return self.uuid or f"index {self.number}"
+
+    @property
+    def names(self) -> set[str]:
+        """The keys of bookings that promise it, in small letters: an instance is promised with its GPU."""
+        own = {self.label, (self.uuid or "").lower()} - {"?", ""}
+        return own if self.parent is None else own | self.parent.names
 
     @property
     def more(self) -> dict[str, str]:
@@ -63,16 +113,19 @@ class Gpu(NamedTuple):
 
 
 class GpuProcess(NamedTuple):
-    """A row of processes.csv; the pid is None where the driver does not tell it."""
+    """A process on a GPU, by the handle of that; the pid is None where the driver does not tell it."""
 
-    gpu_uuid: str
+    gpu: str
     pid: int | None
     used_memory: float | None
     name: str | None
 
 
 class PsRow(NamedTuple):
-    """A row of ps.txt; `gpu_pid` is the GPU process whose family it is, None for the parents of one."""
+    """A row of ps.txt; `gpu_pid` is the GPU process whose family it is, None for the parents of one.
+
+    `person` is who is behind a process of root's, or of a user without a name, as far as the host can tell.
+    """
 
     pid: int
     ppid: int | None
@@ -85,6 +138,9 @@ class PsRow(NamedTuple):
     state: str | None
     container: str | None
     command: str | None
+    image: str | None = None
+    pod: str | None = None
+    person: str | None = None
 
     @property
     def dead(self) -> bool:
@@ -303,7 +359,8 @@ class Shown:
 
 
 class BoardBooking(NamedTuple):
-    """A booking as it stands at the moment of the build; `phase` is now, coming or ended.
+    """A booking as it stands at the moment of the build; `phase` is now, coming or ended. One of a `whole_gpu` promises
+    an instance together with all others of its GPU.
 
     Of one that runs: since when nobody is on the GPU, who else is and since when, and its mean use in percent.
     """
@@ -319,10 +376,14 @@ class BoardBooking(NamedTuple):
     used_by_since: int | None = None
     mean_use: float | None = None
     whole_host: bool = False
+    whole_gpu: bool = False
 
 
 class BoardProcess(NamedTuple):
-    """A process on a GPU. A `dead` one has ended, but its `children` hold what it had."""
+    """A process on a GPU. A `dead` one has ended, but its `children` hold what it had.
+
+    `runs_as` is whose it is for the kernel, where the user is the person behind it.
+    """
 
     pid: int | None
     user: str | None
@@ -332,6 +393,9 @@ class BoardProcess(NamedTuple):
     container: str | None
     dead: bool = False
     children: tuple[int, ...] = ()
+    image: str | None = None
+    pod: str | None = None
+    runs_as: str | None = None
 
 
 class KeptGpu(NamedTuple):
@@ -359,12 +423,26 @@ class Who(NamedTuple):
 NOBODY = Who()
 
 
+class GpuProblem(NamedTuple):
+    """What is wrong with a GPU now, and what to do about it; its weight is `grave`, `look` (worth one) or `told`.
+
+    A GPU is not handed out while it has one that says `avoid`.
+    """
+
+    kind: str
+    weight: str
+    what: str
+    advice: str
+    avoid: bool = False
+
+
 class BoardGpu(NamedTuple):
     """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used.
 
     `free_again` is when the bookings end that follow each other from now on. `who` is for history alone: it is never
     published, since it names people also where the page must not. `ownerless` are the processes on it of which nobody
-    knows whose they are; it is `unexplained` if no process has the memory that is taken.
+    knows whose they are; it is `unexplained` if no process has the memory that is taken. `of` is the model of the GPU
+    of which it is an instance, whose `problems` are its own too.
     """
 
     gpu: Gpu
@@ -380,11 +458,18 @@ class BoardGpu(NamedTuple):
     who: Who = NOBODY
     ownerless: tuple[int | None, ...] = ()
     unexplained: bool = False
+    of: str = ""
+    problems: tuple[GpuProblem, ...] = ()
+
+    @property
+    def avoid(self) -> bool:
+        """Whether nobody should be given it, whatever its state."""
+        return any(one.avoid for one in self.problems) if self.problems else False
 
     @property
     def key(self) -> str:
         """What names it on its host, as long as it is the same GPU."""
-        return self.gpu.uuid or f"index {self.gpu.index}"
+        return self.gpu.key
 
 
 @dataclass(frozen=True)
@@ -392,7 +477,8 @@ class BoardHost:
     """A host with its state and the reason in words.
 
     `notes` are for everyone, `problems` for the admin. `others` are processes on a GPU that the host does not tell,
-    `bookings` those of a host whose GPUs are not known.
+    `bookings` those of a host whose GPUs are not known. `unplaced` are processes on a GPU in MIG mode, by its key, of
+    which it is not told on which instance. `cut` are the logins that `ps` told but in part.
     """
 
     name: str
@@ -409,6 +495,8 @@ class BoardHost:
     problems: tuple[Problem, ...] = ()
     logins: frozenset[str] = frozenset()
     users_shown: bool = True
+    unplaced: dict[str, tuple[BoardProcess, ...]] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -420,13 +508,17 @@ class Idle:
 
 
 class FreeGpu(NamedTuple):
-    """A GPU that is free now; `until` is when it is promised to somebody, if that is soon."""
+    """A GPU that is free now; `until` is when it is promised to somebody, if that is soon.
+
+    One to `avoid` has a problem, so that nobody is given it.
+    """
 
     model: str
     memory: float
     host: str
-    index: int | None  # type: ignore[assignment]
+    index: Number  # type: ignore[assignment]
     until: float | None = None
+    avoid: bool = False
 
 
 class ComingGpu(NamedTuple):
@@ -434,4 +526,12 @@ class ComingGpu(NamedTuple):
 
     at: int
     host: str
-    index: int | None  # type: ignore[assignment]
+    index: Number  # type: ignore[assignment]
+
+
+class NamedGpu(NamedTuple):
+    """What a GPU is called on its host; `of` is the UUID of the GPU of which it is an instance."""
+
+    number: Number
+    uuid: str | None
+    of: str | None = None

@@ -10,11 +10,15 @@ from site_builder.cards import Card
 from site_builder.model import BoardHost, Problem
 from site_builder.now import Now
 from site_builder.publish import digest
+from site_builder.readers.tools import TOOLS
 from site_builder.renderers import available, detail, metrics, nodes, states, term
 
 Cards = Mapping[str, Card]
 AVAILABLE, STATES, NODES = "available", "states", "nodes"
-FOLDERS = (AVAILABLE, STATES, NODES)
+# Whose GPUs stand in available/HOST.txt, and whose have a folder of their own beside.
+FIRST = "nvidia"
+BESIDE = tuple(dict.fromkeys(tool.vendor for tool in TOOLS.values() if tool.vendor != FIRST))
+FOLDERS = (AVAILABLE, STATES, NODES, *(f"{AVAILABLE}-{vendor}" for vendor in BESIDE))
 
 
 class File(NamedTuple):
@@ -34,9 +38,14 @@ class Joined(NamedTuple):
     make: Callable[[Iterable[bytes]], bytes]
 
 
-def available_of(host: str) -> str:
-    """The file of a host's free GPUs."""
-    return f"{AVAILABLE}/{host}.txt"
+def available_of(host: str, vendor: str | None = None) -> str:
+    """The file of a host's free GPUs, or of those of one maker."""
+    return f"{AVAILABLE}-{vendor}/{host}.txt" if vendor else f"{AVAILABLE}/{host}.txt"
+
+
+def available_beside(cards: Cards) -> Iterator[tuple[str, str, Card]]:
+    """The makers whose GPUs have a file of their own: the host, the maker, and the host's card."""
+    return ((host, maker, one) for host, one in cards.items() for maker in one.summary.makers if maker in BESIDE)
 
 
 def states_of(host: str) -> str:
@@ -68,10 +77,14 @@ def available_all(cards: Cards) -> Iterator[File]:
 
 
 def available_hosts(cards: Cards) -> Iterator[File]:
-    """The same of each host."""
+    """The same of each host: of its NVIDIA GPUs, or else of those that it has; those of each other maker beside."""
     for host, one in cards.items():
-        text = available.host(one.summary.available)
+        makers = one.summary.makers
+        text = available.host(one.summary.available, FIRST if FIRST in makers or not makers else makers[0])
         yield File(available_of(host), text or b"none", lambda text=text: text, dated=False)  # type: ignore[misc]
+    for host, maker, one in available_beside(cards):
+        text = available.host(one.summary.available, maker)
+        yield File(available_of(host, maker), text or b"none", lambda text=text: text, dated=False)  # type: ignore[misc]
 
 
 def texts(cards: Cards, now: Now) -> Iterator[File]:

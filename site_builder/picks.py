@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -51,25 +51,41 @@ class Picker:
         asker = pick.Asker(self.is_mine, claims.Claimed(), time.time() + fleet.ahead, for_run)
         if not everywhere and (for_run or self.host is None) and fleets.kind_of(self.loaded) != "machine":
             hosts = (self.as_seen_here(hosts[0]),)
-        choices = pick.available(hosts, self.wish, asker)
-        return Found(fleet, hosts, choices, where, pick.why_none(hosts, self.wish, asker))
+        wish = self.wish if everywhere else pick.of_one_maker(hosts[0], self.wish)
+        choices = pick.available(hosts, wish, asker)
+        return Found(fleet, hosts, choices, where, pick.why_none(hosts, wish, asker))
 
     def as_seen_here(self, host: Host) -> Host:
-        """A host by nvidia-smi itself at this moment, and by its own numbers: a container may see but some GPUs."""
+        """A host as its driver tells it now, and by its own numbers: a container may see but some GPUs."""
         try:
-            own = {gpu.uuid: gpu for gpu in fleets.of_machine(self.loaded.settings).hosts[0].gpus}
+            here = fleets.of_machine(self.loaded.settings).hosts[0]
         except fleets.NoDriver:
             return host  # nobody can be asked, as in many a container
-        if host.gpus and not any(gpu.uuid in own for gpu in host.gpus):
+        own = {gpu.handle: gpu for gpu in (*here.gpus, *here.cut)}
+        if host.gpus and not any(gpu.handle in own for gpu in (*host.gpus, *host.cut)):
             message = f"the GPUs of {host.name} are not those of this machine"
             raise Failed(f"{message}: name it as the board does with --host, or ask for all hosts with --all")
-        return host._replace(gpus=tuple(seen_here(gpu, own.get(gpu.uuid)) for gpu in host.gpus))
+        there = {gpu.handle.lower() for gpu in here.gpus if gpu in here.cut}
+        if unnamed(here) != unnamed(host):  # a number means the same GPU only if all are seen
+            own = {handle: gpu for handle, gpu in own.items() if gpu.uuid}
+        gpus = tuple(seen_here(gpu, own.get(gpu.handle), there) for gpu in host.gpus)
+        return host._replace(gpus=gpus, cut=host.cut or here.cut)
 
 
-def seen_here(gpu: Gpu, own: Gpu | None) -> Gpu:
-    """A GPU with what this machine says of it: what is promised, the board knows, and whether it is used, we do."""
+def unnamed(host: Host) -> int:
+    """How many GPUs of a host have no UUID."""
+    return sum(gpu.uuid is None for gpu in host.gpus)
+
+
+def seen_here(gpu: Gpu, own: Gpu | None, untold: Collection[str] = ()) -> Gpu:
+    """A GPU with what this machine says of it: what is promised, the board knows, and whether it is used, we do.
+
+    `untold` are GPUs of which this machine may have instances, but does not tell them: there the board's word holds.
+    """
+    if own is None and any(name in untold for name in gpu.of):
+        return gpu
     if own is None:
         return gpu._replace(state="unknown", reason="this machine does not see it")
     if own.state != "free":
         return gpu._replace(state=own.state, reason=own.reason)
-    return gpu._replace(number=own.index)
+    return gpu._replace(number=own.index, problems=(*gpu.problems, *own.problems))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from site_builder.model import NOBODY, Who
+from site_builder.model import NOBODY, Number, Who
 
 # In the order of their codes, which stand in history.db for ever: new ones are added at the end.
 STATES = ("unknown", "lost", "violated", "held", "busy", "booked", "free")
@@ -24,7 +24,7 @@ class Series(NamedTuple):
     """A GPU over time; `key` is its UUID, or its place on its host where it has none. Memory in MiB."""
 
     key: str
-    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     model: str
     memory_total: float | None
 

@@ -223,6 +223,7 @@ class Site:
     def forget(self, cards: Cards) -> None:
         """Take away what tells of hosts that are no longer on the board."""
         kept = {name for host in cards for name in names_of(host)}
+        kept |= {outputs.available_of(host, maker) for host, maker, _ in outputs.available_beside(cards)}
         kept |= {file.name for file in outputs.JOINED} | {f"cards/_{name}.html" for name in board.Parts._fields}
         for name in [name for name in self.published.files if name not in kept]:
             folder, *inner = name.split("/")

@@ -61,7 +61,7 @@ class UsersPage:
     def page(self, sums: Running, cards: Mapping[str, Card], people: People, version: str, now: Now) -> bytes:
         """What it says."""
         windows = [one for one in sums.kept.windows if 0 <= now.epoch - one.until < OLD]
-        known = People(people.aliases, {*people.names, *lately.names_in(windows)})
+        known = People(people.aliases, {*people.logins, *lately.names_in(windows)})
         told = ((host, one.summary.people.had, one.summary.people.standing) for host, one in cards.items())
         present = lately.present(told)
         trouble = f"{self.past.trouble.where}: {self.past.trouble.what}" if self.past.trouble else ""
@@ -79,14 +79,14 @@ class UsersPage:
     def made_of(self, cards: Mapping[str, Card], people: People) -> bytes:
         """What tells one set of tables from another, beside the months themselves."""
         settings = self.settings
-        names = (sorted(people.aliases.items()), sorted(people.names), list(cards))
+        names = (sorted(people.aliases.items()), sorted(people.logins), list(cards))
         facts = (CODE, settings.shown.users, str(settings.zone), settings.limits.held_after, names)
         return repr(facts).encode("utf-8", "replace")
 
     def tables(self, months: Sequence[Month], cards: Mapping[str, Card], people: People) -> str:
         """The GPU-hours, which change once an hour."""
         there = [one for one in months if one.seen]
-        known = People(people.aliases, {*people.names, *lately.names_in(there)})
+        known = People(people.aliases, {*people.logins, *lately.names_in(there)})
         told = [told_of(one, known, cards) for one in there]
         settings = self.settings
         return render.tables(told, settings.shown.users, settings.limits.held_after, cards.keys(), settings.zone)

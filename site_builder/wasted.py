@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from site_builder.model import Number
+
 # In the order in which they are told of one GPU.
 KINDS = ("dead", "held", "ownerless", "unexplained", "booking", "unused")
 FILE = "waste.json"
@@ -20,7 +22,7 @@ class Item(NamedTuple):
     kind: str
     host: str
     key: str
-    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     model: str
     who: tuple[str, ...]
     since: int | None

@@ -92,8 +92,8 @@ def empty_now(
 
 def empty_on(host: str, summary: Summary) -> Iterator[Empty]:
     """The GPUs of a host that nobody is on: those that are free, and those that are booked and unused."""
-    indexes = [index for index, _ in summary.gpus]
-    keys = {index: uuid or f"index {index}" for index, uuid in summary.gpus if indexes.count(index) == 1}
+    numbers = [one.number for one in summary.gpus]
+    keys = {one.number: one.uuid or f"index {one.number}" for one in summary.gpus if numbers.count(one.number) == 1}
     for one in summary.free:
         if one.index in keys:
             yield Empty(host, keys[one.index], one.index, one.model)

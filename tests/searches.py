@@ -27,6 +27,7 @@ FOUND = [
     ("explains", {"nile": "2"}),
     ("neither", {"nile": "4"}),
     ('"cannot reach"', {"nile": "1"}),
+    ("dmesg", {"nile": "1"}),
     ('"31 gib"', {"hydra": "0"}),
     ("state:free", {"atlas": "2", "hydra": "3", "nile": "0"}),
     ("state:b", {"atlas": "013", "hydra": "2", "nile": "23"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -41,14 +42,17 @@ def check_golden(name: str, understood: DataclassInstance) -> None:
     content = asdict(understood)
     content["rows"] = [row._asdict() if hasattr(row, "_asdict") else row for row in content["rows"]]
     content["header"] = content["header"] and content["header"]._asdict()
+    content["voices"] = [voice._asdict() for voice in content["voices"]]
     for row in content["rows"]:
         if "cells" in row:  # what we understood, not what we were told
             row["told"] = len(row.pop("cells"))
             del row["columns"]
-        elif str(row.get("name")).startswith("/"):  # nor where a stranger keeps his programs
-            row["name"] = Path(row["name"]).name
+            row["parent"] = row["parent"] and row["parent"].label
+        elif re.match(r"/|[A-Z]:\\", str(row.get("name"))):  # nor where a stranger keeps his programs
+            row["name"] = re.split(r"[/\\]", row["name"])[-1]
     text = json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
+    assert path.is_file(), f"tests/golden/{name}.json is not there: GPUBOARD_UPDATE_GOLDEN=1 writes it; then read it"
     assert text == path.read_text()

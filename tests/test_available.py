@@ -103,7 +103,9 @@ def test_a_field_that_an_old_driver_does_not_know_costs_nothing_else(own: OwnGpu
 def test_without_nvidia_smi_and_without_a_board_it_is_said_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     found = said(gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
-    assert found.startswith("gpuboard: there is no nvidia-smi on this machine, and no board is named: set GPUBOARD_URL")
+    assert found.startswith(
+        "gpuboard: there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: set GPUBOARD_URL"
+    )
 
 
 def test_a_driver_that_does_not_answer_is_told_in_its_own_words(own: OwnGpus) -> None:

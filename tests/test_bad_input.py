@@ -149,6 +149,31 @@ def test_10_000_processes(lab: Lab) -> None:
     assert len(lab.host_status("many")["gpus"][0]["processes"]) == 10_000
 
 
+def told_as_xml(lab: Lab, host: str, xml: str) -> None:
+    """A host that tells this as XML, GPUs and processes alike."""
+    lab.host(host)
+    for file in "gpus.csv", "processes.csv":
+        lab.write(host, file, f"# part nvidia-xml rc=0\n{xml}\n")
+
+
+def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
+    odd = "&lt;script>alert('x')&lt;/script>"
+    device = (
+        f"<product_name>{odd}</product_name><uuid>GPU-x</uuid><fb_memory_usage><used>9 MiB</used></fb_memory_usage>"
+    )
+    info = f"<processes><process_info><pid>7</pid><process_name>{odd}</process_name></process_info></processes>"
+    told_as_xml(lab, "odd", f'<nvidia_smi_log><gpu id="0000:01:00.0">{device}{info}</gpu></nvidia_smi_log>')
+    told_as_xml(lab, "bomb", f'<!DOCTYPE x [<!ENTITY a "ha">]><x><gpu id="0000:01:00.0">{device}</gpu></x>')
+    empty = device.replace("GPU-x", "GPU-y") + "<processes></processes>"
+    told_as_xml(lab, "cut", f'<x><gpu id="0000:01:00.0">{empty}</gpu><gpu id="0000:02:00.0">')
+    told = words(build(lab))
+    assert "data/bomb/gpus.csv: it declares entities, which nvidia-smi never does: nothing of it is read" in told
+    assert "data/cut/gpus.csv: a row has no end, and is left out: the GPU 0000:02:00.0" in told
+    assert (lab.states("odd"), lab.states("cut"), lab.host_status("bomb")["state"]) == (["busy"], ["unknown"], "failed")
+    assert lab.host_status("odd")["gpus"][0]["name"] == SCRIPT
+    assert lab.page().count("<script") == lab.page().count('<script src="assets/')
+
+
 def test_one_gpu_twice(lab: Lab) -> None:
     lab.host("twice", gpu(0, 7000, 97, uuid="GPU-t") + gpu(0, 4, 0, uuid="GPU-t"))
     assert words(build(lab)) == "data/twice/gpus.csv: the GPU GPU-t is told twice; the first row counts"

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from site_builder.build import Builder, Report
 from site_builder.decide import calendar as decide
-from site_builder.model import Booking, Shown
+from site_builder.model import Booking, NamedGpu, Shown
 from site_builder.now import Now
 from site_builder.renderers import calendar as render
 from tests.browser import PATIENCE, Site, node_module, served
@@ -263,7 +263,7 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
     now = Now(moment.replace(tzinfo=PARIS).timestamp(), PARIS)
     begins, ends = (datetime(moment.year, moment.month, 21, hour, tzinfo=PARIS) for hour in (6, 18))
     booking = Booking("atlas", "0", "alice", ends, begins, rrule="FREQ=DAILY")
-    found = decide.calendar([decide.Host("atlas", (booking,), ((0, None),))], Shown(), now)
+    found = decide.calendar([decide.Host("atlas", (booking,), (NamedGpu(0, None),))], Shown(), now)
     days = render.days(found.midnights)
     widths = [float(width) for _, width, _, _ in days]
     odd = {name: width for (_, width, _, name), wide in zip(days, widths) if abs(wide - widths[0]) > 0.05}
@@ -571,7 +571,9 @@ def test_more_than_can_be_read_is_counted() -> None:
     now = Now(NOW, PARIS)
     until = NOON + timedelta(days=1)
     hosts = [
-        decide.Host(f"gpu{n}", tuple(Booking(f"gpu{n}", "0", "x", until, id=str(k)) for k in range(500)), ((0, None),))
+        decide.Host(
+            f"gpu{n}", tuple(Booking(f"gpu{n}", "0", "x", until, id=str(k)) for k in range(500)), (NamedGpu(0, None),)
+        )
         for n in range(10)
     ]
     found = decide.calendar(hosts, Shown(), now)

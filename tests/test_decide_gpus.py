@@ -9,7 +9,7 @@ import pytest
 from site_builder.decide.fleet import summary
 from site_builder.decide.hosts import models_of
 from site_builder.decide.people import People
-from site_builder.model import BoardProcess, Dump, Gpu, GpuProcess, HostData, Idle, Limits, PsRow, Shown
+from site_builder.model import BoardProcess, Dump, Gpu, GpuProcess, HostData, Idle, Limits, PsRow, Shown, Voice
 from site_builder.readers.gpu_names import short
 from tests.fleet import (
     NOW,
@@ -37,7 +37,7 @@ def held_by(*users: str) -> HostData:
 
 
 def not_told(rc: int = 9) -> Dump[GpuProcess]:
-    return Dump((), head("processes", rc), answered=False)
+    return Dump((), head("processes", rc), voices=(Voice("nvidia-smi", "nvidia", rc, answered=False),))
 
 
 # Of two that hold, the first counts
@@ -163,6 +163,17 @@ def test_a_gpu_that_shares_the_memory_of_its_host_can_be_free() -> None:
     assert found == "free: no process; its driver does not tell the memory in use"
 
 
+def test_of_a_gpu_that_shares_the_memory_of_its_host_what_its_processes_have_is_told() -> None:
+    shared: dict[str, Any] = {"used": None, "memory_total": None, "name": "NVIDIA GB10"}
+    on_it = used_by("alice", "bob", gpus=[gpu(use=90, **shared)])
+    assert reason(on_it) == "busy: in use by alice and bob, 14 GiB by its processes"
+    assert only_gpu(on_it).gpu.memory_used is None  # which is more than these have, and nobody knows how much
+    idle = used_by("alice", gpus=[gpu(use=0, **shared)])
+    assert reason(idle, idle=idle_for(9000)).startswith("held: 6.8 GiB taken by alice")
+    untold = used_by("alice", gpus=[gpu(use=90, **shared)], processes=[GpuProcess("GPU-0", 42, None, "python")])
+    assert reason(untold) == "busy: in use by alice"
+
+
 def test_a_gpu_that_does_not_tell_its_use_can_be_free() -> None:
     assert state(host_data([gpu(use=None)])) == "free"
 
@@ -244,7 +255,7 @@ def test_a_living_process_is_not_mistaken_for_its_children() -> None:
     [
         ([person(user=None)], "uid 1000"),
         ([person(user=None, uid=None)], None),
-        ([person(user="1000")], "1000"),
+        ([person(user="1000")], "uid 1000"),
         ([], None),
     ],
 )

@@ -15,6 +15,7 @@ from site_builder.model import (
     Limits,
     Problem,
     Shown,
+    Voice,
 )
 from tests.fleet import (
     EVERY,
@@ -164,12 +165,18 @@ def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
     assert [one.state for one in host.gpus] == ["free"]
     assert host.state == "fresh"
     assert host.problems == (
-        Problem("data/atlas/gpus.csv", "nvidia-smi ended with exit code 15: Unable to determine the handle"),
+        Problem(
+            "data/atlas/gpus.csv",
+            "nvidia-smi ended with exit code 15: Unable to determine the handle; look for Xid in dmesg, then reboot "
+            "the host; if it comes again, look at its power, its seat and its cooling",
+        ),
     )
 
 
 def test_a_failure_to_tell_the_processes_is_a_problem() -> None:
-    told: Dump[GpuProcess] = Dump((), head("processes", 124), answered=False)
+    told: Dump[GpuProcess] = Dump(
+        (), head("processes", 124), voices=(Voice("nvidia-smi", "nvidia", 124, answered=False),)
+    )
     assert decide(host_data(processes=told)).problems == (
         Problem("data/atlas/processes.csv", "nvidia-smi did not answer in time and was stopped"),
     )
@@ -311,11 +318,6 @@ def test_title_tags_and_facts_are_those_of_the_host() -> None:
     host = decide(host_data(), known=KnownHost("atlas", "The big one", ("vision",)))
     assert (host.name, host.title, host.tags) == ("atlas", "The big one", ("vision",))
     assert (host.facts, host.seen) == (HostFacts(cpus=4), NOW)
-
-
-def test_gpus_stand_in_the_order_of_their_numbers() -> None:
-    host = decide(host_data([gpu(10), gpu(None, uuid="GPU-x"), gpu(2), gpu(0)]))
-    assert [one.gpu.index for one in host.gpus] == [0, 2, 10, None]
 
 
 def test_a_process_on_a_gpu_that_the_host_does_not_tell_is_shown_on_the_host() -> None:

@@ -116,6 +116,18 @@ def test_newer_models_are_known_to_be_newer(newer: str, older: str) -> None:
     assert pick.year(newer) > pick.year(older) > 0
 
 
+def test_models_of_amd_are_known_too() -> None:
+    names = ("AMD Instinct MI355X", "AMD Instinct MI325X", "AMD Instinct MI300X", "AMD Radeon RX 7900 XTX")
+    older = (
+        "AMD Instinct MI210",
+        "Arcturus GL-XL [Instinct MI100]",
+        "Vega 20 [Radeon VII]",
+        "Radeon Instinct MI50 32GB",
+    )
+    years = [pick.year(name) for name in (*names, *older, "Radeon Instinct MI25")]
+    assert years == [2025, 2024, 2023, 2022, 2021, 2020, 2019, 2018, 2017]
+
+
 def test_a_model_that_nobody_knows_comes_last() -> None:
     assert picked(host(gpu(0, name="Somebody's GPU"), gpu(1))) == ["atlas:1", "atlas:0"]
     assert (pick.year(None), pick.year("NVIDIA GeForce RTX 4090"), pick.year("NVIDIA RTX A6000")) == (0, 2022, 2020)

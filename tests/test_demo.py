@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
 
 
-def lab(hosts: int = 12, seed: int = 1) -> dict[str, HostStory]:
+def lab(hosts: int = len(cast.MACHINES), seed: int = 1) -> dict[str, HostStory]:
     return {one.machine.name: one for one in stories(cast.lab(hosts), seed)}
 
 
@@ -103,7 +104,7 @@ def test_bookings_are_kept_and_broken() -> None:
         for one in BOOKINGS
         if one.begins <= 0 < one.ends
     }
-    assert users == {"ICML run": {"alice"}, "demo for the visitors": set(), "evaluation": {"marek"}}
+    assert users == {"ICML run": {"alice"}, "demo for the visitors": set(), "evaluation": {"marek"}, "thesis": set()}
 
 
 def test_a_host_goes_down_and_returns() -> None:
@@ -116,6 +117,23 @@ def test_a_host_goes_down_and_returns() -> None:
         False,
         True,
     ]
+
+
+def test_what_runs_on_several_gpus_runs_on_whole_ones_of_one_maker() -> None:
+    several = 0
+    for story in lab(60).values():
+        for now in range(0, 48 * HOUR, HOUR):
+            for job in story.at(now):
+                units = [story.machine.units[gpu] for gpu in job.gpus]
+                assert len({unit.maker for unit in units}) == 1
+                assert len(units) == 1 or all(unit.instance is None for unit in units)
+                several += len(units) > 1
+    assert several
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_one_instance_is_free_and_one_is_booked_whatever_the_seed(seed: int) -> None:
+    assert taken(lab(seed=seed)["gemini"], 0) & {0, 1, 2, 3} == {0, 1}
 
 
 # What the scripts make of it
@@ -146,6 +164,89 @@ def test_every_state_of_a_gpu_and_the_main_ones_of_a_host_are_there_from_the_sta
 def test_only_the_lost_gpu_is_a_problem(page: Path) -> None:
     problems = json.loads((page / "www/status.json").read_text())["problems"]
     assert {problem["where"].partition("/")[2].partition("/")[0] for problem in problems} == {"hydra"}
+
+
+# GPUs of all kinds
+
+
+def labels_of(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for gpu in host["gpus"]:
+        for one in gpu.get("instances", [gpu]):
+            found[one.get("place", str(gpu["index"]))] = one
+    return found
+
+
+def test_a_host_has_a_gpu_that_is_cut_into_instances(page: Path) -> None:
+    gemini = hosts_of(page)["gemini"]
+    instances = labels_of(gemini)
+    assert {name: one["state"] for name, one in instances.items()} == {
+        "0:0": "busy",
+        "0:1": "busy",
+        "0:2": "booked",
+        "0:3": "free",
+        "1": "busy",
+    }
+    assert [instances[name]["profile"] for name in ("0:0", "0:1", "0:2", "0:3")] == [
+        "3g.40gb",
+        "2g.20gb",
+        "1g.10gb",
+        "1g.10gb",
+    ]
+    assert {name: [one["user"] for one in instances[name]["processes"]] for name in ("0:0", "0:1", "1")} == {
+        "0:0": ["kavya"],
+        "0:1": ["greta"],
+        "1": ["dana"],
+    }
+    assert instances["0:0"]["utilization.gpu"] is None
+    assert gemini["gpus"][0]["temperature.gpu"]
+
+
+def test_a_host_has_gpus_of_amd(page: Path) -> None:
+    gpus = labels_of(hosts_of(page)["aquila"])
+    assert {name: one["name"] for name, one in gpus.items()} == dict.fromkeys("0123", "AMD Instinct MI210")
+    assert [one["user"] for name in "01" for one in gpus[name]["processes"]] == ["hiro", "hiro"]
+    readings = ("memory.used", "memory.total", "utilization.gpu", "temperature.gpu", "power.draw", "power.limit")
+    assert all(one[name] for one in gpus.values() for name in readings)
+
+
+def test_a_host_has_gpus_of_both_makers(page: Path) -> None:
+    gpus = labels_of(hosts_of(page)["centaurus"])
+    assert {name: one["name"] for name, one in gpus.items()} == {
+        **dict.fromkeys("01", "NVIDIA RTX A6000"),
+        **dict.fromkeys(("amd0", "amd1"), "Radeon RX 7900 XTX"),
+    }
+    assert [[one["user"] for one in gpus[name]["processes"]] for name in ("0", "amd0", "amd1")] == [
+        ["lena"],
+        ["ines"],
+        [],
+    ]
+    assert gpus["amd1"]["state"] == "free"
+
+
+def test_the_person_behind_a_container_of_root_is_told(page: Path) -> None:
+    assert "\troot\t" in (page / "data/vega/ps.txt").read_text()
+    assert {process["user"] for process in hosts_of(page)["vega"]["gpus"][0]["processes"]} == {"kavya"}
+
+
+def test_one_gpu_is_slowed_by_heat_and_one_is_lost(page: Path) -> None:
+    found = {
+        (host["name"], gpu["index"]): [problem["kind"] for problem in gpu["problems"] if problem["weight"] != "told"]
+        for host in hosts_of(page).values()
+        for gpu in host["gpus"]
+    }
+    assert {where: kinds for where, kinds in found.items() if kinds} == {
+        ("atlas", 2): ["heat"],
+        ("hydra", 5): ["off-bus"],
+    }
+
+
+def test_the_past_of_each_gpu_goes_on_under_the_same_name(page: Path) -> None:
+    connection = sqlite3.connect(page / "state/history.db")
+    for name in ("gemini", "aquila", "centaurus"):
+        shapes = connection.execute("SELECT gpus FROM shape WHERE host = ?", (name,)).fetchall()
+        assert len({gpus for (gpus,) in shapes}) == 1
+    connection.close()
 
 
 def test_a_token_on_a_command_line_is_masked_as_on_any_host(page: Path) -> None:

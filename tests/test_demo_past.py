@@ -28,10 +28,11 @@ from tests.past_lab import epoch, folder, minutes, roll, used
 NOW = epoch("2026-09-22T14:37") + 12
 EVER = (date(1990, 1, 1), date(2100, 1, 1))
 BERLIN = ZoneInfo("Europe/Berlin")
+ALL = len(cast.MACHINES)
 
 
 def filled(  # noqa: PLR0917
-    state: Path, hosts: int = 12, seed: int = 1, after: float = 0, zone: tzinfo = timezone.utc, now: int = NOW
+    state: Path, hosts: int = ALL, seed: int = 1, after: float = 0, zone: tzinfo = timezone.utc, now: int = NOW
 ) -> Past:
     past.fill(state, zone, now, hosts, seed, after)
     return Past(state, zone)
@@ -234,18 +235,38 @@ def test_there_is_waste_of_each_kind(whole: Past) -> None:
     assert sum(unused.line["free"]) == sum(unused.line["seen"]) > 30 * 24 * 60
 
 
+def test_an_instance_has_a_past_of_its_own_of_which_its_use_is_not_known(whole: Past) -> None:
+    drawn = whole.series("gemini", NOW - 7 * DAY, NOW, 3600)
+    assert [one.series.index for one in drawn.gpus] == ["0:0", "0:1", "0:2", "0:3", 1]
+    assert [one.series.model for one in drawn.gpus][::3] == ["H100 3g.40gb", "H100 1g.10gb"]
+    first, *_, last = drawn.gpus
+    assert first.series.key.startswith("MIG-")
+    assert set(first.values("use")) == {None}
+    assert any(first.line["busy"])
+    assert sum(first.line["held"]) == 0
+    assert any(last.values("use"))
+
+
+def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: Past) -> None:
+    drawn = whole.series("centaurus", NOW - 7 * DAY, NOW, 3600)
+    assert [one.series.index for one in drawn.gpus] == [0, 1, "amd0", "amd1"]
+    assert [one.series.model for one in drawn.gpus][1:3] == ["RTX A6000 48 GB", "RX 7900 XTX 24 GB"]
+    assert all(any(one.values("use")) for one in drawn.gpus)
+
+
 # No seam
 
 
-def people_at(after: float) -> dict[tuple[str, int], set[str]]:
+def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     """Who is on which GPU, by the story itself."""
-    found: dict[tuple[str, int], set[str]] = {}
-    for story in stories(cast.lab(12), 1):
+    found: dict[tuple[str, str], set[str]] = {}
+    for story in stories(cast.lab(ALL), 1):
         lost = story.lost(after)
         for job in story.at(after):
             for gpu in job.gpus:
                 if gpu not in lost:
-                    found.setdefault((story.machine.name, gpu), set()).add(job.person)
+                    label = story.machine.units[gpu].label
+                    found.setdefault((story.machine.name, label), set()).add(job.person)
     return found
 
 
@@ -257,7 +278,7 @@ def test_who_was_there_last_is_who_is_there_when_it_begins(tmp_path: Path, after
         for _, sample in told.minutes(name, 1, NOW, NOW - 10 * MINUTE):
             for one in sample.gpus:
                 if one.standing.who.users:
-                    found[name, one.series.index] = set(one.standing.who.users)
+                    found[name, str(one.series.index)] = set(one.standing.who.users)
     silent = {name for name in told.hosts() if not told.minutes(name, 1, NOW, NOW - 10 * MINUTE)}
     expected = {key: people for key, people in expected.items() if key[0] not in silent}
     same = sum(people == found.get(key) for key, people in expected.items())

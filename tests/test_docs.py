@@ -14,7 +14,7 @@ import pytest
 
 from site_builder.cli import Commands
 from site_builder.readers import aliases, gpu_names, hosts_txt
-from site_builder.setting_table import HOST_SETTINGS, SETTINGS
+from site_builder.setting_table import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
 from site_builder.sources import conf
 from site_builder.static import ALWAYS
 from tests.browser import missing
@@ -51,6 +51,7 @@ PLACEHOLDER = re.compile(r"[A-Z]+|\[[A-Z]+\]|…")
 UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
+KINDS |= {"answer", "reader", "collector"}  # by test_adding_a_gpu.py
 KINDS |= {"alerts", "contacts"}  # by test_alert_rules.py
 
 
@@ -302,7 +303,7 @@ def test_the_settings_in_the_readme_have_their_defaults() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_that_a_page_names_is_one(page: str) -> None:
-    known = {setting.name for setting in SETTINGS} | {*HOST_SETTINGS, "GPUBOARD_CONF", "GPUBOARD_PROC"}
+    known = {setting.name for setting in SETTINGS} | {*HOST_SETTINGS, *ENVIRONMENT_ONLY}
     named = set(re.findall(r"\b(?:GPUBOARD|CONSUL)(?:_[A-Z]+)+\b", text_of(page)))
     assert named - known - {"GPUBOARD_UPDATE_GOLDEN"} == set()
 

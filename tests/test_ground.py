@@ -90,6 +90,15 @@ def test_wrong_use_of_a_script_is_exit_2_with_the_help_on_stderr() -> None:
     assert "gpu-run.sh once" in result.stderr
 
 
+def test_remove_knows_every_file_that_the_scripts_keep_in_the_spool() -> None:
+    scripts = "".join(path.read_text() for path in files(ROOT / "scripts"))
+    kept = set(re.findall(r"\$SPOOL/([a-z][a-z_.]*)", scripts))
+    (removed,) = re.findall(r"rm -rf (run .*)\)", (ROOT / "install/user.sh").read_text())
+    names = {name.rstrip("*") for name in removed.split()}
+    assert {"amd", "refused.", "gpus.csv"} <= names
+    assert kept - names == set()
+
+
 def test_no_host_script_is_longer_than_150_lines() -> None:
     long = {p.name for p in (ROOT / "scripts").rglob("*") if p.is_file() and len(p.read_text().splitlines()) > 150}
     assert long == set()
@@ -120,9 +129,7 @@ def test_what_pip_installs_has_all_that_a_page_needs(tmp_path: Path) -> None:
     assets = {f"site_builder/assets/{path.name}" for path in (ROOT / "www/assets").iterdir()}
     templates = {f"site_builder/templates/{path.name}" for path in (ROOT / "site_builder/templates").iterdir()}
     scripts = {f"site_builder/scripts/{path.relative_to(ROOT / 'scripts')}" for path in files(ROOT / "scripts")}
-    stand_ins = {
-        f"site_builder/demo/stand-ins/{path.name}" for path in (ROOT / "site_builder/demo/stand-ins").iterdir()
-    }
+    stand_ins = {str(path.relative_to(ROOT)) for path in files(ROOT / "site_builder/demo/stand-ins")}
     assert assets | templates | scripts | stand_ins <= names
     assert any(name.endswith(".data/data/share/man/man1/gpuboard.1") for name in names)
 

@@ -99,6 +99,14 @@ def test_a_second_run_installs_nothing_and_takes_the_gpus_where_there_are_some(m
     assert words.startswith("Usage: gpuboard here [OPTIONS]\n")
 
 
+@pytest.mark.parametrize(("tool", "told"), [("amd-smi", '[{"gpu": 0}]'), ("rocm-smi", '{"card0": {}}')])
+def test_gpus_of_amd_are_gpus_too(machine: Machine, tool: str, told: str) -> None:
+    path = stand_ins(machine, tool, rule=f"echo '{told}'")
+    words = run_here(machine, "--nonsense", PATH=path)[1]
+    shutil.rmtree(machine.path("/home/lab/bin"))
+    assert words.startswith("Usage: gpuboard here [OPTIONS]\n")
+
+
 def test_a_venv_that_was_moved_is_made_anew(machine: Machine, clone: Path) -> None:
     made = (clone / ".venv/made-as").read_text()
     (clone / ".venv/made-as").write_text(made.replace("my lab", "your lab"))

@@ -200,17 +200,17 @@ def test_every_line_of_the_docs_for_curl_prints_what_it_says(web: Web) -> None:
     for one in blocks("curl"):
         for line in filter(None, one.text.splitlines()):
             told[line.partition("  #")[0].strip()] = web.shell(line)
-    assert len(told) == 11
+    assert len(told) == 12
     lines = iter(told.values())
     for name in ("term.txt", "detail.txt", "term-ansi.txt"):
         assert next(lines).encode() == web.file(name)
-    assert (next(lines), next(lines), next(lines)) == ("", "gpu01:0\n", "0,2\n")
+    assert [next(lines) for _ in range(4)] == ["", "", "gpu01:0\n", "0,2\n"]
     for name in ("states/index.json", "states/gpu01/index.json", "nodes/gpu01.json", *["nodes/index.json"] * 2):
         assert next(lines).encode() == web.file(name)
 
 
 def test_cuda_visible_devices_is_set_by_the_line_of_the_docs(web: Web) -> None:
-    (line,) = (line for one in blocks("curl") for line in one.text.splitlines() if line.startswith("export "))
+    (line,) = (line for one in blocks("curl") for line in one.text.splitlines() if line.startswith("export CUDA"))
     for host, devices in (("gpu01", "0,2"), ("hydra", ""), ("nobody", "")):
         told = f'{line.replace("gpu01", host)} || :; echo "<$CUDA_VISIBLE_DEVICES>"'
         assert web.shell(told) == f"<{devices}>\n"

@@ -265,3 +265,15 @@ def test_a_board_where_all_is_well_fires_nothing(tmp_path: Path) -> None:
     quiet = [{"eval_time": "780m", "alertname": case.name, "exp_alerts": []} for case in CASES]
     tests = [{"interval": "1m", "input_series": series_of(series), "alert_rule_test": quiet}]
     assert not promtool(tmp_path, {**RULES, "tests": tests})
+
+
+def test_a_gpu_that_is_cut_anew_into_fewer_instances_is_not_missing(tmp_path: Path) -> None:
+    series = {
+        'gpuboard_gpu_info{host="atlas", gpu="0"}': "1+0x200",
+        'gpuboard_gpu_info{host="atlas", gpu="0:0"}': "1+0x200",
+        'gpuboard_gpu_info{host="atlas", gpu="0:1"}': "1+0x100 stale",
+        **host_in("fresh"),
+    }
+    quiet = [{"eval_time": "110m", "alertname": "GpuMissing", "exp_alerts": []}]
+    tests = [{"interval": "1m", "input_series": series_of(series), "alert_rule_test": quiet}]
+    assert not promtool(tmp_path, {**RULES, "tests": tests})

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from site_builder.model import Voice
 from site_builder.readers import gpus
 from tests.shared import CAPTURES, ROOT, check_golden, needs_shared, replay, snapshot
 
@@ -18,7 +19,7 @@ BUNDLES = sorted(CAPTURES.glob("bundles/*linux*")) if CAPTURES.is_dir() else []
 
 
 def our_fields() -> list[str]:
-    text = (ROOT / "scripts/lib/gpus.sh").read_text()
+    text = (ROOT / "scripts/lib/nvidia.sh").read_text()
     found = re.search(r"GPU_FIELDS='(.*?)'", text, re.DOTALL)
     assert found
     return [name.split("|")[0] for name in found[1].split()]
@@ -65,6 +66,34 @@ def test_what_is_not_a_number_is_not_available(cell: str) -> None:
 def test_units_in_cells_and_a_missing_space_do_no_harm() -> None:
     (gpu,) = gpus.read(snapshot("gpus", HEADER + b"0, GPU-1, T4, 6 MiB,49140 MiB, 30 %, 34\n")).rows
     assert (gpu.memory_used, gpu.memory_total, gpu.utilization_gpu) == (6, 49140, 30)
+
+
+def test_gpus_stand_in_the_order_of_their_numbers() -> None:
+    rows = b"".join(b"%d, GPU-%d, T4, 6, 16384, 30, 34\n" % (n, n) for n in (10, 0, 2))
+    assert [one.index for one in gpus.read(snapshot("gpus", HEADER + rows)).rows] == [0, 2, 10]
+
+
+def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
+    dump = gpus.read(snapshot("gpus", b"# part nvidia-csv rc=15\n" + HEADER + GOOD + b"# err one fell off\n"))
+    assert [one.uuid for one in dump.rows] == ["GPU-1"]
+    assert dump.voices == (Voice("nvidia-smi", "nvidia", 15, ("one fell off",)),)
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"),
+    [
+        (b"# part nvidia-csv rc=0\n", "it has the part nvidia-csv rc=0 twice"),
+        (b"# part future-smi rc=0\n", "it has a part future-smi, which this gpuboard does not know"),
+        (b"# part ../../etc rc=0\n", "a part that cannot be read: # part ../../etc rc=0"),
+        (b"# part nvidia-csv rc=\n", "a part that cannot be read: # part nvidia-csv rc="),
+        (b"".join(b"# part x%d rc=0\n" % n for n in range(500)), "it has too many parts"),
+    ],
+)
+def test_a_part_that_cannot_be_one_costs_only_itself(part: bytes, problem: str) -> None:
+    odd = part + HEADER + GOOD.replace(b"GPU-1", b"GPU-2")
+    dump = gpus.read(snapshot("gpus", b"# part nvidia-csv rc=0\n" + HEADER + GOOD + odd))
+    assert [one.uuid for one in dump.rows] == ["GPU-1"]
+    assert any(what.startswith(problem) for what in dump.problems)
 
 
 def test_a_lost_gpu_keeps_its_row_and_the_others_theirs() -> None:

@@ -62,7 +62,7 @@ def test_the_fork_with_performance_states_has_no_memory_in_their_place(row: str)
 def test_a_process_name_with_commas_drops_no_process() -> None:
     row = f"{AT.format(30)}, GPU-0, 6400, python train.py, --x=1, 2, 28290\n"
     (process,) = legacy.processes(row.encode(), NOW).rows
-    assert (process.gpu_uuid, process.pid, process.used_memory, process.name) == (
+    assert (process.gpu, process.pid, process.used_memory, process.name) == (
         "GPU-0",
         28290,
         6400,

@@ -17,7 +17,7 @@ BUNDLES = sorted(CAPTURES.glob("bundles/*linux*")) if CAPTURES.is_dir() else []
 
 def read_one(row: str, header: bytes = HEADER) -> tuple[str, int | None, float | None, str | None]:
     (found,) = processes.read(snapshot("processes", header + row.encode())).rows
-    return found.gpu_uuid, found.pid, found.used_memory, found.name
+    return found.gpu, found.pid, found.used_memory, found.name
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,22 @@ def test_a_process_is_understood_by_the_names_of_its_columns() -> None:
     assert (found.container, found.command) == ("docker:0123456789ab", "python größe.py")
 
 
+def test_what_newer_collectors_tell_of_containers_is_understood_and_what_older_ones_do_not_is_not_available() -> None:
+    names = HEADER.replace("container", "container\timage\tpod\tperson")
+    row = "42\t1\t42\t42\t0\troot\t60\t1.0\t2048\tS\tdocker:0123456789ab\ttorch:2\tml/train\talice\tpython a\tb\n"
+    (found,) = ps.read(snapshot("ps", (names + row).encode())).rows
+    assert (found.container, found.image, found.pod, found.person) == (
+        "docker:0123456789ab",
+        "torch:2",
+        "ml/train",
+        "alice",
+    )
+    assert found.command == "python a\tb"
+    old = row.replace("\ttorch:2\tml/train\talice", "")
+    (found,) = ps.read(snapshot("ps", (HEADER + old).encode())).rows
+    assert (found.image, found.pod, found.person, found.command) == (None, None, None, "python a\tb")
+
+
 def test_a_dash_is_not_available() -> None:
     (found,) = ps.read(snapshot("ps", (HEADER + "42\t1\t-\t40\t-\t-\t0\t0.0\t-\tZ\t-\t[python]\n").encode())).rows
     assert (found.gpu_pid, found.uid, found.user, found.rss, found.container) == (None, None, None, None, None)

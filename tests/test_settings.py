@@ -386,6 +386,8 @@ HOST_DEFAULTS = {
     "GPUBOARD_PROCESSES_EVERY": b"20",
     "GPUBOARD_PS_EVERY": b"10",
     "GPUBOARD_LIMIT": b"10",
+    "GPUBOARD_NVIDIA": b"auto",
+    "GPUBOARD_AMD": b"auto",
 }
 
 
@@ -456,7 +458,7 @@ def test_what_sh_refuses_python_refuses(line: str, tmp_path: Path) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([*HOST_SETTINGS[:1], *HOST_SETTINGS[5:], "# x", "GPUBOARD_DATA", " GPUBOARD_DEST"]),
+            st.sampled_from([*(set(HOST_SETTINGS) - set(HOST_DEFAULTS)), "# x", "GPUBOARD_DATA", " GPUBOARD_DEST"]),
             st.text("a='\"\\$`#\r\x7fé ;&|*\t", max_size=8).filter(lambda text: not text.startswith((" ", "\t"))),
         ),
         max_size=6,

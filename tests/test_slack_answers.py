@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from site_builder.decide.people import People
 from site_builder.fleet import Booking, Fleet, Gpu, Host, Process
+from site_builder.model import GpuProblem
 from site_builder.now import Now
 from site_builder.slack import answers, blocks, orders, said
 from site_builder.slack.answers import Scene
@@ -227,6 +228,21 @@ def test_what_is_not_known_is_never_free_nor_nobodys() -> None:
         assert answer.table is None
     assert answers.free(fleet).title == "no GPU is free"
     assert answers.free(fleet).lines == ("2 GPUs: 1 busy, 1 unknown",)
+
+
+def test_nobody_is_told_to_take_a_gpu_that_is_in_trouble() -> None:
+    broken = (GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True),)
+    atlas = host("atlas", free(0, problems=broken), free(1))
+    assert [row[:2] for row in rows(answers.free(scene(atlas)))] == [("atlas", "1")]
+    assert rows(answers.every(scene(atlas))) == [("atlas", "0 free (in trouble) · 1 free")]
+
+
+def test_free_lists_instances_behind_whole_gpus_and_several_only_by_their_profile() -> None:
+    parts = [free(0, place=f"0:{n}", profile="1g.10gb", of=("0",))._replace(model="A100 1g.10gb") for n in range(2)]
+    asked = scene(host("atlas", *parts), host("hydra", free(0, memory_total=1024)))
+    assert [row[0] for row in rows(answers.free(asked))] == ["hydra", "atlas"]
+    assert answers.free(asked, ["2", "A100"]).title == "no host has 2 A100 free"
+    assert [row[:2] for row in rows(answers.free(asked, ["2", "1g.10gb"]))] == [("atlas", "0:0,0:1")]
 
 
 def test_free_takes_a_number_of_gpus_on_one_host_and_models_as_people_write_them() -> None:

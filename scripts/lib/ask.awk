@@ -1,11 +1,18 @@
-# For each process in `pids`: its pid, container and command, with secrets masked, separated by tabs. Input: an argument a line, behind the
-# name of its file. Variables: proc, pids. The command is empty where there is none.
+# For each process in `pids` a line: its command, with secrets masked, and where its environment says so, its image and the person behind
+# it; separated by tabs. Input: an argument or a variable a line, behind the name of its file. Variables: proc, pids. The command is empty
+# where there is none.
 
 {
-    colon = index($0, "/cmdline:")
-    pid = substr($0, length(proc) + 2, colon - length(proc) - 2)
-    bytes[pid] += length($0) - colon - 7
-    if (bytes[pid] < 16384) argument[pid, ++arguments[pid]] = substr($0, colon + 9)
+    rest = substr($0, length(proc) + 2)
+    pid = rest + 0
+    colon = index(rest, ":")
+    word = substr(rest, colon + 1)
+    if (substr(rest, colon - 8, 8) == "/environ") {
+        variable[pid, substr(word, 1, index(word, "=") - 1)] = substr(word, index(word, "=") + 1)
+        next
+    }
+    bytes[pid] += length(word) + 1
+    if (bytes[pid] < 16384) argument[pid, ++arguments[pid]] = word
 }
 
 function command(pid,    i, n, text) {
@@ -16,14 +23,19 @@ function command(pid,    i, n, text) {
     return length(text) > 4096 ? substr(text, 1, 4096) "…" : text
 }
 
-function container_of(pid,    line, found) {
-    found = "-"
-    while ((getline line < (proc "/" pid "/cgroup")) > 0) if (found == "-" || index(found, "slurm:") == 1) found = container(line, found)
-    close(proc "/" pid "/cgroup")
-    return found
+# environment: what a process of ours, or any if we are root, tells of itself.
+function environment(pid,    image, person) {
+    image = plain_image(variable[pid, "APPTAINER_NAME"] != "" ? variable[pid, "APPTAINER_NAME"] : variable[pid, "SINGULARITY_NAME"])
+    person = plain_person(variable[pid, "GPUBOARD_USER"])
+    if (person == "") person = plain_person(variable[pid, "JUPYTERHUB_USER"])
+    if (person == "") person = plain_person(variable[pid, "SUDO_USER"])
+    if (image person != "") print "e\t" pid "\t" image "\t" person
 }
 
 END {
     n = split(pids, list, " ")
-    for (i = 1; i <= n; i++) print list[i] "\t" container_of(list[i]) "\t" command(list[i])
+    for (i = 1; i <= n; i++) {
+        print "p\t" list[i] "\t" command(list[i])
+        environment(list[i])
+    }
 }

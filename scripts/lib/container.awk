@@ -1,4 +1,4 @@
-# Which container or job a process runs in, from a line of /proc/PID/cgroup; `known` is what an earlier line told.
+# Which container or job a process runs in, from /proc/PID/cgroup, and who logged in to start it. Variables: proc.
 
 function hex_id(text,    id) {
     if (!match(text, HEX64)) return ""
@@ -12,6 +12,7 @@ function plain(name) {
     return name
 }
 
+# container: of a line of cgroup; `known` is what an earlier line told.
 function container(line, known,    id, kind, pod) {
     if (line !~ /docker|libpod|kubepods|crio|containerd|nerdctl|buildkit|lxc|slurm|\/default\//) return known # most lines, most days
     if (HEX64 == "") {
@@ -37,4 +38,20 @@ function container(line, known,    id, kind, pod) {
     if (match(line, /\/lxc\/[^\/]+/)) return "lxc:" plain(substr(line, RSTART + 5, RLENGTH - 5))
     if (line ~ /slurm/ && match(line, /job_[0-9]+/)) return "slurm:" substr(line, RSTART + 4, RLENGTH - 4)
     return known
+}
+
+# look: sets found to the container of a process, and login to the uid of who logged in to start it, or "". The kernel keeps both, and
+# sudo changes neither. What a service runs for others, it runs for whoever asked it, and not for who started the service last.
+function look(pid,    line, slice) {
+    found = "-"
+    login = slice = ""
+    while ((getline line < (proc "/" pid "/cgroup")) > 0) {
+        if (found == "-" || index(found, "slurm:") == 1) found = container(line, found)
+        if (match(line, /\/user-[0-9]+\.slice/)) slice = substr(line, RSTART + 6, RLENGTH - 12)
+    }
+    close(proc "/" pid "/cgroup")
+    if (found !~ /^(docker|containerd|cri-o|kubernetes|lxc):/ && (getline line < (proc "/" pid "/loginuid")) > 0 && line ~ /^[0-9]+$/) login = line
+    close(proc "/" pid "/loginuid")
+    if (login == "" || login + 0 == 4294967295) login = slice
+    if (login + 0 == 0) login = ""
 }

@@ -3,17 +3,18 @@
 
 answered=
 
-# hanging: pid and age of each nvidia-smi that waits in the kernel for longer than the time limit.
+# hanging: pid, name and age of each tool that waits in the kernel for longer than the time limit.
 hanging() {
     awk -v limit="$GPUBOARD_LIMIT" '
         BEGIN {
             getline up < "/proc/uptime"
             for (i = 1; i < ARGC; i++) {
-                if ((getline line < ARGV[i]) > 0 && index(line, " (nvidia-smi) D ")) {
+                if ((getline line < ARGV[i]) > 0 && match(line, / \((nvidia|amd|rocm)-smi\) D /)) {
                     pid = line + 0
+                    name = substr(line, RSTART + 2, RLENGTH - 6)
                     sub(/.*\) /, "", line)
                     split(line, field, " ")
-                    if (up - field[20] / 100 > limit) print pid, int(up - field[20] / 100)
+                    if (up - field[20] / 100 > limit) print pid, name, int(up - field[20] / 100)
                 }
                 close(ARGV[i])
             }
@@ -25,17 +26,21 @@ see_hung() {
     hung=$(hanging)
     [ -z "$hung" ] || { sleep 1 && hung=$(hanging); }
     if [ -z "$hung" ]; then
-        pass 'no nvidia-smi hangs in the driver'
+        pass 'no nvidia-smi or its like hangs in the driver'
     else
-        fail "nvidia-smi (pid ${hung%% *}) hangs in the driver since ${hung##* } s, and not even kill -9 ends it" 'look for Xid in dmesg, then reboot; until then no other is started'
+        hung_name=${hung#* }
+        fail "${hung_name%% *} (pid ${hung%% *}) hangs in the driver since ${hung##* } s, and not even kill -9 ends it" 'look for Xid in dmesg, then reboot; until then no other is started'
     fi
 }
 
 see_driver() {
-    if ! command -v nvidia-smi >/dev/null; then
+    if ! command -v nvidia-smi >/dev/null && amd_here; then
+        apart 'there is no nvidia-smi here, but a tool of AMD: see amd'
+        return
+    elif ! command -v nvidia-smi >/dev/null; then
         fail 'nvidia-smi was not found' 'install the NVIDIA driver; if it stands elsewhere, put a link into /usr/local/bin'
         return
-    elif [ -n "$hung" ]; then
+    elif [ "${hung#* nvidia-smi }" != "$hung" ]; then
         fail 'an earlier nvidia-smi still hangs, so that no other was started' 'see hung'
         return
     fi
@@ -69,6 +74,11 @@ ask_driver() {
     fi
 }
 
+# not_asked: why there is nothing to look at.
+not_asked() {
+    if command -v nvidia-smi >/dev/null; then skip 'nvidia-smi does not answer'; else apart 'there is no nvidia-smi here'; fi
+}
+
 driver_advice() {
     case $(cat "$out" "$err") in
         *'version mismatch'*) echo 'the driver was updated while the old one is loaded: reboot' ;;
@@ -81,7 +91,7 @@ driver_advice() {
 }
 
 see_gpus() {
-    [ -n "$answered" ] || { skip 'nvidia-smi does not answer' && return; }
+    [ -n "$answered" ] || { not_asked && return; }
     told=$(grep -c '^[0-9]' "$out" || :)
     there=0
     for folder in "$PROC"/driver/nvidia/gpus/*; do [ ! -d "$folder" ] || there=$((there + 1)); done
@@ -97,7 +107,7 @@ see_gpus() {
 }
 
 see_persistence() {
-    [ -n "$answered" ] || { skip 'nvidia-smi does not answer' && return; }
+    [ -n "$answered" ] || { not_asked && return; }
     off=$(grep -c '^[0-9].*Disabled *$' "$out" || :)
     on=$(grep -c '^[0-9].*Enabled *$' "$out" || :)
     if [ "$off" != 0 ]; then

@@ -1,14 +1,31 @@
 # The name of a GPU process may be a whole command line. ps.txt has that, with its secrets masked; here it ends before the first
-# option, assignment, address or token. It comes last, behind three cells.
-/^(GPU|MIG)-/ && match($0, /^[^,]*, [^,]*, [^,]*, /) {
-    cells = substr($0, 1, RLENGTH)
-    shown = ""
-    n = split(substr($0, RLENGTH + 1), word, " ")
+# option, assignment, address or token.
+
+# masked_name: as much of a name as may leave the host.
+function masked_name(name,    n, word, i, shown) {
+    n = split(name, word, " ")
     for (i = 1; i <= n; i++) {
-        if (word[i] ~ /[=@]|^(sk-|hf_|gh[pousr]_)/ || i > 1 && word[i] ~ /^-/ || length(word[i]) >= 32 && word[i] ~ /^[0-9A-Fa-f]+$/) {
-            $0 = cells shown "•••"
-            break
-        }
+        if (word[i] ~ /[=@]|^(sk-|hf_|gh[pousr]_)/ || i > 1 && word[i] ~ /^-/ || length(word[i]) >= 32 && word[i] ~ /^[0-9A-Fa-f]+$/) return shown "•••"
         shown = shown word[i] " "
     }
+    return name
+}
+
+# nvidia-smi's CSV: it comes last, behind three cells.
+/^(GPU|MIG)-/ && match($0, /^[^,]*, [^,]*, [^,]*, /) { $0 = substr($0, 1, RLENGTH) masked_name(substr($0, RLENGTH + 1)) }
+
+# amd-smi's JSON: a line of its own, or all in one.
+/"(process_)?name": *"/ {
+    rest = $0
+    $0 = ""
+    while (match(rest, /"(process_)?name": *"/)) {
+        $0 = $0 substr(rest, 1, RSTART + RLENGTH - 1)
+        rest = substr(rest, RSTART + RLENGTH)
+        if (!match(rest, /^([^"\\]|\\.)*"/)) rest = "" # it has no end
+        else {
+            $0 = $0 masked_name(substr(rest, 1, RLENGTH - 1))
+            rest = substr(rest, RLENGTH)
+        }
+    }
+    $0 = $0 rest
 }

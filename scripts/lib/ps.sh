@@ -8,5 +8,5 @@ take_ps() {
     read -r up_exact _ <"$PROC/uptime"
     export ASK_SH="$LIB/ask.sh"
     end_snapshot ps ps.txt 0 -v proc="$PROC" -v up="$up_exact" -v processes="$SPOOL/processes.csv" -v before="$SPOOL/ps.txt" -v ask_all="$ask_all" \
-        -f "$LIB/proc.awk" -f "$LIB/family.awk" -f "$LIB/ps.awk" -f "$LIB/snapshot.awk" "$PROC"/[0-9]* </dev/null
+        -f "$LIB/proc.awk" -f "$LIB/container.awk" -f "$LIB/family.awk" -f "$LIB/ps.awk" -f "$LIB/snapshot.awk" "$PROC"/[0-9]* </dev/null
 }

@@ -28,6 +28,11 @@ load_settings() {
     GPUBOARD_PROCESSES_EVERY=${GPUBOARD_PROCESSES_EVERY:-20}
     GPUBOARD_PS_EVERY=${GPUBOARD_PS_EVERY:-10}
     GPUBOARD_LIMIT=${GPUBOARD_LIMIT:-10}
+    GPUBOARD_NVIDIA=${GPUBOARD_NVIDIA:-auto}
+    case $GPUBOARD_NVIDIA in
+        auto | csv | xml | no) ;;
+        *) die "GPUBOARD_NVIDIA is '$GPUBOARD_NVIDIA', but must be auto, csv, xml or no" ;;
+    esac
     for key in GPUBOARD_GPUS_EVERY GPUBOARD_PROCESSES_EVERY GPUBOARD_PS_EVERY GPUBOARD_LIMIT; do
         eval "value=\$$key"
         # shellcheck disable=SC2154 # value is set by the eval
@@ -35,6 +40,11 @@ load_settings() {
             '' | *[!0-9]* | 0* | ?????*) die "$key is '$value', but must be whole seconds from 1 to 9999" ;;
         esac
     done
+    GPUBOARD_AMD=${GPUBOARD_AMD:-auto}
+    case $GPUBOARD_AMD in
+        auto | no | amd-smi | rocm-smi) ;;
+        *) die "GPUBOARD_AMD is '$GPUBOARD_AMD', but must be auto, amd-smi, rocm-smi or no" ;;
+    esac
 }
 
 # set_every TASK: sets every to its interval.
@@ -55,7 +65,7 @@ read_conf() {
         case $key in
             GPUBOARD_*' ' | CONSUL_*' ') die "$GPUBOARD_CONF: no blanks around = in '$told'" ;;
             GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG | GPUBOARD_SSH_KEY) ;;
-            GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY) ;;
+            GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY | GPUBOARD_NVIDIA | GPUBOARD_AMD) ;;
             CONSUL_HTTP_ADDR | CONSUL_HTTP_TOKEN | CONSUL_HTTP_SSL | CONSUL_HTTP_SSL_VERIFY) ;; # the builder's too
             CONSUL_CACERT | CONSUL_CLIENT_CERT | CONSUL_CLIENT_KEY | GPUBOARD_CONSUL_SERVICE) ;;
             "${more_key:-GPUBOARD_DEST}") ;; # one more, for the scripts of the web host

@@ -9,8 +9,10 @@ BEGIN {
 END {
     n = split(errors, file, " ")
     for (i = 1; i <= n; i++)
-        while ((getline line < file[i]) > 0 && ++error_count <= 20)
+        while ((getline line < file[i]) > 0 && ++error_count <= 20) {
+            gsub(/\r/, " ", line)
             if (line != "") print "# err " substr(line, 1, 500)
+        }
     if (cut) print "# err " cut
     print "# end"
 }

@@ -47,22 +47,6 @@ kill_hung() {
     done
 }
 
-# ask_nvidia_smi ARGUMENTS...: leaves its words in $out and $err, its exit code in rc. Tasks 1 and 2 take turns.
-ask_nvidia_smi() {
-    rc=0
-    if command -v nvidia-smi >/dev/null; then
-        limited nvidia-smi "$((GPUBOARD_LIMIT + 2))" nvidia-smi "$@" >"$out" 2>"$err" || rc=$?
-        if [ "$rc" = 0 ] && [ ! -s "$out" ]; then # there is always a header: the spool's disk is full, or was a moment ago
-            rc=74
-            echo 'nvidia-smi said nothing, not even the names of the columns' >>"$err"
-        fi
-    else
-        rc=127
-        : >"$out"
-        echo 'nvidia-smi was not found on this host: is the NVIDIA driver installed?' >"$err"
-    fi
-}
-
 # read_clock: sets now and zone. A `date` at every tick would cost as much as the rest of a task, so the clock is asked once a minute, and
 # the time since boot counts from there.
 read_clock() {

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables come from gpu-check.sh, and go back to it
 # gpu-check.sh status: a line a loop and one for the push; `code` becomes 1 where something is not well.
 
-# print_loop TASK NAME FILE: its state, its last words if it has any, and those of nvidia-smi if it fails.
+# print_loop TASK NAME FILE: its state, its last words if it has any, and those of the first tool that fails.
 print_loop() {
     look "$1"
     case $state in
@@ -13,9 +13,14 @@ print_loop() {
     printf '%-12s %s\n' "$2" "$words"
     [ ! -s "$RUN/$1.err" ] || printf '%-12s it says: %s\n' '' "$(tail -n 1 "$RUN/$1.err")"
     [ ! -s "$SPOOL/$3" ] || awk '
-        NR == 1 { failed = !/ rc=0$/; sub(/.* rc=/, ""); rc = $0 }
-        NR > 1 && failed && !words && !/^# end/ { sub(/^# err /, ""); words = $0 }
-        END { if (failed) printf "%-12s nvidia-smi fails (exit %s): %s\n", "", rc, words }' "$SPOOL/$3"
+        NR == 1 { failed = !/ rc=0$/; sub(/.* rc=/, ""); rc = $0; tool = "nvidia-smi"; here = 1; next }
+        /^# part / {
+            here = $NF != "rc=0" && !found
+            if (here) { found = 1; tool = $3; sub(/\/.*/, "", tool); sub(/^nvidia-.*/, "nvidia-smi", tool); rc = substr($NF, 4) }
+            next
+        }
+        failed && here && !words && !/^# end/ && /[^ ]/ { sub(/^# err /, ""); words = $0 }
+        END { if (failed) printf "%-12s %s fails (exit %s): %s\n", "", tool, rc, words }' "$SPOOL/$3"
 }
 
 # print_push: whether what is taken arrives.

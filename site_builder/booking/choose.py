@@ -9,12 +9,13 @@ from site_builder.booking.acts import is_over
 from site_builder.booking.desk import begins_soon
 from site_builder.booking.turn import Found, Turn, Wish
 from site_builder.decide import pick, rules
+from site_builder.decide.hosts import only_gpus
 from site_builder.decide.rules import Refused
 from site_builder.model import BoardGpu, Booking
 from site_builder.now import Now
 from site_builder.readers.form import clean
 
-TARGET = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})(?::([A-Za-z0-9*,-]{1,2000}))?")
+TARGET = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})(?::([A-Za-z0-9*,:/-]{1,2000}))?")
 RANGE = re.compile(r"(\d{1,3})-(\d{1,3})")
 MOST_PLACES = 256
 # Of a host that has told nothing yet, GPUs up to this number may be booked.
@@ -58,7 +59,8 @@ def told(one: Booking, now: Now) -> str:
 
 
 def chosen(found: Turn, wanted: Sequence[str]) -> list[tuple[str, str]]:
-    """Hosts and keys of GPUs, from what people write: `atlas`, `atlas:0,1`, `atlas:0-3`, `atlas:GPU-5a1b`."""
+    """Hosts and keys of GPUs, from what people write: `atlas`, `atlas:0,1`, `atlas:0-3`, `atlas:GPU-5a1b`; `atlas:0:1`
+    is an instance."""
     pairs: dict[tuple[str, str], None] = {}
     for one in wanted:
         target = TARGET.fullmatch(one.strip())
@@ -76,7 +78,8 @@ def chosen(found: Turn, wanted: Sequence[str]) -> list[tuple[str, str]]:
     for host, key in pairs:
         if key == "*" or host not in whole:
             once.setdefault((host, rules.Keys(found.lab.gpus(host)).gpu(key)), (host, key))
-    return list(once.values())
+    # who names a GPU has named its instances
+    return [pair for (host, key), pair in once.items() if ":" not in key or (host, key.partition(":")[0]) not in once]
 
 
 def keys_of(found: Turn, host: str, text: str) -> list[str]:
@@ -92,54 +95,59 @@ def keys_of(found: Turn, host: str, text: str) -> list[str]:
             raise Unclear(message)
     else:
         wanted = [str(int(text)) if text.isdecimal() else text]
-    known = {str(gpu.index): gpu for gpu in gpus if gpu.index is not None}
+    there = [one for gpu in gpus for one in (gpu, gpu.parent) if one]
+    known = {gpu.label for gpu in there if gpu.number is not None}
+    uuids = {gpu.uuid for gpu in there if gpu.uuid}
     keys = []
     for key in wanted:
-        begins = [gpu.uuid for gpu in gpus if gpu.uuid and len(key) > 3 and gpu.uuid.lower().startswith(key.lower())]
-        if key.isdecimal() and (key in known or (not gpus and int(key) < MOST_UNSEEN)):
-            keys.append(key)
+        begins = [uuid for uuid in uuids if len(key) > 3 and uuid.lower().startswith(key.lower())]
+        if key.lower() in known or (key.isdecimal() and not gpus and int(key) < MOST_UNSEEN):
+            keys.append(key.lower())
         elif len(begins) == 1:
             keys.append(begins[0])
         else:
-            has = f", only {indexes_of(sorted(known, key=int))}" if known else ""
+            has = f", only {only_gpus([gpu for gpu in gpus if gpu.number is not None])}" if known else ""
             message = f"{host} has no GPU {key[:80]}{has}"
             raise Refused(message)
     return keys
 
 
-def indexes_of(indexes: Sequence[str]) -> str:
-    """`GPU 0`, `GPUs 0 to 3`."""
-    return f"GPU {indexes[0]}" if len(indexes) == 1 else f"GPUs {indexes[0]} to {indexes[-1]}"
-
-
 def free_ones(found: Turn, wish: Wish, count: int, model: str) -> list[tuple[str, str]]:
-    """So many GPUs of one host, free for all of that time; of several hosts the one with the fewest to spare."""
+    """So many GPUs of one host, free for all of that time; of several hosts the one with the fewest to spare.
+
+    Instances are taken where whole GPUs do not do: of a profile that is asked for, or where one is enough.
+    """
     bookings = [one.booking for one in found.found()]
     later = not begins_soon(Booking("", "", "", wish.until, wish.since), found.now)
     boards = found.lab.look(found.lab.hosts().keys(), bookings, found.now)
-    suitable: dict[str, list[str]] = {}
+    wholes: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
     for host, board in boards.items():
         there = [one for one in bookings if one.host == host]
         keys = rules.Keys([gpu.gpu for gpu in board.gpus])
         for gpu in board.gpus:
             right = pick.is_model(model, gpu.model, gpu.gpu.name)
-            if right and gpu.gpu.index is not None and (gpu.state == "free" or (later and board.state == "fresh")):
-                new = Booking(host, str(gpu.gpu.index), wish.name, wish.until, wish.since, rrule=wish.rrule)
+            if right and gpu.gpu.number is not None and (gpu.state == "free" or (later and board.state == "fresh")):
+                new = Booking(host, gpu.gpu.label, wish.name, wish.until, wish.since, rrule=wish.rrule)
                 if is_free(new, there, keys, gpu, found.now):
-                    suitable.setdefault(host, []).append(new.gpu)
-    enough = [host for host, several in suitable.items() if len(several) >= count]
-    if enough:
-        host = min(enough, key=lambda one: len(suitable[one]))
-        return [(host, key) for key in suitable[host][:count]]
+                    kind = parts if gpu.gpu.parent else wholes
+                    if kind is wholes or count == 1 or pick.is_profile(model, gpu.gpu.profile):
+                        kind.setdefault(host, []).append(new.gpu)
+    for suitable in (wholes, parts):
+        enough = [host for host, several in suitable.items() if len(several) >= count]
+        if enough:
+            host = min(enough, key=lambda one: len(suitable[one]))
+            return [(host, key) for key in suitable[host][:count]]
     what = f"{count} free {model or 'GPU' + 's' * (count > 1)}".strip()
-    rest = ", ".join(f"{host}:{','.join(several)}" for host, several in suitable.items())
+    both = {host: [*wholes.get(host, ()), *parts.get(host, ())] for host in boards if host in wholes or host in parts}
+    rest = ", ".join(f"{host}:{','.join(several)}" for host, several in both.items())
     message = f"no host has {what} for that time" + (f"; free are {rest[:300]}" if rest else "")
     raise Refused(message)
 
 
 def is_free(new: Booking, there: Sequence[Booking], keys: rules.Keys, gpu: BoardGpu, now: Now) -> bool:
-    """Whether nobody is promised it in that time."""
-    if gpu.state in {"lost", "unknown"}:
+    """Whether nobody is promised it in that time, and nothing is so wrong with it that it should not be used."""
+    if gpu.state in {"lost", "unknown"} or gpu.avoid:
         return False
     try:
         rules.check_overlap(new, there, keys, now)

@@ -266,9 +266,9 @@ def warnings(found: Turn) -> list[str]:
             continue
         keys = {one.gpu.lower() for one in found.touched if one.host == name and begins_soon(one, found.now)}
         for gpu in host.gpus:
-            mine = keys & {"*", str(gpu.gpu.index), (gpu.gpu.uuid or "").lower()}
+            mine = keys & {"*", *gpu.gpu.names}
             if mine and gpu.state in BUSY | {"lost", "unknown"}:
-                said.append(f"{name}:{gpu.gpu.index} is {gpu.state}: {gpu.reason}")
+                said.append(f"{name}:{gpu.gpu.label} is {gpu.state}: {gpu.reason}")
     return said
 
 

@@ -31,10 +31,11 @@ class Desk(Protocol):
 
 
 class Card(NamedTuple):
-    """A GPU of a run, by both of the names that a booking may have for it."""
+    """A GPU of a run, by both of the names that a booking may have for it; an instance also by those of its GPU."""
 
-    number: int
+    number: int | str
     uuid: str
+    of: tuple[str, ...] = ()
 
 
 class Promised(Exception):
@@ -144,7 +145,7 @@ class Keeper:
         return [
             Span(since, until, str(one["id"]) if self.is_for_us(one, listed["who"]) else None)
             for one in listed["bookings"]
-            if {"*", str(card.number), card.uuid.lower()} & {str(key).lower() for key in one["gpus"]}
+            if {"*", str(card.number), card.uuid.lower(), *card.of} & {str(key).lower() for key in one["gpus"]}
             for since, until in times(one)
         ]
 

@@ -43,7 +43,7 @@ def place_given(_: click.Context, __: click.Parameter, value: str | None) -> tup
 
 
 @click.command()
-@click.option("--hosts", type=click.IntRange(1, 1000), default=12, metavar="N", help="How many.  [default: 12]")
+@click.option("--hosts", type=click.IntRange(1, 1000), default=15, metavar="N", help="How many.  [default: 15]")
 @click.option("--speed", type=click.FloatRange(0.1, 1000), default=1, metavar="N", help="60: a minute is an hour.")
 @click.option("--seed", type=int, default=1, metavar="N", help="Another number is another lab.")
 @click.option("--after", callback=time_given, default="0s", metavar="TIME", help="Begin so far into the story.")
@@ -57,9 +57,10 @@ def demo(  # noqa: PLR0913, PLR0917 # one for each option
 ) -> None:
     """Show a simulated lab until Ctrl-C, which leaves nothing.
 
-    Its hosts run the real scripts, with stand-ins for nvidia-smi and /proc. Jobs start, grow and end, a host goes
-    down and comes back, a GPU is lost, bookings are kept and broken; five weeks of this are its past. The same options
-    show the same lab.
+    Its hosts run the real scripts, with stand-ins for nvidia-smi, amd-smi, rocm-smi and /proc. Jobs start, grow and
+    end, a host goes down and comes back, a GPU is lost, bookings are kept and broken; five weeks of this are its past.
+    One host has a GPU that is cut into instances (MIG), one has GPUs of AMD, one of both makers. The same options show
+    the same lab.
 
     \b
     gpuboard demo --speed 60

@@ -80,5 +80,6 @@ def indexes(kept: Snapshots, host: str) -> list[str]:
     with suppress(OSError):
         for told in kept.read({host})[0]:
             rows = told.data().gpus
-            return [str(one.index) for one in rows.rows if one.index is not None] if rows else []
+            several = [gpu for one in rows.rows for gpu in (one.parent, one) if gpu] if rows else []
+            return list(dict.fromkeys(gpu.label for gpu in several if gpu.number is not None))
     return []

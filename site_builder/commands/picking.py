@@ -12,6 +12,7 @@ import click
 from site_builder.commands import hints
 from site_builder.commands.booking import No
 from site_builder.commands.options import failing, with_loaded
+from site_builder.fleet import VISIBLE
 
 if TYPE_CHECKING:
     from site_builder.decide.pick import Choice, Wish
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(MiB|MB|M|GiB|GB|G|)", re.IGNORECASE)
 SECONDS = re.compile(r"([0-9]{1,9}) ?s")
+ONE_INSTANCE = "a process can use one instance, and no other GPU with it"
 # In MiB: what the driver tells of a card of 24 GB is some MiB less than 24 GiB, and more than 24 GB.
 UNITS = {"mib": 1, "m": 1, "mb": 1e6 / 2**20, "gib": 1024, "g": 1024, "gb": 1e9 / 2**20, "": 1024}
 
@@ -61,10 +63,20 @@ def refuse(found: Found, wish: Wish, least: int) -> No:
     return No(f"no {what}{size} can be had on {found.where}: {found.why}")
 
 
+def for_cuda(found: Found, wish: Wish, everywhere: bool) -> Found:
+    """What can be printed: of one host only what one process can use."""
+    from site_builder.decide import pick  # noqa: PLC0415 # --help needs none of it
+
+    if everywhere or not any(one.gpu.of for one in found.choices):
+        return found
+    why = f"{found.why}; {ONE_INSTANCE}"
+    return found._replace(choices=pick.for_one_process(found.choices, wish), why=why)
+
+
 def printed(choices: Iterable[Choice], everywhere: bool) -> str:
-    """`atlas:2 hydra:3`, or the numbers of one host as CUDA takes them."""
+    """`atlas:2 hydra:amd0`, or the numbers of one host as CUDA or HIP takes them."""
     if everywhere:
-        return " ".join(f"{one.host.name}:{one.gpu.index}" for one in choices)
+        return " ".join(f"{one.host.name}:{one.gpu.label}" for one in choices)
     return ",".join(str(one.number) for one in choices)
 
 
@@ -79,19 +91,20 @@ def with_picker(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command a `picker`, and add the options that say what is wanted and where to look."""
 
     @wraps(command)
-    def run(
+    def run(  # noqa: PLR0913, PLR0917 # one for each option
         loaded: Loaded,
         model: str,
         min_memory: float,
         host: str | None,
         name: str | None,
+        vendor: str | None,
         **rest: Any,  # noqa: ANN401
     ) -> None:
         from site_builder.decide.pick import Wish  # noqa: PLC0415 # --help needs none of it
         from site_builder.picks import Picker  # noqa: PLC0415
 
         with failing():
-            picker = Picker(loaded, Wish(model, min_memory), host, name)
+            picker = Picker(loaded, Wish(model, min_memory, vendor), host, name)
         command(picker=picker, **rest)
 
     found = with_loaded(run)
@@ -106,6 +119,11 @@ def with_picker(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--min-memory", callback=memory_of, default="0", metavar="SIZE", help="So much of it free: 20GiB, 24GB."
+        ),
+        click.option(
+            "--vendor",
+            type=click.Choice([*VISIBLE]),
+            help="Of this maker.  [default: NVIDIA where the host has any of its GPUs, else AMD]",
         ),
         click.option("--model", default="", metavar="TEXT", help="Of this model, such as A100."),
     ):

@@ -8,7 +8,7 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,9 @@ from site_builder.commands import guard, hints
 from site_builder.commands.booking import No, Place, in_sentences, place_of, shown
 from site_builder.commands.live import PR_SET_PDEATHSIG
 from site_builder.commands.options import Failure, failing, tell
-from site_builder.commands.picking import seconds_of, with_picker
+from site_builder.commands.picking import ONE_INSTANCE, seconds_of, with_picker
 from site_builder.commands.wait import COUNT, EVERY, Patience, until_found
+from site_builder.fleet import VISIBLE
 
 if TYPE_CHECKING:
     from site_builder.booking.keeper import Keeper
@@ -66,9 +67,11 @@ def run(  # noqa: PLR0913, PLR0917 # one for each option
 ) -> None:
     """Run COMMAND on free GPUs of this machine, and book them while it runs.
 
-    CUDA_VISIBLE_DEVICES names them, in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID. GPUs that you have booked yourself
-    are taken first. However COMMAND ends, what was booked for it is released; gpuboard passes signals on, and ends as
-    it did. Two that run at once never get the same GPU. Exit 1 if there are not enough, 2 if nobody can tell.
+    CUDA_VISIBLE_DEVICES names them, in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID; those of AMD HIP_VISIBLE_DEVICES
+    does, and none of another maker is seen. GPUs that you have booked yourself are taken first; a MIG instance is one
+    GPU, and never one of several. However COMMAND ends, what was booked for it is released; gpuboard passes signals
+    on, and ends as it did. Two that run at once never get the same GPU. Exit 1 if there are not enough, 2 if nobody
+    can tell.
 
     \b
     gpuboard run -- python train.py
@@ -88,7 +91,26 @@ def run(  # noqa: PLR0913, PLR0917 # one for each option
         line = taking.taken()
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
-    supervised(program, command, ",".join(str(one.number) for one in taking.chosen), line)
+    supervised(program, command, seeing(taking.chosen, os.environ), line)
+
+
+def seeing(chosen: Sequence[Choice], before: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which a program sees these GPUs alone, and none of another maker.
+
+    HIP takes CUDA's word too, and programs complain where it differs from its own; what filters before HIP does would
+    make its numbers mean others.
+    """
+    found = dict(before)
+    host, vendor = chosen[0].host, chosen[0].gpu.vendor
+    if vendor == "amd":
+        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+            found.pop(name, None)
+    else:
+        found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    makers = {gpu.vendor for gpu in (*host.gpus, *host.cut)}
+    found.update((name, "") for maker, name in VISIBLE.items() if maker in makers)
+    found[VISIBLE.get(vendor, VISIBLE["nvidia"])] = ",".join(str(one.number) for one in chosen)
+    return found
 
 
 def open_all() -> None:
@@ -169,18 +191,24 @@ class Taking:
 
         if self.place is None:
             return None
-        cards = [Card(one.gpu.index, one.gpu.uuid) for one in self.chosen if one.gpu.index is not None and one.gpu.uuid]
+        cards = [Card(one.gpu.label, one.gpu.handle, one.gpu.of) for one in self.chosen if one.gpu.index is not None]
         return Keeper(self.place, self.chosen[0].host.name, cards, self.length, self.comment or "")
 
     def look(self) -> Found:
         """What can be had for long enough, one's own first, without what others just took."""
+        from site_builder.decide import pick  # noqa: PLC0415
+
         found = self.picker.found(for_run=True)
         now = time.time() + found.fleet.ahead
         long_enough = [one for one in found.choices if self.is_free(one, now)]
         self.too_soon = len(found.choices) - len(long_enough)
         if self.patience.end is None:  # it can be waited for
             self.lost = {uuid: at for uuid, at in self.lost.items() if time.monotonic() - at < EVERY}
-        ours = [one for one in long_enough if one.gpu.uuid and one.gpu.uuid not in self.lost]
+        named = [one for one in long_enough if one.gpu.uuid or one.gpu.vendor != pick.FIRST]
+        ours = [one for one in named if one.gpu.handle not in self.lost]
+        if self.count > 1 and any(one.gpu.of for one in ours):
+            ours = [one for one in ours if not one.gpu.of]
+            found = found._replace(why=f"{found.why}; {ONE_INSTANCE}")
         return found._replace(choices=sorted(ours, key=lambda one: not one.mine))
 
     def is_free(self, choice: Choice, now: float) -> bool:
@@ -212,9 +240,9 @@ class Taking:
         found: list[int] = []
         for one in self.chosen:
             with failing():
-                claim = claims.claim(one.gpu.uuid or "")
+                claim = claims.claim(one.gpu.handle)
             if claim is None:
-                self.lose(one.gpu.uuid)
+                self.lose(one.gpu.handle)
                 for handle in found:
                     os.close(handle)
                 return None
@@ -222,9 +250,8 @@ class Taking:
         return found
 
 
-def supervised(program: str, command: Sequence[str], numbers: str, line: guard.Line) -> NoReturn:
+def supervised(program: str, command: Sequence[str], environment: dict[str, str], line: guard.Line) -> NoReturn:
     """Run the command as our child, pass on what we are told, release, and end as it did."""
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
     child = os.fork()
     if child == 0:

@@ -73,7 +73,7 @@ def until_found(look: Callable[[], Found], wish: Wish, count: int, patience: Pat
         try:
             with failing():
                 found = look()
-            if chosen := pick.on_one_host(found.choices, count):
+            if chosen := pick.on_one_host(found.choices, count, wish):
                 return chosen
             why: Failure = refuse(found, wish, count)
         except Failure as failed:

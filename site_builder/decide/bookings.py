@@ -27,9 +27,9 @@ MOST_OF_A_HOST = 500
 PHASES = ("now", "coming", "ended")
 
 
-def at(bookings: Iterable[Booking], shown: Shown, now: Now) -> tuple[BoardBooking, ...]:
-    """Those that are still of interest, those of now first, then by their beginning."""
-    found = [board for booking in bookings for board in repeats(booking, shown, now)]
+def at(bookings: Iterable[Booking], shown: Shown, now: Now, parent: Gpu | None = None) -> tuple[BoardBooking, ...]:
+    """Those that are still of interest, those of now first, then by their beginning; an instance has a `parent`."""
+    found = [board for booking in bookings for board in repeats(booking, shown, now, parent)]
     found.sort(key=lambda one: (PHASES.index(one.phase), (one.since or one.until).timestamp()))
     return tuple(found)
 
@@ -40,8 +40,9 @@ def names_now(bookings: Iterable[Booking], now: Now) -> list[str]:
     return [booking.name for booking in bookings for one in repeats(booking, everything, now) if one.phase == "now"]
 
 
-def repeats(booking: Booking, shown: Shown, now: Now) -> Iterator[BoardBooking]:
+def repeats(booking: Booking, shown: Shown, now: Now, parent: Gpu | None = None) -> Iterator[BoardBooking]:
     """A booking, as often as it is of interest."""
+    whole_gpu = parent is not None and booking.gpu.lower() in parent.names
     for since, until in times(booking, now):
         end = until.timestamp()
         if now.reached(end + SHOWN_AFTER_END):
@@ -51,7 +52,9 @@ def repeats(booking: Booking, shown: Shown, now: Now) -> Iterator[BoardBooking]:
         name, comment, its_id = booking.name or None, booking.comment or None, booking.id
         if not shown.users:
             name = comment = its_id = None
-        yield BoardBooking(name, since, until, comment, its_id, phase, whole_host=booking.gpu == "*")
+        yield BoardBooking(
+            name, since, until, comment, its_id, phase, whole_host=booking.gpu == "*", whole_gpu=whole_gpu
+        )
 
 
 def times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:
@@ -93,14 +96,14 @@ def later(since: datetime, rule: str, first: datetime) -> datetime:
 
 
 def of_gpu(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:
-    """Those that promise this GPU: by its index, its UUID, or with the whole host."""
-    keys = {"*", str(gpu.index), (gpu.uuid or "").lower()} - {"None", ""}
-    return [booking for booking in bookings if booking.gpu.lower() in keys]
+    """Those that promise this GPU: by its number, its UUID, or with the whole host, and an instance with its GPU."""
+    keys = gpu.names
+    return [booking for booking in bookings if booking.gpu == "*" or booking.gpu.lower() in keys]
 
 
 def of_no_gpu(bookings: Sequence[Booking], gpus: Sequence[Gpu], now: Now) -> list[Booking]:
     """Those that promise a GPU which the host does not have."""
-    keys = {"*"} | {str(gpu.index) for gpu in gpus} | {gpu.uuid.lower() for gpu in gpus if gpu.uuid}
+    keys = {"*"}.union(*(gpu.names for gpu in gpus))
     return [booking for booking in bookings if booking.gpu.lower() not in keys and not is_over(booking, now)]
 
 

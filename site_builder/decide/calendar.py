@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from site_builder.decide import bookings as promised
-from site_builder.model import Booking, Shown
+from site_builder.model import Booking, NamedGpu, Shown
 from site_builder.now import Now
 from site_builder.readers.names import natural
 
@@ -22,11 +22,11 @@ FAR = 9000
 
 
 class Host(NamedTuple):
-    """A host with what is promised of it; each of its GPUs is an index and a UUID, as far as they are known."""
+    """A host with what is promised of it, and its GPUs."""
 
     name: str
     bookings: tuple[Booking, ...]
-    gpus: tuple[tuple[int | None, str | None], ...]
+    gpus: tuple[NamedGpu, ...]
 
 
 class Promise(NamedTuple):
@@ -108,7 +108,7 @@ def calendar(hosts: Sequence[Host], shown: Shown, now: Now) -> Calendar:
 
 def promises(host: Host, shown: Shown) -> list[Promise]:
     """The bookings of a host, those that share all but the GPU as one; without names where users are not shown."""
-    labels, row_of = rows_of(host)
+    labels, rows_with = rows_of(host)
     groups: dict[tuple[object, ...], list[Booking]] = {}
     for one in host.bookings:
         groups.setdefault((one.id, one.name, one.since, one.until, one.comment, one.rrule), []).append(one)
@@ -116,24 +116,31 @@ def promises(host: Host, shown: Shown) -> list[Promise]:
     for group in groups.values():
         first, keys = group[0], {one.gpu.lower() for one in group}
         whole = "*" in keys
-        rows = tuple(range(len(host.gpus) or len(labels)) if whole else sorted({row_of[key] for key in keys}))
+        rows = tuple(
+            range(len(host.gpus) or len(labels)) if whole else sorted({row for key in keys for row in rows_with[key]})
+        )
         told = (first.id, first.name, first.comment, first.by or "") if shown.users else (None, "", "", "")
         found.append(Promise(host.name, *told, rows, tuple(labels[row] for row in rows), whole, first))
     return found
 
 
-def rows_of(host: Host) -> tuple[list[str], dict[str, int]]:
-    """The labels of a host's rows, and which row a key in comments.json means; GPUs that it does not have come last."""
-    labels = ["?" if index is None else str(index) for index, _ in host.gpus]
-    row_of: dict[str, int] = {}
-    for row, (index, uuid) in enumerate(host.gpus):
-        for key in (None if index is None else str(index), uuid):
-            if key:
-                row_of.setdefault(key.lower(), row)
-    for key in sorted({one.gpu.lower() for one in host.bookings} - {"*"} - row_of.keys(), key=natural):
-        row_of[key] = len(labels)
+def rows_of(host: Host) -> tuple[list[str], dict[str, list[int]]]:
+    """The labels of a host's rows, and which rows a key in comments.json means; GPUs that it does not have come last.
+
+    The key of a GPU that is cut into instances means all of theirs.
+    """
+    labels = ["?" if one.number is None else str(one.number) for one in host.gpus]
+    rows_with: dict[str, list[int]] = {}
+    for row, one in enumerate(host.gpus):
+        for key in filter(None, (labels[row] if one.number is not None else None, one.uuid)):
+            rows_with.setdefault(key.lower(), [row])
+    for row, one in enumerate(host.gpus):
+        for key in filter(None, (labels[row].partition(":")[0], one.of)) if ":" in labels[row] else ():
+            rows_with.setdefault(key.lower(), []).append(row)
+    for key in sorted({one.gpu.lower() for one in host.bookings} - {"*"} - rows_with.keys(), key=natural):
+        rows_with[key] = [len(labels)]
         labels.append(key if len(key) <= LONGEST_LABEL else f"{key[: LONGEST_LABEL - 1]}…")
-    return labels or ["all"], row_of
+    return labels or ["all"], rows_with
 
 
 def times_within(several: Iterable[Promise], first: float, last: float, now: Now) -> list[Time]:

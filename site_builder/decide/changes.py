@@ -21,6 +21,7 @@ from site_builder.happened import (
     Look,
     Value,
 )
+from site_builder.model import Number
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 # What comes again within so many seconds is the same again, but not for longer than a day on end.
@@ -125,12 +126,12 @@ class Comparison:
         self.events[event.number] = event
         return event
 
-    def begin(self, gpu: str, index: int | None, kind: str, value: Value) -> Event:
+    def begin(self, gpu: str, index: Number, kind: str, value: Value) -> Event:
         """A new one, which goes on."""
         self.number += 1
         return self.put(Event(self.look.host, self.number, gpu, index, kind, value, self.at, self.gap))
 
-    def moment(self, gpu: str, index: int | None, kind: str, value: Value) -> Event:
+    def moment(self, gpu: str, index: Number, kind: str, value: Value) -> Event:
         """A new one, which took no time."""
         return self.put(self.begin(gpu, index, kind, value)._replace(until=self.at))
 
@@ -195,7 +196,7 @@ class Comparison:
         """Whether nobody looked for so long since it began that it may have ended and begun again."""
         return self.gap is not None and self.at - self.gap >= JOINED and event.at <= self.gap
 
-    def span(self, last: dict[str, Event], which: tuple[str, int | None, str], on: bool | None, value: Value) -> None:
+    def span(self, last: dict[str, Event], which: tuple[str, Number, str], on: bool | None, value: Value) -> None:
         """What lasts: whether it does."""
         kind = which[-1]
         event = last.get(kind)
@@ -213,7 +214,7 @@ class Comparison:
         elif event and event.until is None and (on is not None or kind in PASSING):
             last[kind] = self.end(event)
 
-    def power(self, last: dict[str, Event], which: tuple[str, int | None, str], on: bool | None) -> None:
+    def power(self, last: dict[str, Event], which: tuple[str, Number, str], on: bool | None) -> None:
         """What its power limit does to a GPU, in sum: how often, and for how long in all."""
         event = last.get("power")
         if event and event.until is None and (not on or self.went_unseen(event)):
@@ -227,7 +228,7 @@ class Comparison:
             event = self.begin(*which, (1, 0, self.at))
             last["power"] = event if self.state else self.put(event._replace(since=BEFORE))
 
-    def count(self, last: dict[str, Event], which: tuple[str, int | None], before: Counts, now: Counts) -> None:
+    def count(self, last: dict[str, Event], which: tuple[str, Number], before: Counts, now: Counts) -> None:
         """What is counted: by how much it rose."""
         for kind, places in PLACES.items():
             place = next((one for one in places if before[one] is not None and now[one] is not None), places[0])

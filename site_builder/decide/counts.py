@@ -62,9 +62,11 @@ def had(board: BoardHost) -> dict[str, Had]:
     found: dict[str, list[float]] = {}
     if not board.users_shown:
         return {}
-    for gpu in board.gpus:
+    on = [(gpu.processes, gpu.state in TAKEN) for gpu in board.gpus]
+    on += [(several, False) for several in board.unplaced.values()]  # how much of the GPU they have, nobody knows
+    for processes, taken in on:
         here: dict[str, None] = {}
-        for one in gpu.processes:
+        for one in processes:
             user, memory = one.user, one.used_memory
             if user:
                 here[user] = None
@@ -74,7 +76,6 @@ def had(board: BoardHost) -> dict[str, Had]:
                 row[2] += memory or 0
                 row[3] += 1
                 row[4] += memory is None
-        taken = gpu.state in TAKEN
         for user, units in shared(list(here), 1):
             found[user][0] += units if taken else 0
             found[user][1] += 1
@@ -87,9 +88,10 @@ def users(board: BoardHost) -> tuple[dict[str, int], dict[str, int]]:
     booked: dict[str, int] = {}
     if not board.users_shown:
         return using, booked
-    for gpu in board.gpus:
-        for user in {one.user for one in gpu.processes if one.user}:
+    for processes in (*(gpu.processes for gpu in board.gpus), *board.unplaced.values()):
+        for user in {one.user for one in processes if one.user}:
             using[user] = using.get(user, 0) + 1
+    for gpu in board.gpus:
         for name in {one.name for one in gpu.bookings if one.name and one.phase == "now"}:
             booked[name] = booked.get(name, 0) + 1
     return using, booked

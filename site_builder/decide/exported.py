@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from site_builder.decide.people import People
 from site_builder.decide.usage import person_of, shown
+from site_builder.model import Number
 from site_builder.readers import packed
 from site_builder.readers.slots import MEANS, NAMED, Line
 from site_builder.samples import STATES, TAKEN, HostSample, Series
@@ -25,7 +26,7 @@ class Row(NamedTuple):
 
     time: str
     host: str
-    gpu: int | None
+    gpu: Number
     uuid: str
     model: str
     memory_total: float | None
@@ -57,7 +58,7 @@ class Called:
 
     def name(self, name: str) -> str:
         """The name to show."""
-        return self.of.get(name) or self.people.shown(name)
+        return self.of.get(name) or self.people.user(name)
 
     def each(self, names: Iterable[str]) -> tuple[str, ...]:
         """The same of several, each once."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from site_builder import words
@@ -114,8 +114,21 @@ def host_text(host: Host, key: str) -> str:
 
 def models(host: Host) -> str:
     """`4 × H100 80 GB, 1 × T4 16 GB`, as the board writes it."""
-    counts = Counter(one.model for one in host.gpus if one.name)
-    return ", ".join(f"{count} × {model}" for model, count in counts.items())
+    if not host.cut:
+        return counted(one.model for one in host.gpus if one.name)
+    told: dict[object, str] = {}
+    for place, one in enumerate(host.gpus):
+        if one.name and not one.of:
+            told[place] = one.model
+        elif one.name and one.of not in told:
+            profiles = [each.profile or "MIG" for each in host.gpus if each.of == one.of]
+            told[one.of] = f"{host.whole_of(one).model} ({counted(profiles, alone='')})"
+    return counted(told.values())
+
+
+def counted(names: Iterable[str], alone: str = "1 × ") -> str:
+    """Each name once, with how many have it."""
+    return ", ".join(f"{alone if count == 1 else f'{count} × '}{name}" for name, count in Counter(names).items())
 
 
 def fits_host(host: Host, text: str, one: Term) -> bool:
@@ -188,13 +201,22 @@ def kept(one: Booking) -> str:
 
 def all_of(gpu: Gpu, now: float) -> str:
     """All that somebody wrote about it, and its state with the reason where the board shows that."""
-    told = [STATES.get(gpu.state, gpu.state), *map(process, gpu.processes), bookings(gpu, now)]
+    told = [STATES.get(gpu.state, gpu.state), gpu.profile or "", *map(process, gpu.processes), bookings(gpu, now)]
+    if gpu.problems:
+        told += of_row(gpu)
     if gpu.state in {"unknown", "lost", "held"} or (gpu.state == "busy" and not gpu.processes):
         told.append(gpu.reason)
     last = max((one.until.timestamp() for one in gpu.bookings if is_running(one, now)), default=gpu.free_again)
     if gpu.free_again is not None and last is not None and gpu.free_again > last:
         told.append("free again")
     return "\n".join(told)
+
+
+def of_row(gpu: Gpu) -> list[str]:
+    """What is wrong with it, as far as its row tells it: of one that is lost, what to do."""
+    if gpu.state == "lost":
+        return [gpu.problems[0].advice]
+    return [one.what for one in gpu.problems if one.weight != "told" or one.avoid]
 
 
 def is_running(one: Booking, now: float) -> bool:

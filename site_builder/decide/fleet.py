@@ -7,15 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from site_builder.decide import counts, pick, waste
-from site_builder.model import BoardHost, ComingGpu, FreeGpu, HostFacts, Idle, KeptGpu, Problem
+from site_builder.decide.instances import has_mig
+from site_builder.model import BoardHost, ComingGpu, FreeGpu, Gpu, HostFacts, Idle, KeptGpu, NamedGpu, Problem
 
 
 class AvailableGpu(NamedTuple):
-    """A GPU that whoever comes first can have; of two, the one with the smaller rank is the better."""
+    """A GPU that whoever comes first can have; of two, the one with the smaller rank is the better.
+
+    `uuid` is what CUDA takes where a number is not enough; one that is `alone` goes with no other. `own` is the number
+    that programs for GPUs of its `vendor` know it by.
+    """
 
     rank: tuple[float, ...]
     host: str
-    index: int  # type: ignore[assignment]
+    index: int | str  # type: ignore[assignment]
+    uuid: str | None = None
+    alone: bool = False
+    vendor: str = pick.FIRST
+    own: int | None = None
 
 
 class People(NamedTuple):
@@ -41,8 +50,9 @@ class Summary(NamedTuple):
     problems: tuple[Problem, ...]
     coming: tuple[ComingGpu, ...]
     kept: dict[str, KeptGpu] | None
-    gpus: tuple[tuple[int | None, str | None], ...]
+    gpus: tuple[NamedGpu, ...]
     available: tuple[AvailableGpu, ...]
+    makers: tuple[str, ...]
     people: People
     waste: tuple[waste.Mark, ...] = ()
 
@@ -61,36 +71,47 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
         host.logins,
         Idle(looked, idle) if looked is not None and host.state == "fresh" else None,
         host.problems,
-        tuple(ComingGpu(one.free_again, host.name, one.gpu.index) for one in host.gpus if one.free_again is not None),
+        tuple(ComingGpu(one.free_again, host.name, one.gpu.number) for one in host.gpus if one.free_again is not None),
         {one.key: one.kept for one in host.gpus if one.kept} if host.state == "fresh" else None,
-        tuple((one.gpu.index, one.gpu.uuid) for one in host.gpus),
+        tuple([named(one.gpu) for one in host.gpus]),
         tuple(available(host)),
+        tuple(dict.fromkeys([one.gpu.vendor for one in host.gpus])),
         People(*counts.users(host), counts.bookings(host), counts.had(host), counts.standing(host)),
         waste.marks(host),
     )
 
 
+def named(gpu: Gpu) -> NamedGpu:
+    """What a GPU is called."""
+    return NamedGpu(gpu.number, gpu.uuid, gpu.parent and gpu.parent.uuid)
+
+
 def free(host: BoardHost) -> tuple[FreeGpu, ...]:
     """Its GPUs that are free."""
     return tuple(
-        FreeGpu(one.model, one.gpu.memory_total or 0, host.name, one.gpu.index, one.free_until)
+        FreeGpu(one.model, one.gpu.memory_total or 0, host.name, one.gpu.number, one.free_until, one.avoid)
         for one in host.gpus
         if one.state == "free"
     )
 
 
 def available(host: BoardHost) -> Iterator[AvailableGpu]:
-    """Those that are free and that a number names, and no other GPU: CUDA is told no more than that."""
+    """Those that are free and well, and that a number names, and no other GPU; where some are in instances, a UUID."""
     if host.state != "fresh" or not any(one.state == "free" for one in host.gpus):
         return
     facts = host.facts or HostFacts()
     load = None if facts.load is None else facts.load[0] / (facts.cpus or 1)
-    named = Counter(one.gpu.index for one in host.gpus)
+    named = Counter(one.gpu.number for one in host.gpus)
+    cut = has_mig(host)
     for one in host.gpus:
-        index, used, total = one.gpu.index, one.gpu.memory_used, one.gpu.memory_total
-        if one.state == "free" and index is not None and named[index] == 1:
+        number, used, total = one.gpu.number, one.gpu.memory_used, one.gpu.memory_total
+        is_part = one.gpu.parent is not None
+        named_once = number is not None and named[number] == 1 and (one.gpu.uuid or not is_part)
+        if one.state == "free" and named_once and number is not None and not one.avoid:
             memory = None if used is None or total is None else max(0, total - used)
-            yield AvailableGpu(pick.rank(one.gpu.name, memory, load), host.name, index)
+            rank = (is_part, *pick.rank(one.gpu.name, memory, load))
+            uuid = one.gpu.uuid if cut and one.gpu.vendor == pick.FIRST else None
+            yield AvailableGpu(rank, host.name, number, uuid, is_part, one.gpu.vendor, one.gpu.index)
 
 
 def doubles(uuids: Mapping[str, Iterable[str]]) -> list[Problem]:

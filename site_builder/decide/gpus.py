@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder import words
 from site_builder.decide.people import People
 from site_builder.model import BoardBooking, BoardProcess, Gpu, Limits, Shown
 from site_builder.now import Now
+
+MIG_MODE = "mig.mode.current"
+NO_INSTANCES = "it is in MIG mode and tells no instances, so that nothing can be run on it"
 
 
 class Seen(NamedTuple):
@@ -50,8 +54,9 @@ def is_idle(gpu: Gpu, taken: bool, limits: Limits) -> bool:
 def state(seen: Seen, rules: Rules, now: Now) -> tuple[str, str]:
     """The state of a GPU of a fresh host, and the reason."""
     gpu, limits = seen.gpu, rules.limits
-    if gpu.lost:
-        return "lost", f"the driver cannot reach it: {gpu.lost}"
+    lost = gpu.lost or (gpu.parent is not None and gpu.parent.lost)
+    if lost:
+        return "lost", f"the driver cannot reach it: {lost}"
     taken = bool(seen.processes) or memory_taken(gpu, limits)
     return state_of_taken(seen, rules, now) if taken else state_of_untaken(seen, limits, now)
 
@@ -75,7 +80,7 @@ def others_on(seen: Seen, people: People) -> dict[str, list[BoardProcess]]:
     for login, process in zip(seen.logins, seen.processes):
         person = people.of_login(login)
         if login and person and person not in entitled:
-            found.setdefault(people.shown(login), []).append(process)
+            found.setdefault(people.user(login), []).append(process)
     return found
 
 
@@ -93,7 +98,8 @@ def violated(seen: Seen, rules: Rules) -> str:
 def held(seen: Seen, now: Now) -> str:
     """How much is held, by whom, since when."""
     since = words.clock(datetime.fromtimestamp(seen.idle_since or 0, now.zone), now)
-    return f"{memory(seen.gpu)} taken{by(seen)}, hardly used since {since}"
+    told = of_processes(seen)
+    return f"{told or memory(seen.gpu)} taken{by(seen)}, hardly used since {since}"
 
 
 def busy(seen: Seen) -> str:
@@ -109,13 +115,20 @@ def busy(seen: Seen) -> str:
         return f"{memory(seen.gpu)} in use; the processes on it could not be read"
     if not seen.processes:
         return f"{memory(seen.gpu)} in use that no process explains"
-    return f"in use{by(seen)}"
+    told = of_processes(seen)
+    return f"in use{by(seen)}" + (f", {told} by its processes" if told else "")
 
 
 def by(seen: Seen) -> str:
     """` by alice and bob`, or nothing where nobody is named."""
     users = list(dict.fromkeys(process.user for process in seen.processes if process.user))
     return f" by {words.names(users)}" if users else ""
+
+
+def of_processes(seen: Seen) -> str:
+    """How much memory its processes have, where the GPU shares that of its host and tells none itself."""
+    told = [process.used_memory for process in seen.processes if process.used_memory is not None]
+    return words.size(sum(told)) if told and seen.gpu.memory_used is None else ""
 
 
 def memory(gpu: Gpu) -> str:
@@ -125,10 +138,9 @@ def memory(gpu: Gpu) -> str:
 
 def state_of_untaken(seen: Seen, limits: Limits, now: Now) -> tuple[str, str]:
     """Nobody seems to be on it: is that certain, and is it promised, now or soon?"""
-    if not seen.processes_told:
-        return "unknown", "the processes on it could not be read"
-    if seen.gpu.memory_used is None and seen.gpu.utilization_gpu is None:
-        return "unknown", "the driver tells neither its memory nor its use"
+    unclear = unknown(seen)
+    if unclear:
+        return "unknown", unclear
     current = [booking for booking in seen.bookings if booking.phase == "now"]
     if current:
         until = words.clock(max(booking.until for booking in current), now)
@@ -141,6 +153,27 @@ def state_of_untaken(seen: Seen, limits: Limits, now: Now) -> tuple[str, str]:
     if seen.gpu.memory_used is None:
         return "free", "no process; its driver does not tell the memory in use"
     return "free", f"no process, {words.size(seen.gpu.memory_used)} in use"
+
+
+def unknown(seen: Seen) -> str:
+    """Why nobody can tell that it is free, if so."""
+    if not seen.processes_told:
+        return "the processes on it could not be read"
+    if seen.gpu.memory_used is None and seen.gpu.utilization_gpu is None:
+        return "the driver tells neither its memory nor its use"
+    return NO_INSTANCES if in_mig_mode(seen.gpu) else ""
+
+
+def in_mig_mode(gpu: Gpu) -> bool:
+    """Whether a GPU is cut into instances, of which it then is none itself."""
+    place = place_of_mode(gpu.columns) if gpu.columns else None
+    return place is not None and gpu.cells[place].lower() == "enabled"
+
+
+@lru_cache(maxsize=64)
+def place_of_mode(columns: tuple[str, ...]) -> int | None:
+    """Where the cell stands that tells it; a fleet has a few headers."""
+    return columns.index(MIG_MODE) if MIG_MODE in columns else None
 
 
 def promised_soon(bookings: Sequence[BoardBooking], limits: Limits, now: Now) -> BoardBooking | None:

@@ -25,6 +25,8 @@ COLUMNS = (
 HEAT, POWER = 0x20 | 0x40, 0x4 | 0x80
 SLOWED, BY_HARDWARE = 0x8, 0x40 | 0x80
 LONGEST_MASK = 18
+YES = frozenset({"yes", "1", "active", "enabled", "true"})
+NO = frozenset({"no", "0", "not active", "disabled", "false"})
 # What a hostile file says is not worth remembering.
 LONGEST_CELL, MOST_COLUMNS = 80, 400
 
@@ -78,8 +80,9 @@ def understood(cells: tuple[str, ...]) -> Health:
 
 
 def yes(cell: str) -> bool | None:
-    """Yes or no, which some drivers write as a number."""
-    return {"yes": True, "1": True, "no": False, "0": False}.get(cell.lower())
+    """Yes or no, for which tools have many words; None for anything else."""
+    word = cell.lower()
+    return True if word in YES else False if word in NO else None
 
 
 def either(one: bool | None, other: bool | None) -> bool | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from site_builder import words
 from site_builder.decide import bookings as promised
-from site_builder.decide import gpus, kept, processes
+from site_builder.decide import gpu_problems, gpus, instances, kept, processes
 from site_builder.decide.gpus import Rules, Seen
-from site_builder.decide.people import People
+from site_builder.decide.people import People, is_cut
 from site_builder.model import (
     NOBODY,
     BoardGpu,
@@ -29,23 +30,25 @@ from site_builder.model import (
     Problem,
     PsRow,
     Shown,
+    Voice,
     Who,
 )
 from site_builder.now import Now
-from site_builder.readers.gpu_names import short
+from site_builder.readers.gpu_names import of_instance, short
 
 # Exit codes that our own script gives, beside those of nvidia-smi.
 NO_SPACE, TIMED_OUT, MISSING, KILLED, STILL_HANGS = 74, 124, 127, 137, 200
 CODES = {
-    NO_SPACE: "the answer of nvidia-smi could not be kept on the host",
-    TIMED_OUT: "nvidia-smi did not answer in time and was stopped",
-    KILLED: "nvidia-smi did not answer in time and was killed",
-    MISSING: "there is no nvidia-smi on the host",
-    STILL_HANGS: "an earlier nvidia-smi still hangs, so that no other was started",
+    NO_SPACE: "the answer of {} could not be kept on the host",
+    TIMED_OUT: "{} did not answer in time and was stopped",
+    KILLED: "{} did not answer in time and was killed",
+    MISSING: "there is no {} on the host",
+    STILL_HANGS: "an earlier {} still hangs, so that no other was started",
 }
 MODEL_CHARACTERS = 80
 # Of one GPU, so many are remembered: a host can claim anything.
 MOST_PEOPLE = 32
+MOST_NAMED = 20
 ELSEWHERE = "there are processes on a GPU of this host of which it is not told which one"
 FILES_OF_STATE = ("host.txt", "gpus.csv", "processes.csv")
 
@@ -67,21 +70,10 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
     known, data = case.known, case.data or HostData(case.known.name)
     state, reason = state_of(known, data, rules.limits, now)
     rows = data.gpus.rows if data.gpus else ()
-    models = models_of(data, case.names)
-    board_gpus: list[BoardGpu] = []
-    others: list[BoardProcess] = []
-    logins: frozenset[str] = frozenset()
     if state == "fresh":
-        board_gpus, others, logins = seen_gpus(case, data, rules, now)
+        seen = seen_gpus(case, data, rules, now)
     else:
-        for gpu in rows:
-            bookings = promised.at(promised.of_gpu(case.bookings, gpu), rules.shown, now)
-            bare = Gpu(gpu.index, gpu.uuid, gpu.name, memory_total=gpu.memory_total)
-            idle = case.idle.since.get(gpu.uuid or f"index {gpu.index}")
-            model = models[gpu.name]
-            why = f"its host is {'under maintenance' if state == 'maintenance' else state}"
-            board_gpus.append(BoardGpu(bare, model, "unknown", why, (), bookings, idle))
-    board_gpus.sort(key=lambda one: (one.gpu.index is None, one.gpu.index or 0))
+        seen = SeenGpus(old_gpus(case, data, state, rules, now), (), {}, frozenset())
     return BoardHost(
         known.name,
         known.title,
@@ -90,14 +82,41 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
         reason,
         data.seen,
         facts_of(data, rules.shown),
-        tuple(board_gpus),
-        tuple(others),
+        tuple(seen.gpus),
+        tuple(seen.others),
         promised.at(case.bookings, rules.shown, now) if not rows else (),
         tuple(notes(known, state)),
         (*data.problems, *problems(case, data, state, rules.limits, now)),
-        logins,
+        frozenset(filter(rules.people.is_learned, seen.logins)),
         rules.shown.users,
+        seen.unplaced,
+        tuple(sorted(filter(is_cut, seen.logins))),
     )
+
+
+def old_gpus(case: Case, data: HostData, state: str, rules: Rules, now: Now) -> list[BoardGpu]:
+    """The GPUs of a host that is not fresh."""
+    why = f"its host is {'under maintenance' if state == 'maintenance' else state}"
+    models = models_of(data, case.names)
+    return [
+        BoardGpu(
+            bare(gpu),
+            model_of(gpu, models, case.names),
+            "unknown",
+            why,
+            (),
+            promised.at(promised.of_gpu(case.bookings, gpu), rules.shown, now, gpu.parent),
+            case.idle.since.get(gpu.key),
+            of=models[gpu.name] if gpu.parent else "",
+        )
+        for gpu in (data.gpus.rows if data.gpus else ())
+    ]
+
+
+def bare(gpu: Gpu) -> Gpu:
+    """A GPU without its readings, which are of another time."""
+    known = Gpu(gpu.index, gpu.uuid, gpu.name, memory_total=gpu.memory_total, vendor=gpu.vendor, place=gpu.place)
+    return known if gpu.parent is None else known._replace(profile=gpu.profile, parent=bare(gpu.parent))
 
 
 def facts_of(data: HostData, shown: Shown) -> HostFacts | None:
@@ -159,40 +178,60 @@ def failure(dump: Dump[Gpu] | None) -> str:
     """Why there is no GPU to show."""
     if dump is None:
         return "it pushes, but gpus.csv never arrived"
-    return complaint(dump) or "nvidia-smi told no GPU"
+    return complaint(dump) or f"{words.names([one.tool for one in voices(dump)])} told no GPU"
+
+
+def voices(dump: Dump[Gpu] | Dump[GpuProcess]) -> tuple[Voice, ...]:
+    """The tools that told it; the files of the original scripts are nvidia-smi's alone."""
+    return dump.voices or (Voice("nvidia-smi", "nvidia", dump.header.rc if dump.header else 0, dump.said),)
 
 
 def complaint(dump: Dump[Gpu] | Dump[GpuProcess]) -> str:
-    """What nvidia-smi said beside its rows, and how it ended."""
-    code = dump.header.rc if dump.header else 0
-    said = " ".join(dump.said[:3])[:300]
+    """What the tools said beside their rows, and how they ended."""
+    return "; ".join(filter(None, map(complaint_of, voices(dump))))
+
+
+def complaint_of(voice: Voice) -> str:
+    """The same of one."""
+    code, said = voice.rc, " ".join(voice.said[:3])[:300]
     if code in CODES:
-        return CODES[code] + (f": {said}" if said else "")
-    ended = f"nvidia-smi ended with exit code {code}" if code else "nvidia-smi said" if said else ""
-    return f"{ended}: {said}" if ended and said else ended
+        return CODES[code].format(voice.tool) + (f": {said}" if said else "")
+    ended = f"{voice.tool} ended with exit code {code}" if code else f"{voice.tool} said" if said else ""
+    advice = gpu_problems.advice_for(voice) if code else ""
+    return "; ".join(filter(None, (f"{ended}: {said}" if ended and said else ended, advice)))
 
 
-def seen_gpus(
-    case: Case, data: HostData, rules: Rules, now: Now
-) -> tuple[list[BoardGpu], list[BoardProcess], frozenset[str]]:
-    """The GPUs of a fresh host; the processes on no GPU that it tells; the logins on them."""
+class SeenGpus(NamedTuple):
+    """The GPUs of a fresh host; processes on no GPU that it tells, and on no instance; the logins on them."""
+
+    gpus: Sequence[BoardGpu]
+    others: Sequence[BoardProcess]
+    unplaced: dict[str, tuple[BoardProcess, ...]]
+    logins: frozenset[str]
+
+
+def seen_gpus(case: Case, data: HostData, rules: Rules, now: Now) -> SeenGpus:
+    """All that is known of the GPUs of a fresh host."""
     ps = current_ps(data, rules.limits, now)
     on_gpu = processes.by_gpu(data, processes.Family(ps), clock_of(data, rules.limits), rules.people, rules.shown)
-    told = processes_told(data)
+    told_by = told_processes(data)
     looked = data.taken.get("gpus.csv", data.seen or 0)
     # what happened while nothing was heard, nobody knows
     idle = case.idle.since if looked - case.idle.looked <= rules.limits.down_after else {}
     found: list[BoardGpu] = []
     promises: dict[int, Seen] = {}
+    rows = data.gpus.rows if data.gpus else ()
     models = models_of(data, case.names)
-    for gpu in data.gpus.rows if data.gpus else ():
-        here = on_gpu.pop(gpu.uuid, []) if gpu.uuid else []
+    wrong = gpu_problems.Problems(data.gpus, voices(data.gpus)) if data.gpus else None
+    for gpu in rows:
+        here = on_gpu.pop(gpu.handle, [])
+        told = gpu.vendor in told_by
         board, logins = tuple(process for process, _ in here), tuple(login for _, login in here)
         mine = promised.of_gpu(case.bookings, gpu) if case.bookings else ()
-        bookings = promised.at(mine, rules.shown, now) if mine else ()
+        bookings = promised.at(mine, rules.shown, now, gpu.parent) if mine else ()
         since = None
         if gpus.is_idle(gpu, bool(here) or gpus.memory_taken(gpu, rules.limits), rules.limits):
-            since = idle.get(gpu.uuid or f"index {gpu.index}", looked)
+            since = idle.get(gpu.key, looked)
         seen = Seen(gpu, board, logins, bookings, promised.names_now(mine, now) if mine else (), told, since)
         state, reason = gpus.state(seen, rules, now)
         soon = gpus.promised_soon(bookings, rules.limits, now) if state == "free" and bookings else None
@@ -202,17 +241,23 @@ def seen_gpus(
         who = who_of(seen, rules.people) if here or seen.bookers else NOBODY
         ownerless = tuple(one.pid for one, login in here if not login) if ps else ()
         no_process = not here and told and gpu.memory_used is not None and gpus.memory_taken(gpu, rules.limits)
-        told_of = BoardGpu(gpu, models[gpu.name], state, reason, board, bookings, since, until)
-        found.append(told_of._replace(who=who, ownerless=ownerless, unexplained=no_process))
+        model = model_of(gpu, models, case.names)
+        of = models[gpu.name] if gpu.parent else ""
+        told_of = (who, ownerless, no_process, of, wrong.of(gpu) if wrong else ())
+        found.append(BoardGpu(gpu, model, state, reason, board, bookings, since, until, None, None, *told_of))
+    unplaced = instances.unplaced_in(found, on_gpu) if on_gpu else {}
     others = [process for rest in on_gpu.values() for process, _ in rest]
     if others:  # on whichever GPU they are
-        empty = {"free", "booked"}
-        found = [one._replace(state="unknown", reason=ELSEWHERE) if one.state in empty else one for one in found]
+        found = [
+            one._replace(state="unknown", reason=ELSEWHERE) if one.state in instances.EMPTY else one for one in found
+        ]
+    if unplaced:
+        found = [instances.beside(one, unplaced) for one in found]
     look = kept.Look(int(looked), snapshot_time(data, looked), case.kept, case.bookings)
     for place, seen in promises.items():
         found[place] = kept.judged(found[place], seen, look, rules, now)
-    users = {row.user for row in ps if row.user}
-    return found, others, frozenset(filter(rules.people.is_login, users))
+    everybody = frozenset(filter(None, (processes.login(row, rules.people) for row in ps)))
+    return SeenGpus(found, others, unplaced, everybody)
 
 
 def who_of(seen: Seen, people: People) -> Who:
@@ -230,7 +275,7 @@ def once(names: set[str], people: People) -> tuple[str, ...]:
     """One name of each person, or whoever has two logins would have two parts of a GPU."""
     several = sorted(names)
     if len(several) > 1:
-        several = list({people.person(name): name for name in reversed(several)}.values())[::-1]
+        several = list({people.one(name): name for name in reversed(several)}.values())[::-1]
     return tuple(several[:MOST_PEOPLE])
 
 
@@ -239,17 +284,22 @@ def snapshot_time(data: HostData, looked: float) -> int:
     return data.gpus.header.time if data.gpus and data.gpus.header else int(looked)
 
 
-def processes_told(data: HostData) -> bool:
-    """Whether nvidia-smi got as far as telling the processes: that it tells none means something only then."""
+def told_processes(data: HostData) -> frozenset[str]:
+    """Of whose GPUs the processes were told: that there is none on a GPU means something only then."""
     dump = data.processes
-    if dump is None or not dump.answered or not dump.whole:
-        return False
-    code = dump.header.rc if dump.header else 0
-    if not code:
-        return True
-    # one that ends with an error has told something if there are rows, or if it ends so for want of a GPU that is lost
-    same = bool(data.gpus and data.gpus.header and data.gpus.header.rc == code)
-    return code not in CODES and (bool(dump.rows) or same)
+    if dump is None or not dump.whole:
+        return frozenset()
+    heard = (voice for voice in voices(dump) if voice.answered)
+    return frozenset(voice.vendor for voice in heard if not voice.rc or told_in_spite(voice, dump, data.gpus))
+
+
+def told_in_spite(voice: Voice, dump: Dump[GpuProcess], gpus_told: Dump[Gpu] | None) -> bool:
+    """One that ends with an error has told something if there are rows, or if it ends so for want of a lost GPU."""
+    if voice.rc in CODES or gpus_told is None:
+        return voice.rc not in CODES and bool(dump.rows)
+    makers = {gpu.handle: gpu.vendor for gpu in gpus_told.rows}
+    same = any(one.vendor == voice.vendor and one.rc == voice.rc for one in voices(gpus_told))
+    return same or any(makers.get(row.gpu, voice.vendor) == voice.vendor for row in dump.rows)
 
 
 def current_ps(data: HostData, limits: Limits, now: Now) -> Sequence[PsRow]:
@@ -279,13 +329,21 @@ def clock_of(data: HostData, limits: Limits) -> Callable[[PsRow], int | None]:
 def models_of(data: HostData, names: dict[str, str]) -> dict[str | None, str]:
     """What people call each of the GPUs, by its full name; one that is lost has the memory of its likes."""
     told: dict[str, float | None] = {}
-    for gpu in data.gpus.rows if data.gpus else ():
+    for one in data.gpus.rows if data.gpus else ():
+        gpu = one.parent or one
         if gpu.name:
             told[gpu.name] = told.get(gpu.name) or gpu.memory_total
     found: dict[str | None, str] = {
         name: short(name, names, memory)[:MODEL_CHARACTERS] for name, memory in told.items()
     }
     return {**found, None: "GPU"}
+
+
+def model_of(gpu: Gpu, models: dict[str | None, str], names: dict[str, str]) -> str:
+    """The same of one of them; an instance has its profile in its name."""
+    if gpu.parent is None:
+        return models[gpu.name]
+    return of_instance(gpu.name, names, gpu.profile)[:MODEL_CHARACTERS]
 
 
 def notes(known: KnownHost, state: str) -> Iterator[str]:
@@ -307,10 +365,17 @@ def problems(case: Case, data: HostData, state: str, limits: Limits, now: Now) -
         yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` takes the host off the board")
     if state == "fresh" and data.gpus and (what := complaint(data.gpus)):
         yield Problem(f"data/{name}/gpus.csv", what)
-    if data.processes and data.processes.header and data.processes.header.rc and (what := complaint(data.processes)):
+    if data.processes and any(one.rc for one in voices(data.processes)) and (what := complaint(data.processes)):
         yield Problem(f"data/{name}/processes.csv", what)
     if data.gpus and data.gpus.rows:
         for booking in promised.of_no_gpu(case.bookings, data.gpus.rows, now):
-            first, last = data.gpus.rows[0].index, data.gpus.rows[-1].index
-            has = f"GPU {first}" if first == last else f"GPUs {first} to {last}"
+            has = only_gpus(data.gpus.rows)
             yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {has}")
+
+
+def only_gpus(rows: Sequence[Gpu]) -> str:
+    """`GPU 0`, `GPUs 0 to 3`, `GPUs 0:0, 0:1, 1`."""
+    labels = [one.label for one in rows]
+    if len(labels) == 1 or not any(one.place for one in rows):
+        return f"GPU {labels[0]}" if len(labels) == 1 else f"GPUs {labels[0]} to {labels[-1]}"
+    return f"GPUs {', '.join(labels[:MOST_NAMED])}{' and others' if len(labels) > MOST_NAMED else ''}"

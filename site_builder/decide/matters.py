@@ -10,7 +10,7 @@ from site_builder.alert import Matter
 from site_builder.decide import bookings as promised
 from site_builder.decide import processes
 from site_builder.decide.gpus import Rules
-from site_builder.decide.people import People
+from site_builder.decide.people import People, number_of
 from site_builder.fleet import RUN
 from site_builder.model import BoardBooking, BoardGpu, BoardHost, Booking, HostData, Shown
 from site_builder.now import Now
@@ -159,7 +159,7 @@ def ends(one: Promise) -> int:
 
 def number(gpu: BoardGpu) -> tuple[str, ...]:
     """A GPU as people call it; one without a number has no name."""
-    return () if gpu.gpu.index is None else (str(gpu.gpu.index),)
+    return () if gpu.gpu.number is None else (gpu.gpu.label,)
 
 
 def numbers(several: Sequence[Promise]) -> tuple[str, ...]:
@@ -178,8 +178,11 @@ def persons(names: Iterable[str], people: People) -> tuple[str, ...]:
     """Each person once, by a login where one is known: an address is found by that."""
     found: dict[str, str] = {}
     for name in names:
-        person = people.of_login(name) or people.person(name)
-        if person and not name.isdigit() and person not in found:
+        person = people.of_login(name)
+        if person is None and number_of(name) is not None:
+            continue  # nobody knows who that is
+        person = person or people.person(name)
+        if person and person not in found:
             found[person] = login_of(name.strip(), person, people)[:LONGEST]
     return tuple(sorted(found.values())[:MOST_PEOPLE])
 
@@ -188,7 +191,8 @@ def login_of(name: str, person: str, people: People) -> str:
     """A login of somebody who is called by any of their names; that name itself where none is known."""
     if folded(name) in people.names or lowered(name) in people.aliases:
         return folded(name)
-    return min((login for login in people.names if people.person(login) == person), default=name)
+    logins = [login for login in people.names if people.person(login) == person]
+    return min((login for login in logins if number_of(login) is None), default=min(logins, default=name))
 
 
 def on_host(board: BoardHost) -> tuple[str, ...]:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.fleet import RUN, Gpu, Host
 
 MIB_A_GIB = 1024
+# Whose GPUs are meant where a host has those of two makers, and nobody says.
+FIRST = "nvidia"
 # When cards of these names came out: the newest that fits a name counts.
 YEARS = (
-    (2025, r"G?B300|MI35\d|RTX PRO|RTX 50[5-9]0|GB10\b"),
+    (2025, r"G?B300|MI35\d|RTX PRO|RTX 50[5-9]0|GB10\b|RX 90[5-7]0|AI PRO R9\d00"),
     (2024, r"G?B[12]00|MI325"),
-    (2023, r"G?H200|H20\b|L40S|MI300|L2\b"),
-    (2022, r"H[18]00|L40\b|L4\b|L20\b|RTX 40[5-9]0|\bAda\b"),
-    (2021, r"MI2[15]0|A16\b|A2\b|RTX A[24]00\b|RTX A1000"),
-    (2020, r"A[18]00\b|A[134]0G?\b|RTX 30[5-9]0|(RTX )?A[2456][05]00|MI100"),
+    (2023, r"G?H200|H20\b|L40S|MI300|L2\b|RX 7[6-8]00|PRO W7\d00"),
+    (2022, r"H[18]00|L40\b|L4\b|L20\b|RTX 40[5-9]0|\bAda\b|RX 7900|RX 6[4-9]50"),
+    (2021, r"MI2[015]0|RX 6[67]00|PRO W6\d00|A16\b|A2\b|RTX A[24]00\b|RTX A1000"),
+    (2020, r"A[18]00\b|A[134]0G?\b|RTX 30[5-9]0|(RTX )?A[2456][05]00|MI100|RX 6[89]00"),
+    (2019, r"Radeon VII|RX 5[3-7]00|PRO W5\d00"),
     (2018, r"T4G?\b|RTX 20[6-8]0|RTX [34568]000|TITAN RTX|GTX 16[356]0|T[46]00\b|T1000|MI[56]0\b"),
-    (2017, r"V100S?|TITAN V|GV100"),
-    (2016, r"P100|P40\b|P4\b|GTX 10[5-8]0|TITAN Xp|TITAN X \(Pascal|Quadro G?P\d+"),
+    (2017, r"V100S?|TITAN V|GV100|MI25\b|MI[68]\b|RX Vega|RX 5[4-8]0|Vega"),
+    (2016, r"RX 4[6-8]0|P100|P40\b|P4\b|GTX 10[5-8]0|TITAN Xp|TITAN X \(Pascal|Quadro G?P\d+"),
     (2015, r"M[46]0\b|M10\b|GTX 9[5-8]0|TITAN X\b|Quadro M\d+"),
     (2013, r"K[1248]0\w*|GTX 7[5-8]0|Quadro K\d+"),
 )
@@ -28,10 +31,14 @@ NEWEST_FIRST = tuple((year, re.compile(rf"(?<![A-Za-z0-9])(?:{names})")) for yea
 
 
 class Wish(NamedTuple):
-    """What a GPU must have: a model by part of its name, free memory in MiB."""
+    """What a GPU must have: a model by part of its name, free memory in MiB, and of which maker it must be."""
 
     model: str = ""
     memory: float = 0
+    vendor: str | None = None
+
+
+ANY = Wish()
 
 
 class Choice(NamedTuple):
@@ -42,8 +49,10 @@ class Choice(NamedTuple):
     mine: bool = False
 
     @property
-    def number(self) -> int | None:
-        """What CUDA calls it where we are."""
+    def number(self) -> int | str | None:
+        """What CUDA or HIP calls it where we are; where some GPUs are cut, CUDA's numbers are not what they seem."""
+        if self.gpu.uuid and (self.gpu.of or (self.host.cut and self.gpu.vendor == FIRST)):
+            return self.gpu.uuid
         return self.gpu.index if self.gpu.number is None else self.gpu.number
 
 
@@ -83,7 +92,7 @@ def load_of(host: Host) -> float | None:
 
 
 def available(hosts: Iterable[Host], wish: Wish, asker: Asker) -> list[Choice]:
-    """All that can be had, the best first; of those that are alike, as people count them."""
+    """All that can be had, the best first, instances behind whole GPUs; of those that are alike, as people count."""
     found = [
         Choice(host, gpu, gpu.state == "booked")
         for host in hosts
@@ -91,12 +100,14 @@ def available(hosts: Iterable[Host], wish: Wish, asker: Asker) -> list[Choice]:
         for gpu in host.gpus
         if can_be_had(gpu, asker) and fits(gpu, wish)
     ]
-    return sorted(found, key=lambda one: rank(one.gpu.name, free_memory(one.gpu), load_of(one.host)))
+    return sorted(
+        found, key=lambda one: (bool(one.gpu.of), rank(one.gpu.name, free_memory(one.gpu), load_of(one.host)))
+    )
 
 
 def can_be_had(gpu: Gpu, asker: Asker) -> bool:
-    """Free, or promised to the asker and unused; nothing that is in error, taken, or has no number to name it by."""
-    if gpu.index is None or (gpu.uuid is not None and gpu.uuid in asker.taken):
+    """Free, or promised to the asker and unused; nothing that is in error, taken, or has no name that CUDA takes."""
+    if gpu.index is None or gpu.avoid or gpu.handle in asker.taken or (gpu.of and gpu.uuid is None):
         return False
     return gpu.state in {"free", "booked"} and is_theirs(gpu, asker)
 
@@ -117,7 +128,18 @@ def is_theirs(gpu: Gpu, asker: Asker) -> bool:
 def fits(gpu: Gpu, wish: Wish) -> bool:
     """Whether it is of the model, and has the memory; one that does not tell its memory has too little."""
     enough = not wish.memory or (free_memory(gpu) or 0) >= wish.memory
-    return enough and is_model(wish.model, gpu.model, gpu.name)
+    return enough and is_right(gpu, wish)
+
+
+def is_right(gpu: Gpu, wish: Wish) -> bool:
+    """Whether it is of the maker and of the model."""
+    return wish.vendor in {None, gpu.vendor} and is_model(wish.model, gpu.model, gpu.name)
+
+
+def of_one_maker(host: Host, wish: Wish) -> Wish:
+    """The wish for GPUs of a host that one program shall see: numbers of two makers never mean anything together."""
+    makers = [gpu.vendor for gpu in (*host.gpus, *host.cut)]
+    return wish if wish.vendor or not makers else wish._replace(vendor=FIRST if FIRST in makers else makers[0])
 
 
 def is_model(wanted: str, *names: str | None) -> bool:
@@ -126,11 +148,31 @@ def is_model(wanted: str, *names: str | None) -> bool:
     return any(re.search(pattern, name.lower()) for name in names if name) or not wanted
 
 
-def on_one_host(choices: Iterable[Choice], count: int) -> list[Choice]:
-    """So many of one host: the best that there are on the first host that has enough; none if no host has."""
-    by_host: dict[str, list[Choice]] = {}
+def is_profile(wanted: str, profile: str | None) -> bool:
+    """Whether somebody asks for instances of that profile by its name: `1g.10gb`, `H100 1g.10gb`."""
+    return profile is not None and profile.lower() in wanted.lower().split()
+
+
+def for_one_process(choices: Sequence[Choice], wish: Wish) -> list[Choice]:
+    """What CUDA_VISIBLE_DEVICES takes of one host: whole GPUs, or else one instance, for a process sees but one.
+
+    Who asks for a profile gets all of that, for as many processes.
+    """
+    wholes = [one for one in choices if not one.gpu.of]
+    asked = [one for one in choices if is_profile(wish.model, one.gpu.profile)]
+    return asked or wholes or list(choices[:1])
+
+
+def on_one_host(choices: Iterable[Choice], count: int, wish: Wish = ANY) -> list[Choice]:
+    """So many of one host and maker: the best that there are on the first host that has enough; none if no host has.
+
+    Where several are wanted, instances are none of them unless their profile is: a process sees but one.
+    """
+    by_host: dict[tuple[str, str], list[Choice]] = {}
     for one in choices:
-        several = by_host.setdefault(one.host.name, [])
+        if count > 1 and one.gpu.of and not is_profile(wish.model, one.gpu.profile):
+            continue
+        several = by_host.setdefault((one.host.name, one.gpu.vendor), [])
         several.append(one)
         if len(several) == count:
             return several
@@ -140,9 +182,10 @@ def on_one_host(choices: Iterable[Choice], count: int) -> list[Choice]:
 def why_none(hosts: Iterable[Host], wish: Wish, asker: Asker) -> str:
     """Why nothing more can be had, as far as that can be said in a line."""
     several = [gpu for host in hosts for gpu in host.gpus]
-    right = [gpu for gpu in several if is_model(wish.model, gpu.model, gpu.name)]
+    right = [gpu for gpu in several if is_right(gpu, wish)]
     if not right:
-        return f"none of its {len(several)} GPUs is of that model" if several else "there is no GPU"
+        what = "model" if any(wish.vendor in {None, gpu.vendor} for gpu in several) else "maker"
+        return f"none of its {len(several)} GPUs is of that {what}" if several else "there is no GPU"
     counts: dict[str, int] = {}
     for gpu in right:
         why = reason(gpu, wish, asker)
@@ -154,8 +197,12 @@ def reason(gpu: Gpu, wish: Wish, asker: Asker) -> str:
     """What keeps us from a GPU, in a word or two."""
     if gpu.state not in {"free", "booked"}:
         return gpu.state
-    if gpu.uuid in asker.taken:
+    if gpu.avoid:
+        return "in trouble"
+    if gpu.handle in asker.taken:
         return "taken by another run"
     if not is_theirs(gpu, asker):
         return "booked"
+    if gpu.of and gpu.uuid is None:
+        return "without a UUID"
     return "free" if fits(gpu, wish) else "with too little memory"

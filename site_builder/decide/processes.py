@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from site_builder.decide.people import People
+from site_builder.decide.people import People, number_of
 from site_builder.model import BoardProcess, GpuProcess, HostData, PsRow, Shown
 
 PROGRAM_CHARACTERS = 60
@@ -27,7 +27,7 @@ class Family:
 def by_gpu(
     data: HostData, family: Family, began: Callable[[PsRow], int | None], people: People, shown: Shown
 ) -> dict[str, list[tuple[BoardProcess, str | None]]]:
-    """The processes of each GPU, by its UUID, each with its login."""
+    """The processes of each GPU, by its handle, each with its login."""
     found: dict[str, list[tuple[BoardProcess, str | None]]] = defaultdict(list)
     for process in data.processes.rows if data.processes else ():
         row = family.row.get(process.pid) if process.pid is not None else None
@@ -36,30 +36,49 @@ def by_gpu(
         if process.pid is not None and (row is None or row.dead) and process.pid in family.children:
             of_it = family.children[process.pid]
             teller, children = of_it[0], tuple(child.pid for child in of_it)
-        login = teller.user if teller else None
-        found[process.gpu_uuid].append(
+        whose = login(teller, people) if teller else None
+        place = teller if teller and shown.users and shown.commands != "none" else None
+        found[process.gpu].append(
             (
                 BoardProcess(
                     process.pid,
-                    user(teller, people) if shown.users else None,
+                    people.user(whose) if whose and shown.users else None,
                     command(process, teller, shown),
                     process.used_memory,
                     began(teller) if teller else None,
-                    teller.container if teller and shown.users and shown.commands != "none" else None,
+                    place.container if place else None,
                     bool(children),
                     children,
+                    place.image if place else None,
+                    place.pod if place else None,
+                    runs_as(teller) if teller and teller.person and shown.users and whose == teller.person else None,
                 ),
-                login,
+                whose,
             )
         )
     return found
 
 
-def user(row: PsRow | None, people: People) -> str | None:
-    """The name to show; the number of the user where it has no name."""
-    if row is None:
-        return None
-    return people.shown(row.user) if row.user else f"uid {row.uid}" if row.uid else None
+def login(row: PsRow, people: People) -> str | None:
+    """Whose it is, by login; `uid 1234` where the user has no name. Of these, and of root's, the person behind it."""
+    user, person = row.user, row.person
+    if user and not person and user[0].isalpha():  # nearly all, and there are many
+        return user
+    number = number_of(user or row.uid or "")
+    if user and row.uid and number_of(row.uid) != number:
+        number = None  # a name of digits
+    if number is not None:
+        user = f"uid {number}"
+    is_root = row.uid == "0" if row.uid else user == "root"
+    if person and (is_root or (number is not None and not people.is_aliased(f"uid {number}"))):
+        return person
+    return user
+
+
+def runs_as(row: PsRow) -> str | None:
+    """Whose it is for the kernel, where that is not the person."""
+    number = number_of(row.user or row.uid or "")
+    return row.user if number is None else f"uid {number}"
 
 
 def command(process: GpuProcess, row: PsRow | None, shown: Shown) -> str | None:

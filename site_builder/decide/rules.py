@@ -65,19 +65,23 @@ class Keys:
     """Which keys of a host's bookings mean the same GPU."""
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
-        """By index and by UUID, where the host tells both."""
+        """By number and by UUID, where the host tells both."""
         self.same: dict[str, str] = {}
         for gpu in gpus:
-            if gpu.uuid and gpu.index is not None:
-                self.same[gpu.uuid.lower()] = str(gpu.index)
+            for one in (gpu, gpu.parent):
+                if one and one.uuid and one.number is not None:
+                    self.same[one.uuid.lower()] = one.label
 
     def gpu(self, key: str) -> str:
         """One word for one GPU."""
         return self.same.get(key.lower(), key.lower())
 
     def meet(self, one: str, other: str) -> bool:
-        """Whether a GPU is in both."""
-        return "*" in {one, other} or self.gpu(one) == self.gpu(other)
+        """Whether a GPU is in both; an instance is in its GPU."""
+        if "*" in {one, other}:
+            return True
+        mine, theirs = self.gpu(one), self.gpu(other)
+        return mine == theirs or f"{mine}:" == theirs[: len(mine) + 1] or f"{theirs}:" == mine[: len(theirs) + 1]
 
 
 def check_overlap(new: Booking, others: Iterable[Booking], keys: Keys, now: Now, names_shown: bool = True) -> None:
@@ -170,5 +174,10 @@ def most_at_once(new: Sequence[Booking], theirs: Sequence[Booking], size: Callab
 
 
 def sizes(gpus: Mapping[str, Sequence[Gpu]]) -> Callable[[Booking], int]:
-    """How many GPUs a booking takes; a whole host of which none is known counts as one."""
-    return lambda one: max(1, len(gpus.get(one.host, ()))) if one.gpu == "*" else 1
+    """How many GPUs a booking takes; a whole host of which none is known counts as one, as does each instance."""
+
+    def size(one: Booking) -> int:
+        wholes = {(gpu.parent or gpu).key: None for gpu in gpus.get(one.host, ())}
+        return max(1, len(wholes)) if one.gpu == "*" else 1
+
+    return size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from site_builder.model import BoardGpu, BoardHost, HostFacts
 from site_builder.samples import GpuSample, HostSample, Series, Standing
@@ -23,21 +23,22 @@ def sample(board: BoardHost) -> HostSample | None:
 
 def key_of(board: BoardGpu, keys: dict[str, int]) -> str:
     """What names a GPU on its host; of several under one name, each has its own."""
-    count = keys[board.key] = keys.get(board.key, 0) + 1
-    return board.key if count == 1 else f"{board.key} #{count}"
+    key = board.key
+    count = keys[key] = keys.get(key, 0) + 1
+    return key if count == 1 else f"{key} #{count}"
 
 
-def keys_of(board: BoardHost) -> list[str]:
+def keys_of(gpus: Iterable[BoardGpu]) -> list[str]:
     """What names each of the GPUs that a host has now."""
     keys: dict[str, int] = {}
-    return [key_of(one, keys) for one in board.gpus]
+    return [key_of(one, keys) for one in gpus]
 
 
 def gpu(board: BoardGpu, key: str) -> GpuSample:
     """A GPU."""
     told = board.gpu
     return GpuSample(
-        Series(key, told.index, board.model, told.memory_total),
+        Series(key, told.number, board.model, told.memory_total),
         told.utilization_gpu,
         told.memory_used,
         told.temperature,

@@ -8,11 +8,12 @@ from operator import itemgetter
 
 from site_builder.decide import health, sample
 from site_builder.decide.health import LONGEST_CELL, MOST_COLUMNS
+from site_builder.decide.instances import wholes
 from site_builder.happened import COUNTS, HostSigns, Signed
-from site_builder.model import BoardHost, Gpu
+from site_builder.model import BoardGpu, BoardHost, Gpu
 from site_builder.readers.cells import UNIT, available, number, places
-from site_builder.readers.gpus import ODD_ROW
 from site_builder.readers.happened import pack_signs, unpack_signs
+from site_builder.readers.understood import ODD_ROW
 
 COUNTED = (
     "ecc.errors.corrected.volatile.total",
@@ -50,7 +51,7 @@ def signed(board: BoardHost, taken: float | None) -> Signed | None:
     columns: tuple[str, ...] = ()
     pick: Pick = nothing
     driver = None
-    for one, key in zip(board.gpus, keys_of(board)):
+    for one, key in zip(gpus_of(board), keys_of(board)):
         if one.gpu.columns is not columns:  # the GPUs of a host have one header
             columns = one.gpu.columns
             pick = of_columns(columns) if 0 < len(columns) <= MOST_COLUMNS else nothing
@@ -63,7 +64,12 @@ def signed(board: BoardHost, taken: float | None) -> Signed | None:
 
 def keys_of(board: BoardHost) -> list[str]:
     """What names each GPU of a host, in an event."""
-    return [key[:LONGEST_KEY] for key in sample.keys_of(board)]
+    return [key[:LONGEST_KEY] for key in sample.keys_of(gpus_of(board))]
+
+
+def gpus_of(board: BoardHost) -> list[BoardGpu]:
+    """Its GPUs as they sit in it: the health of instances is that of their GPU."""
+    return [one.board for one in wholes(board)]
 
 
 def signs(board: BoardHost) -> HostSigns | None:
@@ -81,7 +87,7 @@ def row(told: Gpu, key: str, pick: Pick) -> tuple[tuple[object, ...], str | None
     common, driver = understood(tuple(some))
     lost = told.lost and told.lost[:LONGEST_CELL]
     warm = hot(told.temperature, degrees(margin) if margin else None)
-    return (key, told.index, bus_of(bus), lost, *common, warm), driver
+    return (key, told.number, bus_of(bus), lost, *common, warm), driver
 
 
 def nothing(_: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from datetime import date, datetime, timedelta, tzinfo
 from operator import add
 from typing import NamedTuple, TypeVar
 
-from site_builder.decide.people import People
+from site_builder.decide.people import People, is_cut
 from site_builder.readers.form import clean
-from site_builder.readers.names import folded, lowered, natural
+from site_builder.readers.names import folded, natural
 from site_builder.readers.tallied import UNIT, Month, Seen, Share
 from site_builder.samples import Series
 
@@ -199,14 +199,14 @@ def by_person(names: Mapping[str, Sums], people: People) -> list[Row]:
 
 def person_of(name: str, people: People) -> str:
     """One word for one person; a name that `ps` cut is theirs if it can be nobody else's."""
-    return people.of_login(name) or people.person(name)
+    return people.one(name)
 
 
 def shown(names: Sequence[str], people: People) -> str:
     """The name to show for several spellings: the one in aliases.csv, or else the plainest."""
-    aliased = sorted(people.shown(name) for name in names if lowered(name) in people.aliases)
-    plainest = min(names, key=lambda name: (name.endswith("+"), name != folded(name), name))
-    return clean(aliased[0] if aliased else plainest)
+    aliased = sorted(people.user(name) for name in names if people.is_aliased(name))
+    plainest = min(names, key=lambda name: (is_cut(name), name.isdecimal(), name != folded(name), name))
+    return clean(aliased[0] if aliased else people.user(plainest))
 
 
 # What nobody looked at

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from site_builder import words
 from site_builder.decide.gpus import Rules
 from site_builder.decide.sample import key_of
-from site_builder.model import BoardGpu, BoardHost
-from site_builder.readers.names import natural
+from site_builder.model import BoardGpu, BoardHost, Number
+from site_builder.readers.names import in_order, natural
 from site_builder.readers.worn import EMPTY, IDLE, Promise, Unkept, Worn, are_others, believed, card_of
 from site_builder.samples import TAKEN
 from site_builder.wasted import KINDS, Item
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 
     kind: str
     key: str
-    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     model: str
     people: tuple[str, ...] = ()
     since: int | None = None
@@ -53,7 +53,7 @@ class Empty(NamedTuple):
 
     host: str
     key: str
-    index: int | None  # type: ignore[assignment]
+    index: Number  # type: ignore[assignment]
     model: str
 
 
@@ -89,7 +89,7 @@ def mark(one: BoardGpu, key: str, others: bool) -> Mark | None:
         "dead": [pid for process in one.processes if process.dead for pid in process.children],
         "ownerless": [pid for pid in one.ownerless if pid is not None],
     }.get(kind, [])
-    found = Mark(kind, key, one.gpu.index, one.model, one.who.users, since, None, memory)
+    found = Mark(kind, key, one.gpu.number, one.model, one.who.users, since, None, memory)
     return found._replace(pids=tuple(sorted(set(pids))[:MOST_PIDS]))
 
 
@@ -115,7 +115,7 @@ def booked(one: BoardGpu, key: str) -> Mark | None:
     # one without a beginning counts from when it was seen first
     first = min((seen for seen, _, _ in one.kept.use.values()), default=since[0])
     began = min(int(booking.since.timestamp()) if booking.since else first for booking in running)
-    return Mark("booking", key, one.gpu.index, one.model, one.who.bookers, min(since), began)
+    return Mark("booking", key, one.gpu.number, one.model, one.who.bookers, min(since), began)
 
 
 # With what history knows
@@ -161,8 +161,14 @@ def items(  # noqa: PLR0913, PLR0917 # each is one thing
 
 def order(one: Item) -> tuple[object, ...]:
     """The most hours first, those that nobody can know last; else by host and GPU."""
-    index = -1 if one.index is None else one.index
-    return one.hours is None, -(one.hours or 0), natural(one.host), index, KINDS.index(one.kind), one.since or 0
+    return (
+        one.hours is None,
+        -(one.hours or 0),
+        natural(one.host),
+        in_order(one.index),
+        KINDS.index(one.kind),
+        one.since or 0,
+    )
 
 
 def noted(several: Iterable[tuple[str, Mark]], odd: MutableMapping[str, int], now: float) -> dict[str, bool]:
@@ -194,7 +200,7 @@ class Teller:
     def names(self, told: Iterable[str]) -> tuple[str, ...]:
         """Who it is, as far as it may be said, each once."""
         people = self.rules.people
-        return tuple({people.person(one): people.shown(one) for one in told}.values()) if self.rules.shown.users else ()
+        return tuple({people.one(one): people.user(one) for one in told}.values()) if self.rules.shown.users else ()
 
     def taken(self, host: str, one: Mark, odd: Mapping[str, int]) -> Item | None:
         """A GPU that is taken; None if it is idle, but not for long enough."""
@@ -311,7 +317,7 @@ def said(host: str, one: Mark, who: Sequence[str]) -> tuple[str, str, str]:
             return what, f"On {host}, see what runs there.", ""
         return what, f"On {host}, see whose it is:", f"ps -o pid,user,args -p {','.join(map(str, one.pids))}"
     if one.kind == "unexplained":
-        device = f"/dev/nvidia{'*' if one.index is None else one.index}"
+        device = "/dev/nvidia" + ("*" if one.index is None else str(one.index).partition(":")[0])
         return f"{one.memory} taken, and no process has it", f"As root on {host}, see who does:", f"fuser -v {device}"
     whom = f"Ask {words.names(who)}" if who else "Ask whose it is"
     return f"{one.memory} taken and hardly used", f"{whom} whether it is still needed.", ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from site_builder.decide.pick import is_model
-from site_builder.model import FreeGpu
+from site_builder.decide.pick import is_model, is_profile
+from site_builder.model import FreeGpu, Number
 from site_builder.readers.wishes import Wish
 
 # Of a card that is sold with 40 GB the driver tells a little more than 40 GB, or a little less than 40 GiB.
@@ -20,7 +20,8 @@ class Free:
         self.now = now
         self.models: dict[str, list[FreeGpu]] = {}
         for gpu in several:
-            self.models.setdefault(gpu.model, []).append(gpu)
+            if not gpu.avoid:
+                self.models.setdefault(gpu.model, []).append(gpu)
         self.found: dict[Wish, list[FreeGpu]] = {}
 
     def for_wish(self, wish: Wish) -> list[FreeGpu]:
@@ -44,7 +45,15 @@ class Free:
         host = gpu.host.lower()
         named = not wish.hosts or host in wish.hosts or any(one.partition(".")[0] == host for one in wish.hosts)
         enough = gpu.memory >= wish.memory * MIB_A_GB
+        # a process sees but one instance: several are what somebody wants who asks for their profile
+        if wish.gpus > 1 and is_part(gpu.index) and not is_profile(wish.model, gpu.model.rpartition(" ")[2]):
+            return False
         return named and enough and (gpu.until is None or gpu.until - self.now >= wish.length)
+
+
+def is_part(number: Number) -> bool:
+    """Whether it is the number of an instance, such as 0:1."""
+    return isinstance(number, str) and ":" in number
 
 
 def by_host(several: Iterable[FreeGpu]) -> dict[str, list[FreeGpu]]:

@@ -13,7 +13,8 @@ from site_builder.decide.exported import Called
 from site_builder.decide.trends import Cell, Change, Changes, Span, Use
 from site_builder.decide.usage import Period, Row, Usage, percent_seen
 from site_builder.happened import Event
-from site_builder.readers.names import natural
+from site_builder.model import Number
+from site_builder.readers.names import in_order, natural
 from site_builder.readers.tallied import Seen
 
 DAYS = 7
@@ -39,7 +40,7 @@ class GpuWeek(NamedTuple):
     """A GPU in those parts of a week in which it was seen."""
 
     host: str
-    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     model: str
     slots: Sequence[GpuSlot]
 
@@ -48,7 +49,7 @@ class Wasted(NamedTuple):
     """Minutes of a GPU, and whose they were, if that is known and may be told."""
 
     host: str
-    index: int | None  # type: ignore[assignment]
+    index: Number  # type: ignore[assignment]
     model: str
     who: str
     minutes: int
@@ -66,7 +67,7 @@ class WastedNow(NamedTuple):
     """What is wasted at the time of the report; hours that nobody can know are None."""
 
     host: str
-    index: int | None  # type: ignore[assignment]
+    index: Number  # type: ignore[assignment]
     who: tuple[str, ...]
     hours: float | None
     what: str
@@ -155,7 +156,7 @@ class Hours:
     def waste(self) -> Waste:
         """What was wasted, the most first."""
         for several in self.found:
-            several.sort(key=lambda one: (-one.minutes, natural(one.host), one.index or 0, one.who))
+            several.sort(key=lambda one: (-one.minutes, natural(one.host), in_order(one.index), one.who))
         return self.found
 
     def most_at_once(self, zone: tzinfo) -> dict[tuple[date, str], int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
 class Model:
-    """A kind of GPU, in nvidia-smi's words and units."""
+    """A kind of GPU, in the words and units of its maker's tool."""
 
     name: str
     memory: int
@@ -16,6 +19,34 @@ class Model:
     compute: str
     fan: bool
     ecc: bool
+    maker: str = "nvidia"
+
+
+class Instance(NamedTuple):
+    """A part of a GPU in MIG mode: its profile and number, what it has, and what it takes with nobody on it."""
+
+    profile: str
+    number: int
+    memory: int
+    empty: int
+    processors: int
+    engines: int
+    window: int
+
+
+class Unit(NamedTuple):
+    """What can be free or busy by itself: a GPU, or an instance of one; `index` is its GPU's, by its maker's tool."""
+
+    label: str
+    index: int  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    model: Model
+    memory: int
+    instance: Instance | None = None
+
+    @property
+    def maker(self) -> str:
+        """Who made it."""
+        return self.model.maker
 
 
 @dataclass(frozen=True)
@@ -23,7 +54,9 @@ class Machine:
     """A host of the lab.
 
     `tries` is how many short runs come an hour; `load` is the share of its GPUs that long jobs ask for, and `idle` the
-    share that notebooks hold. `story` names what happens to it in story.py.
+    share that notebooks hold. `story` names what happens to it in story.py. The first GPU may be `cut` into instances,
+    each of which counts as one, and the last ones may be of another model, which stand `beside` the others. `amd` is
+    the tool that tells those of AMD.
     """
 
     name: str
@@ -39,6 +72,30 @@ class Machine:
     remark: str = ""
     number: int = 0
     story: str = ""
+    cut: tuple[Instance, ...] = ()
+    beside: tuple[Model, ...] = ()
+    amd: str = ""
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """All that can be free or busy on it, as the board calls them."""
+        model, parts = self.model, len(self.cut)
+        found = [Unit(f"0:{n}", 0, model, one.memory, one) for n, one in enumerate(self.cut)]
+        for index in range(bool(parts), self.gpus - parts + bool(parts) - len(self.beside)):
+            found.append(Unit(str(index), index, model, model.memory))
+        return (*found, *(Unit(f"{one.maker}{n}", n, one, one.memory) for n, one in enumerate(self.beside)))
+
+    def fit(self, gpus: Sequence[int], count: int) -> tuple[int, ...]:
+        """The first so many of these that can work on one thing: GPUs of one model; no two instances can."""
+        for model in (self.model, *self.beside[:1]):
+            alike = gpus
+            if self.cut or self.beside:
+                alike = [gpu for gpu in gpus if self.units[gpu].model is model]
+            if self.cut and count > 1:
+                alike = [gpu for gpu in alike if self.units[gpu].instance is None]
+            if len(alike) >= count:
+                return tuple(alike[:count])
+        return ()
 
 
 H100 = Model("NVIDIA H100 80GB HBM3", 81559, 700, 1980, "9.0", fan=False, ecc=True)
@@ -53,6 +110,16 @@ V100 = Model("Tesla V100-SXM2-16GB", 16384, 300, 1530, "7.0", fan=False, ecc=Tru
 GH200 = Model("NVIDIA GH200 480GB", 97871, 900, 1980, "9.0", fan=False, ecc=True)
 T4 = Model("Tesla T4", 15360, 70, 1590, "7.5", fan=False, ecc=True)
 P100 = Model("Tesla P100-PCIE-16GB", 16280, 250, 1328, "6.0", fan=False, ecc=True)
+A6000 = Model("NVIDIA RTX A6000", 49140, 300, 2100, "8.6", fan=True, ecc=True)
+MI210 = Model("AMD Instinct MI210", 65520, 300, 1700, "", fan=False, ecc=True, maker="amd")
+RX_7900 = Model("Radeon RX 7900 XTX", 24560, 327, 2482, "", fan=True, ecc=False, maker="amd")
+# How an H100 with 80 GB can be cut.
+CUT = (
+    Instance("3g.40gb", 2, 40448, 26, 60, 3, 24739),
+    Instance("2g.20gb", 3, 20096, 17, 32, 2, 12369),
+    Instance("1g.10gb", 9, 9984, 9, 16, 1, 6184),
+    Instance("1g.10gb", 10, 9984, 9, 16, 1, 6184),
+)
 
 MACHINES = (
     Machine("atlas", H100, 8, 192, 2063000, "Training", "vision nlp", 4, 0.6, 0.02),
@@ -67,8 +134,11 @@ MACHINES = (
     Machine("vulcan", GH200, 1, 72, 490000, "", "nlp", 2, 0.7, 0),
     Machine("pavo", T4, 2, 16, 64000, "", "", 8, 0, 0, "maintenance: new power supply, back on Friday"),
     Machine("pascal", P100, 2, 16, 128000, tries=0, load=0, idle=0),
+    Machine("gemini", H100, 5, 96, 1031000, "Notebooks", "teaching nlp", 12, 0.3, 0.1, cut=CUT),
+    Machine("aquila", MI210, 4, 64, 515000, "", "nlp", 6, 0.4, amd="amd-smi"),
+    Machine("centaurus", A6000, 4, 48, 257000, "Rendering", "graphics", 8, beside=(RX_7900, RX_7900), amd="rocm-smi"),
 )
-# On the last of them the old scripts still run, so that its files are of their kind.
+# On one of them the old scripts still run, so that its files are of their kind.
 OLD = "pascal"
 
 PEOPLE = (

@@ -1,4 +1,4 @@
-"""A simulated host: what nvidia-smi, /proc, df, ip and getent tell there, as files that stand-ins read."""
+"""A simulated host: what its tools, /proc, df, ip and getent tell there, as files that stand-ins read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
+from site_builder.demo import amd, nvidia
 from site_builder.demo.cast import FIRST_UID, PEOPLE, Machine
-from site_builder.demo.readings import DRIVER, GONE, KNOWN_WHEN_GONE, RESERVED, identity, readings, uuid
+from site_builder.demo.nvidia import OnGpu
+from site_builder.demo.readings import DRIVER, RESERVED
 from site_builder.demo.story import HostStory, Job
 
 KERNEL = "6.1.0-28-amd64"
 NO_DRIVER = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 590.48\n"
 NO_DRIVER_CODE, LOST_CODE = 18, 15
+# Of containers: by what runs in them, else by the maker of the GPU.
+IMAGES = {
+    "serve": "vllm/vllm-openai:v0.6.4",
+    "nvidia": "pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime",
+    "amd": "rocm/pytorch:rocm6.3_ubuntu22.04_py3.10_pytorch_release_2.4.0",
+}
 WORKERS = 2
 SHELL = 900
 RSS = 9_000_000
@@ -29,7 +37,7 @@ class SimulatedHost:
         self.story, self.machine, self.speed = story, story.machine, speed
         self.uptime = 86400 * (11 + 7 * self.machine.number % 90) + 3600 * 5
         self.pids: set[int] = set()
-        for path in (self.proc / "sys/kernel", self.smi):
+        for path in (self.proc / "sys/kernel", self.smi / "amd", self.smi / "docker"):
             path.mkdir(parents=True)
         (self.proc / "sys/kernel/osrelease").write_text(f"{KERNEL}\n")
         (self.proc / "mounts").write_text("proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0\n")
@@ -40,7 +48,7 @@ class SimulatedHost:
         (self.smi / "df").write_text(disks(self.machine))
         (self.smi / "ip").write_text(addresses(self.machine))
         people = (f"{name}:x:{FIRST_UID + n}:100::/home/{name}:/bin/sh\n" for n, name in enumerate(PEOPLE))
-        (self.smi / "passwd").write_text("".join(people))
+        (self.smi / "passwd").write_text("".join(["root:x:0:0:root:/root:/bin/sh\n", *people]))
 
     def show(self, now: float, ran: float) -> None:
         """Put there what the host is like at this moment of the lab, `ran` seconds after the start of the demo."""
@@ -59,36 +67,43 @@ class SimulatedHost:
         )
 
     def show_gpus(self, jobs: list[Job], now: float) -> None:
-        """What nvidia-smi answers."""
-        lost = self.story.lost(now)
-        rows = [self.row(gpu, jobs, now, gpu in lost) for gpu in range(self.machine.gpus)]
-        self.tell("table", "\n".join([", ".join(rows[0]), *(", ".join(row.values()) for row in rows)]) + "\n")
-        self.tell("rc", str(LOST_CODE if lost else 0))
-        apps = [
-            f"{uuid(self.machine, gpu)}, {pid}, {job.memory(self.machine.model.memory, now)}, {job.program}\n"
+        """What the tools of the makers of its GPUs answer."""
+        lost, machine = self.story.lost(now), self.machine
+        seen = [self.use_and_memory(gpu, jobs, now) for gpu in range(machine.gpus)]
+        on = [
+            OnGpu(gpu, pid, job.memory(machine.units[gpu].memory, now), job.program)
             for job in jobs
             for gpu, pid in gpu_pids(job)
-            if gpu not in lost
         ]
-        self.tell("apps", "".join(apps))
+        if self.has("nvidia"):
+            ours = [one for one in on if machine.units[one.gpu].maker == "nvidia"]
+            for name, text in nvidia.answers(machine, seen, ours, lost, now).items():
+                self.tell(name, text)
+            self.tell("rc", str(LOST_CODE if lost else 0))
+        for name, text in amd.answers(machine, seen, on, now).items() if self.has("amd") else ():
+            self.tell(f"amd/{name}", text)
         if self.story.has_driver(now):
             (self.smi / "say").unlink(missing_ok=True)
         else:
             self.tell("say", NO_DRIVER)
             self.tell("rc", str(NO_DRIVER_CODE))
 
+    def has(self, maker: str) -> bool:
+        """Whether it has GPUs of that maker."""
+        return any(unit.maker == maker for unit in self.machine.units)
+
     def tell(self, name: str, text: str) -> None:
-        """A file of what nvidia-smi says."""
+        """A file of what a tool says."""
         (self.smi / name).write_text(text)
 
-    def row(self, gpu: int, jobs: list[Job], now: float, lost: bool) -> dict[str, str]:
-        """One GPU, field by field."""
-        model = self.machine.model
+    def use_and_memory(self, gpu: int, jobs: list[Job], now: float) -> tuple[int, int]:
+        """How busy a GPU or an instance is, in percent, and what is taken of it, in MiB."""
+        unit = self.machine.units[gpu]
         mine = [job for job in jobs if gpu in job.gpus]
         use = min(100, sum(job.use(gpu, now) for job in mine))
-        used = min(model.memory - RESERVED - 20, 4 + sum(job.memory(model.memory, now) for job in mine))
-        told = {**identity(self.machine, gpu), **readings(self.machine, gpu, use, used, now)}
-        return {name: value if not lost or name in KNOWN_WHEN_GONE else GONE for name, value in told.items()}
+        empty = unit.instance.empty if unit.instance else 4
+        used = min(unit.memory - RESERVED - 20, empty + sum(job.memory(unit.memory, now) for job in mine))
+        return use, used
 
     def show_processes(self, jobs: list[Job], now: float, up: float) -> None:
         """The folders of /proc; those of jobs that ended go."""
@@ -109,12 +124,27 @@ class SimulatedHost:
             folder.mkdir()
             (folder / "cmdline").write_bytes(job.command.replace(" ", "\0").encode() + b"\0")
             (folder / "cgroup").write_text(f"0::{cgroup(job)}\n")
-            uid = FIRST_UID + PEOPLE.index(job.person)
+            if job.container:
+                self.show_container(job)
+            uid = 0 if job.root else FIRST_UID + PEOPLE.index(job.person)
             (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t{RSS} kB\n")
         ticks = int(max(0, ran) * (4 if job.kind == "notebook" else 98))
         began = int(max(0, up - ran) * 100)
         first = f"{pid} ({name}) S {parent} {job.pid} {job.pid} 0 -1 4194304 9000 0 12 0 {ticks} 0 0 0 20 0 9 0"
         (folder / "stat").write_text(f"{first} {began} 90000000 {RSS // 4} 18446744073709551615 0 0\n")
+
+    def show_container(self, job: Job) -> None:
+        """What docker tells of a container."""
+        image = IMAGES.get(job.kind, IMAGES[self.machine.units[job.gpus[0]].maker])
+        told = [f"id {container(job)}", f'image "{image}"']
+        if job.root:
+            told.append(f'mount "/home/{job.person}/models"')
+        self.tell(f"docker/{container(job)[:12]}", "\n".join([*told, ""]))
+
+
+def container(job: Job) -> str:
+    """The id of the container that a job runs in."""
+    return hashlib.sha256(str(job.pid).encode()).hexdigest()
 
 
 def gpu_pids(job: Job) -> Iterator[tuple[int, int]]:
@@ -135,7 +165,7 @@ def processes_of(job: Job) -> Iterator[tuple[int, int]]:
 def cgroup(job: Job) -> str:
     """Where the job runs: in a container, or in the session of a person."""
     if job.container:
-        return f"/system.slice/docker-{hashlib.sha256(str(job.pid).encode()).hexdigest()}.scope"
+        return f"/system.slice/docker-{container(job)}.scope"
     uid = FIRST_UID + PEOPLE.index(job.person)
     return f"/user.slice/user-{uid}.slice/session-{job.pid % 90}.scope"
 
@@ -156,10 +186,10 @@ def addresses(machine: Machine) -> str:
     return f"2: eno1    inet 192.0.2.{machine.number % 250 + 1}/24 brd 192.0.2.255 scope global eno1\n"
 
 
-def idle_since(jobs: Iterable[Job], gpus: int, now: float) -> dict[int, float]:
-    """Since when each GPU is taken and not used, of those that are."""
+def idle_since(jobs: Iterable[Job], machine: Machine, now: float) -> dict[int, float]:
+    """Since when each GPU is taken and not used, of those that are; of an instance nobody knows it."""
     found: dict[int, float] = {}
-    for gpu in range(gpus):
+    for gpu in [place for place, unit in enumerate(machine.units) if unit.instance is None]:
         mine = [job for job in jobs if gpu in job.gpus]
         since = max((job.idle_since for job in mine), default=float("inf"))
         if since < now:

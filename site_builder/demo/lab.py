@@ -113,10 +113,13 @@ class DemoLab:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUBOARD_")}
         environment = {
             **kept,
-            "PATH": f"{STAND_INS}:{kept.get('PATH', '')}",
+            "PATH": f"{STAND_INS}:{STAND_INS}/amd:{kept.get('PATH', '')}",
             "SMI": str(host.smi),
             "HOST": host.machine.name,
             "GPUBOARD_CONF": os.devnull,
+            # a host has but these, whatever this very machine has
+            "GPUBOARD_NVIDIA": "auto" if host.has("nvidia") else "no",
+            "GPUBOARD_AMD": host.machine.amd or "no",
             "GPUBOARD_PROC": str(host.proc),
             "GPUBOARD_SPOOL": str(self.backstage / "spool"),
             "GPUBOARD_DEST": str(self.data.absolute()),
@@ -135,13 +138,14 @@ class DemoLab:
     def write_bookings(self) -> None:
         """What people wrote into comments.json; from then on it is whoever edits it that counts."""
         found: dict[str, list[tuple[str, dict[str, str]]]] = {}
-        names = {one.name for one in self.machines}
+        machines = {one.name: one for one in self.machines}
         for one in BOOKINGS:
-            if one.host not in names:
+            if one.host not in machines:
                 continue
+            labels = [unit.label for unit in machines[one.host].units]
             entry = {"name": one.person, "from": self.date(one.begins), "date": self.date(one.ends)}
             entry.update({key: value for key, value in (("comment", one.comment), ("rrule", one.rrule)) if value})
-            for gpu in ("*",) if one.gpus is None else map(str, one.gpus):
+            for gpu in ("*",) if one.gpus is None else (labels[number] for number in one.gpus):
                 found.setdefault(one.host, []).append((gpu, entry))
         lines = (
             f" {json.dumps(host)}: {{\n"
@@ -178,7 +182,7 @@ class DemoLab:
         memory, now = Memory(self.state), self.play.after
         memory.learn(frozenset(cast.PEOPLE))
         for host in self.hosts:
-            idle = idle_since(host.story.at(now), host.machine.gpus, now)
+            idle = idle_since(host.story.at(now), host.machine, now)
             if idle:
                 since = {uuid(host.machine, gpu): self.wall(moment) for gpu, moment in idle.items()}
                 memory.idle[host.machine.name] = Idle(self.began, since)

@@ -16,7 +16,7 @@ from site_builder.demo.story import stories
 from site_builder.demo.tracks import GAP, STEP, Host, Track, host_of
 from site_builder.demo.weeks import weeks_of
 from site_builder.readers import packed, slots
-from site_builder.readers.gpu_names import short
+from site_builder.readers.gpu_names import of_instance, short
 from site_builder.readers.packed import MINUTES, NO_CODE, NONE, Hour, array_of
 from site_builder.readers.slots import COUNTS, NAMED, Line, Slots
 from site_builder.samples import GpuSample, HostSample, Series, Standing
@@ -30,7 +30,7 @@ JITTER = (3, -4, 2, -1, 0)
 EDGE = 5  # a use so near to none or all has no room for it
 
 
-def fill(state: Path, zone: tzinfo, now: float, hosts: int = 12, seed: int = 1, after: float = 0) -> None:  # noqa: PLR0913, PLR0917 # each is one thing
+def fill(state: Path, zone: tzinfo, now: float, hosts: int = len(MACHINES), seed: int = 1, after: float = 0) -> None:  # noqa: PLR0913, PLR0917 # each is one thing
     """Five weeks up to this minute, of the lab that has so many hosts and that seed and is so far into its story.
 
     In a large lab the hosts with numbered names are new, and have no past. A history that is there stays as it is.
@@ -136,9 +136,11 @@ class Kept:
 
 def gpus_of(machine: Machine) -> Iterator[GpuSample]:
     """Its GPUs, under the names that the builder gives them."""
-    model, total = short(machine.model.name, {}, machine.model.memory), float(machine.model.memory)
-    for gpu in range(machine.gpus):
-        series = Series(uuid(machine, gpu), gpu, model, total)
+    for gpu, unit in enumerate(machine.units):
+        name, part = unit.model.name, unit.instance
+        model = of_instance(name, {}, part.profile) if part else short(name, {}, unit.memory)
+        number = unit.label if part or machine.units[0].maker != unit.maker else unit.index
+        series = Series(uuid(machine, gpu), number, model, float(unit.memory))
         yield GpuSample(series, None, None, None, None, Standing("free"))
 
 
@@ -186,7 +188,8 @@ def padded(numbers: array[int], count: int, none: int) -> array[int]:
 
 def coarser(kind: str, numbers: array[int], none: int, worth: int) -> array[int]:
     """Numbers in a unit that is worth so many of theirs."""
-    return array(kind, [NONE[kind] if one == none else int(one / worth + 0.5) for one in numbers])
+    table = {one: NONE[kind] if one == none else int(one / worth + 0.5) for one in set(numbers)}
+    return array(kind, map(table.__getitem__, numbers))
 
 
 class Tables:

@@ -1,84 +1,65 @@
-"""What nvidia-smi tells of a simulated GPU, field by field, in its own words and units."""
+"""What follows from the use of a simulated GPU, as numbers, and what names it; each maker's tool has its own words."""
 
 from __future__ import annotations
 
 import hashlib
 from random import Random
+from typing import NamedTuple
 
-from site_builder.demo.cast import Machine
+from site_builder.demo.cast import Machine, Model
 
 DRIVER = "590.48.01"
 RESERVED = 280
-# What each field is worth where the driver cannot reach the GPU, but for these.
-GONE = "[GPU is lost]"
-KNOWN_WHEN_GONE = ("index", "uuid", "name", "pci.bus_id")
-NONE = "[N/A]"
-# What is counted over the life of a GPU whose memory tells its errors; of some it is not 0.
-COUNTED = ("ecc.errors.corrected.aggregate.total", "ecc.errors.uncorrected.aggregate.total")
-ROWS = ("remapped_rows.correctable", "remapped_rows.uncorrectable")
-ERRORS = {("hydra", 5): {COUNTED[1]: "1", ROWS[1]: "1"}, ("lyra", 1): {COUNTED[0]: "214"}}
+# One that gets too warm as soon as it works, and the degrees at which it slows itself down.
+WARM = {("atlas", 2)}
+TOO_WARM = 87
+
+
+class Readings(NamedTuple):
+    """Use in percent, memory in MiB, and what follows from them, in nvidia-smi's units."""
+
+    use: int
+    used: int
+    access: int
+    heat: int
+    watts: float
+    clock: int
+    slowed: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody has memory on it."""
+        return self.used > 1000
 
 
 def uuid(machine: Machine, gpu: int) -> str:
-    """The GPU's own name: another one for each GPU of the lab."""
+    """The own name of a GPU or an instance: another one for each of the lab, in the form of its maker."""
+    unit = machine.units[gpu]
     name = hashlib.sha256(f"{machine.name} {gpu}".encode()).hexdigest()
-    return f"GPU-{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:32]}"
+    if unit.maker == "amd":
+        return f"GPU-{name[:16]}"
+    return f"{'MIG' if unit.instance else 'GPU'}-{dashed(name)}"
 
 
-def identity(machine: Machine, gpu: int) -> dict[str, str]:
-    """What never changes."""
-    model = machine.model
-    return {
-        "index": str(gpu),
-        "uuid": uuid(machine, gpu),
-        "name": model.name,
-        "pci.bus_id": f"00000000:{0x17 + gpu * 9:02X}:00.0",
-        "serial": str(1560_000_000 + machine.number * 16 + gpu) if model.ecc else NONE,
-        "driver_version": DRIVER,
-        "vbios_version": "96.00.89.00.01",
-        "compute_cap": model.compute,
-        "memory.total": str(model.memory),
-        "memory.reserved": str(RESERVED),
-        "power.limit": f"{model.watts}.00",
-        "enforced.power.limit": f"{model.watts}.00",
-        "clocks.max.sm": str(model.clock),
-        "persistence_mode": "Enabled",
-        "compute_mode": "Default",
-        "mig.mode.current": "Disabled" if model.compute in ("8.0", "9.0") else NONE,
-        "display_active": "Disabled",
-        "pcie.link.gen.gpucurrent": "4",
-        "pcie.link.width.current": "16",
-        "ecc.mode.current": "Enabled" if model.ecc else NONE,
-        "ecc.errors.corrected.volatile.total": "0" if model.ecc else NONE,
-        "ecc.errors.uncorrected.volatile.total": "0" if model.ecc else NONE,
-        **dict.fromkeys((*COUNTED, *ROWS), "0" if model.ecc else NONE),
-        **dict.fromkeys(("remapped_rows.pending", "remapped_rows.failure"), "No" if model.ecc else NONE),
-        **ERRORS.get((machine.name, gpu), {}),
-    }
+def whole_uuid(machine: Machine) -> str:
+    """That of the GPU that is cut into instances."""
+    return f"GPU-{dashed(hashlib.sha256(f'{machine.name} whole'.encode()).hexdigest())}"
 
 
-def readings(machine: Machine, gpu: int, use: int, used: int, now: float) -> dict[str, str]:
-    """What follows from its use in percent and its memory in MiB; no two GPUs are quite the same, nor two moments."""
-    model, held = machine.model, used > 1000
-    own, moment = Random(uuid(machine, gpu)), Random(f"{uuid(machine, gpu)} {int(now) // 5}")  # noqa: S311
+def dashed(name: str) -> str:
+    """As UUIDs are written."""
+    return f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:32]}"
+
+
+def readings(model: Model, key: str, use: int, used: int, now: float, warm: bool = False) -> Readings:  # noqa: PLR0913, PLR0917 # each is one thing
+    """What follows from its use and its memory; no two GPUs are quite the same, nor two moments."""
+    held = used > 1000
+    own, moment = Random(key), Random(f"{key} {int(now) // 5}")  # noqa: S311 nothing secret
     heat = int(27 + own.randrange(9) + 8 * held + (0.3 + own.random() * 0.15) * use)
     watts = model.watts * (0.07 + own.random() * 0.05 + 0.06 * held + 0.74 * use / 100) + moment.uniform(-4, 4)
     access = int(use * (0.25 + own.random() * 0.4) + moment.uniform(0, 4)) if use else 0
-    clock = str(int(model.clock * (0.88 + moment.random() * 0.08)) if use else 210)
-    return {
-        "memory.used": str(used),
-        "memory.free": str(model.memory - used - RESERVED),
-        "utilization.gpu": str(use),
-        "utilization.memory": str(access),
-        "utilization.encoder": "0",
-        "utilization.decoder": "0",
-        "temperature.gpu": str(heat),
-        "temperature.memory": str(heat + 6) if model.ecc and not model.fan else "N/A",
-        "power.draw": f"{min(watts, model.watts):.2f}",
-        "fan.speed": str(int(30 + 0.4 * use)) if model.fan else NONE,
-        "pstate": "P0" if held else "P8",
-        "clocks.current.graphics": clock,
-        "clocks.current.sm": clock,
-        "clocks.current.memory": "1593" if held else "405",
-        "clocks_event_reasons.active": f"0x{(4 if use > 95 else 0 if held else 1):016X}",
-    }
+    clock = int(model.clock * (0.88 + moment.random() * 0.08)) if use else 210
+    slowed = warm and bool(use)
+    if slowed:
+        heat, clock = TOO_WARM + moment.randrange(2), int(clock * 0.6)
+    return Readings(use, used, access, heat, min(watts, model.watts), clock, slowed)

@@ -36,6 +36,7 @@ class Job:
     active: float = 0.0  # a notebook is used for so long, and then no more
     container: str = ""
     dead: bool = False  # its own process is gone, but its children hold the memory
+    root: bool = False  # what runs in the container does so as root
 
     def use(self, gpu: int, now: float) -> int:
         """How busy it keeps a GPU, in percent."""
@@ -114,13 +115,23 @@ PLOT: dict[str, tuple[Job, ...]] = {
     ),
     "hydra": (pinned("train", "farid", (3,), (4.02, 12)),),
     "orion": (pinned("train", "jonas", (0, 1), (-7, 20), container="docker"),),
-    "vega": (pinned("serve", "kavya", (0, 1), (-12 * 24, FOREVER), share=0.92, container="docker"),),
+    "vega": (pinned("serve", "kavya", (0, 1), (-12 * 24, FOREVER), share=0.92, container="docker", root=True),),
     "lyra": (pinned("train", "elif", (2,), (-26, 7), share=0.62, command="python worker.py --rank 0", dead=True),),
     "cygnus": (pinned("train", "hiro", (0,), (-20, -3)),),
     "draco": (
         pinned("notebook", "noor", (1,), (-30, 40), share=0.31, active=4 * HOUR),
         pinned("debug", "greta", (2,), (-0.4, 1.1), share=0.2),
         pinned("train", "chen", (2,), (-3, 1), share=0.5),
+    ),
+    "gemini": (
+        pinned("train", "kavya", (0,), (-5, 9), share=0.81),
+        pinned("notebook", "greta", (1,), (-2.2, 6), share=0.44, active=5 * HOUR),
+        pinned("train", "dana", (4,), (-11, 14)),
+    ),
+    "aquila": (pinned("train", "hiro", (0, 1), (-16, 21), share=0.9),),
+    "centaurus": (
+        pinned("train", "lena", (0,), (-3, 8), share=0.7),
+        pinned("train", "ines", (2,), (-1.4, 5), share=0.8, command="python render.py --scene 41"),
     ),
 }
 BOOKINGS = (
@@ -129,12 +140,16 @@ BOOKINGS = (
     Booking("atlas", (7,), "dana", -1 * HOUR, 20 * HOUR, "demo for the visitors"),  # not used
     Booking("hydra", (3,), "farid", 4 * HOUR, 12 * HOUR, "deadline"),  # will be kept
     Booking("orion", (2, 3), "jonas", 6 * HOUR, 18 * HOUR, "deadline"),
+    Booking("gemini", (2,), "noor", -2 * HOUR, 22 * HOUR, "thesis"),  # an instance, and not used either
+    Booking("centaurus", (3,), "ines", 26 * HOUR, 50 * HOUR, "comparison"),
     Booking("cygnus", (0,), "hiro", -20 * HOUR, -3 * HOUR, "robot arm"),  # over
     Booking("taurus", None, "lena", 3 * DAY, 3 * DAY + 4 * HOUR, "course", "FREQ=WEEKLY;COUNT=12"),
 )
 LOST = {"hydra": ((5, -3 * HOUR, 9 * HOUR),), "orion": ((3, 25 * MINUTE, 4 * HOUR),)}
 # GPUs that nobody ever takes.
 UNUSED = {"perseus": (7,)}
+# GPUs that happen to be free for some hours.
+FREE = {"gemini": ((3, -2 * HOUR, 6 * HOUR),), "centaurus": ((3, -2 * HOUR, 6 * HOUR),)}
 # A host is silent from two minutes after the start for 18 minutes, and every nine hours again.
 SILENT = {"draco": (2 * MINUTE, 20 * MINUTE, 9 * HOUR)}
 # After an update, the driver does not answer for half an hour.
@@ -160,7 +175,7 @@ class HostStory:
             for gpu in one.gpus
         ]
         self.kept_free += [(gpu, job.begins, job.ends) for job in self.plot for gpu in job.gpus]
-        self.kept_free += list(LOST.get(self.machine.story, ()))
+        self.kept_free += [*LOST.get(self.machine.story, ()), *FREE.get(self.machine.story, ())]
         self.kept_free += [(gpu, -BEFORE, float("inf")) for gpu in UNUSED.get(self.machine.story, ())]
 
     def rates(self, now: float) -> dict[str, float]:
@@ -193,8 +208,8 @@ class HostStory:
         active, pid = rng.uniform(0.2, 2) * HOUR, rng.randrange(2000, 4_000_000)
         container = "docker" if rng.random() < 0.2 else ""
         command = command_of(kind, person, rng)
-        gpus = tuple(gpu for gpu in range(self.machine.gpus) if self.is_open(gpu, now, ends))[:count]
-        if len(gpus) == count:
+        gpus = self.machine.fit([gpu for gpu in range(self.machine.gpus) if self.is_open(gpu, now, ends)], count)
+        if gpus:
             self.jobs.append(Job(kind, person, gpus, now, ends, pid, share, command, active, container))
 
     def is_open(self, gpu: int, begins: float, ends: float) -> bool:

@@ -141,11 +141,12 @@ def idle_from(job: Job) -> float:
 
 
 class Looks:
-    """How a GPU looks to nvidia-smi; no two are quite the same."""
+    """How a GPU looks to the tool of its maker; no two are quite the same."""
 
     def __init__(self, machine: Machine, gpu: int) -> None:
-        """One of them."""
-        self.total = machine.model.memory
+        """One of them; of an instance only its memory is told."""
+        unit = machine.units[gpu]
+        self.total, self.is_instance = unit.memory, unit.instance is not None
         self.rng = Random(uuid(machine, gpu))  # noqa: S311 nothing secret
         base, slope = 27 + self.rng.randrange(9), 0.3 + self.rng.random() * 0.15
         quiet = 0.07 + self.rng.random() * 0.05
@@ -153,7 +154,7 @@ class Looks:
         for taken in (False, True):
             self.heat[taken] = bytes(int(base + 8 * taken + slope * min(100, use / 2)) for use in range(256))
             share = [quiet + 0.06 * taken + 0.74 * min(100, use / 2) / 100 for use in range(256)]
-            self.watts[taken] = [int(10 * machine.model.watts * one) for one in share]
+            self.watts[taken] = [int(10 * unit.model.watts * one) for one in share]
 
     def told(self, first: int, last: int, things: Sequence[Thing], place: Callable[[float], int], host: Host) -> Told:
         """What it says in some slots."""
@@ -166,20 +167,17 @@ class Looks:
         absent = tuple(name for name in bookers if name not in users)
         at_work = [job for job in jobs if first < place(idle_from(job))] if jobs else []
         held = bool(jobs) and all(first >= place(idle_from(job) + HELD_AFTER) for job in jobs)
-        state = state_of(users, bookers, absent, held)
+        state = state_of(users, bookers, absent, held and not self.is_instance)
         use = bytes(count)
         if at_work:
             start = self.rng.randrange(POOL)
             use = noise(at_work[0].kind)[start : start + count]
-        memory = 4 + sum(int(self.total * job.share) for job in jobs)
-        taken = bool(jobs)
-        return Told(
-            use,
-            use.translate(self.heat[taken]),
-            array("H", [self.watts[taken][one] for one in use]),
-            min(memory, self.total - RESERVED - 20),
-            host.code(Standing(state, Who(users, bookers, absent))),
-        )
+        memory = min(4 + sum(int(self.total * job.share) for job in jobs), self.total - RESERVED - 20)
+        taken, code = bool(jobs), host.code(Standing(state, Who(users, bookers, absent)))
+        if self.is_instance:
+            return nothing(count, code)._replace(memory=memory)
+        watts = array("H", [self.watts[taken][one] for one in use])
+        return Told(use, use.translate(self.heat[taken]), watts, memory, code)
 
 
 def state_of(users: Sequence[str], bookers: Sequence[str], absent: Sequence[str], held: bool) -> str:

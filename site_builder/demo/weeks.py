@@ -101,7 +101,8 @@ def promised(machine: Machine, rng: Random, began: float) -> tuple[list[Promise]
     moment = began + rng.uniform(0, 5) * DAY
     while moment < -6 * DAY:
         person, first = rng.choice(PEOPLE), rng.randrange(machine.gpus - 2)
-        gpus, ends = (first, first + 1), moment + rng.choice((1, 2, 3)) * DAY
+        gpus = machine.fit((first, first + 1), 2) or (first,)
+        ends = moment + rng.choice((1, 2, 3)) * DAY
         found += [Promise(gpu, person, moment, ends) for gpu in gpus]
         if rng.random() < 2 / 3:
             jobs.append(job("train", person, gpus, moment + rng.uniform(0, 3) * HOUR, ends, rng))
@@ -124,11 +125,12 @@ def came(machine: Machine, rng: Random, began: float, taken: Taken, origin: date
         count = rng.choice((1, 1, 2, 4)) if kind == "train" else 1
         # nobody likes all hosts alike
         person = PEOPLE[int(len(PEOPLE) * rng.random() ** 2 + machine.number * 5) % len(PEOPLE)]
-        gpus = [gpu for gpu in range(machine.gpus) if free_from[gpu] <= moment and is_open(gpu, moment, ends, taken)]
-        if len(gpus) >= count:
-            for gpu in gpus[:count]:
-                free_from[gpu] = ends
-            yield job(kind, person, tuple(gpus[:count]), moment, ends, rng)
+        free = [gpu for gpu in range(machine.gpus) if free_from[gpu] <= moment and is_open(gpu, moment, ends, taken)]
+        gpus = machine.fit(free, count)
+        for gpu in gpus:
+            free_from[gpu] = ends
+        if gpus:
+            yield job(kind, person, gpus, moment, ends, rng)
 
 
 def pace(local: datetime) -> float:

@@ -48,7 +48,7 @@ class Facts:
 
     @property
     def has_driver(self) -> bool:
-        """Whether there is an nvidia-smi."""
+        """Whether there is an nvidia-smi, or a tool of another maker: look.sh names the first for all."""
         return "nvidia-smi" not in self.missing
 
 

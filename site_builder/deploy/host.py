@@ -96,7 +96,9 @@ def bring(job: Job, order: Order, host: Connection, facts: Facts) -> None:
     await_snapshot(order, facts.name)
     forget_last_name(order, facts)
     if not facts.has_driver:
-        job.why = "it has no nvidia-smi: the board shows it as failed until its driver is installed"
+        job.why = (
+            "it has no nvidia-smi, amd-smi or rocm-smi: the board shows it as failed until its driver is installed"
+        )
     job.result = UPGRADED if facts.installed else INSTALLED
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from site_builder.model import Dump, Header
 
@@ -13,6 +14,10 @@ FIRST = re.compile(
     r"# gpuboard (\d{1,4}) task=([a-z]{1,20}) host=(\S{1,200}) "
     r"time=(\d{1,12}) every=(\d{1,6}) took_ms=(-?\d{1,9}) rc=(\d{1,5})$"
 )
+# What one tool told, of several in a file: `# part nvidia-xml rc=0`; of one that is asked twice `amd-smi/metric`.
+PART = re.compile(r"# part ([a-z][a-z0-9-]{0,30})(?:/([a-z][a-z0-9-]{0,30}))? rc=(\d{1,5})$")
+PART_BYTES = b"\n# part "
+MOST_PARTS = 20
 CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 FIRST_BYTES = 500
@@ -22,6 +27,18 @@ LONGEST_PROBLEM = 300
 OUTSIDE = "##"
 AS_OF = b"# as of "
 TORN = "the file is torn: it has no end"
+
+
+class Piece(NamedTuple):
+    """What a tool answered to one question: its exit code, its lines, and what it said on stderr."""
+
+    rc: int
+    lines: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+# What one tool answered in all, by the name of each question; one that is asked but one has it under the empty name.
+Pieces = dict[str, Piece]
 
 
 def clean(text: str) -> str:
@@ -103,6 +120,48 @@ def as_of(data: bytes) -> float:
     second = data[:FIRST_BYTES].partition(b"\n")[2].partition(b"\n")[0]
     told = second[len(AS_OF) :]
     return float(told) if second.startswith(AS_OF) and told.isdigit() and len(told) <= 12 else float("inf")
+
+
+def parts(data: bytes, task: str, plain: str) -> tuple[Dump[str], dict[str, Pieces]]:
+    """Take a file apart into what each tool told, by the tool's form; `plain` is that of a file that has no parts."""
+    if PART_BYTES not in data:
+        dump = split(data, task)
+        code = dump.header.rc if dump.header else 0
+        return dump, {plain: {"": Piece(code, dump.rows, dump.said)}} if dump.header else {}
+    first, problem = header(data, task)
+    if first is None:
+        return Dump(whole=False, problems=(problem,)), {}
+    whole = is_whole(data)
+    lines = text_of(data).rstrip("\n").split("\n")[1 : -1 if whole else None]
+    problems = [] if whole else [TORN]
+    found = pieces_of(lines, problems)
+    return Dump((), first, whole, problems=tuple(problems)), found
+
+
+def pieces_of(lines: Iterable[str], problems: list[str]) -> dict[str, Pieces]:
+    """The parts of a file; one that cannot be one is told, and what stands in it is nobody's."""
+    parts: dict[tuple[str, str], tuple[int, list[str], list[str]]] = {}
+    told: list[str] = []
+    said: list[str] = []
+    for line in lines:
+        if line.startswith("# part "):
+            told, said = [], []
+            match = PART.match(line)
+            key = (match[1], match[2] or "") if match else None
+            if match is None or key is None:
+                problems.append(f"a part that cannot be read: {line[:80]}")
+            elif key in parts or len(parts) >= MOST_PARTS:
+                problems.append(f"it has {'too many parts' if key not in parts else f'the {line[2:80]} twice'}")
+            else:
+                parts[key] = int(match[3]), told, said
+        elif line.startswith("# err "):
+            said.append(line[6:].strip())
+        elif line and not line.startswith("#"):
+            told.append(line)
+    found: dict[str, Pieces] = {}
+    for (form, name), (code, rows, words) in parts.items():
+        found.setdefault(form, {})[name] = Piece(code, tuple(rows), tuple(words[:MOST_SAID]))
+    return found
 
 
 def split(data: bytes, task: str) -> Dump[str]:

@@ -10,6 +10,10 @@ from site_builder.readers.form import text_of
 MAKER = re.compile(r"^(?:(?:NVIDIA|Tesla|GeForce|Quadro|AMD|Graphics Device)\s+)+", re.IGNORECASE)
 FORM = re.compile(r"[- ](?:SXM\d*|PCI[Ee]|HBM\d\w*|NVL|OAM)\b", re.IGNORECASE)
 SIZE = re.compile(r"[- ](\d+) ?GB\b", re.IGNORECASE)
+# Of AMD: `Arcturus GL-XL [Instinct MI100]` is an `MI100`, `Navi 22 [Radeon RX 6700 XT]` an `RX 6700 XT`.
+INSTINCT = re.compile(r"\bMI\d{1,3}[A-Z]?\b")
+CHIP = re.compile(r"^[^\[\]]*\[((?:AMD )?Radeon [^\[\]]+)\]$")
+FAMILY = re.compile(r"^(?:AMD )?Radeon (?=RX |PRO |AI )", re.IGNORECASE)
 
 # What cards are sold with, in GB.
 SIZES = (1, 2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
@@ -28,10 +32,18 @@ def read(data: bytes) -> dict[str, str]:
 @lru_cache(maxsize=4096)
 def bare(name: str) -> tuple[str, str | None]:
     """The name without the maker and the form, and the size of the memory where the name has it."""
-    text = MAKER.sub("", name.strip())
+    text = FAMILY.sub("", CHIP.sub(r"\1", MAKER.sub("", name.strip())))
     size = SIZE.search(text)
     text = FORM.sub("", SIZE.sub("", text, count=1)).strip(" -")
+    if instinct := INSTINCT.search(text):
+        text = instinct[0]
     return text or name, size[1] if size else None
+
+
+def of_instance(name: str | None, told: dict[str, str], profile: str | None) -> str:
+    """What people call an instance of a GPU: `H100 1g.10gb`, in which its own memory is told."""
+    whole = "GPU" if name is None else told.get(name) or bare(name)[0]
+    return f"{whole} {profile or 'MIG'}"
 
 
 def short(name: str, told: dict[str, str], memory: float | None = None) -> str:

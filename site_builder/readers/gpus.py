@@ -1,105 +1,38 @@
-"""gpus.csv: the GPUs of a host, as `nvidia-smi --query-gpu` told them."""
+"""gpus.csv: the GPUs of a host, as its tools told them."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 
 from site_builder.model import Dump, Gpu
-from site_builder.readers import form
-from site_builder.readers.cells import LOST, available, cells, columns, numbers, places, whole_number
+from site_builder.readers import tools
+from site_builder.readers.form import bounded
 
-# "… for GPU0: 0000:01:00.0: Unknown Error", "… for GPU 0000:03:00.0: GPU is lost.  Reboot the system …"
-HANDLE = re.compile(
-    r"Unable to determine the device handle for (?:gpu|GPU) ?(?:(\d{1,3}): ?)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (.+)"
-)
 MOST_GPUS = 1024
-# How a problem begins that may have cost a GPU.
-ODD_ROW = "a row has "
-LONGEST_NAME = 200
-COLUMNS: tuple[str, ...] = (
-    "index",
-    "uuid",
-    "name",
-    "memory.used",
-    "memory.total",
-    "utilization.gpu",
-    "utilization.memory",
-    "temperature.gpu",
-    "power.draw",
-    "power.limit",
-    "clocks.current.sm",
-)
 
 
 def read(data: bytes) -> Dump[Gpu]:
-    """Every row that can be understood; a GPU that is lost keeps its row, so that the others stay visible."""
-    dump = form.split(data, "gpus")
-    gpus, said, problems = rows(dump.rows)
-    told = form.bounded((*dump.problems, *problems))
-    return Dump(gpus, dump.header, dump.whole, (*dump.said, *said[: form.MOST_SAID]), told)
-
-
-def rows(lines: tuple[str, ...]) -> tuple[tuple[Gpu, ...], list[str], list[str]]:
-    """GPUs, words between the rows, problems."""
-    names: tuple[str, ...] = ()
-    where: tuple[int, ...] = ()
-    found: list[Gpu] = []
-    said: list[str] = []
-    problems: list[str] = []
-    for line in lines:
-        if not names and ("uuid" in line or "index" in line) and {"uuid", "index"} & set(header := columns(line)):
-            names = header
-            where = places(names, COLUMNS)
+    """Each GPU once, in the order of its number; those of a second maker come behind, and have its name in theirs."""
+    dump, rows = tools.told(data, "gpus", lambda tool, pieces: tool.gpus(pieces))
+    problems = list(dump.problems)
+    kept: list[Gpu] = []
+    makers: set[str] = set()
+    for tool, found in rows:
+        if found and tool.vendor in makers:
+            problems.append(f"GPUs of {tool.vendor} are told by two parts; the first part counts")
             continue
-        row = cells(line)
-        if names and len(row) == len(names):
-            found.append(gpu(names, row, where))
-        elif match := HANDLE.search(line):
-            said.append(line.strip())
-            found.append(unreachable(match))
-        elif names and len(row) > len(names) // 2 and len(row) > 2:
-            problems.append(f"{ODD_ROW}{len(row)} cells where the header has {len(names)}: {line[:80]}")
-        else:
-            said.append(line.strip())
-    return distinct(found, problems), said, problems
+        makers |= {tool.vendor} if found else set()
+        several = sorted(distinct(found, problems), key=lambda one: (one.index is None, one.index or 0))
+        # also where the first maker tells no GPU just now: what a booking calls amd0 must not become 0
+        if tool.vendor != rows[0][0].vendor:
+            several = [one._replace(place=f"{tool.vendor}{one.label}") for one in several]
+        kept += several
+    if len(kept) > MOST_GPUS:
+        problems.append(f"{len(kept)} GPUs are told; only the first {MOST_GPUS} count")
+    return replace(dump, rows=tuple(kept[:MOST_GPUS]), problems=bounded(problems))
 
 
-def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
-    """One row; `where` says at which place each of COLUMNS stands."""
-    told = tuple(row)
-    row.append("")
-    index, uuid, name, *readings = [row[place] for place in where]
-    used, total, use, access, temperature, draw, limit, clock = values = numbers(readings)
-    lost = None
-    # single cells may fail on a GPU that works: it is lost only if none of its readings came through
-    if not any(value is not None for value in values):
-        lost = next((cell.strip("[]") for cell in told if cell in LOST), None)
-    return Gpu(
-        whole_number(index),
-        available(uuid),
-        (available(name) or "")[:LONGEST_NAME] or None,
-        used,
-        total,
-        use,
-        access,
-        temperature,
-        draw,
-        limit,
-        clock,
-        lost,
-        names,
-        told,
-    )
-
-
-def unreachable(match: re.Match[str]) -> Gpu:
-    """The GPU of which nvidia-smi says only that it has no handle for it."""
-    index, bus_id, why = match.groups()
-    number_of, lost = (int(index) if index else None), why.strip().rstrip(".")
-    return Gpu(number_of, None, None, lost=lost, columns=("pci.bus_id",), cells=(bus_id,))
-
-
-def distinct(found: list[Gpu], problems: list[str]) -> tuple[Gpu, ...]:
+def distinct(found: tuple[Gpu, ...], problems: list[str]) -> list[Gpu]:
     """Each GPU once. A row of nothing but errors belongs to the message before it."""
     kept: list[Gpu] = []
     uuids: set[str] = set()
@@ -112,6 +45,4 @@ def distinct(found: list[Gpu], problems: list[str]) -> tuple[Gpu, ...]:
         if one.uuid is not None:
             uuids.add(one.uuid)
         kept.append(one)
-    if len(kept) > MOST_GPUS:
-        problems.append(f"{len(kept)} GPUs are told; only the first {MOST_GPUS} count")
-    return tuple(kept[:MOST_GPUS])
+    return kept

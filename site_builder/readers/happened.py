@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from site_builder.happened import COUNTS, SPANS, Event, GpuSigns, GpuState, HostSigns, HostState, Value
+from site_builder.model import Number
 from site_builder.readers.packed import Damaged
 
 WRONG = (ValueError, TypeError, AttributeError, IndexError, KeyError)
@@ -46,7 +47,7 @@ def unpack_state(data: bytes) -> HostState:
         raise Damaged(data) from error
 
 
-def gpu_state(index: int | None, bus: str | None, counts: list[int | None], last: dict[str, list[object]]) -> GpuState:
+def gpu_state(index: Number, bus: str | None, counts: list[int | None], last: dict[str, list[object]]) -> GpuState:
     """A GPU's; an error where it is not what was written."""
     if len(counts) != len(COUNTS) or any(one is not None and not isinstance(one, int) for one in counts):
         raise ValueError(counts)

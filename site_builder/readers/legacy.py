@@ -15,8 +15,8 @@ from functools import lru_cache
 from site_builder.model import Disk, DiskUse, Dump, Gpu, GpuProcess, HostFacts, PsRow
 from site_builder.readers.cells import LOST, available, cells, number, whole_number
 from site_builder.readers.form import MOST_SAID, text_of
-from site_builder.readers.gpus import HANDLE, unreachable
 from site_builder.readers.host import disk_use
+from site_builder.readers.nvidia_csv import HANDLE, unreachable
 
 SUFFIXES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
 TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
@@ -29,7 +29,8 @@ EVERY = 20
 SAME_SAMPLE = timedelta(seconds=5)
 CURRENT = timedelta(seconds=90)
 PSTATE = re.compile(r"P\d{1,2}$")
-PS_ROW = re.compile(r"\s*(\d{1,9})\s+(\S+)\s+\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\d \d{4})\s*$")
+# A name may have spaces in it, as those of a Windows domain do.
+PS_ROW = re.compile(r"\s*(\d{1,9})\s+(\S(?:.{0,200}\S)?)\s+\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\d \d{4})\s*$")
 LOAD = re.compile(r"load averages?: *([\d.,]+?),? +([\d.,]+?),? +([\d.,]+)$")
 
 
@@ -102,7 +103,7 @@ def processes(data: bytes, now: datetime | None) -> Dump[GpuProcess]:
     current: dict[tuple[str, int | None], GpuProcess] = {}
     for taken, process in rows:
         if newest - taken <= SAME_SAMPLE:
-            current[process.gpu_uuid, process.pid] = process
+            current[process.gpu, process.pid] = process
     return Dump(tuple(current.values()), said=tuple(said[:MOST_SAID]))
 
 

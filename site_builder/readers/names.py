@@ -30,6 +30,12 @@ def is_host(name: str) -> bool:
     return HOST.fullmatch(name) is not None
 
 
+def in_order(number: int | str | None) -> tuple[bool, bool, list[tuple[int, str]]]:
+    """What sorts 2 before 10, 0 before 0:1, and amd0 behind all of these; None comes last."""
+    text = "" if number is None else str(number)
+    return number is None, not text[:1].isdecimal(), natural(text)
+
+
 def natural(name: str) -> list[tuple[int, str]]:
     """What sorts gpu2 before gpu10."""
     return [(int(part), "") if part.isdecimal() else (-1, part.lower()) for part in PARTS.findall(name)]

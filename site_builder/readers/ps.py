@@ -12,7 +12,10 @@ from site_builder.readers.cells import columns, number, places, whole_number
 MOST_ROWS = 10_000
 LONGEST_NAME = 200
 LONGEST_COMMAND = 4096
-COLUMNS = ("pid", "ppid", "gpu_pid", "uid", "user", "elapsed", "cpu", "rss", "state", "container", "command")
+COLUMNS = (
+    *("pid", "ppid", "gpu_pid", "uid", "user", "elapsed", "cpu", "rss", "state", "container", "command"),
+    *("image", "pod", "person"),
+)
 
 
 def read(data: bytes, pids: Collection[int] | None = None) -> Dump[PsRow]:
@@ -56,7 +59,7 @@ def cells(line: str, count: int) -> list[str]:
 
 def process(cells_of: tuple[str, ...]) -> PsRow | None:
     """One row, its cells in the order of COLUMNS; one of `-` is not available."""
-    pid, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command = cells_of
+    pid, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command, image, pod, person = cells_of
     number_of = whole_number(pid)
     if number_of is None:
         return None
@@ -72,6 +75,9 @@ def process(cells_of: tuple[str, ...]) -> PsRow | None:
         text(state, 10),
         None if container == "-" else text(container, LONGEST_NAME),
         text(command, LONGEST_COMMAND),
+        None if image == "-" else text(image, LONGEST_NAME),
+        None if pod == "-" else text(pod, LONGEST_NAME),
+        None if person == "-" else text(person, LONGEST_NAME),
     )
 
 

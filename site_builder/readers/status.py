@@ -10,6 +10,7 @@ import orjson
 
 from site_builder.columns import one_line
 from site_builder.fleet import Booking, Disk, Fleet, Gpu, Host, Process
+from site_builder.model import GpuProblem
 from site_builder.readers.form import clean
 
 SCHEMA = 1
@@ -19,8 +20,10 @@ TOO_LARGE = 1e15
 UNCLEAN = (b"\\u", b"\\n", b"\\t", b"\\r", b"\\b", b"\\f", b"\x7f")
 GPU_STATES = frozenset({"unknown", "lost", "violated", "held", "busy", "booked", "free"})
 HOST_STATES = frozenset({"fresh", "stale", "down", "failed", "unseen", "maintenance"})
+WEIGHTS = ("grave", "look", "told")
 NOT_OURS = "is not the status.json of a gpuboard"
 UNKNOWN_STATE = "the board tells a state that this gpuboard does not know"
+NO_INSTANCES = "its instances could not be understood"
 Text = Callable[[object], "str | None"]
 
 
@@ -94,6 +97,7 @@ def host(told: Any, text: Text) -> Host | None:  # noqa: ANN401 # anything may s
     memory = told.get("memory") if isinstance(told.get("memory"), dict) else {}
     load = tuple(one for one in map(number, listed(told.get("load"))) if one is not None)
     tags = tuple(filter(None, map(text, listed(told.get("tags")))))
+    gpus = [whole_gpu(one, text, state) for one in listed(told.get("gpus")) if isinstance(one, dict)]
     return Host(
         name,
         text(told.get("title")),
@@ -105,9 +109,23 @@ def host(told: Any, text: Text) -> Host | None:  # noqa: ANN401 # anything may s
         whole(told.get("cpus")),
         number(memory.get("total")),
         number(memory.get("available")),
-        tuple(gpu(one, text, state) for one in listed(told.get("gpus")) if isinstance(one, dict)),
+        tuple(one for each in gpus for one in each[1] or each[:1]),
         tuple(found for one in listed(told.get("disks")) if (found := disk(one, text))),
+        tuple(one for one, parts in gpus if parts is not None),
     )
+
+
+def whole_gpu(told: dict[str, Any], text: Text, host_state: str) -> tuple[Gpu, tuple[Gpu, ...] | None]:
+    """A GPU and its instances; None where it is not in MIG mode."""
+    one = gpu(told, text, host_state)
+    if told.get("instances") is None:
+        return one, None
+    several = [each for each in listed(told["instances"]) if isinstance(each, dict)]
+    found = [gpu(each, text, host_state)._replace(index=one.index, of=one.names) for each in several]
+    # what nobody can name is nothing that could be had, and the GPU as a whole is not either
+    parts = tuple(each for each in found if each.place)
+    empty = not told["instances"] and one.state not in {"free", "booked"}
+    return one if parts or empty else one._replace(state="unknown", reason=NO_INSTANCES), parts
 
 
 def gpu(told: dict[str, Any], text: Text, host_state: str) -> Gpu:
@@ -137,6 +155,25 @@ def gpu(told: dict[str, Any], text: Text, host_state: str) -> Gpu:
         tuple(process(one, text) for one in listed(get("processes")) if isinstance(one, dict)),
         tuple(one for each in listed(get("bookings")) if isinstance(each, dict) and (one := booking(each, text))),
         whole(get("free_again")),
+        place=text(get("place")),
+        profile=text(get("profile")),
+        vendor=text(get("vendor")) or "nvidia",
+        problems=tuple(problem(one, text) for one in told["problems"] if isinstance(one, dict))
+        if isinstance(get("problems"), list)
+        else (),
+    )
+
+
+def problem(told: dict[str, Any], text: Text) -> GpuProblem:
+    """What is wrong with a GPU; one of a weight that nobody knows is told."""
+    get = told.get
+    weight = get("weight")
+    return GpuProblem(
+        text(get("kind")) or "",
+        weight if weight in WEIGHTS else "told",
+        text(get("what")) or "?",
+        text(get("advice")) or "",
+        get("avoid") is True,
     )
 
 

@@ -40,13 +40,14 @@ def item(told: object) -> Item | None:
     if not isinstance(told, dict):
         return None
     kind, host, index = told.get("kind"), told.get("host"), whole(told.get("index"))
+    place = cleaned(told.get("place"))
     if kind not in KINDS or not isinstance(host, str) or not is_host(host):
         return None
     return Item(
         str(kind),
         host,
-        cleaned(told.get("uuid")) or f"index {index}",
-        index,
+        cleaned(told.get("uuid")) or f"index {place or index}",
+        place or index,
         cleaned(told.get("model")) or "GPU",
         tuple(name for each in listed(told.get("who")) if (name := cleaned(each))),
         whole(told.get("since")),

@@ -24,7 +24,7 @@ FOR = re.compile(rf"\bfor (?:at least )?(an? (?:day|hour|week)|{lengths.PART}(?:
 LONGER = re.compile(r"\b(?:or|and) longer\b", re.I)
 MEMORY = re.compile(
     r"(?:\b(?:with|having|of) )?(?:\b(?:at least|more than|min(?:imum)?) |>=? ?|≥ ?)?"
-    r"(?<![a-z0-9.])(\d{1,4}) ?(?:gi?b|gigs?|g)\b(?: ?\+)?"
+    r"(?<![a-z0-9.])(\d{1,4}) ?(?:gi?b|gigs?|g)\b(?!\.\d)(?: ?\+)?"
     r"(?: or (?:more|better))?(?: (?:of )?(?:gpu )?(?:memory|vram|ram|mem))?(?: each)?",
     re.I,
 )

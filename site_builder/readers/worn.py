@@ -5,13 +5,13 @@ A minute in which nothing was seen, or nothing is clear, neither ends a run nor 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
+from site_builder.model import Number
 from site_builder.readers.names import folded
 from site_builder.readers.packed import COLUMNS, MINUTES, NO_CODE, NONE, Damaged, Hour, standing_of
 from site_builder.samples import TAKEN, UNCLEAR, Series
@@ -21,6 +21,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 USED, IDLE, EMPTY = 0, 1, 2
 # Somebody is on it, and the driver does not tell whether they use it.
 UNTOLD = 3
+NOT_CLEAR: tuple[None, tuple[str, ...], tuple[str, ...]] = (None, (), ())
 USE_TYPE, USE_STEP = COLUMNS["use"]
 NO_USE = NONE[USE_TYPE]
 # What comes so much later, or so much earlier, than the last that was told: a clock may have jumped.
@@ -63,7 +64,7 @@ class Unkept(NamedTuple):
 
     host: str
     key: str
-    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     model: str
     who: tuple[str, ...]
     since: int
@@ -142,14 +143,19 @@ def believed(worn: Worn | None, now: float) -> Worn | None:
 def stretches(hour: Hour, number: int, at: int, idle_percent: float) -> Iterator[Stretch]:
     """The minutes of a GPU in an hour, as far as it is clear what each was."""
     some = slice(number * MINUTES, (number + 1) * MINUTES)
-    codes, uses = hour.codes[some], hour.columns[0][some]
-    idle = moods_of_use(idle_percent)
+    codes, moods = hour.codes[some], hour.columns[0][some].tobytes().translate(moods_of_use(idle_percent))
+    if codes.count(codes[0]) == len(codes):  # so it is in most hours
+        mood, users, bookers = NOT_CLEAR if codes[0] == NO_CODE else stood(hour.standings[codes[0]])
+        if mood != USED or moods.count(moods[0]) == len(moods):
+            if mood is not None:
+                yield Stretch(at, len(codes), moods[0] if mood == USED else mood, users, bookers)
+            return
     each = {code: stood(hour.standings[code]) for code in set(codes) if code != NO_CODE}
     start, count, last = 0, 0, None
     for slot, code in enumerate(codes):
         told = each.get(code)
         if told and told[0] == USED:
-            told = (idle[uses[slot]], told[1], told[2])
+            told = (moods[slot], told[1], told[2])
         if told == last:
             count += 1
             continue
@@ -161,10 +167,10 @@ def stretches(hour: Hour, number: int, at: int, idle_percent: float) -> Iterator
 
 
 @lru_cache(maxsize=8)
-def moods_of_use(idle_percent: float) -> array[int]:
+def moods_of_use(idle_percent: float) -> bytes:
     """What each use of a GPU that is taken says, as history keeps it."""
-    return array(
-        "B", [UNTOLD if one == NO_USE else IDLE if one * USE_STEP < idle_percent else USED for one in range(NO_USE + 1)]
+    return bytes(
+        UNTOLD if one == NO_USE else IDLE if one * USE_STEP < idle_percent else USED for one in range(NO_USE + 1)
     )
 
 

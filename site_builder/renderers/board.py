@@ -25,6 +25,7 @@ STATES = {
     "unknown": "Unknown",
 }
 ALWAYS = frozenset({"free", "busy"})
+IN_TROUBLE = "in trouble"
 MOST_HOSTS_FREE = 60
 MOST_COMING = 5
 MOST_HOSTS_NOT_FRESH = 20
@@ -112,7 +113,7 @@ def by_model(free: Iterable[FreeGpu], now: Now) -> Iterator[tuple[str, list[tupl
     models: defaultdict[str, defaultdict[tuple[str, str], list[FreeGpu]]] = defaultdict(lambda: defaultdict(list))
     for gpu in free:
         until = f"until {moment_of(datetime.fromtimestamp(gpu.until, now.zone), now)}" if gpu.until else ""
-        models[gpu.model][gpu.host, until].append(gpu)
+        models[gpu.model][gpu.host, IN_TROUBLE if gpu.avoid else until].append(gpu)
     for model, places in sorted(models.items(), key=lambda item: (-next(iter(item[1].values()))[0].memory, item[0])):
         shown = [
             (host, ",".join("?" if gpu.index is None else str(gpu.index) for gpu in gpus), until)

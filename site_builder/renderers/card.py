@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,15 +12,17 @@ from typing import NamedTuple
 import orjson
 
 from site_builder import words
+from site_builder.decide.instances import has_mig
 from site_builder.decide.sample import key_of
 from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, Disk, HostFacts
 from site_builder.now import Now
+from site_builder.renderers import containers, parts
+from site_builder.renderers.gpu_problems import in_row
 from site_builder.renderers.html import NOTHING, Html, escaped
 from site_builder.renderers.templates import ready
 
 WORDS = {"held": "held idle"}
 DASH = "–"
-REBOOT = "A reboot of the host usually brings it back."
 MOST_PROCESSES = 20
 MOST_BOOKINGS = 6
 MOST_PEOPLE = 50
@@ -65,6 +67,9 @@ class GpuRow(NamedTuple):
     bookings: Sequence[BookingCell]
     booking_note: Html
     line: Html = NOTHING
+    part: Html = NOTHING
+    profile: Html = NOTHING
+    problems: Html = NOTHING
 
 
 class CardTexts(NamedTuple):
@@ -102,7 +107,7 @@ def card(host: BoardHost, now: Now, lines: Mapping[str, str] | None = None) -> C
         state=escaped(host.state),
         reason=escaped(sentence(host.reason)),
         notes=[escaped(note) for note in host.notes],
-        models=escaped(models(host.gpus)),
+        models=escaped(models(host)),
         seen=moment(host.seen, now) if host.seen is not None else None,
         load=load(facts) if fresh else NOTHING,
         memory=memory(facts) if fresh else NOTHING,
@@ -110,7 +115,7 @@ def card(host: BoardHost, now: Now, lines: Mapping[str, str] | None = None) -> C
         disks=[disk_row(disk) for disk in facts.disks[:MOST_DISKS]],
         by_person=by_person(facts),
         by_person_at=at(facts.disk_use_time, now) if facts.disk_use_time else NOTHING,
-        rows=rows(host, now, lines) if lines else [row(gpu, host, now) for gpu in host.gpus],
+        rows=rows(host, now, lines),
         others=escaped(", ".join(filter(None, map(in_short, host.others[:MOST_PROCESSES])))),
         host_bookings=bookings(host.bookings or of_whole_host(host.gpus), now),
         lined=bool(lines),
@@ -131,7 +136,7 @@ def apart(content: bytes, host: str) -> str:
 
 def structure(texts: CardTexts) -> bytes:
     """What is left of a card without its numbers: as long as it is the same, an open page sets those in their place."""
-    rows = [(*row[:5], row.total, row.limit, row.who, row.more, row.who_note, *row[-2:]) for row in texts.rows]
+    rows = [(*row[:5], row.total, row.limit, row.who, row.more, row.who_note, *row[-5:]) for row in texts.rows]
     promised = [without_left(cell) for row in texts.rows for cell in row.bookings]
     disks = [(mount, percent) for mount, _, _, percent in texts.disks]
     rest = (texts.name, texts.title, texts.tags, texts.state, texts.reason, texts.notes, texts.models, texts.others)
@@ -151,11 +156,9 @@ def sentence(text: str) -> str:
     return begun if not text or text.endswith((".", "!", "?")) else f"{begun}."
 
 
-def models(gpus: Iterable[BoardGpu]) -> str:
+def models(host: BoardHost) -> str:
     """`4 × H100 80 GB, 1 × T4 16 GB`."""
-    return ", ".join(
-        f"{count} × {model}" for model, count in Counter(one.model for one in gpus if one.gpu.name).items()
-    )
+    return ", ".join(f"{count} × {model}" for model, count in Counter(parts.models(host)).items())
 
 
 def moment(epoch: float, now: Now) -> tuple[Html, Html]:
@@ -227,10 +230,16 @@ def bar(part: float | None, of: float | None) -> Html:
     return Html(f"{min(100, part / of * 100):.0f}" if part and of else "0")
 
 
-def rows(host: BoardHost, now: Now, lines: Mapping[str, str]) -> list[GpuRow]:
-    """GPUs with their lines."""
-    keys: dict[str, int] = {}
-    return [row(gpu, host, now)._replace(line=Html(lines.get(key_of(gpu, keys), ""))) for gpu in host.gpus]
+def rows(host: BoardHost, now: Now, lines: Mapping[str, str] | None) -> list[GpuRow]:
+    """GPUs, with their lines where they have some, and instances under theirs."""
+    found = [row(gpu, host, now) for gpu in host.gpus]
+    if lines:
+        keys: dict[str, int] = {}
+        drawn = [Html(lines.get(key_of(gpu, keys), "")) for gpu in host.gpus]
+        found = [one._replace(line=line) for one, line in zip(found, drawn)]
+    if has_mig(host):
+        return parts.under(host, found, lambda gpu: row(gpu, host, now))
+    return found
 
 
 def row(board: BoardGpu, host: BoardHost, now: Now) -> GpuRow:
@@ -240,11 +249,11 @@ def row(board: BoardGpu, host: BoardHost, now: Now) -> GpuRow:
     not_shown = (state == "unknown" and host.state == "fresh") or (state == "busy" and not board.processes)
     beyond = len(board.processes) - MOST_PROCESSES
     return GpuRow(
-        Html("?") if gpu.index is None else whole(gpu.index),
+        whole(gpu.index) if gpu.place is None and gpu.index is not None else escaped(gpu.label),
         Html(state),
         Html(WORDS.get(state, state)),
         reason if state == "free" else NOTHING,
-        escaped(f"{sentence(board.reason)} {REBOOT}") if state == "lost" else NOTHING,
+        lost(board) if state == "lost" else NOTHING,
         whole(gpu.utilization_gpu, " %"),
         bar(gpu.utilization_gpu, 100),
         NOTHING if gpu.utilization_memory is None else whole(gpu.utilization_memory),
@@ -259,7 +268,15 @@ def row(board: BoardGpu, host: BoardHost, now: Now) -> GpuRow:
         reason if not_shown or state == "held" else NOTHING,
         row_bookings(board.bookings, len(host.gpus) > 1, now) if board.bookings else (),
         free_again(board, now) if board.free_again is not None else NOTHING,
+        part=NOTHING if gpu.vendor == "nvidia" or state != "free" else parts.to_see(gpu),
+        problems=in_row(board.problems) if board.problems and state != "lost" else NOTHING,
     )
+
+
+def lost(board: BoardGpu) -> Html:
+    """Why nothing is known of a GPU, and what to do."""
+    advice = board.problems[0].advice if board.problems else ""
+    return escaped(" ".join(filter(None, (sentence(board.reason), sentence(advice)))))
 
 
 def free_again(board: BoardGpu, now: Now) -> Html:
@@ -271,9 +288,10 @@ def free_again(board: BoardGpu, now: Now) -> Html:
 
 def process(one: BoardProcess, users_shown: bool, zone: tzinfo) -> Html:
     """A process in the list of those on a GPU. When it began is shown to the minute, and may differ by a second."""
-    pid, user, command, memory, started, container, _, children = one
+    pid, user, command, memory, started, _, _, children, *_ = one
     since = NOTHING if started is None else stamp(started // 60, zone)
-    return drawn(pid, user or ("unknown user" if users_shown else ""), command, memory, since, container, children)
+    place = containers.in_short(one) if one.container or one.runs_as else None
+    return drawn(pid, user or ("unknown user" if users_shown else ""), command, memory, since, place, children)
 
 
 @lru_cache(maxsize=40_000)
@@ -322,8 +340,8 @@ def of_whole_host(gpus: Sequence[BoardGpu]) -> list[BoardBooking]:
 
 
 def row_bookings(several: Sequence[BoardBooking], among_others: bool, now: Now) -> list[BookingCell]:
-    """The bookings in the row of a GPU; of those of the whole host only whose it is now, and whether it is kept."""
-    whole = [one for one in several if one.whole_host] if among_others else []
+    """The bookings in the row of a GPU; of those told elsewhere only whose it is now, and whether it is kept."""
+    whole = [one for one in several if one.whole_gpu or (one.whole_host and among_others)]
     if not whole:
         return bookings(several, now)
     cells = []
@@ -331,7 +349,7 @@ def row_bookings(several: Sequence[BoardBooking], among_others: bool, now: Now) 
         told = kept(one, now)
         if one.phase == "now" and (one.name or told):
             cells.append(BookingCell(Html("now"), escaped(one.name), told, NOTHING, NOTHING, NOTHING, NOTHING))
-    return [*cells, *bookings([one for one in several if not one.whole_host], now)]
+    return [*cells, *bookings([one for one in several if one not in whole], now)]
 
 
 def bookings(several: Sequence[BoardBooking], now: Now) -> list[BookingCell]:

@@ -5,12 +5,14 @@ Put together in bytes: with frames in it, a text of Python's is twice as large, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from site_builder.columns import fit, width
-from site_builder.model import BoardGpu, BoardHost, BoardProcess
+from site_builder.decide.instances import wholes
+from site_builder.model import BoardGpu, BoardHost, BoardProcess, GpuProblem, Number
 from site_builder.now import Now
+from site_builder.renderers.gpu_problems import of_note
 from site_builder.renderers.plain import (
     NOT_TOLD,
     addresses,
@@ -47,23 +49,40 @@ def host(board: BoardHost, looked: float | None, now: Now) -> bytes:
     state = "" if board.state == "fresh" else f"  {cell(f'! {board.state}: {board.reason}', ALL - 2).rstrip()}\n"
     head = f"{title}{'#' * (ALL - width(title))}\n  last update: {seen}\n{state}{RULE}"
     at = (stamp(looked, now.zone) or NOT_TOLD).encode()
-    return b"".join([head.encode(), *[box(gpu, at) for gpu in board.gpus], END])
+    return b"".join([head.encode(), *boxes(board, at), END])
+
+
+def boxes(board: BoardHost, at: bytes) -> Iterator[bytes]:
+    """Those of its GPUs; of one in MIG mode its instances follow, each with its own processes."""
+    for whole, parts in wholes(board):
+        key = whole.gpu.key
+        yield box(whole._replace(processes=board.unplaced.get(key, ())) if parts else whole, at)
+        for one in parts:
+            yield box(one._replace(problems=()), at)  # which stand in the box of its GPU
 
 
 def box(gpu: BoardGpu, at: bytes) -> bytes:
     """The lines of a GPU."""
-    index, _, name, used, total, use, _, temperature = gpu.gpu[:8]
-    before, after = top(index, name, len(at))
+    _, _, name, used, total, use, _, temperature = gpu.gpu[:8]
+    before, after = top(gpu.gpu.number, gpu.model if gpu.gpu.parent else name, len(at))
     numbers = readings((used, total, available(gpu), use, temperature))
     state = cell_bytes(f"{gpu.state}: {gpu.reason}", INSIDE - 1)
-    parts = (before, at, after, numbers, LEFT, state, RIGHT, bar(used, total), *tree(gpu.processes), BOTTOM)
+    wrong = ills(gpu.problems) if gpu.problems else b""
+    parts = (before, at, after, numbers, LEFT, state, RIGHT, wrong, bar(used, total), *tree(gpu.processes), BOTTOM)
     return b"".join(parts)
 
 
+@lru_cache(maxsize=4096)
+def ills(problems: tuple[GpuProblem, ...]) -> bytes:
+    """A line for each problem of note."""
+    lines = (cell_bytes(f"! {one.what}", INSIDE - 1) for one in of_note(problems))
+    return b"".join([b"%b%b%b" % (LEFT, line, RIGHT) for line in lines])
+
+
 @lru_cache(maxsize=1024)
-def top(index: int | None, name: str | None, room_of_time: int) -> tuple[bytes, bytes]:
+def top(number_of: Number, name: str | None, room_of_time: int) -> tuple[bytes, bytes]:
     """The upper edge with the name of the GPU, before and behind the time, and the titles."""
-    first, full = f"[ gpu:{NOT_TOLD if index is None else index} ", driver_name(name)
+    first, full = f"[ gpu:{NOT_TOLD if number_of is None else number_of} ", driver_name(name)
     room = INSIDE - len(first) - len(" ") - room_of_time - len(" ]")
     text = f"{first}{cell(full, min(width(full), room))} "
     edge = "─" * (INSIDE - width(text) - room_of_time - len(" ]"))

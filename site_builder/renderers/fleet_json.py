@@ -31,16 +31,29 @@ def host(one: Host, built: int) -> dict[str, Any]:
         "cpus": one.cpus,
         "memory": {"total": one.memory_total, "available": one.memory_available},
         "disks": [disk._asdict() for disk in one.disks],
-        "gpus": [gpu(each) for each in one.gpus],
+        "gpus": gpus(one),
     }
+
+
+def gpus(host: Host) -> list[dict[str, Any]]:
+    """Its GPUs, each instance within its own."""
+    found: dict[object, dict[str, Any]] = {}
+    for place, one in enumerate(host.gpus):
+        if not one.of:
+            found[place] = {**gpu(one), "instances": []} if one in host.cut else gpu(one)
+            continue
+        told = found.setdefault(one.of, {**gpu(host.whole_of(one)), "instances": []})
+        told["instances"].append({**gpu(one), "profile": one.profile})
+    return list(found.values())
 
 
 def gpu(one: Gpu) -> dict[str, Any]:
     """A GPU, under nvidia-smi's names and units."""
-    return {
+    found = {
         "index": one.index,
         "uuid": one.uuid,
         "name": one.name,
+        "vendor": one.vendor,
         "model": one.model,
         "state": one.state,
         "reason": one.reason,
@@ -55,7 +68,11 @@ def gpu(one: Gpu) -> dict[str, Any]:
         "processes": [process(each) for each in one.processes],
         "bookings": [booking(each) for each in one.bookings],
         "free_again": one.free_again,
+        "problems": [each._asdict() for each in one.problems],
     }
+    if one.place is not None:
+        found["place"] = one.place
+    return found
 
 
 def process(one: Process) -> dict[str, Any]:

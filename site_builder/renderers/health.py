@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from site_builder.decide import events
 from site_builder.decide.events import GRAVE, WORTH_A_LOOK
-from site_builder.decide.signs import keys_of, signs
+from site_builder.decide.signs import gpus_of, keys_of, signs
 from site_builder.happened import COUNTS, NAMELESS, Event, GpuSigns, Line, Lines
 from site_builder.model import BoardGpu, BoardHost
 from site_builder.now import Now
@@ -75,7 +75,7 @@ def most(host: BoardHost) -> int:
 
 def health(host: BoardHost, lines: Lines, now: Now) -> Health | None:
     """This part of a host's page; None where there is nothing to tell, or it is not looked yet."""
-    titles = {key: title(one) for key, one in zip(keys_of(host), host.gpus)}
+    titles = {key: title(one) for key, one in zip(keys_of(host), gpus_of(host))}
     told = signs(host)
     counts = list(counts_of(told.gpus)) if told else []
     found = [time_line(one, titles, host.name, now) for one in lines.lines]
@@ -95,7 +95,7 @@ def health(host: BoardHost, lines: Lines, now: Now) -> Health | None:
 
 def title(gpu: BoardGpu) -> str:
     """What a GPU is called."""
-    return f"GPU {'?' if gpu.gpu.index is None else gpu.gpu.index}"
+    return f"GPU {gpu.gpu.label}"
 
 
 def sum_of(quiet: Sequence[str], count: int) -> str:

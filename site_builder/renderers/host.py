@@ -10,9 +10,10 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from site_builder import words
+from site_builder.decide.instances import wholes
 from site_builder.model import BoardGpu, BoardHost, BoardProcess, HostFacts
 from site_builder.now import Now
-from site_builder.renderers import card
+from site_builder.renderers import card, containers, gpu_problems
 from site_builder.renderers.health import Health
 from site_builder.renderers.templates import escaping
 
@@ -49,6 +50,7 @@ class Parts(NamedTuple):
 
 def page(host: BoardHost, version: str, now: Now, book: str | None, parts: Parts) -> bytes:
     """The whole page; `book` is where the desk is, seen from the board."""
+    told = [one.board for one in wholes(host)]
     text = escaping("host.html").render(
         host=host,
         version=version,
@@ -56,12 +58,16 @@ def page(host: BoardHost, version: str, now: Now, book: str | None, parts: Parts
         card=card.apart(parts.card, host.name),
         facts=list(facts_of(host.facts or HostFacts(), now)),
         interfaces=(host.facts or HostFacts()).interfaces,
-        gpus=host.gpus,
-        fields=table_of(fields_of(host.gpus)),
-        processes=[(gpu.gpu.index, process_row(one, now)) for gpu in host.gpus for one in gpu.processes],
+        gpus=told,
+        wrong=gpu_problems.on_page(host),
+        fields=table_of(fields_of(told)),
+        processes=[
+            *((gpu.gpu.label, process_row(one, now)) for gpu in host.gpus for one in gpu.processes),
+            *((gpu.gpu.label, process_row(one, now)) for gpu in told for one in host.unplaced.get(gpu.key, ())),
+        ],
         others=[("?", process_row(one, now)) for one in host.others],
         bookings=[
-            *((gpu.gpu.index, card.booking(one, now)) for gpu in host.gpus for one in gpu.bookings),
+            *((gpu.gpu.label, card.booking(one, now)) for gpu in host.gpus for one in gpu.bookings),
             *(("?", card.booking(one, now)) for one in host.bookings),
         ],
         well=parts.well,
@@ -125,4 +131,5 @@ def process_row(one: BoardProcess, now: Now) -> tuple[str, str, str, str, str, s
     since = "" if one.started is None else datetime.fromtimestamp(one.started, now.zone).isoformat(" ", "minutes")
     size = "" if one.used_memory is None else words.size(one.used_memory)
     pid = "" if one.pid is None else str(one.pid)
-    return pid, one.user or "", size, since, one.container or "", one.command or "", one.children
+    user = f"{one.user or ''} (as {one.runs_as})" if one.runs_as else one.user or ""
+    return pid, user, size, since, containers.in_full(one), one.command or "", one.children

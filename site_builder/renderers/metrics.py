@@ -7,13 +7,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.decide.health import Health, health
-from site_builder.model import BoardGpu, BoardHost, Disk, Gpu, HostFacts
+from site_builder.decide.instances import wholes
+from site_builder.model import BoardGpu, BoardHost, Disk, Gpu, GpuProblem, HostFacts
 
 MIB, MEGA, PERCENT = 1024 * 1024, 1_000_000, 100
 # A label that a host can choose is no longer than this, and there are no more people than this.
 LONGEST_LABEL = 200
 MOST_USERS = 1000
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+# Stands for the state of a GPU in MIG mode, which has none of its own.
+CUT = ""
 Labelled = list[tuple[str, BoardGpu]]
 
 
@@ -86,6 +89,7 @@ HEALTH = (
     gpu_family("repair_failed", "1 if a row of its memory could not be replaced, else 0."),
     gpu_family("recovery_needed", "1 if its driver asks for a reset or a reboot, else 0."),
     gpu_family("throttled", "1 if the GPU runs slower for that reason, heat or power, else 0.", ", reason"),
+    gpu_family("problem", "1, with the kind of each problem that the GPU has, and how grave it is.", ", kind, weight"),
 )
 PROMISES = (
     gpu_family("processes", "Processes on the GPU."),
@@ -143,11 +147,12 @@ class Steady(NamedTuple):
 
     health: Health
     processes: int | None
-    booked: bool
+    booked: bool | None
     state: str
     uuid: str | None
     name: str | None
     model: str
+    problems: tuple[GpuProblem, ...] = ()
 
 
 def host(board: BoardHost) -> tuple[bytes, ...]:
@@ -183,16 +188,24 @@ def labelled(board: BoardHost) -> Labelled:
     found: Labelled = []
     taken: set[str] = set()
     before = f'{{host="{label(board.name)}",gpu="'
-    for one in board.gpus:
-        name = str(one.gpu.index)
+    for one in (*board.gpus, *cut(board)):
+        name = one.gpu.label
         # two series with the same labels would cost Prometheus the whole scrape
-        if one.gpu.index is None or name in taken:
+        if one.gpu.number is None or name in taken:
             names = (one.gpu.uuid, one.gpu.more.get("pci.bus_id"))
             name = next((free for free in map(label, filter(None, names)) if free not in taken), "")
         if name:
             taken.add(name)
             found.append((f'{before}{name}"', one))
     return found
+
+
+def cut(board: BoardHost) -> list[BoardGpu]:
+    """GPUs in MIG mode, with what is theirs alone: memory and states are those of their instances, and told there."""
+    if not any(one.gpu.parent for one in board.gpus):
+        return []
+    several = [one for one, parts in wholes(board) if parts]
+    return [one._replace(gpu=one.gpu._replace(memory_used=None, memory_total=None), state=CUT) for one in several]
 
 
 def label(value: str) -> str:
@@ -202,9 +215,12 @@ def label(value: str) -> str:
 
 def steady_of(gpu: BoardGpu) -> Steady:
     """Of a GPU; where no process is told, there is none only if it is certain that nobody is on it."""
+    if gpu.state == CUT:
+        return Steady(health(gpu.gpu), None, None, CUT, gpu.gpu.uuid, gpu.gpu.name, gpu.model, gpu.problems)
+    problems = gpu.problems if gpu.gpu.parent is None else ()  # which its GPU tells
     count = len(gpu.processes) if gpu.processes or gpu.state in {"free", "booked"} else None
     booked = any(one.phase == "now" for one in gpu.bookings) if gpu.bookings else False
-    return Steady(health(gpu.gpu), count, booked, gpu.state, gpu.gpu.uuid, gpu.gpu.name, gpu.model)
+    return Steady(health(gpu.gpu), count, booked, gpu.state, gpu.gpu.uuid, gpu.gpu.name, gpu.model, problems)
 
 
 @lru_cache(maxsize=2000)
@@ -216,16 +232,21 @@ def steady_lines(labels: tuple[str, ...], gpus: tuple[Steady, ...]) -> tuple[byt
 
 def health_lines(gpus: list[tuple[str, Steady]]) -> list[list[str]]:
     """A part for each of HEALTH."""
+    *counted, problem = HEALTH
     several = [(labels, health_ends(one.health)) for labels, one in gpus]
+    told = [(labels, each) for labels, one in gpus for each in one.problems]
     return [
-        [f"{family.name}{labels}{end}" for labels, ends in several for end in ends[place]]
-        for place, family in enumerate(HEALTH)
+        *[
+            [f"{family.name}{labels}{end}" for labels, ends in several for end in ends[place]]
+            for place, family in enumerate(counted)
+        ],
+        [f'{problem.name}{labels},kind="{each.kind}",weight="{each.weight}"}} 1\n' for labels, each in told],
     ]
 
 
 @lru_cache(maxsize=4096)
 def health_ends(one: Health) -> tuple[list[str], ...]:
-    """How the lines of each of HEALTH end; most GPUs of a fleet tell the same."""
+    """How the lines of each of HEALTH but the last end; most GPUs of a fleet tell the same."""
     return (
         ends({"": None if one.fan is None else one.fan / PERCENT}),
         ends({',kind="corrected"': one.ecc_corrected, ',kind="uncorrected"': one.ecc_uncorrected}),
@@ -245,8 +266,8 @@ def promise_lines(gpus: list[tuple[str, Steady]]) -> Iterator[list[str]]:
     """A part for each of PROMISES."""
     processes, booked, state, info = (family.name for family in PROMISES)
     yield [f"{processes}{labels}}} {one.processes}\n" for labels, one in gpus if one.processes is not None]
-    yield [f"{booked}{labels}}} {one.booked:d}\n" for labels, one in gpus]
-    yield [f'{state}{labels},state="{one.state}"}} 1\n' for labels, one in gpus]
+    yield [f"{booked}{labels}}} {one.booked:d}\n" for labels, one in gpus if one.booked is not None]
+    yield [f'{state}{labels},state="{one.state}"}} 1\n' for labels, one in gpus if one.state != CUT]
     yield [f'{info}{labels},uuid="{label(one.uuid or "")}",{model(one.name, one.model)}}} 1\n' for labels, one in gpus]
 
 

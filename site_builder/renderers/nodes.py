@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from site_builder.decide.instances import Whole, wholes
 from site_builder.model import BoardGpu, BoardHost
 from site_builder.now import Now
 from site_builder.renderers.plain import addresses, moment, processes, whole
@@ -18,13 +19,22 @@ def host(board: BoardHost, now: Now) -> bytes:
         "hostname": board.name,
         "last_update": None if board.seen is None else moment(board.seen, now.zone, "%Y-%m-%dT%H:%M:%S.000000"),
         "ips": addresses(board),
-        "gpus": [gpu(one) for one in board.gpus],
+        "gpus": [whole_gpu(one) for one in wholes(board)],
         "status": board.state == "fresh",
         "state": board.state,
         "reason": board.reason,
         "seen": whole(board.seen),
     }
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def whole_gpu(one: Whole) -> dict[str, Any]:
+    """A GPU, with its instances where it is cut into some."""
+    found = gpu(one.board)
+    if one.instances:
+        more = ({"place": each.gpu.place, "profile": each.gpu.profile, "uuid": each.gpu.uuid} for each in one.instances)
+        found["instances"] = [{**gpu(each), **names} for each, names in zip(one.instances, more)]
+    return found
 
 
 def gpu(board: BoardGpu) -> dict[str, Any]:

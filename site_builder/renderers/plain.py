@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from site_builder.columns import fit, one_line
 from site_builder.decide.processes import program
-from site_builder.model import BoardGpu, BoardHost, BoardProcess
+from site_builder.model import BoardGpu, BoardHost, BoardProcess, Number
 
 NOT_TOLD = "?"
 MAKER = "NVIDIA "
@@ -35,6 +35,12 @@ def whole(value: float | None) -> int | None:
 def number(value: float | None) -> str:
     """The same as a text."""
     return NOT_TOLD if value is None else f"{value:.0f}"
+
+
+def index_of(number_of: Number) -> int | None:
+    """The index of a GPU by what it is called: an instance 0:1 has that of its GPU."""
+    digits = "" if number_of is None else str(number_of).partition(":")[0].lstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(digits) if digits.isdecimal() else None
 
 
 def available(gpu: BoardGpu) -> float | None:

@@ -153,7 +153,7 @@ def signed(change: Change) -> str:
     return f"{change.percent:+,.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "−")  # noqa: RUF001
 
 
-def gpu_name(host: str, index: int | None) -> str:
+def gpu_name(host: str, index: int | str | None) -> str:
     """`atlas:3`."""
     return host if index is None else f"{host}:{index}"
 

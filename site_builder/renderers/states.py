@@ -8,9 +8,20 @@ from typing import Any
 
 import orjson
 
+from site_builder.decide.instances import Whole, wholes
 from site_builder.model import BoardGpu, BoardHost
 from site_builder.now import Now
-from site_builder.renderers.plain import EMPTY, addresses, available, moment, processes, program_of, stamp, whole
+from site_builder.renderers.plain import (
+    EMPTY,
+    addresses,
+    available,
+    index_of,
+    moment,
+    processes,
+    program_of,
+    stamp,
+    whole,
+)
 from site_builder.samples import GpuSample, HostSample
 
 # What history calls a GPU that has no UUID.
@@ -21,7 +32,7 @@ def host(board: BoardHost, looked: float | None, now: Now) -> bytes:
     """`{"atlas": …}` and a line end; `looked` is when its GPUs were."""
     at = stamp(looked, now.zone)
     entry = {
-        "gpu_data": {key: gpu(one, at) for key, one in by_key(board.gpus)},
+        "gpu_data": {key: whole_gpu(one, at) for key, one in by_key(wholes(board))},
         "timestamp": None if board.seen is None else int(moment(board.seen, now.zone, "%Y%m%d%H%M%S")),
     }
     content = {
@@ -33,11 +44,20 @@ def host(board: BoardHost, looked: float | None, now: Now) -> bytes:
     return orjson.dumps({board.name: content}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def by_key(gpus: Iterable[BoardGpu]) -> Iterator[tuple[str, BoardGpu]]:
-    """`gpu:0`; the UUID names one that has no index, or that of another."""
+def whole_gpu(one: Whole, at: str | None) -> dict[str, Any]:
+    """A GPU, with its instances where it is cut into some, by the same kind of key."""
+    found = gpu(one.board, at)
+    if one.instances:
+        several = by_key([Whole(each) for each in one.instances])
+        found["instances"] = {key: {**gpu(each.board, at), "profile": each.board.gpu.profile} for key, each in several}
+    return found
+
+
+def by_key(gpus: Iterable[Whole]) -> Iterator[tuple[str, Whole]]:
+    """`gpu:0`; the UUID names one that has no number, or that of another."""
     taken: set[str] = set()
     for place, one in enumerate(gpus):
-        keys = (one.gpu.index, one.gpu.uuid, f"? {place}")
+        keys = (one.board.gpu.number, one.board.gpu.uuid, f"? {place}")
         key = next(key for key in (f"gpu:{key}" for key in keys if key is not None) if key not in taken)
         taken.add(key)
         yield key, one
@@ -94,7 +114,7 @@ def gpu_then(one: GpuSample, name: str, at: str | None, users: bool) -> dict[str
     ]
     return {
         "available_memory": whole(free),
-        "device_num": series.index,
+        "device_num": index_of(series.index),
         "gpu_name": name,
         "gpu_volatile": whole(one.use),
         "processes": told if told or state in EMPTY else None,

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, HostFacts, Problem
+from site_builder.decide.instances import Whole, is_uncut, wholes
+from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, GpuProblem, HostFacts, Problem
 
 SCHEMA = 1
 
@@ -30,18 +31,27 @@ def host(board: BoardHost) -> tuple[bytes, bytes]:
         "cpus": facts.cpus,
         "memory": {"total": facts.memory_total, "available": facts.memory_available if fresh else None},
         "disks": [{"mount": disk.mount, "total": disk.total, "used": disk.used} for disk in facts.disks],
-        "gpus": [gpu(one) for one in board.gpus],
+        "gpus": [whole_gpu(one) for one in wholes(board)],
     }
     return orjson.dumps(before)[:-1] + b',"age":', b"," + orjson.dumps(after)[1:]
 
 
+def whole_gpu(one: Whole) -> dict[str, Any]:
+    """A GPU, with its instances where it is in MIG mode."""
+    found = gpu(one.board)
+    if one.instances or is_uncut(one.board.gpu):
+        found["instances"] = [{**gpu(each), "profile": each.gpu.profile} for each in one.instances]
+    return found
+
+
 def gpu(board: BoardGpu) -> dict[str, Any]:
-    """A GPU, under nvidia-smi's names and units."""
+    """A GPU, under nvidia-smi's names and units; its place is told where that is more than its index."""
     told = board.gpu
-    return {
+    found = {
         "index": told.index,
         "uuid": told.uuid,
         "name": told.name,
+        "vendor": told.vendor,
         "model": board.model,
         "state": board.state,
         "reason": board.reason,
@@ -56,7 +66,17 @@ def gpu(board: BoardGpu) -> dict[str, Any]:
         "processes": [process(one) for one in board.processes],
         "bookings": [booking(one) for one in board.bookings],
         "free_again": board.free_again,
+        "problems": [problem(one) for one in board.problems],
     }
+    if told.place is not None:
+        found["place"] = told.place
+    return found
+
+
+@lru_cache(maxsize=4096)
+def problem(one: GpuProblem) -> orjson.Fragment:
+    """What is wrong with a GPU; hosts have much the same."""
+    return orjson.Fragment(orjson.dumps(one._asdict()))
 
 
 @lru_cache(maxsize=40_000)

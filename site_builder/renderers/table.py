@@ -14,16 +14,27 @@ from site_builder import words
 from site_builder.columns import CUT, cut, fit, width
 from site_builder.fleet import Booking, Fleet, Gpu, Host, Process
 from site_builder.now import Now
+from site_builder.renderers.gpu_problems import in_words
 
 MARKS = {"free": "[ ]", "busy": "[~]", "held": "[~]", "booked": "[~]"}
 TROUBLE = "[!]"
-COLOURS = {"free": "32", "held": "33", "booked": "36", "violated": "31", "lost": "31", "unknown": "31"}
+# Stands for the state of a GPU that is cut into instances: they have states of their own.
+CUT_UP = "mig"
+# What a GPU that nobody should be given looks like, though nobody is on it.
+IN_TROUBLE = "in trouble"
+RED = "31"
+COLOURS = {
+    "free": "32",
+    "held": "33",
+    "booked": "36",
+    **dict.fromkeys(("violated", "lost", "unknown", IN_TROUBLE), RED),
+}
 HEAD_COLOUR, BAD_HEAD_COLOUR = "1", "1;31"
 TITLES = ("GPU", "type", "use", "memory", "temp", "MHz", "users", "since", "pids")
 GPU, TYPE, USE, MEMORY, TEMPERATURE, CLOCK, USERS, SINCE, PIDS = range(9)
 TO_THE_RIGHT = frozenset({2, 3, 4, 5})
 # What a column may take at most, and what it keeps where the line is too narrow for all.
-MOST = {GPU: 8, TYPE: 30, USE: 6, MEMORY: 13, TEMPERATURE: 6, CLOCK: 6, USERS: 20, PIDS: 20}
+MOST = {GPU: 10, TYPE: 30, USE: 6, MEMORY: 13, TEMPERATURE: 6, CLOCK: 6, USERS: 20, PIDS: 20}
 LEAST = {TYPE: 10, USERS: 8, PIDS: 8}
 # What goes first where even that is too much.
 DROPPED = (CLOCK, TEMPERATURE, PIDS, SINCE, TYPE)
@@ -65,7 +76,7 @@ def table(fleet: Fleet, now: Now, across: int | None = None, colour: bool = Fals
     Without `heads` only a host that is not fresh has a line of its own.
     """
     short = across is not None and across < WIDE
-    rows = [[row(gpu, now, short) for gpu in host.gpus] for host in fleet.hosts]
+    rows = [host_rows(host, now, short) for host in fleet.hosts]
     layout = layout_of([one.cells for several in rows for one in several], across)
     lines = [title(layout)] if any(rows) else []
     for host, several in zip(fleet.hosts, rows):
@@ -99,13 +110,29 @@ def head(host: Host) -> str:
 # The cells of a GPU
 
 
+def host_rows(host: Host, now: Now, short: bool) -> list[Row]:
+    """The GPUs of a host; one that is cut into instances stands above them."""
+    rows = []
+    heads = {one.label.lower(): one for one in host.cut}
+    for gpu in host.gpus:
+        whole = heads.pop(gpu.of[0], None) if gpu.of else None
+        if whole:
+            told = row(whole._replace(state="free", processes=(), bookings=()), now, short)
+            said_of = BETWEEN.join(filter(None, (whole.reason, told.said)))
+            rows.append(told._replace(state=CUT_UP, cells=(f"{whole.label:>2} MIG", *told.cells[1:]), said=said_of))
+        # what is wrong with its GPU is said there
+        rows.append(row(gpu._replace(problems=()) if gpu.of else gpu, now, short))
+    return rows
+
+
 def row(gpu: Gpu, now: Now, short: bool) -> Row:
     """A GPU in its columns; nothing stands in those of processes where there are none."""
     several = gpu.processes
     who = (users(several), since(several, now, short), pids(several)) if several else ("", "", "")
+    look = IN_TROUBLE if gpu.avoid and gpu.state in {"free", "booked"} else gpu.state
     cells = (
-        f"{NOT_TOLD if gpu.index is None else gpu.index:>2} {MARKS.get(gpu.state, TROUBLE)}",
-        gpu.model,
+        f"{gpu.label:>2} {MARKS.get(look, TROUBLE)}",
+        gpu.profile or gpu.model,  # the model stands in the row above
         whole(gpu.utilization_gpu, " %"),
         memory(gpu.memory_used, gpu.memory_total),
         whole(gpu.temperature),
@@ -113,7 +140,7 @@ def row(gpu: Gpu, now: Now, short: bool) -> Row:
         *who,
     )
     commands = tuple(dict.fromkeys(one.command or NOT_TOLD for one in several))
-    return Row(gpu.state, cells, said(gpu), commands, promised(gpu, now) if gpu.bookings else "")
+    return Row(look, cells, said(gpu), commands, promised(gpu, now) if gpu.bookings else "")
 
 
 def whole(value: float | None, unit: str = "") -> str:
@@ -157,7 +184,13 @@ def ago(seconds: float, short: bool) -> str:
 
 
 def said(gpu: Gpu) -> str:
-    """What is to be said of its state, beyond its mark and what runs on it."""
+    """What is to be said of its state, beyond its mark and what runs on it, and what is wrong with it."""
+    wrong = in_words(gpu.problems) if gpu.problems and gpu.state != "lost" else ""
+    return BETWEEN.join(filter(None, (state_said(gpu), wrong)))
+
+
+def state_said(gpu: Gpu) -> str:
+    """The same of its state alone."""
     if gpu.state in {"violated", "lost"}:
         return f"{gpu.state}: {gpu.reason}" if gpu.reason else gpu.state
     if gpu.state == "unknown":

@@ -7,8 +7,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.columns import fit, width
-from site_builder.model import BoardGpu, BoardHost
+from site_builder.decide.instances import wholes
+from site_builder.model import BoardGpu, BoardHost, Number
 from site_builder.now import Now
+from site_builder.renderers.gpu_problems import of_note
 from site_builder.renderers.plain import NOT_TOLD, cell, driver_name, number
 
 HOST, GPU, MEMORY, USE, TEMPERATURE = WIDTHS = 18, 24, 17, 8, 7
@@ -16,9 +18,13 @@ ALL = sum(WIDTHS) + len(WIDTHS) + 1
 FRAME = f"+{'+'.join('-' * one for one in WIDTHS)}+\n"
 TITLES = ("host", "gpu", "memory usage", "volat.", "temp.")
 NO_READINGS = f"|{' ' * MEMORY}|{' ' * USE}|{' ' * TEMPERATURE}"
+# Before an instance, which stands below its GPU.
+UNDER = "   "
 GREEN, YELLOW, RED, CYAN, RESET = (f"\x1b[{code}m" for code in (32, 33, 31, 36, 0))
 # Those that have a colour are named below the table too: nobody needs to see colours.
 COLOURS = {"free": GREEN, "booked": CYAN, "held": YELLOW, "violated": RED, "lost": RED, "unknown": RED}
+
+WRONG = "problem"
 
 
 class Part(NamedTuple):
@@ -31,7 +37,11 @@ class Part(NamedTuple):
 
 def host(board: BoardHost) -> Part:
     """A host's part; one that is not fresh says so in a row of its own."""
-    rows = [(f"{label(one)}{readings(one)}", COLOURS.get(one.state, "")) for one in board.gpus]
+    rows = [
+        (f"{label(one)}{readings(one)}", RED if one.avoid else COLOURS.get(one.state, ""))
+        for board_gpu, parts in wholes(board)
+        for one in (board_gpu, *parts)
+    ]
     if board.state != "fresh" or not rows:
         rows.insert(0, (f" {cell(f'! {board.state}', GPU - 1)}{NO_READINGS}", RED))
     names = [cell(board.name, HOST), *([" " * HOST] * (len(rows) - 1))]
@@ -44,13 +54,15 @@ def host(board: BoardHost) -> Part:
 
 def label(gpu: BoardGpu) -> str:
     """The cell that names a GPU."""
-    return named(gpu.gpu.index, gpu.gpu.name, gpu.model)
+    if gpu.gpu.parent:
+        return UNDER + cell(f"{gpu.gpu.label} {gpu.gpu.profile or 'MIG'}", GPU - len(UNDER))
+    return named(gpu.gpu.number, gpu.gpu.name, gpu.model)
 
 
 @lru_cache(maxsize=4096)
-def named(index: int | None, name: str | None, model: str) -> str:
+def named(number: Number, name: str | None, model: str) -> str:
     """The same; where the driver's name for it is too long, what people call it."""
-    before = f"{NOT_TOLD if index is None else index:>2}:"
+    before = f"{NOT_TOLD if number is None else number:>2}:"
     full = driver_name(name)
     return before + cell(full if width(full) <= GPU - len(before) else model, max(1, GPU - len(before)))
 
@@ -78,13 +90,19 @@ def odd_readings(used: float | None, total: float | None, use: float | None, tem
 
 
 def marks(board: BoardHost) -> Iterator[tuple[str, str]]:
-    """Each state that has a colour, with the GPUs that are in it; that of a host that is not fresh is in its row."""
+    """Each state that has a colour, with the GPUs that are in it, and those that have a problem; that of a host that is
+    not fresh is in its row. What is free and has a problem that keeps people off is not called free."""
     if board.state != "fresh":
         return
     found: dict[str, list[str]] = {}
+    wrong: dict[str, None] = {}
     for one in board.gpus:
-        if one.state in COLOURS:
-            found.setdefault(one.state, []).append(NOT_TOLD if one.gpu.index is None else str(one.gpu.index))
+        if one.problems and one.state != "lost" and of_note(one.problems):
+            wrong[(one.gpu.parent or one.gpu).label] = None
+        if one.state in COLOURS and not (one.state == "free" and one.avoid):
+            found.setdefault(one.state, []).append(one.gpu.label)
+    if wrong:
+        found[WRONG] = list(wrong)
     for state, indexes in found.items():
         yield state, f"{board.name}:{','.join(indexes)}"
 
@@ -101,7 +119,7 @@ def term(parts: Sequence[Part], version: str, now: Now, colour: bool = False) ->
 
 def list_of(parts: Sequence[Part]) -> Iterator[str]:
     """The lines of each state; that none is free is said, that none is lost is not."""
-    found: dict[str, list[str]] = {state: [] for state in COLOURS}
+    found: dict[str, list[str]] = {state: [] for state in (*COLOURS, WRONG)}
     for one in parts:
         for state, several in one.marks:
             found[state].append(several)

@@ -14,6 +14,7 @@ from site_builder.columns import cut, fit, one_line, width
 from site_builder.now import Now
 from site_builder.renderers.card import moment_at
 from site_builder.renderers.html import Html
+from site_builder.renderers.plain import index_of
 from site_builder.renderers.templates import escaping
 from site_builder.wasted import Item, Line, Wasted, lines, totals
 
@@ -94,7 +95,8 @@ def item(one: Item) -> dict[str, Any]:
     return {
         "kind": one.kind,
         "host": one.host,
-        "index": one.index,
+        "index": index_of(one.index),
+        **({"place": one.index} if isinstance(one.index, str) else {}),
         "uuid": None if one.key.startswith("index ") else one.key,
         "model": one.model,
         "who": one.who,

@@ -13,14 +13,17 @@ from site_builder.columns import cut
 from site_builder.decide import find, pick
 from site_builder.decide.people import People
 from site_builder.fleet import Booking, Fleet, Gpu, Host
+from site_builder.model import Number
 from site_builder.now import Now
+from site_builder.readers.names import in_order
 from site_builder.renderers import table as cells
 from site_builder.slack.blocks import MOST_ROWS, Answer, Table
 
 NUMBERS = frozenset({2})
 MOST_COMMAND = 40
 MOST_ON_HOST = 64
-GIGABYTES = re.compile(r"(\d)\s*gi?b\b", re.IGNORECASE)
+# Not that of a profile of instances, such as 1g.10gb.
+GIGABYTES = re.compile(r"(?<![\d.])(\d+)\s*gi?b\b", re.IGNORECASE)
 HELP = (
     "`hosts` – every host: how it is, how many of its GPUs are free",
     "`all` – who is on which GPU; `all atlas`, `all state:free` for some of them",
@@ -87,9 +90,9 @@ def in_short(host: Host) -> str:
     """`0,3 free · 1,2 alice · 4-7 bob (held)`."""
     if host.state != "fresh":
         return f"{host.state}: {host.reason}" if host.reason else host.state
-    groups: dict[str, list[int | None]] = {}
+    groups: dict[str, list[Number]] = {}
     for gpu in host.gpus:
-        groups.setdefault(standing(gpu), []).append(gpu.index)
+        groups.setdefault(standing(gpu), []).append(gpu.place or gpu.index)
     return " · ".join(f"{numbers(several)} {what}" for what, several in groups.items()) or "no GPU"
 
 
@@ -98,6 +101,8 @@ def standing(gpu: Gpu) -> str:
     who = ", ".join(dict.fromkeys(one.user for one in gpu.processes if one.user))
     if gpu.state == "busy":
         return who or "busy"
+    if gpu.avoid and gpu.state in {"free", "booked"}:
+        return f"{gpu.state} (in trouble)"
     return f"{who} ({gpu.state})" if who and gpu.state in {"held", "violated"} else gpu.state
 
 
@@ -119,14 +124,13 @@ def detail(scene: Scene, asked: Sequence[str] = ()) -> Answer:
 
 def gpu_row(host: Host, gpu: Gpu, now: Now) -> tuple[str, ...]:
     """A GPU with its numbers, its processes and its promises."""
-    index = cells.NOT_TOLD if gpu.index is None else gpu.index
     running = [
         " ".join(filter(None, (one.user, brief(one.command or ""), since(one.started, now)))) for one in gpu.processes
     ]
     state = "" if gpu.state == "busy" and running else cells.said(gpu) or gpu.state
     text = cells.BETWEEN.join(filter(None, (state, *dict.fromkeys(running), cells.promised(gpu, now))))
     use, memory = cells.whole(gpu.utilization_gpu, " %"), cells.memory(gpu.memory_used, gpu.memory_total)
-    return f"{host.name}:{index}", gpu.model, use, memory, text
+    return f"{host.name}:{gpu.label}", gpu.model, use, memory, text
 
 
 def since(started: int | None, now: Now) -> str:
@@ -151,7 +155,11 @@ def where(scene: Scene, name: str) -> Answer:
             rows.append(work_row(host, on, is_them, scene.now))
             count += len(on)
         for gpu in host.gpus:
-            booked += [(host.name, gpu.index, one) for one in gpu.bookings if is_them(one.name) and comes(one, scene)]
+            booked += [
+                (host.name, gpu.place or gpu.index, one)
+                for one in gpu.bookings
+                if is_them(one.name) and comes(one, scene)
+            ]
     shown = scene.people.shown(name)
     title = f"{shown} is on {plural(count, 'GPU')} of {plural(len(rows), 'host')}" if rows else f"{shown} is on no GPU"
     lines = [*bookings(booked, scene.now), *([] if rows or booked else near_names(scene, name))]
@@ -166,11 +174,11 @@ def work_row(host: Host, on: Sequence[Gpu], is_them: Callable[[str | None], bool
     memory = cells.NOT_TOLD if None in sizes else words.size(sum(one for one in sizes if one is not None))
     programs = ", ".join(dict.fromkeys(brief(one.command) for one in own if one.command))
     first = min((one.started for one in own if one.started is not None), default=None)
-    held = [gpu.index for gpu in on if gpu.state == "held"]
+    held = [gpu.place or gpu.index for gpu in on if gpu.state == "held"]
     idle = f"{numbers(held)} held idle" if held else ""
     return (
         host.name,
-        numbers([gpu.index for gpu in on]),
+        numbers([gpu.place or gpu.index for gpu in on]),
         memory,
         " ".join(filter(None, (programs, since(first, now), idle))),
     )
@@ -181,9 +189,9 @@ def comes(one: Booking, scene: Scene) -> bool:
     return one.until.timestamp() > scene.now.epoch
 
 
-def bookings(several: Sequence[tuple[str, int | None, Booking]], now: Now) -> list[str]:
+def bookings(several: Sequence[tuple[str, Number, Booking]], now: Now) -> list[str]:
     """Each booking in a line, over all of its GPUs."""
-    groups: dict[tuple[str, Booking], list[int | None]] = {}
+    groups: dict[tuple[str, Booking], list[Number]] = {}
     for host, index, one in several:
         alike = one._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None)
         groups.setdefault((host, alike), []).append(index)
@@ -209,10 +217,14 @@ def free(scene: Scene, asked: Sequence[str] = ()) -> Answer:
     count, model = wish(asked)
     every_gpu = [(host, gpu) for host in scene.fleet.hosts for gpu in host.gpus]
     right = [(host, gpu) for host, gpu in every_gpu if pick.is_model(model, gpu.model, gpu.name)]
-    found = [(host, gpu) for host, gpu in right if host.state == "fresh" and gpu.state == "free"]
+    found = [(host, gpu) for host, gpu in right if is_to_be_had(host, gpu)]
+    if count > 1:  # a process sees but one instance: several are for whoever asks for their profile
+        found = [(host, gpu) for host, gpu in found if not gpu.of or pick.is_profile(model, gpu.profile)]
     on_host = Counter(host.name for host, _ in found)
     found = [(host, gpu) for host, gpu in found if on_host[host.name] >= count]
-    found.sort(key=lambda one: pick.rank(one[1].name, pick.free_memory(one[1]), pick.load_of(one[0])))
+    found.sort(
+        key=lambda one: (bool(one[1].of), pick.rank(one[1].name, pick.free_memory(one[1]), pick.load_of(one[0])))
+    )
     what = model or ("GPU" if count == 1 and len(found) < 2 else "GPUs")
     if count > 1:
         hosts_with = len({host.name for host, _ in found})
@@ -230,6 +242,11 @@ def free(scene: Scene, asked: Sequence[str] = ()) -> Answer:
     return told(scene, title, free_table(found, scene.now), lines, silent(scene.fleet))
 
 
+def is_to_be_had(host: Host, gpu: Gpu) -> bool:
+    """Whether somebody may be told to take it."""
+    return host.state == "fresh" and gpu.state == "free" and not gpu.avoid
+
+
 def wish(asked: Sequence[str]) -> tuple[int, str]:
     """How many on one host, and of which model; a 4090 is no number of GPUs."""
     count = 1
@@ -241,12 +258,12 @@ def wish(asked: Sequence[str]) -> tuple[int, str]:
 
 def free_table(found: Sequence[tuple[Host, Gpu]], now: Now) -> Table | None:
     """Those that are alike on a host in a row."""
-    groups: dict[tuple[str, str, str, str], list[int | None]] = {}
+    groups: dict[tuple[str, str, str, str], list[Number]] = {}
     for host, gpu in found:
         memory = pick.free_memory(gpu)
         size = cells.NOT_TOLD if memory is None else words.size(memory)
         until = cells.promised(gpu, now).removeprefix("until ")
-        groups.setdefault((host.name, gpu.model, size, until), []).append(gpu.index)
+        groups.setdefault((host.name, gpu.model, size, until), []).append(gpu.place or gpu.index)
     rows = tuple((host, numbers(several), *rest) for (host, *rest), several in groups.items())
     titles: tuple[str, ...] = ("host", "GPUs", "model", "memory", "until")
     if not any(row[-1] for row in rows):  # a phone is narrow
@@ -318,9 +335,10 @@ def plural(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def numbers(indexes: Iterable[int | None]) -> str:
-    """`0-3,5`."""
-    known = sorted({one for one in indexes if one is not None})
+def numbers(indexes: Iterable[Number]) -> str:
+    """`0-3,5,6:1`."""
+    several = set(indexes)
+    known = sorted(one for one in several if isinstance(one, int))
     runs: list[list[int]] = []
     for one in known:
         if runs and one == runs[-1][1] + 1:
@@ -328,4 +346,5 @@ def numbers(indexes: Iterable[int | None]) -> str:
         else:
             runs.append([one, one])
     told = [str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}-{b}" for a, b in runs]
+    told += sorted((one for one in several if isinstance(one, str)), key=in_order)
     return ",".join(told) or cells.NOT_TOLD

@@ -1,98 +1,102 @@
-"""This machine's own GPUs: nvidia-smi is asked here and now, and /proc for whose the processes are."""
+"""This machine's own GPUs: the makers' tools are asked here and now, and /proc for whose the processes are."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import re
-import signal
-import subprocess
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from site_builder.model import Dump, Header, HostData, HostFacts, PsRow
+from site_builder.sources import machine_amd
+from site_builder.sources.asked import MISSING, Asked
 
 PROGRAM = "nvidia-smi"
-LIMIT = 10
-# Exit codes by which a snapshot tells what became of nvidia-smi.
-TIMED_OUT, MISSING, NOT_STARTED, STILL_HANGS = 124, 127, 126, 200
 GPU_FIELDS = (
     *("index", "uuid", "name", "memory.used", "memory.total", "utilization.gpu", "utilization.memory"),
-    *("temperature.gpu", "power.draw", "power.limit", "clocks.current.sm"),
+    *("temperature.gpu", "power.draw", "power.limit", "clocks.current.sm", "mig.mode.current"),
+    # by which a GPU is known that nobody should be given; every driver has these
+    *("compute_mode", "ecc.errors.uncorrected.volatile.total"),
 )
 PROCESS_FIELDS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 NOT_KNOWN = re.compile(rb'Field "([a-z_.]+)" is not a valid field to query')
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-# Those that could not be killed: while one hangs, no other is started.
-LEFT: list[subprocess.Popen[bytes]] = []
-
-
-class Query:
-    """An nvidia-smi that runs while we do something else."""
+class Query(Asked):
+    """An nvidia-smi."""
 
     def __init__(self, kind: str, fields: Sequence[str]) -> None:
         """Ask it."""
+        super().__init__([PROGRAM, f"--query-{kind}={','.join(fields)}", "--format=csv,nounits"])
         self.kind = kind
         self.fields = tuple(fields)
-        self.began = time.monotonic()
-        self.failed = 0
-        LEFT[:] = [one for one in LEFT if one.poll() is None]
-        if LEFT:
-            self.failed = STILL_HANGS
-            return
-        command = [PROGRAM, f"--query-{kind}={','.join(fields)}", "--format=csv,nounits"]
-        none, pipe = subprocess.DEVNULL, subprocess.PIPE
-        try:
-            self.process = subprocess.Popen(command, stdin=none, stdout=pipe, stderr=pipe, start_new_session=True)
-        except FileNotFoundError:
-            self.failed = MISSING
-        except OSError:
-            self.failed = NOT_STARTED
 
     def answer(self) -> tuple[int, bytes]:
-        """Its exit code, and all that it said; one that hangs is killed, or left alone if it cannot be."""
-        if self.failed:
-            return self.failed, b""
-        try:
-            said, complaint = self.process.communicate(timeout=max(0.0, self.began + LIMIT - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            with suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            LEFT.append(self.process)
-            return TIMED_OUT, b""
-        unknown = NOT_KNOWN.search(said + complaint)
+        """The same; a field that an older driver does not know costs no other."""
+        code, said = super().answer()
+        unknown = NOT_KNOWN.search(said)
         left = tuple(name for name in self.fields if unknown and name != unknown[1].decode())
-        if unknown and 0 < len(left) < len(self.fields):  # an older driver: what it knows is enough
-            return Query(self.kind, left).answer()
-        errors = b"".join(b"# err %s\n" % line for line in complaint.splitlines() if line.strip())
-        return self.process.returncode, said + errors
+        return Query(self.kind, left).answer() if unknown and 0 < len(left) < len(self.fields) else (code, said)
 
 
-def ask() -> tuple[Query, Query]:
+class Questions(NamedTuple):
+    """All that is asked at once."""
+
+    gpus: Query
+    processes: Query
+    amd: machine_amd.Amd | None
+
+
+def ask() -> Questions:
     """Begin to ask; it takes a while, in which others can be busy."""
-    return Query("gpu", GPU_FIELDS), Query("compute-apps", PROCESS_FIELDS)
+    amd = machine_amd.ask(os.environ)
+    return Questions(Query("gpu", GPU_FIELDS), Query("compute-apps", PROCESS_FIELDS), amd)
 
 
-def look(asked: tuple[Query, Query], name: str, now: float, proc: Path) -> HostData:
+def look(asked: Questions, name: str, now: float, proc: Path) -> HostData:
     """The GPUs of this machine, as a host would tell them that pushes its snapshot at this very moment."""
     from site_builder.readers import gpus, processes  # noqa: PLC0415 # while nvidia-smi runs
 
-    told = gpus.read(snapshot("gpus", name, now, *asked[0].answer()))
-    running = processes.read(snapshot("processes", name, now, *asked[1].answer()))
+    amd = machine_amd.settled(asked.amd) if asked.amd else None
+    others, their_processes = (amd.parts("metric"), amd.parts("processes")) if amd else (b"", b"")
+    told = gpus.read(snapshot("gpus", name, now, asked.gpus.answer(), others))
+    running = processes.read(snapshot("processes", name, now, asked.processes.answer(), their_processes))
+    if any(one.more.get("mig.mode.current") == "Enabled" for one in told.rows):
+        code, parts = with_instances()
+        finer = gpus.read(file_of("gpus", name, now, code, parts + others))
+        if any(one.vendor == "nvidia" for one in finer.rows):
+            told = finer
+            running = processes.read(file_of("processes", name, now, code, parts + their_processes))
     rows = tuple(row for pid in {one.pid for one in running.rows} if pid is not None and (row := ps_row(pid, proc)))
     header = Header("ps", name, int(now), 0, 0, 0)
     files = dict.fromkeys(("gpus.csv", "processes.csv", "ps.txt", "host.txt"), now)
     return HostData(name, told, running, Dump(rows, header), Dump((facts(),)), now, files)
 
 
-def snapshot(task: str, name: str, now: float, code: int, said: bytes) -> bytes:
-    """The file that this would be in data/, so that it is understood in one way only."""
+def with_instances() -> tuple[int, bytes]:
+    """The exit code of `nvidia-smi -q -x`, and the parts of a snapshot that has it and -L: CSV tells no instances."""
+    asked = {b"nvidia-xml": Asked([PROGRAM, "-q", "-x"]), b"nvidia-xml/list": Asked([PROGRAM, "-L"])}
+    answers = {form: one.answer() for form, one in asked.items()}
+    parts = (b"# part %s rc=%d\n%s" % (form, code % 256, said) for form, (code, said) in answers.items())
+    return answers[b"nvidia-xml"][0], b"".join(parts)
+
+
+def snapshot(task: str, name: str, now: float, answer: tuple[int, bytes], parts: bytes) -> bytes:
+    """The file that this would be in data/, so that it is understood in one way only; `parts` are another maker's."""
+    code, said = answer
+    if parts and code == MISSING:
+        code, said = 0, parts
+    elif parts:
+        said = b"# part nvidia-csv rc=%d\n%s%s" % (code % 256, said, parts)
+    return file_of(task, name, now, code, said)
+
+
+def file_of(task: str, name: str, now: float, code: int, body: bytes) -> bytes:
+    """The form of a snapshot."""
     head = f"# gpuboard 1 task={task} host={name} time={int(now)} every=0 took_ms=0 rc={code % 256}\n"
-    body = said if not said or said.endswith(b"\n") else said + b"\n"
     return head.encode() + body + b"# end\n"
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from site_builder.model import Problem
 from site_builder.readers import packed, slots, tallied
+from site_builder.readers.names import in_order
 from site_builder.readers.packed import Damaged, Hour, Part
 from site_builder.readers.slots import Joiner, Line, Slots
 from site_builder.readers.tallied import Seen, Share, Tally
@@ -230,7 +231,7 @@ class Drawn:
     def past(self) -> HostPast:
         """What came of it; a GPU that was not there in all that time is left out."""
         found = [GpuPast(which, line, self.names) for which, line in self.lines.values() if any(line["seen"])]
-        found.sort(key=lambda one: (one.series.index is None, one.series.index or 0, one.series.key))
+        found.sort(key=lambda one: (in_order(one.series.index), one.series.key))
         return HostPast(self.host, self.start, self.step, self.count, self.own, tuple(found))
 
 

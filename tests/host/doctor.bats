@@ -57,12 +57,12 @@ start_loops() {
     examine gpu1
     [ "$code" = 0 ]
     for id in settings name tools hung driver gpus persistence hidepid spool cron-daemon cron-allowed crontab loops dest folder clock push; do finds pass "$id" ''; done
-    for id in linger ssh-key ssh consul; do finds skip "$id" ''; done
+    for id in amd linger ssh-key ssh consul; do finds skip "$id" ''; done
     finds pass driver 'driver 590.48.01 answers in [0-9.]* s'
     finds pass gpus '2 GPUs answer'
     run "$DOCTOR" gpu1
     [ "$status" = 0 ]
-    [[ $output == *'17 pass, 0 warn, 0 fail, 4 skip' ]]
+    [[ $output == *'17 pass, 0 warn, 0 fail, 5 skip' ]]
     [[ $output != *linger* ]] # what does not apply is told only to whoever asks for all
     [ "$(printf '%s\n' "$output" | awk '{print length($0)}' | sort -n | tail -n 1)" -le 80 ]
     run "$DOCTOR" --verbose gpu1
@@ -229,4 +229,44 @@ start_loops() {
     echo 'proc /proc proc rw,hidepid=ptraceable,gid=4 0 0' >"$TMP/proc/mounts"
     setpriv --reuid=65534 --regid=65534 --groups=4 "$DOCTOR" gpu1 >"$TMP/told" || :
     has "$TMP/told" 'warn  hidepid '
+}
+
+# amd TOOL...: this host has these tools of AMD.
+amd() {
+    mkdir -p "$SMI/amd"
+    export ROCM_PATH=$TMP/rocm
+    for tool in "$@"; do ln -s "$BATS_TEST_DIRNAME/../../site_builder/demo/stand-ins/amd/$tool" "$TMP/bin/$tool"; done
+}
+
+@test "a host of AMD is looked at by AMD's tool, and nobody complains of nvidia-smi" {
+    amd amd-smi
+    rm "$TMP/bin/nvidia-smi"
+    command -v nvidia-smi && missing 'this machine has a real nvidia-smi'
+    examine gpu1
+    finds pass amd 'amd-smi tells 2 GPUs, in 0'
+    for id in driver gpus persistence; do finds skip "$id" 'there is no nvidia-smi here'; done
+}
+
+@test "a tool of AMD that fails, hangs or tells no GPU is told, with what to do" {
+    amd amd-smi rocm-smi
+    examine gpu1
+    finds pass driver ''
+    finds pass amd 'amd-smi tells 2 GPUs'
+    echo 'no module' >"$SMI/amd/say"
+    echo 1 >"$SMI/amd/rc"
+    examine gpu1
+    finds pass amd 'rocm-smi tells 2 GPUs'
+    echo 'Driver not initialized (amdgpu not found in modules)' >"$SMI/amd/rocm-say"
+    echo 2 >"$SMI/amd/rocm-rc"
+    examine gpu1
+    finds fail amd 'rocm-smi fails (exit 2): Driver not initialized.*amdgpu is not loaded'
+    rm "$SMI"/amd/*
+    echo 0 >"$SMI/amd/gpus"
+    examine gpu1
+    finds fail amd 'amd-smi tells no GPU'
+    echo 60 >"$SMI/amd/sleep"
+    examine gpu1
+    finds fail amd 'amd-smi did not answer within 2 s'
+    GPUBOARD_AMD=no examine gpu1
+    finds skip amd ''
 }

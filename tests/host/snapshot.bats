@@ -154,7 +154,7 @@ index,uuid,name' >"$TMP/fields"
     : >"$SMI/say"
     "$RUN_SH" once
     whole "$DATA/processes.csv" processes 74
-    has "$DATA/processes.csv" '# err nvidia-smi said nothing, not even the names of the columns'
+    has "$DATA/processes.csv" '# err nvidia-smi said nothing, not even the names of what it tells'
 }
 
 @test "once does not send an old snapshot as new when the spool's disk is full" {
@@ -177,7 +177,7 @@ EOF
     "$RUN_SH" once
     [ "$(du -sk "$TMP/spool" | cut -f1)" -lt 40000 ]
     grep -qE '^# gpuboard .* rc=[1-9]' "$DATA/gpus.csv"
-    has "$DATA/gpus.csv" '# err nvidia-smi wrote more than 4 MiB; the rest is left out'
+    has "$DATA/gpus.csv" '# err more than 4 MiB was told; the rest is left out'
     [ "$(tail -n 1 "$DATA/processes.csv")" = '# end' ]
 }
 

@@ -41,7 +41,7 @@ near.forEach(enhanceBook);
 
 // index.html?book=atlas:0,1 opens it.
 function openWanted() {
-  const [, host, gpus = ""] = /^([^:]+)(?::([\d,]+))?$/.exec(new URLSearchParams(location.search).get("book") ?? "") ?? [];
+  const [, host, gpus = ""] = /^([^:]+)(?::([\w:,]+))?$/.exec(new URLSearchParams(location.search).get("book") ?? "") ?? [];
   if (host && cardOf(host)?.matches(".host")) openDesk(host, gpus.split(","));
 }
 

@@ -45,8 +45,11 @@ function enhanceCopy(part) {
   if (part.querySelector("button.copy")) return;
   if (part.matches(".host")) part.querySelector(".right").prepend(copyButton(`ssh ${part.id}`, "ssh"));
   for (const row of part.querySelectorAll(".gpus > tbody > tr.free")) {
-    const index = row.cells[0].textContent;
-    if (/^\d+$/.test(index)) row.cells[1].append(" ", copyButton(`CUDA_VISIBLE_DEVICES=${index}`, "copy"));
+    if (row.querySelector(".avoid")) continue;
+    const index = row.dataset.cuda ?? row.cells[0].textContent;
+    const cuda = /^\d+$/.test(index) || row.dataset.cuda ? `CUDA_VISIBLE_DEVICES=${index}` : "";
+    const text = row.dataset.see ?? cuda; // another maker's programs read another variable
+    if (text) row.cells[1].append(" ", copyButton(text, "copy"));
   }
   for (const code of part.querySelectorAll("strong > code")) code.after(" ", copyButton(code.textContent, "copy"));
 }

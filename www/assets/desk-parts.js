@@ -126,7 +126,7 @@ export function fileOf(host, keys, { from, until, comment, name }) {
 
 // What can be chosen of a host: all of it, then each GPU with its state and who is on it.
 export function gpuChoices(host, card) {
-  const rows = [...(card?.querySelectorAll(".gpus > tbody > tr") ?? [])].filter((row) => /^\d+$/.test(row.cells[0].textContent));
+  const rows = [...(card?.querySelectorAll(".gpus > tbody > tr") ?? [])].filter((row) => /^[a-z]*\d+(:\d+)?$/.test(row.cells[0].textContent));
   const choice = (value, className, ...parts) => make("label", { className }, make("input", { type: "checkbox", value }), ...parts);
   const whole = choice("*", "all", make("span", { textContent: `All GPUs of ${host}` }));
   whole.hidden = rows.length === 1;

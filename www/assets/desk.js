@@ -39,7 +39,7 @@ function offerEnds() {
 
 function keys() {
   if (ui.all.checked) return ["*"];
-  return [...ui.gpus.querySelectorAll("input[value]:checked")].map((box) => box.value).filter((value) => value !== "*");
+  return [...ui.gpus.querySelectorAll("input[value]:checked")].map((box) => box.value).filter((value, _, all) => value !== "*" && !(value.includes(":") && all.includes(value.split(":")[0]))); // who names a GPU has named its instances
 }
 
 function place() {

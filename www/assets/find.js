@@ -43,7 +43,7 @@ function indexOf(card) {
     any: [card.id, ...[...card.querySelectorAll(":scope > header > span:not(:has(time)), :scope > .note, :scope > .booking")].map(wordsIn)].join("\n").toLowerCase(),
     state: card.classList[1],
   };
-  const rows = [...card.querySelectorAll(".gpus > tbody > tr")].map((row) => ({
+  const rows = [...card.querySelectorAll(".gpus > tbody > tr:not(.mig)")].map((row) => ({
     row,
     state: row.className,
     user: texts(row, "li > b"),
@@ -52,7 +52,9 @@ function indexOf(card) {
     any: [...row.cells].filter((_, column) => column === 1 || column > (row.cells.length < 8 ? 1 : 5)).map(wordsIn).join("\n").toLowerCase(),
     memory: row.cells.length < 8 ? Number.NaN : Number.parseFloat(row.cells[3].textContent.split("/")[1]),
   }));
-  card.kept = { host, rows };
+  // a GPU that is cut into instances is shown with those of them that are
+  const heads = [...card.querySelectorAll(".gpus > tbody > tr.mig")].map((row) => ({ row, parts: rows.filter((one) => one.row.dataset.of === row.cells[0].textContent) }));
+  card.kept = { host, rows, heads };
   return card.kept;
 }
 
@@ -66,6 +68,7 @@ function fits(host, row, { key, sign, number, word }) {
 
 function hideRows(card) {
   for (const { row, hide } of card.kept?.rows ?? []) if (row.hidden !== hide) row.hidden = hide;
+  for (const { row, parts } of card.kept?.heads ?? []) row.hidden = parts.every((one) => one.hide);
 }
 
 // What can wait is done by some cards at a time, and typing goes before it.
@@ -196,7 +199,7 @@ function fold(card) {
   const button = card.querySelector("button.fold");
   if (!button) return;
   const counts = {};
-  for (const row of card.querySelectorAll(".gpus > tbody > tr")) counts[row.className] = (counts[row.className] ?? 0) + 1;
+  for (const row of card.querySelectorAll(".gpus > tbody > tr:not(.mig)")) counts[row.className] = (counts[row.className] ?? 0) + 1;
   button.dataset.sum = Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", ");
   button.setAttribute("aria-expanded", String(!closed));
   button.setAttribute("aria-label", `GPUs of ${card.id}${closed ? `: ${button.dataset.sum}` : ""}`);

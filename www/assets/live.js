@@ -79,7 +79,7 @@ function setNumbers(card) {
 
 function setRow(cells, [, use, access, used, usedBar, temperature, draw]) {
   const write = (cell, text) => { if (cell.firstChild.data !== text) cell.firstChild.data = text; };
-  const mark = (cell, share) => { if (cell.className !== `w${share}`) cell.className = `w${share}`; };
+  const mark = (cell, share) => { if (cell.className && cell.className !== `w${share}`) cell.className = `w${share}`; }; // one without has no meter
   write(cells[2], access ? `${use} ` : use);
   mark(cells[2], Number.parseInt(use, 10) || 0);
   if (access && cells[2].children.length) tell(cells[2].children[0], `access ${access} %`);

@@ -1,12 +1,14 @@
 # shellcheck shell=sh disable=SC2154 # rc, out: set by the script that reads this one
-# Task 1: every GPU, as `nvidia-smi --query-gpu` tells it, in gpus.csv.
+# GPUs of NVIDIA, as nvidia-smi tells them.
+# shellcheck source=scripts/lib/nvidia-xml.sh
+. "$LIB/nvidia-xml.sh"
 
 # The fields that we want, in our order; a|b is one thing under two names, the first that the driver knows is asked for.
 GPU_FIELDS='index uuid name pci.bus_id serial driver_version|kmd_version vbios_version compute_cap
 memory.total memory.used memory.free memory.reserved utilization.gpu utilization.memory utilization.encoder utilization.decoder
 temperature.gpu temperature.gpu.tlimit temperature.memory power.draw power.limit enforced.power.limit fan.speed pstate
 clocks.current.graphics|clocks.gr clocks.current.sm|clocks.sm clocks.current.memory|clocks.mem clocks.max.sm
-persistence_mode compute_mode mig.mode.current display_active pcie.link.gen.gpucurrent|pcie.link.gen.current pcie.link.width.current
+persistence_mode compute_mode mig.mode.current display_active pcie.link.gen.gpucurrent|pcie.link.gen.current pcie.link.width.current pcie.link.width.max
 ecc.mode.current ecc.errors.corrected.volatile.total ecc.errors.uncorrected.volatile.total
 ecc.errors.corrected.aggregate.total ecc.errors.uncorrected.aggregate.total
 remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure
@@ -28,7 +30,7 @@ choose_fields() {
     [ "${driver:-$kept_driver}" = "$kept_driver" ] || fields=
     [ -z "$fields" ] || return 0
     kept_driver=
-    ask_nvidia_smi --help-query-gpu
+    ask nvidia-smi --help-query-gpu
     case $rc in
         124 | 127 | 137 | 200) return "$rc" ;; # it is missing or hangs: asking on would only hang again
     esac
@@ -44,7 +46,7 @@ choose_fields() {
 
 keep_fields() { printf '%s\n%s\n' "$kept_driver" "$fields" >"$NEW/fields" && mv -f "$NEW/fields" "$SPOOL/fields"; }
 
-query_gpus() { ask_nvidia_smi --query-gpu="$fields" --format=csv,nounits; }
+query_gpus() { ask nvidia-smi --query-gpu="$fields" --format=csv,nounits; }
 
 # drop_refused_fields: a driver that changed since it was asked is asked again; a field that it lists and yet refuses costs no other.
 drop_refused_fields() {
@@ -70,7 +72,7 @@ drop_refused_fields() {
 
 # note_driver: where no kernel module tells the version, the answer itself does; another one makes the kept fields void.
 note_driver() {
-    [ -z "$driver" ] && [ -n "$kept_driver" ] && [ -s "$noted" ] || return 0
+    [ -z "${driver-}" ] && [ -n "${kept_driver-}" ] && [ -s "$noted" ] || return 0
     read -r answered <"$noted"
     if [ "$kept_driver" = unknown ]; then
         kept_driver=$answered
@@ -80,15 +82,28 @@ note_driver() {
     fi
 }
 
-take_gpus() {
-    begin_snapshot gpus
+nvidia_here() { [ "$GPUBOARD_NVIDIA" != no ] && command -v nvidia-smi >/dev/null; }
+
+nvidia_gpus() {
+    ! tell_otherwise || return 0
+    begin_part
     loaded_driver
     if choose_fields; then
         query_gpus
         drop_refused_fields
+        if [ "$GPUBOARD_NVIDIA" = auto ] && [ ! -e "$SPOOL/mig" ] && has_mig; then
+            csv_out=$out csv_err=$err csv_rc=$rc
+            ! tell_xml || return 0
+            out=$csv_out err=$csv_err rc=$csv_rc
+        fi
     fi
-    noted=$NEW/driver
-    : >"$noted"
-    end_snapshot gpus gpus.csv "$rc" -v kept="$kept_driver" -v noted="$noted" -f "$LIB/snapshot.awk" -f "$LIB/driver.awk" -f "$LIB/csv.awk" "$out"
-    note_driver
+    end_csv
+}
+
+# nvidia_processes: the free text last, for it is never quoted.
+nvidia_processes() {
+    ! tell_otherwise || return 0
+    begin_part
+    ask nvidia-smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name --format=csv,nounits
+    end_csv
 }

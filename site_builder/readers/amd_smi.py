@@ -1,0 +1,203 @@
+"""What amd-smi tells, as JSON or as text: `list`, `static`, `metric`, `process`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from site_builder.model import Gpu, GpuProcess
+from site_builder.readers import amd, amd_text, printed_json, quantities
+from site_builder.readers.form import Pieces, one_line
+from site_builder.readers.understood import LONGEST_NAME, Understood
+
+# The questions that only name the GPUs, for an answer about processes.
+NAMING = frozenset({"names", "static"})
+NO_PROCESS = "no running processes"
+MIB, BYTES = quantities.mib_from("mb"), quantities.mib_from("b")
+DEEPEST = 3
+TABLE: amd.Table = {
+    "memory.used": (MIB, ("mem_usage.used_vram", "vram.used", "fb_usage.fb_used", "vram.vram_used")),
+    "memory.total": (
+        MIB,
+        ("mem_usage.total_vram", "vram.total", "fb_usage.fb_total", "vram.vram_total", "vram.size", "vram.size_mb"),
+    ),
+    "utilization.gpu": (quantities.percent, ("usage.gfx_activity", "usage.gfx_usage", "usage.gfx_util")),
+    "utilization.memory": (quantities.percent, ("usage.umc_activity", "usage.mem_usage", "usage.mem_util")),
+    "temperature.gpu": (
+        quantities.celsius,
+        ("temperature.edge", "temperature.hotspot", "temperature.junction", "temperature.gpu_temp"),
+    ),
+    "temperature.memory": (quantities.celsius, ("temperature.mem", "temperature.vram")),
+    "power.draw": (
+        quantities.watts,
+        (
+            "power.socket_power",
+            "power.current_socket_power",
+            "power.average_socket_power",
+            "power.current_power",
+            "power.power_usage",
+        ),
+    ),
+    "power.limit": (
+        quantities.watts,
+        (
+            "limit.socket_power",
+            "limit.ppt0.socket_power_limit",
+            "limit.socket_power_limit",
+            "limit.current_power",
+            "limit.power",
+            "power.power_limit",
+            "limit.max_power",
+            "limit.ppt0.max_power_limit",
+        ),
+    ),
+    "clocks.current.sm": (
+        quantities.mhz,
+        ("clock.gfx_0.clk", "clock.gfx.clk", "clock.gfx.cur_clk", "clock.gfx.current_clock", "clock.gfx_clock"),
+    ),
+    "clocks.current.memory": (
+        quantities.mhz,
+        ("clock.mem_0.clk", "clock.mem.clk", "clock.mem.cur_clk", "clock.mem.current_clock", "clock.mem_clock"),
+    ),
+    "fan.speed": (quantities.percent, ("fan.usage",)),
+    "ecc.errors.corrected.volatile.total": (
+        quantities.count,
+        ("ecc.total_correctable_count", "ecc.total_correctable", "ecc.total_correctible"),
+    ),
+    "ecc.errors.uncorrected.volatile.total": (
+        quantities.count,
+        ("ecc.total_uncorrectable_count", "ecc.total_uncorrectable", "ecc.total_uncorrectible"),
+    ),
+    "pcie.link.width.current": (quantities.lanes, ("pcie.width", "pcie.current_lanes", "pcie.current_width")),
+    "pcie.link.gen.current": (quantities.generation, ("pcie.speed", "pcie.current_speed")),
+}
+TEXTS: amd.Texts = {
+    "name": ("asic.market_name", "board.product_name"),
+    "device": ("asic.device_id",),
+    "sku": ("board.model_number",),
+    "pci.bus_id": ("bdf", "bus.bdf"),
+    "serial": ("board.product_serial", "board.product_serial_number"),
+    "vbios_version": ("vbios.part_number", "ifwi.part_number", "vbios.version", "ifwi.version"),
+}
+
+
+class Told:
+    """All that was answered: of each GPU by its number, and the processes on it."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        """Of all questions together."""
+        self.gpus: dict[int, dict[str, object]] = {}
+        self.lists: dict[int, list[object]] = {}
+        self.problems: list[str] = []
+        self.words: list[str] = []
+        self.understood = True
+        self.processes_told = False
+        for name, piece in pieces.items():
+            printed = printed_json.read(piece.lines)
+            written, words = amd_text.read(printed.words)
+            self.words += words
+            self.problems += printed.problems
+            entries = [one for value in printed.values for one in self.entries(value)]
+            for entry in [*entries, *written]:
+                self.take(entry)
+            told = bool(entries or written)
+            self.understood = self.understood and told and not printed.problems
+            self.processes_told = self.processes_told or (bool(self.lists) and name not in NAMING)
+
+    def entries(self, value: object, deep: int = 0) -> Iterator[dict[str, object]]:
+        """The GPUs in `[{"gpu": 0, …}]`, or in `{"gpu_data": […]}`; what went wrong is a word."""
+        if isinstance(value, list) and deep <= DEEPEST:
+            for one in value:
+                yield from self.entries(one, deep + 1)
+        elif isinstance(value, dict) and deep <= DEEPEST:
+            if amd.whole(value.get("gpu")) is not None:
+                yield value
+                return
+            said = [one for key, one in value.items() if key in {"error", "error_message", "message"}]
+            self.words += [one_line(one) for one in said if isinstance(one, str)]
+            for one in value.values():
+                if isinstance(one, (list, dict)):
+                    yield from self.entries(one, deep + 1)
+
+    def take(self, entry: dict[str, object]) -> None:
+        """Add what is told of a GPU; that something is not told is no reason to forget it."""
+        number = amd.whole(entry.get("gpu"))
+        if number is None or (number not in self.gpus and len(self.gpus) >= amd.MOST_GPUS):
+            return
+        listed = entry.pop("process_list", None)
+        if isinstance(listed, list):
+            self.lists.setdefault(number, []).extend(listed)
+        known = self.gpus.setdefault(number, {})
+        for name, one in printed_json.flat(entry).items():
+            if name not in known or isinstance(one, dict) or quantities.text(one) is not None:
+                known[name] = one
+
+    def identities(self) -> dict[int, amd.Identity]:
+        """What names each GPU."""
+        return amd.identities(
+            (
+                number,
+                facts.get("hip_id"),
+                facts.get("node_id"),
+                amd.uuid_of(facts.get("hip_uuid"), facts.get("asic.asic_serial"), facts.get("uuid")),
+            )
+            for number, facts in self.gpus.items()
+        )
+
+
+def gpus(pieces: Pieces) -> Understood[Gpu]:
+    """Every GPU."""
+    told = Told(pieces)
+    who = told.identities()
+    found = []
+    for number, facts in told.gpus.items():
+        if len(facts) == 1:  # its number alone, from an answer about something else
+            continue
+        driver = quantities.text(facts.get("driver.version")) or quantities.text(facts.get("driver.driver_version"))
+        found.append(amd.gpu(facts, who[number], TABLE, TEXTS, driver))
+    return Understood(tuple(found), amd.news(told.words), told.problems, told.understood)
+
+
+def processes(pieces: Pieces) -> Understood[GpuProcess]:
+    """Every process on each of its GPUs."""
+    told = Told(pieces)
+    who = told.identities()
+    rows: list[GpuProcess] = []
+    problems = list(told.problems)
+    for number, listed in told.lists.items():
+        for one in listed[: amd.MOST_PROCESSES]:
+            info = one.get("process_info", one) if isinstance(one, dict) else one
+            if isinstance(info, str) and NO_PROCESS in info.lower():
+                continue
+            row = process(info, who[number].handle)
+            if row is None:
+                problems.append(
+                    f"amd-smi tells a process of GPU {number} that cannot be understood: {one_line(info, 80)}"
+                )
+            elif len(rows) <= amd.MOST_PROCESSES:
+                rows.append(row)
+    problems += [f"amd-smi tells nothing of the processes of GPU {one}" for one in told.gpus if one not in told.lists]
+    answered = told.understood and told.processes_told and len(problems) == len(told.problems)
+    return Understood(tuple(settled(rows)), amd.news(told.words), problems[: amd.MOST_WORDS], answered)
+
+
+def process(info: object, handle: str) -> GpuProcess | None:
+    """One of them; a memory of 0 in all is told also of those that have some."""
+    if not isinstance(info, dict):
+        return None
+    facts = printed_json.flat(info)
+    pid = quantities.count(facts.get("pid"))
+    if pid is None:
+        return None
+    memory = BYTES(facts.get("memory_usage.vram_mem"))
+    if memory is None:
+        memory = BYTES(facts.get("vram_mem"))
+    if memory is None:
+        memory = BYTES(facts.get("mem_usage")) or None
+    name = quantities.text(facts.get("name")) or quantities.text(facts.get("process_name"))
+    return GpuProcess(handle, int(pid), memory, name and name[:LONGEST_NAME])
+
+
+def settled(rows: list[GpuProcess]) -> Iterator[GpuProcess]:
+    """Without those that have a process on some GPU and none of its memory: ROCm opens every GPU that it sees."""
+    has = {row.pid for row in rows if row.used_memory}
+    return (row for row in rows if row.used_memory != 0 or row.pid not in has)

@@ -1,0 +1,149 @@
+"""What rocm-smi tells, as JSON or as text: one name for a thing in one version, another in the next."""
+
+from __future__ import annotations
+
+import re
+
+from site_builder.model import Gpu, GpuProcess
+from site_builder.readers import amd, printed_json, quantities
+from site_builder.readers.form import Pieces
+from site_builder.readers.rocm_text import Text
+from site_builder.readers.understood import LONGEST_NAME, Understood
+
+CARD = re.compile(r"card([0-9]{1,4})")
+PID = re.compile(r"pid([0-9]{1,10})")
+COUNTED = re.compile(r"[0-9]{1,20}|UNKNOWN|N/A")
+# The questions that only name the GPUs, for an answer about processes.
+NAMING = frozenset({"names", "static"})
+# What it prints for JSON where there is no process.
+NOTHING = "No JSON data to report"
+MIB = quantities.mib_from("b")
+TABLE: amd.Table = {
+    "memory.used": (MIB, ("vram total used memory (b)",)),
+    "memory.total": (MIB, ("vram total memory (b)",)),
+    "utilization.gpu": (quantities.percent, ("gpu use (%)",)),
+    # the older name is not for how much of the memory is taken
+    "utilization.memory": (quantities.percent, ("gpu memory read/write activity (%)", "gpu memory use (%)")),
+    "temperature.gpu": (
+        quantities.celsius,
+        ("temperature (sensor edge) (c)", "temperature (sensor junction) (c)", "temperature (sensor #1) (c)"),
+    ),
+    "temperature.memory": (quantities.celsius, ("temperature (sensor memory) (c)",)),
+    "power.draw": (
+        quantities.watts,
+        (
+            "average graphics package power (w)",
+            "current socket graphics package power (w)",
+            "current graphics package power (w)",
+        ),
+    ),
+    "power.limit": (quantities.watts, ("max graphics package power (w)",)),
+    "clocks.current.sm": (quantities.mhz, ("sclk clock speed", "sclk clock level")),
+    "clocks.current.memory": (quantities.mhz, ("mclk clock speed", "mclk clock level")),
+    "fan.speed": (quantities.percent, ("fan speed (%)",)),
+    "pcie.link.width.current": (quantities.lanes, ("pcie clock level",)),
+    "pcie.link.gen.current": (quantities.generation, ("pcie clock level",)),
+}
+TEXTS: amd.Texts = {
+    "name": ("device name", "card series", "card model"),
+    "device": ("device id", "gpu id", "card model"),
+    "sku": ("card sku",),
+    "pci.bus_id": ("pci bus",),
+    "serial": ("serial number",),
+    "vbios_version": ("vbios version",),
+}
+
+
+class Told:
+    """All that was answered: of each card by its number, of the system, and of processes."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        """Of all questions together; what is told twice counts as it was told last."""
+        self.cards: dict[int, dict[str, object]] = {}
+        self.system: dict[str, object] = {}
+        self.cards_of: dict[int, list[int]] = {}
+        self.count_of: dict[int, int] = {}
+        self.problems: list[str] = []
+        self.words: list[str] = []
+        self.understood = True
+        self.processes_told = False
+        for name, piece in pieces.items():
+            printed = printed_json.read(piece.lines)
+            text = Text().read(printed.words)
+            self.words += text.words
+            self.problems += printed.problems
+            for value in printed.values:
+                self.take(value)
+            for number, told in text.cards.items():
+                self.add(number, told)
+            self.system.update(text.system)
+            self.cards_of.update(text.cards_of)
+            self.count_of.update(text.count_of)
+            answered = bool(printed.values or text.told_processes or any(NOTHING in one for one in text.words))
+            self.understood = self.understood and (answered or bool(text.cards)) and not printed.problems
+            self.processes_told = self.processes_told or (answered and name not in NAMING)
+
+    def take(self, value: object) -> None:
+        """`{"card0": {…}, "system": {…}}`."""
+        for name, told in value.items() if isinstance(value, dict) else ():
+            if not isinstance(told, dict):
+                continue
+            facts = {str(key).rstrip(": ").lower(): one for key, one in told.items()}
+            if match := CARD.fullmatch(name):
+                self.add(int(match[1]), facts)
+            elif name == "system":
+                self.system.update(facts)
+
+    def add(self, number: int, told: dict[str, object]) -> None:
+        """What is told of a card; that something is not told is no reason to forget it."""
+        if number not in self.cards and len(self.cards) >= amd.MOST_GPUS:
+            return
+        known = self.cards.setdefault(number, {})
+        known.update((key, one) for key, one in told.items() if key not in known or quantities.text(one) is not None)
+
+    def identities(self) -> dict[int, amd.Identity]:
+        """What names each card."""
+        return amd.identities(
+            (number, None, facts.get("node id"), amd.uuid_of(facts.get("unique id")))
+            for number, facts in self.cards.items()
+        )
+
+
+def gpus(pieces: Pieces) -> Understood[Gpu]:
+    """Every card."""
+    told = Told(pieces)
+    driver = quantities.text(told.system.get("driver version"))
+    who = told.identities()
+    found = tuple(amd.gpu(facts, who[number], TABLE, TEXTS, driver) for number, facts in told.cards.items())
+    return Understood(found, amd.news(told.words), told.problems, told.understood)
+
+
+def processes(pieces: Pieces) -> Understood[GpuProcess]:
+    """Every process on each of its cards; how much it has on which of several is not told."""
+    told = Told(pieces)
+    who = told.identities()
+    found: list[GpuProcess] = []
+    for pid in dict.fromkeys([*told.cards_of, *(int(one[1]) for key in told.system if (one := PID.fullmatch(key)))]):
+        name, count, memory = process(told.system.get(f"pid{pid}"))
+        cards = told.cards_of.get(pid)
+        if cards is None:
+            cards = [*who] if len(who) == 1 and count else []
+        handles = [who[one].handle if one in who else f"{amd.VENDOR} {one}" for one in dict.fromkeys(cards)]
+        unsaid = not handles and (memory or (count != 0 and pid not in told.cards_of))
+        if unsaid or told.count_of.get(pid, 0) > len(handles):
+            handles.append(amd.SOMEWHERE)
+        found += [GpuProcess(one, pid, memory if len(handles) == 1 else None, name) for one in handles]
+        if len(found) > amd.MOST_PROCESSES:
+            break
+    return Understood(tuple(found), amd.news(told.words), told.problems, told.understood and told.processes_told)
+
+
+def process(row: object) -> tuple[str | None, int | None, float | None]:
+    """Its name, on how many cards it is, and its memory in MiB: `python3, 1, 177386942464, 0, 4`."""
+    cells = (quantities.text(row) or "").split(", ")
+    numbers: list[str] = []
+    while len(cells) > 1 and len(numbers) < 4 and COUNTED.fullmatch(cells[-1].strip()):
+        numbers.insert(0, cells.pop().strip())
+    name = quantities.text(", ".join(cells))
+    count, memory = [*numbers, "", ""][:2]
+    return name and name[:LONGEST_NAME], amd.whole(count), MIB(memory)
