@@ -42,7 +42,7 @@ def test_install_sh_run_shows_a_board_under_python(version: str, tmp_path: Path)
     python.chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     with Live(clone, "run", command=["./install.sh"], PATH=path) as board:
-        assert len(board.status()["hosts"]) == 12
+        assert len(board.status()["hosts"]) == 15
         children = board.children()
         assert board.stop() == 0
     assert all(is_gone(pid) for pid in children)
