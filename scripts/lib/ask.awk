@@ -15,12 +15,9 @@
     if (bytes[pid] < 16384) argument[pid, ++arguments[pid]] = word
 }
 
-function command(pid,    i, n, text) {
-    n = arguments[pid]
-    while (n > 0 && argument[pid, n] == "") n-- # a title that a process gave itself has them behind it
-    begin_command()
-    for (i = 1; i <= n; i++) text = text (i > 1 ? " " : "") hide_argument(argument[pid, i])
-    return length(text) > 4096 ? substr(text, 1, 4096) "…" : text
+function command(pid,    list, i) {
+    for (i = 1; i <= arguments[pid]; i++) list[i] = argument[pid, i]
+    return hide_command(list, arguments[pid])
 }
 
 # environment: what a process of ours, or any if we are root, tells of itself.

@@ -27,7 +27,8 @@ limited reading-commands 1 grep -asHz '' "$@" >"$commands" || :
 [ -z "$environments" ] || limited reading-environments 1 grep -asHzE '^((APPTAINER|SINGULARITY)_NAME|(GPUBOARD|JUPYTERHUB|SUDO)_USER)=' $environments >>"$commands" || :
 # every argument becomes a line behind its file's name; a newline in one becomes a space, any other control character a ?
 tr '\000\012\001-\011\013-\037\177' '\012\040?' <"$commands" |
-    timeout -k 1 "$GPUBOARD_LIMIT" awk -v proc="$PROC" -v pids="$pids" -f "$LIB/shapes.awk" -f "$LIB/mask.awk" -f "$LIB/claim.awk" -f "$LIB/ask.awk"
+    timeout -k 1 "$GPUBOARD_LIMIT" awk -v proc="$PROC" -v pids="$pids" -f "$LIB/shapes.awk" -f "$LIB/mask-names.awk" -f "$LIB/mask-programs.awk" \
+        -f "$LIB/mask-values.awk" -f "$LIB/mask-words.awk" -f "$LIB/mask.awk" -f "$LIB/claim.awk" -f "$LIB/ask.awk"
 if [ -n "$containers" ]; then
     # shellcheck source=scripts/lib/engines.sh
     . "$LIB/engines.sh"

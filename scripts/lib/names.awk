@@ -1,11 +1,12 @@
 # The name of a GPU process may be a whole command line. ps.txt has that, with its secrets masked; here it ends before the first
-# option, assignment, address or token.
+# option, assignment, URL, address or token.
 
 # masked_name: as much of a name as may leave the host.
 function masked_name(name,    n, word, i, shown) {
     n = split(name, word, " ")
     for (i = 1; i <= n; i++) {
-        if (word[i] ~ /[=@]|^(sk-|hf_|gh[pousr]_)/ || i > 1 && word[i] ~ /^-/ || length(word[i]) >= 32 && word[i] ~ /^[0-9A-Fa-f]+$/) return shown "•••"
+        if (word[i] ~ /[=@]|:\/\/|^\/p(ass|wd|assword)?:|^(sk-|[sr]k_|hf_|gh[pousr]_|github_pat_|gl(pat|rt|dt|sa)-|xox[a-z]-|AKIA|ASIA|AIza|eyJ|ya29\.|GOCSPX-|hv[sbr]\.)/) return shown "•••"
+        if (i > 1 && word[i] ~ /^-/ || length(word[i]) >= 32 && word[i] ~ /^[0-9A-Fa-f]+$/ || word[i] ~ /^[0-9][0-9][0-9][0-9][0-9][0-9]+:[A-Za-z0-9_-]/) return shown "•••"
         shown = shown word[i] " "
     }
     return name

@@ -6,7 +6,7 @@ function repeat(text, times,    all) {
 }
 
 # hide_urls: scheme://user:password@host keeps the user; a long word in the user's place is a token; so is the path of a chat's hook.
-function hide_urls(word,    done, start, hit) {
+function hide_urls(word,    done, start, end, hit) {
     while (match(word, /:\/\/[^\/@: ]*:[^@ ]*@([^\/@ ]*@)*/)) {
         hit = substr(word, RSTART, RLENGTH)
         start = 3 + index(substr(hit, 4), ":")
@@ -14,13 +14,41 @@ function hide_urls(word,    done, start, hit) {
         word = substr(word, RSTART + RLENGTH)
     }
     word = done word
-    if (match(word, /https?:\/\/[^\/@: ]+@/) && RLENGTH > 20) word = substr(word, 1, RSTART - 1) "https://" HIDDEN "@" substr(word, RSTART + RLENGTH)
-    if (match(word, /(hooks\.slack\.com\/services|discord(app)?\.com\/api\/webhooks)\/[^ "']+/)) {
-        hit = substr(word, RSTART, RLENGTH)
-        match(hit, /(services|webhooks)\//)
-        word = substr(word, 1, index(word, hit) - 1) substr(hit, 1, RSTART + RLENGTH - 1) HIDDEN substr(word, index(word, hit) + length(hit))
+    if (!index(word, "://")) return hide_login(word)
+    if (match(word, /https?:\/\/[^\/@: ]+@/) && RLENGTH > 20) {
+        start = RSTART
+        end = RSTART + RLENGTH
+        hit = hide_shapes(substr(word, start, RLENGTH))
+        if (!index(hit, HIDDEN)) hit = substr(hit, 1, index(hit, "//") + 1) HIDDEN "@"
+        word = substr(word, 1, start - 1) hit substr(word, end)
+    }
+    if (match(word, HOOKS)) {
+        start = RSTART + RLENGTH
+        match(substr(word, start), word ~ /conda[^\/]*\/t\// ? "^[^/ \"']*" : "^[^ \"']*")
+        if (RLENGTH >= 8) word = substr(word, 1, start - 1) HIDDEN substr(word, start + RLENGTH)
     }
     return word
+}
+
+# hide_login: user:password@host without a scheme, as proxies are written. Not image:tag@sha256:…, and not email:bob@host.
+function hide_login(word,    start, at) {
+    if (!match(word, /(^|[=,"'])[^:@\/ =,"']+:[^@\/ ]+@[A-Za-z0-9]/) || word ~ /@sha(256|512):/ || word ~ /(^|[="'])(mailto|e?mail|to|from|cc|sip|acct|xmpp|git|ssh):/) return word
+    start = RSTART + index(substr(word, RSTART), ":")
+    for (at = RSTART + RLENGTH - 2; index(substr(word, at + 1), "@"); at += index(substr(word, at + 1), "@"));
+    return substr(word, 1, start - 1) HIDDEN substr(word, at)
+}
+
+# is_hash: whether long hex is a name: of a commit, a file, a container.
+function is_hash(done, hit, rest) {
+    if (substr(done, length(done)) == "/" && done !~ /:\/\// || rest ~ /^(\/|\.[A-Za-z])/ && done !~ /:\/\// || done ~ /sha(256|512)[:-]$/) return 1
+    if (done ~ /[-_.A-Za-z]([-_.]|=)?$/ && tolower(done) ~ HASH_NAME || done == "" && tolower(before) ~ HASH_NAME) return 1
+    if (program == "git" || done ~ /:\/\/[^@]*\/[^@]*@$/) return length(hit) == 40
+    return length(hit) == 64 && program ~ /^(docker|podman|nerdctl|runc|crun|conmon|containerd-shim.*)$/
+}
+
+# may_have_shape: a first look, by a pattern that every awk compiles but once; SHAPES is dear.
+function may_have_shape(word) {
+    return word ~ /sk-|[sr]k_|(whsec|hf|gh[pousr]|pat|npm|gsk|r8|v1|glsa|shpat|api|figd|sbp|pw|tkn|lsv2|pcsk)_|(gl(pat|rt|dt|sa|soat)|xox[abeprs]|xapp|nvapi|pypi|xai|pplx|tskey|GOCSPX|KEY|PMAK|NRAK)-|(hv[sbr]|SG|ya29)\.|1\/\/0|ATATT|AKIA|ASIA|AIza|eyJ|:AA|[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]/
 }
 
 # hide_shapes: words that give themselves away: long hex, and the prefixes that services put before their tokens.
@@ -33,7 +61,8 @@ function hide_shapes(word,    done, hit, last, keep) {
         keep = match(hit, PREFIXES) ? RLENGTH : 0
         # mask-rcnn and hf_transfer.py are names; a checksum in a path is one, too
         if (keep && (last ~ /[A-Za-z0-9]/ || hit ~ /^(sk|pypi|xai)-[a-z]+[-_][a-z_-]*$/ || hit ~ /^(hf|npm)_/ && word ~ /^[._\/-]/)) done = done hit
-        else if (!keep && (last == "/" && done !~ /:\/\// || done ~ /sha(256|512)[:-]$/)) done = done hit
+        else if (hit ~ /^[0-9]+:/) done = done HIDDEN
+        else if (!keep && is_hash(done, hit, word)) done = done hit
         else done = done substr(hit, 1, keep) HIDDEN
     }
     return done word
@@ -41,10 +70,14 @@ function hide_shapes(word,    done, hit, last, keep) {
 
 BEGIN {
     HIDDEN = "•••"
-    PREFIXES = "^(sk-(proj-|ant-|or-)?|[sr]k_(live|test)_|hf_|gh[pousr]_|github_pat_|gl(pat|rt|dt)-|xox[abprs]-|nvapi-|pypi-|npm_|gsk_|r8_|xai-|dckr_pat_|" \
-        "hvs\\.|SG\\.|tskey-|dop_v1_|AKIA|ASIA|AIza|eyJ)"
-    SHAPES = "(sk-|[sr]k_(live|test)_|github_pat_|gl(pat|rt|dt)-|xox[abprs]-|nvapi-|pypi-|xai-|dckr_pat_|hvs\\.|SG\\.|tskey-|dop_v1_)" repeat("[A-Za-z0-9_-]", 8) "[A-Za-z0-9_.-]*" \
+    HOOKS = "(hooks\\.slack\\.com/services|discord(app)?\\.com/api/webhooks|/webhookb2|/bot/v2/hook|/hooks?|/webhooks?|/with/key|conda[^/]*/t|sctapi\\.ftqq\\.com|api\\.day\\.app)/"
+    HASH_NAME = "(revision|rev|commit|sha|sha1|sha256|sha512|md5|hash|checksum|digest|ref|tree|etag|fingerprint|uuid|[-_.]id|^-*id|run|ckpt|checkpoint)[-_=:]?$"
+    PREFIXES = "^(sk-(proj-|ant-|or-)?|[sr]k_(live|test)_|whsec_|hf_|gh[pousr]_|github_pat_|gl(pat|rt|dt|sa|soat)-|glsa_|xox[abeprs]-|xapp-|nvapi-|pypi-|npm_|gsk_|r8_|xai-|pplx-|dckr_pat_|" \
+        "hv[sbr]\\.|SG\\.|tskey-|dop_v1_|shpat_|lin_api_|figd_|sbp_|pscale_(pw|tkn)_|lsv2_[ps][tk]_|pcsk_|tgp_v1_|GOCSPX-|ya29\\.|1//0|AGE-SECRET-KEY-|PMAK-|NRAK-|ATATT3x|AKIA|ASIA|AIza|eyJ)"
+    SHAPES = "(sk-|[sr]k_(live|test)_|whsec_|github_pat_|gl(pat|rt|dt|sa|soat)-|xox[abeprs]-|xapp-|nvapi-|pypi-|xai-|pplx-|dckr_pat_|hv[sbr]\\.|SG\\.|tskey-|dop_v1_|glsa_|shpat_|lin_api_|figd_|sbp_|" \
+        "pscale_(pw|tkn)_|lsv2_[ps][tk]_|pcsk_|tgp_v1_|GOCSPX-|ya29\\.|1//0|AGE-SECRET-KEY-|PMAK-|NRAK-|ATATT3x)" repeat("[A-Za-z0-9_-]", 8) "[A-Za-z0-9_.-]*" \
         "|(hf_|gh[pousr]_|npm_|gsk_|r8_)" repeat("[A-Za-z0-9]", 8) "[A-Za-z0-9]*" \
         "|(AKIA|ASIA)" repeat("[A-Z0-9]", 16) "|AIza" repeat("[A-Za-z0-9_-]", 20) "[A-Za-z0-9_-]*" \
-        "|eyJ" repeat("[A-Za-z0-9_-]", 5) "[A-Za-z0-9_-]*\\.[A-Za-z0-9_-]+\\.?[A-Za-z0-9_-]*|" repeat("[0-9A-Fa-f]", 32) "[0-9A-Fa-f]*"
+        "|eyJ" repeat("[A-Za-z0-9_-]", 5) "[A-Za-z0-9_-]*\\.[A-Za-z0-9_-]+\\.?[A-Za-z0-9_-]*|eyJ" repeat("[A-Za-z0-9_-]", 24) "[A-Za-z0-9_=-]*" \
+        "|" repeat("[0-9]", 8) "[0-9]*:AA" repeat("[A-Za-z0-9_-]", 20) "[A-Za-z0-9_-]*|" repeat("[0-9A-Fa-f]", 32) "[0-9A-Fa-f]*"
 }

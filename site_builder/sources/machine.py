@@ -6,10 +6,11 @@ import os
 import pwd
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from site_builder.model import Dump, Header, HostData, HostFacts, PsRow
+from site_builder.model import Dump, GpuProcess, Header, HostData, HostFacts, PsRow
 from site_builder.sources import machine_amd
 from site_builder.sources.asked import MISSING, Asked
 
@@ -23,6 +24,8 @@ GPU_FIELDS = (
 PROCESS_FIELDS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 NOT_KNOWN = re.compile(rb'Field "([a-z_.]+)" is not a valid field to query')
 TICKS = os.sysconf("SC_CLK_TCK")
+# Bytes of a command line that are read.
+LONGEST_COMMAND = 16384
 
 
 class Query(Asked):
@@ -70,10 +73,36 @@ def look(asked: Questions, name: str, now: float, proc: Path) -> HostData:
         if any(one.vendor == "nvidia" for one in finer.rows):
             told = finer
             running = processes.read(file_of("processes", name, now, code, parts + their_processes))
-    rows = tuple(row for pid in {one.pid for one in running.rows} if pid is not None and (row := ps_row(pid, proc)))
+    pids = {one.pid for one in running.rows if one.pid is not None}
+    rows, running = masked([row for pid in sorted(pids) if (row := ps_row(pid, proc))], running, proc)
     header = Header("ps", name, int(now), 0, 0, 0)
     files = dict.fromkeys(("gpus.csv", "processes.csv", "ps.txt", "host.txt"), now)
     return HostData(name, told, running, Dump(rows, header), Dump((facts(),)), now, files)
+
+
+def masked(rows: Sequence[PsRow], running: Dump[GpuProcess], proc: Path) -> tuple[tuple[PsRow, ...], Dump[GpuProcess]]:
+    """The same processes with their commands and names, secrets masked as on a host that pushes."""
+    from site_builder.sources import masks  # noqa: PLC0415 # only where a process runs
+
+    given = [arguments_of(row.pid, proc) for row in rows]
+    commands, names = masks.mask([one for one in given if one], [one.name or "" for one in running.rows])
+    left = iter(commands)
+    # a kernel thread or a zombie has no command, and keeps the name that the kernel knows
+    shown = tuple(row._replace(command=next(left)) if one else row for row, one in zip(rows, given))
+    processes = tuple(one._replace(name=name or None) for one, name in zip(running.rows, names))
+    return shown, replace(running, rows=processes)
+
+
+def arguments_of(pid: int, proc: Path) -> list[bytes]:
+    """The arguments of a process, as many as a host reads; none where they cannot be read."""
+    try:
+        with (proc / str(pid) / "cmdline").open("rb") as file:
+            content = file.read(LONGEST_COMMAND)
+    except OSError:
+        return []
+    whole = content.rpartition(b"\0")[0] if len(content) == LONGEST_COMMAND else content  # half a secret is one too
+    stripped = whole.rstrip(b"\0 ")
+    return stripped.split(b"\0") if stripped else []
 
 
 def with_instances() -> tuple[int, bytes]:
@@ -106,7 +135,7 @@ def facts() -> HostFacts:
 
 
 def ps_row(pid: int, proc: Path) -> PsRow | None:
-    """A process, as far as we may look at it."""
+    """A process, as far as we may look at it; its command is the name that the kernel knows."""
     folder = proc / str(pid)
     try:
         uid = folder.stat().st_uid
@@ -114,13 +143,10 @@ def ps_row(pid: int, proc: Path) -> PsRow | None:
         uptime = float((proc / "uptime").read_text().split()[0])
         state, ppid, *rest = stat.rpartition(")")[2].split()
         elapsed = max(0, int(uptime - int(rest[17]) / TICKS))
-        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except (OSError, ValueError, IndexError):
         return None
     title = stat.partition("(")[2].rpartition(")")[0]
-    return PsRow(
-        pid, int(ppid), pid, str(uid), login_of(uid), elapsed, None, None, state, None, command or f"[{title}]"
-    )
+    return PsRow(pid, int(ppid), pid, str(uid), login_of(uid), elapsed, None, None, state, None, f"[{title}]")
 
 
 def login_of(uid: int) -> str | None:

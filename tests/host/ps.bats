@@ -129,6 +129,10 @@ GPU-1, 8, 512, TOKEN=secret python
 GPU-1, 9, 512, sk-abcdefghijkl
 GPU-1, 10, 512, -bash
 GPU-1, 11, 512, Isaac  Sim 4 cafe
+GPU-1, 12, 512, notify https://hooks.slack.com/services/T0/B0/abc
+GPU-1, 13, 512, bot 1234567890:AAF0abcdef
+GPU-1, 14, 512, rdp /p:hunter2
+GPU-1, 15, 512, ray::train.step:3
 EOF
     "$RUN_SH" once
     sed -e 1,2d -e '$d' "$DATA/processes.csv" | cut -d, -f4- >"$TMP/names"
@@ -145,6 +149,10 @@ EOF
  •••
  -bash
  Isaac  Sim 4 cafe
+ notify •••
+ bot •••
+ rdp •••
+ ray::train.step:3
 EOF
 }
 
@@ -303,7 +311,7 @@ masks() {
     export PATH=$TMP/awk:$PATH
     for awk in mawk gawk original-awk busybox; do
         ln -sf "$(command -v "$awk" || missing "$awk is not installed")" "$TMP/awk/awk"
-        rm -f "$TMP/wanted"
+        rm -f "$TMP/wanted" "$SPOOL/ps.txt" # else what the first awk wrote stays for a minute
         masks
     done
 }
