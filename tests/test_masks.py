@@ -116,6 +116,20 @@ def test_harmless_commands_stay_as_they_are(shown: list[str]) -> None:
     assert shown[len(SECRETS) :] == [" ".join(one) for one in HARMLESS]
 
 
+@pytest.mark.parametrize("awk", AWKS)
+def test_arguments_that_are_made_to_take_long_cost_nobody_the_commands(tmp_path: Path, awk: str) -> None:
+    slow = (
+        "a\\ " * 600 + '"',
+        "a=" * 990 + " b",
+        "'\"" * 1000,
+        "header=" * 280 + " x",
+        "$(" * 900 + " x",
+        "a:b@" * 490,
+    )
+    commands = [["python", *(text,) * 8] for text in slow]
+    assert Host(tmp_path, awk).shown([*commands, ["python", "train.py"]])[-1] == "python train.py"
+
+
 # This machine's own GPUs
 
 
