@@ -47,6 +47,8 @@ BEGIN {
     add_flags("ttyd gotty", "-c :")
     add_flags("miniserve dufs", "-a :")
     add_flags("transmission-remote", "-n :")
+    add_flags("ntfy", "-u :")
+    add_flags("pdftotext pdftoppm pdfimages pdfinfo", "-upw 1 -opw 1")
     add_flags("snmpget snmpset snmpwalk snmpbulkwalk snmptrap", "-A = -X = -c =")
     add_flags("swift", "-K 1")
     add_flags("frpc anaconda codecov vercel", "-t 1")
@@ -60,7 +62,7 @@ BEGIN {
     add_flags("doctl/init influx/auth rosa/login glab/login", "-t 1")
     add_flags("gh/secret", "-b 1 --body 1")
     add_positions("wandb/login vault/login cargo/login ngrok/authtoken ngrok/add-authtoken snyk/auth bw/unlock b2/authorize-account rclone/obscure openssl/passwd", 0)
-    add_positions("cloudflared/install nuget/setapikey mkpasswd vault/renew vault/lookup vault/revoke vault/unseal redis-cli/auth redis-cli/AUTH", 0)
+    add_positions("ansible-vault/encrypt_string iwconfig/key cloudflared/install nuget/setapikey mkpasswd vault/renew vault/lookup vault/revoke vault/unseal redis-cli/auth redis-cli/AUTH", 0)
     add_positions("bw/login rabbitmqctl/add_user rabbitmqctl/change_password wpa_passphrase gcloud/activate-refresh-token steamcmd/+login smbclient", 1)
     add_positions("mc/set mc/add net/use", 2)
     n = split("htpasswd sqlplus ssh scp sftp rsync", list, " ") # sshpass -p x ssh -p 22 host: the second is a port

@@ -38,7 +38,7 @@ function looks_random(value,    run, i, n, before, now, changes) {
             if (i > 1 && now != before) changes++
             before = now
         }
-        if (changes >= 2) return 1
+        if (changes >= (run ~ /[0-9]/ ? 2 : 6)) return 1 # UvicornWorker is a name
     }
     return 0
 }

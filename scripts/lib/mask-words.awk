@@ -16,6 +16,7 @@ function hide_pending(word,    kind, name) {
     pending = pending_kind = ""
     if (word ~ /^--?[A-Za-z][-A-Za-z0-9_.]*(=.*)?$|^--?$/) return ""
     if (tolower(word) ~ /^(["']?(bearer|basic|digest|token|apikey)|=|:=|to)$/ && name !~ /^-/) { pending = name; pending_kind = kind; return word }
+    if (name !~ /^-/ && tolower(word) ~ /^(from|where|and|or|is|in|for|of|as|was|on|not|has)$/) return "" # select password from users
     return hide_value(kind, name, word)
 }
 

@@ -32,6 +32,7 @@ function hide_urls(word,    done, start, end, hit) {
 
 # hide_login: user:password@host without a scheme, as proxies are written. Not image:tag@sha256:…, and not email:bob@host.
 function hide_login(word,    start, at) {
+    if (match(word, /^jdbc:oracle:thin:[^\/@ ]+\/[^@ ]+@/)) return substr(word, 1, index(word, "/")) HIDDEN substr(word, RLENGTH)
     if (!match(word, /(^|[=,"'])[^:@\/ =,"']+:[^@\/ ]+@[A-Za-z0-9]/) || word ~ /@sha(256|512):/ || word ~ /(^|[="'])(mailto|e?mail|to|from|cc|sip|acct|xmpp|git|ssh):/) return word
     start = RSTART + index(substr(word, RSTART), ":")
     for (at = RSTART + RLENGTH - 2; index(substr(word, at + 1), "@"); at += index(substr(word, at + 1), "@"));
@@ -40,7 +41,7 @@ function hide_login(word,    start, at) {
 
 # is_hash: whether long hex is a name: of a commit, a file, a container.
 function is_hash(done, hit, rest) {
-    if (substr(done, length(done)) == "/" && done !~ /:\/\// || rest ~ /^(\/|\.[A-Za-z])/ && done !~ /:\/\// || done ~ /sha(256|512)[:-]$/) return 1
+    if (index(done, "/") && done !~ /:\/\/|[=:@?]/ || substr(done, length(done)) == "/" && done !~ /:\/\// || rest ~ /^(\/|\.[A-Za-z])/ && done !~ /:\/\// || done ~ /sha(256|512)[:-]$/) return 1
     if (done ~ /[-_.A-Za-z]([-_.]|=)?$/ && tolower(done) ~ HASH_NAME || done == "" && tolower(before) ~ HASH_NAME) return 1
     if (program == "git" || done ~ /:\/\/[^@]*\/[^@]*@$/) return length(hit) == 40
     return length(hit) == 64 && program ~ /^(docker|podman|nerdctl|runc|crun|conmon|containerd-shim.*)$/
