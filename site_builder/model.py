@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -40,7 +41,8 @@ class Voice(NamedTuple):
 class Dump(Generic[Row]):
     """What was understood of one file: its rows, the words that it has beside them, and what is wrong with it.
 
-    `voices` are the tools that told the rows, where tools did.
+    `voices` are the tools that told the rows, where tools did. `unreported` has the GPUs, by their handles, whose
+    processes were not reported, each with the words of the tool.
     """
 
     rows: tuple[Row, ...] = ()
@@ -49,12 +51,15 @@ class Dump(Generic[Row]):
     said: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     voices: tuple[Voice, ...] = ()
+    unreported: Mapping[str, str] = field(default_factory=dict)
 
 
 # The rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times
 # as long to make.
 class Gpu(NamedTuple):
     """A GPU, whoever made it, under nvidia-smi's names and units. `lost` is why the driver cannot reach it.
+
+    `error` says which of its memory, use and temperature the driver answers with an error, and the error's words.
 
     `columns` and `cells` are all that was told of it, by the names of `--query-gpu`. Of a GPU that is cut into
     instances (MIG) each instance is one, with the GPU as its `parent`. `place` is what it is called on its host where
@@ -79,6 +84,7 @@ class Gpu(NamedTuple):
     place: str | None = None
     profile: str | None = None
     parent: Gpu | None = None
+    error: str | None = None
 
     @property
     def label(self) -> str:

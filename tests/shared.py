@@ -42,11 +42,15 @@ def check_golden(name: str, understood: DataclassInstance) -> None:
     content = asdict(understood)
     content["rows"] = [row._asdict() if hasattr(row, "_asdict") else row for row in content["rows"]]
     content["header"] = content["header"] and content["header"]._asdict()
+    if not content["unreported"]:
+        del content["unreported"]
     content["voices"] = [voice._asdict() for voice in content["voices"]]
     for row in content["rows"]:
         if "cells" in row:  # what we understood, not what we were told
             row["told"] = len(row.pop("cells"))
             del row["columns"]
+            if row["error"] is None:
+                del row["error"]
             row["parent"] = row["parent"] and row["parent"].label
         elif re.match(r"/|[A-Z]:\\", str(row.get("name"))):  # nor where a stranger keeps his programs
             row["name"] = re.split(r"[/\\]", row["name"])[-1]

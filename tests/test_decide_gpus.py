@@ -1,4 +1,4 @@
-"""The state of a GPU: the first that holds of unknown, lost, violated, held, busy, booked, free; and why."""
+"""The state of a GPU: the first that holds of lost, unknown, violated, held, busy, booked, free; and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import pytest
 from site_builder.decide.fleet import summary
 from site_builder.decide.hosts import models_of
 from site_builder.decide.people import People
-from site_builder.model import BoardProcess, Dump, Gpu, GpuProcess, HostData, Idle, Limits, PsRow, Shown, Voice
+from site_builder.model import (
+    BoardProcess,
+    Dump,
+    Gpu,
+    GpuProcess,
+    HostData,
+    Idle,
+    KnownHost,
+    Limits,
+    PsRow,
+    Shown,
+    Voice,
+)
 from site_builder.readers.gpu_names import short
 from tests.fleet import (
     NOW,
@@ -30,6 +42,7 @@ from tests.fleet import (
 HIDDEN = Shown(users=False)
 IDLE_USE = [gpu(used=7000, use=0)]
 LOST = "GPU is lost"
+ERROR = "its temperature cannot be read: Unknown Error"
 
 
 def held_by(*users: str) -> HostData:
@@ -43,12 +56,37 @@ def not_told(rc: int = 9) -> Dump[GpuProcess]:
 # Of two that hold, the first counts
 
 
-def test_unknown_comes_before_lost() -> None:
-    assert state(host_data([gpu(lost=LOST)], ages={"host.txt": 300})) == "unknown"
+def test_lost_comes_before_unknown() -> None:
+    assert state(host_data([gpu(lost=LOST, error=ERROR)], processes=None)) == "lost"
+
+
+@pytest.mark.parametrize("age", [300, 700])
+def test_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost(age: float) -> None:
+    which = "stale" if age == 300 else "down"
+    told = host_data([gpu(lost=LOST)], ages={"host.txt": age})
+    assert reason(told) == f"lost: the driver cannot reach it: GPU is lost; its host is {which}"
+
+
+def test_so_is_one_of_a_host_under_maintenance() -> None:
+    (found,) = decide(host_data([gpu(lost=LOST)]), known=KnownHost("atlas", maintenance="new fans")).gpus
+    assert found.state == "lost"
+
+
+def test_an_instance_of_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost() -> None:
+    assert state(host_data([gpu(parent=gpu(lost=LOST))], ages={"host.txt": 300})) == "lost"
 
 
 def test_lost_comes_before_violated() -> None:
     assert state(used_by("bob", gpus=[gpu(used=7000, lost=LOST)]), booking("alice")) == "lost"
+
+
+def test_unknown_comes_before_violated() -> None:
+    assert state(used_by("bob", gpus=[gpu(used=7000, error=ERROR)]), booking("alice")) == "unknown"
+
+
+def test_unknown_by_an_error_comes_before_busy_and_keeps_the_processes() -> None:
+    found = only_gpu(used_by("bob", gpus=[gpu(used=7000, error=ERROR)]))
+    assert (found.state, found.reason, [one.user for one in found.processes]) == ("unknown", ERROR, ["bob"])
 
 
 def test_violated_comes_before_held() -> None:
@@ -133,6 +171,44 @@ def test_where_the_processes_were_not_told_a_promised_gpu_is_not_unused(processe
 @PROCESSES_UNTOLD
 def test_where_the_processes_were_not_told_memory_in_use_is_busy(processes: Dump[GpuProcess] | None) -> None:
     assert state(host_data([gpu(used=7000, use=90)], processes=processes)) == "busy"
+
+
+@PROCESSES_UNTOLD
+@pytest.mark.parametrize(("use", "expected"), [(4, "unknown"), (5, "busy"), (90, "busy"), (None, "unknown")])
+def test_where_the_processes_were_not_told_use_above_the_limit_is_busy(
+    processes: Dump[GpuProcess] | None, use: float | None, expected: str
+) -> None:
+    assert state(host_data([gpu(use=use)], processes=processes)) == expected
+
+
+def not_reported(**words: str) -> Dump[GpuProcess]:
+    """A list of processes that has words in the place of those of some GPUs."""
+    return Dump((), head("processes"), unreported={name.replace("_", "-"): word for name, word in words.items()})
+
+
+def test_a_gpu_whose_processes_are_not_reported_is_unknown_with_the_words_as_reason() -> None:
+    found = decide(host_data([gpu(0), gpu(1)], processes=not_reported(GPU_0="Not Supported"))).gpus
+    assert [one.state for one in found] == ["unknown", "free"]
+    assert found[0].reason == "the processes on it could not be read: Not Supported"
+    assert found[0].processes == ()
+
+
+def test_a_gpu_whose_processes_are_not_reported_is_busy_if_memory_or_use_shows_it() -> None:
+    several = [gpu(0, used=7000, use=0), gpu(1, use=90), gpu(2, used=None, use=90)]
+    found = decide(host_data(several, processes=not_reported(GPU_0="N/A", GPU_1="N/A", GPU_2="N/A"))).gpus
+    assert [f"{one.state}: {one.reason}" for one in found] == [
+        "busy: 6.8 GiB in use; the processes on it could not be read: N/A",
+        "busy: 90 % used; the processes on it could not be read: N/A",
+        "busy: 90 % used; the processes on it could not be read: N/A",
+    ]
+
+
+def test_what_is_not_reported_of_a_gpu_is_not_of_its_instances_either() -> None:
+    several = [gpu(0, uuid="MIG-a", parent=gpu(), place="0:0"), gpu(0, uuid="MIG-b", parent=gpu(), place="0:1")]
+    found = decide(host_data(several, processes=not_reported(GPU_0="N/A"))).gpus
+    assert [one.state for one in found] == ["unknown", "unknown"]
+    found = decide(host_data(several, processes=not_reported(MIG_a="N/A"))).gpus
+    assert [one.state for one in found] == ["unknown", "free"]
 
 
 def test_an_error_of_nvidia_smi_with_no_row_beside_it_tells_nothing() -> None:

@@ -374,7 +374,8 @@ def test_each_kind_says_how_grave_it_is_and_what_to_do() -> None:
 WORDS = {"grave": "grave", "look": "worth a look", "told": "told"}
 VALUES = {"link": ("4", "16"), "ecc-before": ("2 uncorrected ECC errors", ", none since the driver was loaded")}
 FIRST = {
-    **dict.fromkeys(("lost", "off-bus", "power-cable", "interrupts", "recovery", "said"), "…"),
+    **dict.fromkeys(("lost", "off-bus", "power-cable", "interrupts", "recovery", "said", "power"), "…"),
+    "unreadable": "its temperature cannot be read: …",
     "ecc-uncorrected": "2 uncorrected ECC errors",
     "heat": "",
     "hot": "90",

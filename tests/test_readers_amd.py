@@ -253,11 +253,26 @@ def test_a_memory_that_is_not_told_is_not_zero(memory: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("told_", "words"),
+    [
+        ([running(1)], "amd-smi has no list of them"),
+        ([{"gpu": 0, "process_list": [{"process_info": "N/A"}]}, running(1)], "N/A"),
+        ([{"gpu": 0, "process_list": "N/A"}, running(1)], "N/A"),
+        ([{"gpu": 0, "process_list": "Not supported"}, running(1)], "Not supported"),
+        ([{"gpu": 0, "process_list": None}, running(1)], "amd-smi has no list of them"),
+        ([{"gpu": 0, "process_list": [{"process_info": {"name": "no pid"}}]}, running(1)], "N/A"),
+        ("GPU: 0\n    PROCESS_INFO: N/A\n\nGPU: 1\n    PROCESS_INFO: No running processes detected\n", "N/A"),
+    ],
+)
+def test_a_gpu_whose_processes_amd_smi_does_not_report_has_none_and_its_words(told_: object, words: str) -> None:
+    dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", told_))
+    assert (dump.rows, dump.unreported) == ((), {"GPU-abc0000000000001": words})
+    assert dump.voices[0].answered
+
+
+@pytest.mark.parametrize(
     "told_",
     [
-        [running(0)],
-        [{"gpu": 0, "process_list": [{"process_info": "N/A"}]}, running(1)],
-        [{"gpu": 0, "process_list": [{"process_info": {"name": "no pid"}}]}, running(1)],
         [],
         {"error": "no permission"},
     ],
@@ -328,6 +343,10 @@ def test_a_process_is_on_as_many_cards_as_are_told(text: str, where: list[str]) 
         ("No KFD PIDs currently running", True),
         ("WARNING: No JSON data to report", True),
         ("{}", True),
+        ('{"system": {}}', True),
+        ('{"card0": {"GPU use (%)": "0"}}', False),
+        ("Not supported on the given system", False),
+        ("GPU[0]\t\t: Not supported", False),
         ("ERROR:root:Driver not initialized", False),
         (TABLE, False),
         ("", False),

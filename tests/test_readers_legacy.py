@@ -133,3 +133,13 @@ def test_nothing_makes_the_readers_fail(body: bytes) -> None:
         legacy.processes(data, NOW)
         legacy.users(data, NOW)
         legacy.host(data, data, data)
+
+
+def test_a_row_that_has_words_in_the_place_of_a_process_is_none() -> None:
+    moment = "2018/10/04 09:12:01.123"
+    words = "[Not Supported], [Not Supported], [Not Supported]"
+    dump = legacy.processes(f"{moment}, GPU-1, {words}\n{moment}, GPU-2, 512, python, 42\n".encode(), None)
+    assert [(row.gpu, row.pid) for row in dump.rows] == [("GPU-2", 42)]
+    assert (dict(dump.unreported), dump.voices) == ({"GPU-1": "N/A"}, ())
+    dump = legacy.processes(f"{moment}, [N/A], {words}\n".encode(), None)
+    assert (dump.rows, [voice.answered for voice in dump.voices]) == ((), [False])

@@ -42,9 +42,27 @@ def test_columns_right_of_the_name_are_counted_from_the_right() -> None:
 
 
 def test_what_the_driver_does_not_tell_is_not_available() -> None:
-    words = "[Insufficient Permissions]"
-    assert read_one(f"GPU-1, {words}, {words}, {words}") == ("GPU-1", None, None, None)
+    assert read_one("GPU-1, [N/A], 512, [Not Found]") == ("GPU-1", None, 512, None)
+
+
+def test_a_process_with_a_pid_is_one_whatever_else_is_hidden() -> None:
+    """As in WSL2, in containers, and for whoever is not root."""
     assert read_one("GPU-1, 42, [N/A], [Not Found]") == ("GPU-1", 42, None, None)
+    assert read_one("GPU-1, 42, [N/A], [Insufficient Permissions]") == ("GPU-1", 42, None, None)
+
+
+@pytest.mark.parametrize("words", ["Insufficient Permissions", "Not Supported", "N/A", "Unknown Error"])
+def test_a_row_of_words_alone_is_no_process_but_says_that_none_is_reported(words: str) -> None:
+    text = f"GPU-1, [{words}], [{words}], [{words}]\nGPU-2, 42, 512, python\n".encode()
+    dump = processes.read(snapshot("processes", HEADER + text))
+    assert [(row.gpu, row.pid) for row in dump.rows] == [("GPU-2", 42)]
+    assert dump.unreported == {"GPU-1": words}
+    assert dump.voices[0].answered
+
+
+def test_a_row_of_words_that_names_no_gpu_says_that_nothing_is_reported() -> None:
+    dump = processes.read(snapshot("processes", HEADER + b"[N/A], [N/A], [N/A], [N/A]\n"))
+    assert (dump.rows, dump.voices[0].answered) == ((), False)
 
 
 def test_no_process_is_no_problem() -> None:

@@ -254,9 +254,22 @@ def test_processes_of_the_oldest_drivers_are_found() -> None:
 
 def test_a_gpu_that_does_not_tell_its_processes_is_not_called_empty() -> None:
     for word in "N/A", "Unknown Error", "GPU is lost", "something new":
-        assert on(document(gpu(1, f"<processes>{word}</processes>"))) == [("GPU-1", None)]
-    assert on(document(gpu(1) + gpu(2, "<processes />"))) == [("GPU-1", None)]
-    assert on(document(gpu(1, "<processes>\n</processes>") + gpu(2, "<processes />"))) == []
+        dump = read_processes(document(gpu(1, f"<processes>{word}</processes>")))
+        assert (dump.rows, dump.unreported) == ((), {"GPU-1": word})
+    dump = read_processes(document(gpu(1) + gpu(2, "<processes />")))
+    assert (dump.rows, dump.unreported) == ((), {"GPU-1": "nvidia-smi has no list of them"})
+
+
+def test_an_empty_list_of_processes_is_an_answer() -> None:
+    dump = read_processes(document(gpu(1, "<processes>\n</processes>") + gpu(2, "<processes />")))
+    assert (dump.rows, dump.unreported, dump.voices[0].answered) == ((), {}, True)
+
+
+def test_a_process_of_which_nothing_is_told_is_none() -> None:
+    hidden = re.sub("512 MiB|42|python", "N/A", process(42))
+    dump = read_processes(document(gpu(1, running(process(7), hidden)) + gpu(2, MIG, running())), LIST)
+    assert [(one.gpu, one.pid) for one in dump.rows] == [("GPU-1", 7)]
+    assert dump.unreported == {"GPU-1": "nvidia-smi hides one of them"}
 
 
 def test_a_name_may_hold_anything() -> None:

@@ -13,7 +13,8 @@ ecc.mode.current ecc.errors.corrected.volatile.total ecc.errors.uncorrected.vola
 ecc.errors.corrected.aggregate.total ecc.errors.uncorrected.aggregate.total
 remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure
 retired_pages.single_bit_ecc.count retired_pages.double_bit.count retired_pages.pending
-clocks_event_reasons.active|clocks_throttle_reasons.active gpu_recovery_action'
+clocks_event_reasons.active|clocks_throttle_reasons.active gpu_recovery_action
+reset_status.reset_required reset_status.drain_and_reset_recommended'
 # What every driver of the last ten years knows: asked where the driver does not tell its fields.
 CORE_FIELDS=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,utilization.memory,temperature.gpu,power.draw,power.limit
 

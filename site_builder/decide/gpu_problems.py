@@ -14,10 +14,10 @@ from site_builder.decide import signs
 from site_builder.decide.health import LONGEST_CELL, MOST_COLUMNS, SLOWED, bits, either, first, yes
 from site_builder.decide.problem_kinds import ACTIONS, CODES, KINDS, LOOK, TOLD, WEIGHTS, advised, kind_of
 from site_builder.model import Dump, Gpu, GpuProblem, Voice
-from site_builder.readers.cells import available, number, places, whole_number
+from site_builder.readers.cells import available, error_words, number, places, whole_number
 
 # Those of OWN differ from GPU to GPU; all else is nearly the same in a whole fleet.
-OWN = ("fan.speed", "temperature.gpu.tlimit")
+OWN = ("fan.speed", "temperature.gpu.tlimit", "power.draw")
 COLUMNS = (
     *OWN,
     "ecc.errors.corrected.volatile.total",
@@ -27,6 +27,7 @@ COLUMNS = (
     "retired_pages.pending",
     "remapped_rows.failure",
     "gpu_recovery_action",
+    "reset_status.drain_and_reset_recommended",
     "clocks_event_reasons.active",
     "clocks_throttle_reasons.active",
     "pcie.link.width.current",
@@ -36,12 +37,14 @@ COLUMNS = (
     "compute_mode",
 )
 EMPTY = ("",) * len(COLUMNS)
+# What newer drivers call what older ones recommended.
+DRAIN_AND_RESET = "Drain and Reset"
 HEAT, HARD_HEAT, POWER_BRAKE = 0x20, 0x40, 0x80
 # So many corrected errors since the driver was loaded are told; fewer every card has.
 MANY_CORRECTED = 1000
 # A fan may stand still while a card is cool; those that do begin to turn at some 60 °C.
 WARM = 75
-FAN_ERRORS = frozenset({"[Unknown Error]", "Unknown Error", "ERR!", "[ERR!]"})
+NOT_ALLOWED = "insufficient permissions"
 FAN_STILL = frozenset({"0", "0 %"})
 # A GPU that rests may narrow its link; from P0 to this it works.
 LAST_AT_WORK = 4
@@ -78,11 +81,16 @@ class Problems:
         cells = self.pick((*gpu.cells, ""))
         if len("".join(cells)) > LONGEST_ROW:
             cells = tuple([one[:LONGEST_CELL] for one in cells])
-        fan, margin = cells[:2]
-        common = understood(cells[2:], self.took if gpu.vendor == "nvidia" else 0)
+        fan, margin, power = cells[: len(OWN)]
+        common = understood(cells[len(OWN) :], self.took if gpu.vendor == "nvidia" else 0)
         warm = signs.hot(gpu.temperature, signs.degrees(margin) if margin else None)
-        if gpu.lost or warm or self.words or fan in FAN_ERRORS or fan in FAN_STILL:
+        failed, no_fan = failure(power), failure(fan)
+        if gpu.lost or gpu.error or failed or no_fan or warm or self.words or fan in FAN_STILL:
             common = (*self.own(gpu, fan, warm), *common)
+            if failed and not gpu.lost:
+                common = (problem("power", failed), *common)
+        if told.error and not gpu.error and not gpu.lost:
+            common = (problem("unreadable", told.error), *common)
         if not common:
             return NOTHING
         which = gpu.more.get("pci.bus_id", "")[:LONGEST_CELL] if gpu.index is None else str(gpu.index)
@@ -93,8 +101,10 @@ class Problems:
         if gpu.lost:
             kind = kind_of(gpu.lost, "lost")
             yield problem(kind if KINDS[kind].avoid else "lost", gpu.lost[:LONGEST_CELL])
-        elif gpu.temperature is not None:
-            if fan in FAN_ERRORS:
+        elif gpu.error:
+            yield problem("unreadable", gpu.error)
+        if gpu.temperature is not None and not gpu.lost:
+            if failure(fan):
                 yield problem("fan", "its fan does not answer")
             elif fan in FAN_STILL and gpu.temperature >= WARM:
                 yield problem("fan", "its fan stands still, though the GPU is warm")
@@ -103,6 +113,12 @@ class Problems:
         for vendor, word in self.words:
             if vendor == gpu.vendor and names(word, gpu):
                 yield problem(kind_of(word, "said"), word[:LONGEST_SAID])
+
+
+def failure(cell: str) -> str | None:
+    """Return the words of a reading that fails; that we may not see it is no fault of the GPU."""
+    words = error_words(cell) if cell else None
+    return None if words is None or words.lower() == NOT_ALLOWED else words
 
 
 def nothing(_: Cells) -> Cells:
@@ -157,11 +173,11 @@ def advice_for(voice: Voice) -> str:
 @lru_cache(maxsize=4096)
 def understood(cells: Cells, took: int) -> tuple[GpuProblem, ...]:
     """By the cells of COLUMNS but for those of OWN; most GPUs of a fleet tell the same."""
-    corrected, uncorrected, before, remapping, retiring, failed, action, *rest = cells
+    corrected, uncorrected, before, remapping, retiring, failed, action, drain, *rest = cells
     events, throttle, width, widest, state, persistence, mode = rest
     mask = first(bits(events), bits(throttle))
     found = (
-        *recovery(action),
+        *recovery(DRAIN_AND_RESET if yes(drain) else action),
         *errors(number(corrected), number(uncorrected), number(before)),
         *([problem("repair-failed")] if yes(failed) else ()),
         *([problem("repair-pending")] if either(yes(remapping), yes(retiring)) else ()),

@@ -1,4 +1,4 @@
-"""The state of a GPU: the first that holds of unknown, lost, violated, held, busy, booked, free."""
+"""The state of a GPU: the first that holds of lost, unknown, violated, held, busy, booked, free."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import NamedTuple
 
 from site_builder import words
 from site_builder.decide.people import People
-from site_builder.model import BoardBooking, BoardProcess, Gpu, Limits, Shown
+from site_builder.model import BoardBooking, BoardProcess, Gpu, GpuProblem, Limits, Shown
 from site_builder.now import Now
 
+# The first that holds counts. Codes in history.db have an order of their own (samples.STATES).
+PRECEDENCE = ("lost", "unknown", "violated", "held", "busy", "booked", "free")
+# The problems of a GPU that cannot be used until it is reset or its host is booted again.
+LOST_KINDS = frozenset({"lost", "off-bus", "reset"})
+RECOVERY = "recovery"
 MIG_MODE = "mig.mode.current"
 NO_INSTANCES = "it is in MIG mode and tells no instances, so that nothing can be run on it"
 
@@ -27,6 +32,8 @@ class Seen(NamedTuple):
     bookers: Sequence[str]
     processes_told: bool
     idle_since: float | None
+    problems: Sequence[GpuProblem] = ()
+    unreported: str = ""  # the tool's words in the place of its processes
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,35 @@ def is_idle(gpu: Gpu, taken: bool, limits: Limits) -> bool:
     return taken and gpu.utilization_gpu is not None and gpu.utilization_gpu < limits.idle_percent
 
 
+def shows_use(gpu: Gpu, limits: Limits) -> bool:
+    """Return whether memory or use shows that somebody is on it, whatever is known of its processes."""
+    return memory_taken(gpu, limits) or (gpu.utilization_gpu is not None and gpu.utilization_gpu >= limits.idle_percent)
+
+
+def why_lost(gpu: Gpu, problems: Sequence[GpuProblem]) -> str:
+    """Return why a GPU cannot be used until it is reset; empty where it can."""
+    lost = gpu.lost or (gpu.parent.lost if gpu.parent else None)
+    if lost:
+        return f"the driver cannot reach it: {lost}"
+    return next((one.what for one in problems if one.kind in LOST_KINDS or asks_for_reset(one)), "")
+
+
+def asks_for_reset(problem: GpuProblem) -> bool:
+    """Return whether the driver asks for a reset or a reboot now. What is to be drained first may finish its work."""
+    words = problem.what.lower()
+    return problem.kind == RECOVERY and ("reset" in words or "reboot" in words) and "drain" not in words
+
+
 def state(seen: Seen, rules: Rules, now: Now) -> tuple[str, str]:
     """The state of a GPU of a fresh host, and the reason."""
     gpu, limits = seen.gpu, rules.limits
-    lost = gpu.lost or (gpu.parent is not None and gpu.parent.lost)
+    lost = why_lost(gpu, seen.problems)
     if lost:
-        return "lost", f"the driver cannot reach it: {lost}"
-    taken = bool(seen.processes) or memory_taken(gpu, limits)
+        return "lost", lost
+    error = gpu.error or (gpu.parent.error if gpu.parent else None)
+    if error:
+        return "unknown", error
+    taken = bool(seen.processes) or memory_taken(gpu, limits) or (not seen.processes_told and shows_use(gpu, limits))
     return state_of_taken(seen, rules, now) if taken else state_of_untaken(seen, limits, now)
 
 
@@ -68,7 +97,7 @@ def state_of_taken(seen: Seen, rules: Rules, now: Now) -> tuple[str, str]:
         return "violated", violation
     if seen.idle_since is not None and now.reached(seen.idle_since + rules.limits.held_after):
         return "held", held(seen, now)
-    return "busy", busy(seen)
+    return "busy", busy(seen, rules.limits)
 
 
 def others_on(seen: Seen, people: People) -> dict[str, list[BoardProcess]]:
@@ -102,17 +131,29 @@ def held(seen: Seen, now: Now) -> str:
     return f"{told or memory(seen.gpu)} taken{by(seen)}, hardly used since {since}"
 
 
-def busy(seen: Seen) -> str:
+def use_shown(gpu: Gpu, limits: Limits) -> str:
+    """Say by what a GPU shows that somebody is on it."""
+    if gpu.memory_used is not None and memory_taken(gpu, limits):
+        return f"{memory(gpu)} in use"
+    return f"{gpu.utilization_gpu:.0f} % used"
+
+
+def not_reported(seen: Seen) -> str:
+    """Say that nobody knows which processes are on it, in the tool's words where it has some."""
+    return f"the processes on it could not be read{f': {seen.unreported}' if seen.unreported else ''}"
+
+
+def busy(seen: Seen, limits: Limits) -> str:
     """Who is on it, or that nobody knows."""
     dead = [process for process in seen.processes if process.dead]
     if dead:
         pids = " ".join(str(pid) for process in dead for pid in process.children)
         which = words.names([str(process.pid) for process in dead])
         return f"process {which} is dead, but its children live on: kill {pids}"
+    if not seen.processes and not seen.processes_told:
+        return f"{use_shown(seen.gpu, limits)}; {not_reported(seen)}"
     if not seen.processes and seen.gpu.memory_used is None:
         return f"{seen.gpu.utilization_gpu:.0f} % used, though no process is told"
-    if not seen.processes and not seen.processes_told:
-        return f"{memory(seen.gpu)} in use; the processes on it could not be read"
     if not seen.processes:
         return f"{memory(seen.gpu)} in use that no process explains"
     told = of_processes(seen)
@@ -158,7 +199,10 @@ def state_of_untaken(seen: Seen, limits: Limits, now: Now) -> tuple[str, str]:
 def unknown(seen: Seen) -> str:
     """Why nobody can tell that it is free, if so."""
     if not seen.processes_told:
-        return "the processes on it could not be read"
+        return not_reported(seen)
+    recovery = next((one.what for one in seen.problems if one.kind == RECOVERY), "")
+    if recovery:
+        return recovery
     if seen.gpu.memory_used is None and seen.gpu.utilization_gpu is None:
         return "the driver tells neither its memory nor its use"
     return NO_INSTANCES if in_mig_mode(seen.gpu) else ""

@@ -95,15 +95,17 @@ def host(case: Case, rules: Rules, now: Now) -> BoardHost:
 
 
 def old_gpus(case: Case, data: HostData, state: str, rules: Rules, now: Now) -> list[BoardGpu]:
-    """The GPUs of a host that is not fresh."""
+    """The GPUs of a host that is not fresh; one that was lost when it was last heard of is lost."""
     why = f"its host is {'under maintenance' if state == 'maintenance' else state}"
     models = models_of(data, case.names)
+    wrong = gpu_problems.Problems(data.gpus, voices(data.gpus)) if data.gpus else None
+    lost = {id(gpu): gpus.why_lost(gpu, wrong.of(gpu)) for gpu in data.gpus.rows} if data.gpus and wrong else {}
     return [
         BoardGpu(
             bare(gpu),
             model_of(gpu, models, case.names),
-            "unknown",
-            why,
+            "lost" if lost[id(gpu)] else "unknown",
+            f"{lost[id(gpu)]}; {why}" if lost[id(gpu)] else why,
             (),
             promised.at(promised.of_gpu(case.bookings, gpu), rules.shown, now, gpu.parent),
             case.idle.since.get(gpu.key),
@@ -215,6 +217,7 @@ def seen_gpus(case: Case, data: HostData, rules: Rules, now: Now) -> SeenGpus:
     ps = current_ps(data, rules.limits, now)
     on_gpu = processes.by_gpu(data, processes.Family(ps), clock_of(data, rules.limits), rules.people, rules.shown)
     told_by = told_processes(data)
+    unreported = data.processes.unreported if data.processes else {}
     looked = data.taken.get("gpus.csv", data.seen or 0)
     # what happened while nothing was heard, nobody knows
     idle = case.idle.since if looked - case.idle.looked <= rules.limits.down_after else {}
@@ -225,14 +228,17 @@ def seen_gpus(case: Case, data: HostData, rules: Rules, now: Now) -> SeenGpus:
     wrong = gpu_problems.Problems(data.gpus, voices(data.gpus)) if data.gpus else None
     for gpu in rows:
         here = on_gpu.pop(gpu.handle, [])
-        told = gpu.vendor in told_by
+        missing = words_for_processes(gpu, unreported)
+        told = gpu.vendor in told_by and not missing
         board, logins = tuple(process for process, _ in here), tuple(login for _, login in here)
         mine = promised.of_gpu(case.bookings, gpu) if case.bookings else ()
         bookings = promised.at(mine, rules.shown, now, gpu.parent) if mine else ()
         since = None
         if gpus.is_idle(gpu, bool(here) or gpus.memory_taken(gpu, rules.limits), rules.limits):
             since = idle.get(gpu.key, looked)
-        seen = Seen(gpu, board, logins, bookings, promised.names_now(mine, now) if mine else (), told, since)
+        here_wrong = wrong.of(gpu) if wrong else ()
+        bookers = promised.names_now(mine, now) if mine else ()
+        seen = Seen(gpu, board, logins, bookings, bookers, told, since, here_wrong, missing)
         state, reason = gpus.state(seen, rules, now)
         soon = gpus.promised_soon(bookings, rules.limits, now) if state == "free" and bookings else None
         until = soon.since.timestamp() if soon and soon.since else None
@@ -243,7 +249,7 @@ def seen_gpus(case: Case, data: HostData, rules: Rules, now: Now) -> SeenGpus:
         no_process = not here and told and gpu.memory_used is not None and gpus.memory_taken(gpu, rules.limits)
         model = model_of(gpu, models, case.names)
         of = models[gpu.name] if gpu.parent else ""
-        told_of = (who, ownerless, no_process, of, wrong.of(gpu) if wrong else ())
+        told_of = (who, ownerless, no_process, of, here_wrong)
         found.append(BoardGpu(gpu, model, state, reason, board, bookings, since, until, None, None, *told_of))
     unplaced = instances.unplaced_in(found, on_gpu) if on_gpu else {}
     others = [process for rest in on_gpu.values() for process, _ in rest]
@@ -300,6 +306,13 @@ def told_in_spite(voice: Voice, dump: Dump[GpuProcess], gpus_told: Dump[Gpu] | N
     makers = {gpu.handle: gpu.vendor for gpu in gpus_told.rows}
     same = any(one.vendor == voice.vendor and one.rc == voice.rc for one in voices(gpus_told))
     return same or any(makers.get(row.gpu, voice.vendor) == voice.vendor for row in dump.rows)
+
+
+def words_for_processes(gpu: Gpu, unreported: Mapping[str, str]) -> str:
+    """Return what the tool said in the place of a GPU's processes; an instance shares the words for its GPU."""
+    if not unreported:
+        return ""
+    return unreported.get(gpu.handle) or (unreported.get(gpu.parent.handle, "") if gpu.parent else "")
 
 
 def current_ps(data: HostData, limits: Limits, now: Now) -> Sequence[PsRow]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from site_builder.decide.gpus import in_mig_mode
+from site_builder.decide.gpus import PRECEDENCE, in_mig_mode
 from site_builder.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, Gpu
-from site_builder.samples import STATES
 
 EMPTY = frozenset({"free", "booked"})
 ON_SOME_INSTANCE = "there are processes on its GPU of which it is not told on which instance"
@@ -56,7 +55,7 @@ def together(parent: Gpu, several: Sequence[BoardGpu], unplaced: Sequence[BoardP
     return BoardGpu(
         parent,
         several[0].of,
-        next(state for state in STATES if state in states),
+        next(state for state in PRECEDENCE if state in states),
         reason(several),
         (*unplaced, *(process for one in several for process in one.processes)),
         once(booking for one in several for booking in one.bookings),

@@ -57,6 +57,12 @@ KINDS: dict[str, Kind] = {
         "do what it says once nobody is on it, and look for {log} in dmesg",
         avoid=True,
     ),
+    "unreadable": Kind(
+        GRAVE,
+        "{0}",
+        "look for {log} in dmesg; if it stays so, end what runs on it and reset it ({reset}), or reboot the host",
+        avoid=True,
+    ),
     "ecc-uncorrected": Kind(
         GRAVE,
         "{0} since the driver was loaded",
@@ -100,6 +106,11 @@ KINDS: dict[str, Kind] = {
         "{0}",
         "look whether its fan turns and is plugged in, before the GPU overheats",
     ),
+    "power": Kind(
+        LOOK,
+        "its power cannot be read: {0}",
+        "it can be used; some cards never tell it. If it was told before, look for {log} in dmesg",
+    ),
     "inforom": Kind(
         LOOK,
         "its infoROM is corrupted",
@@ -142,12 +153,15 @@ KINDS: dict[str, Kind] = {
 # What a driver says of a GPU, and which kind that is; the first that is in its words counts.
 SAYINGS = (
     ("requires reset", "reset"),
+    ("reset required", "reset"),
+    ("requires a reset", "reset"),
     ("external power", "power-cable"),
     ("power cable", "power-cable"),
     ("interrupt", "interrupts"),
     ("inforom", "inforom"),
-    ("is lost", "off-bus"),
+    ("lost", "off-bus"),
     ("fallen off", "off-bus"),
+    ("fell off", "off-bus"),
     ("device handle", "lost"),
 )
 RESET_IT = KINDS["reset"].advice

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from site_builder.model import Gpu
 from site_builder.readers import quantities
+from site_builder.readers.cells import find_lost_words, find_reading_error
+from site_builder.readers.form import clean
 
 VENDOR = "amd"
 # More than any host has, so that whoever counts them can say so.
@@ -99,8 +101,17 @@ def whole(told: object) -> int | None:
     return int(value) if value is not None and value < MOST_GPUS and value == int(value) else None
 
 
-def gpu(facts: Mapping[str, object], who: Identity, table: Table, texts: Texts, driver: str | None) -> Gpu:
+class Names(NamedTuple):
+    """What a tool calls things: readings, texts, and the readings whose errors make the state of a GPU unknown."""
+
+    table: Table
+    texts: Texts
+    watched: Mapping[str, re.Pattern[str]]
+
+
+def gpu(facts: Mapping[str, object], who: Identity, names_of: Names, driver: str | None) -> Gpu:
     """A GPU, from all that was told of it by the tool's names."""
+    table, texts = names_of.table, names_of.texts
     found: dict[str, float] = {}
     for column, (reading, names) in table.items():
         value = next((value for name in names if (value := reading(facts.get(name))) is not None), None)
@@ -111,10 +122,37 @@ def gpu(facts: Mapping[str, object], who: Identity, table: Table, texts: Texts, 
         if column not in cells and column not in {"device", "sku"}:
             cells[column] = next((text for name in names if (text := quantities.text(facts.get(name)))), None)
     cells.update((column, f"{value:g}" if value < 1e5 else f"{value:.0f}") for column, value in found.items())
+    for column in ("fan.speed", "power.draw"):  # their errors are warnings, and stand in the cell
+        if column not in found:
+            failed = map(quantities.error_words, map(facts.get, table[column][1]))
+            cells[column] = next(filter(None, failed), None)
     told = {column: cell for column, cell in cells.items() if cell is not None}
     used, total, use, access, temperature, draw, limit, clock = [found.get(column) for column in FIELDS]
     readings = (used, total, use, access, temperature, draw, limit, clock)
-    return Gpu(who.index, who.uuid, cells["name"], *readings, None, tuple(told), tuple(told.values()), VENDOR)
+    lost, error = errors_in(facts, names_of.watched)
+    if error and not lost and used is None and use is None and temperature is None:
+        lost = error[1]
+    words = f"its {error[0]} cannot be read: {error[1]}" if error else None
+    row = (tuple(told), tuple(told.values()), VENDOR)
+    return Gpu(who.index, who.uuid, cells["name"], *readings, lost, *row, error=words)
+
+
+def errors_in(
+    facts: Mapping[str, object], watched: Mapping[str, re.Pattern[str]]
+) -> tuple[str | None, tuple[str, str] | None]:
+    """Return the words that call a GPU lost, and which of its readings failed with what words."""
+    lost = find_lost_words(clean(one) for told in facts.values() for one in texts_in(told))
+    failed: list[tuple[str, str]] = []
+    for name, told in facts.items():
+        if (words := quantities.error_words(told)) is not None:
+            failed += [(what, words) for what, pattern in watched.items() if pattern.match(name)]
+    return lost, find_reading_error(failed)
+
+
+def texts_in(told: object) -> Iterable[str]:
+    """Return the texts of a fact: `N/A`, `{"value": "N/A", "unit": "W"}`, `["N/A", "N/A"]`."""
+    inner = told.values() if isinstance(told, dict) else told if isinstance(told, list) else [told]
+    return [one for one in inner if isinstance(one, str)]
 
 
 def name_of(facts: Mapping[str, object], texts: Texts) -> str | None:

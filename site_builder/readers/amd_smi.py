@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from site_builder.model import Gpu, GpuProcess
@@ -78,6 +79,13 @@ TEXTS: amd.Texts = {
     "serial": ("board.product_serial", "board.product_serial_number"),
     "vbios_version": ("vbios.part_number", "ifwi.part_number", "vbios.version", "ifwi.version"),
 }
+WATCHED = {
+    "memory": re.compile(r"(?:mem_usage|fb_usage)(?:\.|$)|vram\.(?:used|total|vram_used|vram_total|size|size_mb)$"),
+    "use": re.compile(r"usage(?:\.|$)"),
+    "temperature": re.compile(r"temperature(?:\.|$)"),
+}
+NAMES = amd.Names(TABLE, TEXTS, WATCHED)
+NO_LIST = "amd-smi has no list of them"
 
 
 class Told:
@@ -124,6 +132,8 @@ class Told:
         if number is None or (number not in self.gpus and len(self.gpus) >= amd.MOST_GPUS):
             return
         listed = entry.pop("process_list", None)
+        if isinstance(listed, str):  # a word, or that there is none
+            listed = [listed]
         if isinstance(listed, list):
             self.lists.setdefault(number, []).extend(listed)
         known = self.gpus.setdefault(number, {})
@@ -153,16 +163,18 @@ def gpus(pieces: Pieces) -> Understood[Gpu]:
         if len(facts) == 1:  # its number alone, from an answer about something else
             continue
         driver = quantities.text(facts.get("driver.version")) or quantities.text(facts.get("driver.driver_version"))
-        found.append(amd.gpu(facts, who[number], TABLE, TEXTS, driver))
+        found.append(amd.gpu(facts, who[number], NAMES, driver))
     return Understood(tuple(found), amd.news(told.words), told.problems, told.understood)
 
 
 def processes(pieces: Pieces) -> Understood[GpuProcess]:
-    """Every process on each of its GPUs."""
+    """Every process on each of its GPUs, and the GPUs whose processes are not reported."""
     told = Told(pieces)
     who = told.identities()
     rows: list[GpuProcess] = []
     problems = list(told.problems)
+    unreported = {who[one].handle: NO_LIST for one in told.gpus if one not in told.lists}
+    problems += [f"amd-smi tells nothing of the processes of GPU {one}" for one in told.gpus if one not in told.lists]
     for number, listed in told.lists.items():
         for one in listed[: amd.MOST_PROCESSES]:
             info = one.get("process_info", one) if isinstance(one, dict) else one
@@ -170,14 +182,19 @@ def processes(pieces: Pieces) -> Understood[GpuProcess]:
                 continue
             row = process(info, who[number].handle)
             if row is None:
+                unreported.setdefault(who[number].handle, reported_word(info))
                 problems.append(
                     f"amd-smi tells a process of GPU {number} that cannot be understood: {one_line(info, 80)}"
                 )
             elif len(rows) <= amd.MOST_PROCESSES:
                 rows.append(row)
-    problems += [f"amd-smi tells nothing of the processes of GPU {one}" for one in told.gpus if one not in told.lists]
-    answered = told.understood and told.processes_told and len(problems) == len(told.problems)
-    return Understood(tuple(settled(rows)), amd.news(told.words), problems[: amd.MOST_WORDS], answered)
+    answered = told.understood and told.processes_told
+    return Understood(tuple(settled(rows)), amd.news(told.words), problems[: amd.MOST_WORDS], answered, unreported)
+
+
+def reported_word(info: object) -> str:
+    """Return what stands where a process should."""
+    return one_line(info, 80) if isinstance(info, str) and info.strip() else "N/A"
 
 
 def process(info: object, handle: str) -> GpuProcess | None:

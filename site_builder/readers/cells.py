@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from operator import itemgetter
+from typing import Any
 
 # Brackets around the whole cell are nvidia-smi's mark of a value that is none; the bare ones appear in the same rows.
 NO_VALUE = re.compile(r"\[[A-Z][A-Za-z/ ]*\]$")
-NOT_AVAILABLE = frozenset({"N/A", "", "ERR!", "-", "Not Supported", "Not Found"})
-# What a cell says of a GPU that the driver cannot reach.
-LOST = frozenset({"[GPU is lost]", "[GPU requires reset]", "[Unknown Error]"})
+NOT_AVAILABLE = frozenset(
+    {"N/A", "", "ERR!", "-", "Not Supported", "Not Found"}
+    | {"Unknown Error", "GPU is lost", "GPU requires reset", "Insufficient Permissions"}
+)
+# A cell with one of these has no reading because the GPU, the driver or the field has none. Any other words in the
+# place of a reading are an error: "Unknown Error", "ERR!", "Timeout", and whatever the next driver prints.
+NO_READING = frozenset(
+    {"", "-", "n/a", "na", "none", "not supported", "unsupported", "not available", "not applicable", "not found"}
+    | {"function not found", "requested functionality has been deprecated"}
+)
+# What a cell says of a GPU that cannot be used until it is reset, or until the host is booted again.
+LOST = re.compile(
+    r"\blost\b|\b(?:requires?|needs?) (?:an? )?(?:gpu )?reset|\breset (?:is )?(?:required|needed)|f[ea]ll(?:en)? off",
+    re.IGNORECASE,
+)
+# The columns whose errors make the state of a GPU unknown, by how their names begin, and the word for each.
+WATCHED = {"memory.": "memory", "utilization.": "use", "temperature.": "temperature"}
+LETTER = re.compile(r"[A-Za-z!]")
+LONGEST_WORDS = 80
 UNIT = re.compile(r" (?:MiB|KiB|%|W|MHz|C|us|ms)$")
 TOO_LARGE = 1e15
 LONGEST_NUMBERS = 300
@@ -18,6 +37,57 @@ LONGEST_NUMBERS = 300
 def available(cell: str) -> str | None:
     """The cell's text, or None where it says that there is none."""
     return None if cell in NOT_AVAILABLE or NO_VALUE.match(cell) else cell
+
+
+def error_words(cell: str) -> str | None:
+    """Return the words of a cell that reports an error instead of a reading; None for a reading or for none."""
+    return classified(cell[:LONGEST_WORDS])  # what a hostile file says is not worth remembering
+
+
+@lru_cache(maxsize=20_000)
+def classified(cell: str) -> str | None:
+    """Return the same; the cells of GPUs are short, and many a thousand times the same."""
+    words = cell.strip().strip("[]").strip()
+    bare = UNIT.sub("", words)
+    if bare.lower() in NO_READING or not LETTER.search(bare) or number(words) is not None:
+        return None
+    return words
+
+
+def find_lost_words(texts: Iterable[str]) -> str | None:
+    """Return the first text that says that the GPU is lost or must be reset, without its brackets."""
+    several = texts if isinstance(texts, tuple) else tuple(texts)
+    joined = "\n".join(several).lower()
+    # one of these is in every text that LOST matches, and to search for them takes a fraction of the time
+    if "lost" not in joined and "reset" not in joined and " off" not in joined:
+        return None
+    return next((text.strip().strip("[]")[:LONGEST_WORDS] for text in several if LOST.search(text)), None)
+
+
+def find_error_in_row(header: tuple[str, ...], row: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return which readings of a row failed and the words of the first."""
+    places, words, pick = watched_columns(header)
+    # nearly every row of a fleet has nothing but numbers there
+    if not places or "".join(pick(row)).replace("[N/A]", "").replace("N/A", "").replace(".", "").isdecimal():
+        return None
+    return find_reading_error(zip(words, [row[place] for place in places]))
+
+
+@lru_cache(maxsize=64)
+def watched_columns(header: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...], Callable[[Any], Any]]:
+    """Return where the columns of WATCHED stand, the word for each, and what takes their cells out of a row."""
+    found = [(at, word) for at, name in enumerate(header) for start, word in WATCHED.items() if name.startswith(start)]
+    at = tuple(place for place, _ in found)
+    return at, tuple(word for _, word in found), itemgetter(*at) if at else tuple
+
+
+def find_reading_error(cells: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return which readings failed and the words of the first; the pairs are a word of WATCHED and a cell."""
+    failed = {what: words for what, cell in cells if (words := error_words(cell)) is not None}
+    if not failed:
+        return None
+    names = [what for what in WATCHED.values() if what in failed]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))), failed[names[0]]
 
 
 def number(cell: str) -> float | None:

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from site_builder.model import Disk, DiskUse, Dump, Gpu, GpuProcess, HostFacts, PsRow
-from site_builder.readers.cells import LOST, available, cells, number, whole_number
+from site_builder.model import Disk, DiskUse, Dump, Gpu, GpuProcess, HostFacts, PsRow, Voice
+from site_builder.readers.cells import (
+    available,
+    cells,
+    error_words,
+    find_lost_words,
+    find_reading_error,
+    number,
+    whole_number,
+)
 from site_builder.readers.form import MOST_SAID, text_of
 from site_builder.readers.host import disk_use
-from site_builder.readers.nvidia_csv import HANDLE, unreachable
+from site_builder.readers.nvidia_csv import HANDLE, NOTHING_REPORTED, unreachable
 
 SUFFIXES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
 TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
@@ -28,6 +37,8 @@ EVERY = 20
 # A loop that finds no process writes nothing, so that old rows linger.
 SAME_SAMPLE = timedelta(seconds=5)
 CURRENT = timedelta(seconds=90)
+NOT_REPORTED = "N/A"
+OLD_ROW = "the newest rows of its host have none of it"
 PSTATE = re.compile(r"P\d{1,2}$")
 # A name may have spaces in it, as those of a Windows domain do.
 PS_ROW = re.compile(r"\s*(\d{1,9})\s+(\S(?:.{0,200}\S)?)\s+\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\d \d{4})\s*$")
@@ -55,18 +66,26 @@ def gpus(data: bytes) -> tuple[Dump[Gpu], datetime | None]:
     newest: datetime | None = None
     for line in text_of(data).split("\n"):
         row = cells(line)
-        if len(row) >= GPU_CELLS and row[1].startswith("GPU-"):
-            rows[row[1]] = row
+        nameless = len(row) >= GPU_CELLS and error_words(row[1]) is not None and moment(row[-1]) is not None
+        if len(row) >= GPU_CELLS and (row[1].startswith("GPU-") or nameless):
             taken = moment(row[-1])
             newest = taken if newest is None or (taken and taken > newest) else newest
+        if len(row) >= GPU_CELLS and row[1].startswith("GPU-"):
+            rows[row[1]] = row
         elif match := HANDLE.search(line):
             said.append(line.strip())
             unreached.setdefault(match[2], unreachable(match))
         elif line.strip():
             said.append(line.strip())
-    found = [*map(gpu, rows.values()), *unreached.values()]
+    found = [*(current(gpu(row), moment(row[-1]), newest) for row in rows.values()), *unreached.values()]
     found.sort(key=lambda one: (one.index is None, one.index or 0))
     return Dump(tuple(found), said=tuple(said[:MOST_SAID])), newest
+
+
+def current(found: Gpu, taken: datetime | None, newest: datetime | None) -> Gpu:
+    """Mark a GPU whose last row is old: since then the driver prints errors in its place, or nothing."""
+    old = taken is not None and newest is not None and newest - taken > CURRENT
+    return found._replace(error=found.error or OLD_ROW) if old else found
 
 
 def gpu(row: list[str]) -> Gpu:
@@ -77,11 +96,13 @@ def gpu(row: list[str]) -> Gpu:
         memory = None, None
         rest = [rest[0], *rest[2:]] if len(row) > GPU_CELLS else rest
     use, access, temperature = (number(cell) for cell in rest[2:5])
-    readings = (*memory, use, access, temperature)
-    lost = next((cell.strip("[]") for cell in rest if cell in LOST), None)
-    if any(value is not None for value in readings):
-        lost = None
-    return Gpu(whole_number(index), uuid, available(name), *memory, use, access, temperature, lost=lost)
+    lost = find_lost_words(row)
+    watched = zip(("memory", "memory", "use", "use", "temperature"), rest)
+    error = find_reading_error([(what, cell) for what, cell in watched if not PSTATE.match(cell)])
+    if error and not lost and memory[0] is None and use is None and temperature is None:
+        lost = error[1]
+    failed = f"its {error[0]} cannot be read: {error[1]}" if error else None
+    return Gpu(whole_number(index), uuid, available(name), *memory, use, access, temperature, lost=lost, error=failed)
 
 
 def processes(data: bytes, now: datetime | None) -> Dump[GpuProcess]:
@@ -100,11 +121,21 @@ def processes(data: bytes, now: datetime | None) -> Dump[GpuProcess]:
     newest = max((taken for taken, _ in rows), default=None)
     if newest is None or (now is not None and now - newest > CURRENT):
         return Dump(said=tuple(said[:MOST_SAID]))
-    current: dict[tuple[str, int | None], GpuProcess] = {}
+    sample: dict[tuple[str, int | None], GpuProcess] = {}
     for taken, process in rows:
         if newest - taken <= SAME_SAMPLE:
-            current[process.gpu, process.pid] = process
-    return Dump(tuple(current.values()), said=tuple(said[:MOST_SAID]))
+            sample[process.gpu, process.pid] = process
+    return reported(sample.values(), said)
+
+
+def reported(sample: Collection[GpuProcess], said: list[str]) -> Dump[GpuProcess]:
+    """Leave out the rows that have words in the place of a process; where these name no GPU, none was reported."""
+    rows = [one for one in sample if one[1:] != NOTHING_REPORTED]
+    missing = {one.gpu.strip("[]") for one in sample if one[1:] == NOTHING_REPORTED}
+    named = {gpu: NOT_REPORTED for gpu in missing if gpu.startswith(("GPU-", "MIG-"))}
+    words = tuple(said[:MOST_SAID])
+    voices = () if len(named) == len(missing) else (Voice("nvidia-smi", "nvidia", 0, words, answered=False),)
+    return Dump(tuple(rows), said=words, voices=voices, unreported=named)
 
 
 def users(data: bytes, now: datetime | None) -> Dump[PsRow]:

@@ -6,7 +6,17 @@ import re
 from functools import lru_cache
 
 from site_builder.model import Gpu, GpuProcess
-from site_builder.readers.cells import LOST, available, cells, columns, number, numbers, places, whole_number
+from site_builder.readers.cells import (
+    available,
+    cells,
+    columns,
+    find_error_in_row,
+    find_lost_words,
+    number,
+    numbers,
+    places,
+    whole_number,
+)
 from site_builder.readers.form import Pieces
 from site_builder.readers.understood import LONGEST_NAME, ODD_ROW, Understood
 
@@ -14,6 +24,10 @@ from site_builder.readers.understood import LONGEST_NAME, ODD_ROW, Understood
 HANDLE = re.compile(
     r"Unable to determine the device handle for (?:gpu|GPU) ?(?:(\d{1,3}): ?)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (.+)"
 )
+# What stands in the cells of a row of processes that reports none.
+WORD = re.compile(r"\[([A-Z][A-Za-z/ ]{0,79})\]")
+# Pid, memory and name of such a row.
+NOTHING_REPORTED = (None, None, None)
 LONGEST_TITLE = 1000
 LONGEST_REMEMBERED = 300
 COLUMNS: tuple[str, ...] = (
@@ -29,6 +43,7 @@ COLUMNS: tuple[str, ...] = (
     "power.limit",
     "clocks.current.sm",
 )
+RESET_REQUIRED, NEEDS_RESET = "reset_status.reset_required", "GPU requires reset"
 PROCESS_COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
 
@@ -73,11 +88,12 @@ def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
     told = tuple(row)
     row.append("")
     index, uuid, name, *readings = [row[place] for place in where]
-    used, total, use, access, temperature, draw, limit, clock = values = numbers(readings)
-    lost = None
-    # single cells may fail on a GPU that works: it is lost only if none of its readings came through
-    if not any(value is not None for value in values):
-        lost = next((cell.strip("[]") for cell in told if cell in LOST), None)
+    used, total, use, access, temperature, draw, limit, clock = numbers(readings)
+    lost = find_lost_words(told) or reset_required(names, told)
+    error = find_error_in_row(names, told)
+    # memory sizes and limits of power are also told of a GPU that cannot be reached: they prove nothing
+    if error and not lost and used is None and use is None and temperature is None:
+        lost = error[1]
     return Gpu(
         whole_number(index),
         available(uuid),
@@ -93,7 +109,20 @@ def gpu(names: tuple[str, ...], row: list[str], where: tuple[int, ...]) -> Gpu:
         lost,
         names,
         told,
+        error=f"its {error[0]} cannot be read: {error[1]}" if error else None,
     )
+
+
+def reset_required(names: tuple[str, ...], told: tuple[str, ...]) -> str | None:
+    """Return the words for a GPU whose driver says that it must be reset; drivers from 570 on say so otherwise."""
+    place = reset_place(names)
+    return NEEDS_RESET if place is not None and told[place].lower() == "yes" else None
+
+
+@lru_cache(maxsize=64)
+def reset_place(names: tuple[str, ...]) -> int | None:
+    """Return where that column stands."""
+    return names.index(RESET_REQUIRED) if RESET_REQUIRED in names else None
 
 
 def unreachable(match: re.Match[str]) -> Gpu:
@@ -109,18 +138,28 @@ def processes(told: Pieces) -> Understood[GpuProcess]:
     found: list[GpuProcess] = []
     said: list[str] = []
     problems: list[str] = []
+    unreported: dict[str, str] = {}
     for line in lines_of(told):
         if not names and "process_name" in line and {"process_name", "gpu_uuid"} <= set(header := columns(line)):
             names = header
             continue
         process = (remembered if len(line) <= LONGEST_REMEMBERED else row)(line, names) if names else None
+        if process and process[1:] == NOTHING_REPORTED:
+            unreported.setdefault(process.gpu, reported_word(line))
+            continue
         if process:
             found.append(process)
             continue
         said.append(line.strip())
         if names and line.count(",") >= len(names) - 1:
             problems.append(f"a row that cannot be understood: {line[:80]}")
-    return Understood(tuple(found), said, problems, bool(names) and not problems)
+    return Understood(tuple(found), said, problems, bool(names) and not problems, unreported)
+
+
+def reported_word(line: str) -> str:
+    """Return what stands where a process should."""
+    words = WORD.search(line)
+    return words[1] if words else "N/A"
 
 
 def row(line: str, names: tuple[str, ...]) -> GpuProcess | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,9 +10,17 @@ if TYPE_CHECKING:
 
 from site_builder.model import Gpu, GpuProcess
 from site_builder.readers import nvidia_csv, nvidia_log
-from site_builder.readers.cells import UNIT, available, number, places, whole_number
+from site_builder.readers.cells import (
+    UNIT,
+    available,
+    find_lost_words,
+    find_reading_error,
+    number,
+    places,
+    whole_number,
+)
 from site_builder.readers.form import Pieces
-from site_builder.readers.nvidia_csv import LONGEST_TITLE
+from site_builder.readers.nvidia_csv import LONGEST_TITLE, NOTHING_REPORTED
 from site_builder.readers.nvidia_log import Device, Listed, distinct_numbers
 from site_builder.readers.understood import ODD_ROW, Understood
 
@@ -96,6 +105,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "retired_pages.double_bit.count": ("retired_pages/double_bit_retirement/retired_count",),
     "retired_pages.pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
     "gpu_recovery_action": ("gpu_recovery_action",),
+    "reset_status.reset_required": ("gpu_reset_status/reset_required",),
+    "reset_status.drain_and_reset_recommended": ("gpu_reset_status/drain_and_reset_recommended",),
 }
 PATHS = tuple(
     tuple(tuple(tuple(path.split("/")) for path in way.split(" + ")) for way in ways) for ways in FIELDS.values()
@@ -130,8 +141,11 @@ WORDS = frozenset(
 )
 NOT_TOLD = "[N/A]"
 NOTHING = "nvidia-smi tells nothing of it"
-# The places in a Gpu of what is measured.
-READINGS = slice(Gpu._fields.index("memory_used"), Gpu._fields.index("lost"))
+# The elements whose errors make the state of a GPU unknown, and the word for each.
+WATCHED = {"fb_memory_usage": "memory", "utilization": "use", "temperature": "temperature"}
+# The elements that have the words of people, who may call a program what they like.
+OF_PEOPLE = frozenset({"processes", "compute_processes", "accounted_processes", "mig_devices"})
+NO_LIST, HIDDEN = "nvidia-smi has no list of them", "nvidia-smi hides one of them"
 LONGEST_CELL = 200
 MOST_INSTANCES = 64
 # An instance of a GPU, with the numbers by which processes name it.
@@ -156,11 +170,12 @@ def processes(told: Pieces) -> Understood[GpuProcess]:
     """Every process that computes, each on its instance where the GPU has any; one that only draws is none."""
     log, listed = nvidia_log.read(told)
     found: list[GpuProcess] = []
+    unreported: dict[str, str] = {}
     for index, device in log.devices:
         if device.element is not None:
-            found += processes_of(index, device, listed)
+            found += processes_of(index, device, listed, unreported)
     heard = any(device.element is not None for _, device in log.devices)
-    return Understood(tuple(found), log.said, log.problems, heard and not log.problems)
+    return Understood(tuple(found), log.said, log.problems, heard and not log.problems, unreported)
 
 
 def rows_of(index: int, device: Device, listed: Listed, driver: str) -> list[Gpu]:
@@ -180,18 +195,32 @@ def gpu(index: int, device: Device, driver: str) -> Gpu:
     row = [str(index), driver, mask(top), *(first_told(top, ways) for ways in PATHS)]
     bus = COLUMNS.index("pci.bus_id")
     row[bus] = row[bus] if available(row[bus]) else device.bus or NOT_TOLD
-    found = nvidia_csv.gpu(COLUMNS, row, WHERE)
+    found = with_errors(nvidia_csv.gpu(COLUMNS, row, WHERE), element)
     return found if found.lost or not (why := lost_by(device, found)) else found._replace(lost=why)
+
+
+def with_errors(found: Gpu, element: Element) -> Gpu:
+    """Add the errors in elements that are no column of ours."""
+    own = [child for child in element if child.tag not in OF_PEOPLE]
+    lost = found.lost or find_lost_words(text for child in own for text in child.itertext())
+    error = find_reading_error(
+        (WATCHED[child.tag], text) for child in own if child.tag in WATCHED for text in child.itertext()
+    )
+    if error and not found.error:
+        found = found._replace(error=f"its {error[0]} cannot be read: {error[1]}")
+    return found if lost == found.lost else found._replace(lost=lost)
 
 
 def lost_by(device: Device, found: Gpu) -> str | None:
     """Why a GPU is lost whose fields do not say so: by a message, or since hardly anything is told of it."""
-    readings: tuple[float | None, ...] = found[READINGS]  # type: ignore[assignment]
-    if any(value is not None for value in readings):
-        return None
     message = nvidia_csv.HANDLE.search(device.element.text or "") if device.element is not None else None
     why = device.lost or (message[3].strip().rstrip(".") if message else None)
-    return why or (NOTHING if found.uuid is None and found.name is None else None)
+    return why or (NOTHING if found.uuid is None and found.name is None and not proves_life(found) else None)
+
+
+def proves_life(found: Gpu) -> bool:
+    """Return whether a reading came through that only a GPU at work can give."""
+    return any(value is not None for value in (found.memory_used, found.utilization_gpu, found.temperature))
 
 
 def first_told(top: dict[str, Element], ways: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
@@ -252,19 +281,27 @@ def instances(whole: Gpu, element: Element | None, listed: Listed) -> list[Part]
     elements = [] if several is None else several.findall("mig_device")[:MOST_INSTANCES]
     for device, one in zip(distinct_numbers([whole_number(cell(one.findtext("index"))) for one in elements]), elements):
         profile, uuid = names.get(device, (None, None))
+        error = find_reading_error(("memory", text) for text in texts_at(one, "fb_memory_usage"))
         part = Gpu(
             whole.index,
             uuid,
             whole.name,
             number(cell(one.findtext("fb_memory_usage/used"))),
             number(cell(one.findtext("fb_memory_usage/total"))),
-            lost=whole.lost,
+            lost=whole.lost or find_lost_words(one.itertext()),
             place=f"{whole.index}:{device}",
             profile=profile,
             parent=whole,
+            error=f"its {error[0]} cannot be read: {error[1]}" if error else None,
         )
         found.append((instance_ids(one), part))
     return found
+
+
+def texts_at(element: Element, tag: str) -> Iterator[str]:
+    """Yield all texts in an element's child."""
+    child = element.find(tag)
+    return iter(()) if child is None else child.itertext()
 
 
 def instance_ids(element: Element) -> tuple[str, str]:
@@ -272,8 +309,11 @@ def instance_ids(element: Element) -> tuple[str, str]:
     return cell(element.findtext("gpu_instance_id")), cell(element.findtext("compute_instance_id"))
 
 
-def processes_of(index: int, device: Device, listed: Listed) -> list[GpuProcess]:
-    """The processes on one GPU; one that is told twice in the same words counts once."""
+def processes_of(index: int, device: Device, listed: Listed, unreported: dict[str, str]) -> list[GpuProcess]:
+    """The processes on one GPU; one that is told twice in the same words counts once.
+
+    A word stands where the processes should if they cannot be told: then somebody may be on it.
+    """
     element = device.element
     if element is None:
         return []
@@ -283,10 +323,14 @@ def processes_of(index: int, device: Device, listed: Listed) -> list[GpuProcess]
     several = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
     for all_of_it in several:
         found += [process(one, whole, parts) for one in all_of_it.iterfind("process_info") if computes(one)]
-    # a word stands where the processes should if they cannot be told; then somebody may be on it
-    if not several or any((one.text or "").strip() for one in several):
-        found.append(GpuProcess(whole.handle, None, None, None))
-    return [*dict.fromkeys(one for one in found if one.pid is not None), *(one for one in found if one.pid is None)]
+    words = [text for one in several if (text := (one.text or "").strip()[:LONGEST_CELL])]
+    if words or not several:
+        unreported[whole.handle] = words[0] if words else NO_LIST
+    for one in found:
+        if one[1:] == NOTHING_REPORTED:
+            unreported.setdefault(one.gpu, HIDDEN)
+    known = [one for one in found if one[1:] != NOTHING_REPORTED]
+    return [*dict.fromkeys(one for one in known if one.pid is not None), *(one for one in known if one.pid is None)]
 
 
 def computes(process_info: Element) -> bool:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 
+from site_builder.readers.cells import LETTER, LONGEST_WORDS
 from site_builder.readers.form import clean
 
 READING = re.compile(r"\(?\s*([0-9]{1,25}(?:\.[0-9]{1,25})?)\s*([A-Za-z%°/]{0,10})\)?")
@@ -28,6 +29,16 @@ def text(told: object) -> str | None:
         return None
     said = clean(str(told).strip()[:LONGEST_TEXT])  # JSON may spell what would steer a terminal
     return None if NOT_TOLD.fullmatch(said) else said
+
+
+def error_words(told: object) -> str | None:
+    """Return the words that stand in the place of a reading and report an error; None for a reading or for none."""
+    several = told if isinstance(told, list) else [told]
+    for one in several:
+        value = one.get("value") if isinstance(one, dict) else one
+        if isinstance(value, str) and parts(value) is None and (words := text(value)) and LETTER.search(words):
+            return words[:LONGEST_WORDS]
+    return None
 
 
 def parts(told: object) -> tuple[float, str] | None:

@@ -52,6 +52,12 @@ TEXTS: amd.Texts = {
     "serial": ("serial number",),
     "vbios_version": ("vbios version",),
 }
+WATCHED = {
+    "memory": re.compile(r"(?:vis_)?vram total|gtt total|gpu memory allocated"),
+    "use": re.compile(r"gpu use \(%\)|gpu memory (?:use|read/write)|memory activity"),
+    "temperature": re.compile(r"temperature "),
+}
+NAMES = amd.Names(TABLE, TEXTS, WATCHED)
 
 
 class Told:
@@ -79,9 +85,11 @@ class Told:
             self.system.update(text.system)
             self.cards_of.update(text.cards_of)
             self.count_of.update(text.count_of)
-            answered = bool(printed.values or text.told_processes or any(NOTHING in one for one in text.words))
+            listed = text.told_processes or any(NOTHING in one for one in text.words)
+            answered = bool(printed.values or listed)
             self.understood = self.understood and (answered or bool(text.cards)) and not printed.problems
-            self.processes_told = self.processes_told or (answered and name not in NAMING)
+            listed = listed or any(map(lists_processes, printed.values))
+            self.processes_told = self.processes_told or (listed and name not in NAMING)
 
     def take(self, value: object) -> None:
         """`{"card0": {…}, "system": {…}}`."""
@@ -109,12 +117,17 @@ class Told:
         )
 
 
+def lists_processes(value: object) -> bool:
+    """Return whether an answer in JSON is about processes: they stand under `system`, or it is empty."""
+    return isinstance(value, dict) and (not value or isinstance(value.get("system"), dict))
+
+
 def gpus(pieces: Pieces) -> Understood[Gpu]:
     """Every card."""
     told = Told(pieces)
     driver = quantities.text(told.system.get("driver version"))
     who = told.identities()
-    found = tuple(amd.gpu(facts, who[number], TABLE, TEXTS, driver) for number, facts in told.cards.items())
+    found = tuple(amd.gpu(facts, who[number], NAMES, driver) for number, facts in told.cards.items())
     return Understood(found, amd.news(told.words), told.problems, told.understood)
 
 

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable
 
 from site_builder.readers.amd import MOST_GPUS
+from site_builder.readers.cells import LOST
 
 OF_CARD = re.compile(r"GPU\[([0-9]{1,4})\]\s*: ?([^:]{1,100}):(.*)")
+SAID_OF_CARD = re.compile(r"(?:ERROR: )?GPU\[([0-9]{1,4})\]\s*: ?(.{1,200})")
 DRIVER = re.compile(r"Driver version: ?(\S.*)")
 USES = re.compile(r"PID ([0-9]{1,10}) is using ([0-9]{1,4}) DRM device\(s\):?")
 NUMBERS = re.compile(r"[0-9]{1,4}(?:[ ,]+[0-9]{1,4})*[ ,]*")
@@ -75,6 +77,8 @@ class Text:
             elif match := A_PROCESS.fullmatch(line) if self.told_processes else None:
                 self.system[f"pid{match[1]}"] = ", ".join([match[2], match[3], *match[4].split()])
             elif not self.of_table(line):
+                if (match := SAID_OF_CARD.match(line.strip())) and LOST.search(match[2]):
+                    self.card_of(int(match[1]))["message"] = match[2].strip()
                 self.words.append(line)
         return self
 
@@ -95,6 +99,8 @@ class Text:
                     cell = match[0] if match else ""  # noqa: PLW2901 # that of the two
                 if key:
                     self.card[key] = cell
+                elif LOST.search(cell):
+                    self.card["message"] = cell
         elif self.card is not None and line[:1] == " " and len(cells) == 1:
             self.card["device name"] = cells[0]
             self.card = None

@@ -134,7 +134,7 @@ def gpu(told: dict[str, Any], text: Text, host_state: str) -> Gpu:
     state, reason = text(get("state")) or "", text(get("reason")) or ""
     if state not in GPU_STATES:
         state, reason = "unknown", UNKNOWN_STATE
-    elif host_state != "fresh" and state != "unknown":
+    elif host_state != "fresh" and state not in {"lost", "unknown"}:
         state, reason = "unknown", f"its host is {host_state}"
     name = text(get("name"))
     return Gpu(

@@ -55,6 +55,7 @@ def told(
     problems = list(dump.problems)
     voices: list[Voice] = []
     rows: list[tuple[Tool, tuple[Row, ...]]] = []
+    unreported: dict[str, str] = {}
     for name, pieces in parts.items():
         tool = TOOLS.get(name)
         if tool is None:
@@ -66,5 +67,6 @@ def told(
         voices.append(Voice(tool.name, tool.vendor, code, (*said, *found.said)[: 2 * form.MOST_SAID], found.answered))
         problems += found.problems
         rows.append((tool, found.rows))
+        unreported.update(found.unreported)
     told_in_all = tuple(word for voice in voices for word in voice.said)
-    return Dump((), dump.header, dump.whole, told_in_all, tuple(problems), tuple(voices)), rows
+    return Dump((), dump.header, dump.whole, told_in_all, tuple(problems), tuple(voices), unreported), rows

@@ -20,6 +20,8 @@ GPU_FIELDS = (
     *("temperature.gpu", "power.draw", "power.limit", "clocks.current.sm", "mig.mode.current"),
     # by which a GPU is known that nobody should be given; every driver has these
     *("compute_mode", "ecc.errors.uncorrected.volatile.total"),
+    # drivers from 570 on: what must be done to it
+    "gpu_recovery_action",
 )
 PROCESS_FIELDS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 NOT_KNOWN = re.compile(rb'Field "([a-z_.]+)" is not a valid field to query')
