@@ -85,7 +85,7 @@ def seen_here(gpu: Gpu, own: Gpu | None, untold: Collection[str] = ()) -> Gpu:
     if own is None and any(name in untold for name in gpu.of):
         return gpu
     if own is None:
-        return gpu._replace(state="unknown", reason="this machine does not see it")
+        return gpu if gpu.state == "lost" else gpu._replace(state="unknown", reason="this machine does not see it")
     if own.state != "free":
         return gpu._replace(state=own.state, reason=own.reason)
     return gpu._replace(number=own.index, problems=(*gpu.problems, *own.problems))

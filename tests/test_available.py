@@ -90,6 +90,30 @@ def test_a_lost_gpu_is_never_picked_and_does_not_hide_the_others(own: OwnGpus) -
     assert asked(own, "available").stdout == "1\n"
 
 
+@pytest.mark.parametrize(
+    ("cells", "state"),
+    [
+        ("4, 81920, [GPU requires reset], 41, 1410", "lost"),
+        ("0, 81920, 0, [GPU is lost], 1410", "lost"),
+        ("4, 81920, 0, 41, [GPU requires reset]", "lost"),
+        ("4, 81920, 0, [Unknown Error], 1410", "unknown"),
+        ("0, 81920, ERR!, 41, 1410", "unknown"),
+    ],
+)
+def test_a_gpu_with_an_error_in_one_cell_is_never_picked(own: OwnGpus, cells: str, state: str) -> None:
+    own.tell(f"0, {uuid(0)}, {A100}, {cells}\n", row(1))
+    assert asked(own, "available").stdout == "1\n"
+    own.tell(f"0, {uuid(0)}, {A100}, {cells}\n")
+    assert f"1 {state}" in said(asked(own, "available"), 1)
+
+
+def test_a_gpu_whose_processes_are_not_reported_is_never_picked(own: OwnGpus) -> None:
+    words = "[Not Supported], [Not Supported], [Not Supported]"
+    own.tell(row(0), row(1))
+    (own.smi / "apps").write_text(f"{uuid(0)}, {words}\n")
+    assert asked(own, "available").stdout == "1\n"
+
+
 def test_values_that_the_driver_does_not_tell_are_no_free_gpu(own: OwnGpus) -> None:
     own.tell(f"0, {uuid(0)}, {A100}, [N/A], [N/A], [N/A], 41, 1410\n")
     assert "1 unknown" in said(asked(own, "available"), 1)

@@ -24,7 +24,7 @@ from site_builder.renderers import table
 from tests.browser import node_module
 from tests.fleet import now as a_moment
 from tests.lab import Lab
-from tests.problem_lab import UNCORRECTED, make, row, tell
+from tests.problem_lab import UNCORRECTED, lost, make, row, tell
 from tests.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +79,62 @@ def test_of_a_host_that_is_not_fresh_nothing_is_said(tmp_path: Path) -> None:
     lab.build(after=3600)
     assert lab.host_status()["state"] == "down"
     assert kinds(lab) == [[]]
+
+
+# An error in a cell
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A host whose GPUs are free but for an error in one cell, or for processes that are not reported."""
+    lab = Lab(tmp_path_factory.mktemp("failing"))
+    rows = (
+        row(0)
+        + row(1).replace("NVIDIA A100-SXM4-80GB, 4,", "NVIDIA A100-SXM4-80GB, [Unknown Error],")
+        + row(2, {"pstate": "[GPU requires reset]"})
+        + row(3, {"gpu_recovery_action": "Reboot"})
+        + row(4, {"gpu_recovery_action": "Drain P2P"})
+        + row(5)
+    )
+    tell(lab, "atlas", rows, "GPU-5, [Not Supported], [Not Supported], [Not Supported]\n")
+    lab.build()
+    return lab
+
+
+def test_an_error_in_one_cell_is_told_wherever_states_are(failing: Lab) -> None:
+    states = ["free", "unknown", "lost", "lost", "unknown", "unknown"]
+    assert failing.states() == states
+    told = [one["reason"] for one in failing.host_status()["gpus"][1:]]
+    assert told == [
+        "its memory cannot be read: Unknown Error",
+        "the driver cannot reach it: GPU requires reset",
+        "the driver says that it needs to be recovered: Reboot",
+        "the driver says that it needs to be recovered: Drain P2P",
+        "the processes on it could not be read: Not Supported",
+    ]
+    assert failing.host_status()["gpus"][5]["processes"] == []
+    page = failing.page().lower()
+    for reason in told:
+        assert page.count(reason.lower()) == 1, reason
+    metrics = (failing.www / "metrics").read_text()
+    for index, state in enumerate(states):
+        assert f'gpuboard_gpu_state{{host="atlas",gpu="{index}",state="{state}"}} 1' in metrics
+    table = (failing.www / "term.txt").read_text()
+    assert "\nfree: atlas:0\n" in table
+    assert "\nlost: atlas:2,3\nunknown: atlas:1,4,5\n" in table
+    assert (failing.www / "available/atlas.txt").read_text().strip() == "0"
+    jsonschema.validate(failing.status(), json.loads((ROOT / "docs/status.schema.json").read_text()))
+
+
+def test_a_gpu_that_was_lost_stays_lost_for_programs_while_its_host_is_down(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    tell(lab, "atlas", row(0) + lost(1))
+    lab.build(after=3600)
+    assert lab.states() == ["unknown", "lost"]
+    fleet, wrong = status.read((lab.www / "status.json").read_bytes())
+    host = fleet.host("atlas") if fleet else None
+    assert host, wrong
+    assert [one.state for one in host.gpus] == ["unknown", "lost"]
 
 
 # Who is given a GPU

@@ -247,6 +247,8 @@ def row(board: BoardGpu, host: BoardHost, now: Now) -> GpuRow:
     gpu, state = board.gpu, board.state
     reason = escaped(board.reason) if state != "busy" or not board.processes else NOTHING
     not_shown = (state == "unknown" and host.state == "fresh") or (state == "busy" and not board.processes)
+    if not_shown and gpu.parent is None and any(one.what == board.reason for one in board.problems):
+        not_shown = False  # it stands there as a problem, with what to do
     beyond = len(board.processes) - MOST_PROCESSES
     return GpuRow(
         whole(gpu.index) if gpu.place is None and gpu.index is not None else escaped(gpu.label),

@@ -185,7 +185,8 @@ def ago(seconds: float, short: bool) -> str:
 
 def said(gpu: Gpu) -> str:
     """What is to be said of its state, beyond its mark and what runs on it, and what is wrong with it."""
-    wrong = in_words(gpu.problems) if gpu.problems and gpu.state != "lost" else ""
+    problems = [one for one in gpu.problems if one.what != gpu.reason] if gpu.state != "lost" else []
+    wrong = in_words(problems) if problems else ""
     return BETWEEN.join(filter(None, (state_said(gpu), wrong)))
 
 
