@@ -232,7 +232,8 @@ def test_lost_or_requires_reset_in_a_reading_is_lost_with_these_words(form: str)
             if form == "rocm-smi table" and "  " in word:
                 continue  # two spaces are what separates its cells
             (one,) = board(form, **{cell: word}).gpus
-            assert (one.state, one.reason) == ("lost", f"the driver cannot reach it: {word.strip('[]')}"), cell
+            words = " ".join(word.strip("[]").split())
+            assert (one.state, one.reason) == ("lost", f"the driver cannot reach it: {words}"), cell
             assert one.avoid
 
 
@@ -386,3 +387,14 @@ def test_a_row_of_the_original_scripts_that_errors_follow_is_not_free() -> None:
     error = ", ".join([*["[Unknown Error]"] * 8, "2026/11/16 12:10:00.000"])
     (one,) = old_board(LEGACY, error).gpus
     assert (one.state, one.reason) == ("unknown", "the newest rows of its host have none of it")
+
+
+@pytest.mark.parametrize("form", ["nvidia-smi xml", "amd-smi json", "rocm-smi json"])
+@pytest.mark.parametrize("word", ["GPU is lost{}\n now", "Unknown {}\n Error", "Bad{}" + "x" * 5000])
+def test_words_of_a_hostile_host_are_short_and_steer_nothing(form: str, word: str) -> None:
+    sign = "&#x202e;" if "xml" in form else "\u202e"
+    for cell in filter(ANSWERS[form].watched.match, ANSWERS[form].cells):
+        (one,) = board(form, **{cell: word.format(sign)}).gpus
+        assert one.state in {"lost", "unknown"}
+        assert len(one.reason) < 150
+        assert not re.search("[\n\u202e]", one.reason)

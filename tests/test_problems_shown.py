@@ -23,7 +23,7 @@ from site_builder.readers import status, wishes
 from site_builder.renderers import table
 from tests.browser import node_module
 from tests.fleet import now as a_moment
-from tests.lab import Lab
+from tests.lab import Lab, person, process
 from tests.problem_lab import UNCORRECTED, lost, make, row, tell
 from tests.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 
@@ -96,7 +96,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         + row(4, {"gpu_recovery_action": "Drain P2P"})
         + row(5)
     )
-    tell(lab, "atlas", rows, "GPU-5, [Not Supported], [Not Supported], [Not Supported]\n")
+    words = "GPU-5, [Not Supported], [Not Supported], [Not Supported]\n"
+    tell(lab, "atlas", rows, process(42, "GPU-2", 3) + words, person())
     lab.build()
     return lab
 
@@ -124,6 +125,12 @@ def test_an_error_in_one_cell_is_told_wherever_states_are(failing: Lab) -> None:
     assert "\nlost: atlas:2,3\nunknown: atlas:1,4,5\n" in table
     assert (failing.www / "available/atlas.txt").read_text().strip() == "0"
     jsonschema.validate(failing.status(), json.loads((ROOT / "docs/status.schema.json").read_text()))
+
+
+def test_who_is_on_a_lost_gpu_is_shown(failing: Lab) -> None:
+    """They must end what runs on it before it can be reset."""
+    (lost_row,) = re.findall(r"<tr class=lost><th scope=row>2.*", failing.page())
+    assert "Alice" in lost_row or "alice" in lost_row
 
 
 def test_a_gpu_that_was_lost_stays_lost_for_programs_while_its_host_is_down(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Problems:
         fan, margin, power = cells[: len(OWN)]
         common = understood(cells[len(OWN) :], self.took if gpu.vendor == "nvidia" else 0)
         warm = signs.hot(gpu.temperature, signs.degrees(margin) if margin else None)
-        failed, no_fan = failure(power), failure(fan)
+        failed, no_fan = failure(power) if gpu.power_draw is None else None, failure(fan)
         if gpu.lost or gpu.error or failed or no_fan or warm or self.words or fan in FAN_STILL:
             common = (*self.own(gpu, fan, warm), *common)
             if failed and not gpu.lost:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from site_builder.model import Gpu
 from site_builder.readers import quantities
 from site_builder.readers.cells import find_lost_words, find_reading_error
-from site_builder.readers.form import clean
 
 VENDOR = "amd"
 # More than any host has, so that whoever counts them can say so.
@@ -141,7 +140,7 @@ def errors_in(
     facts: Mapping[str, object], watched: Mapping[str, re.Pattern[str]]
 ) -> tuple[str | None, tuple[str, str] | None]:
     """Return the words that call a GPU lost, and which of its readings failed with what words."""
-    lost = find_lost_words(clean(one) for told in facts.values() for one in texts_in(told))
+    lost = find_lost_words(one for told in facts.values() for one in texts_in(told))
     failed: list[tuple[str, str]] = []
     for name, told in facts.items():
         if (words := quantities.error_words(told)) is not None:

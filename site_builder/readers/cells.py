@@ -8,6 +8,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
+from site_builder.readers.form import one_line
+
 # Brackets around the whole cell are nvidia-smi's mark of a value that is none; the bare ones appear in the same rows.
 NO_VALUE = re.compile(r"\[[A-Z][A-Za-z/ ]*\]$")
 NOT_AVAILABLE = frozenset(
@@ -47,7 +49,7 @@ def error_words(cell: str) -> str | None:
 @lru_cache(maxsize=20_000)
 def classified(cell: str) -> str | None:
     """Return the same; the cells of GPUs are short, and many a thousand times the same."""
-    words = cell.strip().strip("[]").strip()
+    words = one_line(cell.strip().strip("[]"))
     bare = UNIT.sub("", words)
     if bare.lower() in NO_READING or not LETTER.search(bare) or number(words) is not None:
         return None
@@ -61,7 +63,7 @@ def find_lost_words(texts: Iterable[str]) -> str | None:
     # one of these is in every text that LOST matches, and to search for them takes a fraction of the time
     if "lost" not in joined and "reset" not in joined and " off" not in joined:
         return None
-    return next((text.strip().strip("[]")[:LONGEST_WORDS] for text in several if LOST.search(text)), None)
+    return next((one_line(text.strip().strip("[]"), LONGEST_WORDS) for text in several if LOST.search(text)), None)
 
 
 def find_error_in_row(header: tuple[str, ...], row: tuple[str, ...]) -> tuple[str, str] | None:

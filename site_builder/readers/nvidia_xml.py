@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 from site_builder.model import Gpu, GpuProcess
 from site_builder.readers import nvidia_csv, nvidia_log
 from site_builder.readers.cells import (
+    LONGEST_WORDS,
     UNIT,
     available,
     find_lost_words,
@@ -19,7 +20,7 @@ from site_builder.readers.cells import (
     places,
     whole_number,
 )
-from site_builder.readers.form import Pieces
+from site_builder.readers.form import Pieces, one_line
 from site_builder.readers.nvidia_csv import LONGEST_TITLE, NOTHING_REPORTED
 from site_builder.readers.nvidia_log import Device, Listed, distinct_numbers
 from site_builder.readers.understood import ODD_ROW, Understood
@@ -323,7 +324,7 @@ def processes_of(index: int, device: Device, listed: Listed, unreported: dict[st
     several = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
     for all_of_it in several:
         found += [process(one, whole, parts) for one in all_of_it.iterfind("process_info") if computes(one)]
-    words = [text for one in several if (text := (one.text or "").strip()[:LONGEST_CELL])]
+    words = [text for one in several if (text := one_line(one.text or "", LONGEST_WORDS))]
     if words or not several:
         unreported[whole.handle] = words[0] if words else NO_LIST
     for one in found:
