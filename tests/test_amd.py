@@ -243,7 +243,8 @@ def test_a_host_of_amd_that_does_not_answer_is_never_free(tmp_path: Path) -> Non
         head + b"\n" + part("amd-smi/names", [listed(0), listed(1)]) + b"# part amd-smi/processes rc=124\n# end\n"
     )
     lab.build()
-    assert {one["state"] for one in lab.host_status("hip")["gpus"]} == {"unknown"}
+    told = {f"{one['state']}: {one['reason']}" for one in lab.host_status("hip")["gpus"]}
+    assert told == {"busy: 37 % used; the processes on it could not be read: amd-smi has no list of them"}
     assert (lab.www / "available/hip.txt").read_text() == ""
 
 
