@@ -61,7 +61,7 @@ def test_links_in_data(lab: Lab, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "host.txt").write_text("secret")
-    (outside / "comments.json").write_text('{"good": [{"name": "secret", "date": "2999-01-01"}]}')
+    (outside / "comments.json").write_text('{"good": [{"name": "secret", "date": "2199-01-01"}]}')
     (lab.data / "evil").symlink_to(outside)
     (lab.data / "comments.json").symlink_to(outside / "comments.json")
     (lab.data / "hosts.txt").symlink_to("/etc/passwd")
@@ -215,7 +215,7 @@ def test_intervals_that_would_keep_a_dead_host_alive(lab: Lab) -> None:
 
 # comments.json
 
-LONG = {"good": [{"name": "alice", "date": "2999-01-01", "comment": "ICML"}]}
+LONG = {"good": [{"name": "alice", "date": "2199-01-01", "comment": "ICML"}]}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_file_that_cannot_be_read_leaves_the_last_good_bookings(lab: Lab, cont
 
 
 def test_doubled_keys(lab: Lab) -> None:
-    lab.book('{"good": {"0": {"name": "a", "date": "2999-01-01"}, "0": {"name": "b", "date": "2999-01-01"}}}')
+    lab.book('{"good": {"0": {"name": "a", "date": "2199-01-01"}, "0": {"name": "b", "date": "2199-01-01"}}}')
     assert words(build(lab)) == 'data/comments.json: the key "0" stands there twice; the last one counts'
     assert "<b>b</b> until" in lab.page()
 
@@ -278,9 +278,9 @@ def test_dates_that_cannot_be_known(lab: Lab, date: str, what: str) -> None:
 
 
 def test_a_date_in_cet_is_in_cet(lab: Lab) -> None:
-    lab.book({"good": [{"name": "a", "date": "2999-01-10 10:00 CET"}]})
+    lab.book({"good": [{"name": "a", "date": "2199-01-10 10:00 CET"}]})
     assert words(build(lab)) == ""
-    assert lab.host_status("good")["gpus"][0]["bookings"][0]["date"] == "2999-01-10T10:00:00+01:00"
+    assert lab.host_status("good")["gpus"][0]["bookings"][0]["date"] == "2199-01-10T10:00:00+01:00"
 
 
 @pytest.mark.parametrize(
@@ -296,11 +296,12 @@ def test_a_date_in_cet_is_in_cet(lab: Lab) -> None:
         ("FREQ=MONTHLY;BYMONTHDAY=30", "has BYMONTHDAY=30, which cannot be understood"),
         ("FREQ=DAILY;INTERVAL=7;BYDAY=TU", "would never, or hardly ever, come to its next time"),
         ("FREQ=MONTHLY;BYDAY=4MO;BYMONTHDAY=1", "would never, or hardly ever, come to its next time"),
+        ("FREQ=DAILY;UNTIL=22010102T000000Z", "has UNTIL=22010102T000000Z, which lies outside the years 1970 to 2200"),
         ("FREQ=DAILY;UNTIL=20261332", "has UNTIL=20261332T235959Z, which cannot be understood"),
     ],
 )
 def test_an_rrule_that_cannot_be_followed(lab: Lab, rule: str, what: str) -> None:
-    lab.book({"good": [{"name": "bob", "from": "1970-01-01", "date": "2999-01-02", "rrule": rule}]})
+    lab.book({"good": [{"name": "bob", "from": "1970-01-01", "date": "2199-01-02", "rrule": rule}]})
     told = f'the rrule "{rule}" {what}; the booking counts once'
     assert words(build(lab)) == f"data/comments.json: line 1, good, GPU 0: {told}"
     assert "<b>bob</b>" in lab.page()
@@ -309,7 +310,7 @@ def test_an_rrule_that_cannot_be_followed(lab: Lab, rule: str, what: str) -> Non
 @pytest.mark.parametrize(
     "rule", ["FREQ=DAILY", "FREQ=WEEKLY;BYDAY=MO,TU", "FREQ=MONTHLY;BYDAY=-1FR", "FREQ=YEARLY;INTERVAL=999"]
 )
-@pytest.mark.parametrize("since", ["0002-01-01", "1970-01-01", "9998-01-01"])
+@pytest.mark.parametrize("since", ["0002-01-01", "1970-01-01", "2199-12-30", "9998-01-01"])
 def test_an_rrule_from_long_ago_or_far_ahead_costs_no_time(lab: Lab, rule: str, since: str) -> None:
     lab.book({"good": [{"name": "a", "from": f"{since} 08:00", "date": f"{since} 09:00", "rrule": rule}]})
     with within(2):
@@ -317,7 +318,7 @@ def test_an_rrule_from_long_ago_or_far_ahead_costs_no_time(lab: Lab, rule: str, 
 
 
 def test_a_lone_surrogate_breaks_nothing(lab: Lab) -> None:
-    lab.book('{"good": [{"name": "a\\ud800b", "date": "2999-01-01", "comment": "\\udfff"}]}')
+    lab.book('{"good": [{"name": "a\\ud800b", "date": "2199-01-01", "comment": "\\udfff"}]}')
     build(lab)
     assert lab.host_status("good")["gpus"][0]["bookings"][0]["name"] == "a?b"
 
@@ -361,7 +362,7 @@ def test_thousands_of_odd_names_in_data(lab: Lab) -> None:
 
 def test_thousands_of_bookings_of_one_host(lab: Lab) -> None:
     many = [
-        {"name": f"n{n}", "date": "1 May 2999", "from": soon(n), "rrule": "FREQ=DAILY;COUNT=9999"} for n in range(3000)
+        {"name": f"n{n}", "date": "1 May 2199", "from": soon(n), "rrule": "FREQ=DAILY;COUNT=9999"} for n in range(3000)
     ]
     lab.book({"good": {"*": many}})
     with within(8):

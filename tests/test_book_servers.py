@@ -293,14 +293,14 @@ def test_a_cgi_that_is_killed_at_any_moment_leaves_the_file_whole_and_the_next_o
     began = time.monotonic()
     answer(cgi(place, {**BOOK, "check": True}))
     took = time.monotonic() - began
-    place.lab.book({"zeus": {"0": {"name": "bob", "date": "2999-01-01"}}})
+    place.lab.book({"zeus": {"0": {"name": "bob", "date": "2199-01-01"}}})
     for part in range(12):
         process = cgi(place, {**BOOK, "from": f"2030-01-{part + 1:02}", "for": "1h"})
         time.sleep(took * (0.6 + part * 0.05))
         process.send_signal(signal.SIGKILL)
         answer(process)
         content = json.loads((place.lab.data / "comments.json").read_text())
-        assert content["zeus"] == {"0": {"name": "bob", "date": "2999-01-01"}}
+        assert content["zeus"] == {"0": {"name": "bob", "date": "2199-01-01"}}
     assert "Status: 200 OK" in answer(cgi(place, {**BOOK, "gpus": ["atlas:1"]}))
     assert json.loads((place.lab.data / "comments.json").read_text())["atlas"]["1"]["name"] == "alice"
     assert [one.name for one in place.lab.data.iterdir() if ".new" in one.name] == []

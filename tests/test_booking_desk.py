@@ -686,9 +686,9 @@ def test_a_handing_over_may_be_forbidden_too(lab: Lab) -> None:
     assert "nobody but an admin" in refusal(lambda: counter.do(do="change", id=one, name="bob"), NotYours)
 
 
-@pytest.mark.parametrize("date", ["9999-12-31 23:59", "9999-12-31 23:59-12:00", "9999-12-31T23:59:59Z"])
-def test_for_ever_can_be_changed_and_released(counter: Counter, date: str) -> None:
-    counter.path.write_text(json.dumps({"atlas": {"0": {"name": "alice", "from": "0001-01-01", "date": date}}}))
+@pytest.mark.parametrize("date", ["2200-12-31 23:59", "2200-12-31 10:59-12:00", "2200-12-31T22:59:59Z"])
+def test_the_longest_booking_can_be_changed_and_released(counter: Counter, date: str) -> None:
+    counter.path.write_text(json.dumps({"atlas": {"0": {"name": "alice", "from": "1970-01-01", "date": date}}}))
     assert "atlas:0 is booked by alice" in refusal(lambda: counter.book("atlas:0"))
     (one,) = service.listed(counter.desk, ALICE)["bookings"]
     assert counter.do(do="change", id=one["id"], comment="still")

@@ -198,7 +198,7 @@ def test_a_booking_of_the_docs_is_understood_and_shown(block: Block, tmp_path: P
     lab = Lab(tmp_path)
     for host in ("atlas", "hydra"):
         lab.host(host, "".join(gpu(index, uuid=f"GPU-{host}-{index}") for index in range(4)))
-    lab.book(block.text.replace("2027-", "2999-"))
+    lab.book(block.text.replace("2027-", "2199-"))
     assert lab.build().problems == []
     assert lab.states("atlas")[0] == "booked"
     assert lab.host_status("hydra")["gpus"][3]["bookings"][-1]["name"] in ("bob", "admin")

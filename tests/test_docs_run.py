@@ -118,7 +118,7 @@ def settle(machine: Machine) -> None:
     if not machine.crontab("gpuboard"):
         type_line(machine, "README.md", "./install.sh web")
         type_line(machine, "README.md", "./install.sh host --dest ssh://gpuboard@web")
-        machine.path("/home/gpuboard/gpuboard/data/comments.json").write_text('{"nobody": [{"date": "2999-01-01"}]}')
+        machine.path("/home/gpuboard/gpuboard/data/comments.json").write_text('{"nobody": [{"date": "2199-01-01"}]}')
         wait_for(machine.path("/home/gpuboard/gpuboard/state/build.log").exists, 30)
     if not machine.path(UNTOUCHED).exists():
         play = f"gpuboard demo --once --folder {UNTOUCHED}"

@@ -39,7 +39,7 @@ def lab(tmp_path: Path) -> Lab:
     lab.www.mkdir()
     lab.host("atlas", gpu(0))
     lab.host("hydra", gpu(0, uuid="GPU-h"))
-    lab.book({"atlas": [{"name": "alice", "date": "2999-01-01", "comment": "x"}]})
+    lab.book({"atlas": [{"name": "alice", "date": "2199-01-01", "comment": "x"}]})
     return lab
 
 

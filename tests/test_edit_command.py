@@ -16,12 +16,12 @@ from tests.desk import ME, Terminal, done, lab_of, log
 from tests.lab import Lab
 from tests.live import gpuboard
 
-BOB = '{"name": "bob", "date": "2999-01-01", "comment": "bob\'s"}'
+BOB = '{"name": "bob", "date": "2199-01-01", "comment": "bob\'s"}'
 TEXT = f"""{{
   // ours
   "atlas": {{
     "0": {BOB},
-    "1": {{"name": "eve", "date": "2999-01-01"}},
+    "1": {{"name": "eve", "date": "2199-01-01"}},
   }},
 }}
 """
@@ -106,7 +106,7 @@ def test_an_editor_may_have_options_and_visual_comes_first(lab: Lab, tmp_path: P
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ('s/eve/zoe/; s/2999-01-01"}/soon"}/', 'line 5, atlas, GPU 1: the date "soon" is not a date'),
+        ('s/eve/zoe/; s/2199-01-01"}/soon"}/', 'line 5, atlas, GPU 1: the date "soon" is not a date'),
         ("s/^}$//", "line 8, column 1: a name in double quotes"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_copy_with_new_problems_is_not_put_in_place_and_not_lost(
 
 
 def test_problems_that_were_there_before_keep_nobody_from_editing(lab: Lab, tmp_path: Path) -> None:
-    lab.book(TEXT.replace('"eve", "date": "2999-01-01"', '"eve", "date": "soon"'))
+    lab.book(TEXT.replace('"eve", "date": "2199-01-01"', '"eve", "date": "soon"'))
     done(tmp_path, "edit", EDITOR="sed -i -e '1a // one line more' -e s/bob/zoe/")
     assert "zoe" in text(lab)
 
@@ -184,7 +184,7 @@ def test_what_others_book_meanwhile_stays(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_what_others_release_meanwhile_is_gone(lab: Lab, tmp_path: Path) -> None:
-    lab.book(TEXT.replace('"name": "bob"', '"from": "2998-01-01", "id": "bobs", "name": "bob"'))
+    lab.book(TEXT.replace('"name": "bob"', '"from": "2198-01-01", "id": "bobs", "name": "bob"'))
     meanwhile = booked_meanwhile(tmp_path, "release", "bobs")
     done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
     assert [one["name"] for one in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["zoe"]
@@ -216,7 +216,7 @@ def test_the_same_change_by_both_is_no_quarrel(lab: Lab, tmp_path: Path) -> None
 
 def test_no_gpu_is_promised_twice_by_two_who_add_at_once(lab: Lab, tmp_path: Path) -> None:
     meanwhile = booked_meanwhile(tmp_path, "book", "zeus:0", "--for", "1h", "--name", "dana")
-    mine = '"zeus": {"0": {"name": "me", "date": "2999-01-01"}},'
+    mine = '"zeus": {"0": {"name": "me", "date": "2199-01-01"}},'
     script = editor(tmp_path, meanwhile, f"""sed -i '2a {mine}' "$1" """)
     found = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
     assert found.returncode == 1

@@ -209,21 +209,21 @@ def test_a_calendar_without_bookings_is_one_nevertheless(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("begins", "ends"),
     [
-        ("0001-01-01", "9999-12-31T23:59:59-12:00"),
-        ("0001-01-01T00:00+14:00", "2026-11-20"),
-        (None, "9999-12-31"),
-        ("9998-01-01", "9999-12-31T23:59:59.999999+00:00"),
+        ("1970-01-01", "2200-12-31T10:59:59-12:00"),
+        ("1970-01-02T00:00+14:00", "2026-11-20"),
+        (None, "2200-12-31"),
+        ("2199-01-01", "2200-12-31T22:59:59.999999+00:00"),
     ],
 )
-@pytest.mark.parametrize("rule", ["", "FREQ=YEARLY", "FREQ=YEARLY;UNTIL=99991231T000000Z", "FREQ=DAILY;COUNT=99999"])
-def test_the_first_and_the_last_day_that_there_is_are_no_trouble(
+@pytest.mark.parametrize("rule", ["", "FREQ=YEARLY", "FREQ=YEARLY;UNTIL=22001231T000000Z", "FREQ=DAILY;COUNT=99999"])
+def test_the_first_and_the_last_day_that_are_accepted_are_no_trouble(
     lab: Lab, begins: str | None, ends: str, rule: str
 ) -> None:
     start = {"from": begins, "rrule": rule} if begins else {}
     lab.book({"atlas": {"0": {"name": "alice", "date": ends, **start}}})
     build(lab)
     assert len(events(lab)) == 1
-    assert "alice" in (lab.www / "bookings.html").read_text() or begins == "9998-01-01"
+    assert "alice" in (lab.www / "bookings.html").read_text() or begins == "2199-01-01"
 
 
 # Repeats

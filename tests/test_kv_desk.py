@@ -123,12 +123,12 @@ def test_bookings_at_both_desks_are_all_kept(store: Hosts, access: KvAccess, two
 
 def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
     one, other = two
-    one.book({"atlas": {"0": {"name": "carol", "date": "2999-01-01"}}})
+    one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
     assert [found["name"] for found in service.listed(Desk(one.settings(kv=access)), ALICE)["bookings"]] == ["carol"]
     assert store.get("data/comments.json") is None
     book(one, access, ALICE, "atlas:1")
     assert names(store.get("data/comments.json")) == ["alice", "carol"]
-    other.book({"zeus": {"0": {"name": "dave", "date": "2999-01-01"}}})
+    other.book({"zeus": {"0": {"name": "dave", "date": "2199-01-01"}}})
     report = build(other, access)
     assert names((other.data / "comments.json").read_bytes()) == ["alice", "carol"]
     assert names((other.data / "comments.json.by-hand").read_bytes()) == ["dave"]
@@ -210,7 +210,7 @@ def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
 
 
 def test_more_than_consul_takes_is_refused(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
-    full = {"atlas": {"0": {"name": "carol", "date": "2999-01-01", "comment": "x" * (LONGEST_VALUE - 100)}}}
+    full = {"atlas": {"0": {"name": "carol", "date": "2199-01-01", "comment": "x" * (LONGEST_VALUE - 100)}}}
     store.put("data/comments.json", json.dumps(full).encode())
     with pytest.raises(Refused, match=r"comments\.json is full: it may have 524288 bytes"):
         book(two[0], access, ALICE, "atlas:1")

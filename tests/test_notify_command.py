@@ -41,7 +41,7 @@ def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
 
 def test_an_admin_sees_whose_it_is_and_what_cannot_be_read_is_not_nothing(lab: Lab, tmp_path: Path) -> None:
     file = lab.data / "watches.json"
-    times = {"made": datetime.now(timezone.utc).isoformat(), "until": "2999-01-01T00:00:00+00:00"}
+    times = {"made": datetime.now(timezone.utc).isoformat(), "until": "2199-01-01T00:00:00+00:00"}
     file.write_text(json.dumps([{"id": "k7m2xp", "name": "bob", "when": "1 GPU", **times}]))
     told = done(tmp_path, "notify", "list", GPUBOARD_ADMINS=ME, **MAIL).stdout.splitlines()
     assert [line.split()[:2] for line in told] == [["ID", "WHO"], ["k7m2xp", "bob"]]

@@ -80,6 +80,3 @@ def understood(told_time: str, read: Callable[[], datetime]) -> datetime:
     except when.Unclear as why:
         message = f'"{told_time}" {why}'
         raise Unclear(message) from None
-    except (ValueError, OverflowError):  # an offset of 99 hours, say
-        message = f'"{told_time}" is no time'
-        raise Unclear(message) from None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from site_builder.sources.past import Past
 
 Answer = TypeVar("Answer")
-MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
+MONTH = re.compile(r"[0-9]{4}-[0-9]{2}")
 
 
 class Days(NamedTuple):
@@ -35,21 +35,24 @@ class Days(NamedTuple):
 
 def of_day(ctx: click.Context, option: click.Parameter, text: str | None) -> date | None:  # noqa: ARG001 # click's own form
     """A day as 2026-10-31."""
-    try:
-        return None if text is None else date.fromisoformat(text)
-    except ValueError:
-        message = f"'{text}' is not a day: write it like 2026-10-31"
-        raise click.BadParameter(message) from None
+    from site_builder.readers import dates  # noqa: PLC0415 # --help needs none of it
+
+    found = None if text is None else dates.day(text)
+    if text is not None and found is None:
+        message = f"'{text}' is not a day from 1970 to 2200: write it like 2026-10-31"
+        raise click.BadParameter(message)
+    return found
 
 
 def of_month(ctx: click.Context, option: click.Parameter, text: str | None) -> date | None:  # noqa: ARG001 # the same
     """The first day of a month as 2026-10."""
-    found = MONTH.fullmatch(text or "")
-    try:
-        return None if text is None else date(int(found[1]), int(found[2]), 1) if found else date(0, 0, 0)
-    except ValueError:
-        message = f"'{text}' is not a month: write it like 2026-10"
-        raise click.BadParameter(message) from None
+    from site_builder.readers import dates  # noqa: PLC0415 # --help needs none of it
+
+    found = dates.day(f"{text}-01") if MONTH.fullmatch(text or "") else None
+    if text is not None and found is None:
+        message = f"'{text}' is not a month from 1970 to 2200: write it like 2026-10"
+        raise click.BadParameter(message)
+    return found
 
 
 @click.command()

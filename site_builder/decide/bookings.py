@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 
 from site_builder.model import BoardBooking, Booking, Gpu, Problem, Shown
 from site_builder.now import Now
+from site_builder.readers.dates import is_year
 from site_builder.words import DAY
 
 SHOWN_AFTER_END = 2 * DAY
@@ -82,7 +83,7 @@ def beginnings(rule: str, since: datetime, first: datetime, last: datetime) -> t
         repeats_of = rrulestr(rule, dtstart=later(since, rule, first))
     except ValueError:  # one that repeats until the 32nd, say
         return None
-    looked_at = takewhile(lambda begins: begins < last, islice(repeats_of, MOST_LOOKED_AT))
+    looked_at = takewhile(lambda begins: begins < last and is_year(begins.year), islice(repeats_of, MOST_LOOKED_AT))
     return tuple(begins for begins in looked_at if begins >= first)
 
 

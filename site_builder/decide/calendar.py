@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -11,14 +11,13 @@ from typing import NamedTuple
 from site_builder.decide import bookings as promised
 from site_builder.model import Booking, NamedGpu, Shown
 from site_builder.now import Now
+from site_builder.readers import dates
 from site_builder.readers.names import natural
 
 DAYS = 14
 # More than these are no calendar that anybody reads; the rest is counted.
 MOST_TIMES = 4000
 LONGEST_LABEL = 12
-# No calendar goes on to the last year that there is.
-FAR = 9000
 
 
 class Host(NamedTuple):
@@ -241,14 +240,21 @@ def repeats_by(rule: str, since: datetime) -> Repeats | None:
     from dateutil.rrule import rrulestr  # noqa: PLC0415 slow to import, and rarely needed
 
     try:
-        found = iter(rrulestr(rule, dtstart=since))
+        first = next(iter(rrulestr(rule, dtstart=since)), None)
+        if "COUNT=" not in rule and "UNTIL=" not in rule:
+            return Repeats(first, None)
+        found = iter(rrulestr(rule, dtstart=near_end(since, rule)))
     except ValueError:  # one that repeats until the 32nd, say
         return None
-    first = last = next(found, None)
-    if "COUNT=" not in rule and "UNTIL=" not in rule:
-        return Repeats(first, None)
-    looked_at = 1
-    for looked_at, last in enumerate(islice(found, promised.MOST_LOOKED_AT), 2):  # noqa: B007
-        pass
-    goes_on = looked_at > promised.MOST_LOOKED_AT or (last is not None and last.year > FAR)
-    return Repeats(first, None if goes_on else last)
+    looked_at, last = 0, first
+    for looked_at, last in enumerate(islice(found, promised.MOST_LOOKED_AT), 1):  # noqa: B007
+        if not dates.is_year(last.year):
+            return Repeats(first, None)
+    return Repeats(first, None if looked_at == promised.MOST_LOOKED_AT else last)
+
+
+def near_end(since: datetime, rule: str) -> datetime:
+    """Return a beginning shortly before UNTIL, so that the last time is soon found: two periods have at least one."""
+    told = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
+    weeks = promised.INTERVAL.search(rule)
+    return promised.later(since, rule, told - 2 * timedelta(weeks=int(weeks[1]) if weeks else 1)) if told else since

@@ -10,6 +10,7 @@ from site_builder import words
 from site_builder.decide.bookings import LONGEST_REPEATED, beginnings
 from site_builder.model import Booking, BookingRules, Gpu
 from site_builder.now import Now
+from site_builder.readers import dates
 
 Span = tuple[float, float]
 # Of a booking that repeats so much is looked at: for a clash, and for the hours of a person.
@@ -118,6 +119,10 @@ def clock(seconds: float, now: Now) -> str:
 
 def check_time(since: datetime, until: datetime, rules: BookingRules, now: Now) -> None:
     """Refuse what ends before it begins or in the past, what is too long, and what is too far ahead."""
+    for moment in (since, until):
+        why = dates.fault(moment, now.zone)
+        if why:
+            raise Refused(f"{moment.date()} {why}")
     begins, ends = epoch(since), epoch(until)
     if ends <= begins:
         message = f"it would end {clock(ends, now)}, before it begins {clock(begins, now)}"

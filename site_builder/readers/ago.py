@@ -23,6 +23,12 @@ class Asked(when.Asked):
 def moment(text: str, now: datetime, *, end: bool = False) -> datetime:
     """The moment that a text says, which is not after `now`; a length counts back from there."""
     asked = Asked(now, now, end, now.tzinfo or timezone.utc)
+    return when.checked(moment_of(text, asked), asked)
+
+
+def moment_of(text: str, asked: Asked) -> datetime:
+    """Parse a text, by the first reading that fits."""
+    now, end = asked.now, asked.end
     text = when.ISO_T.sub(r"\1 ", lengths.tidy(text, *asked.examples()))
     bare = text[: -len(AGO)] if text.lower().endswith(AGO) else text
     if bare.lower() == "now":
@@ -56,11 +62,8 @@ def is_whole(clock: Clock | None) -> bool:
 def before(amount: Length, asked: Asked) -> datetime:
     """That much earlier; a day ago is at the same clock time."""
     now, zone = asked.now, asked.zone
-    try:
-        start = wall.first(wall.here(now, zone) - timedelta(days=amount.days), zone) if amount.days else now
-        return (start.astimezone(timezone.utc) - timedelta(seconds=amount.seconds)).astimezone(zone)
-    except OverflowError:
-        raise Unclear("leads too far into the past", *asked.examples()) from None
+    start = wall.first(wall.here(now, zone) - timedelta(days=amount.days), zone) if amount.days else now
+    return (start.astimezone(timezone.utc) - timedelta(seconds=amount.seconds)).astimezone(zone)
 
 
 def near_day(day: str, clock: Clock | None, asked: Asked) -> datetime | None:

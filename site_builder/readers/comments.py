@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import tzinfo
 from hashlib import blake2b
@@ -186,8 +185,7 @@ def booking(entry: Entry, zone: tzinfo) -> tuple[Booking | None, str]:
         rrule, why = rrules.read(told, zone) if since else ("", "needs a `from`")
         problem = f'the rrule "{told}" {why}; the booking counts once' if why else problem
     if rrule and since:  # what repeats keeps its hour when the clocks change, whatever offset it was written with
-        with suppress(OverflowError):  # in the first year and the last
-            since, until = since.astimezone(zone), until.astimezone(zone)
+        since, until = since.astimezone(zone), until.astimezone(zone)
     return Booking(
         entry.host, entry.gpu, name, until, since, text("comment"), rrule=rrule or None, by=text("by") or None
     ), problem

@@ -1,13 +1,49 @@
-"""Dates as people write them into comments.json: ISO first, then what python-dateutil understands."""
+"""Parse dates, and check that they can be used in any calculation: the one check for every date that is read.
+
+In text that people write, ISO comes first, then what python-dateutil understands.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 
 # Two days that differ in year, month, day and weekday: what comes out of both alike was told in full.
 YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 ONE_DAY, OTHER_DAY = datetime(2001, 1, 1), datetime(2004, 2, 29)
+# Far enough from the ends of Python's calendar that no zone, length or repeat leads out of it.
+FIRST_YEAR, LAST_YEAR = 1970, 2200
+# How iCalendar writes a time.
+STAMP = "%Y%m%dT%H%M%SZ"
+LOWEST_OFFSET, HIGHEST_OFFSET = timedelta(hours=-12), timedelta(hours=14)
+TOO_FAR = f"lies outside the years {FIRST_YEAR} to {LAST_YEAR}"
+BAD_OFFSET = "has an offset from UTC that no time zone has: they go from -12:00 to +14:00"
+
+
+def fault(moment: datetime, zone: tzinfo | None = None) -> str:
+    """Return why a date is refused, in words that follow the quoted text; nothing if it is accepted.
+
+    The year counts as it is written, and as people in `zone` read it, because that is how it is written back.
+    """
+    if not is_year(moment.year):
+        return TOO_FAR
+    try:
+        offset = moment.utcoffset()
+    except ValueError:  # 24 hours or more
+        return BAD_OFFSET
+    if offset is not None and moment.tzinfo is not zone and not is_offset(offset):
+        return BAD_OFFSET
+    return "" if zone is None or is_year(moment.astimezone(zone).year) else TOO_FAR
+
+
+def is_year(year: int) -> bool:
+    """Return whether dates of this year are accepted."""
+    return FIRST_YEAR <= year <= LAST_YEAR
+
+
+def is_offset(offset: timedelta) -> bool:
+    """Return whether a time zone may have this offset from UTC."""
+    return LOWEST_OFFSET <= offset <= HIGHEST_OFFSET and not offset % timedelta(minutes=1)
 
 
 def read(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
@@ -18,7 +54,36 @@ def read(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
         found, why = in_words(text)
         if found is None:
             return None, why
-    return (found if found.tzinfo else found.replace(tzinfo=zone)), ""
+    found = found if found.tzinfo else found.replace(tzinfo=zone)
+    why = fault(found, zone)
+    return (None, why) if why else (found, "")
+
+
+def exact(text: object) -> datetime | None:
+    """Parse a time with its offset as programs write it; None if it is not accepted."""
+    found = iso(text) if isinstance(text, str) else None
+    return found if found and found.tzinfo and not fault(found) else None
+
+
+def stamp(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
+    """Parse a time of an RRULE, `20270630T215959Z`, or return why it is refused."""
+    try:
+        found = datetime.strptime(text, STAMP).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None, "cannot be understood"
+    if not FIRST_YEAR - 1 <= found.year <= LAST_YEAR + 1:
+        return None, TOO_FAR
+    why = fault(found.astimezone(zone), zone)
+    return (None, why) if why else (found, "")
+
+
+def day(text: str) -> date | None:
+    """Parse a day as `2026-10-31`; None if it is not accepted."""
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if is_year(found.year) else None
 
 
 def iso(text: str) -> datetime | None:
@@ -53,8 +118,10 @@ def in_words(text: str) -> tuple[datetime | None, str]:
         swapped = found if YEAR_FIRST.match(text) else parse(ONE_DAY, True)
     except (ValueError, OverflowError, TypeError, AttributeError, RecursionError):
         return None, "is not a date"
-    if unknown:
-        return None, f"names a time zone that is not known: {unknown[0]}"
+    # first, because a date with a bad offset cannot even be compared
+    why = fault(found) or (f"names a time zone that is not known: {unknown[0]}" if unknown else "")
+    if why:
+        return None, why
     if found != other:
         return None, "is not a full date: write year, month and day"
     if found != swapped:

@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
 
-from site_builder.readers import wall
+from site_builder.readers import dates, wall
 
 SECONDS = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60}
 LONGEST = 3653  # days: ten years
@@ -33,12 +33,12 @@ class Length(NamedTuple):
 
     def after(self, start: datetime, zone: tzinfo) -> datetime:
         """That much later; a day that would end at a time that the clock leaps over ends where it leaps."""
-        try:
-            if self.days:
-                start = wall.first(wall.here(start, zone) + timedelta(days=self.days), zone)
-            return (start.astimezone(timezone.utc) + timedelta(seconds=self.seconds)).astimezone(zone)
-        except OverflowError:
-            raise Unclear("leads too far into the future", "2h", "1d") from None
+        if self.days:
+            start = wall.first(wall.here(start, zone) + timedelta(days=self.days), zone)
+        end = (start.astimezone(timezone.utc) + timedelta(seconds=self.seconds)).astimezone(zone)
+        if dates.fault(end, zone):
+            raise Unclear("leads too far into the future", "2h", "1d")
+        return end
 
 
 def length(text: str) -> Length:

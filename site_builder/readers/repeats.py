@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
 
 from site_builder import words
-from site_builder.readers import rrules
+from site_builder.readers import dates, rrules
 from site_builder.readers.lengths import Unclear
 from site_builder.readers.when import WEEKDAYS
 from site_builder.words import DAYS, MONTHS
@@ -29,7 +28,7 @@ def rule_of(text: str, last: datetime | None = None, zone: tzinfo = timezone.utc
         return found
     if re.search(r"\b(?:UNTIL|COUNT)=", found):
         raise Unclear("says itself how long it repeats", text.partition(";")[0])
-    return f"{found};UNTIL={last.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
+    return f"{found};UNTIL={last.astimezone(timezone.utc):{dates.STAMP}}"
 
 
 def raw(text: str, zone: tzinfo) -> str:
@@ -142,7 +141,8 @@ def to_the_last(told: dict[str, str], zone: tzinfo) -> str:
         return f", {told['COUNT']} times"
     if "UNTIL" not in told:
         return ""
-    last = datetime.strptime(told["UNTIL"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
-    with suppress(OverflowError):  # in the last year that there is
-        last = last.astimezone(zone)
+    found, _ = dates.stamp(told["UNTIL"], zone)
+    if found is None:
+        return ""
+    last = found.astimezone(zone)
     return f" until {last.day} {MONTHS[last.month - 1]} {last.year}"

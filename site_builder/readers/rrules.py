@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone, tzinfo
 
+from site_builder.readers import dates
+
 PARTS = {
     "FREQ": re.compile(r"DAILY|WEEKLY|MONTHLY|YEARLY"),
     "INTERVAL": re.compile(r"[1-9]\d{0,2}"),
@@ -28,7 +30,7 @@ def read(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
         told["UNTIL"] = end_of(until, zone)
     if told.get("FREQ") == "DAILY" and "BYDAY" in told and told.get("INTERVAL", "1") == "1":
         told["FREQ"] = "WEEKLY"  # which says the same
-    why = fault(told)
+    why = fault(told, zone)
     return ("", why) if why else (";".join(f"{key}={value}" for key, value in told.items()), "")
 
 
@@ -36,12 +38,12 @@ def end_of(day: str, zone: tzinfo) -> str:
     """The end of a day, where people are; one that is no day stays as it is."""
     try:
         last = datetime.strptime(f"{day}T235959", "%Y%m%dT%H%M%S").replace(tzinfo=zone)
-        return f"{last.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
+        return f"{last.astimezone(timezone.utc):{dates.STAMP}}"
     except (ValueError, OverflowError):
         return f"{day}T235959Z"
 
 
-def fault(told: dict[str, str]) -> str:
+def fault(told: dict[str, str], zone: tzinfo) -> str:
     """What is wrong with a rule, if anything."""
     if told.get("FREQ") in {"SECONDLY", "MINUTELY", "HOURLY"}:
         return "repeats too often: once a day at most"
@@ -50,20 +52,14 @@ def fault(told: dict[str, str]) -> str:
     for key, value in told.items():
         if key not in PARTS:
             return f"has {key[:20]}, but only {', '.join(PARTS)} are understood"
-        if not PARTS[key].fullmatch(value) or (key == "UNTIL" and not is_date(value)):
-            return f"has {key}={value[:40]}, which cannot be understood"
+        why = "" if PARTS[key].fullmatch(value) else "cannot be understood"
+        if key == "UNTIL" and not why:
+            why = dates.stamp(value, zone)[1]
+        if why:
+            return f"has {key}={value[:40]}, which {why}"
     if "COUNT" in told and "UNTIL" in told:  # which iCalendar forbids, and programs that read our feeds refuse
         return "has COUNT and UNTIL: only one of them may say when it ends"
     return "would never, or hardly ever, come to its next time" if never(told) else ""
-
-
-def is_date(until: str) -> bool:
-    """Whether there is such a time."""
-    try:
-        datetime.strptime(until, "%Y%m%dT%H%M%SZ")
-    except ValueError:
-        return False
-    return True
 
 
 def never(told: dict[str, str]) -> bool:

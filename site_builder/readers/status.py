@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import orjson
@@ -11,6 +10,7 @@ import orjson
 from site_builder.columns import one_line
 from site_builder.fleet import Booking, Disk, Fleet, Gpu, Host, Process
 from site_builder.model import GpuProblem
+from site_builder.readers import dates
 from site_builder.readers.form import clean
 
 SCHEMA = 1
@@ -191,13 +191,9 @@ def process(told: dict[str, Any], text: Text) -> Process:
 
 def booking(told: dict[str, Any], text: Text) -> Booking | None:
     """A booking, if its times are some."""
-    try:
-        until = datetime.fromisoformat(told["date"])
-        since = datetime.fromisoformat(told["from"]) if told.get("from") else None
-        until.timestamp(), (since or until).timestamp()
-    except (KeyError, ValueError, TypeError, OverflowError):
-        return None
-    if until.tzinfo is None or (since and since.tzinfo is None):
+    until = dates.exact(told.get("date"))
+    since = dates.exact(told["from"]) if told.get("from") else None
+    if until is None or (told.get("from") and since is None):
         return None
     used_by = tuple(filter(None, map(text, listed(told.get("used_by")))))
     return Booking(

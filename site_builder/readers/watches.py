@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from site_builder.model import Dump
-from site_builder.readers import wishes
+from site_builder.readers import dates, wishes
 from site_builder.readers.form import bounded, clean, json_fault
 from site_builder.readers.wishes import Wish
 
@@ -120,11 +120,8 @@ def is_name(name: object) -> bool:
 
 def moment(told: object) -> int | None:
     """A time with its offset, in seconds since 1970."""
-    try:
-        found = datetime.fromisoformat(told) if isinstance(told, str) else None
-        return int(found.timestamp()) if found and found.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
+    found = dates.exact(told)
+    return int(found.timestamp()) if found else None
 
 
 def entry_of(one: Watch) -> dict[str, str]:

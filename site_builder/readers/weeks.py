@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 
+from site_builder.readers import dates
+
 WEEK = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
 
 
@@ -12,7 +14,7 @@ def read(text: str) -> date | None:
     """The Monday of a week; None if there is no such week."""
     found = WEEK.fullmatch(text.strip())
     try:
-        return date.fromisocalendar(int(found[1]), int(found[2]), 1) if found else None
+        return date.fromisocalendar(int(found[1]), int(found[2]), 1) if found and dates.is_year(int(found[1])) else None
     except ValueError:
         return None
 

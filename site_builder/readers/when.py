@@ -31,7 +31,6 @@ ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 ISO_T = re.compile(r"(\d{4}-\d\d-\d\d)t(?=\d)", re.IGNORECASE)
 YEAR = re.compile(r"\d{4}")
 HAS_CLOCK = re.compile(r":|\d ?(?:h|am|pm)\b|\dt\d", re.IGNORECASE)
-YEARS = range(1970, 9000)  # beyond them a zone may lead out of the calendar
 WEEK = timedelta(days=7)
 
 
@@ -62,15 +61,27 @@ class Asked(NamedTuple):
 
 def moment(text: str, now: datetime, *, start: datetime | None = None, end: bool = False) -> datetime:
     """The moment that a text says; an end is looked for after its `start`, and a length counts from there."""
-    zone = now.tzinfo or timezone.utc
     base = start if end and start else now
-    asked = Asked(now, max(now, base, key=datetime.timestamp), end, zone)
+    asked = Asked(now, max(now, base, key=datetime.timestamp), end, now.tzinfo or timezone.utc)
+    return checked(moment_of(text, base, asked), asked)
+
+
+def checked(moment: datetime, asked: Asked) -> datetime:
+    """Refuse a moment that is out of bounds, however it was written."""
+    why = dates.fault(moment, asked.zone)
+    if why:
+        raise Unclear(why.partition(":")[0], *asked.examples())
+    return moment
+
+
+def moment_of(text: str, base: datetime, asked: Asked) -> datetime:
+    """Parse a text, by the first reading that fits."""
     text = ISO_T.sub(r"\1 ", lengths.tidy(text, *asked.examples()))
     if text.lower() == "now":
-        return now
+        return asked.now
     amount = lengths.find(text)
     if amount:
-        return amount.after(base, zone)
+        return amount.after(base, asked.zone)
     day, clock = parted(text)
     for read in (no_day, near_day, weekday, day_of_year, in_numbers):
         found = read(day, clock, asked)
@@ -82,8 +93,6 @@ def moment(text: str, now: datetime, *, start: datetime | None = None, end: bool
 def said(moment: datetime, now: datetime) -> str:
     """`Fri 20 Nov 18:00`, with the year where it is not this one, and the offset where the clock shows it twice."""
     zone = now.tzinfo or timezone.utc
-    if moment.year not in YEARS:
-        return f"{moment.day} {MONTHS[moment.month - 1]} {moment.year}"
     local = moment.astimezone(zone)
     year = "" if local.year == now.year else f" {local.year}"
     twice = len(wall.moments(local.replace(tzinfo=None, fold=0), zone)) > 1
@@ -94,8 +103,8 @@ def said(moment: datetime, now: datetime) -> str:
 
 def settled(shown: datetime, zone: tzinfo) -> datetime:
     """The moment when the clock shows this, refused where that is none or two; a day always begins once."""
-    if shown.year not in YEARS:
-        raise Unclear("lies too far away", "2h", "2d")
+    if not dates.is_year(shown.year):
+        raise Unclear(dates.TOO_FAR, "2h", "2d")
     if shown.time() == datetime.min.time():
         return wall.first(shown, zone)
     found = wall.moments(shown, zone)
@@ -242,9 +251,9 @@ def full_date(text: str, clock: Clock | None, asked: Asked) -> datetime:
         both = ISO_DAY.findall(why)
         if both:
             raise Unclear(why.partition(":")[0], *(f"{day} {asked.clock(clock)}" for day in both))
-        raise Unclear(why, *asked.examples()) if "zone" in why else unknown(text, clock, asked)
-    if found.year not in YEARS:
-        raise Unclear("lies too far away", *asked.examples())
+        if why in {dates.TOO_FAR, dates.BAD_OFFSET} or "zone" in why:
+            raise Unclear(why.partition(":")[0], *asked.examples())
+        raise unknown(text, clock, asked)
     shown = found.replace(tzinfo=None)
     check_weekday(shown.date(), wanted, clock, asked)
     if found.tzinfo is not asked.zone:
