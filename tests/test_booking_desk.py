@@ -473,6 +473,19 @@ def test_a_release_is_taken_back_unless_somebody_else_has_booked_meanwhile(count
     assert counter.do(do="undo")["bookings"][0]["id"] == one
 
 
+@pytest.mark.parametrize("act", ["release", "change"])
+def test_a_time_that_somebody_else_has_had_since_is_not_taken_back(counter: Counter, act: str) -> None:
+    one = counter.book("atlas:0", length="8h")["bookings"][0]["id"]
+    counter.after(minutes=10)
+    more: dict[str, Any] = {"until": "11:00"} if act == "change" else {}
+    counter.do(do=act, id=one, **more)
+    counter.book("atlas:0", who=BOB, since="11:00", length="30m")
+    before = counter.content()
+    counter.after(hours=2)
+    assert "atlas:0 was booked by bob from 11:00 until 11:30" in refusal(lambda: counter.do(do="undo"))
+    assert counter.content() == before
+
+
 def test_what_was_changed_since_is_not_taken_back(counter: Counter) -> None:
     counter.book("atlas:0")
     counter.path.write_text(counter.path.read_text().replace('"alice"', '"anna"'))

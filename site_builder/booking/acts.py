@@ -14,6 +14,7 @@ from site_builder.decide import calendar, rules
 from site_builder.decide.rules import Refused
 from site_builder.model import Booking
 from site_builder.now import Now
+from site_builder.readers import dates
 
 # So many seconds ago is still now: people need a moment to say yes.
 JUST_NOW = 300
@@ -198,7 +199,8 @@ def undo(turn: Turn, line: Mapping[str, Any]) -> None:
         refuse_over(touched[0], turn.now)
     live = [one.booking for one in back if not is_over(one.booking, turn.now)]
     others = [each.booking for each in turn.found() if not any(is_same(each.booking, one) for one in live)]
-    turn.check_free(live, others)
+    changed = dates.exact(line["when"])
+    turn.check_free(live, others, given_up=changed.timestamp() if changed else None)
     for name in {one.name for one in live} if not turn.who.admin else ():
         turn.check_share([one for one in live if one.name == name], others, turn.rules)
     turn.touched = [one.booking for one in back]

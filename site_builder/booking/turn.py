@@ -190,12 +190,12 @@ class Turn:
             size = rules.sizes({host: self.lab.gpus(host) for host in hosts})
             rules.check_share(new, theirs, size, limits, self.now)
 
-    def check_free(self, new: Sequence[Booking], others: Sequence[Booking]) -> None:
-        """Refuse what is promised to somebody else."""
+    def check_free(self, new: Sequence[Booking], others: Sequence[Booking], *, given_up: float | None = None) -> None:
+        """Refuse what is promised to somebody else, or was after it was given up."""
         for one in new:
             keys = rules.Keys(self.lab.gpus(one.host))
             there = [other for other in others if other.host == one.host]
-            rules.check_overlap(one, there, keys, self.now, self.names_shown)
+            rules.check_overlap(one, there, keys, self.now, self.names_shown, given_up=given_up)
 
     def new_id(self, run: str | None = None) -> str:
         """One that no booking has; a run names its own, so that it can release what it never heard of again."""

@@ -85,11 +85,23 @@ class Keys:
         return mine == theirs or f"{mine}:" == theirs[: len(mine) + 1] or f"{theirs}:" == mine[: len(theirs) + 1]
 
 
-def check_overlap(new: Booking, others: Iterable[Booking], keys: Keys, now: Now, names_shown: bool = True) -> None:
-    """Refuse a booking of a GPU that is promised to somebody in that time, whoever that is."""
+def check_overlap(  # noqa: PLR0913 # each is one thing
+    new: Booking,
+    others: Iterable[Booking],
+    keys: Keys,
+    now: Now,
+    names_shown: bool = True,
+    *,
+    given_up: float | None = None,
+) -> None:
+    """Refuse a booking of a GPU that is promised to somebody in that time, whoever that is.
+
+    `given_up` is when a booking that is to come back was given up: what others had since then counts too.
+    """
     begins = new.since or now.local
+    counts_from = now.epoch if given_up is None else min(given_up, now.epoch)
     for other in others:
-        if not keys.meet(new.gpu, other.gpu) or (not other.rrule and epoch(other.until) <= now.epoch):
+        if not keys.meet(new.gpu, other.gpu) or (not other.rrule and epoch(other.until) <= counts_from):
             continue
         first = max(begins, other.since or begins, key=epoch) if new.rrule and other.rrule else begins
         # as far as the one that ends, and where neither does, a year from where both have begun
@@ -97,7 +109,7 @@ def check_overlap(new: Booking, others: Iterable[Booking], keys: Keys, now: Now,
         last = max([first + REPEATS_CLASH, *ends], key=epoch)
         ahead = timedelta(seconds=max(0.0, min(epoch(last), LAST) - epoch(first)))
         # what is over has no say, though the new one begins with the minute
-        mine = [(max(since, now.epoch), until) for since, until in spans(new, first, ahead)]
+        mine = [(max(since, counts_from), until) for since, until in spans(new, first, ahead)]
         found = clash(mine, spans(other, first, ahead))
         if found:
             raise Refused(taken(new, other, found, now, names_shown))
@@ -109,7 +121,8 @@ def taken(new: Booking, other: Booking, when: Span, now: Now, names_shown: bool)
     what = new.host if gpu == "*" else f"{new.host}:{gpu}"
     since = "" if when[0] == -math.inf else f"from {clock(when[0], now)} "
     whom = f" by {other.name}" if other.name and names_shown else ""
-    return f"{what} is booked{whom} {since}until {clock(when[1], now)} (booking {other.id})"
+    verb = "was" if when[1] <= now.epoch else "is"
+    return f"{what} {verb} booked{whom} {since}until {clock(when[1], now)} (booking {other.id})"
 
 
 def clock(seconds: float, now: Now) -> str:
