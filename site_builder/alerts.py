@@ -58,6 +58,7 @@ class Alerts:
         self.minute = (-1, -1)
         self.rare: list[Matter] = []  # what is other only in another minute
         self.blind: frozenset[str] = frozenset()
+        self.expires = True  # whether the clock is believed: if not, nothing is forgotten because its time is over
 
     def problems(self, now: Now) -> list[Problem]:
         """What the page says of alerts; a builder that has just begun says what the last one did."""
@@ -114,6 +115,7 @@ class Alerts:
         matters += watched
         hosts = {host: (card.summary.state, len(card.summary.gpus)) for host, card in cards.items()}
         scene = self.scene(hosts)._replace(home=home_in(cards), reaches=reaching(self.settings), unclear=unclear(cards))
+        scene = scene._replace(expires=self.expires)
         if scene.unclear:
             self.failed = f"{FAULT} at {words.names(sorted(scene.unclear)[:MOST_NAMED])}: nothing is told of it"
         before = self.book.read()
@@ -122,7 +124,7 @@ class Alerts:
             book = self.book.change(
                 lambda found: after if found is before else step(found, matters, rules, scene, now), PATIENCE
             )
-        self.part(lambda: self.watches.forget(watched, book))
+        self.part(lambda: self.watches.forget(watched, book, self.expires))
         return book
 
     def part(self, work: Callable[[], list[Matter] | None]) -> list[Matter]:

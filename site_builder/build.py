@@ -97,6 +97,7 @@ class Builder:
         self.log = Log(state)
         self.snapshots_saved = 0.0
         self.beside: list[Problem] = []  # what went wrong around the build, for the same page
+        self.doubt = ""  # why the clock is not believed; then nothing is removed because its time is over
         with suppress(OSError):
             compiled = state / "templates"
             compiled.mkdir(exist_ok=True, mode=0o700)
@@ -166,6 +167,7 @@ class Builder:
     def tell(self, cards: Mapping[str, Card] | None, now: Now) -> None:
         """Have people told what is new, if that is for us to do; without cards, what waits."""
         if self.alerts:
+            self.alerts.expires = not self.doubt
             self.alerts.look(cards, now, lambda: self.lead is None or self.lead.leads())
 
     def may_write(self, now: Now) -> bool:

@@ -52,7 +52,7 @@ class Unkept(Watches):
     def keep(self) -> None:
         """Since when they come true is the builder's to remember."""
 
-    def forget(self, matters: Iterable[Matter], book: Book) -> None:
+    def forget(self, matters: Iterable[Matter], book: Book, expires: bool = True) -> None:
         """None of them was told."""
 
 

@@ -63,9 +63,10 @@ class Watches:
         """Whether it has been so for long enough."""
         return self.since is not None and now.epoch - self.since[one.id] >= HOLD
 
-    def forget(self, matters: Iterable[Matter], book: Book) -> None:
-        """Take those away that were told, as the book has it, and those that count no longer."""
-        gone = {one.about for one in matters if one.rule == RULE and one.key in book.once} | self.over
+    def forget(self, matters: Iterable[Matter], book: Book, expires: bool = True) -> None:
+        """Take those away that were told, as the book has it, and if the clock is believed those that are over."""
+        gone = {one.about for one in matters if one.rule == RULE and one.key in book.once}
+        gone |= self.over if expires else set()
         if not gone:
             return
 

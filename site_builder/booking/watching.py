@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from site_builder import clock
 from site_builder.booking.choose import Unclear
 from site_builder.booking.desk import Desk
 from site_builder.booking.request import Request, checks, moment, text
@@ -158,6 +159,7 @@ def add(found: Turn, one: Watch, check: bool) -> str:
     def make(entries: Entries) -> Entries:
         nonlocal made
         kept = [entry for entry in entries if not is_over(entry, now)]
+        stay = kept if clock.is_believed(found.lab.settings.state, now) else entries
         there = list(watches.read(watches.written(kept)).rows)
         mine = [other for other in there if found.person(other.name) == found.person(one.name)]
         same = [other for other in mine if (other.wish, other.via) == (one.wish, one.via)]
@@ -174,10 +176,10 @@ def add(found: Turn, one: Watch, check: bool) -> str:
             raise Refused(message)
         if check:
             return entries
-        taken = {other.id for other in there}
+        taken = {other.id for other in watches.read(watches.written(stay)).rows}
         while (made := "".join(secrets.choice(LETTERS) for _ in range(ID_LETTERS))) in taken:
             pass
-        return [*kept, watches.entry_of(one._replace(id=made))]
+        return [*stay, watches.entry_of(one._replace(id=made))]
 
     list_of(found).change(make)
     return made

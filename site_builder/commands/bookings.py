@@ -6,9 +6,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +27,7 @@ HEAD = ("ID", "GPUS", "WHO", "WHEN", "NOTES")
 MOST = (10, 16, 12, 25)
 GAP = "  "
 MOST_PROBLEMS = 5
+MOST_PAST = 50
 MEAN_STEP = 5
 
 
@@ -33,11 +35,20 @@ MEAN_STEP = 5
 @click.argument("host", required=False, shell_complete=hints.hosts)
 @click.option("--mine", is_flag=True, help="Only your own.")
 @click.option("--undo", is_flag=True, help="Take back the last change that you made.")
-@click.option("--yes", "-y", is_flag=True, help="With --undo: do not ask.")
+@click.option("--past", is_flag=True, help="Those that left comments.json because they are over.")
+@click.option("--restore", metavar="ID", help="Put one of these back; all: every one that is not over.")
+@click.option("--yes", "-y", is_flag=True, help="With --undo and --restore: do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_place
 def bookings(  # noqa: PLR0913, PLR0917 # one for each option
-    place: Place, host: str | None, mine: bool, undo: bool, yes: bool, as_json: bool
+    place: Place,
+    host: str | None,
+    mine: bool,
+    undo: bool,
+    past: bool,
+    restore: str | None,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """List the bookings of all hosts or of HOST, those of now first.
 
@@ -47,16 +58,21 @@ def bookings(  # noqa: PLR0913, PLR0917 # one for each option
     gpuboard bookings atlas
     gpuboard bookings --mine
     gpuboard bookings --undo
+    gpuboard bookings --restore k7m2xp
     """
+    check(host, mine, undo, past, restore)
     if undo:
-        if host or mine:
-            message = "--undo takes back your last change, whatever it was of: it goes with nothing else"
-            raise click.UsageError(message)
         done = settle(place, {"do": "undo"}, "Take it back?", yes)
         report(done, shown(done["said"]), as_json)
         return
-    found = place.listed()
+    if restore is not None:
+        done = settle(Archive(place), {"do": "restore", "id": restore}, "Put it back?", yes)
+        report(done, shown(done["said"]), as_json)
+        return
+    found = Archive(place).listed() if past else place.listed()
     several = chosen(found, host, mine, place)
+    more = len(several) - MOST_PAST if past and not as_json else 0
+    several = several[:MOST_PAST] if more > 0 else several
     boards = gpus_of(place.status())
     for one in several:
         one.update(kept(boards.get((one["host"], one["id"]), ())))
@@ -68,11 +84,63 @@ def bookings(  # noqa: PLR0913, PLR0917 # one for each option
         click.echo("\n".join(table(several, place)))
     else:
         tell(f"{'you have' if mine else 'there are'} no bookings{f' on {shown(host)}' if host else ''}")
+    if more > 0:
+        tell(f"and {more} that left earlier: --json has them all")
     problems = place.problems()
     for problem in problems[:MOST_PROBLEMS]:
         tell(shown(problem))
     if len(problems) > MOST_PROBLEMS:
         tell(f"and {len(problems) - MOST_PROBLEMS} more problems in it")
+
+
+def check(host: str | None, mine: bool, undo: bool, past: bool, restore: str | None) -> None:
+    """Refuse options that do not go together."""
+    if undo and (host or mine or past or restore):
+        message = "--undo takes back your last change, whatever it was of: it goes with nothing else"
+        raise click.UsageError(message)
+    if restore is not None and (host or mine or past):
+        message = "--restore takes an id, and goes with nothing else"
+        raise click.UsageError(message)
+
+
+class Archive:
+    """The bookings that left comments.json, which only the machine of the builder has."""
+
+    def __init__(self, place: Place) -> None:
+        """Whose archive."""
+        if not isinstance(place, Here):
+            message = "the archive is on the web host: run this there, as the user who builds"
+            raise Failure(message)
+        self.place, self.settings, self.ahead = place, place.settings, place.ahead
+        self.status, self.problems = place.status, place.problems
+
+    def listed(self) -> Answer:
+        """As the archive has them, the newest first."""
+        from site_builder.booking import past, service  # noqa: PLC0415 # --help needs none of it
+
+        desk, who = self.place.desk, self.place.who
+        with self.read():
+            several = service.grouped([one.booking for one in past.read_archive(self.settings)], desk.now())
+        service.hide(several, desk.look(who))
+        return {"who": who.name or None, "bookings": several}
+
+    def do(self, request: Mapping[str, Any]) -> Answer:
+        """Restore, or with `check` say what would be."""
+        from site_builder.booking import past, service  # noqa: PLC0415
+
+        with self.read():
+            done = past.restore(self.place.desk, self.place.who, str(request["id"]), request.get("check") is True)
+        several = service.grouped(done.bookings, self.place.desk.now())
+        return {"said": done.words, "warnings": list(done.warnings), "bookings": several}
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Say in one sentence why state/ cannot be used."""
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or self.settings.state
+            raise Failure(f"{where} cannot be used: {error.strerror}; run this as the user who builds") from None
 
 
 def chosen(found: Answer, host: str | None, mine: bool, place: Place) -> list[Answer]:

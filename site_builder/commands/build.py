@@ -6,6 +6,7 @@ import gc
 import math
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -63,6 +64,7 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
 
 def run(builder: Builder, every: int | None, began: float, end: float) -> bool:
     """Build until the end; whether the last build succeeded. The same sentence is told once."""
+    from site_builder import clock  # noqa: PLC0415
     from site_builder.booking import past  # noqa: PLC0415
     from site_builder.build import Failed  # noqa: PLC0415
 
@@ -72,9 +74,15 @@ def run(builder: Builder, every: int | None, began: float, end: float) -> bool:
     while True:
         at = time.monotonic()
         try:
+            if every is None:  # nobody has looked at them lately
+                with suppress(OSError):
+                    builder.snapshots.read()
+            now = time.time()
+            offsets = builder.snapshots.clock_offsets(now, clock.RECENT)
+            builder.doubt = clock.check_clock(builder.settings.state, now, offsets)
             if builder.leads or every is None:
-                builder.beside = past.move(builder.settings, builder.bookings.rows, time.time())
-            report = builder.build(time.time())
+                builder.beside = past.move(builder.settings, builder.bookings.rows, now, builder.doubt)
+            report = builder.build(now)
             good, sentences = True, report.troubles
             if every is None:
                 summarize(report, time.monotonic() - at)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from site_builder.alert import BEGUN, GPU_RULES, HAPPENED, HOST_RULES, OVER, AlertRule, Book, Known, Matter
 from site_builder.decide.alert_words import clock
 from site_builder.decide.health_matters import RULES as HEALTH
+from site_builder.decide.letters import recent
 from site_builder.decide.outbox import ASKED_FOR, News, Outbox, Scene, waited
 from site_builder.happened import NAMELESS
 from site_builder.now import Now
@@ -44,7 +45,8 @@ def step(book: Book, matters: Iterable[Matter], rules: Mapping[str, AlertRule], 
         known=found.known,
         once=found.once if len(found.once) <= MOST_ONCE else last_of(found.once),
         letters=tuple(found.outbox.letters),
-        silences={host: until for host, until in book.silences.items() if until > found.at},
+        silences={host: until for host, until in book.silences.items() if until > found.at or not scene.expires},
+        history=recent(book.history, found.at) if scene.expires else book.history,
         sent=found.outbox.sent,
         number=found.outbox.number,
     )
@@ -107,7 +109,7 @@ class Look:
         self.first = book.begun is None
         self.known: dict[str, Known] = {}
         self.soon: set[tuple[str, str]] = set()
-        self.once = {key: until for key, until in book.once.items() if until > self.at}
+        self.once = {key: until for key, until in book.once.items() if until > self.at or not scene.expires}
         self.outbox = Outbox(book, scene, now)
 
     def new_hosts(self) -> Iterator[Matter]:

@@ -100,9 +100,13 @@ def put(book: Book, letter: Letter) -> Book:
 def ended(book: Book, letter: Letter, how: str, why: str, now: int) -> Book:
     """A letter that is off our hands, and the line of the history that says how."""
     told = Told(now, letter.to, how, letter.alerts, why, letter.tries)
-    kept = [one for one in book.history if now - one.at < KEPT]
     letters = tuple(one for one in book.letters if one.id != letter.id)
-    return book._replace(letters=letters, history=(*kept, told)[-MOST_TOLD:])
+    return book._replace(letters=letters, history=(*book.history, told)[-MOST_TOLD:])
+
+
+def recent(history: tuple[Told, ...], now: int) -> tuple[Told, ...]:
+    """Return the lines of the history that are not too old to be kept."""
+    return tuple(one for one in history if now - one.at < KEPT)
 
 
 def written_off(book: Book, ours: str | None, now: int) -> Book:

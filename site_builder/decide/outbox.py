@@ -35,6 +35,7 @@ class Scene(NamedTuple):
     `len(summary.gpus)`). `channels` and `hooks` are names. `blind` are rules of which nobody can look now whether what
     they tell of is still so. `home` tells which host has a GPU now, by its UUID, `reaches` whether any
     way to a person is known. `unclear` are hosts of which nobody knows what is the matter, by a fault of ours.
+    `expires` is False while the clock is in doubt: then nothing is forgotten because its time is over.
     """
 
     hosts: Mapping[str, tuple[str, int]]
@@ -47,6 +48,7 @@ class Scene(NamedTuple):
     home: Callable[[str], str | None] | None = None
     reaches: Callable[[str], bool] | None = None
     unclear: frozenset[str] = frozenset()
+    expires: bool = True
 
 
 class News(NamedTuple):

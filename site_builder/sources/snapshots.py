@@ -149,6 +149,15 @@ class Snapshots:
         for kept in (self.native, self.original):
             self.changed = kept.pop(name, None) is not None or self.changed
 
+    def clock_offsets(self, now: float, recent: float) -> Iterator[float]:
+        """Return by how many seconds the clock of each host that pushed recently is ahead of ours."""
+        for several in self.native.values():
+            kept = several.get("host.txt")
+            if kept and abs(now - kept.arrived) <= recent:
+                told, _ = form.header(kept.content, "host")
+                if told:
+                    yield told.time - kept.arrived
+
     def save(self) -> None:
         """Keep what was read, for the next build; whole or not at all."""
         if self.changed:
