@@ -8,14 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.alert import BEGUN, HAPPENED, OVER, Matter
+from site_builder.alert import BEGUN, HAPPENED, OVER, Book, Letter, Matter
 from site_builder.decide.alert_words import headline
-from site_builder.decide.outbox import MOST_FOR_HOOK, MOST_IN_LETTER, MOST_WAITING
+from site_builder.decide.outbox import MOST_FOR_HOOK, MOST_IN_LETTER, MOST_WAITING, Outbox, Scene
 from site_builder.decide.outbox import MOST_OF_HOST as MOST_OF_HOST_TOLD
 from site_builder.now import Now
 from site_builder.readers.alert_rules import DEFAULTS
 from tests.alert_lab import AT_ONCE, FRESH, HELD, HOUR, LOST, MINUTE, NIGHT, START, Desk, begins, down, ends, ruled
 from tests.fleet import PARIS
+
+# Clocks that are set
+
+
+@pytest.mark.parametrize("back", [60, 20 * HOUR, 24 * HOUR, 400 * 24 * HOUR])
+def test_a_clock_that_is_set_back_keeps_no_letter_for_longer_than_was_meant(back: int) -> None:
+    letter = Letter("1-1", "channel:lab", (), made=int(START), due=int(START) + 30)
+    found = Outbox(Book(letters=(letter,)), Scene(FRESH, PARIS), Now(START - back, PARIS))
+    assert [0 <= one.due - found.at <= 30 for one in found.letters] == [True]
+
 
 # To whom
 

@@ -722,6 +722,19 @@ def test_a_clock_that_was_set_back_locks_nobody_out_for_longer_than_a_minute(tmp
     count.count("192.0.2.7", 60)
     now -= 86400
     assert 0 < count.count("192.0.2.7", 2) <= 60
+    now += 61
+    assert count.count("192.0.2.7", 2) == 0
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_waiting_who_only_asks_how_long(tmp_path: Path) -> None:
+    now = NOW
+    count = Attempts(tmp_path, lambda: now)
+    for address in ("192.0.2.7", "192.0.2.8"):
+        count.count(address, 60)
+    now -= 86400
+    assert 0 < count.wait("192.0.2.7", 2) <= 60
+    now += 61
+    assert [count.wait(address, 2) for address in ("192.0.2.7", "192.0.2.8")] == [0, 0]
 
 
 # Many at once

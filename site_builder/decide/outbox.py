@@ -71,13 +71,20 @@ class Outbox:
     def __init__(self, book: Book, scene: Scene, now: Now) -> None:
         """With those that wait already."""
         self.scene, self.now, self.at = scene, now, int(now.epoch)
-        # a clock that was set back must not keep a letter
-        self.letters = [one if one.due <= self.at + LONGEST_WAIT else one._replace(due=self.at) for one in book.letters]
+        self.letters = [self.rebased(one) for one in book.letters]
         self.sent = book.sent
         self.number = book.number
         self.new: dict[tuple[str, str, str], list[Alert]] = {}
         self.rules: dict[str, AlertRule] = {}
         self.reached: dict[str, set[str]] = {}
+
+    def rebased(self, letter: Letter) -> Letter:
+        """Return a letter as of now if the clock was set back since it was made: it waits no longer than was meant."""
+        if letter.due > self.at + LONGEST_WAIT:
+            return letter._replace(due=self.at)
+        if letter.made <= self.at:
+            return letter
+        return letter._replace(made=self.at, due=self.at + max(0, letter.due - letter.made))
 
     def add(self, news: News, rule: AlertRule) -> None:
         """Tell all who are to be told."""

@@ -32,7 +32,10 @@ class Attempts:
 
     def wait(self, address: str, cost: float) -> int:
         """Seconds until so much more may be asked from there; nothing is counted."""
-        return seconds(self.level(self.read(), address) + cost)
+        levels = self.read()
+        if self.is_ahead(levels, address):
+            self.add(address, 0.0, True)
+        return seconds(self.level(levels, address) + cost)
 
     def count(self, address: str, cost: float) -> int:
         """Count it, or say in how many seconds it will be taken; what is refused is not counted."""
@@ -46,8 +49,9 @@ class Attempts:
         """Under a lock, so that nobody gets more by asking often at the same time."""
         with alone.alone(self.path):
             levels = self.read()
+            ahead = self.is_ahead(levels, address)
             late = self.fill(levels, address, cost, always)
-            if always or not late:
+            if always or not late or ahead:
                 alone.replace(self.path, orjson.dumps(self.kept(levels)))
         return late
 
@@ -64,10 +68,14 @@ class Attempts:
         level, at = levels.get(group(address), (0.0, 0.0))
         return max(0.0, level - max(0.0, self.clock() - at))
 
+    def is_ahead(self, levels: Levels, address: str) -> bool:
+        """Return whether the clock was set back since: the vessel would not empty before it is that late again."""
+        return levels.get(group(address), (0.0, 0.0))[1] > self.clock()
+
     def kept(self, levels: Levels) -> Levels:
-        """Without those that are empty again, and of too many the fullest."""
+        """Without those that are empty again, and of too many the fullest; what a clock was set back from is of now."""
         now = self.clock()
-        full = {key: (level, at) for key, (level, at) in levels.items() if level > now - at}
+        full = {key: (level, min(at, now)) for key, (level, at) in levels.items() if level > now - at}
         if len(full) <= MOST_ADDRESSES:
             return full
         fullest = sorted(full, key=lambda key: full[key][0] + full[key][1], reverse=True)
