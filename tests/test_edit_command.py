@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -168,6 +169,92 @@ def test_when_we_are_killed_the_copy_stays_where_it_was_said(lab: Lab, tmp_path:
     assert copy
     assert "zoe" in Path(copy[1]).read_text()
     assert text(lab) == TEXT
+
+
+# Whoever is killed
+
+WAITS = ("sleep 60 &", "trap 'kill $!; wait; exit 0' TERM", "echo edited", "wait $!")
+CHANGES = 'sed -i s/eve/zoe/ "$1"'
+
+
+def edit_until(folder: Path, *lines: str, **environment: str) -> tuple[Terminal, Path]:
+    """An edit whose editor has done these lines and waits, and where its copy is."""
+    terminal = Terminal(folder, "edit", EDITOR=editor(folder, *lines, *WAITS), **environment)
+    copy = COPY.search(terminal.until("edited\r\n"))
+    assert copy
+    return terminal, Path(copy[1])
+
+
+def killed(folder: Path, *lines: str, **environment: str) -> Path:
+    """The copy of an edit that was killed together with its editor."""
+    terminal, copy = edit_until(folder, *lines, **environment)
+    os.killpg(terminal.process.pid, signal.SIGKILL)
+    terminal.end()
+    assert copy.exists()
+    return copy
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_is_told_to_end_leaves_no_copy_behind(lab: Lab, tmp_path: Path, number: signal.Signals) -> None:
+    terminal, copy = edit_until(tmp_path, **temporary(tmp_path))
+    terminal.process.send_signal(number)
+    code, _ = terminal.end()
+    assert (code, copy.parent.exists(), text(lab)) == (128 + number, False, TEXT)
+
+
+def test_whoever_is_told_to_end_keeps_what_was_edited(lab: Lab, tmp_path: Path) -> None:
+    terminal, copy = edit_until(tmp_path, CHANGES, **temporary(tmp_path))
+    terminal.process.send_signal(signal.SIGTERM)
+    _, said = terminal.end()
+    assert f"nothing was written, and what you edited is in {copy}" in said
+    assert ("zoe" in copy.read_text(), text(lab)) == (True, TEXT)
+
+
+@pytest.mark.usefixtures("lab")
+def test_the_next_edit_removes_the_copy_of_one_that_was_killed_before_anything_was_edited(tmp_path: Path) -> None:
+    place = temporary(tmp_path)
+    copy = killed(tmp_path, **place)
+    found = done(tmp_path, "edit", EDITOR="true", **place)
+    assert (copy.parent.exists(), found.stderr) == (False, "gpuboard: nothing was changed\n")
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("work", [CHANGES, 'echo unsaved > "$(dirname "$1")/.comments.json.swp"'])
+def test_what_was_edited_is_named_once_and_removed_a_day_later(tmp_path: Path, work: str) -> None:
+    place = temporary(tmp_path)
+    copy = killed(tmp_path, work, **place)
+    said = [done(tmp_path, "edit", EDITOR="true", **place).stderr for _ in range(2)]
+    assert [str(copy) in one for one in said] == [True, False]
+    assert copy.exists()
+    named = copy.with_name(".named")
+    os.utime(named, (named.stat().st_mtime - 90000,) * 2)
+    done(tmp_path, "edit", EDITOR="true", **place)
+    assert not copy.parent.exists()
+
+
+@pytest.mark.usefixtures("lab")
+def test_the_copy_of_an_editor_that_lives_is_left_alone(tmp_path: Path) -> None:
+    place = temporary(tmp_path)
+    terminal, copy = edit_until(tmp_path, "trap '' HUP", **place)
+    try:
+        terminal.process.kill()  # the editor goes on
+        terminal.process.wait()
+        found = done(tmp_path, "edit", EDITOR="true", **place)
+        assert (copy.exists(), found.stderr) == (True, "gpuboard: nothing was changed\n")
+    finally:
+        os.killpg(terminal.process.pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("lab")
+def test_folders_that_only_look_like_ours_are_left_alone(tmp_path: Path) -> None:
+    place = temporary(tmp_path)
+    (tmp_path / "target").mkdir(0o700)
+    (tmp_path / "tmp/gpuboard-edit-link").symlink_to(tmp_path / "target")
+    (tmp_path / "tmp/gpuboard-edit-open").mkdir(0o777)
+    (tmp_path / "tmp/gpuboard-edit-open").chmod(0o777)
+    (tmp_path / "tmp/gpuboard-edit-file").touch()
+    done(tmp_path, "edit", EDITOR="true", **place)
+    assert len(list((tmp_path / "tmp").iterdir())) == 3
 
 
 # While somebody else books
