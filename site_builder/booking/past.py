@@ -146,9 +146,9 @@ def restore(desk: Desk, who: Who, wanted: str, check: bool = False) -> Done:
             one.booking for one in turn.found() if [one.booking.host, one.booking.gpu, one.entry.content] in turn.after
         ]
         live = [one for one in back if not acts.is_over(one, turn.now)]
-        turn.check_free(
-            live, [one.booking for one in turn.found() if not any(acts.is_same(one.booking, other) for other in live)]
-        )
+        others = [one.booking for one in turn.found() if not any(acts.is_same(one.booking, other) for other in live)]
+        for booking in live:
+            turn.check_free([booking], others, given_up=booking.since.timestamp() if booking.since else None)
         if not check:
             keep_restored(desk.settings, back, turn.now.epoch)
         turn.touched = back

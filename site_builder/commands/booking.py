@@ -226,7 +226,7 @@ def in_sentences(place: object = None) -> Iterator[None]:
         raise No(shown(str(why))) from None
     except (service.Unclear, desk.Broken, Failed, ledger.Unwritable) as why:
         raise Failure(shown(str(why))) from None
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         if not isinstance(place, There):
             raise
         raise Failure(place.odd()) from None
