@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 INDEX = "index.html"
 # Folders that are answered with the file of all that is in them.
-LISTS = {"states": "index.json", "nodes": "index.json"}
+STATES = "states"
+LISTS = {STATES: "index.json", "nodes": "index.json"}
 # Where all nodes are; its readers send a password along, which nobody asks for here.
 ALL_NODES = "/get-status"
 BODY = 1024  # bytes that they may send
@@ -39,6 +40,12 @@ def entries_of(parts: list[str], query: str) -> int:
     """How many entries of a host are asked for; of several times that it is said, the first counts."""
     is_host = parts[0] == "states" and parts[-1] == LISTS["states"] and len(parts) == 3
     return int(next(values_of(query, "fetch_num"), "1")) if is_host else 1
+
+
+def is_compatible(path: str, parts: list[str] | None, query: str) -> bool:
+    """Return True for what only clients of other systems ask for; `parts` are those of the path."""
+    is_text = path == "/" and any(all(is_true(query, flag) for flag in flags) for flags, _ in TEXTS)
+    return path == ALL_NODES or is_text or (parts is not None and parts[0] in LISTS)
 
 
 def is_true(query: str, flag: str) -> bool:

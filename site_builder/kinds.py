@@ -25,6 +25,8 @@ CHANNEL = re.compile(r"(?:([a-z][a-z0-9-]{0,31})=)?([a-z][a-z0-9+.-]{0,31}://[!-
 WAY = re.compile(r"mailtos?://[!-~]{1,2000}")
 # A token in the clear goes to this machine alone.
 SLACK = re.compile(r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]{1,5})?/[A-Za-z0-9/._~-]*")
+SERVER_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+MOST_SERVER_NAMES = 50
 # What a rule calls somebody else by.
 NO_CHANNELS = frozenset({"all", "person", "hooks", "none"})
 # No dot and no slash at either end: such a name can never lead out of the folder of the zones.
@@ -182,6 +184,14 @@ def names_of(text: str) -> frozenset[str]:
     return frozenset(folded(text).replace(",", " ").split())
 
 
+def server_names_of(text: str) -> frozenset[str]:
+    """Parse names of a web server, with commas or blanks between them, to lower case without a dot at the end."""
+    names = frozenset(name.rstrip(".") for name in text.lower().replace(",", " ").split())
+    if len(names) > MOST_SERVER_NAMES or not all(map(SERVER_NAME.fullmatch, names)):
+        raise ValueError(text)
+    return names
+
+
 def truth_of(text: str) -> bool:
     """As Consul's own programs take it, where it may be in the environment already."""
     if text.lower() not in ("true", "t", "1", "false", "f", "0"):
@@ -209,4 +219,8 @@ MAIL = Kind(
 )
 SLACK_URL = Kind("but must be an address such as https://slack.com/api/", slack_of)
 NAMES = Kind("but must be logins with commas between them", names_of)
+SERVER_NAMES = Kind(
+    f"but must be names such as gpus.lab.org, without a port, at most {MOST_SERVER_NAMES}, with commas between them",
+    server_names_of,
+)
 TRUTH = Kind("but must be true or false", truth_of)

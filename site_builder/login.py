@@ -6,7 +6,6 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from threading import Semaphore
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +13,7 @@ from site_builder.booking.who import address_of
 from site_builder.model import BookingRules
 from site_builder.sources.attempts import Remembered
 from site_builder.sources.passwords import Passwords
-from site_builder.static import ALWAYS, SOON, Answer, refusal
+from site_builder.static import SOON, Answer, refusal, sent
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -104,10 +103,3 @@ def claim_of(environ: WSGIEnvironment) -> Claim | None:
         return Claim(name.decode(), password) if colon and len(name + password) <= LONGEST else None
     except (binascii.Error, ValueError):
         return None
-
-
-def sent(environ: WSGIEnvironment, start_response: StartResponse, answer: Answer) -> list[bytes]:
-    """A refusal, with the headers that all answers have."""
-    status = HTTPStatus(answer.status)
-    start_response(f"{status.value} {status.phrase}", [*ALWAYS, *answer.headers])
-    return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]

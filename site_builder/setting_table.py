@@ -16,6 +16,7 @@ from site_builder.kinds import (
     NAMES,
     PERCENT,
     SENTENCE,
+    SERVER_NAMES,
     SLACK_URL,
     TRUTH,
     ZONE_NAME,
@@ -130,6 +131,14 @@ SETTINGS = (
         "where `gpuboard serve` listens, as address:port or port; 0.0.0.0:8080 is open to the network",
         "a board that strangers can read, or nobody",
         flag="--listen",
+    ),
+    Setting(
+        "GPUBOARD_SERVER_NAMES",
+        "",
+        SERVER_NAMES,
+        "names under which `gpuboard serve` answers, with commas between them, besides IP addresses, localhost, the "
+        "names of its machine and the name in GPUBOARD_URL",
+        "a page elsewhere that leads a name of its own to the board, and reads it in your browser",
     ),
     Setting(
         "GPUBOARD_HTPASSWD",

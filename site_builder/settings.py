@@ -65,6 +65,7 @@ class Settings:
     url: str | None = None
     token: str | None = None
     htpasswd: str | None = None
+    server_names: frozenset[str] = frozenset()
     login: str | None = None
     alerts: AlertSettings = field(default_factory=AlertSettings)
 
@@ -126,6 +127,7 @@ def settings_of(
         url=read["GPUBOARD_URL"],
         token=read["GPUBOARD_TOKEN"],
         htpasswd=read["GPUBOARD_HTPASSWD"],
+        server_names=read["GPUBOARD_SERVER_NAMES"],
         login=read["GPUBOARD_LOGIN"],
         alerts=AlertSettings(
             read["GPUBOARD_NOTIFY"],

@@ -131,6 +131,13 @@ def refusal(status: int, *headers: tuple[str, str], sentence: str = "", head: st
     return Answer(status, (*told, *headers), body)
 
 
+def sent(environ: WSGIEnvironment, start_response: StartResponse, answer: Answer) -> list[bytes]:
+    """A refusal, with the headers that all answers have."""
+    status = HTTPStatus(answer.status)
+    start_response(f"{status.value} {status.phrase}", [*ALWAYS, *answer.headers])
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
+
+
 class Bodies:
     """The bodies asked for last, within a limit; each is made once, however many ask for it at the same time."""
 

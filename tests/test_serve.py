@@ -69,12 +69,13 @@ class Got(NamedTuple):
 class Running:
     """The real command in a folder, on a free port of 127.0.0.1."""
 
-    def __init__(self, folder: Path, before: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, before: tuple[str, ...] = (), **environment: str) -> None:
         self.port = free_port()
         self.log = folder / "stderr"
         command = [*before, sys.executable, "-m", "site_builder", "serve", "--listen", f"127.0.0.1:{self.port}"]
+        variables = clean_environment(**environment)
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
         end = time.monotonic() + 20
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -109,7 +110,7 @@ class Running:
 
     def target(self, target: bytes) -> bytes:
         """The same for a path as it stands on the request line."""
-        return self.raw(b"GET " + target + b" HTTP/1.1\r\nHost: board\r\nConnection: close\r\n\r\n")
+        return self.raw(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -122,8 +123,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(folder: Path, before: tuple[str, ...] = ()) -> Iterator[Running]:
-    one = Running(folder, before)
+def running(folder: Path, before: tuple[str, ...] = (), **environment: str) -> Iterator[Running]:
+    one = Running(folder, before, **environment)
     try:
         yield one
     finally:
@@ -370,7 +371,7 @@ def test_a_plain_path_is_decoded_once_and_found(site: Running, path: str) -> Non
 
 
 def test_an_address_in_full_is_understood(site: Running) -> None:
-    assert site.target(b"http://board/small.txt").endswith(b"\r\n\r\nsmall")
+    assert site.target(b"http://localhost/small.txt").endswith(b"\r\n\r\nsmall")
 
 
 def test_an_empty_file_is_an_empty_answer(site: Running) -> None:
@@ -454,7 +455,7 @@ def test_a_very_large_file_is_sent_whole(folder: Path) -> None:
         b"/../www-secret/secret.txt",
         b"small.txt",
         b"*",
-        b"http://board/../secret.txt",
+        b"http://localhost/../secret.txt",
         b"file:///etc/passwd",
         b"/" + b"a" * 300,
         b"/" + b"a/" * 1500,
@@ -516,13 +517,13 @@ def test_a_file_without_the_right_to_read_it_is_403_and_told_once_without_a_path
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", 413),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", 405),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n8000\r\n" + b"x" * 0x8000, 413),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"x" * 20000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", 413),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", 405),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n8000\r\n" + b"x" * 0x8000, 413),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nLong: " + b"x" * 20000 + b"\r\n\r\n", 431),
         (b"get <script> HTTP/1.1\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
     ],
@@ -615,7 +616,7 @@ def test_a_304_keeps_the_connection(site: Running) -> None:
 
 def test_a_304_ends_the_connection_where_the_reader_wants_that(site: Running) -> None:
     tag = site.get().headers["Etag"].encode()
-    ask = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIf-None-Match: " + tag + b"\r\n\r\n"
+    ask = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nIf-None-Match: " + tag + b"\r\n\r\n"
     assert b"\r\nConnection: close\r\n" in site.raw(ask)
 
 
@@ -806,7 +807,7 @@ def test_readers_who_do_not_read_and_senders_who_do_not_send_keep_nobody_waiting
     (folder / "www/small.txt").write_text("small")
     (folder / "www/large.bin").touch()
     os.truncate(folder / "www/large.bin", static.WHOLE + 1)
-    page, large = (b"GET %s HTTP/1.1\r\nHost: x\r\n" % path for path in (b"/", b"/large.bin"))
+    page, large = (b"GET %s HTTP/1.1\r\nHost: localhost\r\n" % path for path in (b"/", b"/large.bin"))
     with running(folder) as one, contextlib.ExitStack() as lines:
         for request in [page, (page + b"\r\n") * 100, (large + b"\r\n") * 100] * 20:
             line = lines.enter_context(socket.create_connection(("127.0.0.1", one.port), timeout=10))

@@ -185,6 +185,19 @@ def test_the_desk_knows_who_logged_in_and_believes_no_header(web: Web) -> None:
     assert web.ask("/book", "POST", body, **{**own, "Origin": "https://evil.example"}).status == 403
 
 
+def test_before_gpuboard_serve_the_name_of_the_board_counts_and_no_header_stands_for_it(web: Web) -> None:
+    if web.kind not in PROXIES:
+        return
+    assert web.ask("/", Host=f"web:{web.port}").status == 200
+    for headers in ({}, {"X_Forwarded_Host": "web"}):
+        got = web.ask("/", Host="evil.example", **headers)
+        is_refused_by_caddy = web.kind.startswith("caddy") and (got.status, got.body) == (
+            200,
+            b"",
+        )  # it knows no such site
+        assert is_refused_by_caddy or (got.status, b"GPUBOARD_SERVER_NAMES" in got.body) == (421, True), got
+
+
 def test_somebody_of_the_organisation_without_a_name_is_nobody_whatever_they_send(web: Web) -> None:
     if "organisation" in web.kind:
         got = web.ask("/book", Cookie="session=1", X_Remote_User="bob")

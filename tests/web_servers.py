@@ -226,7 +226,8 @@ def caddy_conf(place: Place, text: str, port: int) -> tuple[Path, int]:
     plain = free_port()
     head = f"{{\n\tadmin off\n\tdefault_bind 127.0.0.1\n\thttp_port {plain}\n\thttps_port {port}\n}}\n"
     conf = place.folder / "Caddyfile"
-    conf.write_text(head + re.sub(r"^web \{", f"https://127.0.0.1:{port} {{", text, flags=re.MULTILINE))
+    names = f"https://127.0.0.1:{port}, https://web:{port}"
+    conf.write_text(head + re.sub(r"^web \{", f"{names} {{", text, flags=re.MULTILINE))
     return conf, plain
 
 
@@ -341,7 +342,7 @@ def organisation() -> Iterator[int]:
 def stage(place: Place) -> Iterator[Stage]:
     """All that stands behind a web server, for a board that is built; it believes a proxy on this machine."""
     certificate(place)
-    place.set(PROXY="127.0.0.1", PROXY_HEADER="X-Remote-User")
+    place.set(PROXY="127.0.0.1", PROXY_HEADER="X-Remote-User", SERVER_NAMES="web")
     with servers.serve(place) as served, organisation() as login:
         yield Stage(place, served.port, login)
 

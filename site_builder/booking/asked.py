@@ -46,14 +46,15 @@ def check(environ: WSGIEnvironment, settings: Settings) -> None:
         raise Refusal(
             403, "this comes from another page than the board, or a proxy before it hides its Host: book on the board"
         )
-    if settings.url and name_of(here) != urlsplit(settings.url).hostname:
+    if settings.url and name_of(here) not in {urlsplit(settings.url).hostname, *settings.server_names}:
         raise Refusal(403, f"the board is at {settings.url}: book there")
 
 
 def check_name(environ: WSGIEnvironment, settings: Settings) -> None:
     """At an open desk, refuse a name by which a page elsewhere could have led a browser here."""
     name = name_of(host_of(environ))
-    own = {socket.gethostname().lower(), urlsplit(settings.url).hostname if settings.url else None}
+    url = urlsplit(settings.url).hostname if settings.url else None
+    own = {socket.gethostname().lower(), url, *settings.server_names}
     if not (name in own or address(name) or "." not in name or name.endswith(LOCAL)):
         raise Refusal(403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it")
 

@@ -80,8 +80,14 @@ def serve(settings: Settings) -> None:
 
 
 def site_of(www: Path, settings: Settings) -> WSGIApplication:
-    """All that is answered, behind a password where the settings name a file of them."""
-    site = board_of(www, settings)
+    """All that is answered, under the board's own names, behind a password where the settings name a file of them."""
+    from site_builder.host_header import HostCheck  # noqa: PLC0415
+
+    return HostCheck(with_login(board_of(www, settings), settings), settings, www)
+
+
+def with_login(site: Site, settings: Settings) -> WSGIApplication:
+    """Ask for a password before the site, where the settings name a file of them."""
     if not settings.htpasswd:
         return site
     from site_builder.login import Login  # noqa: PLC0415

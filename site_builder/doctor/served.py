@@ -39,7 +39,10 @@ def address(case: Case) -> Found:
     if page.status == 401:
         return skipped(f"{place} asks for a login: to have it looked at, set GPUBOARD_LOGIN")
     if page.status != 200:
-        return failed(f"{place} answers {page.status}", "see whether it serves www/, and may read all of it (o+rx)")
+        advice = "see whether it serves www/, and may read all of it (o+rx)"
+        if page.status == 421:
+            advice = "add this name to GPUBOARD_SERVER_NAMES on the web host, and start gpuboard serve anew"
+        return failed(f"{place} answers {page.status}", advice)
     if b"gpuboard" not in page.content:
         return failed(f"{place} is another page than the board", "correct GPUBOARD_URL or --url, or serve www/ there")
     return passed(place)

@@ -227,6 +227,9 @@ def refused(why: Refused, url: str) -> str:
     """What an answer other than 200 means, where nothing more is known of it."""
     if why.asks:
         return login_refused(why, url)
+    if why.status == 421:
+        where = urlsplit(url).netloc
+        return f"the board does not answer as {where}: its admin can add that name to GPUBOARD_SERVER_NAMES"
     if why.status == 404:
         return f"there is nothing at {url}: {CHECK}"
     return why.said or f"{url} answered {why.status} {why.reason}: try again later"
