@@ -6,14 +6,17 @@ import logging
 import resource
 import socket
 import time
+from collections import Counter
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from waitress import wasyncore
+from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
-from waitress.server import BaseWSGIServer, create_server
-from waitress.task import ErrorTask, WSGITask
+from waitress.server import BaseWSGIServer, TcpWSGIServer
+from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
+from site_builder.sources.attempts import group
 from site_builder.static import ALWAYS, Site, refusal
 
 if TYPE_CHECKING:
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["Server", "Site", "is_private", "listen", "url_of"]
 
 CONNECTIONS = 1000
+# Connections of one address above which its oldest idle ones are closed: browsers open 6, and several people may share
+# an address. Above the second number a new connection is refused, however busy the others are.
+PER_ADDRESS, MOST_PER_ADDRESS = 100, 400
+# New connections taken in one round; as many slots stay free, for which idle connections are closed.
+ACCEPTED_AT_ONCE = 64
+STALLED = 5  # seconds after which a client that reads nothing of its answer may lose its slot
 BACKLOG = 1024
 PATIENCE = 30  # seconds that a request may take to arrive
 UNSENT = 1 << 20  # bytes that may wait for a reader who asks for more
@@ -74,10 +83,31 @@ class Channel(HTTPChannel):
     error_task_class = Refusal
     began = 0.0
 
-    def __init__(self, *told: Any, **more: Any) -> None:  # noqa: ANN401 # as waitress gives them
+    def __init__(self, server: BaseWSGIServer, sock: socket.socket, addr: Any, *more: Any, **named: Any) -> None:  # noqa: ANN401 # as waitress gives them
         """Take up a connection; waitress would read as much at once as the system has room for, which may be MiB."""
-        super().__init__(*told, **more)
+        super().__init__(server, sock, addr, *more, **named)
         self.sendbuf_len = min(self.sendbuf_len, AT_ONCE)
+        self.client = group(str(addr[0]))
+        self.idle_since = time.monotonic()
+
+    def service(self) -> None:
+        """Answer one request; from then on the connection is idle, even if part of another request arrives."""
+        super().service()
+        self.idle_since = time.monotonic()
+
+    def is_idle(self) -> bool:
+        """Return True if no request is being answered, no client is reading an answer, and nothing waits to be read.
+
+        Part of a request does not count: whoever sends it byte by byte holds the connection for nothing.
+        """
+        if self.requests or (self.total_outbufs_len and time.time() - self.last_activity < STALLED):
+            return False
+        if self.socket is None:
+            return True
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # b"": the client has closed it
+        except OSError:  # mostly EAGAIN: nothing has arrived
+            return True
 
     def received(self, data: bytes) -> bool:
         """Take up what arrived; a request that comes letter by letter is given up in the end."""
@@ -96,26 +126,91 @@ class Channel(HTTPChannel):
         return super().write_soon(data)
 
 
+class BoardServer(TcpWSGIServer):
+    """Keep slots for new connections, however many idle ones somebody opens."""
+
+    channel_class = Channel
+    active_channels: dict[int, Channel]  # type: ignore[assignment] # the stub takes one channel for all
+
+    def __init__(self, site: WSGIApplication, sockets: dict[int, Any], sock: socket.socket, proxy: str | None) -> None:
+        """Listen on this socket; connections from `proxy` are those of many people, and not limited by address."""
+        self.sockets = sockets
+        self.proxy = group(proxy) if proxy else None
+        self.has_new_connections = False
+        limits: dict[str, Any] = {**LIMITS, "connection_limit": connection_limit(), "sockets": [sock]}
+        adjustments = Adjustments(**limits)
+        self.idle_limit = adjustments.connection_limit - min(ACCEPTED_AT_ONCE, adjustments.connection_limit // 4)
+        threads = ThreadedTaskDispatcher()
+        threads.set_thread_count(adjustments.threads)
+        place = (sock.family, sock.type, sock.proto, sock.getsockname())
+        super().__init__(
+            site, sockets, _sock=sock, dispatcher=threads, adj=adjustments, sockinfo=place, bind_socket=False
+        )
+
+    def count_clients(self) -> Counter[str]:
+        """Count the connections of each address but the proxy's."""
+        counts = Counter(channel.client for channel in list(self.active_channels.values()))
+        counts.pop(self.proxy or "", None)
+        return counts
+
+    def handle_accept(self) -> None:
+        """Accept all connections that wait, up to a limit; waitress accepts one in each round of its loop."""
+        counts = self.count_clients()
+        self.has_new_connections = True
+        for _ in range(min(ACCEPTED_AT_ONCE, self.adj.connection_limit - len(self.sockets))):
+            try:
+                accepted = self.accept()
+                if accepted is None:
+                    return
+                sock, address = accepted
+                client = group(str(address[0]))
+                if client != self.proxy and counts[client] >= MOST_PER_ADDRESS:
+                    sock.close()
+                    continue
+                self.set_socket_options(sock)
+            except OSError:  # the client has closed it already, or no file is left to open
+                return
+            counts[client] += 1
+            self.channel_class(self, sock, self.fix_addr(address), self.adj, map=self.sockets)
+
+    def make_room(self) -> None:
+        """Close the oldest idle connections: of addresses with too many, and of all addresses where slots run out.
+
+        Call it between two rounds of the loop: within a round a new connection could get the file number of a closed
+        one, and the events that were meant for that.
+        """
+        excess = len(self.sockets) - self.idle_limit
+        if not self.has_new_connections and excess <= 0:
+            return
+        self.has_new_connections = False
+        counts = self.count_clients()
+        if excess <= 0 and max(counts.values(), default=0) <= PER_ADDRESS:
+            return
+        for channel in sorted(self.active_channels.values(), key=lambda channel: channel.idle_since):
+            if (excess > 0 or counts[channel.client] > PER_ADDRESS) and channel.is_idle():
+                channel.handle_close()
+                counts[channel.client] -= 1
+                excess -= 1
+
+
 class Server:
     """A site on a socket that listens: `run` until `close`, from another thread or a signal handler."""
 
-    def __init__(self, site: WSGIApplication, sock: socket.socket) -> None:
-        """Make it ready; the socket is closed with it."""
+    def __init__(self, site: WSGIApplication, sock: socket.socket, proxy: str | None = None) -> None:
+        """Make it ready; the socket is closed with it. `proxy` is the address of a web server before it."""
         for name in ("waitress", "waitress.queue"):  # a queue of readers is no news either
             logging.getLogger(name).setLevel(logging.ERROR)
         self.map: dict[int, Any] = {}
-        limits: dict[str, Any] = {**LIMITS, "connection_limit": connection_limit()}
-        server = create_server(site, self.map, sockets=[sock], **limits)
-        assert isinstance(server, BaseWSGIServer)  # noqa: S101 # as it is for one socket
-        server.channel_class = Channel
-        self.server = server
+        self.server = BoardServer(site, self.map, sock, proxy)
         self.ended = False
 
     def run(self) -> None:
         """Answer until it is closed; then nothing of it is left."""
         try:
             while not self.ended:
-                wasyncore.loop(timeout=10, use_poll=True, map=self.map, count=1)
+                self.server.make_room()
+                timeout = 1 if self.server.in_connection_overflow else 10
+                wasyncore.loop(timeout=timeout, use_poll=True, map=self.map, count=1)
         finally:
             self.ended = True
             self.clear()

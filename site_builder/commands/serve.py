@@ -69,7 +69,7 @@ def serve(settings: Settings) -> None:
         sock = listen(address, port)
     except OSError as error:
         raise Failure(refused(error, address, port)) from None
-    server = Server(site, sock)
+    server = Server(site, sock, settings.rules.proxy)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close())
     for sentence in opening(sock, settings) if sys.stderr.isatty() else ():  # cron would mail it
