@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import ClientDisconnected, HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import BaseWSGIServer, TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
@@ -76,9 +77,23 @@ class Reply(WSGITask):
             super().set_close_on_finish()
 
 
+class RequestParser(HTTPRequestParser):
+    """Refuse a request whose end two servers could see at different places (request smuggling)."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Parse the header; waitress itself takes the Transfer-Encoding and ignores the Content-Length."""
+        names = {line.partition(b":")[0].strip().lower() for line in header_plus.split(b"\r\n")[1:]}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            raise ParsingError("both Content-Length and Transfer-Encoding")
+        super().parse_header(header_plus)
+        if "TRANSFER_ENCODING" in self.headers:  # left there by waitress in a request that is not HTTP/1.1
+            raise ParsingError("Transfer-Encoding is of HTTP/1.1")
+
+
 class Channel(HTTPChannel):
     """A connection that neither a slow sender nor a slow reader can hold at others' cost."""
 
+    parser_class = RequestParser
     task_class = Reply
     error_task_class = Refusal
     began = 0.0

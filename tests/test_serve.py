@@ -524,6 +524,9 @@ def test_a_file_without_the_right_to_read_it_is_403_and_told_once_without_a_path
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nLong: " + b"x" * 20000 + b"\r\n\r\n", 431),
+        (b"POST /get-status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+        (b"POST /get-status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"get <script> HTTP/1.1\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
     ],
@@ -534,6 +537,22 @@ def test_what_is_no_plain_request_is_refused_with_our_headers(site: Running, req
     assert b"\r\nX-Frame-Options: SAMEORIGIN" in head
     assert b"script>" not in body
     assert b"waitress" not in head + body
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b"gzip", b"CHUNKED", b"identity", b""])
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_a_request_with_two_lengths_is_400_and_what_follows_it_is_not_answered(
+    site: Running, coding: bytes, version: bytes
+) -> None:
+    smuggled = b"GET /small.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    for names in ((b"Content-Length", b"Transfer-Encoding"), (b"content-length", b"TRANSFER-ENCODING")):
+        length, te = names
+        head = b"POST /get-status HTTP/" + version + b"\r\nHost: localhost\r\nConnection: keep-alive\r\n"
+        head += length + b": 5\r\n" + te + b": " + coding + b"\r\n\r\n"
+        answer = site.raw(head + b"0\r\n\r\n" + smuggled)
+        assert answer.split()[1] == b"400"
+        assert b"\r\nConnection: close\r\n" in answer
+        assert answer.count(b"HTTP/1.") == 1
 
 
 # Headers
