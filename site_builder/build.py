@@ -155,7 +155,7 @@ class Builder:
         now: Now,
     ) -> None:
         """Write what says something new: that of the fleet first, and what exists once a host after it."""
-        self.site.fleet(cards, totals_of(cards), shown_of(problems, self.settings.shown), now, self.took)
+        self.site.fleet(cards, totals_of(cards), shown_of(problems, self.settings), now, self.took)
         self.wastes.write(self.site, now)
         self.site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
         self.fleet_page.write(self.site, rules.people, now)

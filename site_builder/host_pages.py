@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from site_builder import outputs, publish
+from site_builder import outputs, publish, words
 from site_builder.boards import Host, board_of
 from site_builder.cards import Card
 from site_builder.charts import Asked, Charts
@@ -30,7 +32,7 @@ class HostPages:
 
     def __init__(self, settings: Settings, history: History, events: Events) -> None:
         """Of what history knows of them."""
-        self.book = settings.rules.url
+        self.book, self.settings = settings.rules.url, settings
         self.charts = Charts(settings, history)
         self.events = events
         self.decided: tuple[Host, tuple[BoardHost, float | None]] | None = None
@@ -53,7 +55,7 @@ class HostPages:
 
         def page(version: str) -> dict[str, bytes]:
             board, _ = self.board(host, rules, names, now)
-            told = replace(board, problems=tuple(shown_of(board.problems, rules.shown)))
+            told = replace(board, problems=tuple(shown_of(board.problems, self.settings)))
             drawn = self.charts.draw(Asked(name, frozenset(sample.keys_of(board.gpus)), rules.people, rules.shown), now)
             parts = render.Parts(card.html, drawn, self.health(board, now))
             return {f"hosts/{name}.html": render.page(told, version, now, self.book, parts)}
@@ -70,8 +72,37 @@ class HostPages:
         return health.health(board, lines, now)
 
 
-def shown_of(problems: Sequence[Problem], shown: Shown) -> list[Problem]:
-    """The problems as they may be published: their words quote files, and so people and commands."""
-    if shown == Shown():
-        return list(problems)
+def shown_of(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
+    """The problems as they may be published: their words quote files, and so people and commands.
+
+    Where files stand on this machine is nobody else's business; state/build.log has the whole paths.
+    """
+    if not problems:
+        return []
+    labels = path_labels(settings)
+    problems = [hide_problem_paths(problem, labels) for problem in problems]
+    if settings.shown == Shown():
+        return problems
     return [Problem(where, "told in state/build.log") for where in dict.fromkeys(one.where for one in problems)]
+
+
+def hide_problem_paths(problem: Problem, labels: Mapping[str, str]) -> Problem:
+    """Replace the absolute paths of a problem."""
+    return Problem(words.hide_paths(problem.where, labels), words.hide_paths(problem.what, labels))
+
+
+def path_labels(settings: Settings) -> dict[str, str]:
+    """Map the paths in the settings, as they are written and without links, to what the page calls them."""
+    places = {
+        "data": settings.data,
+        "state": settings.state,
+        "www": settings.www,
+        "GPUBOARD_ALERTS": settings.alerts.rules,
+        "GPUBOARD_CONTACTS": settings.alerts.contacts,
+        "GPUBOARD_HOOKS": settings.alerts.hooks,
+    }
+    labels: dict[str, str] = {}
+    for label, place in places.items():
+        path = Path(place).absolute() if place else Path("/")
+        labels |= {str(form): label for form in (path, os.path.realpath(path)) if str(form) != "/"}
+    return labels

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from site_builder.now import Now
@@ -11,6 +12,15 @@ from site_builder.now import Now
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MINUTE, HOUR, DAY = 60, 3600, 86400
+# An absolute path within a sentence; not what follows a scheme (http://), a number (3/4), ~ or a folder (data/x).
+ABSOLUTE_PATH = re.compile(r"(?<![\w/.~…*-])/(?:[^\s/'\"<>:;,()]+/)*([^\s/'\"<>:;,()]+)")
+
+
+def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
+    """Replace absolute paths in a sentence: known ones by their label, of all others keep the last part."""
+    for path, label in sorted((labels or {}).items(), key=lambda item: len(item[0]), reverse=True):
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", label, text)
+    return ABSOLUTE_PATH.sub(r"…/\1", text)
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from site_builder import settings as setting
+from site_builder import words
 from site_builder.booking import asked, edit, service, who
 from site_builder.booking.asked import Refusal
 from site_builder.booking.desk import Broken, Desk
@@ -171,9 +172,7 @@ class Booking:
 
     def without_folders(self, sentence: str) -> str:
         """For people elsewhere, whom the folders of this machine do not concern."""
-        for name in ("data", "state"):
-            sentence = sentence.replace(str(getattr(self.settings, name)), name)
-        return sentence
+        return words.hide_paths(sentence, {str(getattr(self.settings, name)): name for name in ("data", "state")})
 
     def tell_once(self, sentence: str) -> None:
         """Tell it the first time; nobody who asks can fill a log."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from site_builder import words
 from site_builder.booking import edit, service
 from site_builder.booking.desk import Broken, Desk
 from site_builder.booking.turn import Who
@@ -111,11 +112,9 @@ class Clerk(NamedTuple):
 
     def without_folders(self, sentence: str) -> str:
         """For people elsewhere, whom the folders of this machine do not concern."""
-        for name in ("data", "state"):
-            folder = getattr(self.settings, name)
-            for written in (folder.absolute(), folder):
-                sentence = sentence.replace(f"{written}/", f"{name}/")
-        return sentence
+        folders = {"data": self.settings.data, "state": self.settings.state}
+        labels = {str(form): name for name, path in folders.items() for form in (path.absolute(), path)}
+        return words.hide_paths(sentence, labels)
 
 
 def notes(done: dict[str, Any]) -> list[str]:

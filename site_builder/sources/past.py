@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from site_builder import words
 from site_builder.model import Problem
 from site_builder.readers import packed, slots, tallied
 from site_builder.readers.names import in_order
@@ -151,7 +152,7 @@ class Past:
                 connection.execute("ROLLBACK")
         except (sqlite3.Error, OSError, Damaged, history_file.Unusable) as error:
             self.close()
-            self.trouble = Problem(history_file.WHERE, f"it could not be read: {error}")
+            self.trouble = Problem(history_file.WHERE, words.hide_paths(f"it could not be read: {error}"))
             return nothing
 
     def series(

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from site_builder import words
 from site_builder.model import Problem
 from site_builder.readers import packed
 from site_builder.readers.packed import Damaged
@@ -162,7 +163,8 @@ class Running:
             self.past.ask(work, None)
         except Exception as error:  # whatever it is, it must not cost the page
             self.kept, self.changed = Kept(), True
-            self.past.trouble = Problem(WHERE, f"it could not be added up, and this is tried again: {error!r}"[:300])
+            what = f"it could not be added up, and this is tried again: {error!r}"[:300]
+            self.past.trouble = Problem(WHERE, words.hide_paths(what))
 
     def found(self) -> Lately:
         """What is known by now."""
