@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import timezone
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import settings
 
 from site_builder.sources.history import History
 from tests.browser import browser
+from tests.default_signals import ignore_here_alone
 from tests.past_lab import folder
 
 __all__ = ["browser"]
@@ -37,6 +39,12 @@ LONGEST = (
     "test_serve.py",
     "test_live.py",
 )
+
+
+def pytest_configure() -> None:
+    """Start children with default signal handling under nohup too."""
+    if threading.current_thread() is threading.main_thread():  # workers of xdist inherit it
+        ignore_here_alone()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

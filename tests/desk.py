@@ -96,8 +96,11 @@ class Terminal:
 
     def end(self) -> tuple[int, str]:
         """The exit code, and what was said to the end."""
+        deadline = time.monotonic() + LONG
         while self.more():
-            pass
+            if time.monotonic() > deadline:
+                self.process.kill()
+                raise TimeoutError(self.text[-2000:])
         os.close(self.ours)
         return self.process.wait(LONG), self.text.replace("\r\n", "\n")
 

@@ -7,6 +7,11 @@
 # `quick` stops after the checks of the code and the first round of tests.
 set -eu
 cd "$(dirname "$0")/.."
+# under nohup and in the background of a script, tests would wait for ever for what ignores the signal that they send
+if [ -z "${GPUBOARD_TEST_SIGNALS:-}" ] && command -v python3 >/dev/null; then
+    GPUBOARD_TEST_SIGNALS=default exec python3 tests/default_signals.py sh tests/run.sh "$@"
+fi
+unset GPUBOARD_TEST_SIGNALS
 # shellcheck source=install/common.sh
 . install/common.sh
 
