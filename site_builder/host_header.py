@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -39,7 +40,8 @@ class OwnNames:
 
     def look_up(self) -> None:
         """Add the full name."""
-        self.names = self.names | {socket.getfqdn(self.host).lower().rstrip(".")}
+        with suppress(OSError, UnicodeError):  # a host name can be one that DNS does not allow
+            self.names = self.names | {socket.getfqdn(self.host).lower().rstrip(".")}
 
     def has(self, name: str) -> bool:
         """Return True if this machine is called so; wait for DNS only where its answer can make a difference."""
@@ -56,8 +58,8 @@ class HostCheck:
         self.inner = inner
         self.own_names = OwnNames()
         self.states = www / addresses.STATES
-        url = urlsplit(settings.url).hostname if settings.url else None
-        self.names = {"localhost", settings.listen[0].lower(), *settings.server_names, *([url] if url else [])}
+        url = urlsplit(settings.url or "").hostname or "localhost"
+        self.names = {"localhost", settings.listen[0].lower(), url.rstrip("."), *settings.server_names}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""

@@ -19,7 +19,7 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w/.~…*-])/(?:[^\s/'\"<>:;,()]+/)*([^\s/'\"<
 def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
     """Replace absolute paths in a sentence: known ones by their label, of all others keep the last part."""
     for path, label in sorted((labels or {}).items(), key=lambda item: len(item[0]), reverse=True):
-        text = re.sub(rf"{re.escape(path)}(?![\w.-])", label, text)
+        text = re.sub(rf"(?<![\w/.-]){re.escape(path)}(?![\w.-])", label, text)
     return ABSOLUTE_PATH.sub(r"…/\1", text)
 
 

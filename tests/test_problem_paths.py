@@ -181,6 +181,7 @@ def test_folders_and_files_of_the_settings_have_their_names(tmp_path: Path) -> N
         f"[Errno 13] Permission denied: '{lab.state}/x.json'": "[Errno 13] Permission denied: 'state/x.json'",
         f"{lab.data}: closed": "data: closed",
         f"{lab.data}-old/x is closed": "…/my lab/data-old/x is closed",
+        f"/mnt{lab.state.parent.parent}/x is closed": "…/x is closed",
         "chmod 600 /etc/gpuboard/contacts": "chmod 600 GPUBOARD_CONTACTS",
         "/opt/hooks/tell failed; /opt is open": "GPUBOARD_HOOKS/tell failed; …/opt is open",
         "see https://lab.org/a/b, consul://127.0.0.1:8500/gpuboard or 3/4": None,
