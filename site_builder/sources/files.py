@@ -96,9 +96,10 @@ def replace(
             else:
                 file.writelines([content] if isinstance(content, bytes) else content)
         os.replace(new, path)  # noqa: PTH105 # the same
-    except OSError:
+    except OSError as error:
         with suppress(FileNotFoundError):
             os.unlink(new)  # noqa: PTH108 # the same
+        error.filename, error.filename2 = str(path), None  # a full disk names no file
         raise
 
 

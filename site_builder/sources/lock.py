@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOOK_EVERY = 0.05
@@ -29,8 +29,7 @@ def held(state: Path, until: float, say: Callable[[str], None]) -> Iterator[None
             if not wait(handle, until):
                 message = f"another builder (process {told(handle)}) holds {state / 'lock'}"
                 raise Held(message)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        sign(handle)
         yield
     finally:
         os.close(handle)
@@ -45,8 +44,7 @@ def alone(path: Path) -> Iterator[str | None]:
         if not taken(handle):
             yield told(handle)
             return
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        sign(handle)
         yield None
     finally:
         os.close(handle)
@@ -62,6 +60,13 @@ def holder(path: Path) -> str | None:
         return None if taken(handle) else told(handle)
     finally:
         os.close(handle)
+
+
+def sign(handle: int) -> None:
+    """Write down which process has a lock, for whoever waits; on a full disk it is held all the same."""
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
 
 
 def told(handle: int) -> str:
