@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 
 from site_builder.alert import PERSON, Book, Letter, Outcome, Told
@@ -132,7 +132,24 @@ def troubles(book: Book, now: int) -> list[str]:
         last = next(one for one in reversed(lately) if one.to in people)
         found.append(f"letters were given up for {len(people)} people, the last for {words(last.to)}: {last.why}")
         names = [to for to in names if to not in people]
-    return found + [gave_up(to, [one for one in lately if one.to == to]) for to in names]
+    found += [gave_up(to, [one for one in lately if one.to == to]) for to in names]
+    return found + list(unsure(book, now))
+
+
+def unsure(book: Book, now: int) -> Iterator[str]:
+    """Yield a sentence for each receiver of whom it is not known whether notifications of the last day arrived."""
+    lately = [one for one in book.history if one.how == UNSURE and abs(now - one.at) < TOO_OLD]
+    receivers = sorted({one.to for one in lately})
+    people = [to for to in receivers if to.startswith(PERSON)]
+    if len(people) > FEW:
+        last = next(one for one in reversed(lately) if one.to in people)
+        about = f"{len(people)} people arrived, the last of them for {words(last.to)}"
+        yield f"it is not known whether notifications for {about}: {last.why}"
+        receivers = [to for to in receivers if to not in people]
+    for to in receivers:
+        several = [one for one in lately if one.to == to]
+        them = "a notification" if len(several) == 1 else f"{len(several)} notifications"
+        yield f"it is not known whether {them} for {words(to)} arrived: {several[-1].why}"
 
 
 def waits(to: str, letters: Collection[Letter]) -> str:
