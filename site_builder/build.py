@@ -9,10 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
 
 from site_builder import publish
 from site_builder.boards import NEVER, Host
+from site_builder.cards import OLD_STORE as OLD_CARDS
 from site_builder.cards import Card, Cards
 from site_builder.charts import Lines
 from site_builder.decide import bookings as promised
@@ -25,7 +27,6 @@ from site_builder.host_pages import HostPages, shown_of
 from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.readers.names import natural
-from site_builder.renderers.templates import keep_compiled
 from site_builder.settings import Settings
 from site_builder.site import Site
 from site_builder.sources.bookings import Bookings, Names
@@ -34,7 +35,10 @@ from site_builder.sources.events import WITHIN, EventLog
 from site_builder.sources.history import History
 from site_builder.sources.log import Log
 from site_builder.sources.memory import Memory
+from site_builder.sources.snapshots import OLD_STORE as OLD_SNAPSHOTS
 from site_builder.sources.snapshots import Snapshots
+from site_builder.sources.sums import OLD_NAME as OLD_SUMS
+from site_builder.sources.tokens import check_tokens
 from site_builder.users_page import UsersPage
 from site_builder.wastes import Wastes
 
@@ -76,6 +80,7 @@ class Builder:
         self.settings = settings
         self.every = every
         data, state = settings.data, settings.state
+        remove_executable_files(state)
         self.snapshots = Snapshots(data, state)
         self.discovery = Discovery(data, state, settings.consul)
         self.mirror, self.lead = with_others(settings)
@@ -98,10 +103,6 @@ class Builder:
         self.snapshots_saved = 0.0
         self.beside: list[Problem] = []  # what went wrong around the build, for the same page
         self.doubt = ""  # why the clock is not believed; then nothing is removed because its time is over
-        with suppress(OSError):
-            compiled = state / "templates"
-            compiled.mkdir(exist_ok=True, mode=0o700)
-            keep_compiled(str(compiled))
 
     def build(self, epoch: float) -> Report:
         """One build, at that moment."""
@@ -127,6 +128,7 @@ class Builder:
         self.history.record(samples, epoch, self.every or ONE_BY_ONE)
         signs = {host: None if host in old else one.signed for host, one in cards.items()}
         self.events.record(signs, epoch, WITHIN if self.every else float("inf"))
+        problems += self.state_problems()
         problems += self.history.problems + (self.alerts.problems(now) if self.alerts else [])
         problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
         totals = totals_of(cards)
@@ -219,6 +221,11 @@ class Builder:
         rules = Rules(self.settings.limits, People(aliases, self.memory.logins), self.settings.shown)
         return hosts, rules, gpu_names, problems
 
+    def state_problems(self) -> list[Problem]:
+        """Report files of state/ that were found empty or damaged, and could not be rebuilt."""
+        memory = [Problem("state/memory.json", self.memory.problem)] if self.memory.problem else []
+        return memory + check_tokens(self.settings.state)
+
     def learn(self, cards: dict[str, Card]) -> bool:
         """Remember what the next build cannot see for itself; whether there are logins that were not known."""
         known = len(self.memory.logins)
@@ -281,6 +288,19 @@ class Builder:
         self.history.close()
         if self.lead:
             self.lead.close()
+
+
+def remove_executable_files(state: Path) -> None:
+    """Delete, unread, what an older gpuboard kept in formats that can execute code; all of it is rebuilt."""
+    with suppress(OSError):
+        for name in (OLD_CARDS, OLD_SNAPSHOTS, OLD_SUMS):
+            (state / name).unlink(missing_ok=True)
+            (state / f".{name}.new").unlink(missing_ok=True)
+        compiled = state / "templates"  # by Jinja
+        if compiled.is_symlink():
+            compiled.unlink()
+        elif compiled.is_dir():
+            rmtree(compiled)
 
 
 def with_others(settings: Settings) -> tuple[Mirror | None, Lead | None]:

@@ -6,10 +6,12 @@ them from one builder to the next.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+import orjson
 
 from site_builder import __version__
 from site_builder.alert import Matter
@@ -29,9 +31,15 @@ from site_builder.readers.packed import Packed, pack
 from site_builder.renderers import card as render
 from site_builder.renderers import detail, live, metrics, status, term
 from site_builder.settings import Settings
-from site_builder.sources import files
+from site_builder.sources.record_file import DamagedFileError, Record, read_records, write_records
+from site_builder.typed_json import dump_json, make_decoder
 
 PACKAGE = Path(__file__).parent
+STORE, TITLE = "cards.kept", "gpuboard cards 1"
+# What an older gpuboard left: a pickle, which could execute code, and is never read.
+OLD_STORE = "cards.pickle"
+# How many texts stand behind a card: page, status, live, terminal, detail, and a part for each family of metrics.
+TEXTS = 8 + len(metrics.FAMILIES)
 
 
 def code() -> tuple[object, ...]:
@@ -58,7 +66,7 @@ class Digests(NamedTuple):
 class Card(NamedTuple):
     """What was made of a host, of what, and until when it holds."""
 
-    made_of: tuple[object, ...]
+    made_of: bytes  # a digest of it
     holds_until: float
     html: bytes
     status: tuple[bytes, bytes]  # between which the age stands
@@ -76,34 +84,49 @@ class Card(NamedTuple):
     cut: tuple[tuple[str, str | None], ...] = ()  # logins that `ps` cut, and whose they were taken for
 
 
+class StoredCard(NamedTuple):
+    """A card as it is stored, without the bytes that stand behind it in the file."""
+
+    host: str
+    made_of: bytes
+    holds_until: float | None  # None is for ever
+    marks: tuple[tuple[str, str], ...]
+    seen: float | None
+    digests: Digests
+    summary: fleet.Summary
+    sample: Packed | None
+    signed: Signed | None
+    matters: tuple[Matter, ...] | None
+    people: tuple[str, ...]
+    cut: tuple[tuple[str, str | None], ...]
+
+
 class Cards:
     """The cards of all hosts; made anew only where something changed."""
 
     def __init__(self, state: Path) -> None:
         """Take up those of the last builder."""
-        self.store = state / "cards.pickle"
-        self.rules: tuple[object, ...] = ()
+        self.store = state / STORE
+        self.rules = b""
         self.cards: dict[str, Card] = {}
         self.changed = False
-        try:
-            with self.store.open("rb") as file:
-                self.rules, count = pickle.load(file)  # noqa: S301 state/ is the builder's alone
-                self.cards = dict(pickle.load(file) for _ in range(count))  # noqa: S301 the same
-        except Exception:  # anything may stand in a damaged file
-            self.rules, self.cards = (), {}
+        with suppress(DamagedFileError, ValueError):  # of a damaged file nothing counts, and all are made anew
+            self.rules, self.cards = load_cards(self.store)
 
     def make(
         self, fleet_hosts: Sequence[Host], rules: Rules, names: dict[str, str], settings: Settings, now: Now
     ) -> dict[str, Card]:
         """The card of each host, in their order."""
-        by = (
-            CODE,
-            now.local.utcoffset(),
-            settings.limits,
-            settings.shown,
-            str(settings.zone),
-            tuple(names.items()),
-            rules.people.aliases,
+        by = digest_of(
+            (
+                CODE,
+                now.local.utcoffset(),
+                settings.limits,
+                settings.shown,
+                str(settings.zone),
+                tuple(names.items()),
+                rules.people.aliases,
+            )
         )
         if by != self.rules:
             self.rules, self.cards = by, {}
@@ -125,14 +148,79 @@ class Cards:
     def save(self) -> None:
         """Keep them for the next builder."""
         if self.changed:
-            # one by one: all of them at once would take as much memory again
-            parts = [(self.rules, len(self.cards)), *self.cards.items()]
-            files.replace(self.store, (pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL) for one in parts), 0o600)
+            write_records(self.store, TITLE, self.records())
             self.changed = False
 
+    def records(self) -> Iterator[Record]:
+        """Yield what is stored: what all cards were made by, and then each of them."""
+        yield self.rules.hex().encode(), []
+        for host, card in self.cards.items():
+            with suppress(TypeError):  # a text that JSON cannot hold costs that host a new card
+                yield dump_card(host, card)
 
-def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
-    """What must be the same for a card to serve again."""
+
+def dump_card(host: str, card: Card) -> Record:
+    """Return a card as a record: JSON, and the bytes that are published as they are."""
+    stored = StoredCard(
+        host=host,
+        made_of=card.made_of,
+        holds_until=None if card.holds_until == float("inf") else card.holds_until,
+        marks=card.term.marks,
+        seen=card.seen,
+        digests=card.digests,
+        summary=card.summary,
+        sample=card.sample,
+        signed=card.signed,
+        matters=card.matters,
+        people=card.people,
+        cut=card.cut,
+    )
+    texts = [card.html, *card.status, *card.live, card.term.plain, card.term.colour, card.detail, *card.metrics]
+    return dump_json(stored), texts
+
+
+def load_cards(store: Path) -> tuple[bytes, dict[str, Card]]:
+    """Load what the last builder stored: what all cards were made by, and each card whose types are right."""
+    decode = make_decoder(StoredCard)
+    records = read_records(store, TITLE)
+    rules = bytes.fromhex(next(records, (b"", []))[0].decode("ascii"))
+    cards = {}
+    for text, texts in records:
+        try:
+            stored: StoredCard = decode(orjson.loads(text))
+        except ValueError:  # a number that JSON cannot hold: this one is made anew
+            continue
+        if len(texts) != TEXTS:
+            raise DamagedFileError(stored.host)
+        html, before_age, after_age, before_revision, after_revision, plain, colour, detail_text, *samples = texts
+        cards[stored.host] = Card(
+            made_of=stored.made_of,
+            holds_until=float("inf") if stored.holds_until is None else stored.holds_until,
+            html=html,
+            status=(before_age, after_age),
+            live=(before_revision, after_revision),
+            term=term.Part(plain, colour, stored.marks),
+            detail=detail_text,
+            metrics=tuple(samples),
+            seen=stored.seen,
+            digests=stored.digests,
+            summary=stored.summary,
+            sample=stored.sample,
+            signed=stored.signed,
+            matters=stored.matters,
+            people=stored.people,
+            cut=stored.cut,
+        )
+    return rules, cards
+
+
+def digest_of(facts: object) -> bytes:
+    """Return what tells one set of facts from another, in this process and the next."""
+    return digest(repr(facts).encode("utf-8", "surrogatepass"))
+
+
+def inputs(host: Host, rules: Rules) -> bytes:
+    """What must be the same for a card to serve again, as a digest."""
     bookings = tuple(
         (
             one.gpu,
@@ -148,7 +236,7 @@ def inputs(host: Host, rules: Rules) -> tuple[object, ...]:
     )
     # a login that ps cut may become clear when others are known
     logins = len(rules.people.names) if bookings else 0
-    return host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines)
+    return digest_of((host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines)))
 
 
 def is_clearer(card: Card, people: People) -> bool:
@@ -173,7 +261,7 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
     )
     matters = matters_of(host, board, rules, now)  # before the time is asked until which all of this holds
     return Card(
-        made_of=(),
+        made_of=b"",
         holds_until=now.holds_until,
         html=html,
         status=told,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +22,9 @@ from site_builder.renderers import charts as render
 from site_builder.renderers.html import Html
 from site_builder.renderers.spark import spark
 from site_builder.settings import Settings
-from site_builder.sources import files
+from site_builder.sources import files, own_files
 from site_builder.sources.past import DAY, HOUR, Past
+from site_builder.typed_json import dump_json, make_decoder
 
 LONG = ("week", "month", "year")
 FOLDER = "charts"
@@ -142,10 +144,10 @@ class Charts:
 def kept_in(path: Path) -> Kept | None:
     """What a file keeps; anything may stand in a damaged one, and half a drawing would spoil the page."""
     try:
-        head, _, drawn = path.read_bytes().partition(b"\n")
+        head, _, drawn = own_files.read(path).partition(b"\n")
         facts, until, length = head.decode().split()
         return Kept(facts, float(until), drawn) if len(drawn) == int(length) else None
-    except (OSError, ValueError):
+    except (OSError, files.Refused, ValueError):
         return None
 
 
@@ -154,6 +156,14 @@ class Line(NamedTuple):
 
     drawn: float
     lines: Mapping[str, Html]
+
+
+@dataclass(frozen=True)
+class StoredLines:
+    """The lines as lines.json has them, and which version of the program drew them."""
+
+    code: str
+    hosts: dict[str, tuple[float, dict[str, str]]]
 
 
 class Lines:
@@ -165,12 +175,12 @@ class Lines:
         self.past = past
         self.kept: dict[str, Line] = {}
         self.changed = False
-        with suppress(OSError, ValueError, TypeError, AttributeError):
-            told = orjson.loads(self.store.read_bytes())
-            if told["code"] == digest(repr(CODE).encode()).hex():
+        with suppress(OSError, files.Refused, ValueError):
+            stored: StoredLines = make_decoder(StoredLines)(orjson.loads(own_files.read(self.store)))
+            if stored.code == digest(repr(CODE).encode()).hex():
                 self.kept = {
-                    str(host): Line(float(drawn), {str(key): Html(line) for key, line in lines.items()})
-                    for host, (drawn, lines) in told["hosts"].items()
+                    host: Line(drawn, {key: Html(line) for key, line in lines.items()})
+                    for host, (drawn, lines) in stored.hosts.items()
                 }
 
     def of(self, hosts: Sequence[str], epoch: float, patient: bool) -> Mapping[str, Mapping[str, Html]]:
@@ -205,5 +215,5 @@ class Lines:
         if self.changed:
             hosts = {host: [one.drawn, one.lines] for host, one in self.kept.items()}
             code = digest(repr(CODE).encode()).hex()
-            files.replace(self.store, orjson.dumps({"code": code, "hosts": hosts}), 0o600)
+            files.replace(self.store, dump_json({"code": code, "hosts": hosts}), 0o600)
             self.changed = False

@@ -6,8 +6,8 @@ sender is gone writes it off. The builder starts this and never waits for it.
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import secrets
 import signal
 import subprocess
@@ -15,8 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +23,8 @@ from site_builder.alert import Book, Letter, Message, Outcome
 from site_builder.decide import letters
 from site_builder.settings import Settings
 from site_builder.sources import lock, own_process
-from site_builder.sources.alert_book import AlertBook, Change, Unwritable, book_of, opened, theirs
+from site_builder.sources.alert_book import AlertBook, Change, Unwritable, book_of, opened
+from site_builder.typed_json import decode_dataclass, list_pairs, simplify
 
 if TYPE_CHECKING:
     from site_builder.sources.ways import Ways
@@ -169,7 +169,6 @@ def alone(state: Path) -> Iterator[None]:
     """One sender at a time; the kernel frees the lock, however it ends."""
     with opened(state) as folder:
         handle = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-        theirs(handle, folder)
     try:
         if not lock.taken(handle):
             message = "another process sends just now"
@@ -199,24 +198,24 @@ def start(settings: Settings) -> subprocess.Popen[bytes]:
 
 
 def packed(settings: Settings) -> bytes:
-    """The settings for the other process; this machine's own zone, which cannot be handed over, it finds itself."""
-    zone: tzinfo | None = settings.zone
-    try:
-        pickle.dumps(zone)
-    except pickle.PicklingError:
-        zone = None
-    return pickle.dumps((replace(settings, zone=timezone.utc), zone))
+    """The settings for the other process; this machine's own zone, which has no name, it finds itself."""
+    zone = settings.zone
+    zone_name = "UTC" if zone is timezone.utc else getattr(zone, "key", None) or getattr(zone, "_filename", None)
+    names = {name: value for name, value in list_pairs(settings).items() if name != "zone"}
+    # unlike orjson, it hands over the name of a folder that is no UTF-8
+    return json.dumps([names, zone_name if isinstance(zone_name, str) else ""], default=simplify).encode()
 
 
-def unpacked(told: bytes) -> Settings:
+def unpacked(content: bytes) -> Settings:
     """The same there."""
-    settings: Settings
-    settings, zone = pickle.loads(told)  # noqa: S301 # from the builder, who is us
-    if zone is None:
-        from site_builder.sources.conf import zone_of  # noqa: PLC0415
+    from site_builder.sources.conf import zone_of  # noqa: PLC0415
 
+    names, zone_name = json.loads(content)
+    try:
+        zone = timezone.utc if zone_name == "UTC" else zone_of(zone_name, os.environ)
+    except ValueError:
         zone = zone_of("", os.environ)
-    return replace(settings, zone=zone)
+    return decode_dataclass(Settings, zone=zone)(names)  # type: ignore[no-any-return]
 
 
 def main() -> None:

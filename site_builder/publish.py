@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 
 from site_builder.places import assets_folder
-from site_builder.sources import files
+from site_builder.sources import files, own_files
+from site_builder.typed_json import make_decoder
 
 # Names who wrote the site last, where several builders may share it.
 WRITER = ".builder"
@@ -43,11 +44,9 @@ class Published:
         self.files: dict[str, tuple[str, float, int, int]] = {}
         self.saved = b""
         try:
-            self.saved = self.store.read_bytes()
-            self.files = {
-                str(name): (str(a), float(b), int(c), int(d)) for name, (a, b, c, d) in orjson.loads(self.saved).items()
-            }
-        except (OSError, ValueError, TypeError, AttributeError):
+            self.saved = own_files.read(self.store)
+            self.files = make_decoder(dict[str, tuple[str, float, int, int]])(orjson.loads(self.saved))
+        except (OSError, files.Refused, ValueError):
             self.files = {}
 
     def is_current(self, name: str, facts: bytes, now: float) -> bool:

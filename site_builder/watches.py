@@ -16,7 +16,7 @@ from site_builder.readers import watches, wishes
 from site_builder.readers.names import folded
 from site_builder.readers.watches import Watch
 from site_builder.settings import Settings
-from site_builder.sources import files
+from site_builder.sources import files, own_files
 from site_builder.sources.kept_file import KeptFile
 from site_builder.sources.ledger import Busy, Unwritable
 from site_builder.sources.watch_list import FILE, LIMIT, Entries, WatchList
@@ -83,8 +83,8 @@ class Watches:
 
     def recalled(self, now: Now) -> dict[str, int]:
         """Since when the last builder saw them come true."""
-        with suppress(OSError, ValueError, TypeError, AttributeError):
-            told = json.loads(self.store.read_bytes())
+        with suppress(OSError, files.Refused, *own_files.WRONG_SHAPE, RecursionError):
+            told = json.loads(own_files.read(self.store))
             return {str(key): int(at) for key, at in told.items() if 0 <= now.epoch - int(at) <= HOLD + FORGOTTEN}
         return {}
 

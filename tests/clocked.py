@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, timezone
 from pathlib import Path
@@ -82,8 +83,10 @@ def machine_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machin
         found = look(name, folder)
         return arrived(found) if found else None
 
-    def read_at(name: str, folder: int, limit: int) -> tuple[files.Signature, bytes]:
-        signature, content = read(name, folder, limit)
+    def read_at(
+        name: str, folder: int, limit: int, *refuse: Callable[[os.stat_result], None]
+    ) -> tuple[files.Signature, bytes]:
+        signature, content = read(name, folder, limit, *refuse)
         return arrived(signature), content
 
     monkeypatch.setattr(files, "look", looked)

@@ -134,16 +134,47 @@ def test_nobody_else_reads_the_book_and_no_link_or_pipe_is_taken_for_it(tmp_path
         found.change(lambda _: book())
 
 
-def test_what_root_writes_stays_the_builders(tmp_path: Path) -> None:
+def test_root_leaves_nothing_in_the_folder_of_another_user(tmp_path: Path) -> None:
     if os.geteuid():
-        pytest.skip("only root can give files away")
+        pytest.skip("only root can give folders away")
     os.chown(tmp_path, 4711, 4712)
-    AlertBook(tmp_path).change(lambda _: book(letter()))
-    with post.alone(tmp_path):
+    with pytest.raises(Unwritable, match="belongs to user 4711: run this as user 4711, with sudo -u '#4711'"):
+        AlertBook(tmp_path).change(lambda _: book(letter()))
+    with pytest.raises(Unwritable, match="belongs to user 4711"), post.alone(tmp_path):
         pass
-    for name in ("alerts.json", "alerts.lock", "post.lock"):
-        status = (tmp_path / name).stat()
-        assert (status.st_uid, status.st_gid) == (4711, 4712)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with pytest.raises(Unwritable, match=r"others can write to .*: chmod 700 "):
+        AlertBook(tmp_path).read()
+
+
+def test_a_book_that_was_emptied_is_answered_by_its_copy_and_that_is_told(tmp_path: Path) -> None:
+    AlertBook(tmp_path).change(lambda _: book(letter(1)))
+    AlertBook(tmp_path).change(lambda _: book(letter(1), letter(2)))
+    (tmp_path / "alerts.json").write_bytes(b"")
+    again = AlertBook(tmp_path)
+    assert again.read() == book(letter(1), letter(2))
+    assert again.problem == "is empty: the last good copy of it is used"
+    again.change(lambda _: book(letter(3)))
+    assert (AlertBook(tmp_path).read(), AlertBook(tmp_path).problem) == (book(letter(3)), "")
+
+
+def test_a_book_that_was_emptied_and_has_no_copy_says_that_it_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "alerts.json").write_bytes(b"")
+    found = AlertBook(tmp_path)
+    assert found.read() == Book()
+    assert found.problem.startswith("is empty, and there is no good copy of it: begun anew")
+
+
+def test_a_damaged_book_is_answered_by_its_copy_and_kept_aside(tmp_path: Path) -> None:
+    AlertBook(tmp_path).change(lambda _: book(letter(1)))
+    (tmp_path / "alerts.json").write_bytes(b'{"gpuboard": 1, "known"')
+    found = AlertBook(tmp_path)
+    assert (found.read(), found.problem) == (book(letter(1)), "is damaged: the last good copy of it is used")
+    assert (tmp_path / "alerts.damaged.json").read_bytes() == b'{"gpuboard": 1, "known"'
 
 
 def test_on_a_full_disk_the_old_book_stays_and_the_sentence_says_why(
@@ -159,7 +190,7 @@ def test_on_a_full_disk_the_old_book_stays_and_the_sentence_says_why(
     with pytest.raises(Unwritable, match=r"alerts\.json cannot be written: No space left on device"):
         found.change(lambda _: book(letter(2)))
     assert AlertBook(tmp_path).read() == book(letter(1))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["alerts.json", "alerts.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alerts.json", "alerts.json.bak", "alerts.lock"]
 
 
 def test_what_nothing_changed_is_neither_written_nor_read_again(

@@ -227,6 +227,7 @@ def test_a_damaged_book_is_a_first_look_and_told_on_the_page(machine: Machine, w
     machine.hosts.pop("atlas")
     machine.now += 1800
     (machine.lab.state / "alerts.json").write_bytes(b"\0" * 100)
+    (machine.lab.state / "alerts.json.bak").unlink()
     builder = told(machine, web.url)
     machine.minutes(2)
     problems = [one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts"]

@@ -476,8 +476,8 @@ def test_a_damaged_memory_costs_nothing_but_itself(lab: Lab) -> None:
     (lab.www / "index.html").unlink()
     report = lab.build()
     assert report.hosts == 2
-    # history alone cannot be told again by the hosts
-    assert [one.where for one in report.problems] == ["state/history.db"]
+    # what the hosts cannot tell again
+    assert [one.where for one in report.problems] == ["state/history.db", "state/memory.json"]
     assert "index.html" in report.written
 
 
@@ -613,7 +613,7 @@ def test_many_hosts_are_made_on_both_cores_with_the_same_result(lab: Lab, monkey
     both = Builder(lab.settings())
     both.build(at)
     monkeypatch.setattr(halves, "WORTH_IT", 10_000)
-    (lab.state / "cards.pickle").unlink(missing_ok=True)
+    (lab.state / "cards.kept").unlink(missing_ok=True)
     alone = Builder(lab.settings())
     alone.build(at)
     assert both.cards.cards == alone.cards.cards

@@ -178,7 +178,7 @@ def test_who_may_do_what_with_the_folders(lab: Lab) -> None:
     lab.state.chmod(0o755)
     assert_finds(case, "state", "warn", "others can look into")
     lab.state.chmod(0o770)
-    assert_finds(case, "state", "fail", "run code of theirs -> chmod 700")
+    assert_finds(case, "state", "fail", "so that no build uses it -> chmod 700")
     lab.www.chmod(0o777)
     assert_finds(case, "www", "fail", "put scripts on the page")
     lab.data.rename(lab.data.with_name("away"))
@@ -246,6 +246,8 @@ def test_a_builder_that_stands_is_told_and_who_has_its_lock(board: Lab) -> None:
 def test_a_damaged_history_is_found_and_one_that_was_set_aside(board: Lab) -> None:
     assert_finds(case_of(board), "history", "pass", "history.db has")
     (board.state / "history.db.broken-20260101-000000").touch()
+    assert_finds(case_of(board), "history", "warn", "was emptied, and a new one was begun")
+    (board.state / "history.db.broken-20260101-000000").write_bytes(b"x")
     assert_finds(case_of(board), "history", "warn", "was damaged, and a new one was begun")
     for beside in board.state.glob("history.db-*"):
         beside.unlink()

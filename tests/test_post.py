@@ -359,17 +359,23 @@ def test_the_process_beside_the_builder_has_the_same_settings(lab: Lab, tmp_path
     machine.write_bytes(b"TZif" + bytes(16) + struct.pack(">6l", 0, 0, 0, 0, 1, 4) + bytes(6) + b"LAB\0")
     own = conf.zone_in(machine)
     assert own
-    for zone in (timezone.utc, conf.named_zone("Europe/Paris"), own, conf.own_zone()):
+    by_name = timezone.utc, conf.named_zone("Europe/Paris")
+    for zone in (*by_name, own, conf.own_zone()):
         settings = lab.settings(zone=zone)
         found = post.unpacked(post.packed(settings))
         assert replace(found, zone=zone) == settings
-        assert str(found.zone) == str(conf.zone_of("", os.environ) if zone is own else zone)
+        assert str(found.zone) == str(zone if zone in by_name else conf.zone_of("", os.environ))
+
+
+def test_the_process_beside_the_builder_has_folders_whose_names_are_no_utf_8(lab: Lab) -> None:
+    settings = lab.settings(www=lab.www / "b\udcf6ard", alerts=AlertSettings((("lab", "json://x"),), hooks=lab.data))
+    assert post.unpacked(post.packed(settings)) == settings
 
 
 def test_the_process_beside_the_builder_holds_nothing_of_it_and_ends(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     found = put(lab.state, book(letter(1, "channel:none")))
     monkeypatch.chdir(lab.data)  # where others may leave modules of any name
-    (lab.data / "pickle.py").write_text("open('taken', 'w')\n")
+    (lab.data / "json.py").write_text("open('taken', 'w')\n")
     began = time.monotonic()
     process = post.start(lab.settings())
     assert time.monotonic() - began < PATIENCE

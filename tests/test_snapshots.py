@@ -122,7 +122,7 @@ def test_the_last_whole_one_survives_the_builder(lab: Lab) -> None:
 
 def test_a_damaged_memory_is_begun_anew(lab: Lab) -> None:
     whole(lab)
-    (lab.state / "snapshots.pickle").write_bytes(b"\x80nonsense")
+    (lab.state / "snapshots.kept").write_bytes(b"\x80nonsense")
     lab.builder = Snapshots(lab.data, lab.state)
     hosts, problems = lab.read()
     assert (list(hosts), problems) == (["atlas"], [])

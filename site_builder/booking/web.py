@@ -155,7 +155,10 @@ class Booking:
         if not counted and who.token_of(environ) is not None:
             self.refuse_many(self.attempts.wait(address, QUESTION))
         try:
-            return who.known(environ, self.settings.rules, self.tokens)
+            caller = who.known(environ, self.settings.rules, self.tokens)
+            if self.tokens.problem:
+                self.tell_once(f"{self.tokens.path} {self.tokens.problem}")
+            return caller
         except who.WrongToken:
             self.attempts.punish(address, GUESS - counted)
             raise Refusal(401, WRONG_TOKEN, LOGIN) from None

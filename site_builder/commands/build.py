@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.commands.options import Failure, tell, with_settings
+from site_builder.commands.options import Failure, refuse_foreign, tell, with_loaded
 
 if TYPE_CHECKING:
     from site_builder.build import Builder, Report
-    from site_builder.settings import Settings
+    from site_builder.sources.conf import Loaded
 
 # How long a single build waits for one that is under way.
 PATIENCE = 120
@@ -24,8 +24,8 @@ PATIENCE = 120
 @click.command()
 @click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Build again and again, this often.")
 @click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")
-@with_settings
-def build(settings: Settings, every: int | None, duration: int | None) -> None:
+@with_loaded
+def build(loaded: Loaded, every: int | None, duration: int | None) -> None:
     """Build the site in www/ from what stands in data/.
 
     Problems in the data are told on the page and no failure: exit 0 means that the site was written. Cron keeps it
@@ -42,6 +42,8 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
     from site_builder.build import Builder  # noqa: PLC0415 # --help needs none of it
     from site_builder.sources import lock  # noqa: PLC0415
 
+    settings = loaded.settings
+    refuse_foreign(settings, loaded.conf.path)
     if not settings.data.is_dir():
         where = settings.data.absolute()
         raise Failure(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
@@ -56,7 +58,8 @@ def build(settings: Settings, every: int | None, duration: int | None) -> None:
             return
         raise Failure(f"{why}; nothing was built") from None
     except OSError as error:
-        raise Failure(f"{error.filename} cannot be written: {error.strerror}; the page stays as it is") from None
+        where = error.filename or settings.state
+        raise Failure(f"{where} cannot be written: {error.strerror}; the page stays as it is") from None
     gc.freeze()  # nor does Python find any when it looks for them once more at its end
     if not good:
         sys.exit(2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from site_builder.commands import hints
-from site_builder.commands.options import Failure, tell, with_settings
+from site_builder.commands.options import Failure, refuse_foreign, tell, with_settings
 
 if TYPE_CHECKING:
     from site_builder.settings import Settings
@@ -35,6 +35,7 @@ def forget(settings: Settings, host: str) -> None:
     if not is_host(host):
         message = f"{host!r} is not a host name"
         raise Failure(message)
+    refuse_foreign(settings)
     try:
         kept = snapshots.Snapshots(settings.data, settings.state)
         told = {one.name: one for one in kept.read()[0]}.get(host)
@@ -50,7 +51,7 @@ def forget(settings: Settings, host: str) -> None:
         left = snapshots.remove(settings.data, host)
         settings.state.joinpath("forget", host).touch()
     except OSError as error:
-        raise Failure(f"{error.filename} could not be removed: {error.strerror}") from None
+        raise Failure(f"{error.filename or settings.data} could not be removed: {error.strerror}") from None
     tell(f"{host} is gone from the page at the next build")
     if left:
         tell(f"{settings.data / host} stays, since there are other files in it: {', '.join(left[:5])}")

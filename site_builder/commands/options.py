@@ -13,6 +13,9 @@ import click
 from site_builder.commands import hints
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from site_builder.settings import Settings
     from site_builder.sources.conf import Loaded
 
 # Options that are settings too, named GPUBOARD_ and the same; every command has the first three.
@@ -57,6 +60,21 @@ def in_the_clear(loaded: Loaded) -> list[str]:
     from site_builder.sources.web import is_in_the_clear  # noqa: PLC0415 # slow to import
 
     return [f"your password crosses the network in the clear: {url} should be https"] if is_in_the_clear(url) else []
+
+
+def refuse_foreign(settings: Settings, conf: Path | None = None) -> None:
+    """Refuse a state folder that is another user's or that others may write; and as root, another user's settings.
+
+    Root must run nobody else's board: it would leave files there that its owner cannot replace.
+    """
+    from site_builder.sources import own_files  # noqa: PLC0415 # --help needs none of it
+
+    try:
+        own_files.check_folder(settings.state)
+        if conf and os.geteuid() == 0:
+            own_files.refuse_other_owner(conf)
+    except own_files.ForeignFolderError as why:
+        raise Failure(str(why)) from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.commands.options import Failure, tell, with_settings
+from site_builder.commands.options import Failure, refuse_foreign, tell, with_settings
 
 if TYPE_CHECKING:
     from site_builder.settings import Settings
@@ -41,6 +41,7 @@ def slack(settings: Settings) -> None:
     gpuboard slack
     """
     check(settings)
+    refuse_foreign(settings)
     from site_builder.sources import lock  # noqa: PLC0415 # --help needs none of it
 
     try:

@@ -50,6 +50,8 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
             take_away(tokens, revoke)
         else:
             show(tokens, as_json)
+        if tokens.problem:
+            tell(f"{tokens.path} {tokens.problem}")
     except (Unwritable, OddName) as why:
         raise Failure(str(why)) from None
 

@@ -109,7 +109,7 @@ def available(host: BoardHost) -> Iterator[AvailableGpu]:
         named_once = number is not None and named[number] == 1 and (one.gpu.uuid or not is_part)
         if one.state == "free" and named_once and number is not None and not one.avoid:
             memory = None if used is None or total is None else max(0, total - used)
-            rank = (is_part, *pick.rank(one.gpu.name, memory, load))
+            rank = (int(is_part), *pick.rank(one.gpu.name, memory, load))
             uuid = one.gpu.uuid if cut and one.gpu.vendor == pick.FIRST else None
             yield AvailableGpu(rank, host.name, number, uuid, is_part, one.gpu.vendor, one.gpu.index)
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from site_builder.fleet import RUN, Gpu, Host
 
 MIB_A_GIB = 1024
+# Ranks behind every load that is known; JSON has no infinity.
+UNKNOWN_LOAD = 1e300
 # Whose GPUs are meant where a host has those of two makers, and nobody says.
 FIRST = "nvidia"
 # When cards of these names came out: the newest that fits a name counts.
@@ -83,7 +85,7 @@ def free_memory(gpu: Gpu) -> float | None:
 
 def rank(model_name: str | None, free: float | None, load: float | None) -> tuple[int, int, float]:
     """The best first: the most free memory in whole GiB, then the newest model, then the host with the least to do."""
-    return -round((free or 0) / MIB_A_GIB), -year(model_name), float("inf") if load is None else load
+    return -round((free or 0) / MIB_A_GIB), -year(model_name), UNKNOWN_LOAD if load is None else load
 
 
 def load_of(host: Host) -> float | None:

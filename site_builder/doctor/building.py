@@ -18,22 +18,34 @@ MIB = 1 << 20
 LITTLE, NONE = 500 * MIB, 20 * MIB
 FEW_NAMES = 1000
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "beegfs", "afs", "9p", "fuse.sshfs", "glusterfs", "ocfs2")
+# Files of state/ that nothing can rebuild.
+SMALL = ("tokens.json", "alerts.json", "memory.json")
 # Seconds for which SQLite may look at the whole file.
 LOOK = 10
 
 
 def state(case: Case) -> Found:
-    """What the builder remembers: whoever may write there makes it run code of theirs."""
+    """What the builder remembers: it must be the builder's alone."""
+    from site_builder.sources import own_files  # noqa: PLC0415 # slow to import
+
     folder = case.settings.state.absolute()
     if not folder.is_dir():
         return skipped(f"{folder} is not there yet: the first `gpuboard build` makes it")
     told = folder.stat()
     if told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return failed(
-            f"others can write to {folder}, and so make the builder run code of theirs", f"chmod 700 {folder}"
-        )
+        return failed(f"others can write to {folder}, so that no build uses it", f"chmod 700 {folder}")
     if told.st_uid != os.geteuid():
         return failed(f"{folder} is another user's", "call this as the user who builds, or set GPUBOARD_STATE")
+    emptied = [name for name in SMALL if own_files.is_empty(folder / name)]
+    if emptied:
+        what = f"{folder / emptied[0]} is empty; the last good copy of it is used, if there is one"
+        return warned(what, "see why: a full disk, or somebody who emptied it")
+    return readable(case, folder)
+
+
+def readable(case: Case, folder: Path) -> Found:
+    """Check who can read state/, and what it is on."""
+    told = folder.stat()
     if told.st_mode & 0o077:
         return warned(f"others can look into {folder}, which holds tokens and names", f"chmod 700 {folder}")
     kind = file_system(case.proc, folder)

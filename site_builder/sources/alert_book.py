@@ -18,7 +18,7 @@ from site_builder.alert import Book, Known
 from site_builder.model import KvAccess
 from site_builder.readers import alert_book as form
 from site_builder.readers.kv import LONGEST_VALUE
-from site_builder.sources import files, lock
+from site_builder.sources import files, lock, own_files
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore
 
@@ -58,12 +58,26 @@ class AlertBook:
                 signature = files.look(FILE, folder)
                 if self.seen and self.seen[0] == signature:
                     return self.seen[1]
-                data = files.read(FILE, folder, self.most)[1] if signature else b""
+                data = files.read(FILE, folder, self.most, own_files.check_file)[1] if signature else b""
         except files.Refused as why:
             raise Unwritable(f"{self.where} cannot be read: {why}") from None
-        book = self.understood(data)
+        book = self.understood(data) if data or not signature else self.from_copy("is empty") or self.emptied()
         self.seen = signature, book
         return book
+
+    def emptied(self) -> Book:
+        """Begin anew where the file was emptied and there is no copy of it."""
+        self.problem = "is empty, and there is no good copy of it: begun anew, and what was so already is not told"
+        return Book()
+
+    def from_copy(self, why: str) -> Book | None:
+        """Return the last good copy, if there is one; it is never older than the file was."""
+        content = own_files.read_copy(self.state / FILE, self.most)
+        copy = form.read(content)
+        if not content or copy.problem:
+            return None
+        self.problem = f"{why}: {own_files.USED}"
+        return copy.book
 
     def understood(self, data: bytes) -> Book:
         """What stands there; one that is damaged is put aside, for whoever wants to know."""
@@ -74,6 +88,7 @@ class AlertBook:
             self.problem = found.problem
             with suppress(OSError):
                 files.replace(self.state / DAMAGED, data, 0o600)
+            return self.from_copy("is damaged") or found.book
         return found.book
 
     def change(self, change: Change, patience: float = PATIENCE) -> Book:
@@ -116,6 +131,7 @@ class AlertBook:
     def write(self, content: bytes) -> None:
         """Whole or not at all, and on the disk when it is done."""
         try:
+            files.replace(own_files.copy_of(self.state / FILE), content, 0o600)
             with opened(self.state) as folder:
                 put(folder, FILE, content)
         except OSError as error:
@@ -161,6 +177,10 @@ class KvAlertBook(AlertBook):
                 message = f"{self.where} is written by others again and again"
                 raise Unwritable(message)
             time.sleep(random.uniform(0, PAUSE))  # noqa: S311 # so that they do not meet again
+
+    def from_copy(self, why: str) -> Book | None:  # noqa: ARG002 # Consul keeps copies of its own
+        """Return nothing: a copy in state/ is from before, or another builder's."""
+        return None
 
     def set(self, content: bytes) -> bool:
         """Whether it was written; where the answer was lost, what stands there tells."""
@@ -211,9 +231,12 @@ def book_of(state: Path, access: KvAccess | None) -> AlertBook:
 
 @contextmanager
 def opened(state: Path) -> Iterator[int]:
-    """The folder."""
+    """The folder, if it is ours alone."""
     try:
+        own_files.check_folder(state)
         folder = os.open(state, files.TOP)
+    except own_files.ForeignFolderError as why:
+        raise Unwritable(str(why)) from None
     except FileNotFoundError:
         raise Unwritable(f"there is no folder {state}: `gpuboard build` makes it, or --state names another") from None
     except OSError as error:
@@ -231,7 +254,6 @@ def locked(state: Path, patience: float) -> Iterator[None]:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(LOCK, flags, 0o600, dir_fd=folder)
-            theirs(handle, folder)
         except OSError as error:
             raise Unwritable(f"{state / LOCK} cannot be opened: {error.strerror}") from None
     try:
@@ -254,7 +276,6 @@ def put(folder: int, name: str, content: bytes) -> None:
             os.unlink(new, dir_fd=folder)
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         with os.fdopen(handle, "wb") as file:
-            theirs(handle, folder)
             file.write(content)
             file.flush()
             os.fsync(handle)
@@ -264,10 +285,3 @@ def put(folder: int, name: str, content: bytes) -> None:
         with suppress(OSError):
             os.unlink(new, dir_fd=folder)
         raise
-
-
-def theirs(handle: int, folder: int) -> None:
-    """What root makes here belongs to whoever the folder belongs to, who could not read it otherwise."""
-    if os.geteuid() == 0:
-        owner = os.fstat(folder)
-        os.fchown(handle, owner.st_uid, owner.st_gid)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from site_builder.sources import files, lock
+from site_builder.sources import files, lock, own_files
 from site_builder.sources.ledger import Unwritable
 
 PATIENCE = 5.0
@@ -23,6 +23,7 @@ def alone(path: Path) -> Iterator[None]:
     handle = None
     try:
         try:
+            check_folder(path.parent)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             if not lock.wait(handle, time.monotonic() + PATIENCE, LOOK_EVERY):
@@ -38,18 +39,23 @@ def alone(path: Path) -> Iterator[None]:
 
 def read(path: Path, limit: int) -> bytes:
     """The file as it is, nothing where there is none."""
+    check_folder(path.parent)
     try:
-        folder = os.open(path.parent, files.TOP)
+        return own_files.read(path, limit)
     except FileNotFoundError:
         return b""
     except OSError as error:
         raise Unwritable(f"{path} cannot be read: {error.strerror}; {OWNER}") from None
-    try:
-        return files.read(path.name, folder, limit)[1] if files.look(path.name, folder) else b""
     except files.Refused as why:
         raise Unwritable(f"{path} cannot be read: {why}; {OWNER}") from None
-    finally:
-        os.close(folder)
+
+
+def check_folder(state: Path) -> None:
+    """Refuse a folder that is not ours alone."""
+    try:
+        own_files.check_folder(state)
+    except own_files.ForeignFolderError as why:
+        raise Unwritable(f"{why}; {OWNER}") from None
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -20,6 +20,7 @@ from site_builder.readers.packed import Damaged, Packed
 from site_builder.readers.tallied import Seen, Share
 from site_builder.sources import history_file, prune, worn
 from site_builder.sources.history_file import WHERE, Unusable, transaction
+from site_builder.sources.own_files import is_empty
 from site_builder.sources.past import (
     AHEAD,
     COVERS,
@@ -72,6 +73,8 @@ class History(Past):
             self.close()
             history_file.replaced(self.path, self.opened)
         if self.connection is None:
+            if is_empty(self.path):
+                history_file.set_aside(self.path, time.time())
             self.connection = history_file.connect(self.path)
             self.shapes = {shape for (shape,) in self.connection.execute("SELECT id FROM shape")}
             self.names = {}

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from site_builder.model import Problem
+from site_builder.sources.files import Refused
 from site_builder.sources.lock import taken
+from site_builder.sources.own_files import check_file, is_empty
 
 NAME = "history.db"
 WHERE = f"state/{NAME}"
@@ -26,6 +28,7 @@ PAGE = 4096
 WAL_BYTES = 8 * 1024 * 1024
 MOST_SET_ASIDE = 3
 NO_DATABASE = "file is not a database"
+EMPTY = "file is not a database: it is empty"
 CORRUPT, NOT_A_DATABASE = 11, 26
 BROKEN_WORDS = ("malformed", "not a database", "encrypted", "corrupt")
 SHARE = "used INTEGER NOT NULL, held INTEGER NOT NULL, booked INTEGER NOT NULL, unused INTEGER NOT NULL"
@@ -87,11 +90,14 @@ class Unusable(Exception):
 
 def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     """The file, of the version that we know; a new one is begun, and an old one is brought up to date."""
+    if is_empty(path):
+        raise sqlite3.DatabaseError(EMPTY)
     if read_only:
         address = f"file:{quote(str(path.absolute()))}?mode=ro"
         connection = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
     else:
         begin(path)
+        refuse_foreign(path)
         connection = sqlite3.connect(str(path), timeout=PATIENCE, isolation_level=None)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -107,6 +113,18 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a file that is another user's, or that others may write; it may be a link, to a larger disk."""
+    try:
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            check_file(status)
+    except OSError:
+        return  # SQLite says what is wrong
+    except Refused as why:
+        raise Unusable(str(why)) from None
 
 
 class Opened(NamedTuple):
@@ -204,7 +222,9 @@ def problems(state: Path) -> list[Problem]:
     if not several:
         return []
     which = " and ".join(several)
-    what = "was damaged, and a new one was begun" if len(several) < MOST_SET_ASIDE else "was damaged again and again"
+    emptied = all(is_empty(state / name) for name in several)
+    what = "was emptied" if emptied else "was damaged"
+    what += ", and a new one was begun" if len(several) < MOST_SET_ASIDE else " again and again"
     return [Problem(WHERE, f"{what}: {which} is what was before; delete it when you need it no more")]
 
 
@@ -215,7 +235,17 @@ def begin(path: Path) -> None:
     with alone(path.parent):
         if not path.exists():
             clear(path)
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))  # it names people
+            new = path.with_name(f".{path.name}.new")
+            for ending in BESIDE:
+                new.with_name(new.name + ending).unlink(missing_ok=True)
+            os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))  # it names people
+            # with all its tables before it has its name: one that is empty there was emptied
+            connection = sqlite3.connect(str(new), timeout=PATIENCE, isolation_level=None)
+            try:
+                prepare(connection, 0)
+            finally:
+                connection.close()
+            new.rename(path)
 
 
 def replaced(path: Path, opened: Opened) -> None:

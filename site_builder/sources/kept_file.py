@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic
 
 from site_builder.model import Dump, Problem, Row
-from site_builder.sources import files
+from site_builder.sources import files, own_files
 
 LIMIT = 1024 * 1024
 
@@ -90,10 +90,10 @@ class KeptFile(Generic[Row]):
 
 
 def read_in(folder: Path, name: str, limit: int) -> tuple[files.Signature, bytes]:
-    """A file in a folder."""
+    """A file in state/."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return files.read(name, handle, limit)
+        return files.read(name, handle, limit, own_files.check_file)
     finally:
         os.close(handle)
 

@@ -20,7 +20,7 @@ from site_builder.readers import kv as kv_reader
 from site_builder.readers.consul import KV_RIGHTS
 from site_builder.readers.kv import Entry
 from site_builder.readers.names import is_host
-from site_builder.sources import files, snapshots
+from site_builder.sources import files, own_files, snapshots
 from site_builder.sources.consul_api import LATE, Question
 from site_builder.sources.kept_file import minute
 from site_builder.sources.kv_copies import OTHERS, PLAIN, Copies
@@ -60,8 +60,8 @@ class Mirror:
         self.wrong: dict[str, str] = {}  # by name, why it was not copied
         self.wrote: dict[str, dict[str, int]] = {}  # by host and file, what tells one content from the next
         self.question: Question | None = None
-        with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
-            told = orjson.loads(self.state.read_bytes())
+        with suppress(OSError, files.Refused, *own_files.WRONG_SHAPE):
+            told = orjson.loads(own_files.read(self.state))
             if told["of"] == self.of:
                 self.seen = {str(name): int(index) for name, index in told["seen"].items()}
                 self.wrong = {str(name): str(why) for name, why in told["wrong"].items()}

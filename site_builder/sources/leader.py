@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.model import ConsulAccess, KvAccess, Problem
-from site_builder.sources import files, own_process
+from site_builder.sources import files, own_files, own_process
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore, Value
 
@@ -259,8 +259,8 @@ class Lead:
 def name_of(state: Path) -> str:
     """What this builder is called: the machine, and a word that it keeps, since a machine may have several."""
     store = state / "builder"
-    with suppress(OSError, ValueError):
-        name = store.read_text("ascii").strip()
+    with suppress(OSError, files.Refused, ValueError):
+        name = own_files.read(store).decode("ascii").strip()
         if NAME.fullmatch(f"{name} beat 0".encode()):
             return name
     node = re.sub(r"[^A-Za-z0-9-]", "", os.uname().nodename.partition(".")[0])[:60] or "builder"

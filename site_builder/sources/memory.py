@@ -8,13 +8,14 @@ from typing import Any
 import orjson
 
 from site_builder.model import Idle, KeptGpu
-from site_builder.sources import files
+from site_builder.sources import own_files
 
 MOST_LOGINS = 20_000
+LAST_MOMENT = 1e11  # the year 5138
 
 
 class Memory:
-    """state/memory.json: loaded once, written when it changed; a damaged file is begun anew."""
+    """state/memory.json: loaded once, written when it changed; `problem` is what was wrong with it at first."""
 
     def __init__(self, state: Path) -> None:
         """Take up what the last build left."""
@@ -25,17 +26,16 @@ class Memory:
         self.problems: set[str] = set()
         self.odd: dict[str, int] = {}  # since when a GPU is what it should not be
         self.took: float | None = None  # seconds of the last build
-        self.written = b""
-        try:
-            self.written = self.store.read_bytes()
-            self.take(orjson.loads(self.written))
-        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        loaded, self.problem = own_files.load(self.store, self.take)
+        self.written = b"" if self.problem else loaded or b""
+        if loaded is None:
             self.idle, self.kept, self.logins, self.problems, self.odd = {}, {}, set(), set(), {}
 
-    def take(self, told: Any) -> None:  # noqa: ANN401 a file may hold anything
-        """What a file told."""
+    def take(self, content: bytes) -> bytes:
+        """Take up what a file holds, and return it."""
+        told: Any = orjson.loads(content)
         self.idle = {
-            str(host): Idle(float(one["looked"]), {str(gpu): float(since) for gpu, since in one["since"].items()})
+            str(host): Idle(moment(one["looked"]), {str(gpu): moment(since) for gpu, since in one["since"].items()})
             for host, one in told["idle"].items()
         }
         # a builder of before this was remembered left none
@@ -45,9 +45,10 @@ class Memory:
         }
         self.logins = {str(login) for login in told["logins"]}
         self.problems = {str(problem) for problem in told["problems"]}
-        self.odd = {str(name): int(since) for name, since in told.get("odd", {}).items()}
+        self.odd = {str(name): int(moment(since)) for name, since in told.get("odd", {}).items()}
         took = told.get("took")
         self.took = None if took is None else float(took)
+        return content
 
     def learn(self, logins: frozenset[str]) -> None:
         """Remember logins that are in use."""
@@ -70,7 +71,7 @@ class Memory:
         told["odd"] = self.odd
         content = orjson.dumps(told)
         if content != self.written:
-            files.replace(self.store, content, 0o600)
+            own_files.replace(self.store, content)
             self.written = content
 
 
@@ -78,8 +79,19 @@ def kept_gpu(told: Any) -> KeptGpu:  # noqa: ANN401 the same
     """What is remembered of one GPU."""
     empty = told["empty_since"]
     return KeptGpu(
-        int(told["looked"]),
-        None if empty is None else int(empty),
-        {str(name): int(since) for name, since in told["others"].items()},
-        {str(key): (int(since), float(seconds), float(used)) for key, (since, seconds, used) in told["use"].items()},
+        int(moment(told["looked"])),
+        None if empty is None else int(moment(empty)),
+        {str(name): int(moment(since)) for name, since in told["others"].items()},
+        {
+            str(key): (int(moment(since)), float(seconds), float(used))
+            for key, (since, seconds, used) in told["use"].items()
+        },
     )
+
+
+def moment(value: Any) -> float:  # noqa: ANN401 the same
+    """Return a time of ours; a ValueError where it cannot be one."""
+    time = float(value)
+    if not 0 <= time < LAST_MOMENT:
+        raise ValueError(time)
+    return time

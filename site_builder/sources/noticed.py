@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.sources import files
+from site_builder.sources import files, own_files
+from site_builder.typed_json import make_decoder
 
 
 class Notice(NamedTuple):
@@ -31,10 +32,9 @@ class Noticed:
         self.events: dict[str, Notice] = {}
         self.saved = b""
         try:
-            self.saved = self.store.read_bytes()
-            told = orjson.loads(self.saved)
-            self.events = {str(uid): Notice(int(a), int(b), str(c)) for uid, (a, b, c) in told.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+            self.saved = own_files.read(self.store)
+            self.events = make_decoder(dict[str, Notice])(orjson.loads(self.saved))
+        except (OSError, files.Refused, ValueError):
             self.events = {}
 
     def of(self, uid: str, digest: str, now: float) -> Notice:

@@ -7,17 +7,20 @@ gone, and only what changed is read again.
 from __future__ import annotations
 
 import os
-import pickle
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+
 from site_builder.model import Dump, HostData, Problem
 from site_builder.readers import form, gpus, host, legacy, processes, ps
 from site_builder.readers.names import is_host
 from site_builder.sources import files
+from site_builder.sources.record_file import DamagedFileError, Record, read_records, write_records
+from site_builder.typed_json import dump_json, make_decoder
 
 TASKS = {"host.txt": "host", "gpus.csv": "gpus", "processes.csv": "processes", "ps.txt": "ps"}
 OF_HOST = re.compile(rf"(.+)_({'|'.join(map(re.escape, legacy.SUFFIXES))})")
@@ -26,7 +29,10 @@ MAY_BE_EMPTY = frozenset(legacy.SUFFIXES) - {"gpus.csv"}
 LIMIT = 8 * 1024 * 1024
 MOST_HOSTS = 20_000
 # A new number whenever what is kept changes its shape: an older file is then not used.
-KEPT_VERSION = 2
+LAST_MOMENT = 1e11  # the year 5138: no file arrives later
+STORE, TITLE = "snapshots.kept", "gpuboard snapshots 3"
+# What an older gpuboard left: a pickle, which could execute code, and is never read.
+OLD_STORE = "snapshots.pickle"
 
 
 class Kept(NamedTuple):
@@ -36,6 +42,23 @@ class Kept(NamedTuple):
     content: bytes
     arrived: float
     problem: str | None = None
+
+
+class StoredFile(NamedTuple):
+    """What is stored of a file beside its content."""
+
+    name: str
+    signature: files.Signature | None
+    arrived: float
+    problem: str | None
+
+
+class StoredHost(NamedTuple):
+    """What is stored of a host beside the contents of its files."""
+
+    name: str
+    is_original: bool
+    files: tuple[StoredFile, ...]
 
 
 class Told(NamedTuple):
@@ -62,17 +85,13 @@ class Snapshots:
     def __init__(self, data: Path, state: Path | None) -> None:
         """Take up what the last build left in state/, if there is any and it can be read."""
         self.data = data
-        self.store = state / "snapshots.pickle" if state else Path(os.devnull)
+        self.store = state / STORE if state else Path(os.devnull)
         self.native: dict[str, dict[str, Kept]] = {}
         self.original: dict[str, dict[str, Kept]] = {}
         self.changed = False
-        try:
-            with self.store.open("rb") as file:
-                version, native, original = pickle.load(file)  # noqa: S301 state/ is the builder's alone
-            if version == KEPT_VERSION:
-                self.native, self.original = native, original
-        except Exception:  # noqa: S110 anything may stand in a damaged file; then all is read again
-            pass
+        # of a damaged file nothing counts, and all is read again
+        with suppress(DamagedFileError, ValueError):
+            self.native, self.original = load_hosts(self.store) if state else ({}, {})
 
     def read(self, only: Container[str] | None = None) -> tuple[list[Told], list[Problem]]:
         """Every host that data/ has, or had until it is forgotten; an OSError if the folder cannot be read."""
@@ -161,10 +180,35 @@ class Snapshots:
     def save(self) -> None:
         """Keep what was read, for the next build; whole or not at all."""
         if self.changed:
-            content = KEPT_VERSION, self.native, self.original
-            # into the file at once: all of it in memory would be as much again
-            files.replace(self.store, lambda file: pickle.dump(content, file, pickle.HIGHEST_PROTOCOL), 0o600)
+            write_records(self.store, TITLE, self.records())
             self.changed = False
+
+    def records(self) -> Iterator[Record]:
+        """Yield what is stored, host by host."""
+        for kept, is_original in ((self.native, False), (self.original, True)):
+            for name, by_file in kept.items():
+                stored = [StoredFile(file, one.signature, one.arrived, one.problem) for file, one in by_file.items()]
+                with suppress(TypeError):  # a text that JSON cannot hold costs that host a second reading
+                    text = dump_json(StoredHost(name, is_original, tuple(stored)))
+                    yield text, [one.content for one in by_file.values()]
+
+
+def load_hosts(store: Path) -> tuple[dict[str, dict[str, Kept]], dict[str, dict[str, Kept]]]:
+    """Load what the last builder stored, of native files and of the original scripts; all of it, or an error."""
+    decode = make_decoder(StoredHost)
+    native: dict[str, dict[str, Kept]] = {}
+    original: dict[str, dict[str, Kept]] = {}
+    for text, contents in read_records(store, TITLE):
+        host: StoredHost = decode(orjson.loads(text))
+        known = legacy.SUFFIXES if host.is_original else TASKS
+        possible = all(one.name in known and 0 <= one.arrived < LAST_MOMENT for one in host.files)
+        if not is_host(host.name) or len(host.files) != len(contents) or not possible:
+            raise DamagedFileError(host.name)
+        (original if host.is_original else native)[host.name] = {
+            one.name: Kept(one.signature, content, one.arrived, one.problem)
+            for one, content in zip(host.files, contents)
+        }
+    return native, original
 
 
 def remove(data: Path, name: str) -> list[str]:

@@ -1,20 +1,22 @@
 """Who had how much lately, added up from state/history.db a little at each build, so that none waits for it.
 
-What was added up stands in state/sums.pickle for the next builder: cron starts one each minute.
+What was added up stands in state/sums.json for the next builder: cron starts one each minute.
 """
 
 from __future__ import annotations
 
-import pickle
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
+
+import orjson
 
 from site_builder import words
 from site_builder.model import Problem
@@ -22,13 +24,19 @@ from site_builder.readers import packed
 from site_builder.readers.packed import Damaged
 from site_builder.readers.tallied import Lately, Month, Place, Seen, Share, Window, account
 from site_builder.samples import Series
-from site_builder.sources import files
+from site_builder.sources import files, own_files
 from site_builder.sources.history_file import WHERE
 from site_builder.sources.past import DAY, DAYS, HOUR, MINUTE, Past, add
 from site_builder.sources.prune import EPOCH_DAY
+from site_builder.typed_json import dump_json, list_pairs, make_decoder
 
-NAME = "sums.pickle"
-FORM = 1
+NAME = "sums.json"
+# What an older gpuboard left: a pickle, which could execute code, and is never read.
+OLD_NAME = "sums.pickle"
+FORM = 2
+# Bytes that are read: a thousand hosts and as many people need a tenth of it.
+LIMIT = 256 * 1024 * 1024
+LAST_MOMENT = 10**11  # the year 5138
 # What is asked of Seen: how long GPUs stood how, but not how hard they worked.
 STATES = Seen._fields[:9]
 SHARES = ", ".join(f"sum({name})" for name in Share._fields)
@@ -168,7 +176,7 @@ class Running:
 
     def found(self) -> Lately:
         """What is known by now."""
-        months = [pickle.loads(one.month) for _, one in sorted(self.kept.months.items(), reverse=True)]  # noqa: S301 ours
+        months = [load_month(one.month) for _, one in sorted(self.kept.months.items(), reverse=True)]
         return Lately(self.kept.windows, tuple(months))
 
     def of_months(self, told: bytes, make: Callable[[Sequence[Month]], str]) -> str:
@@ -183,8 +191,8 @@ class Running:
     def save(self) -> None:
         """Keep it for the next builder."""
         if self.changed:
-            content = pickle.dumps((FORM, self.kept), protocol=pickle.HIGHEST_PROTOCOL)
-            files.replace(self.store, content, 0o600)
+            with suppress(TypeError):  # a text that JSON cannot hold: it is added up again
+                files.replace(self.store, dump_json([FORM, list_pairs(self.kept)]), 0o600)
             self.changed = False
 
     def steps(self, connection: sqlite3.Connection, now: float) -> Iterator[None]:
@@ -278,10 +286,7 @@ class Running:
         """Of a month of long ago, keep what it comes to."""
         done = self.kept.months[first]
         if not done.short:
-            month = in_short(pickle.loads(done.month))  # noqa: S301 the same
-            self.kept.months[first] = Done(
-                done.until, pickle.dumps(month, protocol=pickle.HIGHEST_PROTOCOL), short=True
-            )
+            self.kept.months[first] = Done(done.until, dump_month(in_short(load_month(done.month))), short=True)
 
     def add_month(self, connection: sqlite3.Connection, first: date, until: int, following: date) -> Iterator[None]:
         """The days of a month that are not added up yet, and then all of it."""
@@ -297,7 +302,7 @@ class Running:
         had = {place: Share(*row) for place, row in month.had.items()}
         since = max(first, date.fromordinal(self.kept.file[1] or 1))
         found = Month(first, since, until, typed(month.shares), had, seen, unseen)
-        self.kept.months[first] = Done(until, pickle.dumps(found, protocol=pickle.HIGHEST_PROTOCOL))
+        self.kept.months[first] = Done(until, dump_month(found))
         self.kept.late.discard(first)
         self.kept.open = None
         yield
@@ -306,10 +311,41 @@ class Running:
 def loaded(path: Path) -> Kept:
     """What was kept, if it can be read."""
     try:
-        form, kept = pickle.loads(path.read_bytes())  # noqa: S301 state/ is the builder's alone
-    except Exception:  # anything may stand in a damaged file
+        form, stored = orjson.loads(own_files.read(path, LIMIT))
+        if form != FORM:
+            return Kept()
+        kept: Kept = make_decoder(Kept)(stored)
+        for done in kept.months.values():
+            load_month(done.month)
+    except (OSError, files.Refused, ValueError, TypeError):  # anything may stand in a damaged file
         return Kept()
-    return kept if form == FORM and isinstance(kept, Kept) else Kept()
+    return kept if is_possible(kept) else Kept()
+
+
+def is_possible(kept: Kept) -> bool:
+    """Whether lists have the lengths that they are added up by, and times can be times."""
+    times = [time for one in kept.windows for time in (one.since, one.until)]
+    times += [one.until for one in kept.months.values()] + ([kept.open.until] if kept.open else [])
+    if not all(0 <= time < LAST_MOMENT for time in times):
+        return False
+    sums: list[Counted | Sum] = [*kept.minutes.values(), *kept.sums.values()]
+    rows = [row for one in sums for row in one.shares.values()]
+    seen = [one.seen for one in sums]
+    if kept.open:
+        rows += [*kept.open.shares.values(), *kept.open.had.values()]
+        seen += kept.open.seen.values()
+    return all(len(row) == len(Share._fields) for row in rows) and all(len(row) == len(STATES) for row in seen)
+
+
+def dump_month(month: Month) -> bytes:
+    """Pack a month."""
+    return dump_json(list_pairs(month))
+
+
+def load_month(content: bytes) -> Month:
+    """Unpack a month; a ValueError where it is none."""
+    month: Month = make_decoder(Month)(orjson.loads(content))
+    return month
 
 
 def minutes_in(connection: sqlite3.Connection, now: float) -> dict[tuple[int, int], int]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
+from site_builder.model import Problem
 from site_builder.readers.names import folded
-from site_builder.sources import alone
+from site_builder.sources import alone, own_files
 from site_builder.sources.ledger import Unwritable
 
 FILE = "tokens.json"
@@ -38,15 +40,24 @@ class Tokens:
     def __init__(self, state: Path) -> None:
         """The folder in which they are kept."""
         self.path = state / FILE
+        self.problem = ""  # what was wrong when they were last read
 
     def all(self) -> list[Token]:
-        """Each of them; a damaged file is no reason to forget them."""
-        content = alone.read(self.path, LIMIT)
-        if not content:
-            return []
+        """Each of them; a damaged file is no reason to forget them.
+
+        One that is empty, as a full disk may leave it, is answered by the last good copy. One that somebody has edited
+        is not: they may have taken a token away.
+        """
+        content, self.problem = alone.read(self.path, LIMIT), ""
+        if not content.strip() and self.path.exists():
+            content = own_files.read_copy(self.path, LIMIT)
+            if not content:
+                message = f"{self.path} is empty: put your copy of it back, or remove it and make all tokens anew"
+                raise Unwritable(message)
+            self.problem = f"is empty: {own_files.USED}"
         try:
-            return [Token(str(one["name"]), int(one["made"]), str(one["sha256"])) for one in orjson.loads(content)]
-        except (ValueError, TypeError, KeyError):
+            return parse_tokens(content) if content else []
+        except own_files.WRONG_SHAPE:
             message = f"{self.path} is damaged: mend it, or remove it and make all tokens anew"
             raise Unwritable(message) from None
 
@@ -75,7 +86,38 @@ class Tokens:
     def write(self, several: list[Token]) -> None:
         """All of them anew."""
         rows = [{"name": one.name, "made": one.made, "sha256": one.digest} for one in several]
-        alone.replace(self.path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        content = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        # the copy first: one that is older than the file would bring back a token that was taken away
+        alone.replace(own_files.copy_of(self.path), content)
+        alone.replace(self.path, content)
+
+    def keep_copy(self) -> None:
+        """Keep a copy of what an older gpuboard, or somebody by hand, has written."""
+        with suppress(OSError, Unwritable):
+            content = alone.read(self.path, LIMIT)
+            if content.strip() and content != own_files.read_copy(self.path, LIMIT):
+                with alone.alone(self.path):
+                    parse_tokens(content := alone.read(self.path, LIMIT))
+                    alone.replace(own_files.copy_of(self.path), content)
+
+
+def check_tokens(state: Path) -> list[Problem]:
+    """Return what is wrong with the file, for the page; and keep a copy of one that is good."""
+    tokens = Tokens(state)
+    if not tokens.path.exists():
+        return []
+    try:
+        tokens.all()
+    except Unwritable as why:
+        return [Problem(f"state/{FILE}", str(why).replace(f"{tokens.path} ", ""))]
+    if not tokens.problem:
+        tokens.keep_copy()
+    return [Problem(f"state/{FILE}", tokens.problem)] if tokens.problem else []
+
+
+def parse_tokens(content: bytes) -> list[Token]:
+    """Return the tokens in a file; see own_files.WRONG_SHAPE for what it raises."""
+    return [Token(str(one["name"]), int(one["made"]), str(one["sha256"])) for one in orjson.loads(content)]
 
 
 def digest_of(token: str) -> str:
