@@ -32,7 +32,7 @@ def sshd(folder: Path, more: str = "") -> Iterator[tuple[int, Path]]:
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\n"
         f"AuthorizedKeysFile {folder}/user.pub {folder}/enrolled\n"
         f"PidFile {folder}/pid\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n"
-        f"Subsystem sftp /usr/lib/openssh/sftp-server\n{more}"
+        f"Subsystem sftp /usr/lib/openssh/sftp-server\nSetEnv XDG_STATE_HOME={folder}/xdg\n{more}"
     )
     config = folder / "ssh_config"
     config.write_text(

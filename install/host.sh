@@ -59,7 +59,7 @@ advice() {
     target=${port:+-p $port }$target
     case $dest:$1 in
         ssh://*'Permission denied'* | ssh://*'is not enrolled'*) echo 'let the key of this host in, by the line below' && return ;;
-        ssh://*'refuses it'*) echo 'see receive.log in the data folder of the web host' && return ;;
+        ssh://*'refuses it'*) echo 'see receive.log in the folder receive/ of the state folder of the web host' && return ;;
     esac
     case $1 in
         *'is not known here'* | *'Host key'*) echo "log in there once by hand, to see and accept its key: ssh $target" ;;

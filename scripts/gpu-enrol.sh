@@ -32,7 +32,7 @@ quoted() {
 check_data() {
     folder=$data
     if [ -z "$folder" ]; then
-        more_key=GPUBOARD_DATA
+        web_keys=yes
         load_settings
         folder=${GPUBOARD_DATA:-}
         [ -n "$folder" ] || die 'GPUBOARD_DATA is not set: call ./install.sh web first, or give --data FOLDER'
@@ -96,7 +96,7 @@ replace() {
     ! cmp -s "$file" "$file.found" || return 0
     { cp -p "$file" "$file.new" && cat "$file.found" >"$file.new" && mv -f "$file.new" "$file"; } || full
     [ "$HOST" != --all ] || HOST='*'
-    for pid in $(find /proc/[0-9]*/fd -lname "*/.receive/$HOST/lock" 2>/dev/null | cut -d/ -f3 | sort -un); do
+    for pid in $(find /proc/[0-9]*/fd -lname "*/receive/*/$HOST/lock" 2>/dev/null | cut -d/ -f3 | sort -un); do
         ! tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$HERE/" || kill -9 "$pid" 2>/dev/null || : # another board's stays
     done
 }

@@ -9,7 +9,10 @@
 # update has at most 8 MiB, and there is at most one a second. A connection
 # that brings none for SECONDS, 300 by default, is ended. A new connection
 # takes the place of an older one of the same HOST.
-# What is refused is told to the sender, and stands in FOLDER/receive.log.
+# What is refused is told to the sender, and stands in receive.log, which is
+# with the locks in the folder receive/ of GPUBOARD_STATE, or where this account
+# has no such folder in ~/.local/state/gpuboard/receive. FOLDER must not be
+# writable for other accounts, except with the sticky bit.
 set -eu
 case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
 [ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
@@ -18,39 +21,62 @@ case $HERE in /*) LIB=$HERE/lib ;; *) LIB=$PWD/$HERE/lib ;; esac # we go elsewhe
 . "$LIB/common.sh"
 # shellcheck source=scripts/lib/refuse.sh
 . "$LIB/refuse.sh"
+# shellcheck source=scripts/lib/protect.sh
+. "$LIB/protect.sh"
 
-# enter_data: from here on all names are seen from the data folder, whatever becomes of its path. It is never made here.
-enter_data() {
+# find_data: sets data, and state to the state folder of the settings, if they name one.
+find_data() {
+    web_keys=yes
     data=$given
     if [ -z "$data" ]; then
-        more_key=GPUBOARD_DATA
         load_settings
-        data=${GPUBOARD_DATA:-}
+        data=${GPUBOARD_DATA:-} state=${GPUBOARD_STATE:-}
+    else # then settings that are wrong stop nothing
+        state=$(load_settings 2>/dev/null && printf '%s\n' "${GPUBOARD_STATE:-}") || state=
     fi
     case $data in
         /*) ;;
         *) die "the data folder is '$data', but must be absolute: set GPUBOARD_DATA, or give --data" ;;
     esac
-    CDPATH='' cd -P -- "$data" 2>/dev/null || {
-        echo "refused the folder $data is not there on the web host (not mounted?)"
-        exit 1
-    }
 }
 
-# make_folders: the host's own, and .receive/HOST for what is not whole yet; a link in their place may lead anywhere, and is not followed.
-make_folders() {
-    for folder in .receive ".receive/$HOST" "$HOST"; do
-        [ ! -h "$folder" ] || { refuse "data/$folder is a link on the web host, and links are not followed" && exit 1; }
-        [ -d "$folder" ] || mkdir "$folder" 2>/dev/null || [ -d "$folder" ] || { refuse "the folder data/$folder cannot be made on the web host: is its disk full?" && exit 1; }
-    done
+# open_private: sets PRIVATE to the folder with the log and the locks. It is this account's alone, so that nobody can put a link there.
+open_private() {
+    case $state in
+        /*) [ -d "$state" ] && [ -O "$state" ] || state= ;; # that of another account's builder
+        *) state= ;;
+    esac
+    if [ -z "$state" ]; then
+        home=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+        case ${XDG_STATE_HOME:-} in /*) state=$XDG_STATE_HOME/gpuboard ;; *) state=$home/.local/state/gpuboard ;; esac
+    fi
+    private=$state/receive
+    [ -d "$private" ] || (umask 077 && mkdir -p "$private") 2>/dev/null || [ -d "$private" ] ||
+        stop "the folder $private cannot be made on the web host: let $(id -un) write there, or set GPUBOARD_STATE"
+    # shellcheck disable=SC2046 # two words
+    if [ -h "$private" ] || [ ! -O "$private" ] || [ ! -O "$state" ] || can_others_write $(stat -c '%a %g' "$state/."); then mode=; else mode=$(stat -c %a "$private"); fi
+    case $mode in
+        *00) ;;
+        *) stop "the folder $private on the web host must belong to $(id -un) alone, and be no link: chmod go-w $state, chmod 0700 $private" ;;
+    esac
+    PRIVATE=$private
+}
+
+# stop WORDS...: what is refused once and for all.
+stop() {
+    refuse "$@"
+    exit 1
 }
 
 # take_over: one connection a host; an older one hangs, or is of a host with the same name. Whoever holds the lock also has the file open.
+# Two boards of one account have locks of their own, by the path of their data folders.
 take_over() {
-    exec 9>>".receive/$HOST/lock"
+    own=$PRIVATE/$(printf '%s\n' "$top" | cksum | cut -d' ' -f1)/$HOST
+    (umask 077 && mkdir -p "$own") 2>/dev/null || stop "the folder $own cannot be made on the web host: is its disk full?"
+    exec 9>>"$own/lock"
     if flock -n 9; then return; fi
-    kill_holders "$PWD/.receive/$HOST/lock"
-    flock -w 5 9 || { refuse 'an older connection of this host cannot be ended' && exit 1; }
+    kill_holders "$own/lock"
+    flock -w 5 9 || stop 'an older connection of this host cannot be ended'
     note 'a new connection has taken the place of an older one'
 }
 
@@ -71,19 +97,22 @@ done
 [ $# = 1 ] || die 'one HOST is needed: see gpu-receive.sh --help'
 check_host "$1"
 case $idle in '' | *[!0-9]* | 0* | ??????*) die "--idle is '$idle', but must be whole seconds" ;; esac
-HOST=$1
-enter_data
+HOST=$1 PRIVATE=''
+find_data
+open_private
 case ${SSH_ORIGINAL_COMMAND:-gpu-receive.sh} in
     gpu-receive.sh) ;;
-    *) refuse "this key takes snapshots of $HOST and no commands" && exit 1 ;;
+    *) stop "this key takes snapshots of $HOST and no commands" ;;
 esac
-make_folders
+set_words "$data"
+enter_host "$data" || stop "$wrong"
 take_over
-rm -f ".receive/$HOST/"*.csv ".receive/$HOST/"*.txt # of one that was killed
+make_new || stop "$wrong" # what is in the old one is of one that was killed
 code=0
 # the time limit starts anew about five times within it, and only after a whole update
 while :; do
-    timeout -k 1 "$idle" "$LIB/receive.sh" "$HOST" "$((idle / 5))" || code=$?
+    timeout -k 1 "$idle" "$LIB/receive.sh" "$HOST" "$((idle / 5))" "$data" "$PRIVATE" "$own" || code=$?
     [ "$code" = 0 ] || break
+    is_inside "$data" || { enter_host "$data" && make_new; } || stop "$wrong"
 done
 [ "$code" != 124 ] || note "the connection brought no whole update within $idle s, and was ended"

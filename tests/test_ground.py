@@ -66,7 +66,8 @@ def test_every_setting_of_the_host_side_is_documented() -> None:
     for script in (ROOT / "scripts").rglob("*.sh"):
         settings |= set(re.findall(r"\bGPUBOARD_[A-Z_]+", script.read_text()))
     documented = set(re.findall(r"^\| `(GPUBOARD_[A-Z_]+)`", (ROOT / "docs/hosts.md").read_text(), re.MULTILINE))
-    of_the_web_host = {"GPUBOARD_DATA"}  # which gpu-receive.sh and gpu-enrol.sh read there; docs/settings.md has it
+    # which gpu-receive.sh and gpu-enrol.sh read there; docs/settings.md has them
+    of_the_web_host = {"GPUBOARD_DATA", "GPUBOARD_STATE"}
     assert settings - of_the_web_host - {"GPUBOARD_VERSION"} == documented
 
 

@@ -38,6 +38,7 @@ check_host() {
     case $1 in
         *[!A-Za-z0-9._-]*) die "'$1' is not a host name: only letters, digits and . _ - may stand in one" ;;
         *.json | *.txt | *.csv | *.log | *.log.1) die "'$1' is not a host name: files in the data folder are called so" ;;
+        bookings) die "'$1' is not a host name: the folder for bookings is called so" ;;
     esac
     [ ${#1} -le 63 ] || die "'$1' is not a host name: it has more than 63 characters"
 }

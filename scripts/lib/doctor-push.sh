@@ -54,7 +54,7 @@ see_folder() {
         seconds_old=$(($(date +%s) - ${asked_at:-0}))
         [ "${seconds_old#-}" -lt 600 ] || asked_at=
     else
-        fail "$place cannot be written by this user" 'give it to this user, or to a group of theirs (chgrp, chmod g+rwx)'
+        fail "$place cannot be written by this user" 'give it to this user, or to a group of theirs with the sticky bit (chgrp, chmod g+rwx,+t)'
     fi
 }
 

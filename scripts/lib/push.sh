@@ -45,8 +45,8 @@ renew_check() {
 
 # failed: its reason, the last words on its stderr, is kept for `gpu-check.sh status`; the next tick tries again.
 failed() {
-    # sftp ends with "Connection closed" whatever the cause, and our own mkdir of a folder that is there is no cause
-    reason=$(awk 'NF && (last == "" || !/^(Connect(ed|ion closed)|remote mkdir|Couldn.t create directory)/) {last = $0} END {print substr(last, 1, 300)}' "$stderr")
+    # sftp ends with "Connection closed" whatever the cause, and our own mkdir and chmod of a folder that is there are no cause
+    reason=$(awk 'NF && (last == "" || !/^(Connect(ed|ion closed)|remote (mkdir|setstat)|Couldn.t (create directory|setstat))/) {last = $0} END {print substr(last, 1, 300)}' "$stderr")
     case $reason in
         *'Host key verification failed'*) reason="the key of $GPUBOARD_DEST is not known here: log in there once by hand, or add it to known_hosts" ;;
         *gpu-receive.sh:*'not found'*) reason="the key of this host is not enrolled at $GPUBOARD_DEST, but opens a shell there: call gpu-enrol.sh on the web host" ;;

@@ -68,7 +68,7 @@ read_conf() {
             GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY | GPUBOARD_NVIDIA | GPUBOARD_AMD) ;;
             CONSUL_HTTP_ADDR | CONSUL_HTTP_TOKEN | CONSUL_HTTP_SSL | CONSUL_HTTP_SSL_VERIFY) ;; # the builder's too
             CONSUL_CACERT | CONSUL_CLIENT_CERT | CONSUL_CLIENT_KEY | GPUBOARD_CONSUL_SERVICE) ;;
-            "${more_key:-GPUBOARD_DEST}") ;; # one more, for the scripts of the web host
+            GPUBOARD_DATA | GPUBOARD_STATE) [ -n "${web_keys:-}" ] || continue ;; # for the scripts of the web host
             *) continue ;;
         esac
         eval "[ -n \"\${$key+set}\" ]" && continue
@@ -83,6 +83,7 @@ read_conf() {
 check_dest() {
     case ${GPUBOARD_DEST:-} in
         '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: say where snapshots go, for example ssh://gpuboard@web" ;;
+        [!/]*:) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but names no folder behind the colon: write user@web:/path/data" ;;
         ssh://*[!][A-Za-z0-9._@:%-]* | ssh://-* | ssh://*@-* | ssh:// | ssh://*@) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be ssh://user@web or ssh://user@web:port: the folder is the web host's own matter" ;;
         ssh://*) ;;
         consul://*)

@@ -33,16 +33,19 @@ put_commands() {
     done
 }
 
+# make_commands: the folder of this host, in which nobody else may put a link: sftp would write through it. 2 keeps the group of data/.
+make_commands() { printf -- '-mkdir "%s"\n-chmod 2750 "%s"\n' "$quoted" "$quoted"; }
+
 # to_sftp: sends $new; what went wrong goes to stderr.
 to_sftp() {
     parse_dest
     if [ "$mode" = once ]; then
-        { printf -- '-mkdir "%s"\n' "$quoted" && put_commands; } | sftp_to no timeout -k 1 "$GPUBOARD_LIMIT"
+        { make_commands && put_commands; } | sftp_to no timeout -k 1 "$GPUBOARD_LIMIT"
         return
     fi
     join_session "$target" || {
         start_session "$target" sftp_to yes env SHELL=/bin/sh
-        printf -- '-mkdir "%s"\n' "$quoted" >&4
+        make_commands >&4
     }
     { put_commands && printf '!echo %s 1<>%s\n' "$$" "$RUN/ack"; } >&4
     code=0

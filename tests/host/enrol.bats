@@ -55,6 +55,7 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
     refused 'is not a host name' ../gpu2 <"$TMP/two.pub"
     refused 'is not a host name' 'gpu2 x' <"$TMP/two.pub"
     refused 'files in the data folder are called so' comments.json <"$TMP/two.pub"
+    refused 'the folder for bookings is called so' bookings <"$TMP/two.pub"
     run "$ENROL" --data "$TMP/none" add gpu2 <"$TMP/two.pub"
     [ "$status" = 2 ]
     run env -u GPUBOARD_DATA "$ENROL" add gpu2 <"$TMP/two.pub"
@@ -73,23 +74,24 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
 }
 
 @test "who came by a key that is removed or replaced is put out at once, and nobody else" {
+    LOCKS=$HOME/.local/state/gpuboard/receive
     mkfifo "$TMP/pipe"
     exec 6<>"$TMP/pipe"
     for name in one two; do "$ENROL" add "$name" <"$TMP/$name.pub"; done
     for name in one two; do
         timeout 30 "$TMP/scripts/gpu-receive.sh" "$name" <"$TMP/pipe" 3>&- 6>&- &
-        within 5 bash -c "! flock -n '$TMP/data/.receive/$name/lock' true"
+        within 5 bash -c "! flock -n '$LOCKS/'*/$name/lock true"
     done
     cp -R "$TMP/scripts" "$TMP/other"
     "$TMP/other/gpu-enrol.sh" --file "$TMP/keys" add one <"$TMP/one.pub" # of another board
-    fails flock -n "$TMP/data/.receive/one/lock" true
+    fails flock -n "$LOCKS"/*/one/lock true
     "$ENROL" remove one
-    flock -n "$TMP/data/.receive/one/lock" true
-    fails flock -n "$TMP/data/.receive/two/lock" true
+    flock -n "$LOCKS"/*/one/lock true
+    fails flock -n "$LOCKS"/*/two/lock true
     "$ENROL" add two <"$TMP/two.pub" # as it is already
-    fails flock -n "$TMP/data/.receive/two/lock" true
+    fails flock -n "$LOCKS"/*/two/lock true
     "$ENROL" add two <"$TMP/one.pub"
-    flock -n "$TMP/data/.receive/two/lock" true
+    flock -n "$LOCKS"/*/two/lock true
 }
 
 @test "many at once, into a file behind a link, all arrive" {

@@ -38,6 +38,58 @@ load helper
     done
 }
 
+@test "a web host without a folder behind the colon is refused: its home is not meant" {
+    for dest in web: me@web: 'me@[::1]:'; do
+        run env GPUBOARD_DEST="$dest" "$RUN_SH" once
+        [ "$status" = 2 ]
+        [[ $output == *"GPUBOARD_DEST is '$dest', but names no folder behind the colon: write user@web:/path/data" ]]
+    done
+}
+
+@test "a push to a folder writes through no link, wherever one stands" {
+    echo mine >"$TMP/precious"
+    mkdir -p "$DATA/.new"
+    for file in gpus.csv processes.csv ps.txt host.txt; do
+        ln -s "$TMP/precious" "$DATA/.new/$file"
+        ln -s "$TMP/precious" "$DATA/$file"
+    done
+    "$RUN_SH" once
+    [ "$(cat "$TMP/precious")" = mine ]
+    whole "$DATA/gpus.csv" gpus 0
+    [ "$(find "$DATA" -type l)" = '' ]
+    [ "$(stat -c %a "$DATA/.new" "$DATA/gpus.csv" | tr '\n' ' ')" = '700 640 ' ]
+    mkdir "$TMP/elsewhere"
+    rm -r "$DATA/.new" && ln -s "$TMP/elsewhere" "$DATA/.new"
+    "$RUN_SH" once
+    [ -z "$(ls -A "$TMP/elsewhere")" ]
+    rm -r "$DATA" && ln -s "$TMP/elsewhere" "$DATA"
+    run "$RUN_SH" once
+    [ "$status" = 1 ]
+    [[ $output == *"did not arrive at $TMP/data: $DATA is a link, and links are not followed: remove it" ]]
+    [ -z "$(ls -A "$TMP/elsewhere")" ]
+}
+
+@test "a push to a folder that others can write is refused with the command to run, unless it is sticky" {
+    need_root
+    chgrp nogroup "$TMP/data" && chmod 0770 "$TMP/data"
+    run "$RUN_SH" once
+    [ "$status" = 1 ]
+    [[ $output == *"other accounts can write to $TMP/data, and so redirect what is written: call ./install.sh web on the web host, or as the owner of that folder: chmod +t $TMP/data" ]]
+    [ ! -e "$DATA/gpus.csv" ]
+    chmod +t "$TMP/data"
+    "$RUN_SH" once
+    chown -R daemon "$DATA"
+    run "$RUN_SH" once
+    [[ $output == *"$DATA belongs to daemon, and not to root: remove it there, or give it to root (chown)" ]]
+}
+
+@test "a folder whose group has no other member than its owner can be pushed to" {
+    [ "$(id -un)" = "$(id -gn)" ] && [[ $(getent group "$(id -g)") == *: ]] || missing 'a group of its own is needed'
+    chmod 0775 "$TMP/data"
+    "$RUN_SH" once
+    whole "$DATA/gpus.csv" gpus 0
+}
+
 @test "what was sent is not sent again: the file in data/ keeps its arrival" {
     "$RUN_SH" tick 1
     "$RUN_SH" tick 3

@@ -6,6 +6,8 @@ setup() {
     helper_setup
     RECEIVE=$TMP/scripts/gpu-receive.sh
     FOLDER=$TMP/data
+    PRIVATE=$HOME/.local/state/gpuboard/receive
+    LOG=$PRIVATE/receive.log
 }
 
 # hurry: refusals do not wait for their second.
@@ -31,9 +33,10 @@ refused() {
     before=$(content)
     answer=$(receive) || true
     [[ $answer == "refused $1"* ]] || { echo "answered: $answer, not: $1" >&2 && return 1; }
-    tail -n 1 "$FOLDER/receive.log" | grep -qF -- " gpu1 (here): refused: $1" || { cat "$FOLDER/receive.log" >&2 && return 1; }
+    tail -n 1 "$LOG" | grep -qF -- " gpu1 (here): refused: $1" || { cat "$LOG" >&2 && return 1; }
     [ "$(content)" = "$before" ]
-    [ "$(ls -A "$FOLDER")" = "$(printf '.receive\ngpu1\nreceive.log')" ]
+    [ "$(ls -A "$FOLDER")" = gpu1 ]
+    [ -z "$(ls -A "$FOLDER/gpu1/.new")" ]
 }
 
 @test "updates over one connection replace the four files, with mode 0640, and leave nothing else" {
@@ -41,15 +44,16 @@ refused() {
     [ "$({ all_four one | update && { snapshot gpus gpu1 two && snapshot host gpu1 two; } | update; } | receive)" = "$(printf 'ok\nok')" ]
     [ "$(sed -n 2p "$FOLDER/gpu1/gpus.csv" "$FOLDER/gpu1/host.txt" | tr '\n' ' ')" = 'two ' ]
     [ "$(cat "$FOLDER/gpu1/ps.txt")" = "$(snapshot ps gpu1 one)" ]
-    [ "$(ls -A "$FOLDER/gpu1" | tr '\n' ' ')" = 'gpus.csv host.txt processes.csv ps.txt ' ]
+    [ "$(ls -A "$FOLDER/gpu1" | tr '\n' ' ')" = '.new gpus.csv host.txt processes.csv ps.txt ' ]
     [ "$(stat -c %a "$FOLDER/gpu1"/* | sort -u)" = 640 ]
-    [ "$(ls -A "$FOLDER/.receive/gpu1" | tr '\n' ' ')" = 'last lock said ' ]
+    [ "$(stat -c %a "$FOLDER/gpu1/.new")" = 700 ]
+    [ "$(ls -A "$FOLDER")" = gpu1 ]
+    [ -z "$(ls -A "$FOLDER/gpu1/.new")" ]
 }
 
 @test "what is not a snapshot of this host is refused with a sentence, also in the log, and the old files stay" {
     hurry
     all_four old | update | receive
-    touch "$FOLDER/receive.log"
     first='the first line of a file is not that of a snapshot'
     snapshot gpus gpu2 | update | refused 'this key is for gpu1, and the snapshot of gpu2'
     { snapshot gpus && snapshot ps gpu11; } | update | refused 'this key is for gpu1, and the snapshot of gpu11'
@@ -81,14 +85,14 @@ refused() {
     hurry
     { echo 'gpuboard 1 push 1073741824' && head -c 1G /dev/zero; } | receive | grep '^refused an update has'
     head -c 1G /dev/zero | tr '\0' x | receive --idle 1 || true
-    has "$FOLDER/receive.log" 'the connection brought no whole update within 1 s, and was ended'
+    has "$LOG" 'the connection brought no whole update within 1 s, and was ended'
     [ "$(du -sk "$FOLDER" | cut -f1)" -lt 100 ]
 }
 
 @test "a connection that sends a byte now and then is ended" {
     { printf 'gpuboard 1 push 100\n# gpu' && while /bin/sleep 0.5; do printf x; done; } 2>/dev/null | receive --idle 1
-    has "$FOLDER/receive.log" 'no whole update within 1 s'
-    [ "$(ls -A "$FOLDER/gpu1")" = '' ]
+    has "$LOG" 'no whole update within 1 s'
+    [ "$(ls -A "$FOLDER/gpu1")" = .new ]
 }
 
 @test "an update that is cut leaves the old files, and the log no word" {
@@ -96,9 +100,18 @@ refused() {
     all_four old | update | receive
     all_four new | update | head -c -20 | receive || true
     [ "$(content)" = "$(all_four old)" ]
-    [ ! -e "$FOLDER/receive.log" ]
+    [ ! -e "$LOG" ]
     all_four new | update | receive
-    [ "$(ls -A "$FOLDER/.receive/gpu1" | tr '\n' ' ')" = 'last lock said ' ]
+    [ -z "$(ls -A "$FOLDER/gpu1/.new")" ]
+}
+
+# is_taking: a receiver is within an update.
+is_taking() {
+    local pid
+    for pid in $(find /proc/[0-9]*/fd -lname "$PRIVATE/*/gpu1/lock" 2>/dev/null | cut -d/ -f3 | sort -u); do
+        if [[ $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") == *'head -c '* ]]; then return; fi
+    done
+    return 1
 }
 
 # hang: a receiver that waits for the rest of an update; sets HUNG.
@@ -109,7 +122,7 @@ hang() {
     STARTED="${STARTED:-} $HUNG"
     exec 7>"$TMP/pipe"
     all_four half | update | head -c -20 >&7
-    within 5 test -e "$FOLDER/.receive/gpu1/said"
+    within 5 is_taking
 }
 
 @test "a new connection takes the place of one that hangs" {
@@ -118,7 +131,7 @@ hang() {
     [ "$(all_four new | update | receive)" = ok ]
     within 5 gone "$HUNG"
     [ "$(content)" = "$(all_four new)" ]
-    has "$FOLDER/receive.log" 'a new connection has taken the place of an older one'
+    has "$LOG" 'a new connection has taken the place of an older one'
     exec 7>&-
 }
 
@@ -127,26 +140,131 @@ hang() {
     all_four old | update | receive
     hang
     # shellcheck disable=SC2046 # one word a pid
-    kill -9 $(find /proc/[0-9]*/fd -lname "$FOLDER/.receive/gpu1/lock" 2>/dev/null | cut -d/ -f3)
+    kill -9 $(find /proc/[0-9]*/fd -lname "$PRIVATE/*/gpu1/lock" 2>/dev/null | cut -d/ -f3)
     exec 7>&-
     [ "$(content)" = "$(all_four old)" ]
     [ "$(all_four new | update | receive)" = ok ]
-    [ "$(ls -A "$FOLDER/.receive/gpu1" | tr '\n' ' ')" = 'last lock said ' ]
+    [ -z "$(ls -A "$FOLDER/gpu1/.new")" ]
 }
 
 @test "a link in the place of a folder or a file is not followed" {
     hurry
     mkdir "$TMP/elsewhere"
-    for link in gpu1 .receive; do
-        rm -rf "$FOLDER" && mkdir "$FOLDER"
-        ln -s "$TMP/elsewhere" "$FOLDER/$link"
-        all_four new | update | receive | grep "^refused data/$link is a link on the web host"
-    done
-    rm -rf "$FOLDER" && mkdir -p "$FOLDER/gpu1" "$FOLDER/.receive/gpu1"
-    for folder in gpu1 .receive/gpu1; do ln -s "$TMP/elsewhere" "$FOLDER/$folder/gpus.csv"; done
+    ln -s "$TMP/elsewhere" "$FOLDER/gpu1"
+    all_four new | update | receive | grep '^refused data/gpu1 is a link on the web host, and links are not followed: remove it$'
+    rm "$FOLDER/gpu1" && mkdir "$FOLDER/gpu1"
+    ln -s "$TMP/elsewhere" "$FOLDER/gpu1/gpus.csv"
+    ln -s "$TMP/elsewhere" "$FOLDER/gpu1/.new"
+    ln -s "$TMP/elsewhere" "$FOLDER/.receive" # of the version before this one
     [ "$(all_four new | update | receive)" = ok ]
     [ -f "$FOLDER/gpu1/gpus.csv" ] && [ ! -h "$FOLDER/gpu1/gpus.csv" ]
+    [ ! -h "$FOLDER/gpu1/.new" ]
     [ -z "$(ls -A "$TMP/elsewhere")" ]
+}
+
+@test "a link in an older folder of half an update is not written through" {
+    hurry
+    echo mine >"$TMP/precious"
+    mkdir -p "$FOLDER/gpu1/.new" "$FOLDER/.receive/gpu1"
+    for folder in "$FOLDER/gpu1/.new" "$FOLDER/.receive/gpu1"; do
+        for file in gpus.csv processes.csv ps.txt host.txt last said lock; do ln -s "$TMP/precious" "$folder/$file"; done
+    done
+    [ "$(all_four new | update | receive)" = ok ]
+    [ "$(cat "$TMP/precious")" = mine ]
+    [ "$(content)" = "$(all_four new)" ]
+}
+
+@test "a data folder that others can write is refused with the command to run, unless it is sticky" {
+    hurry
+    for mode in 0770 0757 2775 0777; do
+        chmod "$mode" "$FOLDER"
+        chgrp nogroup "$FOLDER" 2>/dev/null || [ "$mode" = 0757 ] || missing 'a group of others is needed'
+        run bash -c "$(declare -f all_four snapshot update); TMP='$TMP'; all_four new | update | timeout 20 '$RECEIVE' --data '$FOLDER' gpu1"
+        [ "$status" = 1 ]
+        [ "$output" = "refused other accounts can write to data on the web host, and so redirect what is written: call ./install.sh web there as $(id -un), or: chmod go-w $FOLDER" ]
+        [ ! -e "$FOLDER/gpu1/gpus.csv" ]
+    done
+    has "$LOG" 'gpu1 (here): refused: other accounts can write to data on the web host'
+    chmod 3770 "$FOLDER"
+    [ "$(all_four new | update | receive)" = ok ]
+    chmod 0750 "$FOLDER"
+    [ "$(all_four new | update | receive)" = ok ]
+}
+
+@test "a data folder, or one of the host, that belongs to another account is refused" {
+    need_root
+    hurry
+    chown daemon "$FOLDER"
+    all_four new | update | receive | grep '^refused the folder data on the web host belongs to daemon, and not to root: give it to root (chown)$'
+    chown root "$FOLDER" && rm -r "$FOLDER/gpu1"
+    mkdir "$FOLDER/gpu1" && chown daemon "$FOLDER/gpu1"
+    all_four new | update | receive | grep '^refused data/gpu1 belongs to daemon on the web host, and not to root: remove it there, or give it to root (chown)$'
+    [ -z "$(ls -A "$FOLDER/gpu1")" ]
+}
+
+@test "a folder of the host that others could write is theirs no longer" {
+    hurry
+    mkdir "$FOLDER/gpu1" && chmod 2775 "$FOLDER/gpu1"
+    [ "$(all_four new | update | receive)" = ok ]
+    [ "$(stat -c %a "$FOLDER/gpu1")" = 2755 ]
+}
+
+two_answers() { [ "$(cat "$TMP/answers")" = "$(printf 'ok\nok')" ]; }
+
+@test "a host that is forgotten while it is connected comes back with its next update" {
+    hurry
+    mkfifo "$TMP/pipe"
+    receive <"$TMP/pipe" >"$TMP/answers" 3>&- 7>&- &
+    STARTED="${STARTED:-} $!"
+    exec 7>"$TMP/pipe"
+    all_four old | update >&7
+    within 5 grep -qsx ok "$TMP/answers"
+    rm -r "$FOLDER/gpu1"
+    all_four new | update >&7
+    within 5 test -s "$FOLDER/gpu1/host.txt"
+    within 5 two_answers
+    [ "$(content)" = "$(all_four new)" ]
+    exec 7>&-
+}
+
+@test "locks and log are in the state folder of the settings, and in a folder of this account alone" {
+    hurry
+    mkdir -p "$HOME/.config/gpuboard" "$TMP/state"
+    printf 'GPUBOARD_STATE=%s\n' "$TMP/state" >"$HOME/.config/gpuboard/gpuboard.conf"
+    echo words | receive || true
+    has "$TMP/state/receive/receive.log" 'gpu1 (here): refused: '
+    [ "$(stat -c %a "$TMP/state/receive")" = 700 ]
+    [ ! -e "$PRIVATE" ]
+    alone="refused the folder $TMP/state/receive on the web host must belong to $(id -un) alone, and be no link"
+    chmod 0750 "$TMP/state/receive"
+    [[ $(all_four new | update | receive) == "$alone"* ]]
+    mv "$TMP/state/receive" "$TMP/state/other" && chmod 0700 "$TMP/state/other"
+    ln -s other "$TMP/state/receive"
+    [[ $(all_four new | update | receive) == "$alone"* ]]
+    rm "$TMP/state/receive"
+    chmod 0757 "$TMP/state"
+    [[ $(all_four new | update | receive) == "$alone"* ]]
+    chmod 0700 "$TMP/state"
+    [ "$(all_four new | update | receive)" = ok ]
+    printf 'GPUBOARD_STATE=%s\n' "$TMP/nowhere" >"$HOME/.config/gpuboard/gpuboard.conf"
+    echo words | receive || true
+    has "$LOG" 'gpu1 (here): refused: '
+}
+
+@test "the last part of a connection that an older version began ends, so that the host opens a new one" {
+    run bash -c "cd '$FOLDER' && echo words | '$TMP/scripts/lib/receive.sh' gpu1 60"
+    [ "$status" = 1 ]
+    [ -z "$output" ]
+    [ -z "$(ls -A "$FOLDER")" ]
+}
+
+@test "two boards of one account do not end each other's connections" {
+    hurry
+    hang
+    mkdir "$TMP/other"
+    [ "$(all_four new | update | timeout 20 "$RECEIVE" --data "$TMP/other" gpu1)" = ok ]
+    fails gone "$HUNG"
+    exec 7>&-
 }
 
 @test "a data folder that is not there is not made, and said" {
@@ -159,8 +277,10 @@ hang() {
         [ "$status" = 2 ]
         [[ $output == *'must be absolute: set GPUBOARD_DATA'* ]]
     done
-    run "$RECEIVE" --data "$FOLDER" ../gpu1
-    [ "$status" = 2 ]
+    for host in ../gpu1 bookings; do
+        run "$RECEIVE" --data "$FOLDER" "$host"
+        [ "$status" = 2 ]
+    done
 }
 
 @test "the data folder is that of the settings" {
@@ -199,8 +319,9 @@ EOS
 
 @test "the log does not grow without end" {
     hurry
-    head -c 300000 /dev/zero | tr '\0' x >"$FOLDER/receive.log"
     echo words | receive || true
-    [ "$(wc -l <"$FOLDER/receive.log")" = 1 ]
-    [ "$(wc -c <"$FOLDER/receive.log.1")" = 300000 ]
+    head -c 300000 /dev/zero | tr '\0' x >"$LOG"
+    echo words | receive || true
+    [ "$(wc -l <"$LOG")" = 1 ]
+    [ "$(wc -c <"$LOG.1")" = 300000 ]
 }

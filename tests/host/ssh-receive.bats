@@ -34,7 +34,7 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     next_arrival
     one_connection
     [ "$(pgrep -cf "receive.sh --data $TMP/data gpu1")" = 1 ]
-    fails grep -qs refused "$TMP/data/receive.log" # a new connection may be faster than the end of the old one
+    fails grep -qs refused "$TMP/xdg/gpuboard/receive/receive.log" # a new connection may be faster than the end of the old one
     "$CHECK" kill
     fails one_connection
 }
@@ -45,7 +45,7 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     run ssh_there web 'touch stolen; id'
     [ "$status" = 1 ]
     [ "$output" = 'refused this key takes snapshots of gpu1 and no commands' ]
-    has "$TMP/data/receive.log" 'gpu1 (127.0.0.1): refused: this key takes snapshots of gpu1 and no commands'
+    has "$TMP/xdg/gpuboard/receive/receive.log" 'gpu1 (127.0.0.1): refused: this key takes snapshots of gpu1 and no commands'
     for words in "scp -F $S/client $S/log web:$TMP/stolen" "scp -O -F $S/client $S/log web:$TMP/stolen" "sftp -F $S/client -b - web"; do
         # shellcheck disable=SC2086 # one word each
         run timeout 10 $words </dev/null

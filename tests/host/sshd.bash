@@ -25,6 +25,7 @@ UsePAM no
 PermitRootLogin yes
 LogLevel VERBOSE
 Subsystem sftp $SFTP_SERVER
+SetEnv XDG_STATE_HOME=$TMP/xdg
 EOF
     cat >"$S/client" <<EOF
 Host web web2
