@@ -175,6 +175,12 @@ write_crontab() {
     change_crontab web "$line"
 }
 
+# protect_data: bookings get a folder of their own where other accounts book, and these can put no links into data/ any more.
+protect_data() {
+    protected=yes
+    as_cron "$VENV/bin/python" -I -m site_builder.booking.separate || protected=no
+}
+
 # start_now: nobody waits for cron's next minute. What runs with old code or old settings is ended first.
 start_now() {
     if [ "$upgraded$conf_changed" != nono ]; then
@@ -250,6 +256,7 @@ report_web() {
     tell "  state     $state$state_told"
     tell "  crontab   $line" | sed '2,$s/^/            /'
     cron_runs || tell 'No cron daemon seems to run here: without one, nobody builds the board.'
+    [ "$protected" = yes ] || tell 'Who may write to the data folder could not be set right, for the reason above.'
     [ "$built" = yes ] || tell 'The board could not be built, for the reason above; cron tries on.'
     if [ "$serving$served" = yesno ]; then
         tell "The board is not served at $where, for the reason above; cron tries on. To serve it elsewhere: ./install.sh web --listen ADDRESS:PORT"
@@ -280,10 +287,11 @@ install_web() {
     check_settings
     copy_scripts
     write_settings
+    protect_data
     put_link
     beside_link put_beside
     write_crontab
     start_now
     report_web
-    [ "$built$served" = yesyes ] || exit 1
+    [ "$protected$built$served" = yesyesyes ] || exit 1
 }

@@ -29,6 +29,7 @@ from site_builder.now import Now
 from site_builder.readers.names import natural
 from site_builder.settings import Settings
 from site_builder.site import Site
+from site_builder.sources import protection
 from site_builder.sources.bookings import Bookings, Names
 from site_builder.sources.discovery import Discovery
 from site_builder.sources.events import WITHIN, EventLog
@@ -196,7 +197,7 @@ class Builder:
             message = f"{self.settings.data} cannot be read: {error.strerror}"
             raise Failed(message) from error
         aliases, gpu_names, more = self.names.read()
-        problems += copied + more
+        problems += copied + more + protection.list_problems(self.settings.data)
         every_booking, more = self.bookings.read()
         problems += more
         by_name = {one.name: one for one in told}

@@ -153,16 +153,19 @@ def bookings_of(settings: Settings) -> Sequence[Booking]:
     """All bookings; where the file cannot be read those of the last good one, and without that nobody can tell."""
     from site_builder.readers import comments  # noqa: PLC0415 # slow to import
     from site_builder.sources import ledger  # noqa: PLC0415
-    from site_builder.sources.kept_file import KeptFile  # noqa: PLC0415
+    from site_builder.sources.bookings import BookingFile  # noqa: PLC0415
+    from site_builder.sources.shared_folder import booking_file  # noqa: PLC0415
 
     why: list[str] = []
     for name in (ledger.FILE, ledger.GOOD):
-        file = KeptFile(settings.data, None, name, lambda content: comments.read(content, settings.zone), ledger.LIMIT)
+        file = BookingFile(
+            settings.data, None, name, lambda content: comments.read(content, settings.zone), ledger.LIMIT
+        )
         rows, problems = file.read()
         if file.content is not None or not (problems or why):  # nobody has booked anything yet
             return rows
         why += [one.what for one in problems]
-    message = f"{settings.data / ledger.FILE} was {why[0]}"
+    message = f"{booking_file(settings.data)} was {why[0]}"
     raise Failed(f"{message}; so nobody can tell what is booked")
 
 

@@ -17,7 +17,7 @@ from site_builder.readers.names import folded
 from site_builder.readers.watches import Watch
 from site_builder.settings import Settings
 from site_builder.sources import files, own_files
-from site_builder.sources.kept_file import KeptFile
+from site_builder.sources.bookings import BookingFile
 from site_builder.sources.ledger import Busy, Unwritable
 from site_builder.sources.watch_list import FILE, LIMIT, Entries, WatchList
 
@@ -34,7 +34,7 @@ class Watches:
     def __init__(self, settings: Settings) -> None:
         """Take up since when the last builder saw which of them come true."""
         self.settings = settings
-        self.file: KeptFile[Watch] = KeptFile(settings.data, None, FILE, watches.read, LIMIT)
+        self.file: BookingFile[Watch] = BookingFile(settings.data, None, FILE, watches.read, LIMIT)
         self.store = settings.state / FILE
         self.since: dict[str, int] | None = None
         self.over: set[str] = set()

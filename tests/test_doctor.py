@@ -174,6 +174,8 @@ def test_clocks_problems_and_files_of_people_are_looked_at(lab: Lab) -> None:
 def test_who_may_do_what_with_the_folders(lab: Lab) -> None:
     case = case_of(lab)
     lab.data.chmod(0o777)
+    assert_finds(case, "data", "fail", r"everybody on this machine can put links into it.* -> call `./install.sh web`")
+    lab.data.chmod(0o1777)
     assert_finds(case, "data", "warn", "everybody on this machine can write .* -> chmod o-w")
     lab.state.chmod(0o755)
     assert_finds(case, "state", "warn", "others can look into")

@@ -244,3 +244,23 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
     silent = kv_lab.access(f"127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(Unwritable, match="watches live there, and nothing is written until it answers"):
         service.do(Desk(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE)
+
+
+def test_copies_of_what_accounts_book_are_in_the_folder_that_these_may_write_to(
+    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+) -> None:
+    one, other = two
+    for lab in two:
+        (lab.data / "bookings").mkdir()
+    book(one, access, ALICE, "atlas:0")
+    store.put("data/hosts.txt", b"atlas, Vision lab\n")
+    other.build(kv=access)
+    copy = other.data / "bookings/comments.json"
+    assert names(copy.read_bytes()) == ["alice"]
+    assert (other.data / "bookings/.comments.json.copy").exists()
+    assert (other.data / "hosts.txt").exists()
+    assert not (other.data / "comments.json").exists()
+    copy.write_text("{}")
+    assert "data/comments.json.by-hand" in words(other.build(kv=access))
+    assert (other.data / "bookings/comments.json.by-hand").exists()
+    assert names(copy.read_bytes()) == ["alice"]

@@ -200,7 +200,7 @@ def test_a_file_that_an_editor_has_emptied_is_waited_for(lab: Lab) -> None:
     assert list(json.loads(path.read_text())) == ["zeus", "atlas"]
 
 
-STEPS = ("open", "fsync", "rename", "fchmod", "fchown", "unlink", "stat", "scandir")
+STEPS = ("open", "fsync", "rename", "fchmod", "fchown", "unlink", "stat", "scandir", "mkdir", "symlink")
 
 
 def killed_at(step: int, act: Callable[[], object]) -> bool:

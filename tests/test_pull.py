@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -525,6 +526,44 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert pulled.put(tmp_path / "data", "atlas", found) == []
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {**found, ".host.txt.new": b"half of a push"}
+
+
+def test_a_folder_that_somebody_exchanges_for_a_link_is_neither_written_nor_opened_to_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "private"
+    theirs.mkdir(mode=0o700)
+    make = os.mkdir
+
+    def exchanged(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        os.rmdir(name, dir_fd=dir_fd)
+        os.symlink(theirs, name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", exchanged)
+    with pytest.raises(OSError, match="Not a directory"):
+        pulled.put(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o700
+    assert not any(theirs.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_folder_of_a_host_that_belongs_to_another_account_is_not_written_into(tmp_path: Path) -> None:
+    tmp_path.parent.parent.chmod(0o755)
+    tmp_path.parent.chmod(0o755)
+    tmp_path.chmod(0o777)
+    (tmp_path / "atlas").mkdir(0o777)
+    try:
+        os.seteuid(7101)
+        with pytest.raises(PermissionError, match="it belongs to root, not to user 7101: remove it, or chown it"):
+            pulled.put(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
+        pulled.put(tmp_path, "zeus", {"host.txt": snapshot("host.txt", "zeus")})
+    finally:
+        os.seteuid(0)
+    assert not any((tmp_path / "atlas").iterdir())
+    (tmp_path / "zeus").chmod(0o2775)
+    pulled.put(tmp_path, "zeus", {"gpus.csv": snapshot("gpus.csv", "zeus")})
+    assert oct((tmp_path / "zeus").stat().st_mode) == "0o42755"
 
 
 def test_two_pulls_of_a_host_take_turns_but_nobody_waits_for_ever(

@@ -18,6 +18,7 @@ from site_builder.now import Now
 from site_builder.readers import comments, repeats, when
 from site_builder.settings import Settings
 from site_builder.sources import kv_ledger, ledger
+from site_builder.sources.shared_folder import booking_file
 
 TRIES = 5
 BUSY = frozenset({"busy", "held", "violated"})
@@ -57,8 +58,8 @@ class Desk:
         try:
             file = edit.Text.of(content)
         except comments.Unreadable as why:
-            path = self.settings.data / ledger.FILE
-            good = self.settings.data / ledger.GOOD
+            path = booking_file(self.settings.data)
+            good = path.with_name(ledger.GOOD)
             kept = f"; {ledger.GOOD} beside it could be read last" if good.exists() else ""
             message = f"{path} cannot be read, and is left as it is: {why}{kept}"
             raise Broken(message) from None
@@ -89,7 +90,7 @@ class Desk:
             found = self.turn(edited, who)
             if content != original:
                 if not is_readable(original):
-                    message = f"{self.settings.data / ledger.FILE} was repaired by somebody else meanwhile"
+                    message = f"{booking_file(self.settings.data)} was repaired by somebody else meanwhile"
                     raise Refused(message)
                 merge.into(found, *(self.turn(one, who) for one in (original, content)))
             before = merge.logged(self.turn(content, who)) if is_readable(content) else []
@@ -119,7 +120,7 @@ class Desk:
                     return self.done(found, said)
                 # somebody wrote it by hand between our two looks, or at another web host
                 book.log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
-        message = f"{self.settings.data / ledger.FILE} was changed by others {TRIES} times meanwhile: try again"
+        message = f"{booking_file(self.settings.data)} was changed by others {TRIES} times meanwhile: try again"
         raise ledger.Unwritable(message)
 
     def done(self, found: Turn, said: str) -> Done:

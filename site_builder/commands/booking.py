@@ -90,10 +90,11 @@ class Here:
     def problems(self) -> list[str]:
         """Each with its line."""
         from site_builder.readers import comments  # noqa: PLC0415
-        from site_builder.sources import kv_ledger, ledger  # noqa: PLC0415
+        from site_builder.sources import kv_ledger  # noqa: PLC0415
+        from site_builder.sources.shared_folder import booking_file  # noqa: PLC0415
 
         content = kv_ledger.ledger_of(self.settings.data, self.settings.kv).glance()
-        path = self.settings.data / ledger.FILE
+        path = booking_file(self.settings.data)
         return [f"{path}: {one}" for one in comments.read(content, self.settings.zone).problems]
 
 

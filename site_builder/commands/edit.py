@@ -55,6 +55,7 @@ def edit(place: Place) -> None:
     gpuboard edit
     """
     from site_builder.sources import kv_ledger, ledger  # noqa: PLC0415 # --help needs none of it
+    from site_builder.sources.shared_folder import booking_file  # noqa: PLC0415
 
     if not isinstance(place, Here):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
@@ -71,17 +72,19 @@ def edit(place: Place) -> None:
             return
         with in_sentences():
             done = place.desk.put(place.who, original, edited)
-        tell(f"{place.settings.data / ledger.FILE} is written: {shown(done.words)}")
+        tell(f"{booking_file(place.settings.data)} is written: {shown(done.words)}")
 
 
 def check_writable(data: Path) -> None:
     """Refuse before the work, not after it."""
     from site_builder.sources import ledger  # noqa: PLC0415
+    from site_builder.sources.shared_folder import booking_folder  # noqa: PLC0415
 
-    with ledger.opened(data) as folder:
+    place = booking_folder(data)
+    with ledger.opened(place) as folder:
         ledger.Ledger(data).like(folder)
-    if not os.access(data, os.W_OK):
-        message = f"{data.absolute()} cannot be written: {ledger.ASK}"
+    if not os.access(place, os.W_OK):
+        message = f"{place.absolute()} cannot be written: {ledger.ASK}"
         raise Failure(message)
 
 

@@ -33,6 +33,7 @@ def here(loaded: Loaded) -> None:
     gpuboard here --listen 0.0.0.0:8080
     """
     from site_builder.places import scripts_folder  # noqa: PLC0415 # --help needs none of it
+    from site_builder.sources.files import make_closed  # noqa: PLC0415
 
     settings = loaded.settings
     listen = None if loaded.given["GPUBOARD_LISTEN"].origin == "default" else settings.listen
@@ -63,7 +64,7 @@ def here(loaded: Loaded) -> None:
             tell(f"to book a GPU, edit {folders['GPUBOARD_DATA']}/comments.json")
 
         try:
-            settings.data.mkdir(parents=True, exist_ok=True)
+            make_closed(settings.data)
             show(Path(folders["GPUBOARD_WWW"]), listen, lambda: {**ours, **folders, "GPUBOARD_CONF": conf}, turn, ready)
         except OSError as error:
             place = error.filename or folders["GPUBOARD_WWW"]

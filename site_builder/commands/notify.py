@@ -140,10 +140,11 @@ def problems(place: Place) -> list[str]:
 
     settings = place.settings
     try:
-        content = WatchList(settings.data, settings.kv).here()
+        several = WatchList(settings.data, settings.kv)
+        content = several.here()
     except Unwritable as why:
         return [shown(str(why))]
-    return [shown(f"{settings.data / FILE}: {one}") for one in watches.read(content).problems]
+    return [shown(f"{several.folder / FILE}: {one}") for one in watches.read(content).problems]
 
 
 def table(several: Sequence[Answer], place: Place, who: str) -> list[str]:

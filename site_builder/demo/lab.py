@@ -20,6 +20,7 @@ from site_builder.model import Idle
 from site_builder.places import scripts_folder
 from site_builder.sources import files
 from site_builder.sources.memory import Memory
+from site_builder.sources.shared_folder import booking_file
 
 STAND_INS = Path(__file__).parent / "stand-ins"
 CORES = os.cpu_count() or 1
@@ -56,7 +57,7 @@ class DemoLab:
             if story.machine.name != cast.OLD
         ]
         self.round_took = len(self.hosts) * SNAPSHOT_TAKES / CORES
-        self.data.mkdir(parents=True, exist_ok=True)
+        files.make_closed(self.data)
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_lists()
         self.write_bookings()
@@ -153,7 +154,7 @@ class DemoLab:
             + "\n }"
             for host, gpus in found.items()
         )
-        files.replace(self.data / "comments.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+        files.replace(booking_file(self.data), ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     def date(self, moment: float) -> str:
         """A moment of the lab as people write it: to the quarter of an hour, where that is not too coarse."""

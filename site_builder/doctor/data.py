@@ -7,6 +7,8 @@ import stat
 from collections import Counter
 
 from site_builder.doctor.found import Case, Found, failed, passed, skipped, warned
+from site_builder.sources import protection
+from site_builder.sources.shared_folder import booking_folder
 from site_builder.words import duration, names
 
 STATES = ("fresh", "maintenance", "stale", "failed", "unseen", "down")
@@ -20,11 +22,15 @@ def folder(case: Case) -> Found:
         return failed(f"{data} is not there", "set GPUBOARD_DATA to the folder that the hosts push to, or mount it")
     if not os.access(data, os.R_OK | os.X_OK):
         return failed(f"{data} cannot be read by this user", "let this user be in its group, with g+rx")
+    if risks := protection.list_problems(data):
+        what, _, advice = risks[0].what.partition(": ")
+        return failed(f"{data}{risks[0].where.removeprefix('data')}: {what}", advice)
     if data.stat().st_mode & stat.S_IWOTH:
         what = f"everybody on this machine can write to {data}, and so say what they like about any host"
         return warned(what, f"chmod o-w {data}")
-    if case.settings.rules.url and not os.access(data, os.W_OK):
-        what = f"{data} cannot be written by this user, so that nobody can book over the web"
+    place = booking_folder(data)
+    if case.settings.rules.url and not os.access(place, os.W_OK):
+        what = f"{place} cannot be written by this user, so that nobody can book over the web"
         return warned(what, "let the user of `gpuboard serve` write there, or set no GPUBOARD_BOOK_URL")
     return passed(str(data))
 
@@ -33,10 +39,10 @@ def comments(case: Case) -> Found:
     """The bookings."""
     from site_builder.readers import comments as reader  # noqa: PLC0415 # slow to import
     from site_builder.sources import ledger  # noqa: PLC0415
-    from site_builder.sources.kept_file import KeptFile  # noqa: PLC0415
+    from site_builder.sources.bookings import BookingFile  # noqa: PLC0415
 
     zone = case.settings.zone
-    file = KeptFile(case.settings.data, None, ledger.FILE, lambda content: reader.read(content, zone), ledger.LIMIT)
+    file = BookingFile(case.settings.data, None, ledger.FILE, lambda content: reader.read(content, zone), ledger.LIMIT)
     rows, problems = file.read()
     if problems and file.content is None:
         return failed(f"{ledger.FILE}: {problems[0].what}", "correct it: the last good bookings stay on the board")

@@ -6,6 +6,8 @@ import re
 import string
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# A folder in data/ that is no host.
+BOOKINGS = "bookings"
 PARTS = re.compile(r"[0-9]{1,18}|[^0-9]+")
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
@@ -27,7 +29,7 @@ def lowered(name: str) -> str:
 
 def is_host(name: str) -> bool:
     """Whether it can be one."""
-    return HOST.fullmatch(name) is not None
+    return HOST.fullmatch(name) is not None and name != BOOKINGS
 
 
 def in_order(number: int | str | None) -> tuple[bool, bool, list[tuple[int, str]]]:

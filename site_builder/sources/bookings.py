@@ -5,13 +5,23 @@ from __future__ import annotations
 from datetime import tzinfo
 from pathlib import Path
 
-from site_builder.model import Booking, Dump, Problem
+from site_builder.model import Booking, Dump, Problem, Row
 from site_builder.readers import aliases, comments, gpu_names
 from site_builder.sources import ledger
 from site_builder.sources.kept_file import KeptFile
+from site_builder.sources.shared_folder import booking_folder
 
 
-class Bookings(KeptFile[Booking]):
+class BookingFile(KeptFile[Row]):
+    """A file that accounts which book may write."""
+
+    @property
+    def folder(self) -> Path:
+        """With the bookings, also where these move while we run."""
+        return booking_folder(self.data)
+
+
+class Bookings(BookingFile[Booking]):
     """The bookings: those of the last good file, while the present one cannot be read."""
 
     def __init__(self, data: Path, state: Path | None, zone: tzinfo) -> None:

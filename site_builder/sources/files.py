@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -31,6 +32,21 @@ class Signature(NamedTuple):
     def of(status: os.stat_result) -> Signature:
         """The signature of a file."""
         return Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def login_of(number: int) -> str:
+    """Return the login of an account, or its number where this machine does not know it."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def make_closed(folder: Path) -> None:
+    """Make a folder, if it is not there, that nobody else can write to, whatever the umask."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(folder.stat().st_mode & 0o755)
 
 
 def look(name: str, folder: int) -> Signature | None:

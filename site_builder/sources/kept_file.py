@@ -38,11 +38,16 @@ class KeptFile(Generic[Row]):
                 self.content = self.stored = content
                 self.rows, self.since = dump.rows, signature.modified_ns / 1e9
 
+    @property
+    def folder(self) -> Path:
+        """Where it is now."""
+        return self.data
+
     def read(self) -> tuple[tuple[Row, ...], list[Problem]]:
         """What it says, and what is wrong with it."""
         unkept: list[Problem] = []
         try:
-            folder = os.open(self.data, files.TOP)
+            folder = os.open(self.folder, files.TOP)
             try:
                 signature = files.look(self.name, folder)
                 if signature is None or signature != self.signature:

@@ -208,19 +208,11 @@ class Mirror:
 
     def write(self, host: str, contents: dict[str, bytes], before: dict[str, int]) -> dict[str, int]:
         """The files of a host, those that are others than before; host.txt, by which its age counts, is the last."""
-        path = self.data / host
-        try:
-            folder = os.open(path, files.FOLDER)
-        except FileNotFoundError:
-            path.mkdir(0o750)
-            folder = os.open(path, files.FOLDER)
-        try:
-            now = {name: hash(content) for name, content in contents.items()}
+        now = {name: hash(content) for name, content in contents.items()}
+        with snapshots.own_folder_of(self.data, host) as folder:
             for name, content in contents.items():
                 if before.get(name) != now[name]:
                     files.put(folder, name, content)
-        finally:
-            os.close(folder)
         return now
 
     def forget(self, host: str) -> None:

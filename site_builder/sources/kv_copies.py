@@ -14,9 +14,9 @@ from site_builder.model import Problem
 from site_builder.sources import files, ledger
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore
+from site_builder.sources.shared_folder import booking_folder
 
-WATCHES = "watches.json"
-PLAIN = (ledger.FILE, WATCHES, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
+PLAIN = (ledger.FILE, ledger.WATCHES, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
 MINE = ".by-hand"
 # Files that gpuboard makes in data/ itself: a host of such a name would take their place.
 OTHERS = frozenset({ledger.GOOD, ledger.LOG, f"{ledger.LOG}.1", *(f"{name}{MINE}" for name in PLAIN)})
@@ -37,7 +37,7 @@ class Copies:
         for name in PLAIN:
             if name in indexes and self.known.get(name) != (indexes[name], self.signature(name)) and not failed:
                 failed = self.renew(name)  # the others are then not asked for either: each would wait as long
-            if (self.data / f"{name}{MINE}").exists():
+            if (place_of(self.data, name) / f"{name}{MINE}").exists():
                 what = f"was changed by hand, but lives in Consul: what you wrote is in data/{name}{MINE}"
                 help_ = (
                     "use `gpuboard edit`"
@@ -50,7 +50,7 @@ class Copies:
     def signature(self, name: str) -> files.Signature | None:
         """What tells one content of the copy from the next."""
         try:
-            with ledger.opened(self.data) as folder:
+            with ledger.opened(place_of(self.data, name)) as folder:
                 return files.look(name, folder)
         except (files.Refused, ledger.Unwritable):
             return None
@@ -76,16 +76,22 @@ class Copies:
 def write(data: Path, name: str, content: bytes) -> None:
     """Make the copy, for whoever holds the lock; what somebody wrote there by hand is kept beside it."""
     mark = f".{name}.copy"
-    with ledger.opened(data) as folder:
+    place = place_of(data, name)
+    with ledger.opened(place) as folder:
         here = files.read(name, folder, ledger.LIMIT)[1] if files.look(name, folder) else None
         marked = files.read(mark, folder, 100)[1] if files.look(mark, folder) else b""
         like = os.fstat(folder) if here is None else os.stat(name, dir_fd=folder, follow_symlinks=False)
         if here is not None and here != content and digest(here) != marked:
-            ledger.replace(folder, data / f"{name}{MINE}", here, like, lambda: True)
+            ledger.replace(folder, place / f"{name}{MINE}", here, like, lambda: True)
         if marked != digest(content):
-            ledger.replace(folder, data / mark, digest(content), like, lambda: True)
+            ledger.replace(folder, place / mark, digest(content), like, lambda: True)
         if here != content:
-            ledger.replace(folder, data / name, content, like, lambda: True)
+            ledger.replace(folder, place / name, content, like, lambda: True)
+
+
+def place_of(data: Path, name: str) -> Path:
+    """Return the folder in which a copy stands."""
+    return booking_folder(data) if name in {ledger.FILE, ledger.WATCHES} else data
 
 
 def digest(content: bytes) -> bytes:

@@ -36,9 +36,9 @@ class KvLedger(ledger.Ledger):
             self.index = 0
             return super().read()
         self.index = found.moved
-        if not found.content.strip() and ledger.has_bookings(self.data / ledger.GOOD):
+        if not found.content.strip() and ledger.has_bookings(self.folder / ledger.GOOD):
             message = (
-                f"{self.store.data}{ledger.FILE} is empty in Consul, though {self.data / ledger.GOOD} has bookings"
+                f"{self.store.data}{ledger.FILE} is empty in Consul, though {self.folder / ledger.GOOD} has bookings"
             )
             raise ledger.Unwritable(f"{message}: put that there with `consul kv put`, or write {{}}")
         return found.content if found.content.strip() else b"{}\n"
@@ -52,7 +52,7 @@ class KvLedger(ledger.Ledger):
 
     def write(self, content: bytes) -> bool:
         """Put the new content in the place of what was read; False where that is no longer what stands there."""
-        with ledger.opened(self.data) as folder:
+        with ledger.opened(self.folder) as folder:
             self.like(folder)  # who may not write the copy may not book either
         if len(content) > self.most:
             message = f"comments.json would have {len(content)} bytes, and Consul takes no more than {self.most}"

@@ -1,4 +1,7 @@
-"""data/comments.json and data/bookings.log as they are written: one writer at a time, whole or not at all.
+"""comments.json and bookings.log as they are written: one writer at a time, whole or not at all.
+
+They are in data/, or in data/bookings/ where several accounts book: these may write there, and not in data/ itself,
+where they could redirect what others write.
 
 People who edit comments.json by hand take no lock. What they wrote while somebody booked is therefore looked for once
 more just before the file is replaced, and it keeps the owner, the group and the mode that lets them write it.
@@ -18,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from site_builder.readers import comments
-from site_builder.sources import files, lock
+from site_builder.sources import files, lock, shared_folder
+from site_builder.sources.shared_folder import booking_folder
 
-FILE = "comments.json"
+FILE = shared_folder.FILE
+WATCHES = shared_folder.WATCHES
 # Some 20,000 bookings; what is larger was not written by people.
 LIMIT = 4 * 1024 * 1024
 # What the desk writes it must be able to read again, with room for what people add by hand.
@@ -50,8 +55,9 @@ class Ledger:
     """The two files, for somebody who holds the lock."""
 
     def __init__(self, data: Path) -> None:
-        """The folder in which they stand."""
+        """Of which data folder; they are where `booking_folder` says."""
         self.data = data
+        self.folder = booking_folder(data)
         self.most = LIMIT  # bytes that it can hold
         self.signature: files.Signature | None = None
 
@@ -72,27 +78,31 @@ class Ledger:
             if self.signature is None or time.monotonic() > end:
                 break
             time.sleep(LOOK_EVERY)
-        if has_bookings(self.data / GOOD):
+        if has_bookings(self.folder / GOOD):
             what = "is not there" if self.signature is None else "is empty"
-            message = f"{self.data / FILE} {what}, though {GOOD} beside it has bookings: copy that back, or write {{}}"
+            message = (
+                f"{self.folder / FILE} {what}, though {GOOD} beside it has bookings: copy that back, or write {{}}"
+            )
             raise Unwritable(message)
         return b"{}\n"
 
     def look(self) -> bytes:
         """The file as it is at this moment."""
-        self.signature, content = look(self.data, FILE, LIMIT)
+        self.signature, content = look(self.folder, FILE, LIMIT)
         return content
 
     def write(self, content: bytes) -> bool:
         """Put the new content in the place of what was read; False where that is no longer what stands there."""
-        with opened(self.data) as folder:
+        with opened(self.folder) as folder:
             like = self.like(folder)
             self.clear(folder)
-            if not replace(folder, self.data / FILE, content, like, lambda: files.look(FILE, folder) == self.signature):
+            if not replace(
+                folder, self.folder / FILE, content, like, lambda: files.look(FILE, folder) == self.signature
+            ):
                 return False
             self.signature = files.look(FILE, folder)
             with suppress(Unwritable):
-                replace(folder, self.data / GOOD, content, like, lambda: True)
+                replace(folder, self.folder / GOOD, content, like, lambda: True)
         return True
 
     def clear(self, folder: int) -> None:
@@ -110,15 +120,15 @@ class Ledger:
         except FileNotFoundError:
             return os.fstat(folder)
         if not os.access(FILE, os.W_OK, dir_fd=folder):
-            message = f"{self.data / FILE} belongs to {owner(like)}, and you may not write it: {ASK}"
+            message = f"{self.folder / FILE} belongs to {owner(like)}, and you may not write it: {ASK}"
             raise Unwritable(message)
         return like
 
     def log(self, line: dict[str, Any]) -> None:
         """A line of what is about to change; the file begins anew when it is large, and the last one is kept."""
-        path = self.data / LOG
+        path = self.folder / LOG
         try:
-            with opened(self.data) as folder:
+            with opened(self.folder) as folder:
                 like = self.like(folder)
                 with suppress(FileNotFoundError):
                     if path.stat().st_size > LOG_LIMIT:
@@ -141,8 +151,8 @@ class Ledger:
         """What was changed, the newest first; a line that cannot be read is none."""
         found: list[dict[str, Any]] = []
         for name in (f"{LOG}.1", LOG):
-            with suppress(OSError):
-                for line in (self.data / name).read_bytes().splitlines():
+            with suppress(Unwritable):
+                for line in look(self.folder, name, LOG_LIMIT + 4 * LIMIT)[1].splitlines():
                     with suppress(ValueError):
                         one = json.loads(line)
                         if is_line(one):
@@ -183,9 +193,10 @@ def has_bookings(path: Path) -> bool:
 
 def keep_good(data: Path, content: bytes) -> None:
     """Keep a content that could be read beside the file, if we may write there."""
-    with suppress(OSError, Unwritable), opened(data) as folder:
+    place = booking_folder(data)
+    with suppress(OSError, Unwritable), opened(place) as folder:
         like = os.stat(FILE, dir_fd=folder, follow_symlinks=False)
-        replace(folder, data / GOOD, content, like, lambda: True)
+        replace(folder, place / GOOD, content, like, lambda: True)
 
 
 @contextmanager
@@ -213,18 +224,23 @@ def look(data: Path, name: str, limit: int) -> tuple[files.Signature | None, byt
 @contextmanager
 def locked(data: Path, patience: float = PATIENCE) -> Iterator[Ledger]:
     """The ledger for us alone; the kernel frees it, however we end."""
-    with opened(data) as folder:
-        handle = lock_file(folder, data)
-        try:
+    until = time.monotonic() + patience
+    while True:
+        place = booking_folder(data)
+        with opened(place) as folder:
+            handle = lock_file(folder, place)
             try:
-                if not lock.wait(handle, time.monotonic() + patience, LOOK_EVERY):
-                    message = f"somebody else has been writing {data / FILE} for {patience:.0f} s: try again"
-                    raise Busy(message)
-            except OSError as error:
-                raise Unwritable(f"{data} cannot be locked: {error.strerror}") from None
-            yield Ledger(data)
-        finally:
-            os.close(handle)
+                try:
+                    if not lock.wait(handle, until, LOOK_EVERY):
+                        message = f"somebody else has been writing {place / FILE} for {patience:.0f} s: try again"
+                        raise Busy(message)
+                except OSError as error:
+                    raise Unwritable(f"{place} cannot be locked: {error.strerror}") from None
+                if booking_folder(data) == place:  # else they were moved while we waited
+                    yield Ledger(data)
+                    return
+            finally:
+                os.close(handle)
 
 
 def lock_file(folder: int, data: Path) -> int:
@@ -271,7 +287,7 @@ def replace(folder: int, path: Path, content: bytes, like: os.stat_result, is_st
 
 def take_after(handle: int, like: os.stat_result) -> bool:
     """Give a file owner, group and mode of another, or of the folder; whether all who could write that still can."""
-    mode = stat.S_IMODE(like.st_mode)
+    mode = like.st_mode & 0o777
     if stat.S_ISDIR(like.st_mode):
         mode = mode & 0o666 | 0o600
     mine = os.fstat(handle)
@@ -308,7 +324,4 @@ def copy_attributes(path: Path, handle: int) -> None:
 
 def owner(status: os.stat_result) -> str:
     """The name of whoever a file belongs to."""
-    try:
-        return pwd.getpwuid(status.st_uid).pw_name
-    except KeyError:
-        return f"user {status.st_uid}"
+    return files.login_of(status.st_uid)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from site_builder.readers import form
 from site_builder.sources import files, lock
-from site_builder.sources.snapshots import LIMIT, TASKS, fault, folder_of
+from site_builder.sources.snapshots import LIMIT, TASKS, fault, own_folder_of
 
 # host.txt last: the age of all counts from when it came.
 FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
-FOLDER_MODE = 0o750
 # Another pull has a folder for a moment only; but whoever may read the folder can hold its lock for ever.
 PATIENCE = 1.0
 LOOK_EVERY = 0.02
@@ -48,19 +45,12 @@ def put(data: Path, name: str, found: Mapping[str, bytes]) -> list[str]:
                 good[file] = found[file]
     if not good:
         return problems
-    with folder_of(data, files.TOP) as top:
-        with suppress(FileExistsError):
-            os.mkdir(name, FOLDER_MODE, dir_fd=top)
-            os.chmod(name, FOLDER_MODE, dir_fd=top)  # whatever the umask: the group reads
-        folder = os.open(name, files.FOLDER, dir_fd=top)
-    try:
+    with own_folder_of(data, name) as folder:
         if not lock.wait(folder, time.monotonic() + PATIENCE, LOOK_EVERY):  # it ends with the open folder
             return [*problems, "another pull is writing its files just now"]
         for file, content in good.items():
             if not has(folder, file, content):
                 files.put(folder, file, content)
-    finally:
-        os.close(folder)
     return problems
 
 

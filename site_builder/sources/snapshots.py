@@ -6,8 +6,10 @@ gone, and only what changed is read again.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,9 +19,10 @@ import orjson
 
 from site_builder.model import Dump, HostData, Problem
 from site_builder.readers import form, gpus, host, legacy, processes, ps
-from site_builder.readers.names import is_host
+from site_builder.readers.names import BOOKINGS, is_host
 from site_builder.sources import files
 from site_builder.sources.record_file import DamagedFileError, Record, read_records, write_records
+from site_builder.sources.shared_folder import is_pointer
 from site_builder.typed_json import dump_json, make_decoder
 
 TASKS = {"host.txt": "host", "gpus.csv": "gpus", "processes.csv": "processes", "ps.txt": "ps"}
@@ -28,6 +31,7 @@ OF_HOST = re.compile(rf"(.+)_({'|'.join(map(re.escape, legacy.SUFFIXES))})")
 MAY_BE_EMPTY = frozenset(legacy.SUFFIXES) - {"gpus.csv"}
 LIMIT = 8 * 1024 * 1024
 MOST_HOSTS = 20_000
+FOLDER_MODE = 0o750
 # A new number whenever what is kept changes its shape: an older file is then not used.
 LAST_MOMENT = 1e11  # the year 5138: no file arrives later
 STORE, TITLE = "snapshots.kept", "gpuboard snapshots 3"
@@ -114,7 +118,9 @@ class Snapshots:
         originals: dict[str, set[str]] = {}
         with os.scandir(self.data) as found:
             for entry in found:
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or entry.name == BOOKINGS:
+                    continue
+                if entry.is_symlink() and is_pointer(entry.path):
                     continue
                 if entry.is_symlink():
                     problems.append(Problem(f"data/{entry.name[:80]!a}", "it is a link, and links are not followed"))
@@ -257,6 +263,33 @@ def folder_of(path: Path | str, flags: int = files.FOLDER) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+@contextmanager
+def own_folder_of(data: Path, name: str) -> Iterator[int]:
+    """Open the folder of a host to write in it: made if need be, ours, and writable for nobody else.
+
+    It is checked when it is open, so that nobody can exchange it for a link or a folder of theirs.
+    """
+    with folder_of(data, files.TOP) as top:
+        made = False
+        with suppress(FileExistsError):
+            os.mkdir(name, FOLDER_MODE, dir_fd=top)
+            made = True
+        folder = os.open(name, files.FOLDER, dir_fd=top)
+    try:
+        status = os.fstat(folder)
+        if os.geteuid() not in {0, status.st_uid}:
+            us = files.login_of(os.geteuid())
+            what = f"it belongs to {files.login_of(status.st_uid)}, not to {us}: remove it, or chown it"
+            raise PermissionError(errno.EPERM, what, str(data / name))
+        mode = stat.S_IMODE(status.st_mode)
+        wanted = mode | FOLDER_MODE if made else mode & ~0o022  # whatever the umask: the group reads, and no more
+        if mode != wanted:
+            os.fchmod(folder, wanted)
+        yield folder
+    finally:
+        os.close(folder)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""data/watches.json as it is read and written: with the lock of the bookings, and with the same care; or in Consul."""
+"""watches.json as it is read and written: beside the bookings, with their lock and the same care; or in Consul."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from site_builder.sources import files, kv_copies, ledger
 from site_builder.sources.consul_api import Unusable
 from site_builder.sources.kv_store import KvStore
 from site_builder.sources.ledger import Unwritable
+from site_builder.sources.shared_folder import booking_folder
 
-FILE = kv_copies.WATCHES
+FILE = ledger.WATCHES
 LIMIT = LONGEST_VALUE
 KEY = f"data/{FILE}"
 TRIES = 5
@@ -28,6 +29,7 @@ class WatchList:
     def __init__(self, data: Path, access: KvAccess | None = None) -> None:
         """Where it stands."""
         self.data = data
+        self.folder = booking_folder(data)
         self.store = KvStore(access) if access else None
         self.access = access
         self.index = 0
@@ -43,17 +45,18 @@ class WatchList:
     def change(self, make: Callable[[Entries], Entries], patience: float = ledger.PATIENCE) -> None:
         """Make other entries of those that there are; one at a time, and whole or not at all."""
         for _ in range(TRIES):
-            with ledger.locked(self.data, patience):
+            with ledger.locked(self.data, patience) as book:
+                self.folder = book.folder
                 before = self.read()
                 try:
                     entries = watches.entries(before)
                 except watches.Unreadable as why:
-                    message = f"{self.data / FILE} cannot be read: {why}; correct it, or remove it"
+                    message = f"{self.folder / FILE} cannot be read: {why}; correct it, or remove it"
                     raise Unwritable(message) from None
                 after = make(list(entries))
                 if after == entries or self.write(watches.written(after)):
                     return
-        message = f"{self.data / FILE} was changed by others {TRIES} times meanwhile: try again"
+        message = f"{self.folder / FILE} was changed by others {TRIES} times meanwhile: try again"
         raise Unwritable(message)
 
     def read(self) -> bytes:
@@ -70,7 +73,7 @@ class WatchList:
 
     def here(self) -> bytes:
         """The same of the file."""
-        self.signature, content = ledger.look(self.data, FILE, LIMIT)
+        self.signature, content = ledger.look(self.folder, FILE, LIMIT)
         return content
 
     def write(self, content: bytes) -> bool:
@@ -78,11 +81,11 @@ class WatchList:
         if len(content) > LIMIT:
             message = f"{FILE} is full: it may have {LIMIT} bytes"
             raise Unwritable(message)
-        with ledger.opened(self.data) as folder:
+        with ledger.opened(self.folder) as folder:
             like = self.like(folder)
             if self.store:
                 return self.put(content)
-            path = self.data / FILE
+            path = self.folder / FILE
             return ledger.replace(folder, path, content, like, lambda: files.look(FILE, folder) == self.signature)
 
     def put(self, content: bytes) -> bool:
@@ -105,7 +108,7 @@ class WatchList:
                 like = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if not os.access(name, os.W_OK, dir_fd=folder):
                     owner = ledger.owner(like)
-                    message = f"{self.data / name} belongs to {owner}, and you may not write it: {ledger.ASK}"
+                    message = f"{self.folder / name} belongs to {owner}, and you may not write it: {ledger.ASK}"
                     raise Unwritable(message)
                 return like
         return os.fstat(folder)
