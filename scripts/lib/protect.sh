@@ -16,6 +16,14 @@ can_others_write() {
     return 0
 }
 
+# reject DATA SENTENCE: sets wrong to it, or to what lets others cause that and more.
+reject() {
+    wrong=$2
+    # shellcheck disable=SC2046 # two words
+    ! can_others_write $(stat -c '%a %g' "$1/.") || wrong="other accounts can write to $called$there, and so redirect what is written: $remedy"
+    return 1
+}
+
 # enter_host DATA: goes into DATA/HOST, which is made if it is not there, and checks it. If it cannot be used, `wrong` is the sentence
 # that says why: `called` is DATA as sentences name it, `there` says on which machine, `remedy` what to do if others can write to it.
 # DATA may belong to anybody if `owners` is any; else to us or root.
@@ -27,9 +35,9 @@ enter_host() {
         wrong="the folder $called/$HOST cannot be made$there: may $(id -un) write to $called, and has its disk room?"
         return 1
     }
-    CDPATH='' cd -P -- "$HOST" 2>/dev/null || { wrong="the folder $called/$HOST cannot be entered$there: it must be a folder of $(id -un)" && return 1; }
-    [ "$PWD" = "$top/$HOST" ] || { wrong="$called/$HOST is a link$there, and links are not followed: remove it" && return 1; }
-    [ -O . ] || { wrong="$called/$HOST belongs to $(stat -c %U .)$there, and not to $(id -un): remove it there, or give it to $(id -un) (chown)" && return 1; }
+    CDPATH='' cd -P -- "$HOST" 2>/dev/null || { reject "$1" "the folder $called/$HOST cannot be entered$there: it must be a folder of $(id -un)" || return; }
+    [ "$PWD" = "$top/$HOST" ] || { reject "$1" "$called/$HOST is a link$there, and links are not followed: remove it" || return; }
+    [ -O . ] || { reject "$1" "$called/$HOST belongs to $(stat -c %U .)$there, and not to $(id -un): remove it there, or give it to $(id -un) (chown)" || return; }
     {
         read -r top_mode top_group top_owner
         read -r mode _
@@ -41,7 +49,7 @@ END
         wrong="the folder $called$there belongs to $(stat -c %U ..), and not to $(id -un): give it to $(id -un) (chown)"
         return 1
     fi
-    ! can_others_write "$top_mode" "$top_group" || { wrong="other accounts can write to $called$there, and so redirect what is written: $remedy" && return 1; }
+    ! can_others_write "$top_mode" "$top_group" || { reject .. '' || return; }
     case $mode in *[2367] | *[2367]?) ;; *) return 0 ;; esac # made under a umask of 002, or by somebody's hand
     chmod go-w . 2>/dev/null || { wrong="other accounts can write to $called/$HOST$there: chmod go-w $1/$HOST" && return 1; }
 }

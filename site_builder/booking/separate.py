@@ -25,7 +25,7 @@ from site_builder.settings import Settings, Wrong
 from site_builder.sources import conf, files, ledger, lock
 from site_builder.sources.ledger import FILE, GOOD, LOG, WATCHES, Unwritable
 from site_builder.sources.protection import is_left, is_ours, name_writers
-from site_builder.sources.shared_folder import booking_folder
+from site_builder.sources.shared_folder import booking_folder, is_pointer
 from site_builder.sources.watch_list import Entries, WatchList
 
 NEW = f".{BOOKINGS}.new"
@@ -272,6 +272,9 @@ def locked_folder(folder: int, path: Path) -> Iterator[None]:
 
 def content_of(folder: int, path: Path, name: str) -> bytes | None:
     """Read a plain file in an open folder; None if it is not there."""
+    if is_pointer(path / name):
+        message = f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
+        raise SeparationError(message)
     try:
         return files.read(name, folder, MOST)[1] if files.look(name, folder) else None
     except files.Refused as why:
