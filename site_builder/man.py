@@ -26,8 +26,8 @@ FILES = {
     "./gpuboard.conf, ~/.config/gpuboard/gpuboard.conf, /etc/gpuboard/gpuboard.conf": "The settings, as KEY=value "
     "lines: the first of these that is there, or the one that --conf or GPUBOARD_CONF names.",
     "data/HOST/": "What each GPU host pushes.",
-    "data/comments.json": "The bookings.",
-    "data/watches.json": "Who waits for which GPUs.",
+    "data/comments.json": "The bookings; in data/bookings/ where that is there, for several accounts that book.",
+    "data/watches.json": "Who waits for which GPUs; beside the bookings.",
     "www/": "The site.",
     "state/": "What the builder remembers.",
 }
