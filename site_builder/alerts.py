@@ -18,6 +18,7 @@ from site_builder.alert import AlertRule, Book, Matter
 from site_builder.decide import letters
 from site_builder.decide.alerts import Scene, step
 from site_builder.decide.health_matters import LOOKED_BACK, RULES, health_matters
+from site_builder.faults import split_by_use
 from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.readers.contacts import Contacts
@@ -104,8 +105,11 @@ class Alerts:
             self.failed = f"{why}: nothing is told until it can be"
         except Exception as error:
             self.failed = fault(error)
-        if is_ours and self.last and letters.is_due(self.last, self.ours, int(now.epoch)):
-            self.send()
+        try:
+            if is_ours and self.last and letters.is_due(self.last, self.ours, int(now.epoch)):
+                self.send()
+        except Exception as error:
+            self.failed = fault(error)
 
     def decided(self, cards: Mapping[str, Card], now: Now) -> Book:
         """The book after this look."""
@@ -119,13 +123,31 @@ class Alerts:
         if scene.unclear:
             self.failed = f"{FAULT} at {words.names(sorted(scene.unclear)[:MOST_NAMED])}: nothing is told of it"
         before = self.book.read()
-        book = after = step(before, matters, rules, scene, now)
+        try:
+            after = step(before, matters, rules, scene, now)
+        except Exception:  # what is the matter with one host must not keep people from all else
+            matters, scene = self.without_bad(before, matters, rules, scene, now)
+            after = step(before, matters, rules, scene, now)
+        book = after
         if after != before:
             book = self.book.change(
                 lambda found: after if found is before else step(found, matters, rules, scene, now), PATIENCE
             )
         self.part(lambda: self.watches.forget(watched, book, self.expires))
         return book
+
+    def without_bad(
+        self, before: Book, matters: list[Matter], rules: Mapping[str, AlertRule], scene: Scene, now: Now
+    ) -> tuple[list[Matter], Scene]:
+        """Leave out the hosts at which a step fails: nobody knows what of them is over."""
+        _, bad = split_by_use(matters, lambda some: step(before, some, rules, scene, now))
+        if not bad:
+            return matters, scene
+        hosts = frozenset(one.host for one, _ in bad)
+        named = words.names(sorted(filter(None, hosts))[:MOST_NAMED]) or "what concerns no host"
+        self.failed = f"{FAULT} at {named} ({bad[0][1]}): nothing is told of it"
+        good = [one for one in matters if one.host not in hosts]
+        return good, scene._replace(unclear=scene.unclear | hosts)
 
     def part(self, work: Callable[[], list[Matter] | None]) -> list[Matter]:
         """What one source has to tell; a fault of it costs no other."""

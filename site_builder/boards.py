@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from site_builder.alert import Matter
 from site_builder.decide import hosts
 from site_builder.decide.gpus import Rules
 from site_builder.decide.matters import Parts, matters
-from site_builder.model import BoardHost, Booking, Idle, KeptGpu, KnownHost, Problem
+from site_builder.faults import FAULT, describe, place_of, split_by_use
+from site_builder.model import BoardGpu, BoardHost, Booking, Gpu, HostData, Idle, KeptGpu, KnownHost, Problem
 from site_builder.now import Now
 from site_builder.sources.snapshots import Told
 
 NEVER = Idle(0, {})
+NOT_UNDERSTOOD = "its files could not be understood"
+NOT_SHOWN = "its card could not be made"
+FAILED_HOST = "its host is failed"
+# Seconds after which a host at which we failed is tried again, though its files are the same.
+TRY_AGAIN = 60
 
 
 @dataclass(frozen=True)
@@ -30,13 +37,44 @@ class Host:
 
 def board_of(host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
     """A host as it stands at this moment, and when its GPUs were looked at."""
+    data = None
     try:
         data = host.told.data() if host.told else None
-        case = hosts.Case(host.known, data, host.bookings, host.idle, names, host.kept)
-        board = hosts.host(case, rules, now)
+        board = decided(host, data, rules, names, now)
     except Exception as error:  # a fault of ours must not cost the other hosts
-        return not_understood(host.known, error), None
-    return board, data.taken.get("gpus.csv") if data else None
+        place = place_of(error)
+    else:
+        return board, data.taken.get("gpus.csv") if data else None
+    now.reached(now.epoch + TRY_AGAIN)
+    if host.bookings and (data or not host.told):
+        with suppress(Exception):
+            board = without_bad_bookings(host, data, rules, names, now)
+            return board, data.taken.get("gpus.csv") if data else None
+    rows = data.gpus.rows if data and data.gpus else ()
+    return not_understood(host.known, place, rows, data.seen if data else None), None
+
+
+def decided(host: Host, data: HostData | None, rules: Rules, names: dict[str, str], now: Now) -> BoardHost:
+    """A host by what its files say."""
+    return hosts.host(hosts.Case(host.known, data, host.bookings, host.idle, names, host.kept), rules, now)
+
+
+def without_bad_bookings(host: Host, data: HostData | None, rules: Rules, names: dict[str, str], now: Now) -> BoardHost:
+    """Decide a host without the bookings at which that fails; each is a problem, and does not count."""
+
+    def use(some: Sequence[Booking]) -> BoardHost:
+        return decided(replace(host, bookings=some), data, rules, names, now)
+
+    good, bad = split_by_use(host.bookings, use)
+    board = use(good)
+    return replace(board, problems=(*board.problems, *(booking_problem(one, place) for one, place in bad)))
+
+
+def booking_problem(one: Booking, place: str) -> Problem:
+    """Say that a booking does not count, since we fail at it."""
+    gpu = "all GPUs" if one.gpu == "*" else f"GPU {one.gpu[:80]}"
+    what = f"{one.host[:80]}, {gpu}: the booking of {one.name[:80] or 'nobody'} does not count"
+    return Problem("data/comments.json", describe(what, place))
 
 
 def matters_of(host: Host, board: BoardHost, rules: Rules, now: Now) -> tuple[Matter, ...] | None:
@@ -44,14 +82,33 @@ def matters_of(host: Host, board: BoardHost, rules: Rules, now: Now) -> tuple[Ma
 
     None where we fail at it: nobody knows then what of it is over.
     """
-    try:
-        return matters(board, Parts(host.bookings, lambda: host.told.data() if host.told else None), rules, now)
-    except Exception:  # the same; what its files are like is told with its board
-        return None
+
+    def use(bookings: Sequence[Booking]) -> tuple[Matter, ...]:
+        return matters(board, Parts(bookings, lambda: host.told.data() if host.told else None), rules, now)
+
+    with suppress(Exception):  # the same; what its files are like is told with its board
+        return use(host.bookings)
+    with suppress(Exception):
+        return use(split_by_use(host.bookings, use)[0])
+    return None
 
 
-def not_understood(known: KnownHost, error: Exception) -> BoardHost:
-    """A host whose files are such that we fail at them; none is known, and each is a mistake in gpuboard."""
-    reason = "its files could not be understood, which is a fault of gpuboard's own: please report it"
-    problem = Problem(f"data/{known.name}", f"{reason} ({type(error).__name__}: {error})"[:300])
-    return BoardHost(known.name, known.title, known.tags, "failed", reason, problems=(problem,))
+def not_understood(
+    known: KnownHost, place: str, gpus: Sequence[Gpu] = (), seen: float | None = None, what: str = NOT_UNDERSTOOD
+) -> BoardHost:
+    """A host whose files are such that we fail at them; none is known, and each is a mistake in gpuboard.
+
+    Its GPUs, as far as they are known, are in no state that anybody knows.
+    """
+    reason = f"{what}, {FAULT}"
+    problem = Problem(f"data/{known.name}", describe(what, place))
+    rows = tuple(
+        BoardGpu(hosts.bare(one), (one.name or "GPU")[: hosts.MODEL_CHARACTERS], "unknown", FAILED_HOST) for one in gpus
+    )
+    return BoardHost(known.name, known.title, known.tags, "failed", reason, seen, gpus=rows, problems=(problem,))
+
+
+def not_shown(board: BoardHost, place: str = "") -> BoardHost:
+    """A host that was understood, and of which no card can be made."""
+    known = KnownHost(board.name, board.title, board.tags)
+    return not_understood(known, place, [one.gpu for one in board.gpus], board.seen, NOT_SHOWN)

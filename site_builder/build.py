@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,13 +21,15 @@ from site_builder.decide import calendar, changes, fleet
 from site_builder.decide.gpus import Rules
 from site_builder.decide.people import People
 from site_builder.decide.sample import outdated
+from site_builder.faults import concerns_a_file, describe
+from site_builder.fleet_page import PAGE as FLEET_PAGE
 from site_builder.fleet_page import FleetPage
 from site_builder.host_pages import HostPages, shown_of
 from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.readers.names import natural
 from site_builder.settings import Settings
-from site_builder.site import Site
+from site_builder.site import Page, Site
 from site_builder.sources import protection
 from site_builder.sources.bookings import Bookings, Names
 from site_builder.sources.discovery import Discovery
@@ -40,7 +41,9 @@ from site_builder.sources.snapshots import OLD_STORE as OLD_SNAPSHOTS
 from site_builder.sources.snapshots import Snapshots
 from site_builder.sources.sums import OLD_NAME as OLD_SUMS
 from site_builder.sources.tokens import check_tokens
+from site_builder.users_page import PAGE as USERS_PAGE
 from site_builder.users_page import UsersPage
+from site_builder.wasted import FILE as WASTE
 from site_builder.wastes import Wastes
 
 if TYPE_CHECKING:
@@ -92,6 +95,9 @@ class Builder:
         self.took = self.memory.took  # kept when all is over, or the memory would be written at each build
         self.cards = Cards(state)
         self.site = Site(settings, every)
+        self.faults = self.site.faults  # what we failed at, for the page
+        self.faults.recall(self.memory.problems)
+        self.cards_made: dict[str, Card] | None = None  # in this build
         self.history = History(state, settings.zone)
         self.events = EventLog(self.history, changes.compare)
         self.history.idle_percent = settings.limits.idle_percent
@@ -99,6 +105,7 @@ class Builder:
         self.fleet_page = FleetPage(settings, self.history)
         self.users_page = UsersPage(settings, self.history, patient=not every)
         self.host_pages, self.lines = HostPages(settings, self.history, self.events), Lines(settings, self.history)
+        self.host_pages.faults = self.lines.faults = self.faults
         self.alerts = alerts_of(settings, self.events)
         self.log = Log(state)
         self.snapshots_saved = 0.0
@@ -106,47 +113,85 @@ class Builder:
         self.doubt = ""  # why the clock is not believed; then nothing is removed because its time is over
 
     def build(self, epoch: float) -> Report:
-        """One build, at that moment."""
-        began = time.monotonic()
+        """One build, at that moment; whatever goes wrong in it, people are told what is known, and state is saved."""
         now = Now(epoch, self.settings.zone)
-        forgotten = self.forget()
+        self.cards_made = None
+        try:
+            return self.build_at(now)
+        except Failed:
+            self.tell(self.cards_made, now)
+            raise
+        except Exception as error:
+            self.tell(self.cards_made, now)
+            if concerns_a_file(error):
+                where = getattr(error, "filename", None) or self.settings.state
+                message = f"{where} could not be read or written: {getattr(error, 'strerror', None)}"
+            else:
+                message = describe("the board could not be built", error)
+            list(self.save((), now))
+            raise Failed(message) from error
+
+    def build_at(self, now: Now) -> Report:
+        """The same; what is not foreseen here ends this build."""
+        began = time.monotonic()
+        epoch = now.epoch
+        self.faults.start()
+        forgotten: list[Path] = []
+        with self.faults.catch("state/forget", "no host could be forgotten"):
+            forgotten = self.forget()
         self.discovery.start()
         if self.mirror:
             self.mirror.start()
-        try:
-            hosts, rules, names, problems = self.read(now)
-        except Failed:
-            self.tell(None, now)
-            raise
+        hosts, rules, names, problems = self.read(now)
         cards = self.cards.make(hosts, rules, names, self.settings, now)
         if self.learn(cards):  # a verdict needs logins that we know, and some are known only now
             rules = replace(rules, people=People(rules.people.aliases, self.memory.logins))
             cards = self.cards.make(hosts, rules, names, self.settings, now)
+        self.cards_made = cards
         problems += [problem for one in cards.values() for problem in one.summary.problems]
-        problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
-        old = outdated({host: (one.summary.uuids, one.seen) for host, one in cards.items()})
-        samples = [one.sample for host, one in cards.items() if one.sample and host not in old]
-        self.history.record(samples, epoch, self.every or ONE_BY_ONE)
-        signs = {host: None if host in old else one.signed for host, one in cards.items()}
-        self.events.record(signs, epoch, WITHIN if self.every else float("inf"))
+        with self.faults.catch("data", "GPUs that two hosts tell could not be looked for"):
+            problems += fleet.doubles({host: one.summary.uuids for host, one in cards.items()})
+        with self.faults.catch("state/history.db", "this minute is missing in it"):
+            self.remember(cards, now)
         problems += self.state_problems()
         problems += self.history.problems + (self.alerts.problems(now) if self.alerts else [])
-        problems = bounded(sorted({*problems, *self.beside}, key=lambda one: (one.where, one.what)))
-        totals = totals_of(cards)
+        problems += self.beside
+        before = self.told_problems(problems)
         try:
             self.site.wasted = self.wastes.look(cards, rules, now)
-            self.note(problems, now)
+            self.note(before, now)
+            told = before
             if self.may_write(now):
-                self.publish(hosts, cards, rules, names, problems, now)
+                self.publish(hosts, cards, rules, names, before, now)
+                told = self.told_problems(problems)
+                if told != before:  # of what could not be made the page knows only now
+                    self.note(told, now)
+                    self.write_fleet(cards, told, now)
         except OSError as error:
-            self.tell(cards, now)
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
             raise Failed(message) from error
-        report = Report(len(cards), totals, problems, self.site.written, list(self.save(forgotten, now)))
+        report = Report(len(cards), totals_of(cards), told, self.site.written, list(self.save(forgotten, now)))
         self.tell(cards, now)
         self.history.roll_up(epoch, ROLL_UP)
         self.took = round(time.monotonic() - began, 3)
         return report
+
+    def told_problems(self, problems: Sequence[Problem]) -> list[Problem]:
+        """All problems, those of outputs among them, in their order."""
+        found = {*problems, *self.faults.problems, *self.site.calendars.problems}
+        return bounded(sorted(found, key=lambda one: (one.where, one.what)))
+
+    def remember(self, cards: Mapping[str, Card], now: Now) -> None:
+        """Write the minute into history."""
+        old = outdated({host: (one.summary.uuids, one.seen) for host, one in cards.items()})
+        samples = [one.sample for host, one in cards.items() if one.sample and host not in old]
+        self.history.record(samples, now.epoch, self.every or ONE_BY_ONE)
+        signs = {host: None if host in old else one.signed for host, one in cards.items()}
+        self.events.record(signs, now.epoch, WITHIN if self.every else float("inf"))
+
+    def write_fleet(self, cards: Mapping[str, Card], problems: Sequence[Problem], now: Now) -> None:
+        """Write the files of the fleet that say something new."""
+        self.site.fleet(cards, totals_of(cards), shown_of(problems, self.settings), now, self.took)
 
     def publish(  # noqa: PLR0913, PLR0917 all that was read and made
         self,
@@ -158,14 +203,23 @@ class Builder:
         now: Now,
     ) -> None:
         """Write what says something new: that of the fleet first, and what exists once a host after it."""
-        self.site.fleet(cards, totals_of(cards), shown_of(problems, self.settings), now, self.took)
-        self.wastes.write(self.site, now)
-        self.site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
-        self.fleet_page.write(self.site, rules.people, now)
-        self.users_page.write(self.site, cards, rules.people, now)
+        site = self.site
+        site.start()
+        self.write_fleet(cards, problems, now)
+        with site.catch(WASTE):
+            self.wastes.write(site, now)
+        site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
+        with site.catch(FLEET_PAGE):
+            self.fleet_page.write(site, rules.people, now)
+        with site.catch(USERS_PAGE):
+            self.users_page.write(site, cards, rules.people, now)
         self.host_pages.start(cards, patient=not self.every)
-        pages = (self.host_pages.of(host, cards[host.known.name], rules, names, now) for host in hosts)
-        self.site.hosts(chain.from_iterable(pages), cards, now, patient=not self.every)
+        pages: list[Page] = []
+        for host in hosts:
+            name = host.known.name
+            with site.catch(f"hosts/{name}.html"):
+                pages += self.host_pages.of(host, cards[name], rules, names, now)
+        site.hosts(pages, cards, now, patient=not self.every)
 
     def tell(self, cards: Mapping[str, Card] | None, now: Now) -> None:
         """Have people told what is new, if that is for us to do; without cards, what waits."""
@@ -189,8 +243,10 @@ class Builder:
 
     def read(self, now: Now) -> tuple[list[Host], Rules, dict[str, str], list[Problem]]:
         """All that there is to know: hosts, by what to judge them, names of GPUs, and what is wrong."""
-        copied = self.mirror.copy() if self.mirror else []
-        copied += self.lead.problems() if self.lead else []
+        copied: list[Problem] = []
+        with self.faults.catch("Consul", "what it has could not be copied"):
+            copied += self.mirror.copy() if self.mirror else []
+            copied += self.lead.problems() if self.lead else []
         try:
             told, problems = self.snapshots.read()
         except OSError as error:
@@ -231,16 +287,21 @@ class Builder:
         """Remember what the next build cannot see for itself; whether there are logins that were not known."""
         known = len(self.memory.logins)
         for host, card in cards.items():
-            self.memory.learn(card.summary.logins)
-            idle = card.summary.idle
-            if idle and idle.since:
-                self.memory.idle[host] = idle
-            elif idle:
-                self.memory.idle.pop(host, None)
-            self.memory.keep(host, card.summary.kept)
+            with self.faults.catch(host, "what it tells could not be remembered"):
+                self.learn_of(host, card)
         for gone in self.memory.kept.keys() - cards.keys():
             del self.memory.kept[gone]
         return len(self.memory.logins) > known
+
+    def learn_of(self, host: str, card: Card) -> None:
+        """The same of one host."""
+        self.memory.learn(card.summary.logins)
+        idle = card.summary.idle
+        if idle and idle.since:
+            self.memory.idle[host] = idle
+        elif idle:
+            self.memory.idle.pop(host, None)
+        self.memory.keep(host, card.summary.kept)
 
     def forget(self) -> list[Path]:
         """Let go of the hosts that `gpuboard forget` named."""
@@ -265,27 +326,31 @@ class Builder:
 
     def save(self, forgotten: Sequence[Path], now: Now) -> Iterator[str]:
         """Keep what the next build needs; the site is written by then, so that a failure is no more than told."""
+        if forgotten or now.epoch - self.snapshots_saved >= SAVE_EVERY:
+            yield from self.kept(self.snapshots.save)
+            self.snapshots_saved = now.epoch
+        yield from self.kept(self.memory.save)
+        yield from self.kept(self.site.published.save)
+        for request in forgotten:
+            yield from self.kept(lambda request=request: request.unlink(missing_ok=True))  # type: ignore[misc]
+
+    def kept(self, work: Callable[[], object]) -> Iterator[str]:
+        """Do something for the next build, or say why that is not possible."""
         try:
-            if forgotten or now.epoch - self.snapshots_saved >= SAVE_EVERY:
-                self.snapshots.save()
-                self.snapshots_saved = now.epoch
-            self.memory.save()
-            self.site.published.save()
-            for request in forgotten:
-                request.unlink(missing_ok=True)
+            work()
         except OSError as error:
             where = error.filename or self.settings.state
             yield f"{where} could not be written: {error.strerror}; the site is, but not what it remembers"
+        except Exception as error:
+            yield describe("what the builder remembers could not be written", error)
 
     def close(self) -> None:
         """Keep what was read and made for the next builder, which else does both again."""
-        with suppress(OSError):
-            self.snapshots.save()
-            self.cards.save()
-            self.lines.save()
-            self.memory.took = self.took
-            self.memory.save()
-            self.users_page.save()
+        self.memory.took = self.took
+        parts = (self.snapshots, self.cards, self.lines, self.memory, self.users_page)
+        for part in parts:
+            with suppress(Exception):
+                part.save()
         self.history.close()
         if self.lead:
             self.lead.close()

@@ -9,9 +9,12 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import NamedTuple
 
+from site_builder.boards import booking_problem
 from site_builder.cards import CODE
 from site_builder.decide import calendar as decide
 from site_builder.decide.people import People
+from site_builder.faults import split_by_use
+from site_builder.model import Booking, Problem
 from site_builder.now import Now
 from site_builder.publish import Published, digest
 from site_builder.renderers import calendar as render
@@ -64,6 +67,25 @@ class Calendars:
         self.settings = settings
         self.noticed = Noticed(settings.state)
         self.made: dict[str, Made] = {}
+        self.problems: list[Problem] = []
+
+    def without_bad_bookings(self, booked: Booked, now: Now) -> Booked:
+        """Leave out the bookings at which we fail; each is a problem."""
+        self.problems = []
+        hosts = []
+        for host in booked.hosts:
+
+            def use(some: Sequence[Booking], host: decide.Host = host) -> None:
+                alone = booked._replace(hosts=(host._replace(bookings=tuple(some)),))
+                apart = now.apart()
+                for file in (self.page(alone, apart), *self.feeds(alone, apart, keep=False).values()):
+                    file.make(apart)
+
+            good, bad = split_by_use(host.bookings, use)
+            self.problems += [booking_problem(one, place) for one, place in bad]
+            hosts.append(host._replace(bookings=tuple(good)) if bad else host)
+        self.made = {}
+        return booked._replace(hosts=tuple(hosts))
 
     def files(self, booked: Booked, now: Now) -> dict[str, File]:
         """Every file that there is to be, with a feed for each host and each person that has bookings."""
@@ -91,8 +113,8 @@ class Calendars:
         facts = digest(repr((calendar, people, booked.version)).encode("utf-8", "replace"), VERSION)
         return File(facts, lambda now: render.page(calendar, people, booked.version, now), NOW_MOVES)
 
-    def feeds(self, booked: Booked, now: Now) -> dict[str, File]:
-        """All bookings, those of each host, and those of each person."""
+    def feeds(self, booked: Booked, now: Now, keep: bool = True) -> dict[str, File]:
+        """All bookings, those of each host, and those of each person; `keep` when each was first seen."""
         events: dict[str, list[ics.Event]] = {FLEET: []}
         titles = {FLEET: "GPU bookings"}
         uids: set[str] = set()
@@ -108,7 +130,8 @@ class Calendars:
                     titles.setdefault(name, title)
                     events.setdefault(name, []).append(one)
         with suppress(OSError):  # what is not kept is noticed again
-            self.noticed.save(uids)
+            if keep:
+                self.noticed.save(uids)
         return {name: feed(titles[name], several) for name, several in events.items()}
 
     def event(self, promise: decide.Promise, uids: set[str], now: Now) -> ics.Event:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from site_builder import __version__
 from site_builder.alert import Matter
-from site_builder.boards import Host, board_of, matters_of
+from site_builder.boards import TRY_AGAIN, Host, board_of, matters_of, not_shown
 from site_builder.decide import fleet
 from site_builder.decide.gpus import Rules
 from site_builder.decide.matters import on_host
 from site_builder.decide.people import People
 from site_builder.decide.sample import sample
 from site_builder.decide.signs import signed
+from site_builder.faults import place_of
 from site_builder.halves import both
 from site_builder.happened import Signed
 from site_builder.model import BoardHost
@@ -30,6 +32,7 @@ from site_builder.publish import digest
 from site_builder.readers.packed import Packed, pack
 from site_builder.renderers import card as render
 from site_builder.renderers import detail, live, metrics, status, term
+from site_builder.renderers.html import escaped
 from site_builder.settings import Settings
 from site_builder.sources.record_file import DamagedFileError, Record, read_records, write_records
 from site_builder.typed_json import dump_json, make_decoder
@@ -131,7 +134,7 @@ class Cards:
         if by != self.rules:
             self.rules, self.cards = by, {}
         before, self.cards = self.cards, {}
-        parts = [(host, inputs(host, rules)) for host in fleet_hosts]
+        parts = [(host, inputs_anyhow(host, rules)) for host in fleet_hosts]
         known = set(before)
         stale = []
         for host, made_of in parts:
@@ -239,14 +242,35 @@ def inputs(host: Host, rules: Rules) -> bytes:
     return digest_of((host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines)))
 
 
+def inputs_anyhow(host: Host, rules: Rules) -> bytes:
+    """The same; where a booking has a date that cannot be compared, by what it says."""
+    try:
+        return inputs(host, rules)
+    except Exception:  # a fault of ours must not cost the other hosts
+        return digest_of((host.told.key if host.told else None, host.known, repr(host.bookings), 0, dict(host.lines)))
+
+
 def is_clearer(card: Card, people: People) -> bool:
     """Whether a login that `ps` cut is now known to be somebody's, or may be a second person's too."""
     return any(people.whole(login) != whole for login, whole in card.cut)
 
 
 def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
-    """A card, from all that is known of a host."""
+    """A card, from all that is known of a host; where we fail at it, one that says so."""
     board, looked = board_of(host, rules, names, now)
+    try:
+        return card_of(host, board, looked, rules, now)
+    except Exception as error:  # a fault of ours must not cost the other hosts
+        place = place_of(error)
+    now.reached(now.epoch + TRY_AGAIN)
+    for known in (not_shown(board, place), not_shown(BoardHost(board.name, None, (), "failed", ""), place)):
+        with suppress(Exception):
+            return card_of(replace(host, lines={}), known, None, rules, now)
+    return plain_card(known, now)
+
+
+def card_of(host: Host, board: BoardHost, looked: float | None, rules: Rules, now: Now) -> Card:
+    """The same, from what was decided of it."""
     texts = render.card(board, now, lines=host.lines)
     html, told = render.html(texts).encode(), status.host(board)
     rows, boxes = term.host(board), detail.host(board, looked, now)
@@ -277,6 +301,39 @@ def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
         matters=matters,
         people=on_host(board),
         cut=tuple((login, rules.people.whole(login)) for login in board.cut),
+    )
+
+
+def plain_card(board: BoardHost, now: Now) -> Card:
+    """A card without any of the renderers: that there is such a host, and why no more is shown of it."""
+    name, reason = (escaped(text) for text in (board.name, board.reason))
+    html = f'<section class="host failed" id="{name}"><header><h2>{name}</h2> <span class="state failed">failed</span>'
+    html += f"</header><p class=note>{reason}</p></section>"
+    shown: dict[str, Any] = {"name": board.name, "title": None, "tags": [], "state": "failed", "reason": board.reason}
+    rest: dict[str, Any] = {
+        "load": None,
+        "cpus": None,
+        "memory": {"total": None, "available": None},
+        "disks": [],
+        "gpus": [],
+    }
+    line = f"|{board.name[: term.HOST]:{term.HOST}}| {'! failed':{term.GPU - 1}}{term.NO_READINGS}|\n".encode()
+    told = digest(repr((board.name, board.reason)).encode())
+    return Card(
+        made_of=b"",
+        holds_until=now.epoch + TRY_AGAIN,
+        html=html.encode(),
+        status=(orjson.dumps({**shown, "seen": None})[:-1] + b',"age":', b"," + orjson.dumps(rest)[1:]),
+        live=(orjson.dumps([board.name])[:-1] + b",", b"," + orjson.dumps(["failed", None, "", "", "", []])[1:]),
+        term=term.Part(line, line, ()),
+        detail=f"{board.name}\n! failed: {board.reason}\n\n".encode(),
+        metrics=metrics.failed_host(board.name),
+        seen=None,
+        digests=Digests(told, told, told, told, told),
+        summary=fleet.nothing_known("failed", board.problems),
+        sample=None,
+        signed=None,
+        matters=None,
     )
 
 

@@ -14,6 +14,7 @@ import orjson
 from site_builder.cards import CODE
 from site_builder.decide import spans
 from site_builder.decide.people import People
+from site_builder.faults import WWW, Faults
 from site_builder.model import Shown
 from site_builder.now import Now
 from site_builder.publish import digest
@@ -175,6 +176,7 @@ class Lines:
         self.past = past
         self.kept: dict[str, Line] = {}
         self.changed = False
+        self.faults = Faults()
         with suppress(OSError, files.Refused, ValueError):
             stored: StoredLines = make_decoder(StoredLines)(orjson.loads(own_files.read(self.store)))
             if stored.code == digest(repr(CODE).encode()).hex():
@@ -193,7 +195,10 @@ class Lines:
         for count, host in enumerate(self.due(hosts, epoch)):
             if time.monotonic() > end if patient else count >= LINES_AT_ONCE:
                 break
-            self.kept[host] = Line(epoch, self.draw(host, epoch))
+            lines: Mapping[str, Html] = {}
+            with self.faults.catch(f"{WWW}cards/{host}.html", "the lines of its GPUs could not be drawn"):
+                lines = self.draw(host, epoch)
+            self.kept[host] = Line(epoch, lines)
             self.changed = True
         return {host: one.lines for host, one in self.kept.items() if one.lines}
 

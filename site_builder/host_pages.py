@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from site_builder import outputs, publish, words
-from site_builder.boards import Host, board_of
+from site_builder.boards import Host, board_of, not_shown
 from site_builder.cards import Card
 from site_builder.charts import Asked, Charts
 from site_builder.decide import sample, signs
 from site_builder.decide.events import GRAVE
 from site_builder.decide.gpus import Rules
+from site_builder.faults import WWW, Faults
 from site_builder.model import BoardHost, Problem, Shown
 from site_builder.now import Now
 from site_builder.renderers import health
@@ -33,6 +34,7 @@ class HostPages:
     def __init__(self, settings: Settings, history: History, events: Events) -> None:
         """Of what history knows of them."""
         self.book, self.settings = settings.rules.url, settings
+        self.faults = Faults()
         self.charts = Charts(settings, history)
         self.events = events
         self.decided: tuple[Host, tuple[BoardHost, float | None]] | None = None
@@ -42,10 +44,15 @@ class HostPages:
         self.charts.start(hosts, patient)
         self.decided = None
 
-    def board(self, host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
+    def board(
+        self, host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now
+    ) -> tuple[BoardHost, float | None]:
         """As board_of has it. The last one is kept: what exists of a host is mostly made one after the other."""
         if self.decided is None or self.decided[0] is not host:
-            self.decided = host, board_of(host, rules, names, now)
+            board, looked = board_of(host, rules, names, now)
+            if card.summary.state == "failed" != board.state:  # no card could be made, and no GPU is called free
+                board = replace(not_shown(board), problems=card.summary.problems)
+            self.decided = host, (board, looked)
         return self.decided[1]
 
     def of(self, host: Host, card: Card, rules: Rules, names: dict[str, str], now: Now) -> Iterator[Page]:
@@ -54,17 +61,34 @@ class HostPages:
         name = host.known.name
 
         def page(version: str) -> dict[str, bytes]:
-            board, _ = self.board(host, rules, names, now)
+            board, _ = self.board(host, card, rules, names, now)
             told = replace(board, problems=tuple(shown_of(board.problems, self.settings)))
-            drawn = self.charts.draw(Asked(name, frozenset(sample.keys_of(board.gpus)), rules.people, rules.shown), now)
-            parts = render.Parts(card.html, drawn, self.health(board, now))
-            return {f"hosts/{name}.html": render.page(told, version, now, self.book, parts)}
+            asked = Asked(name, frozenset(sample.keys_of(board.gpus)), rules.people, rules.shown)
+            drawn, health_of = b"", None
+            where = f"{WWW}hosts/{name}.html"
+            with self.faults.catch(where, "its charts could not be drawn"):
+                drawn = self.charts.draw(asked, now)
+            with self.faults.catch(where, "the health of its GPUs could not be told"):
+                health_of = self.health(board, now)
+            parts = render.Parts(card.html, drawn, health_of)
+            with self.faults.catch(where):
+                return {f"hosts/{name}.html": render.page(told, version, now, self.book, parts)}
+            # what is left is true, but for an older page
+            less = BoardHost(name, None, (), board.state, board.reason, problems=tuple(self.told(where)))
+            return {f"hosts/{name}.html": render.page(less, version, now, self.book, parts._replace(well=None))}
 
         def programs(_: str) -> dict[str, bytes]:
-            return outputs.host_files(*self.board(host, rules, names, now), now)
+            board, looked = self.board(host, card, rules, names, now)
+            with self.faults.catch(f"{WWW}{outputs.states_of(name)}"):
+                return outputs.host_files(board, looked, now)
+            return outputs.failed_host_files(name)  # an older file could call a GPU free
 
         yield Page(name, facts, (outputs.states_of(name), outputs.node_of(name)), programs)
         yield Page(name, facts, (f"hosts/{name}.html",), page, max(PAGE_EVERY, self.charts.page_every), LASTS)
+
+    def told(self, where: str) -> list[Problem]:
+        """The fault of a page, as it may be shown."""
+        return shown_of([self.faults.found[where]], self.settings)
 
     def health(self, board: BoardHost, now: Now) -> health.Health | None:
         """What happened to its GPUs."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import orjson
+
 from site_builder import __version__
 from site_builder.cards import Card
+from site_builder.faults import FAULT
 from site_builder.model import BoardHost, Problem
 from site_builder.now import Now
 from site_builder.publish import digest
@@ -15,6 +18,8 @@ from site_builder.renderers import available, detail, metrics, nodes, states, te
 
 Cards = Mapping[str, Card]
 AVAILABLE, STATES, NODES = "available", "states", "nodes"
+ALL_AVAILABLE = f"{AVAILABLE}.txt"
+TERM, TERM_ANSI, DETAIL = "term.txt", "term-ansi.txt", "detail.txt"
 # Whose GPUs stand in available/HOST.txt, and whose have a folder of their own beside.
 FIRST = "nvidia"
 BESIDE = tuple(dict.fromkeys(tool.vendor for tool in TOOLS.values() if tool.vendor != FIRST))
@@ -69,34 +74,60 @@ def host_files(board: BoardHost, looked: float | None, now: Now) -> dict[str, by
     return {states_of(board.name): states.host(board, looked, now), node_of(board.name): nodes.host(board, now)}
 
 
+def failed_host_files(name: str) -> dict[str, bytes]:
+    """The same, by hand, of a host at which the renderers fail: that there is one, and no GPU to be had."""
+    reason = f"its files for programs could not be made, {FAULT}"
+    state: dict[str, object] = {"data": [], "ip_address": None, "state": "failed", "reason": reason}
+    node: dict[str, object] = {
+        "hostname": name,
+        "last_update": None,
+        "ips": [],
+        "gpus": [],
+        "status": False,
+        "state": "failed",
+    }
+    newline = orjson.OPT_APPEND_NEWLINE
+    return {
+        states_of(name): orjson.dumps({name: state}, option=newline),
+        node_of(name): orjson.dumps({**node, "state": "failed", "reason": reason, "seen": None}, option=newline),
+    }
+
+
 def available_all(cards: Cards) -> Iterator[File]:
     """Which GPUs are free, in all."""
     every = [gpu for one in cards.values() for gpu in one.summary.available]
     content = available.fleet(every)
-    yield File("available.txt", digest(content), lambda: content, dated=False)
+    yield File(ALL_AVAILABLE, digest(content), lambda: content, dated=False)
 
 
-def available_hosts(cards: Cards) -> Iterator[File]:
-    """The same of each host: of its NVIDIA GPUs, or else of those that it has; those of each other maker beside."""
-    for host, one in cards.items():
-        makers = one.summary.makers
-        text = available.host(one.summary.available, FIRST if FIRST in makers or not makers else makers[0])
-        yield File(available_of(host), text or b"none", lambda text=text: text, dated=False)  # type: ignore[misc]
-    for host, maker, one in available_beside(cards):
-        text = available.host(one.summary.available, maker)
-        yield File(available_of(host, maker), text or b"none", lambda text=text: text, dated=False)  # type: ignore[misc]
+def available_host(host: str, one: Card) -> Iterator[File]:
+    """The same of a host: of its NVIDIA GPUs, or else of those that it has; those of each other maker beside."""
+    makers = one.summary.makers
+    text = available.host(one.summary.available, FIRST if FIRST in makers or not makers else makers[0])
+    yield File(available_of(host), text or b"none", lambda text=text: text, dated=False)  # type: ignore[misc]
+    for maker in makers:
+        if maker in BESIDE:
+            text = available.host(one.summary.available, maker)
+            yield File(available_of(host, maker), text or b"none", lambda text=text: text, dated=False)  # type: ignore[misc]
 
 
-def texts(cards: Cards, now: Now) -> Iterator[File]:
-    """The tables for terminals."""
-    version = __version__.encode()
-    several = cards.values()
-    facts = digest(version, *(one.digests.term for one in several))
-    rows = [one.term for one in several]
-    yield File("term.txt", facts, lambda: term.term(rows, __version__, now))
-    yield File("term-ansi.txt", facts, lambda: term.term(rows, __version__, now, colour=True))
-    facts = digest(version, *(one.digests.detail for one in several))
-    yield File("detail.txt", facts, lambda: detail.detail((one.detail for one in several), __version__, now))
+def none_available(host: str, one: Card) -> Iterator[File]:
+    """The same files, empty: where we fail at them, an older one must not hand out a GPU."""
+    for maker in (None, *(maker for maker in one.summary.makers if maker in BESIDE)):
+        yield File(available_of(host, maker), b"none", lambda: b"", dated=False)
+
+
+def term_table(cards: Cards, now: Now, colour: bool) -> File:
+    """The table for terminals."""
+    facts = digest(__version__.encode(), *(one.digests.term for one in cards.values()))
+    rows = [one.term for one in cards.values()]
+    return File(TERM_ANSI if colour else TERM, facts, lambda: term.term(rows, __version__, now, colour=colour))
+
+
+def detail_table(cards: Cards, now: Now) -> File:
+    """The same at length."""
+    facts = digest(__version__.encode(), *(one.digests.detail for one in cards.values()))
+    return File(DETAIL, facts, lambda: detail.detail((one.detail for one in cards.values()), __version__, now))
 
 
 def metrics_of(cards: Cards, problems: Sequence[Problem], now: Now, every: int, took: float | None) -> bytes:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 from zlib import crc32
 
 from site_builder import outputs, publish
-from site_builder.calendars import HOSTS, PEOPLE, Booked, Calendars, File, left_over
+from site_builder.calendars import HOSTS, PAGE, PEOPLE, Booked, Calendars, File, left_over
 from site_builder.cards import Card
 from site_builder.decide import calendar
 from site_builder.decide.people import People
+from site_builder.faults import WWW, Faults
 from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.renderers import board, icon, live, status
@@ -62,6 +63,18 @@ class Site:
         self.written: list[str] = []
         self.recalled = False
         self.wasted: Wasted | None = None
+        self.faults = Faults()
+
+    def start(self) -> None:
+        """A build begins to write."""
+        www = self.settings.www
+        for folder in (www, *(www / name for name in FOLDERS)):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not self.recalled:
+            self.recall()
+            self.recalled = True
+        self.written = []
+        self.version = publish.copy_assets(www)
 
     def fleet(
         self,
@@ -72,16 +85,53 @@ class Site:
         took: float | None = None,
     ) -> None:
         """The files of the fleet, and then the cards that moved; `took` is how long the build before this one did."""
-        www = self.settings.www
-        for folder in (www, *(www / name for name in FOLDERS)):
-            folder.mkdir(parents=True, exist_ok=True)
-        if not self.recalled:
-            self.recall()
-            self.recalled = True
-        self.written = []
-        self.write_files(outputs.available_all(cards), now)
-        self.version = publish.copy_assets(www)
-        fleet = board.Fleet(
+        with self.catch(outputs.ALL_AVAILABLE):
+            self.write_files(outputs.available_all(cards), now)
+        if self.failed(outputs.ALL_AVAILABLE):  # an older one must not hand out a GPU
+            self.write_files([outputs.File(outputs.ALL_AVAILABLE, b"none", lambda: b"", dated=False)], now)
+        moved = {f"cards/{host}.html": (one.digests.structure, one.html) for host, one in cards.items()}
+        stand = {name for name, (facts, _) in moved.items() if self.published.says(name, facts)}
+        with self.catch("index.html"):
+            fleet = self.board_fleet(cards, totals, problems)
+            parts = board.parts(fleet, now)
+            for place, content in parts._asdict().items():
+                name = f"cards/_{place}.html"
+                moved[name] = facts, _ = publish.digest(content), content
+                stand |= {name} if self.published.says(name, facts) else set()
+            revisions = {name: self.revision(name, name in stand, now) for name in moved}
+            with self.catch("index.html"):
+                self.write_board(cards, fleet, parts, now)
+            with self.catch("icon.svg"):
+                self.write_icon(fleet, now)
+            with self.catch("live.json"):
+                self.write_live(cards, fleet, revisions, now)
+        with self.catch("status.json"):
+            self.write_status(cards, problems, now)
+        with self.catch("metrics"):
+            self.write("metrics", b"", outputs.metrics_of(cards, problems, now, self.every, took), now)
+        for colour in (False, True):
+            with self.catch(outputs.TERM_ANSI if colour else outputs.TERM):
+                self.write_files([outputs.term_table(cards, now, colour)], now)
+        with self.catch(outputs.DETAIL):
+            self.write_files([outputs.detail_table(cards, now)], now)
+        for host, one in cards.items():
+            self.write_available(host, one, now)
+        for name, (facts, content) in moved.items():
+            if name not in stand:
+                self.write(name, facts, b"%d\n%s" % (self.revision(name, stands=False, now=now), content), now)
+        self.forget(cards)
+
+    def catch(self, name: str) -> AbstractContextManager[None]:
+        """Let a fault of ours cost a file of www/ and no other."""
+        return self.faults.catch(f"{WWW}{name}")
+
+    def failed(self, name: str) -> bool:
+        """Whether a file could not be made in this build."""
+        return f"{WWW}{name}" in self.faults.noted
+
+    def board_fleet(self, cards: Cards, totals: Mapping[str, int], problems: Sequence[Problem]) -> board.Fleet:
+        """What the board says of all hosts together."""
+        return board.Fleet(
             {host: one.summary.state for host, one in cards.items()},
             totals,
             [gpu for one in cards.values() for gpu in one.summary.free],
@@ -93,38 +143,37 @@ class Site:
             self.wasted,
             bool(self.settings.rules.url and self.settings.alerts.wanted),
         )
-        parts = board.parts(fleet, now)
-        self.write_board(cards, fleet, parts, now)
-        moved = {f"cards/{host}.html": (one.digests.structure, one.html) for host, one in cards.items()}
-        for name, content in parts._asdict().items():
-            moved[f"cards/_{name}.html"] = publish.digest(content), content
-        stand = {name for name, (facts, _) in moved.items() if self.published.says(name, facts)}
-        revisions = {name: self.revision(name, name in stand, now) for name in moved}
-        self.write_live(cards, fleet, revisions, now)
+
+    def write_available(self, host: str, one: Card, now: Now) -> None:
+        """Which GPUs of a host are free; none where we fail at it."""
+        name = outputs.available_of(host)
+        with self.catch(name):
+            self.write_files(outputs.available_host(host, one), now)
+        if self.failed(name):
+            self.write_files(outputs.none_available(host, one), now)
+
+    def write_status(self, cards: Cards, problems: Sequence[Problem], now: Now) -> None:
+        """status.json, where it says something new."""
         told = repr((problems, self.settings.rules.url)).encode()
         facts = publish.digest(told, *(one.digests.status for one in cards.values()))
         if not self.published.is_current("status.json", facts, now.epoch):
             content = status.status(rows(cards), problems, now.epoch, self.settings.rules.url, self.every)
             self.write("status.json", facts, content, now)
-        self.write("metrics", b"", outputs.metrics_of(cards, problems, now, self.every, took), now)
-        self.write_files(outputs.texts(cards, now), now)
-        self.write_files(outputs.available_hosts(cards), now)
-        for name, (facts, content) in moved.items():
-            if name not in stand:
-                self.write(name, facts, b"%d\n%s" % (revisions[name], content), now)
-        self.forget(cards)
 
     def revision(self, name: str, stands: bool, now: Now) -> int:
         """When the file began to say what it is to say, in milliseconds; now, where it is still to be written."""
         return publish.milliseconds(self.when(name) if stands else now.epoch)
 
     def write_board(self, cards: Cards, fleet: board.Fleet, parts: board.Parts, now: Now) -> None:
-        """index.html, and the picture of its tab."""
+        """index.html."""
         version = f"{fleet.version} {fleet.book}".encode()
         facts = publish.digest(version, *parts, *(one.digests.html for one in cards.values()))
         if not self.published.is_current("index.html", facts, now.epoch):
             page = board.board([one.html for one in cards.values()], parts, fleet, now)
             self.write("index.html", facts, page, now)
+
+    def write_icon(self, fleet: board.Fleet, now: Now) -> None:
+        """The picture of its tab."""
         facts = b"%d" % fleet.free_count
         if not self.published.says("icon.svg", facts):
             self.write("icon.svg", facts, icon.icon(fleet.free_count), now)
@@ -147,20 +196,44 @@ class Site:
                 self.published.touch(file.name, now.epoch)
 
     def calendar(self, hosts: Sequence[calendar.Host], people: People, now: Now) -> None:
-        """The calendar and its feeds; those that lost their last booking are left empty, or go."""
-        files = self.calendars.files(Booked(tuple(hosts), people, self.version), now)
-        if files is self.looked_at[0] and 0 <= now.epoch - self.looked_at[1] < LOOK_EVERY:
+        """The calendar and its feeds; a booking at which we fail is left out of them."""
+        booked = Booked(tuple(hosts), people, self.version)
+        names = {host.name: host for host in hosts}
+        if self.write_calendar(booked, names, now):
+            self.calendars.problems = []
             return
+        with self.catch(PAGE):
+            booked = self.calendars.without_bad_bookings(booked, now)
+        self.faults.noted = {where for where in self.faults.noted if not where.startswith(f"{WWW}bookings")}
+        self.write_calendar(booked, names, now)
+
+    def write_calendar(self, booked: Booked, names: Mapping[str, object], now: Now) -> bool:
+        """Write what says something new, and return whether that succeeded; a feed that lost its last booking is left
+        empty, or goes."""
+        files: Mapping[str, File] = {}
+        with self.catch(PAGE):
+            files = self.calendars.files(booked, now)
+        if self.failed(PAGE):
+            return False
+        if files is self.looked_at[0] and 0 <= now.epoch - self.looked_at[1] < LOOK_EVERY:
+            return True
         for folder in (HOSTS, PEOPLE):
             (self.settings.www / folder).mkdir(parents=True, exist_ok=True)
-        names = {host.name: host for host in hosts}
-        old = list(left_over(self.published, files, names, self.settings.shown.users, now))
-        for name, file in (*files.items(), *old):
-            if file is None:
-                self.published.remove(name)
-            elif not self.published.says(name, file.facts) or self.age(name, now) >= file.lasts:
-                self.write(name, file.facts, file.make(now), now)
+        old = dict(left_over(self.published, files, names, self.settings.shown.users, now))
+        several = {**files, **old}
+        for name, file in several.items():
+            with self.catch(name):
+                if file is None:
+                    self.published.remove(name)
+                elif not self.published.says(name, file.facts) or self.age(name, now) >= file.lasts:
+                    self.write(name, file.facts, file.make(now), now)
+        for where in [where for where in self.faults.found if where.startswith((f"{WWW}{HOSTS}", f"{WWW}{PEOPLE}"))]:
+            if where[len(WWW) :] not in several:
+                self.faults.forget(where)
+        if any(map(self.failed, several)):
+            return False
         self.looked_at = files, now.epoch
+        return True
 
     def age(self, name: str, now: Now) -> float:
         """Seconds since a file of ours was written."""
@@ -184,15 +257,17 @@ class Site:
             age = now.epoch - self.when(page.names[0])
             same = age < page.lasts and all(self.published.says(name, facts) for name in page.names)
             if (patient or age >= page.every) and not same:
-                for name, content in page.make(self.version).items():
-                    if name.count("/") > 1:
-                        (self.settings.www / name).parent.mkdir(exist_ok=True)
-                    self.write(name, facts, content, now)
+                with self.catch(page.names[0]):
+                    for name, content in page.make(self.version).items():
+                        if name.count("/") > 1:
+                            (self.settings.www / name).parent.mkdir(exist_ok=True)
+                        self.write(name, facts, content, now)
                 if time.monotonic() > end:
                     break
         for file in outputs.JOINED:
             if patient or self.left or now.epoch - self.when(file.name) >= PAGE_EVERY:
-                self.join(file, hosts, now)
+                with self.catch(file.name):
+                    self.join(file, hosts, now)
         self.left = False
 
     def join(self, file: outputs.Joined, hosts: Iterable[str], now: Now) -> None:
@@ -225,6 +300,10 @@ class Site:
         kept = {name for host in cards for name in names_of(host)}
         kept |= {outputs.available_of(host, maker) for host, maker, _ in outputs.available_beside(cards)}
         kept |= {file.name for file in outputs.JOINED} | {f"cards/_{name}.html" for name in board.Parts._fields}
+        for where in list(self.faults.found):
+            name = where[len(WWW) :]
+            if name.split("/")[0] in FOLDERS and "/" in name and name not in kept:
+                self.faults.forget(where)
         for name in [name for name in self.published.files if name not in kept]:
             folder, *inner = name.split("/")
             if folder not in FOLDERS:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from site_builder.alert import AlertRule, Book, Matter
 from site_builder.cards import Card
 from site_builder.decide.watches import Free, by_host, places
+from site_builder.faults import describe
 from site_builder.model import FreeGpu, Problem
 from site_builder.now import Now
 from site_builder.readers import watches, wishes
@@ -50,7 +51,7 @@ class Watches:
         free = Free(
             (gpu for card in cards.values() if card.summary.state == "fresh" for gpu in card.summary.free), now.epoch
         )
-        there = {one.id: (one, gpus) for one in several if (gpus := free.for_wish(one.wish))}
+        there = {one.id: (one, gpus) for one in several if (gpus := self.free_for(one, free))}
         before = self.since if self.since is not None else self.recalled(now)
         self.since = {key: min(before.get(key, int(now.epoch)), int(now.epoch)) for key in there}  # a clock may be set
         if self.since != before:
@@ -58,6 +59,15 @@ class Watches:
         if not rule.on or is_quiet(rule, now):
             return []
         return [matter(one, gpus, self.since[one.id]) for one, gpus in there.values() if self.holds(one, now)]
+
+    def free_for(self, one: Watch, free: Free) -> list[FreeGpu]:
+        """The GPUs that somebody waits for; a fault of ours costs this watch alone."""
+        try:
+            return free.for_wish(one.wish)
+        except Exception as error:
+            what = describe(f"watch {one.id} of {one.name} does not count", error)
+            self.problems = [*self.problems, Problem(f"data/{FILE}", what)]
+            return []
 
     def holds(self, one: Watch, now: Now) -> bool:
         """Whether it has been so for long enough."""

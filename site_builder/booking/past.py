@@ -16,6 +16,7 @@ from site_builder.booking.acts import ended_at
 from site_builder.booking.desk import Broken, Desk, Done, places
 from site_builder.booking.turn import Found, Turn, Who
 from site_builder.decide.rules import Refused
+from site_builder.faults import describe
 from site_builder.model import Booking, Problem
 from site_builder.now import Now
 from site_builder.readers import comments, when
@@ -65,6 +66,14 @@ def due(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[B
     over = [one for one in bookings if ended_at(one) <= epoch - settings.rules.keep]
     stay = read_restored(settings.state) if over else {}
     return [one for one in over if stay.get(key_of(one), 0) <= epoch]
+
+
+def move_or_tell(settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str) -> list[Problem]:
+    """The same for the builder, to which an exception that nobody foresaw is a problem and no more."""
+    try:
+        return move(settings, bookings, epoch, doubt)
+    except Exception as error:
+        return [Problem("data/comments.json", describe("bookings that are long over could not be moved away", error))]
 
 
 def line_of(one: Found) -> dict[str, Any]:

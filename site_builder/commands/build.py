@@ -84,7 +84,7 @@ def run(builder: Builder, every: int | None, began: float, end: float) -> bool:
             offsets = builder.snapshots.clock_offsets(now, clock.RECENT)
             builder.doubt = clock.check_clock(builder.settings.state, now, offsets)
             if builder.leads or every is None:
-                builder.beside = past.move(builder.settings, builder.bookings.rows, now, builder.doubt)
+                builder.beside = past.move_or_tell(builder.settings, builder.bookings.rows, now, builder.doubt)
             report = builder.build(now)
             good, sentences = True, report.troubles
             if every is None:

@@ -81,6 +81,12 @@ def summary(host: BoardHost, looked: float | None) -> Summary:
     )
 
 
+def nothing_known(state: str, problems: tuple[Problem, ...]) -> Summary:
+    """Summarize a host of which nothing else can be said."""
+    people = People({}, {}, (0, 0), {}, counts.Standing())
+    return Summary(state, {}, (), (), frozenset(), None, problems, (), None, (), (), (), people)
+
+
 def named(gpu: Gpu) -> NamedGpu:
     """What a GPU is called."""
     return NamedGpu(gpu.number, gpu.uuid, gpu.parent and gpu.parent.uuid)

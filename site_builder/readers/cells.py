@@ -33,6 +33,8 @@ LETTER = re.compile(r"[A-Za-z!]")
 LONGEST_WORDS = 80
 UNIT = re.compile(r" (?:MiB|KiB|%|W|MHz|C|us|ms)$")
 TOO_LARGE = 1e15
+# What lies between 0 and this is no reading, and whatever is divided by it is infinite.
+TOO_SMALL = 1e-6
 LONGEST_NUMBERS = 300
 
 
@@ -102,7 +104,7 @@ def number(cell: str) -> float | None:
         if not UNIT.search(cell):
             return None
         return number(UNIT.sub("", cell))
-    return value if 0 <= value < TOO_LARGE else None
+    return value if TOO_SMALL <= value < TOO_LARGE or value == 0 else None
 
 
 def numbers(row: list[str]) -> list[float | None]:

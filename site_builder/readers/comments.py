@@ -10,6 +10,7 @@ from datetime import tzinfo
 from hashlib import blake2b
 from typing import NamedTuple
 
+from site_builder.faults import describe
 from site_builder.model import Booking, Dump
 from site_builder.readers import dates, places, rrules
 from site_builder.readers.form import bounded, clean, json_fault
@@ -59,9 +60,13 @@ def understood(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[E
         if number == MOST_BOOKINGS or len(problems) > MOST_BOOKINGS:
             problems.append(f"there are more than {MOST_BOOKINGS} bookings; the rest does not count")
             return
-        one, problem = booking(entry, zone)
+        try:
+            one, problem = booking(entry, zone)
+            one = one and replace(one, id=ids.of(entry))
+        except Exception as error:  # a fault of ours costs the entry alone
+            one, problem = None, describe("the booking does not count", error)
         if one:
-            yield entry, replace(one, id=ids.of(entry))
+            yield entry, one
         if problem:
             problems.append(f"{where(entry, text)}: {problem}")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from site_builder.faults import describe
 from site_builder.model import Dump
 from site_builder.readers import dates, wishes
 from site_builder.readers.form import bounded, clean, json_fault
@@ -86,6 +87,8 @@ def watch(entry: object) -> tuple[Watch | None, str]:
         return understood(entry), ""
     except Odd as why:
         return None, str(why)
+    except Exception as error:  # a fault of ours costs the entry alone
+        return None, describe("it does not count", error)
 
 
 def understood(entry: object) -> Watch:

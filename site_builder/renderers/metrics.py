@@ -165,6 +165,12 @@ def host(board: BoardHost) -> tuple[bytes, ...]:
     return (*readings, *steady, *[encoded(one) for one in host_lines(board)])
 
 
+def failed_host(name: str) -> tuple[bytes, ...]:
+    """The lines of a host of which only its name is known."""
+    state = f'{HOSTS[0].name}{{host="{label(name)}",state="failed"}} 1\n'.encode()
+    return tuple(state if family is HOSTS[0] else b"" for family in FAMILIES)
+
+
 def encoded(lines: Iterable[str]) -> bytes:
     """A part of the file."""
     return "".join(lines).encode("utf-8", "replace")

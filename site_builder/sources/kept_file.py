@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic
 
+from site_builder.faults import describe
 from site_builder.model import Dump, Problem, Row
 from site_builder.sources import files, own_files
 
@@ -33,7 +34,7 @@ class KeptFile(Generic[Row]):
             if state is None:
                 return
             signature, content = read_in(state, name, limit)
-            dump = reader(content)
+            dump = self.understood(content)
             if dump.whole:
                 self.content = self.stored = content
                 self.rows, self.since = dump.rows, signature.modified_ns / 1e9
@@ -64,7 +65,7 @@ class KeptFile(Generic[Row]):
 
     def take(self, signature: files.Signature | None, content: bytes | None) -> list[Problem]:
         """Understand a new content, and keep it if it is good."""
-        dump: Dump[Row] = Dump() if content is None else self.reader(content)
+        dump: Dump[Row] = Dump() if content is None else self.understood(content)
         self.signature, self.problems = signature, dump.problems
         if not dump.whole:
             self.problems = tuple(self.serves(f"not read: {what}") for what in dump.problems)
@@ -72,6 +73,13 @@ class KeptFile(Generic[Row]):
         self.rows, self.content = dump.rows, content
         self.since = signature.arrived_ns / 1e9 if signature else 0.0
         return self.keep(content) if content != self.stored else []
+
+    def understood(self, content: bytes) -> Dump[Row]:
+        """What the reader makes of it; one that raises costs this file alone."""
+        try:
+            return self.reader(content)
+        except Exception as error:
+            return Dump(whole=False, problems=(describe("it could not be understood", error),))
 
     def keep(self, content: bytes | None) -> list[Problem]:
         """Write the last good content to state/, or remove it with the file that it was."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from site_builder.faults import describe
 from site_builder.model import Dump, HostData, Problem
 from site_builder.readers import form, gpus, host, legacy, processes, ps
 from site_builder.readers.names import BOOKINGS, is_host
@@ -109,7 +110,11 @@ class Snapshots:
         with folder_of(self.data, files.TOP) as folder:
             for name in originals.keys() | self.original.keys():
                 present = originals.get(name, set()) | self.original.get(name, {}).keys()
-                self.look_at(self.original, name, {file: f"{name}_{file}" for file in present}, folder)
+                try:
+                    self.look_at(self.original, name, {file: f"{name}_{file}" for file in present}, folder)
+                except Exception as error:  # as in look_into
+                    self.original[name] = {}
+                    problems.append(Problem(f"data/{name}_*", describe("its files could not be read", error)))
         return [self.told(name) for name in sorted(folders.union(self.native, self.original))], problems
 
     def entries(self, problems: list[Problem]) -> tuple[set[str], dict[str, set[str]]]:
@@ -143,6 +148,9 @@ class Snapshots:
                 self.look_at(self.native, name, {file: file for file in TASKS}, folder)
         except OSError as error:
             problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
+        except Exception as error:  # a fault of ours costs this host alone, and what was read before is not believed
+            self.native.pop(name, None)
+            problems.append(Problem(f"data/{name}", describe("its files could not be read", error)))
 
     def look_at(self, kept: dict[str, dict[str, Kept]], name: str, paths: dict[str, str], folder: int | None) -> None:
         """See what changed among the files of a host; one that was never there is none."""
@@ -315,7 +323,7 @@ def look(  # noqa: PLR0913, PLR0917 a file is found by all of these
     arrived = signature.arrived_ns / 1e9
     # the original ones may be copied with their own times, and what came from Consul may be older than the file; only
     # what lies in the past can be true
-    arrived = min(arrived, signature.modified_ns / 1e9 if original else form.as_of(content))
+    arrived = max(0.0, min(arrived, signature.modified_ns / 1e9 if original else form.as_of(content)))
     problem, counts = (fault_of_original if original else fault)(content, name, file)
     if before and before.content and (problem or before.content == content):
         return Kept(signature, before.content, before.arrived, problem)
