@@ -33,10 +33,15 @@ class Host:
     idle: Idle
     kept: Mapping[str, KeptGpu] = field(default_factory=dict)
     lines: Mapping[str, str] = field(default_factory=dict)  # of its GPUs by their keys, ready to be shown
+    not_read: str = ""  # why its files are not parsed now
 
 
 def board_of(host: Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
     """A host as it stands at this moment, and when its GPUs were looked at."""
+    if host.not_read:
+        problem = Problem(f"data/{host.known.name}", host.not_read)
+        known = host.known
+        return BoardHost(known.name, known.title, known.tags, "failed", host.not_read, problems=(problem,)), None
     data = None
     try:
         data = host.told.data() if host.told else None

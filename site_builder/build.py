@@ -85,7 +85,7 @@ class Builder:
         self.every = every
         data, state = settings.data, settings.state
         remove_executable_files(state)
-        self.snapshots = Snapshots(data, state)
+        self.snapshots = Snapshots(data, state, settings.snapshot_bytes)
         self.discovery = Discovery(data, state, settings.consul)
         self.mirror, self.lead = with_others(settings)
         self.leads = self.lead is None  # whether we do what must happen only once; a builder that is alone does all
@@ -94,6 +94,7 @@ class Builder:
         self.memory = Memory(state)
         self.took = self.memory.took  # kept when all is over, or the memory would be written at each build
         self.cards = Cards(state)
+        self.cards.paused = self.memory.paused
         self.site = Site(settings, every)
         self.faults = self.site.faults  # what we failed at, for the page
         self.faults.recall(self.memory.problems)
@@ -147,6 +148,7 @@ class Builder:
         if self.learn(cards):  # a verdict needs logins that we know, and some are known only now
             rules = replace(rules, people=People(rules.people.aliases, self.memory.logins))
             cards = self.cards.make(hosts, rules, names, self.settings, now)
+        hosts = [self.cards.readable(host, now) for host in hosts]
         self.cards_made = cards
         problems += [problem for one in cards.values() for problem in one.summary.problems]
         with self.faults.catch("data", "GPUs that two hosts tell could not be looked for"):
@@ -289,8 +291,9 @@ class Builder:
         for host, card in cards.items():
             with self.faults.catch(host, "what it tells could not be remembered"):
                 self.learn_of(host, card)
-        for gone in self.memory.kept.keys() - cards.keys():
-            del self.memory.kept[gone]
+        for remembered in (self.memory.kept, self.memory.paused):
+            for gone in remembered.keys() - cards.keys():
+                del remembered[gone]
         return len(self.memory.logins) > known
 
     def learn_of(self, host: str, card: Card) -> None:

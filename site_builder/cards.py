@@ -6,7 +6,8 @@ them from one builder to the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,10 @@ STORE, TITLE = "cards.kept", "gpuboard cards 1"
 OLD_STORE = "cards.pickle"
 # How many texts stand behind a card: page, status, live, terminal, detail, and a part for each family of metrics.
 TEXTS = 8 + len(metrics.FAMILIES)
+# Seconds of CPU time that one host may cost a build; of a host that costs more nothing is read for so many seconds.
+# The first card of a process may take longer: templates are compiled, and modules imported.
+TOO_EXPENSIVE, FIRST_CARD, PAUSE = 2.0, 10.0, 600
+NOT_READ = f"its files take more than {TOO_EXPENSIVE:.0f} s to read, and so are read only every {PAUSE // 60} minutes"
 
 
 def code() -> tuple[object, ...]:
@@ -113,6 +118,7 @@ class Cards:
         self.rules = b""
         self.cards: dict[str, Card] = {}
         self.changed = False
+        self.paused: dict[str, int] = {}  # hosts that are too expensive, and until when they are not read
         with suppress(DamagedFileError, ValueError):  # of a damaged file nothing counts, and all are made anew
             self.rules, self.cards = load_cards(self.store)
 
@@ -134,7 +140,7 @@ class Cards:
         if by != self.rules:
             self.rules, self.cards = by, {}
         before, self.cards = self.cards, {}
-        parts = [(host, inputs_anyhow(host, rules)) for host in fleet_hosts]
+        parts = [(host, inputs_anyhow(host, rules)) for host in (self.readable(one, now) for one in fleet_hosts)]
         known = set(before)
         stale = []
         for host, made_of in parts:
@@ -142,11 +148,26 @@ class Cards:
             if one is None or one.made_of != made_of or now.epoch >= one.holds_until or is_clearer(one, rules.people):
                 stale.append((host, made_of))
                 before.pop(host.known.name, None)  # the new ones have its room
-        anew = both(lambda part: make(part[0], rules, names, now.apart()), stale)
-        made = {host.known.name: card._replace(made_of=made_of) for (host, made_of), card in zip(stale, anew)}
+        anew = both(lambda part: timed(lambda: make(part[0], rules, names, now.apart())), stale)
+        made = {}
+        for (host, made_of), (card, seconds) in zip(stale, anew):
+            name = host.known.name
+            made[name] = card._replace(made_of=made_of)
+            if seconds > (FIRST_CARD if host is stale[0][0] else TOO_EXPENSIVE) and not host.not_read:
+                self.paused[name] = int(now.epoch) + PAUSE
+                without = self.readable(host, now)
+                made[name] = make(without, rules, names, now.apart())._replace(made_of=inputs_anyhow(without, rules))
         self.cards = {host.known.name: made.get(host.known.name) or before[host.known.name] for host, _ in parts}
         self.changed = self.changed or bool(stale) or known != self.cards.keys()
         return self.cards
+
+    def readable(self, host: Host, now: Now) -> Host:
+        """Return the host, without its files while they are too expensive."""
+        left = self.paused.get(host.known.name, 0) - now.epoch
+        if 0 < left <= PAUSE:
+            return replace(host, told=None, not_read=NOT_READ)
+        self.paused.pop(host.known.name, None)
+        return host
 
     def save(self) -> None:
         """Keep them for the next builder."""
@@ -239,7 +260,8 @@ def inputs(host: Host, rules: Rules) -> bytes:
     )
     # a login that ps cut may become clear when others are known
     logins = len(rules.people.names) if bookings else 0
-    return digest_of((host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines)))
+    facts = (host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines), host.not_read)
+    return digest_of(facts)
 
 
 def inputs_anyhow(host: Host, rules: Rules) -> bytes:
@@ -253,6 +275,12 @@ def inputs_anyhow(host: Host, rules: Rules) -> bytes:
 def is_clearer(card: Card, people: People) -> bool:
     """Whether a login that `ps` cut is now known to be somebody's, or may be a second person's too."""
     return any(people.whole(login) != whole for login, whole in card.cut)
+
+
+def timed(work: Callable[[], Card]) -> tuple[Card, float]:
+    """A card, and how many seconds of CPU time it took."""
+    began = time.thread_time()
+    return work(), time.thread_time() - began
 
 
 def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:

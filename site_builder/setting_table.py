@@ -308,6 +308,13 @@ SETTINGS = (
         "a long job begun an hour before somebody else's booking",
     ),
     Setting(
+        "GPUBOARD_SNAPSHOT_KIB",
+        "1024",
+        number(64, 8192),
+        "the largest file of a host that is read, in KiB; of a larger one the page says so, and the last one serves",
+        "every build slowed by one host that sends megabytes",
+    ),
+    Setting(
         "GPUBOARD_NOTIFY",
         "",
         CHANNELS,

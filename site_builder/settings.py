@@ -68,6 +68,7 @@ class Settings:
     server_names: frozenset[str] = frozenset()
     login: str | None = None
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    snapshot_bytes: int = 1024 * 1024  # of each file that a host sends
 
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -138,6 +139,7 @@ def settings_of(
             read["GPUBOARD_CONTACTS"],
             SlackAccess(read["GPUBOARD_SLACK_BOT_TOKEN"], read["GPUBOARD_SLACK_APP_TOKEN"], read["GPUBOARD_SLACK_URL"]),
         ),
+        snapshot_bytes=int(read["GPUBOARD_SNAPSHOT_KIB"] * 1024),
     )
 
 

@@ -37,7 +37,7 @@ class Lab:
     def __init__(self, settings: Settings) -> None:
         """Whose data/ it is."""
         self.settings = settings
-        self.snapshots = Snapshots(settings.data, None)
+        self.snapshots = Snapshots(settings.data, None, settings.snapshot_bytes)
         aliases, self.gpu_names, _ = Names(settings.data, None).read()
         self.people = People(aliases)
         self.known: dict[str, KnownHost] | None = None

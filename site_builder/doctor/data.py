@@ -89,7 +89,7 @@ def clocks(case: Case) -> Found:
     """Whose clock is off, among those who push."""
     from site_builder.sources.snapshots import Snapshots  # noqa: PLC0415 # slow to import
 
-    told, _ = Snapshots(case.settings.data, None).read()
+    told, _ = Snapshots(case.settings.data, None, case.settings.snapshot_bytes).read()
     off = {one.name: clock for one in told if (clock := one.data().clock) is not None}
     if not off:
         return skipped("no host tells its clock")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 from site_builder.model import Gpu
@@ -14,8 +14,10 @@ from site_builder.readers.cells import find_lost_words, find_reading_error
 
 VENDOR = "amd"
 # More than any host has, so that whoever counts them can say so.
-MOST_GPUS, MOST_PROCESSES = 2000, 20_000
+MOST_GPUS, MOST_PROCESSES = 2000, 10_000
 MOST_WORDS = 50
+# So many lines are looked through for them.
+MOST_LINES = 2000
 # The GPU of a process of which it is not told.
 SOMEWHERE = f"{VENDOR} ?"
 HEX = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.IGNORECASE)
@@ -170,7 +172,7 @@ def news(words: Iterable[str]) -> list[str]:
     """What a tool said that somebody should know."""
     told: dict[str, None] = {}  # each once: every question is answered with the same warning
     fallen = False
-    for line in words:
+    for line in islice(words, MOST_LINES):
         # of a program that fell over its last words count, not where it stood
         fallen = line.startswith("Traceback ") or (fallen and line.startswith(" "))
         if not fallen and not NO_NEWS.fullmatch(line.strip()):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain, islice
 
 from site_builder.model import Gpu, GpuProcess
 from site_builder.readers import amd, amd_text, printed_json, quantities
-from site_builder.readers.form import Pieces, one_line
+from site_builder.readers.form import Pieces, note, one_line
 from site_builder.readers.understood import LONGEST_NAME, Understood
 
 # The questions that only name the GPUs, for an answer about processes.
@@ -15,6 +16,8 @@ NAMING = frozenset({"names", "static"})
 NO_PROCESS = "no running processes"
 MIB, BYTES = quantities.mib_from("mb"), quantities.mib_from("b")
 DEEPEST = 3
+# Each GPU is told once for each question; more is no answer.
+MOST_ENTRIES = 2 * amd.MOST_GPUS
 TABLE: amd.Table = {
     "memory.used": (MIB, ("mem_usage.used_vram", "vram.used", "fb_usage.fb_used", "vram.vram_used")),
     "memory.total": (
@@ -103,8 +106,11 @@ class Told:
             printed = printed_json.read(piece.lines)
             written, words = amd_text.read(printed.words)
             self.words += words
+            entries = list(islice(chain.from_iterable(map(self.entries, printed.values)), MOST_ENTRIES + 1))
+            if len(entries) > MOST_ENTRIES:
+                printed.problems.append(f"it has more than {MOST_ENTRIES} entries; the rest does not count")
+                entries.pop()
             self.problems += printed.problems
-            entries = [one for value in printed.values for one in self.entries(value)]
             for entry in [*entries, *written]:
                 self.take(entry)
             told = bool(entries or written)
@@ -176,7 +182,13 @@ def processes(pieces: Pieces) -> Understood[GpuProcess]:
     unreported = {who[one].handle: NO_LIST for one in told.gpus if one not in told.lists}
     problems += [f"amd-smi tells nothing of the processes of GPU {one}" for one in told.gpus if one not in told.lists]
     for number, listed in told.lists.items():
-        for one in listed[: amd.MOST_PROCESSES]:
+        room = max(0, amd.MOST_PROCESSES - len(rows) - len(problems))
+        if len(listed) > room:
+            note(
+                problems,
+                f"more than {amd.MOST_PROCESSES} processes are told; only the first {amd.MOST_PROCESSES} count",
+            )
+        for one in listed[:room]:
             info = one.get("process_info", one) if isinstance(one, dict) else one
             if isinstance(info, str) and NO_PROCESS in info.lower():
                 continue
@@ -186,7 +198,7 @@ def processes(pieces: Pieces) -> Understood[GpuProcess]:
                 problems.append(
                     f"amd-smi tells a process of GPU {number} that cannot be understood: {one_line(info, 80)}"
                 )
-            elif len(rows) <= amd.MOST_PROCESSES:
+            else:
                 rows.append(row)
     answered = told.understood and told.processes_told
     return Understood(tuple(settled(rows)), amd.news(told.words), problems[: amd.MOST_WORDS], answered, unreported)

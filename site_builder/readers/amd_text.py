@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-LINE = re.compile(r"( *)([A-Za-z0-9_() -]{1,60}):(?: (.*))?")
+# A name begins with no blank, or a line of blanks would be tried in a thousand ways.
+LINE = re.compile(r"( *)([A-Za-z0-9_()-][A-Za-z0-9_() -]{0,59}):(?: (.*))?")
 PROCESS = "process_info"
 DEEPEST = 8
 MOST_GPUS = 2000

@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from site_builder.model import Dump, Header
+
+Item = TypeVar("Item")
 
 FIRST = re.compile(
     r"# gpuboard (\d{1,4}) task=([a-z]{1,20}) host=(\S{1,200}) "
@@ -23,6 +25,10 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 FIRST_BYTES = 500
 MOST_SAID = 50
 LONGEST_PROBLEM = 300
+# Of more problems than these nothing but the number would be told.
+MOST_NOTED = 1000
+# No tool has as many columns.
+MOST_COLUMNS = 1000
 # The signs that the first line and the last begin with.
 OUTSIDE = "##"
 AS_OF = b"# as of "
@@ -74,6 +80,20 @@ JSON_WORDS = {
 def json_fault(error: json.JSONDecodeError) -> str:
     """Where JSON is broken, and how."""
     return f"line {error.lineno}, column {error.colno}: {JSON_WORDS.get(error.msg, error.msg)}"
+
+
+def first_of(lines: Sequence[Item], most: int, what: str, problems: list[str]) -> Sequence[Item]:
+    """Take as many as are read, before anybody walks through them; that there are more is a problem."""
+    if len(lines) <= most:
+        return lines
+    problems.append(f"{len(lines)} {what} are told; only the first {most} count")
+    return lines[:most]
+
+
+def note(problems: list[str], what: str) -> None:
+    """Add a problem, unless there are more than anybody wants to count."""
+    if len(problems) < MOST_NOTED:
+        problems.append(what)
 
 
 def bounded(problems: Sequence[str]) -> tuple[str, ...]:
@@ -149,9 +169,12 @@ def pieces_of(lines: Iterable[str], problems: list[str]) -> dict[str, Pieces]:
             match = PART.match(line)
             key = (match[1], match[2] or "") if match else None
             if match is None or key is None:
-                problems.append(f"a part that cannot be read: {line[:80]}")
-            elif key in parts or len(parts) >= MOST_PARTS:
-                problems.append(f"it has {'too many parts' if key not in parts else f'the {line[2:80]} twice'}")
+                note(problems, f"a part that cannot be read: {line[:80]}")
+            elif key in parts:
+                note(problems, f"it has the {line[2:80]} twice")
+            elif len(parts) >= MOST_PARTS:
+                problems.append("it has too many parts; the rest does not count")
+                break
             else:
                 parts[key] = int(match[3]), told, said
         elif line.startswith("# err "):

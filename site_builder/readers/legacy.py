@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 
 from site_builder.model import Disk, DiskUse, Dump, Gpu, GpuProcess, HostFacts, PsRow, Voice
 from site_builder.readers.cells import (
@@ -24,6 +25,7 @@ from site_builder.readers.cells import (
     whole_number,
 )
 from site_builder.readers.form import MOST_SAID, text_of
+from site_builder.readers.host import MOST_LINES as MOST_FACTS
 from site_builder.readers.host import disk_use
 from site_builder.readers.nvidia_csv import HANDLE, NOTHING_REPORTED, unreachable
 
@@ -32,6 +34,8 @@ TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?",
 BEGAN = re.compile(r"(\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})", re.ASCII)
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 GPU_CELLS = 9
+# So many lines are read of a file, the last ones where old rows stand before new ones; so many GPUs are kept.
+MOST_LINES, MOST_GPUS = 20_000, 1024
 # The interval of their loops, in seconds, which the files do not tell.
 EVERY = 20
 # A loop that finds no process writes nothing, so that old rows linger.
@@ -64,7 +68,7 @@ def gpus(data: bytes) -> tuple[Dump[Gpu], datetime | None]:
     unreached: dict[str, Gpu] = {}
     said: list[str] = []
     newest: datetime | None = None
-    for line in text_of(data).split("\n"):
+    for line in last_lines(data):
         row = cells(line)
         nameless = len(row) >= GPU_CELLS and error_words(row[1]) is not None and moment(row[-1]) is not None
         if len(row) >= GPU_CELLS and (row[1].startswith("GPU-") or nameless):
@@ -77,7 +81,8 @@ def gpus(data: bytes) -> tuple[Dump[Gpu], datetime | None]:
             unreached.setdefault(match[2], unreachable(match))
         elif line.strip():
             said.append(line.strip())
-    found = [*(current(gpu(row), moment(row[-1]), newest) for row in rows.values()), *unreached.values()]
+    reported = (current(gpu(row), moment(row[-1]), newest) for row in islice(rows.values(), MOST_GPUS))
+    found = [*reported, *islice(unreached.values(), MOST_GPUS)]
     found.sort(key=lambda one: (one.index is None, one.index or 0))
     return Dump(tuple(found), said=tuple(said[:MOST_SAID])), newest
 
@@ -86,6 +91,11 @@ def current(found: Gpu, taken: datetime | None, newest: datetime | None) -> Gpu:
     """Mark a GPU whose last row is old: since then the driver prints errors in its place, or nothing."""
     old = taken is not None and newest is not None and newest - taken > CURRENT
     return found._replace(error=found.error or OLD_ROW) if old else found
+
+
+def last_lines(data: bytes) -> list[str]:
+    """The lines of a file, as many as are read."""
+    return text_of(data).split("\n")[-MOST_LINES:]
 
 
 def gpu(row: list[str]) -> Gpu:
@@ -109,7 +119,7 @@ def processes(data: bytes, now: datetime | None) -> Dump[GpuProcess]:
     """The newest sample: timestamp, gpu_uuid, used_gpu_memory, process_name, pid; `now` is that of the GPUs."""
     rows: list[tuple[datetime, GpuProcess]] = []
     said: list[str] = []
-    for line in text_of(data).split("\n"):
+    for line in last_lines(data):
         left = line.split(", ", 3)
         name, comma, pid = left[3].rpartition(", ") if len(left) == 4 else ("", "", "")
         taken = moment(left[0])
@@ -146,7 +156,7 @@ def users(data: bytes, now: datetime | None) -> Dump[PsRow]:
     if lines and lines[0].lstrip().startswith("{"):
         parent = children(lines.pop(0), problems)
     rows: list[PsRow] = []
-    for line in lines:
+    for line in lines[:MOST_LINES]:
         match = PS_ROW.match(line)
         if match:
             pid = int(match[1])
@@ -188,8 +198,8 @@ def host(status: bytes, disks: bytes, local: bytes) -> Dump[HostFacts]:
     """Load, CPUs, memory, disks. The lines of the status file are told apart by what they hold: some may be missing."""
     problems: list[str] = []
     facts = HostFacts()
-    found = [disk for line in text_of(disks).split("\n") if (disk := df_row(line))]
-    for line in text_of(status).split("\n"):
+    found = [disk for line in text_of(disks).split("\n")[:MOST_FACTS] if (disk := df_row(line))]
+    for line in text_of(status).split("\n")[:MOST_FACTS]:
         words = line.split()
         if line.startswith("Mem:") and len(words) >= 3:
             free = number(words[6]) if len(words) > 6 else None
@@ -201,7 +211,7 @@ def host(status: bytes, disks: bytes, local: bytes) -> Dump[HostFacts]:
         elif (disk := df_row(line)) and all(disk.mount != other.mount for other in found):
             found.append(disk)
     use: list[DiskUse] = []
-    for line in text_of(local).split("\n"):
+    for line in text_of(local).split("\n")[:MOST_FACTS]:
         size, tab, path = line.partition("\t")
         one = disk_use(f"{size.strip()} {path.strip()}", problems) if tab else None
         if one:

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from site_builder.model import Gpu, GpuProcess
+from site_builder.readers import form
 from site_builder.readers.cells import (
     available,
     cells,
@@ -29,6 +30,8 @@ WORD = re.compile(r"\[([A-Z][A-Za-z/ ]{0,79})\]")
 # Pid, memory and name of such a row.
 NOTHING_REPORTED = (None, None, None)
 LONGEST_TITLE = 1000
+# More than any host has rows, with the messages between them.
+MOST_LINES, MOST_PROCESS_LINES = 4000, 10_500
 LONGEST_REMEMBERED = 300
 COLUMNS: tuple[str, ...] = (
     "index",
@@ -62,22 +65,24 @@ def rows(lines: tuple[str, ...]) -> tuple[list[Gpu], list[str], list[str]]:
     """GPUs, words between the rows, problems."""
     names: tuple[str, ...] = ()
     where: tuple[int, ...] = ()
+    wide = 0
     found: list[Gpu] = []
     said: list[str] = []
     problems: list[str] = []
-    for line in lines:
+    for line in form.first_of(lines, MOST_LINES, "lines", problems):
         if not names and ("uuid" in line or "index" in line) and {"uuid", "index"} & set(header := columns(line)):
-            names = header
+            names = tuple(form.first_of(header, form.MOST_COLUMNS, "columns", problems))
+            wide = len(header)
             where = places(names, COLUMNS)
             continue
         row = cells(line)
-        if names and len(row) == len(names):
-            found.append(gpu(names, row, where))
+        if names and len(row) == wide:
+            found.append(gpu(names, row[: len(names)], where))
         elif match := HANDLE.search(line):
             said.append(line.strip())
             found.append(unreachable(match))
-        elif names and len(row) > len(names) // 2 and len(row) > 2:
-            problems.append(f"{ODD_ROW}{len(row)} cells where the header has {len(names)}: {line[:80]}")
+        elif names and len(row) > wide // 2 and len(row) > 2:
+            form.note(problems, f"{ODD_ROW}{len(row)} cells where the header has {wide}: {line[:80]}")
         else:
             said.append(line.strip())
     return found, said, problems
@@ -139,9 +144,9 @@ def processes(told: Pieces) -> Understood[GpuProcess]:
     said: list[str] = []
     problems: list[str] = []
     unreported: dict[str, str] = {}
-    for line in lines_of(told):
+    for line in form.first_of(lines_of(told), MOST_PROCESS_LINES, "lines", problems):
         if not names and "process_name" in line and {"process_name", "gpu_uuid"} <= set(header := columns(line)):
-            names = header
+            names = tuple(form.first_of(header, form.MOST_COLUMNS, "columns", problems))
             continue
         process = (remembered if len(line) <= LONGEST_REMEMBERED else row)(line, names) if names else None
         if process and process[1:] == NOTHING_REPORTED:
@@ -152,7 +157,7 @@ def processes(told: Pieces) -> Understood[GpuProcess]:
             continue
         said.append(line.strip())
         if names and line.count(",") >= len(names) - 1:
-            problems.append(f"a row that cannot be understood: {line[:80]}")
+            form.note(problems, f"a row that cannot be understood: {line[:80]}")
     return Understood(tuple(found), said, problems, bool(names) and not problems, unreported)
 
 

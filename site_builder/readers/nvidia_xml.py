@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 from site_builder.model import Gpu, GpuProcess
-from site_builder.readers import nvidia_csv, nvidia_log
+from site_builder.readers import form, nvidia_csv, nvidia_log
 from site_builder.readers.cells import (
     LONGEST_WORDS,
     UNIT,
@@ -149,6 +150,7 @@ OF_PEOPLE = frozenset({"processes", "compute_processes", "accounted_processes", 
 NO_LIST, HIDDEN = "nvidia-smi has no list of them", "nvidia-smi hides one of them"
 LONGEST_CELL = 200
 MOST_INSTANCES = 64
+MOST_PROCESSES = 10_000
 # An instance of a GPU, with the numbers by which processes name it.
 Part = tuple[tuple[str, str], Gpu]
 
@@ -174,7 +176,7 @@ def processes(told: Pieces) -> Understood[GpuProcess]:
     unreported: dict[str, str] = {}
     for index, device in log.devices:
         if device.element is not None:
-            found += processes_of(index, device, listed, unreported)
+            found += processes_of(index, device, listed, MOST_PROCESSES - len(found), log.problems, unreported)
     heard = any(device.element is not None for _, device in log.devices)
     return Understood(tuple(found), log.said, log.problems, heard and not log.problems, unreported)
 
@@ -279,7 +281,7 @@ def instances(whole: Gpu, element: Element | None, listed: Listed) -> list[Part]
     found: list[Part] = []
     several = element.find("mig_devices") if element is not None else None
     names = listed.parts.get(whole.uuid or "", {})
-    elements = [] if several is None else several.findall("mig_device")[:MOST_INSTANCES]
+    elements = [] if several is None else list(islice(several.iterfind("mig_device"), MOST_INSTANCES))
     for device, one in zip(distinct_numbers([whole_number(cell(one.findtext("index"))) for one in elements]), elements):
         profile, uuid = names.get(device, (None, None))
         error = find_reading_error(("memory", text) for text in texts_at(one, "fb_memory_usage"))
@@ -310,8 +312,10 @@ def instance_ids(element: Element) -> tuple[str, str]:
     return cell(element.findtext("gpu_instance_id")), cell(element.findtext("compute_instance_id"))
 
 
-def processes_of(index: int, device: Device, listed: Listed, unreported: dict[str, str]) -> list[GpuProcess]:
-    """The processes on one GPU; one that is told twice in the same words counts once.
+def processes_of(  # noqa: PLR0913, PLR0917 # what is read, and the three kinds of what comes of it
+    index: int, device: Device, listed: Listed, most: int, problems: list[str], unreported: dict[str, str]
+) -> list[GpuProcess]:
+    """The processes on one GPU, as many as are read; one that is told twice in the same words counts once.
 
     A word stands where the processes should if they cannot be told: then somebody may be on it.
     """
@@ -323,7 +327,11 @@ def processes_of(index: int, device: Device, listed: Listed, unreported: dict[st
     found: list[GpuProcess] = []
     several = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
     for all_of_it in several:
-        found += [process(one, whole, parts) for one in all_of_it.iterfind("process_info") if computes(one)]
+        room = max(0, most - len(found))
+        told = list(islice(all_of_it.iterfind("process_info"), room + 1))
+        if len(told) > room:
+            form.note(problems, f"more than {MOST_PROCESSES} processes are told; only the first {MOST_PROCESSES} count")
+        found += [process(one, whole, parts) for one in told[:room] if computes(one)]
     words = [text for one in several if (text := one_line(one.text or "", LONGEST_WORDS))]
     if words or not several:
         unreported[whole.handle] = words[0] if words else NO_LIST

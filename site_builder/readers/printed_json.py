@@ -58,6 +58,8 @@ def read(lines: Sequence[str]) -> Printed:
         found.words.extend(words(text[place:end]))
         place = end
     found.words.extend(words(text[place:]))
+    if text.count("\n", place) > MOST_LINES:
+        found.problems.append(f"it has more than {MOST_LINES} lines; the rest does not count")
     if fault and (not found.values or place == len(text)):
         found.problems.append(f"its JSON cannot be read: {fault}")
     found.problems.extend(f"“{one_line(name, 80)}” stands in it twice; the last counts" for name in sorted(doubled))

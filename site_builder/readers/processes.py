@@ -16,6 +16,8 @@ def read(data: bytes) -> Dump[GpuProcess]:
     dump, rows = tools.told(data, "processes", lambda tool, pieces: tool.processes(pieces))
     found = [row for _, several in rows for row in several]
     problems = list(dump.problems)
+    voices = dump.voices
     if len(found) > MOST_PROCESSES:
         problems.append(f"{len(found)} GPU processes are told; only the first {MOST_PROCESSES} count")
-    return replace(dump, rows=tuple(found[:MOST_PROCESSES]), problems=bounded(problems))
+        voices = tuple(one._replace(answered=False) for one in voices)  # no GPU is free for want of the others
+    return replace(dump, rows=tuple(found[:MOST_PROCESSES]), problems=bounded(problems), voices=voices)

@@ -25,6 +25,9 @@ def read(data: bytes, pids: Collection[int] | None = None) -> Dump[PsRow]:
     if not dump.rows:
         return Dump((), dump.header, dump.whole, dump.said, dump.problems)
     names = columns(dump.rows[0], "\t")
+    if len(names) > form.MOST_COLUMNS:
+        problems.append(f"it has {len(names)} columns, which cannot be: nothing of it is read")
+        return Dump((), dump.header, dump.whole, dump.said, tuple(problems))
     if "pid" not in names or "command" not in names:
         problems.append("the line with the names of the columns is missing")
         return Dump((), dump.header, dump.whole, dump.said, tuple(problems))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from site_builder.model import Gpu, GpuProcess
 from site_builder.readers import amd, printed_json, quantities
@@ -136,7 +137,11 @@ def processes(pieces: Pieces) -> Understood[GpuProcess]:
     told = Told(pieces)
     who = told.identities()
     found: list[GpuProcess] = []
-    for pid in dict.fromkeys([*told.cards_of, *(int(one[1]) for key in told.system if (one := PID.fullmatch(key)))]):
+    pids = dict.fromkeys([*told.cards_of, *(int(one[1]) for key in told.system if (one := PID.fullmatch(key)))])
+    problems = list(told.problems)
+    if len(pids) > amd.MOST_PROCESSES:
+        problems.append(f"{len(pids)} processes are told; only the first {amd.MOST_PROCESSES} count")
+    for pid in islice(pids, amd.MOST_PROCESSES):
         name, count, memory = process(told.system.get(f"pid{pid}"))
         cards = told.cards_of.get(pid)
         if cards is None:
@@ -148,7 +153,8 @@ def processes(pieces: Pieces) -> Understood[GpuProcess]:
         found += [GpuProcess(one, pid, memory if len(handles) == 1 else None, name) for one in handles]
         if len(found) > amd.MOST_PROCESSES:
             break
-    return Understood(tuple(found), amd.news(told.words), told.problems, told.understood and told.processes_told)
+    answered = told.understood and told.processes_told and len(problems) == len(told.problems)
+    return Understood(tuple(found), amd.news(told.words), problems, answered)
 
 
 def process(row: object) -> tuple[str | None, int | None, float | None]:

@@ -13,8 +13,8 @@ SAID_OF_CARD = re.compile(r"(?:ERROR: )?GPU\[([0-9]{1,4})\]\s*: ?(.{1,200})")
 DRIVER = re.compile(r"Driver version: ?(\S.*)")
 USES = re.compile(r"PID ([0-9]{1,10}) is using ([0-9]{1,4}) DRM device\(s\):?")
 NUMBERS = re.compile(r"[0-9]{1,4}(?:[ ,]+[0-9]{1,4})*[ ,]*")
-A_PROCESS = re.compile(
-    r"([0-9]{1,10})\s+(\S.*?)\s+([0-9]{1,4}|UNKNOWN|N/A)((?:\s+(?:[0-9]{1,20}|UNKNOWN|N/A)){1,3})\s*"
+PID, COUNT, NUMBER = (
+    re.compile(one) for one in (r"[0-9]{1,10}", r"[0-9]{1,4}|UNKNOWN|N/A", r"[0-9]{1,20}|UNKNOWN|N/A")
 )
 NO_PROCESS = "No KFD PIDs currently running"
 TABLE_OF_PROCESSES = "PROCESS NAME"
@@ -74,8 +74,8 @@ class Text:
                 self.cards_of[user], self.count_of[user] = [], int(match[2])
             elif NO_PROCESS in line or TABLE_OF_PROCESSES in line:
                 self.told_processes = True
-            elif match := A_PROCESS.fullmatch(line) if self.told_processes else None:
-                self.system[f"pid{match[1]}"] = ", ".join([match[2], match[3], *match[4].split()])
+            elif row := a_process(line) if self.told_processes else None:
+                self.system[f"pid{row[0]}"] = ", ".join(row[1:])
             elif not self.of_table(line):
                 if (match := SAID_OF_CARD.match(line.strip())) and LOST.search(match[2]):
                     self.card_of(int(match[1]))["message"] = match[2].strip()
@@ -107,3 +107,18 @@ class Text:
         else:
             return False
         return True
+
+
+def a_process(line: str) -> list[str] | None:
+    """The cells of a row: pid, name, number of GPUs, and one to three more; the name may have blanks in it.
+
+    Counted from the right: a pattern for all of it would try a line of blanks in a million ways.
+    """
+    pid, *rest = line.split(None, 1)
+    if not rest or not line.startswith(pid) or not PID.fullmatch(pid):
+        return None
+    for more in (3, 2, 1):
+        cells = rest[0].rsplit(None, more + 1)
+        if len(cells) == more + 2 and COUNT.fullmatch(cells[1]) and all(map(NUMBER.fullmatch, cells[2:])):
+            return [pid, *cells]
+    return None

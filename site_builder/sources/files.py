@@ -20,6 +20,10 @@ class Refused(Exception):
     """Why a file is not read, in words."""
 
 
+class TooLarge(Refused):
+    """That a file has more than is read of one."""
+
+
 class Signature(NamedTuple):
     """What tells one content of a file from the next; and when it came."""
 
@@ -84,13 +88,13 @@ def read(
         refuse(status)
         if status.st_size > limit:
             message = f"it has {status.st_size} bytes, more than the {limit} that are read"
-            raise Refused(message)
+            raise TooLarge(message)
         data = os.read(handle, status.st_size + 1)
         while len(data) != status.st_size and (more := os.read(handle, 65536)):
             data += more
             if len(data) > limit:
                 message = f"it grew past the {limit} bytes that are read"
-                raise Refused(message)
+                raise TooLarge(message)
     except OSError as error:
         raise Refused(error.strerror or "it cannot be read") from error
     finally:

@@ -26,10 +26,11 @@ class Memory:
         self.problems: set[str] = set()
         self.odd: dict[str, int] = {}  # since when a GPU is what it should not be
         self.took: float | None = None  # seconds of the last build
+        self.paused: dict[str, int] = {}  # hosts that are too expensive to be read, and until when they are not
         loaded, self.problem = own_files.load(self.store, self.take)
         self.written = b"" if self.problem else loaded or b""
         if loaded is None:
-            self.idle, self.kept, self.logins, self.problems, self.odd = {}, {}, set(), set(), {}
+            self.idle, self.kept, self.logins, self.problems, self.odd, self.paused = {}, {}, set(), set(), {}, {}
 
     def take(self, content: bytes) -> bytes:
         """Take up what a file holds, and return it."""
@@ -46,6 +47,7 @@ class Memory:
         self.logins = {str(login) for login in told["logins"]}
         self.problems = {str(problem) for problem in told["problems"]}
         self.odd = {str(name): int(moment(since)) for name, since in told.get("odd", {}).items()}
+        self.paused = {str(host): int(moment(until)) for host, until in told.get("paused", {}).items()}
         took = told.get("took")
         self.took = None if took is None else float(took)
         return content
@@ -69,6 +71,7 @@ class Memory:
         logins, problems = sorted(self.logins), sorted(self.problems)
         told = {"idle": idle, "kept": kept, "logins": logins, "problems": problems, "took": self.took}
         told["odd"] = self.odd
+        told["paused"] = self.paused
         content = orjson.dumps(told)
         if content != self.written:
             own_files.replace(self.store, content)

@@ -22,6 +22,7 @@ from site_builder.model import Dump, HostData, Problem
 from site_builder.readers import form, gpus, host, legacy, processes, ps
 from site_builder.readers.names import BOOKINGS, is_host
 from site_builder.sources import files
+from site_builder.sources.parsed import parse_once
 from site_builder.sources.record_file import DamagedFileError, Record, read_records, write_records
 from site_builder.sources.shared_folder import is_pointer
 from site_builder.typed_json import dump_json, make_decoder
@@ -30,7 +31,9 @@ TASKS = {"host.txt": "host", "gpus.csv": "gpus", "processes.csv": "processes", "
 OF_HOST = re.compile(rf"(.+)_({'|'.join(map(re.escape, legacy.SUFFIXES))})")
 # An empty file of these is what the original scripts write where there is nothing to tell.
 MAY_BE_EMPTY = frozenset(legacy.SUFFIXES) - {"gpus.csv"}
-LIMIT = 8 * 1024 * 1024
+# Bytes of a file: as many as are read unless GPUBOARD_SNAPSHOT_KIB says otherwise, and as it may say at most.
+READ, LIMIT = 1024 * 1024, 8 * 1024 * 1024
+MORE = "GPUBOARD_SNAPSHOT_KIB allows more"
 MOST_HOSTS = 20_000
 FOLDER_MODE = 0o750
 # A new number whenever what is kept changes its shape: an older file is then not used.
@@ -87,9 +90,10 @@ class Told(NamedTuple):
 class Snapshots:
     """Looks at data/ again and again; remembers what it has read."""
 
-    def __init__(self, data: Path, state: Path | None) -> None:
-        """Take up what the last build left in state/, if there is any and it can be read."""
+    def __init__(self, data: Path, state: Path | None, limit: int = READ) -> None:
+        """Take up what the last build left in state/, if there is any and it can be read; `limit` is for each file."""
         self.data = data
+        self.limit = limit
         self.store = state / STORE if state else Path(os.devnull)
         self.native: dict[str, dict[str, Kept]] = {}
         self.original: dict[str, dict[str, Kept]] = {}
@@ -157,7 +161,7 @@ class Snapshots:
         before = kept.get(name, {})
         now: dict[str, Kept] = {}
         for file, path in paths.items():
-            one = look(before.get(file), name, file, path, folder, kept is self.original)
+            one = look(before.get(file), name, file, path, folder, kept is self.original, self.limit)
             if one is not None:
                 now[file] = one
         if now != before:
@@ -307,7 +311,7 @@ def no_folder() -> Iterator[None]:
 
 
 def look(  # noqa: PLR0913, PLR0917 a file is found by all of these
-    before: Kept | None, name: str, file: str, path: str, folder: int | None, original: bool
+    before: Kept | None, name: str, file: str, path: str, folder: int | None, original: bool, limit: int = READ
 ) -> Kept | None:
     """What counts of a file now, given what counted before."""
     try:
@@ -316,7 +320,10 @@ def look(  # noqa: PLR0913, PLR0917 a file is found by all of these
             return before
         if signature is None or folder is None:
             return before._replace(signature=None, problem=None) if before and before.content else None
-        signature, content = files.read(path, folder, LIMIT)
+        signature, content = files.read(path, folder, limit)
+    except files.TooLarge as why:
+        refusal = f"not read: {why}; {MORE}" if limit < LIMIT else f"not read: {why}"
+        return before._replace(problem=refusal) if before else Kept(None, b"", 0, refusal)
     except files.Refused as why:
         refusal = f"not read: {why}"
         return before._replace(problem=refusal) if before else Kept(None, b"", 0, refusal)
@@ -352,11 +359,12 @@ def of_snapshot(told: Told) -> HostData:
     found: dict[str, Dump[Any]] = {}
     problems = list(told.problems)
 
-    def read(file: str, reader: Callable[[bytes], Dump[Any]]) -> Dump[Any] | None:
+    def read(file: str, reader: Callable[[bytes], Dump[Any]], given: object = None) -> Dump[Any] | None:
         kept = told.files.get(file)
         if kept is None:
             return None
-        dump = reader(kept.content) if kept.content else Dump()
+        content = kept.content
+        dump = parse_once((told.name, file), content, given, lambda: reader(content)) if content else Dump()
         if kept.problem and kept.problem not in dump.problems:
             problems.append(Problem(f"data/{told.name}/{file}", kept.problem))
         problems.extend(Problem(f"data/{told.name}/{file}", what) for what in dump.problems)
@@ -371,7 +379,7 @@ def of_snapshot(told: Told) -> HostData:
         read("processes.csv", processes.read),
     )
     pids = {row.pid for row in process_rows.rows if row.pid is not None} if process_rows else set()
-    ps_rows = read("ps.txt", lambda content: ps.read(content, pids))
+    ps_rows = read("ps.txt", lambda content: ps.read(content, pids), pids)
     seen = told.files["host.txt"].arrived if facts else None
     return HostData(
         told.name,
@@ -401,11 +409,16 @@ def of_original(told: Told) -> HostData:
     """What the files of the original scripts say; their age is that of the GPUs' file."""
     # one of which no whole content was ever read is not told, which is another thing than empty
     contents = {file: kept.content for file, kept in told.files.items() if kept.content or not kept.problem}
-    gpu_rows, newest = legacy.gpus(contents["gpus.csv"]) if "gpus.csv" in contents else (None, None)
-    process_rows = legacy.processes(contents["processes.csv"], newest) if "processes.csv" in contents else None
-    ps_rows = legacy.users(contents["users.csv"], newest) if "users.csv" in contents else None
+
+    def read(file: str, parse: Callable[[bytes], Any], given: object = None) -> Any:  # noqa: ANN401 # each has its own
+        content = contents.get(file)
+        return None if content is None else parse_once((told.name, f"_{file}"), content, given, lambda: parse(content))
+
+    gpu_rows, newest = read("gpus.csv", legacy.gpus) or (None, None)
+    process_rows = read("processes.csv", lambda content: legacy.processes(content, newest), newest)
+    ps_rows = read("users.csv", lambda content: legacy.users(content, newest), newest)
     status, disks, local = (contents.get(file, b"") for file in ("status.csv", "disks.csv", "local.txt"))
-    facts = legacy.host(status, disks, local)
+    facts = parse_once((told.name, "_facts"), status, (disks, local), lambda: legacy.host(status, disks, local))
     dumps = {"gpus.csv": gpu_rows, "processes.csv": process_rows, "users.csv": ps_rows, "status.csv": facts}
     seen = told.files["gpus.csv"].arrived or None if gpu_rows else None
     return HostData(
