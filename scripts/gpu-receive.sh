@@ -54,7 +54,7 @@ open_private() {
     [ -d "$private" ] || (umask 077 && mkdir -p "$private") 2>/dev/null || [ -d "$private" ] ||
         stop "the folder $private cannot be made on the web host: let $(id -un) write there, or set GPUBOARD_STATE"
     # shellcheck disable=SC2046 # two words
-    if [ -h "$private" ] || [ ! -O "$private" ] || [ ! -O "$state" ] || can_others_write $(stat -c '%a %g' "$state/."); then mode=; else mode=$(stat -c %a "$private"); fi
+    if [ -h "$private" ] || [ ! -O "$private" ] || [ ! -O "$state" ] || can_others_write "$state" $(stat -c '%a %g' "$state/."); then mode=; else mode=$(stat -c %a "$private"); fi
     case $mode in
         *00) ;;
         *) stop "the folder $private on the web host must belong to $(id -un) alone, and be no link: chmod go-w $state, chmod 0700 $private" ;;

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import tempfile
 import threading
@@ -340,3 +341,51 @@ def test_what_the_receiver_had_in_data_goes(lab: Lab) -> None:
     separate.move_receiver_files(lab.settings())
     assert (lab.state / "receive/receive.log").exists()
     assert not (lab.data / ".receive").is_symlink()
+
+
+@AS_ROOT
+def test_accounts_that_write_files_of_the_original_scripts_go_on(lab: Lab) -> None:
+    lab.original("zeus", gpus="0, GPU-a, Tesla T4, 3, 15360, 41, 5, 40, 2018/10/04 09:12:01.123\n")
+    open_to_the_group(lab)
+    share(lab.data / "zeus_gpus.csv", BOB, LAB_GROUP, 0o640)
+    move(lab)
+    assert stat.S_IMODE(lab.data.stat().st_mode) == 0o3770
+
+
+def set_access_list(folder: Path, kind: str) -> None:
+    """Let BOB write by an access list, as setfacl would; `kind` is access or default."""
+    user_obj, user, group_obj, mask, other, nobody = 0x01, 0x02, 0x04, 0x10, 0x20, 0xFFFFFFFF
+    entries = ((user_obj, 7, nobody), (user, 7, BOB), (group_obj, 5, nobody), (mask, 7, nobody), (other, 0, nobody))
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(folder, f"system.posix_acl_{kind}", packed)
+    except OSError:
+        pytest.skip("this disk has no access lists")
+
+
+def push_to_folder(lab: Lab, home: Path) -> subprocess.CompletedProcess[str]:
+    """Push the files of atlas once more."""
+    script = Path(separate.__file__).parents[2] / "scripts/lib/to-folder.sh"
+    command = [str(script), str(lab.data), "atlas", str(home), "gpus.csv"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@AS_ROOT
+def test_a_right_to_write_by_an_access_list_is_found(lab: Lab, tmp_path: Path) -> None:
+    share(lab.data, 0, 0, 0o750)
+    shutil.copy(lab.data / "atlas/gpus.csv", tmp_path)
+    assert push_to_folder(lab, tmp_path).returncode == 0
+    set_access_list(lab.data, "access")
+    assert name_writers(lab.data) == "somebody in its access list"
+    assert "other accounts can write to" in push_to_folder(lab, tmp_path).stderr
+
+
+@AS_ROOT
+def test_what_a_default_access_list_gives_to_others_is_taken_back(lab: Lab, tmp_path: Path) -> None:
+    share(lab.data, 0, 0, 0o750)
+    shutil.copy(lab.data / "atlas/gpus.csv", tmp_path)
+    shutil.rmtree(lab.data / "atlas")
+    set_access_list(lab.data, "default")
+    assert push_to_folder(lab, tmp_path).stderr == ""
+    assert stat.S_IMODE((lab.data / "atlas").stat().st_mode) == 0o750
+    assert stat.S_IMODE((lab.data / "atlas/.new").stat().st_mode) == 0o700

@@ -2,17 +2,19 @@
 # Writing into a folder that other accounts may write to, too. Nothing is written by a path that they can redirect: we enter DATA/HOST
 # first, and then check `.`, which nobody can exchange any more. All names are relative to it from then on.
 
-# can_others_write MODE GID: whether another account can replace what stands in a folder with this mode (stat's %a) and group. In a
-# sticky folder they cannot. A group that has the name of this account and no other members (umask 002) has no others in it.
+# can_others_write FOLDER MODE GID: whether another account can replace what stands in a folder with this mode (stat's %a) and group.
+# In a sticky folder they cannot. A group that has the name of this account and no other members (umask 002) has no others in it; but
+# where there is an access list, which ls shows by a +, these bits are not about the group.
 can_others_write() {
-    case $1 in
+    case $2 in
         '' | *[!0-7]*) return 0 ;;
         [1357]???) return 1 ;;
         *[2367]) return 0 ;;
         *[2367]?) ;;
         *) return 1 ;;
     esac
-    case $(getent group "$2") in "$(id -un)":*:) return 1 ;; esac
+    case $(ls -ld "$1/") in ??????????+*) return 0 ;; esac
+    case $(getent group "$3") in "$(id -un)":*:) return 1 ;; esac
     return 0
 }
 
@@ -20,7 +22,7 @@ can_others_write() {
 reject() {
     wrong=$2
     # shellcheck disable=SC2046 # two words
-    ! can_others_write $(stat -c '%a %g' "$1/.") || wrong="other accounts can write to $called$there, and so redirect what is written: $remedy"
+    ! can_others_write "$1" $(stat -c '%a %g' "$1/.") || wrong="other accounts can write to $called$there, and so redirect what is written: $remedy"
     return 1
 }
 
@@ -49,7 +51,7 @@ END
         wrong="the folder $called$there belongs to $(stat -c %U ..), and not to $(id -un): give it to $(id -un) (chown)"
         return 1
     fi
-    ! can_others_write "$top_mode" "$top_group" || { reject .. '' || return; }
+    ! can_others_write .. "$top_mode" "$top_group" || { reject .. '' || return; }
     case $mode in *[2367] | *[2367]?) ;; *) return 0 ;; esac # made under a umask of 002, or by somebody's hand
     chmod go-w . 2>/dev/null || { wrong="other accounts can write to $called/$HOST$there: chmod go-w $1/$HOST" && return 1; }
 }
@@ -58,7 +60,7 @@ END
 make_new() {
     wrong=
     rm -rf .new 2>/dev/null || :
-    (umask 077 && mkdir .new) 2>/dev/null || {
+    mkdir -m 0700 .new 2>/dev/null || { # a umask would not count where there is a default access list
         wrong="$called/$HOST/.new cannot be made$there: remove what stands in its place, and see whether the disk is full"
         return 1
     }

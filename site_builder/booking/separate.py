@@ -26,6 +26,7 @@ from site_builder.sources import conf, files, ledger, lock
 from site_builder.sources.ledger import FILE, GOOD, LOG, WATCHES, Unwritable
 from site_builder.sources.protection import is_left, is_ours, name_writers
 from site_builder.sources.shared_folder import booking_folder, is_pointer
+from site_builder.sources.snapshots import OF_HOST
 from site_builder.sources.watch_list import Entries, WatchList
 
 NEW = f".{BOOKINGS}.new"
@@ -60,7 +61,7 @@ def separate_bookings(settings: Settings, tell: Tell) -> None:
         close_data(data)
         move_bookings(data)
         tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
-    if booking_folder(data) != data:
+    if booking_folder(data) != data and is_ours(data):
         take_over(settings)
     if writers:
         close_data(data)
@@ -103,12 +104,13 @@ def close_data(data: Path) -> None:
         foreign = False
         with os.scandir(top) as entries:
             for entry in entries:
-                if not is_host(entry.name) or not entry.is_dir(follow_symlinks=False):
+                is_folder = is_host(entry.name) and entry.is_dir(follow_symlinks=False)
+                if not is_folder and not OF_HOST.fullmatch(entry.name):
                     continue
                 status = entry.stat(follow_symlinks=False)
                 if status.st_uid != os.fstat(top).st_uid:
                     foreign = True
-                elif status.st_mode & 0o022:
+                elif is_folder and status.st_mode & 0o022:
                     with suppress(OSError), opened_inside(top, entry.name) as folder:
                         os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) & ~0o022)
         os.fchmod(top, mode | stat.S_ISVTX if foreign else mode & ~0o022)

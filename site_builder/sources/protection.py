@@ -18,7 +18,8 @@ CORRECT = "call `./install.sh web` on the web host, as the user who builds the b
 def name_writers(data: Path) -> str:
     """Name the other accounts that can replace what stands in data/; empty if none can.
 
-    In a sticky folder they can not. Nobody else is in a group that has its owner's name and no other members.
+    In a sticky folder they can not. Nobody else is in a group that has its owner's name and no other members; but where
+    there is an access list, the mode does not tell who can.
     """
     status = os.stat(data)  # noqa: PTH116 # at each build
     if status.st_mode & stat.S_ISVTX:
@@ -27,12 +28,22 @@ def name_writers(data: Path) -> str:
         return "everybody on this machine"
     if not status.st_mode & stat.S_IWGRP:
         return ""
+    if has_access_list(data):
+        return "somebody in its access list"
     owner = files.login_of(status.st_uid)
     try:
         group = grp.getgrgid(status.st_gid)
     except KeyError:
         return f"the group {status.st_gid}"
     return "" if group.gr_name == owner and set(group.gr_mem) <= {owner} else f"the group {group.gr_name}"
+
+
+def has_access_list(folder: Path) -> bool:
+    """Return True if rights in a folder are given by a list (setfacl), not by its mode alone."""
+    try:
+        return bool(os.getxattr(folder, "system.posix_acl_access"))
+    except OSError:
+        return False
 
 
 def is_ours(data: Path) -> bool:
