@@ -140,14 +140,18 @@ def take_over(settings: Settings) -> None:
     """Take over what stands in data/ and not in data/bookings/, and leave links there."""
     data, place = settings.data, booking_folder(settings.data)
     with ledger.opened(data) as top, ledger.opened(place) as folder, locked_folder(top, data):
-        if is_left(data / FILE):
-            take_bookings(settings, content_of(top, data, FILE), content_of(folder, place, BASES[FILE]))
-        if is_left(data / WATCHES):
-            take_watches(settings, content_of(top, data, WATCHES), content_of(folder, place, BASES[WATCHES]))
-        take_logs(data, top, place, folder)
-        for name in (FILE, WATCHES):
+        for name, take in ((FILE, take_bookings), (WATCHES, take_watches)):
+            base, left = content_of(folder, place, BASES[name]), None
+            while is_left(data / name) and left != (now := content_of(top, data, name)):  # people edit without a lock
+                left = now
+                take(settings, left, base)
+                base = left
             point(top, name)
+        take_logs(data, top, place, folder)
         for name in (*LOGS, *OTHERS):
+            content = content_of(top, data, name)
+            if content is not None and not os.path.lexists(place / name):
+                put(folder, place / name, content)
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=top)
         for name in BASES.values():
@@ -180,8 +184,9 @@ def take_watches(settings: Settings, left: bytes | None, base: bytes | None) -> 
         return
     try:
         before, now = watches.entries(base or b""), watches.entries(left)
-    except watches.Unreadable:
-        return  # the old file could not be read by anybody
+    except watches.Unreadable as why:
+        message = f"{settings.data / WATCHES} cannot be read: {why}; correct it, or remove it"
+        raise SeparationError(message) from None
 
     def add(entries: Entries) -> Entries:
         return [*entries, *(one for one in now if one not in before and one not in entries)]
