@@ -259,11 +259,12 @@ def test_an_error_in_all_readings_is_lost(form: str) -> None:
     assert answer.errors[0].strip("[]") in one.reason
 
 
-@FORMS
-@pytest.mark.parametrize("word", NO_READING)
+@pytest.mark.parametrize(
+    ("form", "word"),
+    # AMD's tools print no brackets
+    [(form, word) for form in sorted(ANSWERS) for word in NO_READING if not (form[0] in "ar" and word[0] == "[")],
+)
 def test_a_reading_that_there_is_none_of_is_no_error(form: str, word: str) -> None:
-    if form.startswith(("amd", "rocm")) and word[0] == "[":
-        pytest.skip("AMD's tools print no brackets")
     for cell in filter(ANSWERS[form].watched.match, ANSWERS[form].cells):
         for one in board(form, **{cell: word}).gpus:
             assert (one.gpu.lost, one.gpu.error) == (None, None), cell
