@@ -93,7 +93,7 @@ class Tokens:
 
     def keep_copy(self) -> None:
         """Keep a copy of what an older gpuboard, or somebody by hand, has written."""
-        with suppress(OSError, Unwritable):
+        with suppress(OSError, Unwritable, *own_files.WRONG_SHAPE):
             content = alone.read(self.path, LIMIT)
             if content.strip() and content != own_files.read_copy(self.path, LIMIT):
                 with alone.alone(self.path):
