@@ -70,6 +70,7 @@ def without_bad_bookings(host: Host, data: HostData | None, rules: Rules, names:
     def use(some: Sequence[Booking]) -> BoardHost:
         return decided(replace(host, bookings=some), data, rules, names, now)
 
+    use(())  # or it is not for the bookings
     good, bad = split_by_use(host.bookings, use)
     board = use(good)
     return replace(board, problems=(*board.problems, *(booking_problem(one, place) for one, place in bad)))
@@ -94,6 +95,7 @@ def matters_of(host: Host, board: BoardHost, rules: Rules, now: Now) -> tuple[Ma
     with suppress(Exception):  # the same; what its files are like is told with its board
         return use(host.bookings)
     with suppress(Exception):
+        use(())  # or it is not for the bookings
         return use(split_by_use(host.bookings, use)[0])
     return None
 

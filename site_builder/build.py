@@ -21,7 +21,7 @@ from site_builder.decide import calendar, changes, fleet
 from site_builder.decide.gpus import Rules
 from site_builder.decide.people import People
 from site_builder.decide.sample import outdated
-from site_builder.faults import concerns_a_file, describe
+from site_builder.faults import WWW, concerns_a_file, describe
 from site_builder.fleet_page import PAGE as FLEET_PAGE
 from site_builder.fleet_page import FleetPage
 from site_builder.host_pages import HostPages, shown_of
@@ -219,7 +219,7 @@ class Builder:
         pages: list[Page] = []
         for host in hosts:
             name = host.known.name
-            with site.catch(f"hosts/{name}.html"):
+            with self.faults.catch(f"{WWW}hosts/{name}.html", clears=False):
                 pages += self.host_pages.of(host, cards[name], rules, names, now)
         site.hosts(pages, cards, now, patient=not self.every)
 

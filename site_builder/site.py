@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
 
@@ -14,7 +14,7 @@ from site_builder.calendars import HOSTS, PAGE, PEOPLE, Booked, Calendars, File,
 from site_builder.cards import Card
 from site_builder.decide import calendar
 from site_builder.decide.people import People
-from site_builder.faults import WWW, Faults
+from site_builder.faults import WWW, Catch, Faults
 from site_builder.model import Problem
 from site_builder.now import Now
 from site_builder.renderers import board, icon, live, status
@@ -74,7 +74,8 @@ class Site:
             self.recall()
             self.recalled = True
         self.written = []
-        self.version = publish.copy_assets(www)
+        with self.catch("assets"):
+            self.version = publish.copy_assets(www)
 
     def fleet(
         self,
@@ -121,7 +122,7 @@ class Site:
                 self.write(name, facts, b"%d\n%s" % (self.revision(name, stands=False, now=now), content), now)
         self.forget(cards)
 
-    def catch(self, name: str) -> AbstractContextManager[None]:
+    def catch(self, name: str) -> Catch:
         """Let a fault of ours cost a file of www/ and no other."""
         return self.faults.catch(f"{WWW}{name}")
 

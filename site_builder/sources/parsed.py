@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 Result = TypeVar("Result")
 # Bytes of files whose results are kept, the newest; what they were parsed to takes four times as much memory.
-MOST_CHEAP = 4 * 1024 * 1024
+MOST_CHEAP = 2 * 1024 * 1024
 # The same of files that took longer to parse than so many seconds, which a large fleet must not push out.
 MOST_EXPENSIVE, EXPENSIVE = 16 * 1024 * 1024, 0.01
 
