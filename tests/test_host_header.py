@@ -259,7 +259,7 @@ def test_dns_that_hangs_delays_no_request_but_those_that_it_could_matter_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "web")
-    monkeypatch.setattr(socket, "getfqdn", lambda _: time.sleep(60))
+    monkeypatch.setattr(socket, "getfqdn", lambda _: time.sleep(60) or "")  # type: ignore[func-returns-value]
     monkeypatch.setattr(host_header, "LOOKUP_PATIENCE", 0.3)
     check = HostCheck(answer, Lab(tmp_path).settings(), tmp_path)
     began = time.monotonic()

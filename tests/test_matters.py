@@ -178,11 +178,17 @@ def test_a_card_has_the_matters_of_its_host_and_holds_until_one_more_comes() -> 
     assert one.rule == "booking-begins"
 
 
-def test_a_fault_of_ours_costs_no_card() -> None:
+def test_a_booking_at_which_we_fail_costs_no_other_condition() -> None:
     rules = Rules(Limits(), People({}), HIDDEN)
     host = Host(KnownHost("atlas"), None, [object()], Idle(0, {}))  # type: ignore[list-item]
     board = hosts.host(hosts.Case(KnownHost("atlas"), None, [], Idle(0, {}), {}), rules, now())
-    assert matters_of(host, replace(board, state="down"), rules, now()) is None  # nobody knows what of it is over
+    assert rules_of(matters_of(host, replace(board, state="down"), rules, now()) or ()) == ["host-down"]
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_host_without_conditions() -> None:
+    rules = Rules(Limits(), People({}), HIDDEN)
+    host = Host(KnownHost("atlas"), None, [], Idle(0, {}))
+    assert matters_of(host, object(), rules, now()) is None  # type: ignore[arg-type] # nobody knows what is over
 
 
 def test_what_lasts_is_not_over_because_of_many_bookings_that_come() -> None:

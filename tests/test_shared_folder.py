@@ -117,7 +117,7 @@ def test_no_host_is_called_bookings(lab: Lab) -> None:
 
 def test_a_file_that_is_left_in_data_is_told_of_and_does_not_count(lab: Lab) -> None:
     (lab.data / "bookings").mkdir()
-    lab.book({"atlas": {"0": {"name": "bob", "date": "2999-01-01"}}})
+    lab.book({"atlas": {"0": {"name": "bob", "date": "2199-01-01"}}})
     report = lab.build()
     assert f"data/comments.json: it is not read any more, since bookings are in data/bookings/: {CORRECT}" in words(
         report
@@ -318,11 +318,11 @@ def test_bookings_in_a_folder_that_the_admin_made_are_joined(lab: Lab) -> None:
     move(lab)
     assert booked(lab.data / "bookings") == ["0"]
     (lab.data / "comments.json").unlink()
-    lab.book({"atlas": {"5": {"name": "hand", "date": "2999-01-01"}}})
+    lab.book({"atlas": {"5": {"name": "hand", "date": "2199-01-01"}}})
     move(lab)
     assert booked(lab.data / "bookings") == ["0", "5"]
     (lab.data / "comments.json").unlink()
-    lab.book({"atlas": {"0": {"name": "other", "date": "2999-01-01"}}})
+    lab.book({"atlas": {"0": {"name": "other", "date": "2199-01-01"}}})
     with pytest.raises(SeparationError, match=r"has bookings that .* has not: .*add them by `gpuboard edit`"):
         move(lab)
     assert "data/comments.json: it is not read any more" in words(lab.build())

@@ -76,7 +76,7 @@ def said(machine: Machine) -> str:
     board = Person(machine, "gpuboard")
     old = Lab(board.path("gpuboard"))
     old.host("atlas", "".join(gpu(index) for index in range(8)))
-    old.book({"atlas": {"7": {"name": "lab", "date": "2999-01-01", "comment": "before", "id": "before"}}})
+    old.book({"atlas": {"7": {"name": "lab", "date": "2199-01-01", "comment": "before", "id": "before"}}})
     board.write("gpuboard/data/receive.log", "refused\n")
     board.write("gpuboard/data/.receive/gpu1/lock", "")
     board.write(".bashrc", MINE)
