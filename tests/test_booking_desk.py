@@ -574,6 +574,12 @@ def test_an_undo_is_done_once_and_is_the_one_that_was_shown(counter: Counter) ->
     assert isinstance(counter.content()["atlas"]["0"], dict)
 
 
+def test_the_log_names_the_change_that_an_undo_took_back(counter: Counter) -> None:
+    counter.book("atlas:0")
+    undone = counter.do(do="undo")["undoes"]
+    assert counter.log()[-1]["undoes"] == undone
+
+
 def test_a_change_that_was_logged_and_never_made_stands_in_no_undos_way(counter: Counter) -> None:
     counter.book("atlas:0")
     line = counter.log()[0]

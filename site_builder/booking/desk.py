@@ -81,7 +81,7 @@ class Desk:
 
         if check:
             return self.done(*make(kv_ledger.ledger_of(self.settings.data, self.settings.kv).glance()))
-        return self.write(who, what, make, more or {})
+        return self.write(who, what, make, {} if more is None else more)  # undo fills it in `act`
 
     def put(self, who: Who, original: bytes, edited: bytes) -> Done:
         """The whole file as somebody edited it, with what others changed meanwhile; it may repair a broken one."""
