@@ -94,6 +94,7 @@ load helper
     printf '#!/bin/sh\necho $$ >"$SMI/stuck"\nexec as-root --reuid=0 --clear-groups sleep 60\n' >"$SMI/exec"
     chmod +x "$SMI/exec"
     chmod -R a+rwX "$TMP"
+    chown 65534 "$TMP/data" && chmod go-w "$TMP/data" # a folder in which others may write is refused
     chmod a+x "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" "$(dirname "$TMP")"
     export GPUBOARD_LIMIT=1
     local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
