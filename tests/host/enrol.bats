@@ -80,7 +80,7 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
     for name in one two; do "$ENROL" add "$name" <"$TMP/$name.pub"; done
     for name in one two; do
         timeout 30 "$TMP/scripts/gpu-receive.sh" "$name" <"$TMP/pipe" 3>&- 6>&- &
-        within 5 bash -c "! flock -n '$LOCKS/'*/$name/lock true"
+        within 10 bash -c "set -- '$LOCKS/'*/$name/lock && [ -e \"\$1\" ] && ! flock -n \"\$1\" true"
     done
     cp -R "$TMP/scripts" "$TMP/other"
     "$TMP/other/gpu-enrol.sh" --file "$TMP/keys" add one <"$TMP/one.pub" # of another board
