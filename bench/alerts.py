@@ -18,10 +18,10 @@ LOOKS = 30
 NOTIFY = "json://127.0.0.1:9/"
 LOOK = """
 import gc, json, sys, time
-from site_builder.alert import Matter
-from site_builder.build import Builder
-from site_builder.commands.options import load
-from site_builder.now import Now
+from site_builder.alerts.model import Matter
+from site_builder.board.builder import Builder
+from site_builder.core.command_options import load
+from site_builder.core.clock import Now
 hosts, matters, looks = map(int, sys.argv[1:])
 settings = load(None, {}).settings
 builder = Builder(settings, every=10)

@@ -19,8 +19,8 @@ TICK = """
 import gc, sys, time
 from pathlib import Path
 from bench.fleet import fleet
-from site_builder.build import Builder
-from site_builder.commands.options import load
+from site_builder.board.builder import Builder
+from site_builder.core.command_options import load
 gc.disable()
 builder = Builder(load(None, {}).settings, every=10)
 best = 9e9

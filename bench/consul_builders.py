@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.measure import Row
-from tests.consul_cluster import ConsulCluster, Server
+from tests.support.consul_cluster import ConsulCluster, Server
 
 ROOT = Path(__file__).parent.parent
 LOOK = 1.0

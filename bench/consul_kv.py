@@ -21,7 +21,7 @@ from bench.consul_builders import Builders
 from bench.fleet import Machine, native
 from bench.host_push import renew
 from bench.measure import Host, Row, adopt_orphans, children_cpu, process_cpu
-from tests.consul_cluster import ConsulCluster, Server
+from tests.support.consul_cluster import ConsulCluster, Server
 
 HOSTS = int(os.environ.get("BENCH_HOSTS", "1000"))
 SECONDS = int(os.environ.get("BENCH_SECONDS", "90"))

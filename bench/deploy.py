@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Row
-from tests.deploy_lab import Lab
-from tests.machine import Machine, missing
+from tests.support.deploy_hosts import Lab
+from tests.support.machine import Machine, missing
 
 HOSTS = 20
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 from bench.build_site import environment, lab
 from bench.measure import Row
-from site_builder.charts import Asked, Charts
-from site_builder.commands.options import load
-from site_builder.decide.people import People
-from site_builder.model import Shown, Who
-from site_builder.now import Now
-from site_builder.readers import packed, slots
-from site_builder.readers.packed import Hour
-from site_builder.samples import GpuSample, HostSample, Series, Standing
-from site_builder.sources.history import History, keep
-from site_builder.sources.history_file import transaction
-from site_builder.sources.past import COVERS, DAY, HOUR, MINUTE
+from site_builder.charts.cache import Asked, Charts
+from site_builder.core.clock import Now
+from site_builder.core.command_options import load
+from site_builder.core.model import Shown, Who
+from site_builder.core.people import People
+from site_builder.history import block_format, buckets
+from site_builder.history.block_format import Hour
+from site_builder.history.database import transaction
+from site_builder.history.model import GpuSample, HostSample, Series, Standing
+from site_builder.history.reader import COVERS, DAY, HOUR, MINUTE
+from site_builder.history.writer import History, keep
 
 GPUS, HOSTS, LARGE = 8, 50, 1000
 # A day of which all is known, and two years before it.
@@ -36,12 +36,13 @@ BUILDS = """
 import gc, sys, time
 from pathlib import Path
 from bench.fleet import fleet
-from site_builder import build, cards, users_page
-from site_builder.commands.options import load
-from site_builder.decide import hosts as decide
-from site_builder.charts import Lines
-from site_builder.sources.events import EventLog
-from site_builder.sources.history import History
+from site_builder.board import builder as build, host_pipeline as cards
+from site_builder.usage import people_build as users_page
+from site_builder.core.command_options import load
+from site_builder.fleet import host_state as decide
+from site_builder.charts.cache import Lines
+from site_builder.health.store import EventLog
+from site_builder.history.writer import History
 
 added = 0.0
 def clocked(work):
@@ -129,12 +130,12 @@ class Machine:
     def hour(self) -> Hour:
         """The next hour."""
         texts: dict[str, int] = {}
-        columns = [array(kind) for kind, _ in packed.COLUMNS.values()]
+        columns = [array(kind) for kind, _ in block_format.COLUMNS.values()]
         codes = array("H")
         for place in range(GPUS):
             for _ in range(MINUTE):
                 use, *values, standing = self.reading(place)
-                codes.append(texts.setdefault(packed.text_of(standing), len(texts)))
+                codes.append(texts.setdefault(block_format.text_of(standing), len(texts)))
                 for one, value in zip(columns, (use * 2, *values)):
                     one.append(value)
         own = (
@@ -154,14 +155,14 @@ class Machine:
         temperature = 32 + use // 3 + self.chance.randrange(3)
         return use, job.memory, temperature, power, Standing(job.state, Who(job.users))
 
-    def sample(self) -> packed.Packed:
+    def sample(self) -> block_format.Packed:
         """The next minute, as the builder records it."""
         told = [self.reading(place) for place in range(GPUS)]
         gpus = [
             GpuSample(series, use, memory, temperature, power / 10, standing)
             for series, (use, memory, temperature, power, standing) in zip(self.series, told)
         ]
-        return packed.pack(HostSample(self.name, 40, 30, tuple(gpus)))
+        return block_format.pack(HostSample(self.name, 40, 30, tuple(gpus)))
 
 
 def hourly(state: Path) -> Iterator[Row]:
@@ -197,7 +198,7 @@ def two_years(state: Path) -> Iterator[Row]:
     connection = history.connect()
     with transaction(connection):
         for number, machine in enumerate(machines):
-            shape = packed.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
+            shape = block_format.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
             fill(connection, shape, sources[number % 2])
     month = size_of(history)
     yield Row(f"{HOSTS} hosts need in a month", 300, month, "MB")
@@ -217,19 +218,19 @@ def bare(machine: Machine) -> Iterator[GpuSample]:
 
 def chunks(machine: Machine) -> tuple[list[bytes], list[bytes], bytes]:
     """The hours of two days, the days of a month, and all of it by the hour."""
-    long = slots.empty(COVERS[HOUR] // HOUR, GPUS)
+    long = buckets.empty(COVERS[HOUR] // HOUR, GPUS)
     hours: list[bytes] = []
     days: list[bytes] = []
     for day in range(32):
-        found = slots.empty(COVERS[300] // 300, GPUS)
+        found = buckets.empty(COVERS[300] // 300, GPUS)
         for number in range(24):
             hour = machine.hour()
             if day < 3:
-                hours.append(packed.pack_hour(hour))
-            slots.put(found, number * 12, slots.slots_of(hour, 5))
-            slots.put(long, day * 24 + number, slots.slots_of(hour, 60))
-        days.append(slots.pack_slots(found))
-    return hours, days, slots.pack_slots(long)
+                hours.append(block_format.pack_hour(hour))
+            buckets.put(found, number * 12, buckets.slots_of(hour, 5))
+            buckets.put(long, day * 24 + number, buckets.slots_of(hour, 60))
+        days.append(buckets.pack_slots(found))
+    return hours, days, buckets.pack_slots(long)
 
 
 def fill(connection: sqlite3.Connection, shape: int, source: tuple[list[bytes], list[bytes], bytes]) -> None:
@@ -248,7 +249,7 @@ def fill(connection: sqlite3.Connection, shape: int, source: tuple[list[bytes], 
 def older(history: History, machine: Machine) -> None:
     """What is added to it in two years: chunks of 32 days, and sums."""
     connection = history.connect()
-    shape = packed.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
+    shape = block_format.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
     (block,) = connection.execute("SELECT block FROM chunk WHERE step=3600 AND shape=?", (shape,)).fetchone()
     newest = TODAY // COVERS[HOUR] * COVERS[HOUR]
     for number in range(2, 25):

@@ -12,11 +12,11 @@ from pathlib import Path
 from bench.build_site import environment
 from bench.fleet import fleet
 from bench.measure import Row
-from site_builder.now import Now
-from site_builder.readers import status
-from site_builder.renderers.table import table
-from tests.desk import served
-from tests.lab import Lab
+from site_builder.client import status_parser
+from site_builder.client.table import table
+from site_builder.core.clock import Now
+from tests.support.board_fixture import Lab
+from tests.support.booking_fixtures import served
 
 RUNS = 5
 HOSTS = 1000
@@ -32,7 +32,7 @@ def seconds(folder: Path, *words: str) -> float:
 
 def drawing(folder: Path) -> float:
     """The best of some drawings of the table, for a terminal."""
-    told, why = status.read((folder / "www/status.json").read_bytes())
+    told, why = status_parser.read((folder / "www/status.json").read_bytes())
     assert told, why
     found = []
     for _ in range(RUNS):

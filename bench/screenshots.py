@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from playwright.sync_api import Browser
 
-from tests.browser import chromium, served
-from tests.live import clean_environment
+from tests.support.browser import chromium, served
+from tests.support.live_page import clean_environment
 
 
 class Picture(NamedTuple):

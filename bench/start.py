@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import ROOT, Row
-from tests.live import Live
+from tests.support.live_page import Live
 
 
 def seconds_to_board(clone: Path) -> float:

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Union
 
-from site_builder import fleets
-from site_builder.decide.pick import Wish, for_one_process
-from site_builder.fleet import Failed, Fleet, Host
-from site_builder.picks import Picker
-from site_builder.settings import Wrong
-from site_builder.sources import conf
-from site_builder.sources.conf import Loaded
+from site_builder.client import loader
+from site_builder.client.model import Failed, Fleet, Host
+from site_builder.client.picker import Picker
+from site_builder.config import conf_file
+from site_builder.config.conf_file import Loaded
+from site_builder.config.settings import Wrong
+from site_builder.fleet.select import Wish, for_one_process
 
 # A plain dict for json and pandas, under the names that users of nvgpu know.
 GpuInfo = dict[str, Union[str, int, float, None]]
@@ -21,13 +21,14 @@ URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def load_fleet(source: str | os.PathLike[str] | None = None) -> Fleet:
-    """All hosts and GPUs that there are, typed; see `site_builder.fleet`.
+    """All hosts and GPUs that there are, typed; see `site_builder.client.model`.
 
     `source` is the URL of a board or a data folder. Without it, it is what GPUBOARD_URL or GPUBOARD_DATA name, in the
-    environment or in gpuboard.conf, and with neither this machine's own nvidia-smi. `site_builder.fleet.Failed` says
+    environment or in gpuboard.conf, and with neither this machine's own nvidia-smi.
+    `site_builder.client.model.Failed` says
     in one sentence why there is none: nothing answers, it is no board, or nobody builds it any more.
     """
-    return fleets.open_fleet(settings_of(source))()
+    return loader.open_fleet(settings_of(source))()
 
 
 def available_gpus(
@@ -81,14 +82,14 @@ def settings_of(source: str | os.PathLike[str] | None) -> Loaded:
         place = os.fspath(source)
         flags = {"GPUBOARD_URL": place} if URL.match(place) else {"GPUBOARD_DATA": str(Path(place)), "GPUBOARD_URL": ""}
     try:
-        return conf.in_force(None, flags, os.environ)
+        return conf_file.in_force(None, flags, os.environ)
     except Wrong as wrong:
         raise Failed(str(wrong)) from None
 
 
 def here(loaded: Loaded) -> Host:
     """This machine, as the fleet tells it; one of which nothing is known now tells nothing."""
-    host = fleets.host_of(fleets.open_fleet(loaded)(), None, loaded)
+    host = loader.host_of(loader.open_fleet(loaded)(), None, loaded)
     if host.state != "fresh":
         message = f"{host.name} is {host.state}: {host.reason}"
         raise Failed(message)

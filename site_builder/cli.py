@@ -10,17 +10,45 @@ import click
 
 from site_builder import __version__
 
-# Each is a function of its own name in site_builder/commands; what is slow to import is imported inside it.
-GROUPS: dict[str, tuple[str, ...]] = {
-    "For everybody": ("list", "available", "wait", "notify", "run"),
-    "Bookings": ("book", "bookings", "change", "release", "edit"),
-    "Use and waste": ("stats", "waste", "report", "export"),
-    "For the admin": (
-        *("alerts", "build", "config", "demo", "deploy", "doctor", "forget"),
-        *("here", "pull", "serve", "slack", "token", "completion"),
-    ),
+# The module of each command, in which it is a function of its own name. What is slow to import is imported inside it.
+GROUPS: dict[str, dict[str, str]] = {
+    "For everybody": {
+        "list": "client.list_command",
+        "available": "client.available_command",
+        "wait": "client.wait_command",
+        "notify": "watches.commands",
+        "run": "client.run_command",
+    },
+    "Bookings": {
+        "book": "bookings.book_command",
+        "bookings": "bookings.list_command",
+        "change": "bookings.change_command",
+        "release": "bookings.release_command",
+        "edit": "bookings.edit_command",
+    },
+    "Use and waste": {
+        "stats": "usage.commands",
+        "waste": "waste.commands",
+        "report": "reports.commands",
+        "export": "history.commands",
+    },
+    "For the admin": {
+        "alerts": "alerts.commands",
+        "build": "board.commands",
+        "config": "config.commands",
+        "demo": "demo.commands",
+        "deploy": "deploy.commands",
+        "doctor": "doctor.commands",
+        "forget": "board.forget_command",
+        "here": "demo.here_command",
+        "pull": "remote.commands",
+        "serve": "web.commands",
+        "slack": "slack.commands",
+        "token": "bookings.token_command",
+        "completion": "config.completion_command",
+    },
 }
-COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
 
 
 class Commands(click.Group):
@@ -34,7 +62,7 @@ class Commands(click.Group):
         """The command of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"site_builder.commands.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(f"site_builder.{COMMANDS[cmd_name]}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -50,9 +78,9 @@ class Commands(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 # click's own form
         """Run it, or answer a shell that asks what TAB offers."""
         if "_GPUBOARD_COMPLETE" in os.environ:
-            from site_builder.commands import completion  # noqa: PLC0415
+            from site_builder.config import completion_command  # noqa: PLC0415
 
-            completion.register()
+            completion_command.register()
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -64,7 +92,7 @@ class Commands(click.Group):
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
-            from site_builder.commands.options import Failure  # noqa: PLC0415
+            from site_builder.core.command_options import Failure  # noqa: PLC0415
 
             what = f"{type(error).__name__}: {error}; this should not happen, and `gpuboard --debug` tells where it did"
             raise Failure(what) from None
@@ -85,7 +113,7 @@ def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 # read by inv
     Without a command, it lists the GPUs: `gpuboard list`.
     """
     if ctx.invoked_subcommand is None:
-        from site_builder.commands import list as listing  # noqa: PLC0415 # --help needs none of it
+        from site_builder.client import list_command  # noqa: PLC0415 # --help needs none of it
 
-        with listing.list.make_context("list", [], ctx) as alone:
-            listing.list.invoke(alone)
+        with list_command.list.make_context("list", [], ctx) as alone:
+            list_command.list.invoke(alone)

@@ -10,34 +10,35 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from site_builder.sources.history import History
-from tests.browser import browser
+from site_builder.history.writer import History
 from tests.default_signals import ignore_here_alone
-from tests.past_lab import folder
+from tests.support.browser import browser
+from tests.support.history_fixtures import folder
 
 __all__ = ["browser"]
 
 settings.register_profile("gpuboard", deadline=None)
 settings.load_profile("gpuboard")
 
+TESTS = Path(__file__).parent
 # What takes longest begins first, so that at the end no core waits for one file.
 LONGEST = (
-    "test_docs_run.py",
-    "test_cron.py",
-    "test_pythons.py",
-    "test_install_web.py",
-    "test_prometheus_alerts.py",
-    "test_alert_week.py",
-    "test_live_odd.py",
-    "test_install.py",
-    "test_demo.py",
-    "test_book_dialog.py",
-    "test_host_page.py",
-    "test_find.py",
-    "test_alerts_build.py",
-    "test_chart_pages.py",
-    "test_serve.py",
-    "test_live.py",
+    "integration/test_docs_run.py",
+    "integration/test_cron.py",
+    "integration/test_pythons.py",
+    "integration/test_install_web.py",
+    "integration/test_prometheus_alerts.py",
+    "alerts/test_simulated_week.py",
+    "board/test_live_odd.py",
+    "integration/test_install.py",
+    "demo/test_demo.py",
+    "bookings/test_dialog.py",
+    "board/test_host_page.py",
+    "client/test_search.py",
+    "alerts/test_engine.py",
+    "charts/test_chart_pages.py",
+    "web/test_server.py",
+    "board/test_live.py",
 )
 
 
@@ -50,7 +51,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; within a file nothing moves."""
     place = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+    items.sort(key=lambda item: place.get(str(item.path.relative_to(TESTS)), len(LONGEST)))
 
 
 @pytest.fixture

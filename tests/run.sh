@@ -132,10 +132,11 @@ left_out() {
 }
 
 check_code() {
-    step 'Code: ruff, mypy, shellcheck, shfmt'
+    step 'Code: ruff, mypy, import-linter, shellcheck, shfmt'
     .venv/bin/ruff format --check --quiet .
     .venv/bin/ruff check --quiet .
     .venv/bin/mypy --no-error-summary
+    .venv/bin/lint-imports >.venv/imports.log || { cat .venv/imports.log && return 1; }
     # shellcheck disable=SC2046 # one word a file
     left_out shellcheck || { shellcheck -x $(shell_files) && shellcheck -S warning -x tests/host/*.bats; }
     # shellcheck disable=SC2046

@@ -1,1 +1,1 @@
-"""A simulated lab: its hosts are files that stand in for nvidia-smi and /proc, and the real scripts read them."""
+"""The simulated lab of `gpuboard demo`, and `gpuboard here`."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
-from site_builder.demo import amd, nvidia
+from site_builder.demo import amd_tools, nvidia_tools
 from site_builder.demo.cast import FIRST_UID, PEOPLE, Machine
-from site_builder.demo.nvidia import OnGpu
+from site_builder.demo.nvidia_tools import OnGpu
 from site_builder.demo.readings import DRIVER, RESERVED
 from site_builder.demo.story import HostStory, Job
 
@@ -77,10 +77,10 @@ class SimulatedHost:
         ]
         if self.has("nvidia"):
             ours = [one for one in on if machine.units[one.gpu].maker == "nvidia"]
-            for name, text in nvidia.answers(machine, seen, ours, lost, now).items():
+            for name, text in nvidia_tools.answers(machine, seen, ours, lost, now).items():
                 self.tell(name, text)
             self.tell("rc", str(LOST_CODE if lost else 0))
-        for name, text in amd.answers(machine, seen, on, now).items() if self.has("amd") else ():
+        for name, text in amd_tools.answers(machine, seen, on, now).items() if self.has("amd") else ():
             self.tell(f"amd/{name}", text)
         if self.story.has_driver(now):
             (self.smi / "say").unlink(missing_ok=True)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from site_builder.core import files
+from site_builder.core.model import Idle
+from site_builder.core.resources import scripts_folder
+from site_builder.core.shared_folder import booking_file
 from site_builder.demo import cast
 from site_builder.demo.host import SimulatedHost, idle_since
 from site_builder.demo.readings import uuid
 from site_builder.demo.story import BOOKINGS, HOUR, MINUTE, stories
-from site_builder.model import Idle
-from site_builder.places import scripts_folder
-from site_builder.sources import files
-from site_builder.sources.memory import Memory
-from site_builder.sources.shared_folder import booking_file
+from site_builder.fleet.store import Memory
 
 STAND_INS = Path(__file__).parent / "stand-ins"
 CORES = os.cpu_count() or 1

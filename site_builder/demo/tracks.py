@@ -10,13 +10,13 @@ from functools import cache
 from random import Random
 from typing import NamedTuple, Union
 
+from site_builder.core.model import Who
 from site_builder.demo.cast import Machine
 from site_builder.demo.readings import RESERVED, uuid
 from site_builder.demo.story import HOUR, MINUTE, Job
 from site_builder.demo.weeks import Promise, Weeks
-from site_builder.model import Who
-from site_builder.readers.packed import NONE, text_of
-from site_builder.samples import Standing
+from site_builder.history.block_format import NONE, text_of
+from site_builder.history.model import Standing
 
 STEP = 5 * MINUTE
 HELD_AFTER = 2 * HOUR

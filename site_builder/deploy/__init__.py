@@ -1,1 +1,1 @@
-"""`gpuboard deploy`: gpuboard on many hosts at once, from the web host."""
+"""`gpuboard deploy`: install gpuboard on many hosts."""

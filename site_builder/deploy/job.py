@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from site_builder.readers.targets import Target
+from site_builder.remote.target_syntax import Target
 
 if TYPE_CHECKING:
-    from site_builder.deploy.web import Side, Web
-    from site_builder.sources.ssh import Connection, HostKey
+    from site_builder.deploy.web_side import Side, Web
+    from site_builder.remote.ssh import Connection, HostKey
 
 DEST = re.compile(r"ssh://(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(?::([0-9]{1,5}))?")
 WAITING = "waiting"

@@ -8,7 +8,7 @@ import tarfile
 from base64 import encodebytes
 from pathlib import Path
 
-from site_builder.places import installer, scripts_folder
+from site_builder.core.resources import installer, scripts_folder
 
 # In the home, where programs may be started: /tmp often forbids it. What a killed one left goes with the next.
 UNPACK = """set -eu

@@ -7,8 +7,8 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from site_builder.core.formatting import duration
 from site_builder.deploy.job import FAILED, GOOD, STOPPED, WAITING, Job, now
-from site_builder.words import duration
 
 if TYPE_CHECKING:
     from rich.live import Live

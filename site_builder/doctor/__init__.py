@@ -1,1 +1,1 @@
-"""What `gpuboard doctor` looks at: a module a kind of thing, a function a check."""
+"""`gpuboard doctor`: checks of the web host."""

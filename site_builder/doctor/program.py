@@ -6,8 +6,8 @@ import platform
 from importlib.util import find_spec
 
 from site_builder import __version__
-from site_builder.doctor.found import Case, Found, failed, passed, warned
-from site_builder.words import names
+from site_builder.core.formatting import names
+from site_builder.doctor.check_result import Case, Found, failed, passed, warned
 
 # By the names under which they are imported, and those that pip knows.
 PACKAGES = {

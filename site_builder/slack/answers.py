@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from site_builder import words
-from site_builder.columns import cut
-from site_builder.decide import find, pick
-from site_builder.decide.people import People
-from site_builder.fleet import Booking, Fleet, Gpu, Host
-from site_builder.model import Number
-from site_builder.now import Now
-from site_builder.readers.names import in_order
-from site_builder.renderers import table as cells
+from site_builder.client import search
+from site_builder.client import table as client_table
+from site_builder.client.model import Booking, Fleet, Gpu, Host
+from site_builder.core import formatting
+from site_builder.core.clock import Now
+from site_builder.core.model import Number
+from site_builder.core.names import in_order
+from site_builder.core.people import People
+from site_builder.core.terminal_text import cut
+from site_builder.fleet import select
 from site_builder.slack.blocks import MOST_ROWS, Answer, Table
 
 NUMBERS = frozenset({2})
@@ -67,9 +68,9 @@ def host_row(host: Host) -> tuple[str, ...]:
     counts = Counter(gpu.model for gpu in host.gpus)
     models = ", ".join(f"{count} × {model}" for model, count in counts.items())
     if host.state != "fresh":
-        return host.name, host.state, cells.NOT_TOLD, models, host.reason
+        return host.name, host.state, client_table.NOT_TOLD, models, host.reason
     free = sum(gpu.state == "free" for gpu in host.gpus)
-    load = cells.NOT_TOLD if host.load is None else f"{host.load[0]:.1f}"
+    load = client_table.NOT_TOLD if host.load is None else f"{host.load[0]:.1f}"
     cpus = "" if host.cpus is None else f" of {host.cpus}"
     return host.name, "up", f"{free}/{len(host.gpus)}", models, f"{load}{cpus}"
 
@@ -114,7 +115,15 @@ def detail(scene: Scene, asked: Sequence[str] = ()) -> Answer:
     rows: list[tuple[str, ...]] = []
     for host in found.hosts:
         if host.state != "fresh" or not host.gpus:
-            rows.append((host.name, cells.NOT_TOLD, cells.NOT_TOLD, cells.NOT_TOLD, f"{host.state}: {host.reason}"))
+            rows.append(
+                (
+                    host.name,
+                    client_table.NOT_TOLD,
+                    client_table.NOT_TOLD,
+                    client_table.NOT_TOLD,
+                    f"{host.state}: {host.reason}",
+                )
+            )
             continue
         rows += [gpu_row(host, gpu, scene.now) for gpu in host.gpus]
     titles = ("GPU", "model", "use", "memory", "who and what")
@@ -127,15 +136,15 @@ def gpu_row(host: Host, gpu: Gpu, now: Now) -> tuple[str, ...]:
     running = [
         " ".join(filter(None, (one.user, brief(one.command or ""), since(one.started, now)))) for one in gpu.processes
     ]
-    state = "" if gpu.state == "busy" and running else cells.said(gpu) or gpu.state
-    text = cells.BETWEEN.join(filter(None, (state, *dict.fromkeys(running), cells.promised(gpu, now))))
-    use, memory = cells.whole(gpu.utilization_gpu, " %"), cells.memory(gpu.memory_used, gpu.memory_total)
+    state = "" if gpu.state == "busy" and running else client_table.said(gpu) or gpu.state
+    text = client_table.BETWEEN.join(filter(None, (state, *dict.fromkeys(running), client_table.promised(gpu, now))))
+    use, memory = client_table.whole(gpu.utilization_gpu, " %"), client_table.memory(gpu.memory_used, gpu.memory_total)
     return f"{host.name}:{gpu.label}", gpu.model, use, memory, text
 
 
 def since(started: int | None, now: Now) -> str:
     """How long ago it began, in short."""
-    return "" if started is None else f"({cells.ago(now.epoch - started, True)})"
+    return "" if started is None else f"({client_table.ago(now.epoch - started, True)})"
 
 
 def where(scene: Scene, name: str) -> Answer:
@@ -171,7 +180,7 @@ def work_row(host: Host, on: Sequence[Gpu], is_them: Callable[[str | None], bool
     """What somebody has on a host."""
     own = [one for gpu in on for one in gpu.processes if is_them(one.user)]
     sizes = [one.used_memory for one in own]
-    memory = cells.NOT_TOLD if None in sizes else words.size(sum(one for one in sizes if one is not None))
+    memory = client_table.NOT_TOLD if None in sizes else formatting.size(sum(one for one in sizes if one is not None))
     programs = ", ".join(dict.fromkeys(brief(one.command) for one in own if one.command))
     first = min((one.started for one in own if one.started is not None), default=None)
     held = [gpu.place or gpu.index for gpu in on if gpu.state == "held"]
@@ -197,8 +206,8 @@ def bookings(several: Sequence[tuple[str, Number, Booking]], now: Now) -> list[s
         groups.setdefault((host, alike), []).append(index)
     lines = []
     for (host, one), indexes in groups.items():
-        begins = f"from {words.clock(one.since, now)} " if one.since and one.since.timestamp() > now.epoch else ""
-        told = f"booked: {host}:{numbers(indexes)} {begins}until {words.clock(one.until, now)}"
+        begins = f"from {formatting.clock(one.since, now)} " if one.since and one.since.timestamp() > now.epoch else ""
+        told = f"booked: {host}:{numbers(indexes)} {begins}until {formatting.clock(one.until, now)}"
         lines.append(f"{told} ({one.comment})" if one.comment else told)
     return lines
 
@@ -216,14 +225,14 @@ def free(scene: Scene, asked: Sequence[str] = ()) -> Answer:
     """The GPUs that are free, the best first; `2 A100` are those of hosts that have as many."""
     count, model = wish(asked)
     every_gpu = [(host, gpu) for host in scene.fleet.hosts for gpu in host.gpus]
-    right = [(host, gpu) for host, gpu in every_gpu if pick.is_model(model, gpu.model, gpu.name)]
+    right = [(host, gpu) for host, gpu in every_gpu if select.is_model(model, gpu.model, gpu.name)]
     found = [(host, gpu) for host, gpu in right if is_to_be_had(host, gpu)]
     if count > 1:  # a process sees but one instance: several are for whoever asks for their profile
-        found = [(host, gpu) for host, gpu in found if not gpu.of or pick.is_profile(model, gpu.profile)]
+        found = [(host, gpu) for host, gpu in found if not gpu.of or select.is_profile(model, gpu.profile)]
     on_host = Counter(host.name for host, _ in found)
     found = [(host, gpu) for host, gpu in found if on_host[host.name] >= count]
     found.sort(
-        key=lambda one: (bool(one[1].of), pick.rank(one[1].name, pick.free_memory(one[1]), pick.load_of(one[0])))
+        key=lambda one: (bool(one[1].of), select.rank(one[1].name, select.free_memory(one[1]), select.load_of(one[0])))
     )
     what = model or ("GPU" if count == 1 and len(found) < 2 else "GPUs")
     if count > 1:
@@ -260,9 +269,9 @@ def free_table(found: Sequence[tuple[Host, Gpu]], now: Now) -> Table | None:
     """Those that are alike on a host in a row."""
     groups: dict[tuple[str, str, str, str], list[Number]] = {}
     for host, gpu in found:
-        memory = pick.free_memory(gpu)
-        size = cells.NOT_TOLD if memory is None else words.size(memory)
-        until = cells.promised(gpu, now).removeprefix("until ")
+        memory = select.free_memory(gpu)
+        size = client_table.NOT_TOLD if memory is None else formatting.size(memory)
+        until = client_table.promised(gpu, now).removeprefix("until ")
         groups.setdefault((host.name, gpu.model, size, until), []).append(gpu.place or gpu.index)
     rows = tuple((host, numbers(several), *rest) for (host, *rest), several in groups.items())
     titles: tuple[str, ...] = ("host", "GPUs", "model", "memory", "until")
@@ -290,7 +299,7 @@ def told(scene: Scene, title: str, table: Table | None, lines: Iterable[str] = (
 
 def wanted(scene: Scene, asked: Sequence[str]) -> Fleet:
     """What fits some words, as in the search box of the page."""
-    return find.only(scene.fleet, asked) if asked else scene.fleet
+    return search.only(scene.fleet, asked) if asked else scene.fleet
 
 
 def of_note(several: Sequence[Host]) -> Sequence[Host]:
@@ -302,7 +311,7 @@ def of_note(several: Sequence[Host]) -> Sequence[Host]:
 
 def brief(command: str) -> str:
     """What tells most of a command."""
-    return cut(cells.brief(command), MOST_COMMAND)
+    return cut(client_table.brief(command), MOST_COMMAND)
 
 
 def nothing(scene: Scene, asked: Sequence[str]) -> Answer:
@@ -317,7 +326,7 @@ def nothing(scene: Scene, asked: Sequence[str]) -> Answer:
 def silent(fleet: Fleet) -> list[str]:
     """Of which hosts nobody knows anything: what they have is neither free nor anybody's."""
     found = [f"{one.name} is {one.state}" for one in fleet.hosts if one.state != "fresh"]
-    return [f"not known: {words.names(found)}"] if found else []
+    return [f"not known: {formatting.names(found)}"] if found else []
 
 
 def counted(several: Iterable[Gpu]) -> str:
@@ -347,4 +356,4 @@ def numbers(indexes: Iterable[Number]) -> str:
             runs.append([one, one])
     told = [str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}-{b}" for a, b in runs]
     told += sorted((one for one in several if isinstance(one, str)), key=in_order)
-    return ",".join(told) or cells.NOT_TOLD
+    return ",".join(told) or client_table.NOT_TOLD

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from site_builder.columns import CUT, fit, width
-from site_builder.columns import cut as cut_cells
-from site_builder.sources.slack_api import cut, escaped
+from site_builder.alerts.slack_client import cut, escaped
+from site_builder.core.terminal_text import CUT, fit, width
+from site_builder.core.terminal_text import cut as cut_cells
 
 MOST_TITLE, MOST_SECTION, MOST_CONTEXT = 150, 3000, 900
 MOST_LINE, MOST_NOTE = 1200, 300

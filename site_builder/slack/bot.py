@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore, Event, Lock
 from typing import Any, Protocol
 
-from site_builder.booking.desk import Desk
-from site_builder.fleet import Failed
-from site_builder.settings import Settings
-from site_builder.slack import answers, said
+from site_builder.alerts.slack_client import Me, Member, NotDone
+from site_builder.bookings.service import Desk
+from site_builder.client.model import Failed
+from site_builder.config.settings import Settings
+from site_builder.slack import answers, message_parser
 from site_builder.slack.blocks import Answer, Block, Post, post
-from site_builder.slack.board import WHO_ARE_YOU, Board, Members, line_of
-from site_builder.slack.orders import Clerk
-from site_builder.slack.said import Ask, Question
-from site_builder.sources.slack_api import Me, Member, NotDone
+from site_builder.slack.booking_commands import Clerk
+from site_builder.slack.context import WHO_ARE_YOU, Board, Members, line_of
+from site_builder.slack.message_parser import Ask, Question
 
 AT_ONCE, WAITING = 4, 40
 # So many questions of one person are answered in a minute.
@@ -96,7 +96,7 @@ class Bot:
         """One envelope: it is taken at once, and what it asks is answered by another thread."""
         if self.ended.is_set() or not line.accept(envelope):
             return  # Slack tells it again, and to somebody else
-        question = said.question(message, self.me.user, self.me.bot) if kind == "events_api" else None
+        question = message_parser.question(message, self.me.user, self.me.bot) if kind == "events_api" else None
         if question is None or self.is_known(question) or self.is_late(question):
             return
         if not self.room.acquire(blocking=False):
@@ -153,7 +153,7 @@ class Bot:
         """What is said to a question."""
         if question.shared:
             return SHARED
-        ask = said.ask(question.text)
+        ask = message_parser.ask(question.text)
         try:
             return self.about(ask, question)
         except Failed as why:
@@ -182,7 +182,7 @@ class Bot:
 
     def named(self, word: str) -> str:
         """A word; `@U0123` is whom we know by that, or stays."""
-        if not said.MEMBER.fullmatch(word):
+        if not message_parser.MEMBER.fullmatch(word):
             return word
         try:
             return self.members.person(word[1:]) or word
@@ -194,7 +194,7 @@ class Bot:
     def where(self, words: list[str], question: Question) -> Answer:
         """Where somebody is; without a name, who asks."""
         name = " ".join(words)
-        if name.startswith("@") and said.MEMBER.fullmatch(name):
+        if name.startswith("@") and message_parser.MEMBER.fullmatch(name):
             return Answer("I do not know who that is", (line_of(name[1:]),))
         if not name or name.lower() in {"me", "i", "am i"}:
             found = self.members.person(question.user)

@@ -233,7 +233,7 @@ hidden_or_named() {
         PYTHONPATH="$BATS_TEST_DIRNAME/../.." "$BATS_TEST_DIRNAME/../../.venv/bin/python" - "$file" "$SPOOL" <<'END'
 import sys
 from pathlib import Path
-from site_builder.readers import gpus, processes
+from site_builder.snapshots.parsers import gpus_csv as gpus; from site_builder.snapshots.parsers import processes_csv as processes
 told, kept = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
 for task, reader in ("gpus", gpus), ("processes", processes):
     head = f"# gpuboard 1 task={task} host=gpu1 time=1 every=1 took_ms=1 rc=0\n# part nvidia-xml rc=0\n".encode()

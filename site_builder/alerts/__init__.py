@@ -1,0 +1,1 @@
+"""Alerts: from a condition to a delivered notification."""

@@ -1,0 +1,1 @@
+"""The builder: from data/ to the files of www/."""

@@ -1,0 +1,1 @@
+"""Bookings: comments.json, the rules, the booking service, the calendar and the commands."""

@@ -1,0 +1,1 @@
+"""A fleet for people and programs: from a URL, a data folder or this machine."""

@@ -1,1 +1,0 @@
-"""Commands: what a person starts."""

@@ -1,0 +1,1 @@
+"""Settings: gpuboard.conf, the environment, and the value in force."""

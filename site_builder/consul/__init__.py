@@ -1,0 +1,1 @@
+"""Consul: its HTTP API, the KV store, and which builder leads."""

@@ -1,0 +1,1 @@
+"""What every feature uses: the types, the clock, files, locks, text and time."""

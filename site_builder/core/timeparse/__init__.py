@@ -1,0 +1,1 @@
+"""Dates, times and durations as people write them."""

@@ -1,0 +1,1 @@
+"""Which hosts there are: Consul, hosts.txt and data/."""

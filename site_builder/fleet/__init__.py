@@ -1,0 +1,1 @@
+"""The state of each host and GPU, and why."""

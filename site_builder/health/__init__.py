@@ -1,0 +1,1 @@
+"""GPU problems and events."""

@@ -1,0 +1,1 @@
+"""state/history.db: samples of the fleet, minute by minute, and what is read back from them."""

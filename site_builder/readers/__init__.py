@@ -1,1 +1,0 @@
-"""Readers: one module for each dump format; bytes in, what was understood and problems out; pure."""

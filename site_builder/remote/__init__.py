@@ -1,0 +1,1 @@
+"""ssh connections, and `gpuboard pull`."""

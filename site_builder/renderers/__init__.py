@@ -1,1 +1,0 @@
-"""Renderers: one module for each output; pure."""

@@ -1,0 +1,1 @@
+"""The weekly report: page, text and mail."""

@@ -1,0 +1,1 @@
+"""What a host sent: the files in data/HOST and their parsers."""

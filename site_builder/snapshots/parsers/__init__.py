@@ -1,0 +1,1 @@
+"""One parser for each tool and file format: bytes in, rows and problems out."""

@@ -1,1 +1,0 @@
-"""Sources: the only modules that touch files, Consul and SQLite."""

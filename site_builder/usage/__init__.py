@@ -1,0 +1,1 @@
+"""Who used how much: users.html, fleet.html and `gpuboard stats`."""

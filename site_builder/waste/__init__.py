@@ -1,0 +1,1 @@
+"""GPUs that are taken or booked and not used."""

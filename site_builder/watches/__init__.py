@@ -1,0 +1,1 @@
+"""People who wait for a free GPU."""

@@ -1,0 +1,1 @@
+"""`gpuboard serve`: the built-in web server."""

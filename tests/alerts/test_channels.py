@@ -1,0 +1,405 @@
+"""The ways to people: real receivers on this machine, and what is known of a letter after each kind of trouble."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from requests import Session
+
+from site_builder.alerts import channels, contacts, http_outcome, slack_client
+from site_builder.alerts import smtp as alerts_smtp
+from site_builder.alerts.channels import Ways
+from site_builder.alerts.model import Alert, Letter, Message, Outcome
+from site_builder.config.settings import Settings
+from site_builder.core.model import AlertSettings, SlackAccess
+from tests.support.board_fixture import Lab
+from tests.support.receivers import Post, Web, certificate, mail_server, mute_server
+
+SECRET = "s3cret-word"  # noqa: S105
+HOSTILE = "<!channel> <@U123> @everyone @here <https://evil.example|your board>"
+MESSAGE = Message("atlas is down", "No snapshot since 14:02.", "<p>No <b>snapshot</b> since 14:02.</p>")
+DOWN = Alert("1-1", "host-down", "begun", "atlas is down", "no snapshot since 14:02", 1000, "atlas")
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    web = Web()
+    yield web
+    web.close()
+
+
+@pytest.fixture(scope="module")
+def post() -> Post:
+    return Post()
+
+
+@pytest.fixture(scope="module")
+def smtp(post: Post) -> Iterator[int]:
+    with mail_server(post) as port:
+        yield port
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Lab(tmp_path).settings()
+
+
+def ways_to(settings: Settings, known: str = "", seconds: float = 30, **more: object) -> Ways:
+    """With one channel `lab`, or as given; and contacts."""
+    alerts = AlertSettings(**more)  # type: ignore[arg-type]
+    found = contacts.read(known.encode(), alerts.mail_domain)
+    return Ways(Settings(**{**vars(settings), "alerts": alerts}), found, seconds=seconds)
+
+
+def to_lab(settings: Settings, url: str, message: Message = MESSAGE, seconds: float = 30) -> Outcome:
+    return ways_to(settings, channels=(("lab", url),), seconds=seconds).send(letter("channel:lab"), message)
+
+
+def letter(to: str, via: str = "", alert: Alert = DOWN) -> Letter:
+    return Letter("1-2", to, (alert,), 1000, 1000, via)
+
+
+def test_a_letter_arrives_at_a_webhook_once(settings: Settings, web: Web) -> None:
+    assert to_lab(settings, web.url("here")) == Outcome("sent")
+    (came,) = web.at("here")
+    assert (came["title"], came["message"], came["type"]) == (MESSAGE.title, MESSAGE.text, "warning")
+
+
+@pytest.mark.parametrize(
+    ("path", "how", "wait", "words"),
+    [
+        ("500", "failed", None, "has an error of its own (HTTP 500)"),
+        ("503", "failed", 120, "HTTP 503"),
+        ("429", "failed", 120, "wants fewer letters (HTTP 429)"),
+        ("401", "failed", None, "does not accept its token or password (HTTP 401)"),
+        ("404", "failed", None, "knows no such address (HTTP 404)"),
+        ("302", "failed", None, "leads elsewhere"),
+        ("504", "unsure", None, "nobody knows"),
+        ("cut", "unsure", None, "ended the connection without an answer"),
+    ],
+)
+def test_what_a_receiver_did_is_told_apart(  # noqa: PLR0917
+    settings: Settings, web: Web, path: str, how: str, wait: int | None, words: str
+) -> None:
+    before = len(web.came)
+    outcome = to_lab(settings, web.url(f"{path}/{SECRET}"))
+    assert (outcome.how, outcome.wait) == (how, wait)
+    assert words in outcome.why
+    assert SECRET not in outcome.why
+    assert len(web.came) == before + 1, "apprise must neither ask again nor go elsewhere"
+
+
+def test_a_receiver_that_is_not_there_did_not_take_it(settings: Settings) -> None:
+    assert to_lab(settings, "json://127.0.0.1:9/x").how == "failed"
+    outcome = to_lab(settings, "json://no-such-host.invalid/x")
+    assert (outcome.how, outcome.why.startswith("the webhook ")) == ("failed", True)
+
+
+def test_of_a_receiver_that_falls_silent_nobody_knows(
+    settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_outcome, "READ", 0.3)
+    assert to_lab(settings, web.url("slow")) == Outcome("unsure", "the webhook did not answer in time")
+    monkeypatch.setattr(http_outcome, "READ", 20.0)
+    assert to_lab(settings, web.url("drip"), seconds=0.5) == Outcome("unsure", "the webhook did not end within 0 s")
+
+
+def test_who_was_given_up_sends_no_more() -> None:
+    watch = http_outcome.Watch()
+    watch.given_up = True
+    http_outcome.watched()
+    token = http_outcome.WATCH.set(watch)
+    with Session() as session, pytest.raises(Exception):  # noqa: B017 requests' own
+        session.post("http://127.0.0.1:9/")
+    http_outcome.WATCH.reset(token)
+    assert watch.seen == []
+
+
+def test_requests_of_others_are_left_alone(web: Web) -> None:
+    http_outcome.watched()
+    http_outcome.watched()
+    with Session() as session:
+        assert session.post(f"http://127.0.0.1:{web.port}/302", data="{}").status_code == 200, "redirects go on"
+
+
+def test_slack_calls_nobody(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    from apprise.plugins.slack import NotifySlack  # noqa: PLC0415, TID251
+
+    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
+    url = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#lab"
+    outcome = to_lab(settings, url, Message(f"t {HOSTILE}", f"b {HOSTILE} alice@lab.org", ""))
+    assert outcome == Outcome("sent")
+    sent = json.dumps(web.came[-1][1], ensure_ascii=False)
+    assert "alice@lab.org" in sent
+    for call in ("<!", "<@", "@everyone", "@here", "<http"):
+        assert call not in sent
+        assert call.replace("<", "&lt;") not in sent or call.startswith("@")
+
+
+def test_a_service_that_knows_only_markdown_gets_words_and_one_link() -> None:
+    page = "https://gpus.lab.org/hosts/gpu_01_a.html"
+    teams = channels.understood("workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature")
+    told = channels.worded(
+        teams, Message("gpu_01_a is down", f"*No* [x](https://evil.example) <y>\n{page}\n\nSent.", "")
+    )
+    assert told["body_format"] == "markdown"
+    assert told["body"].count("](") == 1
+    assert f"]({page})\n\nSent" in told["body"]
+    assert told["body"].startswith("\\*No\\* \\[x\\]")
+    brief = channels.worded(teams, Message("", "all of it", "", brief="the sums"))
+    assert brief["body"] == "the sums"
+
+
+@pytest.mark.parametrize(
+    ("url", "most"),
+    [
+        ("discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js", 2000),
+        ("tgram://123456789:abcdefg_hijklmnop/12345", 4096),
+        ("ntfys://ntfy.lab.org/topic", 4096),
+        ("workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature", 1000),
+        ("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", 4000),
+    ],
+)
+def test_a_letter_of_many_hosts_has_room_in_each_chat(url: str, most: int) -> None:
+    page = "https://gpus.lab.org/hosts/gpu-00.html"
+    text = "\n".join(f"- gpu-{number:02} is döwn.\n{page}" for number in range(100))
+    message = Message("100 hosts are down: gpu-00 and 99 more", text, "")
+    told = channels.worded(channels.understood(url), message)
+    assert len(told["title"].encode()) + len(told["body"].encode()) <= most
+    *_, last, more = told["body"].splitlines()
+    assert more == "… and more"
+    assert not last or page in last or "is d" in last, "what is there is whole"
+    assert channels.worded(channels.understood("json://127.0.0.1/x"), message)["body"] == text, "a program has room"
+
+
+def test_an_answer_that_says_no_is_no(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    from apprise.plugins.slack import NotifySlack  # noqa: PLC0415, TID251
+
+    monkeypatch.setattr(NotifySlack, "api_url", f"http://127.0.0.1:{web.port}/no/{{}}")
+    outcome = to_lab(settings, "slack://xoxb-1234-1234-4ddbc191d40ee098cbaae6f3523ada2d/#lab")
+    assert outcome == Outcome("failed", "Slack refused it in its answer")
+
+
+def test_of_several_receivers_in_one_address_those_who_took_it_get_it_once() -> None:
+    watch = http_outcome.Watch()
+    watch.seen = [Outcome("sent"), Outcome("failed", "HTTP 500")]
+    assert watch.outcome(several=False).how == "failed", "logged in, and then refused"
+    assert watch.outcome(several=True).how == "unsure"
+
+
+def test_how_long_to_wait_is_read_as_each_writes_it() -> None:
+    for headers, body, seconds in (
+        ({"Retry-After": "30"}, b"", 30),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, b"", 1),
+        ({"Retry-After": "9" * 40}, b"", 86400),
+        ({"Retry-After": "soon"}, b'{"retry_after": 2.5}', 2),
+        ({}, b'{"ok":false,"parameters":{"retry_after":7}}', 7),
+        ({}, b'{"errcode":"M_LIMIT_EXCEEDED","retry_after_ms":2000}', 2),
+        ({}, b'{"retry_after": "x"}', None),
+        ({}, b'{"retry_after": NaN}', None),
+        ({}, b'{"parameters": 3}', None),
+        ({}, b"[" * 100_000, None),
+        ({"Retry-After": "-5"}, b"{" * 100_000, None),
+    ):
+        assert http_outcome.wait_of(headers, body) == seconds, (headers, body[:50])
+
+
+def test_mail_to_a_channel_is_one_message_to_all(settings: Settings, post: Post, smtp: int) -> None:
+    url = f"mailto://127.0.0.1:{smtp}?from=GPU%20Board<gpus@lab.org>&to=ops@lab.org,boss@lab.org&cc=c@lab.org&bcc=b@lab.org"
+    title = "atlas ist zurück \N{FIRE}\r\nBcc: victim@lab.org"
+    assert to_lab(settings, url, MESSAGE._replace(title=title)) == Outcome("sent")
+    assert to_lab(settings, url, MESSAGE._replace(title=title)) == Outcome("sent")
+    (receivers, came), (_, again) = post.came[-2:]
+    assert sorted(receivers) == ["b@lab.org", "boss@lab.org", "c@lab.org", "ops@lab.org"]
+    assert came["Subject"] == "atlas ist zurück \N{FIRE} Bcc: victim@lab.org"
+    assert came["To"] == "ops@lab.org, boss@lab.org, c@lab.org"
+    assert came["From"] == "GPU Board <gpus@lab.org>"
+    assert "Bcc" not in came
+    assert came["Auto-Submitted"] == "auto-generated"
+    assert came["Message-ID"] == again["Message-ID"]
+    assert came.get_content_type() == "multipart/alternative"
+    plain, html = came.get_body(("plain",)), came.get_body(("html",))
+    assert plain
+    assert html
+    assert (plain.get_content().strip(), html.get_content().strip()) == (MESSAGE.text, MESSAGE.html)
+
+
+def test_a_person_is_told_by_mail(settings: Settings, post: Post, smtp: int) -> None:
+    server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
+    known = ways_to(settings, mail=server, mail_domain="lab.org", known="bob,robert@elsewhere.org")
+    assert known.send(letter("person:alice"), MESSAGE) == Outcome("sent")
+    assert post.came[-1][0] == ("alice@lab.org",)
+    assert known.send(letter("person:bob"), MESSAGE) == Outcome("sent")
+    assert post.came[-1][0] == ("robert@elsewhere.org",)
+    assert ways_to(settings, mail=server).send(letter("person:alice"), MESSAGE) == Outcome(
+        "refused", "nobody knows how to tell alice: a line in the contacts says it, or GPUBOARD_MAIL_DOMAIN for all"
+    )
+    assert "GPUBOARD_MAIL is not set" in ways_to(settings, mail_domain="lab.org").send(letter("person:a"), MESSAGE).why
+
+
+def test_a_person_has_several_ways_and_hears_once(settings: Settings, web: Web, post: Post, smtp: int) -> None:
+    server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
+    known = f"eve,{web.url('500')}\neve,{web.url('eve')}\neve,eve@lab.org\neve,slack:U0123ABCD\ndan,slack:U0DAN\n"
+    there = ways_to(settings, known, mail=server)
+    mails = len(post.came)
+    assert there.send(letter("person:eve"), MESSAGE) == Outcome("sent")
+    assert (len(web.at("eve")), len(post.came)) == (1, mails), "the second took it, after the first did not"
+    assert there.send(letter("person:eve", "mail"), MESSAGE) == Outcome("sent")
+    assert (len(web.at("eve")), len(post.came)) == (1, mails + 1)
+    assert there.send(letter("person:dan"), MESSAGE) == Outcome("failed", "the Slack bot is not set up")
+    told = []
+    there.direct = lambda member, _: told.append(member) or Outcome("sent")  # type: ignore[func-returns-value]
+    assert there.send(letter("person:dan"), MESSAGE) == Outcome("sent")
+    assert told == ["U0DAN"]
+
+
+def test_slack_has_no_longer_than_others(settings: Settings, web: Web) -> None:
+    there = ways_to(settings, "dan,slack:U0DAN", seconds=0.3)
+    access = SlackAccess("xoxb-1", url=f"http://127.0.0.1:{web.port}/drip/")
+    there.direct = lambda member, message: slack_client.send(access, member, message)
+    assert there.send(letter("person:dan"), MESSAGE) == Outcome("unsure", "Slack did not end within 0 s")
+    for token in (f"{SECRET}\nX", f"{SECRET}\N{HORIZONTAL ELLIPSIS}"):
+        assert SECRET not in slack_client.send(SlackAccess(token, url=access.url), "U0DAN", MESSAGE).why
+
+
+def test_what_a_mail_server_says_is_told_apart(
+    settings: Settings, smtp: int, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def to(address: str, message: Message = MESSAGE, port: int = smtp) -> Outcome:
+        return to_lab(settings, f"mailto://127.0.0.1:{port}?from=gpus@lab.org&to={address}", message)
+
+    assert to("nobody@lab.org") == Outcome("refused", "the mail server knows no such receiver (SMTP 550)")
+    assert to("later@lab.org").how == "failed"
+    assert to("ops@lab.org", MESSAGE._replace(title="refuse me")).how == "failed"
+    assert to("ops@lab.org,nobody@lab.org") == Outcome("sent", "the mail server refused 1 of its receivers")
+    assert to("ops@lab.org", port=9).how == "failed"
+    monkeypatch.setattr(alerts_smtp, "SECONDS", 5.0)
+    with mute_server() as port:
+        outcome = to("ops@lab.org", port=port)
+        assert outcome == Outcome("unsure", "the mail server fell silent after it was given the message")
+    before = len(post.came)
+    server = alerts_smtp.Server("127.0.0.1", smtp, "insecure", None, None, ("gpuboard", "gpus@lab.org"))
+    late = alerts_smtp.Delivery(server, ("ops@lab.org",), MESSAGE, "1")
+    late.given_up = True
+    late.send()
+    assert len(post.came) == before, "who was given up sends no more"
+    assert "word" not in repr(server._replace(password=SECRET))
+
+
+def test_a_mail_server_that_talks_for_ever_is_not_listened_to(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=chatter, args=(listener,), daemon=True).start()
+        url = f"mailto://127.0.0.1:{listener.getsockname()[1]}?from=gpus@lab.org&to=ops@lab.org"
+        outcome = to_lab(settings, url)
+    assert outcome == Outcome("failed", "the mail server ended the connection, or speaks no SMTP")
+
+
+def chatter(listener: socket.socket) -> None:
+    """A greeting without an end."""
+    line, _ = listener.accept()
+    with line, suppress(OSError):
+        for _ in range(100_000):
+            line.sendall(b"220-welcome\r\n" * 1000)
+
+
+def test_mail_goes_by_tls_with_a_login(settings: Settings, tmp_path: Path) -> None:
+    post = Post()
+    with mail_server(post, certificate(tmp_path)) as port:
+        for word, verify, how, words in (
+            (SECRET, "no", "sent", ""),
+            ("wrong", "no", "failed", "the mail server does not accept its user and password"),
+            (SECRET, "yes", "failed", "the mail server has a certificate that cannot be trusted"),
+        ):
+            url = f"mailtos://board:{word}@127.0.0.1:{port}?from=gpus@lab.org&to=ops@lab.org&verify={verify}"
+            outcome = to_lab(settings, url)
+            assert (outcome.how, words in outcome.why, SECRET in outcome.why) == (how, True, False)
+        plain = to_lab(settings, f"mailto://127.0.0.1:{port}?from=gpus@lab.org&to=ops@lab.org")
+        assert plain.how == "failed"
+    assert len(post.came) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("syslog://", "is not used: it does not go by HTTP or mail"),
+        ("dbus://", "not"),
+        ("rsyslog://127.0.0.1", "does not go by HTTP or mail"),
+        ("exec:///bin/sh", "is not one that apprise understands"),
+        ("file:///etc/passwd", "is not one that apprise understands"),
+        (f"slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ?template=/etc/{SECRET}", "no file is read"),
+        (f"discord://4174216298/{SECRET}?template=card.json", "no file is read"),
+        ("tgram://123456789:abcdefg_hijklmnop/12345?template=/etc/passwd", "no file is read"),
+        (f"workflows://host/643e69f83c8944438d68119179a10a64/{SECRET}?template=a.json", "no file is read"),
+        (f"mailto://a:{SECRET}@127.0.0.1?to=a@b.org&pgppub=/etc/passwd", "no file is read"),
+        (f"slack://{SECRET}", "is not one that apprise understands"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_named_without_its_secret(
+    settings: Settings, url: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    there = ways_to(settings, channels=(("lab", url),))
+    outcome = there.send(letter("channel:lab"), MESSAGE)
+    (way,) = there.check()
+    assert outcome.how == "failed"
+    assert words in outcome.why
+    assert way == channels.Way("channel:lab", f"{url.partition(':')[0]}://…", outcome.why)
+    assert SECRET not in f"{outcome} {way} {there.alerts!r} {capfd.readouterr()}"
+
+
+def test_a_secret_without_a_scheme_is_not_taken_for_one() -> None:
+    assert SECRET not in str(channels.looked_at(SECRET))
+
+
+def test_nothing_is_logged(
+    settings: Settings, web: Web, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    to_lab(settings, f"jsons://user:{SECRET}@127.0.0.1:{web.port}/{SECRET}")
+    to_lab(settings, f"json://user:{SECRET}@127.0.0.1:{web.port}/500/{SECRET}")
+    to_lab(settings, f"slack://{SECRET}")
+    assert (caplog.text, *capfd.readouterr()) == ("", "", "")
+
+
+def test_what_there_is_can_be_listed(settings: Settings, tmp_path: Path) -> None:
+    there = ways_to(
+        settings,
+        "eve,eve@lab.org\ndan,slack:U0DAN\nfay,tgram://123456789:abcdefg_hijklmnop/12345\n",
+        channels=(("lab", f"json://127.0.0.1/{SECRET}"), ("ops", "mailto://127.0.0.1?from=a@lab.org")),
+        mail="mailtos://u:p@smtp.lab.org?from=a@lab.org",
+        hooks=tmp_path / "none",
+    )
+    assert there.names() == ("lab", "ops")
+    assert [tuple(way) for way in there.check()] == [
+        ("channel:lab", "JSON (json://…)", None),
+        ("channel:ops", "mail (mailto://…)", None),
+        ("mail", "mail (mailtos://…)", None),
+        ("hook:", str(tmp_path / "none"), "cannot be read: No such file or directory"),
+    ]
+    assert there.check_person("eve") == [("person:eve", "mail", None)]
+    assert there.check_person("dan") == [("person:dan", "slack", "the Slack bot is not set up")]
+    assert there.check_person("fay") == [("person:fay", "Telegram (tgram://…)", None)]
+    assert "nobody knows" in str(there.check_person("gus")[0].problem)
+
+
+def test_without_apprise_a_letter_waits(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    assert to_lab(settings, "json://127.0.0.1/x") == Outcome("failed", channels.MISSING)
+    there = ways_to(settings, channels=(("lab", "json://127.0.0.1/x"),))
+    assert there.check() == [channels.Way("channel:lab", "json://…", channels.MISSING)]
+    assert there.send(letter("channel:gone"), MESSAGE).how == "refused"
+    assert there.send(letter("nonsense"), MESSAGE).how == "refused"
+
+
+def test_apprise_is_imported_only_to_send() -> None:
+    code = "import site_builder.alerts.channels, sys; print('apprise' in sys.modules, 'requests' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

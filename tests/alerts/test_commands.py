@@ -1,0 +1,460 @@
+"""`gpuboard alerts`: what is the matter, what was told and what not, and that a rehearsal changes nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import timezone
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from site_builder.alerts import table as alert_table
+from site_builder.alerts.model import Alert, AlertRule, Book, Known, Letter, Matter, Message, Outcome, Told
+from site_builder.alerts.rules_file import DEFAULTS
+from site_builder.alerts.status import Standing, why_waiting
+from site_builder.alerts.store import AlertBook
+from site_builder.board.builder import Builder
+from site_builder.cli import main
+from site_builder.config.conf_file import in_force
+from site_builder.core import terminal_text
+from site_builder.core.clock import Now
+from tests.support.board_fixture import Lab, gpu, soon
+from tests.support.booking_fixtures import Terminal
+from tests.support.docs import ROOT
+from tests.support.sender_fixtures import Receiver, receiver
+
+# apprise imports what Python will drop
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+NOW = Now(1_790_000_000, timezone.utc)  # 14:13:20
+AT = int(NOW.epoch)
+DOWN = Matter("host-down", "atlas", what="no snapshot since 14:02", since=AT - 680, people=("alice", "bob"))
+HOT = Matter("gpu-hot", "hydra", "GPU-1", ("1", "3"), "it is at 97 °C", AT - 7200)
+ENDS = Matter(
+    "booking-ends", "atlas", "b1", ("0", "1"), since=AT - 60, whose=("alice",), lasting=False, until=AT + 2400
+)
+SECRET = "hunter2"  # noqa: S105 # of nobody
+
+
+def alert(title: str = "atlas is down", **more: Any) -> Alert:  # noqa: ANN401 # any field
+    return Alert("a", "host-down", "begun", title, "no snapshot", AT, host="atlas", why="it held for 2m")._replace(
+        **more
+    )
+
+
+def letter(**more: Any) -> Letter:  # noqa: ANN401 # any field
+    return Letter("l", "channel:lab", (alert(),), AT - 60, AT)._replace(**more)
+
+
+# The tables
+
+
+def test_the_list_says_what_is_the_matter_since_when_and_whether_it_was_told() -> None:
+    found = alert_table.Listed(
+        [
+            Standing(Known(DOWN, AT - 600, told=AT - 480), "told", "", AT - 680),
+            Standing(Known(HOT, AT - 7000, gone=AT - 60), "untold", "the rule gpu-hot is off", AT - 7200),
+            Standing(Known(ENDS, AT - 60), "coming", "", AT + 600),
+        ],
+        [letter(tries=3, due=AT + 120, why="it refused the connection")],
+        {"zeus": AT + 3600},
+        [
+            alert_table.Place("channel:lab", "slack://•••"),
+            alert_table.Place("channel:ops", "foo://•••", "apprise does not know foo://"),
+            alert_table.Place("mail", "mail (mailto://…)"),
+        ],
+        [DEFAULTS["host-down"], AlertRule("gpu-hot", on=False), DEFAULTS["weekly-report"]._replace(on=True)],
+    )
+    assert alert_table.listed(found, NOW, 80) == [
+        "What is the matter: 2",
+        "  since  rule       where      told",
+        "  14:02  host-down  atlas      14:05",
+        "      no snapshot since 14:02; affects alice and bob",
+        "  12:13  gpu-hot    hydra:1,3  no",
+        "      it is at 97 °C; the rule gpu-hot is off; over since 14:12",
+        "",
+        "To come: 1",
+        "  at     rule          where      whose",
+        "  14:23  booking-ends  atlas:0,1  alice",
+        "",
+        "Letters that wait: 1",
+        "  written  to   leaves",
+        "  14:12    lab  14:15",
+        "      atlas is down",
+        "      tried 3 times: it refused the connection",
+        "",
+        "Silent",
+        "  zeus until 15:13",
+        "",
+        "Where alerts go",
+        "  lab     slack://•••",
+        "  ops     foo://•••",
+        "      apprise does not know foo://",
+        "  people  mail (mailto://…)",
+        "",
+        "Rules",
+        "  rule           when                     to          quiet  an hour",
+        "  host-down      after 2m, over after 5m  all, hooks  -      20",
+        "  gpu-hot        off",
+        "  weekly-report  Mon 08:00                all         -      20",
+    ]
+
+
+def test_where_nothing_is_the_matter_the_list_is_short() -> None:
+    lines = alert_table.listed(alert_table.Listed([], [], {}, [], []), NOW, 80)
+    assert lines == ["What is the matter: nothing", "", "Where alerts go: nowhere yet", "", "Rules"]
+
+
+def test_the_history_says_to_whom_and_how_it_went() -> None:
+    told = [
+        Told(AT - 60, "channel:lab", "sent", (alert(), alert("zeus is down"))),
+        Told(AT - 90000, "person:alice", "given up", (alert(),), "mail.lab.org refused it", 9),
+        Told(AT - 90000, "hook:page", "unsure", tuple(alert(f"h{at} is down") for at in range(7)), "it was ended"),
+    ]
+    assert alert_table.history(told, NOW, 80) == [
+        "  when          to         how",
+        "  14:12         lab        sent",
+        "      atlas is down",
+        "      zeus is down",
+        "  20 Sep 13:13  alice      given up, after 9 tries",
+        "      atlas is down",
+        "      mail.lab.org refused it",
+        "  20 Sep 13:13  hook:page  unsure",
+        *(f"      h{at} is down" for at in range(5)),
+        "      and 2 more",
+        "      it was ended",
+    ]
+
+
+def test_a_rehearsal_shows_letter_by_letter_what_would_be_sent_to_whom_and_why() -> None:
+    message = Message("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
+    untold = [Standing(Known(HOT, AT - 60), "untold", "it is so for 1 min", AT - 7200)]
+    several = [(letter(), message, "Slack (slack://…)"), (letter(to="hook:page", due=AT + 600), message, "")]
+    assert alert_table.rehearsed(alert_table.Trial(several, untold), NOW, 80) == [
+        "Would be sent: 2 letters",
+        "",
+        "  to lab, Slack (slack://…), due",
+        "  to hook:page, to leave at 14:23",
+        "  | atlas is down",
+        "  | no snapshot since 14:02",
+        "  |",
+        "  | https://gpus.lab.org/hosts/atlas.html",
+        "  why: it held for 2m",
+        "",
+        "Would not be told: 1",
+        "  since  rule     where",
+        "  12:13  gpu-hot  hydra:1,3",
+        "      it is at 97 °C; it is so for 1 min",
+    ]
+
+
+@pytest.mark.parametrize("across", [40, 80, 200])
+def test_no_line_is_longer_than_the_terminal(across: int) -> None:
+    long = DOWN._replace(host="x" * 63, what="慶 " * 90, people=("y" * 60,) * 9)
+    found = alert_table.Listed(
+        [Standing(Known(long, AT), "untold", "why " * 50, AT)],
+        [letter(to=f"person:{'z' * 60}", tries=1, why="because " * 40)],
+        {},
+        [alert_table.Place("lab", "slack://•••", "what is wrong " * 20)],
+        list(DEFAULTS.values()),
+    )
+    trial = alert_table.Trial([(letter(), Message("t " * 90, "w " * 300, ""), "slack://•••")], found.standings)
+    for lines in (alert_table.listed(found, NOW, across), alert_table.rehearsed(trial, NOW, across)):
+        assert [line for line in lines if terminal_text.width(line) > across] == []
+
+
+def test_it_says_why_letters_wait() -> None:
+    several = [
+        letter(),
+        letter(to="person:alice"),
+        letter(to="hook:page", claimed="somebody"),
+        letter(to="channel:ops", due=AT + 600),
+        letter(to="channel:all-of-us", due=AT + 600, tries=2, why="it is full"),
+    ]
+    assert why_waiting(several, NOW).split("; ") == [
+        "the letters to lab and alice are due",
+        "the letter to hook:page is being sent",
+        "the letter to ops is to leave at 14:23",
+        "the letter to all-of-us is tried again at 14:23 (it is full)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (Outcome("sent", "202"), "lab: sent"),
+        (Outcome("failed", "it is full"), "lab: not sent: it is full"),
+        (Outcome("unsure", "it did not answer"), "lab: nobody knows whether it arrived: it did not answer"),
+    ],
+)
+def test_how_a_test_went_is_one_sentence(outcome: Outcome, words: str) -> None:
+    assert alert_table.outcome("channel:lab", outcome) == words
+
+
+# The commands
+
+
+class Board:
+    """A lab with a receiver, and the command in it."""
+
+    def __init__(self, folder: Path, channel: Receiver, capture: pytest.CaptureFixture[str]) -> None:
+        self.lab, self.channel, self.capture = Lab(folder), channel, capture
+        for host in ("atlas", "hydra"):
+            self.lab.host(host, "".join(gpu(index, uuid=f"GPU-{host}-{index}") for index in range(2)))
+        self.conf = folder / "gpuboard.conf"
+        self.set(f"lab=json://user:{SECRET}@127.0.0.1:{channel.server_port}/")
+
+    def set(self, notify: str, *more: str) -> None:
+        """What is set."""
+        lines = (f"GPUBOARD_NOTIFY={notify}", "GPUBOARD_URL=https://gpus.lab.org/", "GPUBOARD_ZONE=UTC", *more)
+        self.conf.write_text("\n".join(lines) + "\n")
+        self.conf.chmod(0o600)
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """`gpuboard alerts WORDS`: its exit code, and what it said on both streams; never a secret."""
+        lab = self.lab
+        names = ("--conf", self.conf, "--data", lab.data, "--www", lab.www, "--state", lab.state)
+        with pytest.raises(SystemExit) as end:
+            main(["alerts", *words, *map(str, names)])
+        said = self.capture.readouterr()
+        assert SECRET not in said.out + said.err
+        assert isinstance(end.value.code, int)
+        return end.value.code, said.out, said.err
+
+    def json(self, *words: str) -> dict[str, Any]:
+        """The same, as a program reads it."""
+        found: dict[str, Any] = json.loads(self.run(*words, "--json")[1])
+        return found
+
+    @property
+    def book(self) -> Book:
+        """As it is kept."""
+        return AlertBook(self.lab.state).read()
+
+    def write(self, book: Book) -> None:
+        """Keep another one."""
+        AlertBook(self.lab.state).change(lambda _: book)
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Everything in its folders, and when it was written."""
+        return {
+            str(path): (path.stat().st_mtime_ns, path.stat().st_size)
+            for top in (self.lab.data, self.lab.state)
+            for path in top.rglob("*")
+            if path.is_file() and not path.name.startswith("history.db-")  # of SQLite, for whoever reads
+        }
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[Receiver]:
+    with receiver() as found:
+        yield found
+
+
+@pytest.fixture
+def board(tmp_path: Path, channel: Receiver, capsys: pytest.CaptureFixture[str]) -> Board:
+    channel.got.clear()
+    return Board(tmp_path, channel, capsys)
+
+
+def test_a_test_goes_to_every_channel_and_says_how_each_went(board: Board) -> None:
+    board.set(f"{board.conf.read_text().partition('=')[2].split()[0]} ops=json://127.0.0.1:1/")
+    code, out, _ = board.run("test")
+    assert code == 1
+    first, second = out.splitlines()
+    assert first == "lab: sent"
+    assert second.startswith("ops: not sent: ")
+    assert [json.loads(one)["title"] for one in board.channel.got] == ["gpuboard: a test"]
+    assert board.book == Book()
+
+
+def test_a_test_can_go_to_one(board: Board) -> None:
+    board.set(f"{board.conf.read_text().partition('=')[2].split()[0]} ops=json://127.0.0.1:1/")
+    assert board.run("test", "--to", "lab")[:2] == (0, "lab: sent\n")
+    assert board.json("test", "--to", "lab")["tests"] == [{"to": "channel:lab", "how": "sent", "why": ""}]
+    assert len(board.channel.got) == 2
+    code, out, err = board.run("test", "--to", "lap")
+    assert (code, out) == (2, "")
+    assert err == "gpuboard: nothing is called 'lap': there is lab, ops and person:LOGIN\n"
+
+
+def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("site_builder.alerts.hooks.open_to_others", lambda _: None)  # /tmp is
+    hooks = tmp_path / "hooks"
+    hooks.mkdir(mode=0o700)
+    (hooks / "keep").write_text(f"#!/bin/sh\ncat > {tmp_path}/got.json\n")
+    (hooks / "keep").chmod(0o700)
+    board.set("", f"GPUBOARD_HOOKS={hooks}")
+    assert board.run("test")[:2] == (0, "hook:keep: sent\n")
+    assert json.loads((tmp_path / "got.json").read_text())["step"] == "test"
+
+
+def test_where_nobody_is_told_anything_it_says_what_to_set(board: Board) -> None:
+    board.set("")
+    for words, expected in ((["test"], 2), (["run"], 2), (["run", "--dry-run"], 0), (["list"], 0)):
+        code, _, err = board.run(*words)
+        assert (code, err.count("\n")) == (expected, 1)
+        assert "set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS" in err
+
+
+def test_the_list_is_of_what_the_builder_knows(board: Board) -> None:
+    assert "no build has looked yet" in board.run("list")[2]
+    now = int(time.time())
+    evil = HOT._replace(what="a\x1b[2Jb")
+    known = {one.key: Known(one, now - 600, told=now) for one in (DOWN, evil)}
+    board.write(
+        Book(begun=1, known=known, letters=(letter(to="person:alice"),), silences={"atlas": now + 60, "hydra": 1})
+    )
+    code, out, err = board.run("list")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    assert "no snapshot since 14:02; affects alice and bob" in out
+    found = board.json("list")
+    assert [(one["rule"], one["state"]) for one in found["matters"]] == [("host-down", "waits"), ("gpu-hot", "told")]
+    assert [one["to"] for one in found["letters"]] == ["person:alice"]
+    assert found["silences"] == [{"host": "atlas", "until": now + 60}]
+    assert [one["name"] for one in found["rules"]] == list(DEFAULTS)
+
+
+def test_the_history_goes_back_as_far_as_asked_the_latest_first(board: Board) -> None:
+    now = int(time.time())
+    told = [Told(now - age, "channel:lab", "sent", (alert(f"{age} s ago"),)) for age in (864000, 7200, 60)]
+    board.write(Book(begun=1, history=tuple(told)))
+    found = board.json("history")["history"]
+    assert [one["alerts"][0]["title"] for one in found] == ["60 s ago", "7200 s ago"]
+    schema = json.loads((ROOT / "docs/alert.schema.json").read_text())
+    jsonschema.validate({"schema": 1, **found[0]["alerts"][0]}, schema)  # as hooks have it
+    assert len(board.json("history", "--since", "30d")["history"]) == 3
+    assert board.run("history", "--since", "1h")[1].splitlines()[2:] == ["      60 s ago"]
+    board.write(Book(begun=1))
+    assert board.run("history")[2].startswith("gpuboard: nothing was told since ")
+    assert board.run("history", "--since", "soon")[0] == 2
+
+
+def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
+    board.write(Book(begun=1, silences={"long-gone": 5}))
+    before = time.time()
+    code, out, err = board.run("silence", "atlas", "HYDRA", "--for", "2h")
+    assert (code, out) == (0, "")
+    assert err.startswith("gpuboard: atlas is silent until ")
+    assert [*board.book.silences] == ["atlas", "hydra"]
+    assert all(before + 7195 <= until <= time.time() + 7205 for until in board.book.silences.values())
+    assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas is silent no longer\n"
+    assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas was not silent\n"
+    assert [*board.book.silences] == ["hydra"]
+    board.write(Book(begun=1, silences={"forgotten": int(before) + 600}))
+    assert board.run("silence", "forgotten", "--end")[2] == "gpuboard: forgotten is silent no longer\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["atlsa", "--for", "2h"], 1, "there is no host atlsa; is it atlas?"),
+        (["atlas"], 2, "say for how long, as --for 2h, or --end"),
+        (["atlas", "--for", "2h", "--end"], 2, "say for how long, as --for 2h, or --end"),
+        (["atlas", "--for", "2"], 2, '"2" has no unit'),
+        (["atlas", "--for", "40d"], 2, "up to 31 days"),
+    ],
+)
+def test_a_silence_that_is_not_understood_changes_nothing(board: Board, words: list[str], code: int, said: str) -> None:
+    found = board.run("silence", *words)
+    assert found[0] == code
+    assert said in found[2]
+    assert board.book == Book()
+
+
+def test_a_state_folder_that_is_not_there_is_one_sentence(board: Board) -> None:
+    board.lab.state.rmdir()
+    for words in (["list"], ["history"], ["silence", "atlas", "--for", "2h"], ["run"], ["run", "--dry-run"]):
+        code, out, err = board.run(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "`gpuboard build` makes it" in err
+
+
+def test_a_damaged_book_is_told_and_not_shown_as_a_quiet_lab(board: Board) -> None:
+    (board.lab.state / "alerts.json").write_bytes(b"{")
+    for words in ("list", "history"):
+        code, _, err = board.run(words)
+        assert code == 0
+        assert "alerts.json is damaged: begun anew" in err
+
+
+# What waits, and what would
+
+
+def test_run_sends_what_is_due_once_and_tells_of_each(board: Board) -> None:
+    now = int(time.time())
+    due, later = letter(made=now, due=now), letter(id="m", made=now, due=now + 3600)
+    board.write(Book(begun=1, letters=(due, later)))
+    assert board.run("run")[:2] == (0, "lab: sent\n      atlas is down\n")
+    assert board.run("run") == (0, "", "gpuboard: no letter is due\n")
+    assert len(board.channel.got) == 1
+    assert [one.id for one in board.book.letters] == ["m"]
+    assert [one.how for one in board.book.history] == ["sent"]
+
+
+def test_run_says_no_where_a_letter_did_not_arrive(board: Board) -> None:
+    now = int(time.time())
+    board.channel.answers.append((503, {}))
+    board.write(Book(begun=1, letters=(letter(made=now, due=now),)))
+    code, out, _ = board.run("run")
+    assert code == 1
+    assert out.startswith("lab: not sent: ")
+    assert board.book.letters[0].tries == 1
+
+
+def test_a_rehearsal_shows_what_the_next_build_tells_and_changes_nothing(board: Board) -> None:
+    alerts = in_force(str(board.conf), {}, {}).settings.alerts
+    board.lab.build(alerts=alerts)
+    board.run("silence", "atlas", "--for", "2h")
+    for host in ("atlas", "hydra"):
+        board.lab.write(host, "gpus.csv", "# err no devices were found\n", rc=6)
+    board.lab.build(alerts=alerts)
+    assert board.json("run", "--dry-run")["letters"] == []  # it must hold
+    longer = {key: one._replace(seen=one.seen - 600) for key, one in board.book.known.items()}
+    board.write(board.book._replace(known=longer))
+    before = board.files()
+    code, out, err = board.run("run", "--dry-run")
+    assert (code, err) == (0, "")
+    sent, unsent = out.split("Would not be told: 1\n")
+    assert sent.startswith("Would be sent: 1 letter\n\n  to lab, JSON (json://…), due\n")
+    assert "\n  | hydra has failed\n" in sent
+    assert "\n  | https://gpus.lab.org/hosts/hydra.html\n" in sent
+    assert "\n  why: rule host-failed: it was so for 1" in sent
+    assert "host-failed  atlas\n" in unsent
+    assert unsent.endswith("atlas is silenced\n")
+    after = board.files()
+    assert [name for name in {**before, **after} if before.get(name) != after.get(name)] == []
+    assert board.channel.got == []
+    builder = Builder(board.lab.settings(alerts=alerts))
+    builder.build(time.time())
+    assert builder.alerts
+    assert builder.alerts.sender
+    assert builder.alerts.sender.wait(60) == 0
+    builder.close()
+    assert [json.loads(one)["title"] for one in board.channel.got] == ["hydra has failed"]
+    assert [one["alerts"][0]["title"] for one in board.json("history")["history"]] == ["hydra has failed"]
+
+
+def test_a_rehearsal_takes_no_watch_away(board: Board) -> None:
+    wish = {"id": "w1", "name": "alice", "when": "2 A100 free on one host", "made": soon(-900), "until": soon(3600)}
+    (board.lab.data / "watches.json").write_text(json.dumps([wish]))
+    (board.lab.state / "watches.json").write_text(json.dumps({"w1": int(time.time()) - 60}))
+    board.write(Book(begun=1))
+    before = board.files()
+    (found,) = (one for one in board.json("run", "--dry-run")["letters"] if one["to"] == "person:alice")
+    assert "you waited for 2 A100" in found["text"]
+    assert "nobody knows how to tell alice" in found["address"]
+    assert board.files() == before
+
+
+def test_the_list_fits_a_terminal(board: Board) -> None:
+    now = int(time.time())
+    board.write(Book(begun=1, known={DOWN.key: Known(DOWN._replace(what="word " * 60), now, told=now)}))
+    terminal = Terminal(board.lab.data.parent, "alerts", "list", "--conf", str(board.conf), COLUMNS="80")
+    code, said = terminal.end()
+    assert code == 0
+    assert [line for line in said.splitlines() if terminal_text.width(line) > 80] == []

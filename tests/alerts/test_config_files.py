@@ -1,0 +1,237 @@
+"""The files of rules and contacts: whose they must be, when they are read, and what counts while they cannot be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from site_builder.alerts import config_files
+from site_builder.alerts.config_files import AlertFiles, contacts_of
+from site_builder.alerts.rules_file import DEFAULTS
+from site_builder.config.conf_file import in_force
+from site_builder.config.settings import Settings
+from site_builder.core import files
+from site_builder.core.model import AlertSettings
+from tests.support.board_fixture import Lab
+
+RULES, CONTACTS = b"[host-down]\nhold = 7m\n", b"alice,alice@lab.org\n"
+
+
+class Desk:
+    """A lab whose admin has written both files, at home."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lab = Lab(folder / "lab")
+        self.lab.www.mkdir()
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.rules, self.contacts = self.home / "alerts.conf", self.home / "contacts.csv"
+        for path, content in ((self.rules, RULES), (self.contacts, CONTACTS)):
+            path.write_bytes(content)
+            path.chmod(0o600)
+
+    def files(self, **others: str) -> AlertFiles:
+        """As a builder has them that has just begun."""
+        alerts = AlertSettings(
+            channels=(("lab", "json://x"),),
+            mail_domain="lab.org",
+            **{"rules": str(self.rules), "contacts": str(self.contacts), **others},  # type: ignore[arg-type]
+        )
+        return AlertFiles(alerts, self.lab.data, self.lab.www, self.lab.state)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def told(files: AlertFiles) -> list[str]:
+    return [f"{one.where}: {one.what}" for one in files.read().problems]
+
+
+def hold(files: AlertFiles) -> int:
+    return files.read().rules["host-down"].hold
+
+
+def test_without_files_the_defaults_count_and_people_have_the_address_of_their_login(desk: Desk) -> None:
+    found = AlertFiles(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www).read()
+    assert (found.rules, found.problems, found.contacts.whole) == (DEFAULTS, [], True)
+    assert found.contacts.addresses("bob") == ("bob@lab.org",)
+
+
+def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None:
+    files = desk.files()
+    found = files.read()
+    assert (found.rules["host-down"].hold, found.problems) == (420, [])
+    assert found.contacts.addresses("alice") == ("alice@lab.org",)
+    assert files.read().rules is found.rules, "nothing changed"
+    assert files.read().contacts is found.contacts
+    desk.rules.write_bytes(b"[host-down]\nhold = 8m\nto = zebra\nx\n")
+    desk.contacts.write_bytes(b"alice,slack:U0A\nbob\n")
+    assert hold(files) == 480
+    assert files.read().contacts.addresses("alice") == ("slack:U0A",)
+    assert told(files) == [
+        "GPUBOARD_ALERTS (alerts.conf): line 4: it is neither a [section] nor `key = value`",
+        "GPUBOARD_ALERTS (alerts.conf): host-down should go to zebra, but GPUBOARD_NOTIFY has no such channel; "
+        "there are lab, all, hooks, none, person",
+        "GPUBOARD_CONTACTS (contacts.csv): line 2: it is not of the form login,address",
+    ]
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_suffix(".real"))
+    path.symlink_to(path.with_suffix(".real"))
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def grown(path: Path) -> None:
+    path.write_bytes(b"#" * (config_files.LIMIT + 1))
+
+
+def refolded(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (Path.unlink, "No such file or directory"),
+        (linked, "it is a link, and links are not followed"),
+        (piped, "it is not a plain file"),
+        (refolded, "it is not a plain file"),
+        (grown, "it has 1048577 bytes, more than the "),
+        (lambda path: path.chmod(0o646), "others can write it; chmod "),
+    ],
+)
+def test_a_file_that_cannot_be_read_leaves_what_was_there_and_is_told(
+    desk: Desk, harm: Callable[[Path], None], words: str
+) -> None:
+    files = desk.files()
+    files.read()
+    harm(desk.rules)
+    harm(desk.contacts)
+    found = files.read()
+    assert found.rules["host-down"].hold == 420
+    assert found.contacts.addresses("alice") == ("alice@lab.org",)
+    first, second = told(files)
+    assert first.startswith(f"GPUBOARD_ALERTS (alerts.conf): it is not read: {words}")
+    assert first.endswith("; the rules of before count")
+    assert second.startswith(f"GPUBOARD_CONTACTS (contacts.csv): it is not read: {words}")
+    assert second.endswith("; the contacts of before count")
+    # a builder that begins now has the last good rules in state/, but no copy of the secrets in the contacts
+    begun = desk.files().read()
+    assert begun.rules["host-down"].hold == 420
+    assert (begun.contacts.whole, begun.contacts.addresses("bob")) == (False, ())
+    assert [one.what.rpartition("; ")[2] for one in begun.problems] == [
+        "the rules of before count",
+        "what is for people waits",
+    ]
+
+
+def test_what_is_kept_of_the_rules_is_the_builders_alone_and_contacts_are_kept_nowhere(desk: Desk) -> None:
+    desk.files().read()
+    (kept,) = desk.lab.state.iterdir()
+    assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (RULES, 0o600)
+
+
+def test_the_first_file_that_cannot_be_read_means_the_defaults(desk: Desk) -> None:
+    desk.rules.unlink()
+    files = desk.files()
+    assert files.read().rules == DEFAULTS
+    assert told(files)[0].endswith("; those by default count")
+
+
+def test_what_a_file_says_when_it_is_back_counts_at_once(desk: Desk) -> None:
+    files = desk.files()
+    files.read()
+    desk.rules.rename(desk.home / "away")
+    assert len(told(files)) == 1
+    (desk.home / "away").rename(desk.rules)
+    assert told(files) == []
+    desk.rules.write_bytes(b"")
+    assert hold(files) == DEFAULTS["host-down"].hold, "an empty file is one that changes nothing"
+
+
+def test_contacts_that_a_group_can_write_are_not_read_and_rules_are(desk: Desk) -> None:
+    desk.rules.chmod(0o664)
+    desk.contacts.chmod(0o660)
+    files = desk.files()
+    assert hold(files) == 420
+    assert told(files) == [
+        "GPUBOARD_CONTACTS (contacts.csv): it is not read: others can write it; chmod 600 contacts.csv closes it; "
+        "what is for people waits"
+    ]
+    desk.contacts.chmod(0o600)
+    assert told(files) == []
+
+
+def test_a_file_of_another_user_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(desk.contacts, 12345, -1)
+        os.chown(desk.rules, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert [one.rpartition("; only")[0].rpartition(": ")[2] for one in told(desk.files())] == [
+        "it is another user's"
+    ] * 2
+
+
+@pytest.mark.parametrize("place", ["data", "data/sub", "www", "link"])
+def test_nothing_is_read_from_data_or_www_where_others_write_or_read(desk: Desk, place: str) -> None:
+    (desk.lab.data.parent / "link").symlink_to(desk.lab.data)
+    folder = desk.lab.data.parent / place
+    folder.mkdir(exist_ok=True)
+    for name, content in (("a.conf", RULES), ("c.csv", CONTACTS)):
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o600)
+    files = desk.files(rules=str(folder / "a.conf"), contacts=str(folder / "c.csv"))
+    found = files.read()
+    assert (found.rules, found.contacts.whole) == (DEFAULTS, False)
+    assert len(found.problems) == 2
+    assert all("/, which is not the builder's alone; put it beside gpuboard.conf" in one.what for one in found.problems)
+
+
+def test_no_secret_of_the_contacts_stands_in_a_problem_or_in_what_is_printed(desk: Desk) -> None:
+    desk.contacts.write_bytes(b"alice,tgram://s3cr3t/1\ns3cr3t\nx,s3cr3t\nslack://s3cr3t/x,alice\n")
+    files = desk.files()
+    found = files.read()
+    assert len(found.problems) == 3
+    assert "s3cr3t" not in f"{found} {found.contacts.ways('alice')}"
+
+
+def test_a_full_disk_costs_nothing_but_what_would_be_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "replace", full)
+    assert (hold(desk.files()), told(desk.files())) == (420, [])
+
+
+def settings_of(desk: Desk) -> Settings:
+    lab = desk.lab
+    folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
+    given = {"GPUBOARD_CONTACTS": desk.contacts, "GPUBOARD_MAIL_DOMAIN": "lab.org", **folders}
+    return in_force("/dev/null", {}, {key: str(value) for key, value in given.items()}).settings
+
+
+def test_the_contacts_of_whoever_sends_know_all_names_of_a_person(desk: Desk) -> None:
+    (desk.lab.data / "aliases.csv").write_text("alice, Alice L.\ntrobert, Thomas\n")
+    contacts = contacts_of(settings_of(desk))
+    assert contacts.addresses("Alice L.") == ("alice@lab.org",)
+    assert contacts.addresses("thomas") == ("trobert@lab.org",)
+    assert list(desk.lab.state.iterdir()) == [], "only the builder keeps what it read"
+
+
+def test_while_aliases_cannot_be_read_no_address_is_made_of_a_name(desk: Desk) -> None:
+    (desk.lab.data / "aliases.csv").mkdir()
+    contacts = contacts_of(settings_of(desk))
+    assert contacts.addresses("alice") == ("alice@lab.org",)
+    assert (contacts.whole, contacts.addresses("thomas")) == (False, ())

@@ -1,0 +1,103 @@
+"""What a build leaves behind: no rubbish in memory, and charts of every host in the end."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import pytest
+
+from site_builder.board import host_pages
+from site_builder.board.builder import Builder
+from site_builder.charts import cache
+from site_builder.core.clock import Now
+from site_builder.core.model import BoardHost
+from site_builder.fleet import host_view
+from site_builder.fleet.gpu_state import Rules
+from tests.support.board_fixture import Lab, gpu
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_a_build_leaves_nothing_that_refers_to_itself_since_nobody_collects_that(lab: Lab) -> None:
+    lab.host("atlas", gpu(0))
+    builder = Builder(lab.settings())
+    builder.build(time.time())
+    lab.host("atlas", gpu(0, 7000, 97))
+    gc.collect()
+    gc.disable()
+    try:
+        report = builder.build(time.time() + 1)
+        found = gc.collect()
+    finally:
+        gc.enable()
+    builder.close()
+    assert "hosts/atlas.html" in report.written
+    assert found == 0
+
+
+def test_a_host_is_decided_once_for_its_page_and_for_what_programs_read_of_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [f"gpu{number}" for number in range(8)]
+    decided: list[str] = []
+
+    def board_of(host: host_view.Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
+        decided.append(host.known.name)
+        return host_view.board_of(host, rules, names, now)
+
+    monkeypatch.setattr(host_pages, "board_of", board_of)
+    for used in (4, 7000):
+        for name in hosts:
+            lab.host(name, gpu(0, used, uuid=f"GPU-{name}"))
+        decided.clear()
+        written = lab.build().written
+        assert {f"hosts/{name}.html" for name in hosts} | {f"nodes/{name}.json" for name in hosts} <= set(written)
+        assert sorted(decided) == hosts
+
+
+def test_where_each_build_has_time_for_one_host_all_have_charts_in_the_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [f"gpu{number}" for number in range(4)]
+    for name in hosts:
+        lab.host(name, gpu(0, uuid=f"GPU-{name}"))
+    now = time.time()
+    lab.build()  # from now on there is history
+    draw = cache.Charts.draw
+
+    def draw_one(self: cache.Charts, asked: cache.Asked, now: Now) -> bytes:
+        found = draw(self, asked, now)
+        self.end = 0
+        return found
+
+    monkeypatch.setattr(cache.Charts, "draw", draw_one)
+    for path in (lab.state / cache.FOLDER).iterdir():
+        path.unlink()
+    builder = Builder(lab.settings())
+    for number in range(1, 61):
+        for name in hosts:
+            lab.host(name, gpu(0, number, uuid=f"GPU-{name}"))
+        builder.build(now + number)
+    builder.close()
+    assert not [name for name in hosts if cache.SOON in (lab.www / f"hosts/{name}.html").read_text()]
+
+
+def test_in_a_large_fleet_a_page_with_charts_is_made_less_often_than_what_programs_read(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "MOST_HOSTS", 1)
+    monkeypatch.setattr(cache, "PAGE_EVERY", 100)
+    written = {}
+    builder = Builder(lab.settings(), every=10)
+    for number, after in enumerate((0, 60, 120, 201)):
+        for name in ("atlas", "hydra"):
+            lab.host(name, gpu(0, number, uuid=f"GPU-{name}"))
+        written[after] = builder.build(time.time() + after).written
+    builder.close()
+    assert [after for after, names in written.items() if "states/atlas/index.json" in names] == [0, 60, 120, 201]
+    assert [after for after, names in written.items() if "hosts/atlas.html" in names] == [0, 201]

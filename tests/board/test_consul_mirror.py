@@ -1,0 +1,584 @@
+"""data/ as a copy of Consul's KV store: what moved is new, what did not grows old, and nothing else gets in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import run
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from site_builder.board import consul_mirror
+from site_builder.board.builder import Builder, Report
+from site_builder.config.types import kv_of
+from site_builder.consul import kv_reply
+from site_builder.consul.client import Unusable
+from site_builder.consul.kv import KvStore
+from site_builder.consul.leader import Candidate
+from site_builder.snapshots import bundle
+from tests.support import kv_fixtures
+from tests.support.board_fixture import Lab, gpu, words
+from tests.support.booking_fixtures import done
+from tests.support.consul_server import ROOT, TOOLS, ConsulServer, free_ports, missing
+from tests.support.kv_fixtures import PREFIX, Hosts
+from tests.support.live_page import gpuboard
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
+    one = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
+    yield one
+    one.stop()
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leads is no question here."""
+    monkeypatch.setattr("site_builder.consul.leader.Lead", kv_fixtures.Alone)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
+    found = Hosts(tmp_path / "hosts", server.address)
+    yield found
+    found.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
+
+
+class Web:
+    """A web host: its folders, and a builder that builds again and again."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.lab = Lab(folder)
+        self.settings = self.lab.settings(kv=kv_fixtures.access(address))
+        self.builder = Builder(self.settings, every=1)
+
+    def build(self, after: float = 0) -> Report:
+        return self.builder.build(time.time() + after)
+
+    def again(self) -> None:
+        """As after a restart."""
+        self.builder.close()
+        self.builder = Builder(self.settings, every=1)
+
+    def states(self) -> dict[str, str]:
+        return {host["name"]: host["state"] for host in self.lab.status()["hosts"]}
+
+
+@contextmanager
+def web_of(folder: Path, address: str) -> Iterator[Web]:
+    found = Web(folder, address)
+    try:
+        yield found
+    finally:
+        found.builder.close()
+
+
+@pytest.fixture
+def web(tmp_path: Path, server: ConsulServer) -> Iterator[Web]:
+    with web_of(tmp_path / "web", server.address) as found:
+        yield found
+
+
+def test_what_hosts_put_there_is_on_the_board_as_the_usual_files(hosts: Hosts, web: Web) -> None:
+    hosts.push("atlas", gpu(0), gpu(1, 9000, 97))
+    hosts.push("zeus")
+    assert words(web.build()) == ""
+    assert web.states() == {"atlas": "fresh", "zeus": "fresh"}
+    assert web.lab.states("atlas") == ["free", "busy"]
+    folder = web.lab.data / "atlas"
+    assert kv_fixtures.names_in(folder) == ["gpus.csv", "host.txt", "processes.csv", "ps.txt"]
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+    assert stat.S_IMODE((folder / "gpus.csv").stat().st_mode) == 0o640
+    hosts.push("atlas", gpu(0, 9000, 97), ago=-2)
+    web.build()
+    told = gzip.decompress(hosts.get("data/atlas") or b"")
+    assert b"".join((folder / file).read_bytes() for file in kv_fixtures.FILES) == told
+
+
+def test_only_what_moved_is_written_and_of_that_only_the_files_that_are_others(hosts: Hosts, web: Web) -> None:
+    hosts.push("atlas")
+    hosts.push("zeus")
+    web.build()
+    moment = int(time.time())
+    hosts.push("atlas", time=moment)
+    web.build()
+    before = {path: path.stat().st_ino for path in web.lab.data.glob("*/*")}
+    old, new = (hosts.value("atlas", time=moment + later, every=10) for later in (0, 5))
+    kept = old.split(b"# end\n")[:3] + new.split(b"# end\n")[3:]
+    hosts.put("data/atlas", gzip.compress(b"# end\n".join(kept)))
+    web.build()
+    after = {path: path.stat().st_ino for path in web.lab.data.glob("*/*")}
+    assert [f"{path.parent.name}/{path.name}" for path in after if after[path] != before[path]] == ["atlas/host.txt"]
+
+
+def test_the_age_of_a_host_is_when_the_builder_saw_its_entry_move_whatever_its_clock_says(
+    hosts: Hosts, web: Web
+) -> None:
+    hosts.push("atlas", ago=3600)
+    web.build()
+    assert web.states() == {"atlas": "down"}
+    hosts.push("atlas", ago=3590)
+    hosts.push("zeus", ago=7200)  # a host that begins while we look on
+    web.build()
+    assert web.states() == {"atlas": "fresh", "zeus": "fresh"}
+    web.build(70)
+    assert web.states() == {"atlas": "stale", "zeus": "stale"}
+
+
+def test_an_old_entry_is_not_new_to_a_builder_that_has_just_begun(hosts: Hosts, web: Web) -> None:
+    hosts.push("dead", ago=600)
+    hosts.push("late", ago=90)
+    hosts.push("alive", ago=2)
+    web.build()
+    assert web.states() == {"alive": "fresh", "dead": "down", "late": "stale"}
+    assert 600 <= web.lab.host_status("dead")["age"] <= 620
+
+
+@pytest.mark.parametrize("lost", ["state", "data", "both"])
+def test_nor_after_its_state_or_its_data_was_lost(hosts: Hosts, web: Web, lost: str) -> None:
+    hosts.push("dead", ago=600)
+    hosts.push("alive")
+    web.build()
+    web.builder.close()
+    for folder in (web.lab.state, web.lab.data):
+        if lost in (folder.name, "both"):
+            shutil.rmtree(folder)
+            folder.mkdir()
+    web.builder = Builder(web.settings, every=1)
+    hosts.push("alive")
+    web.build()
+    assert web.states() == {"alive": "fresh", "dead": "down"}
+
+
+def test_nor_where_it_moved_while_nobody_looked(hosts: Hosts, web: Web) -> None:
+    hosts.push("dead", ago=4000)
+    hosts.push("ahead", ago=-4000)
+    web.build()
+    web.build()
+    web.builder.close()
+    kv_fixtures.made_old(web.lab.state, 3600)
+    web.builder = Builder(web.settings, every=1)
+    hosts.push("dead", ago=1800)
+    hosts.push("ahead", ago=-4100)
+    hosts.push("alive", ago=1)
+    web.build()
+    assert web.states() == {"ahead": "down", "alive": "fresh", "dead": "down"}
+    assert 1800 <= web.lab.host_status("dead")["age"] <= 1820
+    assert 3600 <= web.lab.host_status("ahead")["age"] <= 3660  # no more is known of it
+
+
+def test_nor_where_it_comes_back_from_a_backup_or_is_written_once_more(hosts: Hosts, web: Web) -> None:
+    same, older = (gzip.compress(hosts.value("dead", time=int(time.time()) - ago, every=10)) for ago in (700, 4000))
+    hosts.put("data/dead", same)
+    web.build()
+    for content in (same, older):
+        hosts.delete("data/dead")  # else Consul does not count the same content as a move
+        hosts.put("data/dead", content)
+        web.build()
+        assert web.states() == {"dead": "down"}
+        web.again()
+    hosts.push("dead", ago=690)
+    web.build()
+    assert web.states() == {"dead": "fresh"}
+
+
+def test_nor_to_one_whose_own_clock_is_behind(hosts: Hosts, web: Web) -> None:
+    hosts.push("dead", ago=4000)
+    web.build()
+    web.builder.close()
+    kv_fixtures.made_old(web.lab.state, -7200)
+    web.builder = Builder(web.settings, every=1)
+    hosts.push("dead", ago=3000)
+    web.build()
+    assert web.states() == {"dead": "down"}
+
+
+def test_nor_where_its_first_line_would_hide_ours(hosts: Hosts, web: Web) -> None:
+    told = hosts.value("dead", time=int(time.time()) - 4000, every=10)
+    first = next(line for line in told.split(b"\n") if b" task=host " in line)
+    as_of_now = b"\n# as of %d" % time.time()
+    for more in (600 * b"\r", as_of_now, 600 * b"\r" + as_of_now):
+        hosts.put("data/dead", gzip.compress(told.replace(first, first + more)))
+        shutil.rmtree(web.lab.state)
+        web.lab.state.mkdir()
+        web.again()
+        web.build()
+        assert web.states() == {"dead": "down"}, more
+
+
+def test_what_comes_between_two_looks_at_a_host_is_copied_too(hosts: Hosts, web: Web) -> None:
+    moment = int(time.time())
+    hosts.push("atlas", time=moment)
+    web.build()
+    hosts.push("atlas", gpu(0, 9000, 97), time=moment)  # the GPUs are told more often than the host
+    web.build()
+    assert web.lab.states("atlas") == ["busy"]
+
+
+def test_a_site_whose_writer_has_gone_is_written_by_who_does_not_lead(hosts: Hosts, web: Web) -> None:
+    hosts.push("atlas")
+    web.build()
+    (web.lab.www / ".builder").write_text("who-lost-its-state\n")
+    web.builder.lead.leads = lambda _=0: False  # type: ignore[union-attr,method-assign]
+    assert web.build().written == []
+    assert web.build(400).written
+
+
+def test_an_entry_whose_clock_is_ahead_is_told_and_shown_as_soon_as_it_moves(hosts: Hosts, web: Web) -> None:
+    hosts.push("atlas", ago=-600)
+    for _ in range(2):
+        assert "data/atlas is not copied: its clock is " in words(web.build())
+        web.again()
+    web.build()
+    hosts.push("atlas", ago=-610)
+    assert "not copied" not in words(web.build())
+    assert web.states() == {"atlas": "fresh"}
+
+
+def test_a_host_whose_entry_is_deleted_grows_old(hosts: Hosts, web: Web) -> None:
+    hosts.push("atlas")
+    web.build()
+    hosts.delete("data/atlas")
+    assert f"{PREFIX}/data/ has no entries; correct GPUBOARD_KV, or if Consul has ACLs, the" in words(web.build())
+    assert web.states() == {"atlas": "fresh"}
+    web.build(700)
+    assert web.states() == {"atlas": "down"}
+
+
+def bomb() -> bytes:
+    return gzip.compress(b"\0" * (64 << 20), 1)
+
+
+def test_what_is_not_ours_is_told_in_one_sentence_each_and_the_old_data_stays(
+    hosts: Hosts, web: Web, server: ConsulServer
+) -> None:
+    hosts.push("atlas")
+    hosts.push("zeus")
+    web.build()
+    good = hosts.value("atlas")
+    before = {path.name: path.read_bytes() for path in (web.lab.data / "atlas").iterdir()}
+    cases = [
+        (b"hello", "it is not in gzip"),
+        (b"", "it is empty"),
+        (gzip.compress(good)[:-20], "its gzip has no end"),
+        (gzip.compress(good)[:-8] + b"\0" * 8, "its gzip is damaged"),
+        (gzip.compress(good) + b"more", "there is more behind the end of its gzip"),
+        (gzip.compress(b""), "it is empty"),
+        (gzip.compress(good[:-20]), "the file is torn: it has no end"),
+        (gzip.compress(good + good), "it has gpus.csv twice"),
+        (gzip.compress(b"index, uuid\n# end\n"), "it is not a snapshot of gpuboard"),
+        (gzip.compress(good.replace(b"task=ps", b"task=passwd")), "it has a snapshot of passwd, which nobody knows"),
+        (
+            gzip.compress(good.replace(b"gpuboard 1 task=ps", b"gpuboard 9 task=ps")),
+            "it is of version 9 of the snapshot format, which this gpuboard does not know",
+        ),
+        (gzip.compress(hosts.value("zeus")), "it says host=zeus, which is not its key's name"),
+        (bomb()[: 500 << 10], "it has more than the 8 MB that are read"),
+    ]
+    for content, why in cases:
+        hosts.put("data/atlas", content)
+        assert words(web.build()) == f"Consul at {server.address}: {PREFIX}/data/atlas is not copied: {why}", why
+        assert web.states() == {"atlas": "fresh", "zeus": "fresh"}
+    web.again()
+    assert "more than the 8 MB" in words(web.build())  # a builder that begins anew tells it too
+    assert {path.name: path.read_bytes() for path in (web.lab.data / "atlas").iterdir()} == before
+    hosts.push("atlas")
+    assert words(web.build()) == ""
+
+
+def test_keys_that_can_be_no_host_are_told_and_lead_nowhere(hosts: Hosts, web: Web, tmp_path: Path) -> None:
+    hosts.push("atlas")
+    for name in (
+        "",
+        "a/b",
+        "../../x",
+        "..",
+        ".new",
+        "-x",
+        "x y",
+        "\x1b[31m",
+        "h\u00fc",
+        *(f"bad {n}" for n in range(20)),
+    ):
+        hosts.put_odd(f"data/{name}", b"x" if name else b"")
+    told = words(web.build()).splitlines()
+    assert len(told) == 11
+    assert sum("its name is neither that of a host nor that of a file that we know" in one for one in told) == 10
+    assert "18 more entries are not copied either" in told[0]
+    assert "\x1b" not in "".join(told)
+    assert kv_fixtures.names_in(web.lab.data) == ["atlas"]
+    assert not (tmp_path / "x").exists()
+
+
+def test_no_host_takes_the_place_of_a_file_that_gpuboard_makes_itself(hosts: Hosts, web: Web) -> None:
+    hosts.push("bookings.log")
+    hosts.push("comments.json.by-hand")
+    assert words(web.build()).count("its name is neither that of a host") == 2
+    assert kv_fixtures.names_in(web.lab.data) == []
+
+
+def test_a_folder_of_a_host_that_is_a_link_is_not_written_into(hosts: Hosts, web: Web, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (web.lab.data / "atlas").symlink_to(tmp_path / "elsewhere")
+    hosts.push("atlas")
+    hosts.push("zeus")
+    assert "data/atlas cannot be written: Not a directory" in words(web.build())
+    assert not any((tmp_path / "elsewhere").iterdir())
+    assert web.states() == {"zeus": "fresh"}
+
+
+def test_while_consul_is_away_the_last_data_serves_and_grows_old(tmp_path: Path) -> None:
+    own = ConsulServer(tmp_path / "own")
+    hosts = Hosts(tmp_path / "hosts", own.address)
+    with web_of(tmp_path / "other", own.address) as web:
+        try:
+            hosts.push("atlas")
+            web.build()
+        finally:
+            own.stop()
+        for after, state in ((0, "fresh"), (70, "stale"), (700, "down")):
+            told = words(web.build(after))
+            assert f"Consul at {own.address}: does not answer (connection refused); what it had at 20" in told
+            assert "serves, and grows old" in told
+            assert web.states() == {"atlas": state}
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"[" * 100_000, "answers with what is not JSON"),
+        (b"{}", "answers with what is not a list of keys"),
+        (b"", "answers with what is not JSON"),
+    ],
+)
+def test_an_answer_that_is_none_is_told(body: bytes, why: str) -> None:
+    dump = kv_reply.read(body, "p/data/")
+    assert (dump.whole, dump.problems) == (False, (why,))
+
+
+def test_entries_that_consul_never_writes_cost_themselves() -> None:
+    told = [7, None, {}, {"Key": "q/data/x", "ModifyIndex": 1, "Value": ""}, {"Key": "p/data/x", "ModifyIndex": "1"}]
+    told += [{"Key": "p/data/atlas", "ModifyIndex": 3, "Value": "eA=="}, {"Key": "p/data/", "ModifyIndex": 3}]
+    dump = kv_reply.read(json.dumps(told).encode(), "p/data/")
+    assert dump.rows == (kv_reply.Entry("atlas", 3, "eA=="),)
+    assert dump.problems == ("5 entries of its answer are not those of keys below p/data/, and do not count",)
+    many = [{"Key": f"p/data/h{number}", "ModifyIndex": 1, "Value": None} for number in range(20_001)]
+    dump = kv_reply.read(json.dumps(many).encode(), "p/data/")
+    assert (len(dump.rows), dump.problems) == (20_000, ("p/data/ has 20001 keys; only the first 20000 count",))
+
+
+@given(st.binary() | st.binary().map(gzip.compress), st.sampled_from(["atlas", "x"]))
+def test_no_value_makes_us_fail(value: bytes, host: str) -> None:
+    found = bundle.read(value, host)
+    assert bool(found.files) != bool(found.problem)
+
+
+def test_a_real_host_that_pushes_into_consul_is_on_the_board(
+    hosts: Hosts, web: Web, server: ConsulServer, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "HOST": "atlas",
+        "GPUBOARD_SPOOL": str(tmp_path / "spool"),
+        "GPUBOARD_DEST": f"consul://{server.address}/{PREFIX}",
+    }
+    run([str(ROOT / "scripts/gpu-run.sh"), "once"], env=environment, cwd=home, check=True)
+    assert "not copied" not in words(web.build())
+    assert web.states() == {"atlas": "failed"}  # this machine has no driver, which is its news
+    assert web.lab.host_status()["cpus"] == os.cpu_count()
+    assert hosts.get("data/atlas")
+
+
+# The files that people write
+
+
+def test_the_files_that_people_write_are_copied_too(hosts: Hosts, web: Web) -> None:
+    hosts.push("atlas")
+    hosts.put("data/hosts.txt", b"atlas, The big one\nzeus\n")
+    hosts.put("data/aliases.csv", b"alice,Alice A.\n")
+    assert words(web.build()) == ""
+    assert web.lab.host_status()["title"] == "The big one"
+    assert web.states()["zeus"] == "unseen"
+    inode = (web.lab.data / "hosts.txt").stat().st_ino
+    web.build()
+    web.again()
+    web.build()
+    assert (web.lab.data / "hosts.txt").stat().st_ino == inode
+    hosts.put("data/hosts.txt", b"atlas, Ours\n")
+    web.build()
+    assert web.lab.host_status()["title"] == "Ours"
+
+
+def test_a_copy_that_somebody_changes_by_hand_is_kept_beside_and_told(hosts: Hosts, web: Web) -> None:
+    hosts.put("data/hosts.txt", b"atlas\n")
+    web.build()
+    (web.lab.data / "hosts.txt").write_text("atlas, Mine\n")
+    hosts.put("data/aliases.csv", b"alice,Alice A.\n")
+    told = words(web.build())
+    assert (
+        "data/hosts.txt: was changed by hand, but lives in Consul: what you wrote is in data/hosts.txt.by-hand" in told
+    )
+    assert (web.lab.data / "aliases.csv").exists()
+    assert (web.lab.data / "hosts.txt").read_text() == "atlas\n"
+    assert (web.lab.data / "hosts.txt.by-hand").read_text() == "atlas, Mine\n"
+    (web.lab.data / "hosts.txt.by-hand").unlink()
+    assert words(web.build()) == ""
+
+
+# Forgetting
+
+
+def test_a_forgotten_host_is_gone_from_consul_too(hosts: Hosts, web: Web, server: ConsulServer, tmp_path: Path) -> None:
+    hosts.push("atlas")
+    hosts.push("zeus")
+    web.build()
+    folder, settings = tmp_path / "web", kv_fixtures.environment(server.address)
+    done(folder, "forget", "atlas", **settings)
+    assert hosts.get("data/atlas") is None
+    web.build()
+    assert web.states() == {"zeus": "fresh"}
+    web.again()
+    web.build()
+    assert web.states() == {"zeus": "fresh"}
+    away = gpuboard(folder, "forget", "zeus", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x")
+    assert away.returncode == 2
+    assert "zeus is still there, and nothing was removed" in away.stderr
+    assert (web.lab.data / "zeus/host.txt").exists()
+
+
+# Rights
+
+BUILDER = f'''
+key_prefix "{PREFIX}/" {{ policy = "write" }}
+session_prefix "" {{ policy = "write" }}
+'''
+
+
+def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("data", "state"):
+        (tmp_path / name).mkdir()
+    locked = ConsulServer(tmp_path / "consul", acl=True)
+    try:
+        good, weak = (locked.new_token(rules) for rules in (BUILDER, BUILDER.replace("write", "read")))
+        stores = [KvStore(kv_fixtures.access(locked.address, token=token)) for token in (good, weak, "unknown", None)]
+        assert stores[0].put("data/hosts.txt", b"atlas\n")
+        looks = [consul_mirror.Mirror(tmp_path / "data", tmp_path / "state", store.access).copy() for store in stores]
+        assert looks[:2] == [[], []]
+        assert "refuses the question (ACL not found); the token needs `key_prefix`" in looks[2][0].what
+        assert "has no entries; correct GPUBOARD_KV, or if Consul has ACLs, the token needs" in looks[3][0].what
+        assert (tmp_path / "data/hosts.txt").read_text() == "atlas\n"
+        candidates = [Candidate(store, "one") for store in stores[:2]]
+        assert [one.attempt().leads for one in candidates] == [True, False]
+        candidates[0].release()
+        stores[0].delete("leader")
+        unable = locked.new_token(BUILDER.replace("session_prefix", "agent_prefix"))
+        lab = Lab(tmp_path / "web")
+        monkeypatch.undo()  # this time it is a question who leads
+        monkeypatch.setattr("site_builder.board.builder.FIRST_WORD", 60)
+        builder = Builder(lab.settings(kv=kv_fixtures.access(locked.address, token=unable)), every=1)
+        try:
+            builder.build(time.time())
+            told = [one.what for one in builder.build(time.time()).problems]
+        finally:
+            builder.close()
+        assert "refuses the question (Permission denied); the token needs `session_prefix` with `write`" in told[0]
+        assert "this builder cannot lead" in told[0]
+        with pytest.raises(Unusable, match=r"refuses the question .Permission denied.; the token needs `key_prefix`"):
+            stores[1].put("data/hosts.txt", b"mine")
+        assert good not in locked.log.read_text()
+        assert good not in (tmp_path / "state/kv.json").read_text()
+    finally:
+        locked.stop()
+
+
+# Both libraries
+
+CONFORMANCE = """
+import sys
+from pathlib import Path
+import consul
+assert Path(consul.__file__).is_relative_to(sys.argv[1]), consul.__file__
+from site_builder.board.consul_mirror import Mirror
+from site_builder.bookings.consul_store import KvLedger
+from site_builder.consul.leader import Candidate
+from tests import kv_lab
+folder, access = Path(sys.argv[2]), kv_lab.access(sys.argv[3])
+print(Mirror(folder / "data", folder / "state", access).copy())
+book = KvLedger(folder / "data", access)
+book.read()
+print(book.write(b"{}"), book.write(b"{ }"), KvLedger(folder / "data", access).read())
+one, two = (Candidate(book.store, name) for name in ("one", "two"))
+print(one.attempt().leads, two.attempt().who, one.attempt().leads)
+one.release()
+print(two.attempt().leads or two.attempt().leads, book.store.delete("leader"), book.store.get("leader"))
+two.release()
+"""
+
+
+@pytest.mark.parametrize("library", ["python-consul", "py-consul"])
+def test_both_libraries_do_the_same(hosts: Hosts, server: ConsulServer, tmp_path: Path, library: str) -> None:
+    if library == "py-consul" and sys.version_info < (3, 10):
+        pytest.skip("py-consul needs Python 3.10")
+    place = TOOLS / library
+    if library == "py-consul" and not place.is_dir():
+        missing("py-consul is not here; ./install.sh test fetches it")
+    hosts.push("atlas")
+    for name in ("data", "state"):
+        (tmp_path / library / name).mkdir(parents=True)
+    paths = [str(place), str(ROOT)] if library == "py-consul" else [str(ROOT)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CONSUL_HTTP_ADDR": "127.0.0.1:1"}
+    where = str(place) if library == "py-consul" else "/"
+    command = [sys.executable, "-W", "error", "-c", CONFORMANCE, where, str(tmp_path / library), server.address]
+    found = run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.splitlines() == ["[]", "True False b'{}'", "True one True", "True None None"]
+    assert kv_fixtures.names_in(tmp_path / library / "data") == ["atlas", "comments.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("consul://127.0.0.1:8501/gpuboard", ("127.0.0.1:8501", "gpuboard")),
+        ("consul://consul.lab/a/b.c/", ("consul.lab:8500", "a/b.c")),
+        ("consul://[::1]:81/x", ("[::1]:81", "x")),
+        ("", None),
+    ],
+)
+def test_the_setting_that_names_the_store(text: str, expected: object) -> None:
+    assert kv_of(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("consul://a:8500", "consul://a:8500/", "consul://a:99999/x", "consul://u:p@a/x", "http://a/x"),
+        *("consul://a/../x", "consul://a/x//y", "consul:///x", "consul://a/x y", "consul://a/x?dc=y"),
+        "consul://a/" + 201 * "x",
+    ],
+)
+def test_what_names_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"consul|http"):
+        kv_of(text)
+
+
+def test_the_time_limits_leave_no_moment_in_which_two_lead() -> None:
+    from site_builder.consul import leader  # noqa: PLC0415
+
+    assert leader.BEAT < leader.COUNTS < leader.SILENT
+    assert 2 * leader.BEAT + leader.SILENT < 15
+    assert consul_mirror.NEAR > 60

@@ -1,0 +1,610 @@
+"""Exceptions that nobody foresaw, at each boundary in turn: one host, one entry or one file pays, all else stands."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.alerts.store import AlertBook
+from site_builder.board.builder import Builder, Failed
+from site_builder.board.outputs import registry
+from site_builder.core import faults
+from site_builder.core.faults import FAULT, Faults
+from site_builder.core.model import AlertSettings
+from tests.support.board_fixture import Lab, gpu, person, process, soon, words
+
+ROOT = Path(__file__).parents[2]
+EVIL = "evil"
+CHANNEL = AlertSettings(channels=(("lab", "json://127.0.0.1:9"),))
+# Every file of the fleet, and what makes it.
+FLEET_FILES = {
+    "renderers.available.fleet": ["available.txt"],
+    "renderers.board.board": ["index.html"],
+    "renderers.board.parts": ["index.html", "live.json", "icon.svg"],
+    "publish.copy_assets": ["assets"],
+    "renderers.icon.icon": ["icon.svg"],
+    "renderers.live.live": ["live.json"],
+    "renderers.status.status": ["status.json"],
+    "renderers.metrics.metrics": ["metrics"],
+    "renderers.term.term": ["term.txt", "term-ansi.txt"],
+    "renderers.detail.detail": ["detail.txt"],
+    "renderers.waste.json": ["waste.json"],
+    "renderers.calendar.page": ["bookings.html"],
+    "renderers.ics.feed": ["bookings.ics", "bookings/hosts/good.ics", "bookings/people/alice.ics"],
+    "renderers.trends.page": ["fleet.html"],
+    "renderers.people.page": ["users.html"],
+    "outputs.JOINED.0": ["states/index.json"],
+    "outputs.JOINED.1": ["nodes/index.json"],
+}
+# Those that an older content would make dangerous: they are written, and hand out nothing.
+EMPTIED = {"available.txt"}
+ALL = {name for several in FLEET_FILES.values() for name in several if name != "assets"} | {
+    f"{folder}/{host}{end}"
+    for host in ("good", EVIL)
+    for folder, end in {
+        "hosts": ".html",
+        "cards": ".html",
+        "nodes": ".json",
+        "states": "/index.json",
+        "available": ".txt",
+    }.items()
+}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    made = Lab(tmp_path)
+    fill(made)
+    return made
+
+
+def fill(lab: Lab, used: object = 7000, *more: str) -> None:
+    """Two hosts with a busy and a free GPU each, and a booking."""
+    for name in ("good", EVIL, *more):
+        lab.host(
+            name,
+            gpu(0, used, 97, uuid=f"GPU-{name}-0") + gpu(1, uuid=f"GPU-{name}-1"),
+            process(1, f"GPU-{name}-0"),
+            person(1, "alice"),
+        )
+    lab.book({"good": {"0": {"name": "alice", "date": soon(9000)}}})
+
+
+def break_function(
+    monkeypatch: pytest.MonkeyPatch, dotted: str, when: Callable[..., bool] = lambda *_, **__: True
+) -> list[int]:
+    """Make a function raise, for the arguments of which `when` is true; each time is counted."""
+    module, _, name = dotted.rpartition(".")
+    if name.isdigit():  # of a table
+        joined = list(registry.JOINED)
+        joined[int(name)] = joined[int(name)]._replace(make=lambda _: next(iter([])))
+        monkeypatch.setattr(registry, "JOINED", tuple(joined))
+        return []
+    try:
+        owner: Any = importlib.import_module(f"site_builder.{module}")
+    except ModuleNotFoundError:
+        module, _, kind = module.rpartition(".")
+        owner = getattr(importlib.import_module(f"site_builder.{module}"), kind)
+    real = getattr(owner, name)
+    count: list[int] = []
+
+    def broken(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        if when(*arguments, **named):
+            count.append(1)
+            message = f"nobody foresaw this, at {time.time_ns()}"
+            raise RuntimeError(message)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, broken)
+    return count
+
+
+def is_evil(*arguments: object, **_: object) -> bool:
+    """Whether a call is about that host, by whatever names it."""
+    return any(name_of(one) == EVIL for one in arguments)
+
+
+def name_of(one: object) -> object:
+    if isinstance(one, (str, bytes)):
+        return EVIL if f"host={EVIL} ".encode() in os.fsencode(one)[:200] else one
+    known = getattr(one, "known", one)
+    return getattr(known, "name", None) or getattr(known, "host", None)
+
+
+def log_of(lab: Lab) -> str:
+    return (lab.state / "build.log").read_text()
+
+
+# One output
+
+
+@pytest.mark.parametrize("function", FLEET_FILES)
+def test_a_file_that_cannot_be_made_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    assert set(lab.build(alerts=CHANNEL).written) >= ALL
+    before = {name: (lab.www / name).read_bytes() for name in ALL}
+    fill(lab, 9000)
+    lab.book({"good": {"0": {"name": "alice", "date": soon(19000)}}})
+    assert break_function(monkeypatch, function) == []
+    report = lab.build(4000, alerts=CHANNEL)
+    failing = FLEET_FILES[function]
+    assert {*ALL} - {*report.written} <= {*failing}
+    for name in ALL.intersection(failing):
+        kept = b"" if name in EMPTIED else before[name]
+        assert (lab.www / name).read_bytes() == kept
+    told = words(report)
+    assert f"www/{failing[0]}: it could not be made anew, {FAULT} (" in told
+    assert "Error in " in told or "StopIteration in " in told
+    assert str(lab.www) not in told
+    assert "nobody foresaw" not in told
+    if "status.json" not in failing:
+        assert f"www/{failing[0]}" in [one["where"] for one in lab.status()["problems"]]
+    if "index.html" not in failing:
+        assert f"www/{failing[0]}" in lab.page()
+    assert AlertBook(lab.state).read().begun
+    assert orjson_of(lab.state / "memory.json")["problems"]
+    assert orjson_of(lab.state / "published.json")
+
+
+def orjson_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def test_a_file_that_can_be_made_again_is_no_longer_a_problem(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        break_function(broken, "renderers.metrics.metrics")
+        assert "www/metrics" in words(lab.build())
+    assert words(lab.build()) == ""
+    assert "www/metrics" not in lab.page()
+    assert log_of(lab).count("new: www/metrics") == log_of(lab).count("over: www/metrics") == 1
+
+
+@pytest.mark.parametrize("every", [None, 10])
+def test_the_same_fault_again_and_again_is_logged_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, every: int | None
+) -> None:
+    break_function(monkeypatch, "renderers.people.page")
+    break_function(monkeypatch, "renderers.status.host", is_evil)
+    break_function(monkeypatch, "charts.Charts.draw", lambda _, asked, *__: asked.host == "good")
+    builder = Builder(lab.settings(), every)
+    for number in range(6):
+        if every is None:
+            builder = Builder(lab.settings(), every)
+        fill(lab, 7000 + number)
+        report = builder.build(time.time() + number)
+        if every is None:
+            builder.close()
+        assert "www/users.html" in words(report)
+        assert f"data/{EVIL}: its card could not be made" in words(report)
+        assert "www/hosts/good.html: its charts could not be drawn" in words(report)
+    lines = log_of(lab).splitlines()
+    assert len(lines) == 3, lines
+    assert all("RuntimeError in " in line for line in lines)
+
+
+def test_a_full_disk_is_told_as_before(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    from site_builder.board.outputs import metrics  # noqa: PLC0415
+
+    def full(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(metrics, "metrics", full)
+    with pytest.raises(Failed, match="could not be written: No space left on device"):
+        lab.build()
+
+
+def test_a_number_that_the_system_refuses_is_no_full_disk() -> None:
+    found = Faults()
+    with found.catch("www/x"):
+        raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
+    assert [one.where for one in found.problems] == ["www/x"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_whoever_stops_the_builder_stops_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    from site_builder.board.outputs import metrics  # noqa: PLC0415
+
+    def stopped(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(metrics, "metrics", stopped)
+    with pytest.raises(error):
+        lab.build()
+
+
+# One host
+
+
+HOST_PARTS = (
+    "sources.snapshots.Told.data",
+    "sources.snapshots.look",
+    "decide.hosts.host",
+    "decide.hosts.state_of",
+    "decide.hosts.facts_of",
+    "decide.signs.gpus_of",
+    "renderers.card.card",
+    "renderers.card.models",
+    "renderers.status.host",
+    "renderers.live.host",
+    "renderers.term.host",
+    "renderers.detail.host",
+    "renderers.metrics.host",
+    "decide.fleet.summary",
+    "cards.sampled",
+    "cards.signed",
+)
+
+
+def is_evil_file(*arguments: object, **_: object) -> bool:
+    return EVIL in arguments
+
+
+@pytest.mark.parametrize(
+    ("function", "others"),
+    [
+        *((function, 0) for function in HOST_PARTS),
+        # of which a child process makes some
+        ("renderers.card.card", 118),
+        ("sources.snapshots.Told.data", 118),
+    ],
+)
+def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str, others: int
+) -> None:
+    more = [f"gpu{number}" for number in range(others)]
+    fill(lab, 7000, *more)
+    lab.build()
+    assert f"{EVIL}:1" in (lab.www / "available.txt").read_text()
+    fill(lab, 9000, *more)
+    break_function(monkeypatch, function, is_evil_file if function.endswith("snapshots.look") else is_evil)
+    report = lab.build(70, alerts=CHANNEL)
+    status = lab.host_status(EVIL)
+    assert status["state"] in {"failed", "unseen"}
+    assert {one["state"] for one in status["gpus"]} <= {"unknown"}
+    assert lab.states("good") == ["busy", "free"]
+    (what,) = (one.what for one in report.problems if one.where == f"data/{EVIL}")
+    assert FAULT in what
+    assert "RuntimeError in " in what
+    assert str(ROOT) not in what
+    page = lab.page()
+    assert f'id="{EVIL}"' in page
+    assert FAULT.replace("'", "&#39;") in page or FAULT.replace("'", "&#x27;") in page
+    assert EVIL in (lab.www / "term.txt").read_text()
+    assert EVIL in (lab.www / "detail.txt").read_text()
+    assert f"{EVIL}:" not in (lab.www / "available.txt").read_text()
+    assert (lab.www / f"available/{EVIL}.txt").read_bytes() == b""
+    metrics = (lab.www / "metrics").read_text()
+    assert f'host="{EVIL}",gpu="1",state="free"' not in metrics
+    assert 'host="good",gpu="1",state="free"' in metrics
+    assert f'gpuboard_host_state{{host="{EVIL}",state="{status["state"]}"}} 1' in metrics
+    assert "free" not in (lab.www / f"states/{EVIL}/index.json").read_text()
+    assert '"state":"free"' in (lab.www / "states/good/index.json").read_text()
+    assert [host for host in lab.live()["hosts"] if host[0] == EVIL]
+    assert {f"hosts/{name}.html" for name in ("good", EVIL)} <= set(report.written)
+    assert AlertBook(lab.state).read().begun
+
+
+@pytest.mark.parametrize("function", ["decide.hosts.seen_gpus", "renderers.card.rows"])
+def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_files_are_the_same(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    with monkeypatch.context() as broken:
+        break_function(broken, function, lambda one, *_: is_evil(one) and getattr(one, "state", "fresh") == "fresh")
+        lab.build()
+        assert lab.host_status(EVIL)["state"] == "failed"
+        assert lab.states(EVIL) == ["unknown", "unknown"]
+        assert (lab.www / f"available/{EVIL}.txt").read_bytes() == b""
+    lab.build(61)
+    assert lab.states(EVIL) == ["busy", "free"]
+
+
+@pytest.mark.parametrize(
+    ("function", "still"),
+    [
+        ("renderers.host.facts_of", "Machine"),
+        ("renderers.host.page", ""),
+        ("charts.Charts.draw", "All that the driver tells"),
+        ("sources.events.Events.of_host", "All that the driver tells"),
+        ("renderers.health.health", "All that the driver tells"),
+    ],
+)
+def test_a_page_of_a_host_that_cannot_be_made_says_so(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str, still: str
+) -> None:
+    lab.build()
+    old = (lab.www / f"hosts/{EVIL}.html").read_text()
+    fill(lab, 9000)
+    evil = iter([True])  # the first that is asked
+    break_function(monkeypatch, function, lambda *arguments, **_: is_evil(*arguments) or asks_for(arguments, evil))
+    report = lab.build(70)
+    told = words(report)
+    assert "www/hosts/" in told
+    assert FAULT in told
+    assert lab.states(EVIL) == lab.states("good") == ["busy", "free"]  # which is so, and costs nobody anything
+    if still:
+        assert all(still in (lab.www / f"hosts/{name}.html").read_text() for name in (EVIL, "good"))
+    else:
+        assert (lab.www / f"hosts/{EVIL}.html").read_text() == old
+        assert "hosts/good.html" in report.written
+
+
+def asks_for(arguments: Sequence[object], first: Any) -> bool:  # noqa: ANN401
+    """Whether a call without the name of a host is the first of its kind."""
+    return not any(isinstance(name_of(one), str) for one in arguments) and next(first, False)
+
+
+@pytest.mark.parametrize("function", ["renderers.states.host", "renderers.nodes.host"])
+def test_files_for_programs_that_cannot_be_made_call_no_gpu_free(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    lab.build()
+    fill(lab, 9000)
+    break_function(monkeypatch, function, is_evil)
+    assert f"www/states/{EVIL}/index.json: it could not be made anew" in words(lab.build(70))
+    for name in (f"states/{EVIL}/index.json", f"nodes/{EVIL}.json"):
+        assert b"free" not in (lab.www / name).read_bytes()
+    assert json.loads((lab.www / "nodes/index.json").read_bytes())["Nodes"]
+    assert orjson_of(lab.www / "states/index.json")[EVIL]["state"] == "failed"
+
+
+def test_an_available_file_that_cannot_be_made_hands_out_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.build()
+    assert (lab.www / f"available/{EVIL}.txt").read_text() == "1\n"
+    fill(lab, 9000)
+
+    def of_evil(gpus: Sequence[Any], *_: object) -> bool:
+        return any(one.host == EVIL for one in gpus)
+
+    break_function(monkeypatch, "renderers.available.host", of_evil)
+    assert f"www/available/{EVIL}.txt: it could not be made anew" in words(lab.build())
+    assert (lab.www / f"available/{EVIL}.txt").read_text() == ""
+    assert (lab.www / "available/good.txt").read_text() == "1\n"
+
+
+def test_lines_that_cannot_be_drawn_cost_the_lines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.build()
+    break_function(monkeypatch, "charts.Lines.draw", is_evil)
+    told = words(lab.build(70))
+    assert f"www/cards/{EVIL}.html: the lines of its GPUs could not be drawn" in told
+    assert lab.states(EVIL) == ["busy", "free"]
+
+
+def test_the_fault_of_a_host_that_left_the_board_leaves_with_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = Builder(lab.settings(), 10)
+    break_function(monkeypatch, "renderers.host.page", is_evil)
+    assert f"www/hosts/{EVIL}.html" in words(builder.build(time.time()))
+    (lab.data / "hosts.txt").write_text(f"{EVIL}, hidden\n")
+    assert words(builder.build(time.time() + 60)) == ""
+    builder.close()
+
+
+# One entry
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "readers.comments.booking",
+        "decide.bookings.repeats",
+        "decide.bookings.times",
+        "decide.calendar.is_over",
+        "renderers.ics.event_of",
+        "cards.inputs",
+    ],
+)
+def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    entries = {"0": {"name": "alice", "date": soon(9000)}, "1": {"name": "mallory", "date": soon(9000)}}
+    lab.book({"good": entries, EVIL: {"0": {"name": "carol", "date": soon(9000)}}})
+    break_function(monkeypatch, function, lambda *arguments, **_: "mallory" in repr(arguments))
+    report = lab.build()
+    told = words(report)
+    page = lab.page()
+    assert lab.host_status("good")["state"] == "fresh"
+    assert "alice" in (lab.www / "bookings.ics").read_text()
+    assert "carol" in (lab.www / "bookings.html").read_text()
+    assert "<b>alice</b>" in page
+    if function != "cards.inputs":
+        assert "data/comments.json: " in told
+        assert "mallory" in told or "good, GPU 1" in told
+        assert FAULT in told
+
+
+def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"made": soon(-60), "until": soon(9000)}
+    watches = [
+        {"id": "w1", "name": "mallory", "when": "2 gpus", **times},
+        {"id": "w2", "name": "bob", "when": "1 gpu", **times},
+    ]
+    (lab.data / "watches.json").write_text(json.dumps(watches))
+    break_function(monkeypatch, "decide.watches.Free.for_wish", lambda _, wish: wish.gpus == 2)
+    builder = Builder(lab.settings(alerts=CHANNEL), 10)
+    builder.build(time.time())
+    told = words(builder.build(time.time() + 10))
+    builder.close()
+    assert f"data/watches.json: watch w1 of mallory does not count, {FAULT}" in told
+    assert json.loads((lab.state / "watches.json").read_text()).keys() == {"w2"}
+
+
+@pytest.mark.parametrize(
+    ("function", "file"),
+    [
+        ("readers.aliases.read", "aliases.csv"),
+        ("readers.gpu_names.read", "gpu-names.csv"),
+        ("readers.hosts_txt.one", "hosts.txt"),
+        ("readers.comments.plain", "comments.json"),
+        ("readers.watches.entries", "watches.json"),
+    ],
+)
+def test_a_file_of_people_at_which_we_fail_is_kept_as_it_was(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str, file: str
+) -> None:
+    content = {"comments.json": "{}", "watches.json": "[]"}.get(file, "a, b\n")
+    if file != "comments.json":
+        (lab.data / file).write_text(content)
+    lab.build(alerts=CHANNEL)
+    (lab.data / file).write_text(f"{content}\n \n")
+    break_function(monkeypatch, function, lambda text, *_: is_new(text))
+    report = lab.build(alerts=CHANNEL)
+    assert f"data/{file}: not read: it could not be understood, {FAULT}" in words(report)
+    assert lab.host_status("good")["gpus"][0]["bookings"]
+    assert lab.states(EVIL) == ["busy", "free"]
+
+
+def is_new(content: str | bytes) -> bool:
+    """Whether it is the content of which there is no copy in state/; of hosts.txt each line is taken by itself."""
+    text = content if isinstance(content, str) else content.decode()
+    return text.endswith("\n \n") or text == "a, b"
+
+
+# One step of a build
+
+
+@pytest.mark.parametrize(
+    ("function", "where"),
+    [
+        ("sources.history.History.record", "state/history.db"),
+        ("sources.events.EventLog.record", "state/history.db"),
+        ("sources.history.History.write", "state/history.db"),
+        ("decide.sample.outdated", ""),
+        ("decide.fleet.doubles", "data"),
+        ("build.Builder.forget", "state/forget"),
+        ("build.Builder.learn_of", "good"),
+        ("wastes.gather", ""),
+        ("sources.history.History.roll_up", None),
+    ],
+)
+def test_a_step_that_fails_costs_no_other(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str, where: str | None
+) -> None:
+    break_function(monkeypatch, function)
+    if where is None:
+        with pytest.raises(Failed, match="the board could not be built"):
+            lab.build(alerts=CHANNEL)
+    else:
+        report = lab.build(alerts=CHANNEL)
+        assert (where in words(report)) or not where
+        assert {*ALL} <= {*report.written}
+    assert lab.states("good") == ["busy", "free"]
+    assert AlertBook(lab.state).read().begun
+    assert (lab.state / "memory.json").exists()
+
+
+def test_what_is_the_matter_with_one_host_keeps_nobody_from_hearing_of_another(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("good", EVIL):
+        lab.write(name, "gpus.csv", "NVIDIA-SMI has failed\n", rc=9)
+    break_function(monkeypatch, "alerts.step", lambda _, matters, *__: any(one.host == EVIL for one in matters))
+    builder = Builder(lab.settings(alerts=CHANNEL), 10)
+    builder.build(time.time())
+    assert {one.matter.host for one in AlertBook(lab.state).read().known.values()} == {"good"}
+    assert f"alerts: a fault of gpuboard's own at {EVIL} (RuntimeError in " in words(builder.build(time.time() + 1))
+    builder.close()
+
+
+def test_the_place_of_a_fault_is_the_last_line_of_ours() -> None:
+    try:
+        json.loads("{")
+        pytest.fail("it is broken")
+    except ValueError as error:
+        assert faults.place_of(error) == "JSONDecodeError"
+    try:
+        faults.split_by_use(3, len)  # type: ignore[arg-type]
+        pytest.fail("3 is no list")
+    except TypeError as error:
+        assert faults.place_of(error).startswith("TypeError in faults.py, line ")
+
+
+# The command itself
+
+
+def run(lab: Lab, *arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """`gpuboard`, as a user calls it, in a Python in which something else was done before."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
+    environment = {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(lab.data.parent),
+        "GPUBOARD_NOTIFY": "lab=json://127.0.0.1:9",
+    }
+    code = f"{before}\nfrom site_builder.cli import main\nmain()"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(
+        command, cwd=lab.data.parent, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+BREAK = """
+from site_builder.fleet import host_state as hosts
+from site_builder.board.outputs import metrics
+real = hosts.host
+def host(case, rules, now):
+    if case.known.name == "evil":
+        raise ZeroDivisionError("oh")
+    return real(case, rules, now)
+hosts.host = host
+def broken(*_):
+    raise ZeroDivisionError("oh")
+metrics.metrics = broken
+"""
+
+
+def down_for_long(lab: Lab) -> None:
+    """A third host, which failed: somebody wants to hear of it."""
+    lab.host("third")
+    lab.write("third", "gpus.csv", "NVIDIA-SMI has failed\n", rc=9)
+
+
+def test_a_host_that_claims_to_run_for_3000_years_stops_no_build(lab: Lab) -> None:
+    lab.host(EVIL, gpu(0, uuid="GPU-e"), facts="cpus=4\nuptime=99999999999\n")
+    down_for_long(lab)
+    result = run(lab, "build")
+    assert (result.returncode, result.stderr) == (0, "")
+    (problem,) = (one for one in lab.status()["problems"] if one["where"] == f"data/{EVIL}/host.txt")
+    assert problem["what"] == "uptime is 99999999999, which cannot be: it is not used"
+    assert all((lab.www / f"hosts/{name}.html").exists() for name in ("good", EVIL, "third"))
+    assert {one.matter.host for one in AlertBook(lab.state).read().known.values()} >= {"third"}
+
+
+@pytest.mark.parametrize("arguments", [("build",), ("build", "--every", "1", "--for", "3")])
+def test_the_command_ends_well_and_alerts_are_evaluated_whatever_we_fail_at(lab: Lab, arguments: Sequence[str]) -> None:
+    down_for_long(lab)
+    result = run(lab, *arguments, before=BREAK)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert lab.host_status(EVIL)["state"] == "failed"
+    assert lab.states("good") == ["busy", "free"]
+    told = {one["where"] for one in lab.status()["problems"]}
+    assert {f"data/{EVIL}", "www/metrics"} <= told
+    assert {one.matter.host for one in AlertBook(lab.state).read().known.values()} >= {EVIL, "third"}
+    assert log_of(lab).count("www/metrics") == log_of(lab).count(f"data/{EVIL}:") == 1
+    assert not (lab.www / "metrics").exists()
+
+
+def test_a_build_that_fails_as_a_whole_does_not_end_the_loop(lab: Lab) -> None:
+    before = """
+from site_builder.board.host_pipeline import Cards
+real, count = Cards.make, []
+def make(*arguments):
+    count.append(1)
+    if len(count) == 1:
+        raise ZeroDivisionError("oh")
+    return real(*arguments)
+Cards.make = make
+"""
+    result = run(lab, "build", "--every", "1", "--for", "4", before=before)
+    assert result.returncode == 0
+    assert result.stderr.count("\n") == 1
+    assert f"the board could not be built, {FAULT} (ZeroDivisionError in build.py, line " in result.stderr
+    assert lab.states("good") == ["busy", "free"]

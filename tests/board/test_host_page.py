@@ -1,0 +1,461 @@
+"""hosts/HOST.html: all that is known of one host, in a real browser."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import html5lib
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from site_builder.core.model import Shown
+from tests.board.test_page import HOSTILE, is_shown
+from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, person, process, soon
+from tests.support.browser import PATIENCE, Site, node_module, served, wait_until
+from tests.support.every_state import make_lab
+
+PHONE, LAPTOP = 390, 1440
+MORE = {
+    "fan.speed": "37",
+    "clocks.current.sm": "1410",
+    "ecc.errors.corrected.volatile.total": "3",
+    "driver_version": "550.54.15",
+    "serial": "[N/A]",
+    "clocks_event_reasons.active": "0x0000000000000024",
+}
+FACTS = """cpus=96
+load=12.5 11.2 10.1
+memory_total=1031000
+memory_available=800000
+uptime=86400
+kernel=6.1.0-18-amd64
+driver=550.54.15
+collector=0.1.0
+disk=953869 581860 /
+disk=7630885 4654839 /data
+disk_use=2.1T /data/alice
+interface=eth0 10.0.0.17/24
+interface=ib0 192.168.7.1/16
+"""
+LONG = "python " + "--flag=value " * 300
+TOO_WIDE = """() => [document.documentElement, ...document.querySelectorAll(".host, .part, .bar, .panel")]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.id || one.className || one.tagName)"""
+
+
+class Served(NamedTuple):
+    """A lab, and who serves its site."""
+
+    lab: Lab
+    site: Site
+
+    def url(self, host: str) -> str:
+        return f"{self.site.url}hosts/{host}.html"
+
+    def html(self, host: str) -> str:
+        return (self.lab.www / f"hosts/{host}.html").read_text()
+
+
+@contextmanager
+def serving(lab: Lab, folder: Path) -> Iterator[Served]:
+    with served(lab.www, folder / "server") as site:
+        yield Served(lab, site)
+
+
+@contextmanager
+def opened(browser: Browser, url: str, width: int = LAPTOP, **options: Any) -> Iterator[Page]:  # noqa: ANN401 of playwright
+    """A page of its own, which must not say a word on the console."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    try:
+        context.add_init_script("window.alerts = 0; window.alert = () => { window.alerts += 1 }")
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        told: list[str] = []
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.goto(url)
+        yield page
+        assert told == []
+    finally:
+        context.close()
+
+
+def write_full(lab: Lab, use: int = 80, fan: str = "37") -> None:
+    """A host of which everything is known."""
+    cells = {**MORE, "fan.speed": fan}
+    rows = [gpu(n, 9000, use, uuid=f"GPU-full-{n}").strip() + f", {', '.join(cells.values())}\n" for n in range(2)]
+    lab.host(
+        "full",
+        processes=process(42, "GPU-full-0") + process(610, "GPU-full-1") + process(77, "GPU-gone"),
+        ps=person(42, "alice", LONG, container="docker 3fb1c2a97de4")
+        + person(611, "grace", "python worker.py", gpu_pid=610)
+        + person(77, "zoe", "python lost.py"),
+        facts=FACTS,
+    )
+    lab.write("full", "gpus.csv", f"{GPU_COLUMNS}, {', '.join(cells)}\n{''.join(rows)}odd row\n")
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("full")
+    lab = Lab(folder)
+    write_full(lab)
+    booking = {"name": "carol", "comment": "ICML run"}
+    lab.book({"full": {"0": [{**booking, "date": soon(5 * 3600)}, {"name": "ivan", "date": soon(-3600)}]}})
+    (lab.data / "hosts.txt").write_text("full, In the basement, vision\n")
+    lab.build()
+    with serving(lab, folder) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def plain(browser: Browser, full: Served) -> Iterator[Page]:
+    """Its page without JavaScript."""
+    with opened(browser, full.url("full"), java_script_enabled=False) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("states")
+    with serving(make_lab(folder), folder) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("hostile")
+    lab = Lab(folder)
+    bookings, listed = {}, []
+    for name, text in HOSTILE.items():
+        clean = text.replace("\n", " ")
+        rows = gpu(0, 9000, 50, name=clean).strip() + f", {clean}\n"
+        lab.host(
+            name,
+            rows,
+            process(name=clean),
+            person(user=clean, command=clean, container=clean),
+            f"kernel={clean}\n{one_word('key' + clean)}=1\ninterface=eth0 {one_word(clean)}\ndisk=1000 900 /{clean}\n",
+        )
+        lab.write(name, "gpus.csv", f"{GPU_COLUMNS}, vbios_version\n{rows}")
+        listed.append(f"{name}, {clean}, {one_word(clean)}")
+        bookings[name] = {"0": {"name": clean, "comment": clean, "date": "2099-01-01"}}
+    (lab.data / "hosts.txt").write_text("\n".join(listed))
+    lab.book(bookings)
+    lab.build()
+    with serving(lab, folder) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("crowded")
+    lab = Lab(folder)
+    many = range(100, 140)
+    lab.host("quotes", gpu(0, 9000, 50), process(), person(command="x" * 4000))
+    lab.host("words", gpu(0, 9000, 50), process(), person(user="u" * 300, command=LONG, container="c" * 300))
+    lab.host("sixteen", "".join(gpu(n, 9000, 50) for n in range(16)))
+    lab.host("crowd", gpu(0, 80000, 99), "".join(process(n, memory=900) for n in many), "".join(map(person, many)))
+    (lab.data / "hosts.txt").write_text(f'quotes, "It\'s" <b>{"long" * 50}\nsixteen, {"w " * 100}, {"tag" * 60}\n')
+    lab.build()
+    with serving(lab, folder) as one:
+        yield one
+
+
+def one_word(text: str) -> str:
+    return re.sub(r"[\s=]", "_", text)
+
+
+# All that is known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In the basement",
+        "vision",
+        "2 × A100 80 GB",
+        "12.50 · 11.20 · 10.10",
+        "96",
+        "1007 GiB",
+        "6.1.0-18-amd64",
+        "550.54.15",
+        "10.0.0.17/24",
+        "192.168.7.1/16",
+        "/data",
+        "/data/alice",
+        LONG.strip(),
+        "docker 3fb1c2a97de4",
+        "kill 611",
+        "zoe",
+        "python lost.py",
+        "carol",
+        "ICML run",
+        "ivan",
+        "GPU-full-1",
+    ],
+)
+def test_without_script_it_is_there(plain: Page, text: str) -> None:
+    assert text in " ".join((plain.locator("main").text_content() or "").split())
+
+
+def test_each_field_of_nvidia_smi_is_there_under_its_name(plain: Page) -> None:
+    fields = plain.locator(".fields tbody tr").evaluate_all(
+        "(rows) => rows.map((r) => [...r.cells].map((c) => c.textContent.trim()))"
+    )
+    told = {name: values for name, *values in fields}
+    assert told["fan.speed"] == ["37", "37"]
+    assert told["clocks.current.sm"] == ["1410", "1410"]
+    assert told["ecc.errors.corrected.volatile.total"] == ["3", "3"]
+    assert told["clocks_event_reasons.active"] == ["power limit, too warm"] * 2
+    assert told["memory.used"] == ["9000", "9000"]
+    assert "serial" not in told  # which no GPU tells
+
+
+def test_problems_of_the_host_are_there(plain: Page) -> None:
+    assert "gpus.csv" in (plain.locator("#_problems").text_content() or "")
+
+
+def test_it_leads_back_to_the_board_and_the_board_to_it(browser: Browser, full: Served) -> None:
+    with opened(browser, full.site.url) as page:
+        page.locator("#full h2 a").click()
+        expect(page).to_have_title("full · gpuboard")
+        page.locator("h1 a").click()
+        expect(page.locator(".free-now")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("volga", "couldn't communicate with the NVIDIA driver"),
+        ("pascal", "down"),
+        ("tiber", "unseen"),
+        ("rhine", "New power supply, back on Friday"),
+        ("ganges", "stale"),
+    ],
+)
+def test_a_host_that_is_not_fresh_says_why(states: Served, host: str, why: str) -> None:
+    note = re.search(r"<p class=note>(.*?)</p>", states.html(host))
+    assert note
+    assert len(note[1]) > 10
+    assert why in states.html(host).replace("&#x27;", "'").replace("&#39;", "'")
+
+
+def test_a_booking_of_a_host_without_gpus_is_in_its_list(browser: Browser, states: Served) -> None:
+    with opened(browser, states.url("tiber"), java_script_enabled=False) as page:
+        expect(page.locator("#_bookings td").first).to_have_text("ivan")
+
+
+# What may not be shown
+
+
+def test_what_is_not_to_be_shown_of_people_is_not_there(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    write_full(lab)
+    path = lab.data / "full/gpus.csv"
+    path.write_text(path.read_text().replace("odd row", "bob runs secret.py"))
+    lab.book(
+        {
+            "full": {
+                "0": {"name": "carol", "comment": "for dora", "date": soon(3600)},
+                "9": {"name": "erin", "date": soon(60)},
+            }
+        }
+    )
+    lab.build(shown=Shown("none", users=False))
+    text = (lab.www / "hosts/full.html").read_text()
+    secrets = ("alice", "grace", "zoe", "carol", "dora", "erin", "bob", "--flag", ".py", "python", "3fb1c2a97de4")
+    assert [one for one in secrets if one in text] == []
+    assert "6.1.0-18-amd64" in text
+
+
+@pytest.mark.parametrize("how", ["forgotten", "hidden"])
+def test_a_host_that_is_gone_has_no_page(tmp_path: Path, how: str) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas")
+    lab.host("hydra")
+    lab.build()
+    assert (lab.www / "hosts/atlas.html").exists()
+    if how == "hidden":
+        (lab.data / "hosts.txt").write_text("atlas, , , hidden\n")
+    else:
+        for file in (lab.data / "atlas").iterdir():
+            file.unlink()
+        (lab.data / "atlas").rmdir()
+        (lab.state / "forget").mkdir()
+        (lab.state / "forget/atlas").touch()
+    lab.build()
+    assert [path.name for path in (lab.www / "hosts").iterdir()] == ["hydra.html"]
+
+
+# Hostile text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_shown_as_text(browser: Browser, hostile: Served, name: str) -> None:
+    told = HOSTILE[name]
+    with opened(browser, hostile.url(name), bypass_csp=True) as page:
+        cells = page.locator("#_processes tbody td").all_text_contents()
+        machine = dict(
+            zip(page.locator("#_machine dt").all_text_contents(), page.locator("#_machine dd").all_text_contents())
+        )
+        field = page.locator(".fields tr").filter(has_text="vbios_version").locator("td")
+        shown = {
+            "user": (cells[1], told),
+            "container": (cells[4], told),
+            "command": (cells[5], told),
+            "kernel": (machine.get("Kernel"), told),
+            "address": (machine.get("eth0"), one_word(told)),
+            "booking": (page.locator("#_bookings td").nth(0).text_content(), told),
+            "comment": (page.locator("#_bookings td").nth(2).text_content(), told),
+            "field": (field.text_content(), told),
+        }
+        assert page.evaluate("window.alerts") == 0
+        assert page.locator("script").count() == 5
+        assert page.locator("img, iframe, object, embed, form, base, [style], [onerror]").count() == 0
+        assert page.locator("main a:not(.book, [href='../index.html'])").count() == 0
+        assert page.locator("a.book").get_attribute("href") == f"../bookings.html#{name}"
+    assert {key: found for key, (found, text) in shown.items() if not is_shown(found, text)} == {}
+
+
+@pytest.mark.parametrize("width", [320, PHONE, LAPTOP])
+@pytest.mark.parametrize("host", ["long", "image", "bidi"])
+def test_hostile_text_stays_inside(browser: Browser, hostile: Served, host: str, width: int) -> None:
+    with opened(browser, hostile.url(host), width) as page:
+        assert page.evaluate(TOO_WIDE) == []
+
+
+# Much of everything
+
+
+@pytest.mark.parametrize("width", [320, PHONE, LAPTOP])
+@pytest.mark.parametrize("host", ["quotes", "words", "sixteen", "crowd"])
+def test_no_screen_scrolls_sideways(browser: Browser, crowded: Served, host: str, width: int) -> None:
+    with opened(browser, crowded.url(host), width) as page:
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
+        assert page.evaluate(TOO_WIDE) == []
+
+
+def test_forty_processes_on_one_gpu_are_all_listed_with_their_whole_commands(browser: Browser, crowded: Served) -> None:
+    with opened(browser, crowded.url("crowd")) as page:
+        pids = page.locator("#_processes tbody td:nth-child(2)").all_text_contents()
+        assert sorted(pids) == [str(n) for n in range(100, 140)]
+        page.goto(crowded.url("quotes"))
+        assert page.locator("#_processes code").text_content() == "x" * 4000
+        assert (page.locator("#quotes header > span").first.text_content() or "").startswith('"It\'s" <b>long')
+
+
+def test_sixteen_gpus_have_sixteen_columns_and_the_keyboard_scrolls_them(browser: Browser, crowded: Served) -> None:
+    with opened(browser, crowded.url("sixteen"), PHONE) as page:
+        assert page.locator(".fields thead th").count() == 17
+        page.locator(".scroll").focus()
+        page.keyboard.press("ArrowRight")
+        wait_until(page, "document.querySelector('.scroll').scrollLeft > 0")
+
+
+# Live
+
+
+def test_it_follows_the_board(browser: Browser, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    write_full(lab)
+    lab.build()
+    with serving(lab, tmp_path) as one, opened(browser, one.url("full")) as page:
+        use = page.locator("#full .gpus td:nth-child(3)").first
+        expect(use).to_contain_text("80 %")
+        write_full(lab, 33)
+        lab.build()
+        page.evaluate("refresh()")
+        expect(use).to_contain_text("33 %")
+        lab.write("full", "processes.csv", "gpu_uuid, pid, used_gpu_memory [MiB], process_name\n")
+        time.sleep(1 - time.time() % 1 + 0.01)  # a web server tells of a file's time no more than the second
+        lab.build()
+        page.evaluate("refresh()")
+        expect(page.locator("#full .gpus li")).to_have_count(0)
+        expect(page.locator("#full h2 a")).to_have_count(0)
+
+
+def test_within_a_minute_all_of_it_is_new(browser: Browser, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    write_full(lab)
+    lab.build()
+    context = browser.new_context()
+    with serving(lab, tmp_path) as one:
+        page = context.new_page()
+        page.clock.install(time=time.time())
+        page.goto(one.url("full"))
+        fan = page.locator(".fields tr").filter(has_text="fan.speed").locator("td").first
+        expect(fan).to_have_text("37")
+        page.locator("#full summary").click()
+        write_full(lab, fan="99")
+        lab.build()
+        for _ in range(8):
+            page.clock.run_for(10_000)
+            page.wait_for_timeout(50)
+        expect(fan).to_have_text("99")
+        expect(page.locator("#full .panel")).to_be_visible()
+        expect(page.locator("#full button.copy").first).to_be_visible()
+    context.close()
+
+
+def test_a_page_whose_host_is_gone_stays_and_says_that_it_does_not_follow(browser: Browser, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    write_full(lab)
+    lab.host("other")
+    lab.build()
+    context = browser.new_context()
+    with serving(lab, tmp_path) as one:
+        page = context.new_page()
+        page.clock.install(time=time.time())
+        page.goto(one.url("full"))
+        (lab.data / "hosts.txt").write_text("full, , , hidden\n")
+        lab.build()
+        for _ in range(8):
+            page.clock.run_for(10_000)
+            page.wait_for_timeout(50)
+        expect(page.locator(".age strong")).to_be_visible()
+        expect(page.locator("#full .gpus")).to_be_visible()
+    context.close()
+
+
+def test_a_click_copies_the_command_that_ends_a_dead_family(browser: Browser, full: Served) -> None:
+    with opened(browser, full.url("full"), permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.locator("#_processes .copy").click()
+        expect(page.get_by_role("status").filter(has_text="Copied")).to_have_text("Copied: kill 611")
+        assert page.evaluate("navigator.clipboard.readText()") == "kill 611"
+
+
+# For everyone
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
+def test_axe_finds_nothing(browser: Browser, full: Served, states: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    wrong = []
+    for url in (full.url("full"), states.url("volga"), states.url("hydra")):
+        with opened(browser, url, width, bypass_csp=True, color_scheme=scheme) as page:
+            page.locator("button.copy").first.wait_for()
+            page.add_script_tag(path=node_module("axe-core/axe.min.js"))
+            found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+            wrong += [(url, rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]]
+    assert wrong == []
+
+
+def test_the_html_is_right(browser: Browser, full: Served, states: Served, hostile: Served, tmp_path: Path) -> None:
+    pages = {"full": full, "tiber": states, "volga": states, "nile": states, **dict.fromkeys(HOSTILE, hostile)}
+    for name, one in pages.items():
+        parser = html5lib.HTMLParser()
+        parser.parse(one.html(name))
+        assert parser.errors == []
+        with opened(browser, one.url(name), java_script_enabled=False) as page:
+            (tmp_path / f"{name}.html").write_text(page.content())  # with the end tags that we leave out
+    (tmp_path / "rules.json").write_text('{"extends": ["html-validate:standard"], "elements": ["html5"]}')
+    program = node_module("html-validate/bin/html-validate.mjs")
+    command = ["node", str(program), "--config", "rules.json", *(f"{name}.html" for name in pages)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")

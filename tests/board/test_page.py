@@ -1,0 +1,684 @@
+"""The board in a real browser, over a real web server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import html5lib
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.board_fixture import Lab, gpu, person, process
+from tests.support.browser import PATIENCE, Site, build, node_module, served, wait_until
+from tests.support.every_state import make_lab
+
+PHONE, LAPTOP, WALL = 390, 1440, 2560
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "image": '"><img src=x onerror=alert(1)>',
+    "quotes": "' \" ` &amp; &lt;b&gt; </code></li></title>",
+    "link": "javascript:alert(1)",
+    "bidi": "\u202eabc def",
+    "long": "x" * 4000,
+    "control": "\x1b[31mred\x07\x00\x9b2J\x7f",
+    "template": "{{ 7 * 7 }}{% raw %}${7 * 7}",
+}
+SINCE = r"since \d{4}-\d\d-\d\d \d\d:\d\d[+-]\d\d:\d\d"
+NOTHING_WIDER = """() => {
+    const wide = [document.documentElement, ...document.querySelectorAll(".host, .free-now, .problems, .bar, .panel")];
+    return wide.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.id || one.className);
+}"""
+
+
+class Built(NamedTuple):
+    """A lab with its site, and who serves it."""
+
+    folder: Path
+    lab: Lab
+    site: Site
+
+    @property
+    def html(self) -> str:
+        return (self.lab.www / "index.html").read_text()
+
+    @property
+    def moment(self) -> datetime:
+        """When it was built, to the second."""
+        found = re.search(r'built <time class=ago datetime="([^"]+)"', self.html)
+        assert found
+        return datetime.fromisoformat(found[1])
+
+
+@contextmanager
+def serving(folder: Path, lab: Lab) -> Iterator[Built]:
+    with served(lab.www, folder / "server") as site:
+        yield Built(folder, lab, site)
+
+
+@contextmanager
+def opened(browser: Browser, site: Site, width: int = LAPTOP, height: int = 900, **options: Any) -> Iterator[Page]:  # noqa: ANN401 of playwright
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    try:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(site.url)
+        yield page
+    finally:
+        context.close()
+
+
+def unfold(page: Page) -> None:
+    """Lay out all of it, also what is out of sight."""
+    page.evaluate(
+        """() => {
+            for (const one of document.querySelectorAll("details")) one.open = true;
+            document.styleSheets[0].insertRule(".host { content-visibility: visible !important }");
+        }"""
+    )
+
+
+def resize(page: Page, width: int) -> Page:
+    page.set_viewport_size({"width": width, "height": 900})
+    return page
+
+
+@pytest.fixture(scope="module")
+def every_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    folder = tmp_path_factory.mktemp("states")
+    with serving(folder, make_lab(folder)) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    folder = tmp_path_factory.mktemp("hostile")
+    lab = Lab(folder)
+    listed: list[str] = []
+    bookings: dict[str, Any] = {'<img src=x onerror="alert(1)">': {"0": {"name": "x", "date": "2099-01-01"}}}
+    soon = datetime.now(timezone.utc) + timedelta(hours=3)
+    for name, text in HOSTILE.items():
+        rows = gpu(0, 9000, 50, name=text) + gpu(1, name=text)
+        facts = f"disk=1000 900 /{text}\ndisk_use=5G /{text}\n"
+        lab.host(name, rows, process(name=text), person(user=text, command=text, container=text), facts)
+        lab.host(f"{name}-failed")
+        lab.write(f"{name}-failed", "gpus.csv", f"# err {text}\n", rc=9)
+        lab.host(f"{name}-off")
+        listed += [f"{name}, {text}, {one_word(text)}", f"{name}-off, , , maintenance: {text}"]
+        booking = {"name": text, "comment": text, "date": "2099-01-01"}
+        bookings[name] = {"0": booking, "1": {**booking, "from": soon.isoformat()}}
+    (lab.data / "hosts.txt").write_text("\n".join(listed))
+    (lab.data / "comments.json").write_text(json.dumps(bookings))
+    build(folder)
+    with serving(folder, lab) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    folder = tmp_path_factory.mktemp("odd")
+    lab = Lab(folder)
+    for name in ("problems", "free", "main", "location", "constructor", "disks"):
+        lab.host(name)
+    lab.host("sixteen", "".join(gpu(n, 9000, 50) for n in range(16)))
+    many = range(100, 140)
+    lab.host("crowd", gpu(0, 80000, 99), "".join(process(n, memory=900) for n in many), "".join(map(person, many)))
+    (lab.data / "comments.json").write_text('{"nobody": [{"name": "x", "date": "2099-01-01"}]}')
+    build(folder)
+    with serving(folder, lab) as built:
+        yield built
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Built]:
+    """A lab that a test may change."""
+    with serving(tmp_path, twelve_hosts(tmp_path)) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def steady_lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lab]:
+    folder = tmp_path_factory.mktemp("steady")
+    return folder, twelve_hosts(folder)
+
+
+@pytest.fixture
+def steady(steady_lab: tuple[Path, Lab], tmp_path: Path) -> Iterator[Built]:
+    """The same lab for all tests that leave it as it is, each with a web server of its own."""
+    with served(steady_lab[1].www, tmp_path / "server") as site:
+        yield Built(*steady_lab, site)
+
+
+def twelve_hosts(folder: Path) -> Lab:
+    lab = Lab(folder)
+    for n in range(12):
+        use_host(lab, n, 50)
+    build(folder)
+    return lab
+
+
+def use_host(lab: Lab, number: int, use: int) -> None:
+    """A host with so much use."""
+    rows = "".join(gpu(n, 9000, use, uuid=f"GPU-{number}-{n}") for n in range(4))
+    lab.host(f"gpu{number}", rows, process(gpu=f"GPU-{number}-0"), person())
+
+
+def next_build(built: Built) -> None:
+    """Build again, at a later second, which is all that the page tells."""
+    time.sleep(1 - time.time() % 1 + 0.01)
+    build(built.folder)
+
+
+def one_word(text: str) -> str:
+    return text.replace(" ", "_")
+
+
+def cleaned(text: str) -> str:
+    """Without what steers a terminal or turns the direction of text."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e]", "?", text)
+
+
+def is_shown(found: str | None, told: str) -> bool:
+    """Whether a text stands there as it is, or as much of a long one as there is room for."""
+    found, told = cleaned(found or "").strip(), cleaned(told).strip()
+    return found == told or (len(told) > 1000 and len(found) >= 79 and told.startswith(found.rstrip("…")))
+
+
+# Without JavaScript
+
+
+@pytest.fixture(scope="module")
+def plain(browser: Browser, every_state: Built) -> Iterator[Page]:
+    with opened(browser, every_state.site, java_script_enabled=False) as page:
+        yield page
+
+
+def test_without_script_the_totals_are_there(plain: Page) -> None:
+    totals = plain.locator(".totals li").all_inner_texts()
+    words = [text.replace("\n", " ") for text in totals]
+    assert words == ["3 Free", "5 Busy", "1 Held idle", "1 Booked", "1 Violated", "1 Trouble", "5 Unknown"]
+
+
+def test_without_script_each_free_gpu_has_a_link_to_its_host(plain: Page) -> None:
+    links = plain.locator(".free-now a")
+    assert [text.split()[0] for text in links.all_inner_texts()] == ["atlas:2", "hydra:3", "nile:0"]
+    links.nth(1).click()
+    assert plain.url.endswith("#hydra")
+    expect(plain.locator("#hydra")).to_be_in_viewport()
+
+
+def test_without_script_every_host_and_gpu_is_there(plain: Page) -> None:
+    hosts = plain.locator(".host h2").all_text_contents()
+    assert hosts == ["atlas", "ganges", "hydra", "nile", "pascal", "rhine", "tiber", "volga"]
+    assert [plain.locator(f"#{host} > table > tbody > tr").count() for host in hosts] == [4, 1, 4, 5, 2, 1, 0, 0]
+
+
+def test_without_script_a_process_has_user_command_memory_start_and_container(plain: Page) -> None:
+    text = plain.locator("#hydra tr.violated li").text_content() or ""
+    assert re.fullmatch(
+        rf"dave python sweep\.py --token=••• 22 GiB · {SINCE} · docker 3fb1c2a97de4",
+        text,
+    )
+
+
+def test_without_script_bookings_say_how_much_is_left(plain: Page) -> None:
+    text = plain.locator("#atlas tr.booked .booking").text_content() or ""
+    assert re.fullmatch(r"carol until .+ · (19|20) h( \d+ min)? left · unused since \d\d:\d\d · demo", text)
+
+
+def test_without_script_the_page_loads_itself_again(plain: Page) -> None:
+    assert plain.locator("noscript meta[http-equiv=refresh]").get_attribute("content") == "20"
+
+
+def test_without_script_details_open(plain: Page) -> None:
+    panel = plain.locator("#atlas .panel")
+    assert not panel.is_visible()
+    plain.locator("#atlas summary").click()
+    assert "/data/alice" in panel.inner_text()
+
+
+# What the page may do
+
+
+def test_no_violation_of_the_policy_no_error_and_no_request_to_others(browser: Browser, live: Built) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    told: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.install()
+    page.goto(live.site.url)
+    use_host(live.lab, 0, 77)
+    next_build(live)
+    page.clock.run_for(10_000)
+    expect(page.locator("#gpu0")).to_contain_text("77 %")
+    context.close()
+    assert told == []
+    assert len(asked) >= 4  # page, style, script, icon or the refresh
+    assert {url for url in asked if not url.startswith(live.site.url)} == set()
+
+
+def test_an_inline_script_would_be_refused(browser: Browser, every_state: Built) -> None:
+    with opened(browser, every_state.site) as page:
+        page.evaluate(
+            "() => { const s = document.createElement('script'); s.text = 'window.ran = 1'; document.body.append(s) }"
+        )
+        assert page.evaluate("window.ran") is None
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_no_style_and_no_script_stands_in_the_page_itself(browser: Browser, every_state: Built, script: bool) -> None:
+    with opened(browser, every_state.site, java_script_enabled=script) as page:
+        assert page.locator("[style], style, script:not([src])").count() == 0
+        assert handlers(page) == []
+
+
+def handlers(page: Page) -> list[str]:
+    """Attributes that would run something."""
+    found: list[str] = page.locator("html").evaluate(
+        """(html) => [...html.querySelectorAll("*")].flatMap((one) => one.getAttributeNames())
+            .filter((name) => name.startsWith("on"))"""
+    )
+    return found
+
+
+# Hostile text
+
+
+@pytest.fixture(scope="module")
+def attacked(browser: Browser, hostile: Built) -> Iterator[Page]:
+    # without the policy, so that escaping alone must do
+    context = browser.new_context(bypass_csp=True, viewport={"width": LAPTOP, "height": 900})
+    context.add_init_script("window.alerts = 0; window.alert = () => { window.alerts += 1 }")
+    page = context.new_page()
+    page.goto(hostile.site.url)
+    unfold(page)
+    yield page
+    context.close()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
+    told = HOSTILE[name]
+    card = attacked.locator(f"[id='{name}']")
+    row = card.locator("tr.busy")
+    shown = {
+        "user": (row.locator("li > b").text_content(), told),
+        "command": (row.locator("li > code").text_content(), told),
+        "container": ((row.locator("li").text_content() or "").split(" · ", 2)[2], told),
+        "title": (card.locator("header > span").nth(0).text_content(), told),
+        "tag": (card.locator(".tag").text_content(), one_word(told)),
+        "booking": (row.locator(".booking b").text_content(), told),
+        "comment": ((row.locator(".booking .soft").text_content() or "")[2:], told),
+        "mount": (card.locator(".panel th[scope=row]").nth(0).text_content(), f"/{told}"),
+        "by person": (card.locator(".panel th[scope=row]").nth(1).text_content(), f"/{told}"),
+        "maintenance": (
+            (attacked.locator(f"[id='{name}-off'] .note").text_content() or "").removesuffix(".").lower(),
+            told.lower(),
+        ),
+        "error": (
+            (attacked.locator(f"[id='{name}-failed'] .note").text_content() or "")
+            .removeprefix("nvidia-smi ended with exit code 9: ")
+            .removesuffix("."),
+            told,
+        ),
+    }
+    assert {field: found for field, (found, text) in shown.items() if not is_shown(found, text)} == {}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_of_a_gpu_is_shown_as_text(attacked: Page, name: str) -> None:
+    told = cleaned(HOSTILE[name])
+    models = attacked.locator(f"[id='{name}'] header > span").nth(1).text_content() or ""
+    free = attacked.locator(".free-now p").filter(has=attacked.locator(f"a[href='#{name}']")).locator("> span")
+    assert is_shown(models.removeprefix("2 × ").removesuffix(" 80 GB"), told)
+    assert is_shown((free.text_content() or "").removesuffix(" 80 GB"), told)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_in_an_attribute_stays_there(attacked: Page, name: str) -> None:
+    title = attacked.locator(f"[id='{name}'] tr.free td:nth-child(2)").get_attribute("title") or ""
+    assert is_shown(title.partition("then promised to ")[2], HOSTILE[name])
+
+
+def test_hostile_text_makes_no_element_and_runs_nothing(attacked: Page) -> None:
+    assert attacked.evaluate("window.alerts") == 0
+    assert attacked.locator("script").count() == 5
+    assert attacked.locator("img, iframe, object, embed, form:not(.find), base").count() == 0
+    assert attacked.locator("main a:not(.book, [href^='#'], [href^='hosts/'])").count() == 0
+    places = attacked.locator(".host").evaluate_all("(cards) => cards.map((card) => `bookings.html#${card.id}`)")
+    assert attacked.locator("a.book").evaluate_all("(all) => all.map((one) => one.getAttribute('href'))") == places
+    assert attacked.locator(".host").count() == 3 * len(HOSTILE)
+    assert handlers(attacked) == []
+
+
+def test_a_host_name_that_is_none_is_told_as_text(attacked: Page) -> None:
+    assert '<img src=x onerror="alert(1)">' in (attacked.locator("#_problems").text_content() or "")
+
+
+@pytest.mark.parametrize("width", [320, PHONE, 965, LAPTOP, WALL])
+def test_hostile_text_does_not_break_the_layout(attacked: Page, width: int) -> None:
+    assert resize(attacked, width).evaluate(NOTHING_WIDER) == []
+
+
+def test_text_that_turns_its_direction_turns_no_other(attacked: Page) -> None:
+    item = resize(attacked, LAPTOP).locator("#bidi tr.busy li")
+    places = [item.locator(part).bounding_box() for part in ("> b", "> code", "> time")]
+    left = [place["x"] for place in places if place]
+    assert len(left) == 3
+    assert left == sorted(left)
+
+
+# Every screen, every eye
+
+
+@pytest.fixture(scope="module")
+def board(browser: Browser, every_state: Built) -> Iterator[Page]:
+    with opened(browser, every_state.site) as page:
+        unfold(page)
+        yield page
+
+
+@pytest.mark.parametrize("width", [320, PHONE, 965, 1285, LAPTOP, WALL])
+def test_no_screen_scrolls_sideways(board: Page, width: int) -> None:
+    assert resize(board, width).evaluate(NOTHING_WIDER) == []
+
+
+@pytest.mark.parametrize("width", [965, 1285, LAPTOP, WALL])
+def test_processes_have_room(board: Page, width: int) -> None:
+    resize(board, width)
+    for host in ("atlas", "nile"):
+        place = board.locator(f"#{host} tr.busy td:nth-child(7)").first.bounding_box()
+        assert place
+        assert place["width"] >= 200
+
+
+@pytest.mark.parametrize("width", [965, 1285, LAPTOP, WALL])
+def test_the_titles_of_the_columns_take_one_line(board: Page, width: int) -> None:
+    place = resize(board, width).locator("#atlas > table > thead").bounding_box()
+    assert place
+    assert place["height"] < 35
+
+
+@pytest.mark.parametrize("width", [PHONE, WALL])
+def test_links_and_summaries_can_be_hit_by_a_thumb(board: Page, width: int) -> None:
+    small = resize(board, width).evaluate(
+        """() => [...document.querySelectorAll("a, summary, button, select, input")]
+            .filter((one) => one.checkVisibility())
+            .filter((one) => one.getBoundingClientRect().height < 24).map((one) => one.outerHTML)"""
+    )
+    assert small == []
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width", "rules"),
+    [
+        ("light", LAPTOP, ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]),
+        ("light", PHONE, ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]),
+        ("dark", LAPTOP, ["color-contrast"]),  # the rest does not depend on colours
+    ],
+)
+def test_axe_finds_nothing(browser: Browser, every_state: Built, scheme: str, width: int, rules: list[str]) -> None:
+    axe = node_module("axe-core/axe.min.js")
+    context = browser.new_context(bypass_csp=True, color_scheme="dark" if scheme == "dark" else "light")
+    page = resize(context.new_page(), width)
+    page.clock.install(time=datetime.now(timezone.utc) + timedelta(hours=1))
+    page.route("**/live.json", lambda route: route.abort())  # so that it says that it is old
+    page.goto(every_state.site.url)
+    unfold(page)
+    expect(page.locator(".age strong")).to_be_visible()
+    page.clock.resume()
+    page.add_script_tag(path=axe)
+    found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+    context.close()
+    contrast = next(rule for rule in found["passes"] if rule["id"] == "color-contrast")
+    assert len(contrast["nodes"]) > 200
+    unsure = [rule for rule in found["incomplete"] if rule["id"] == "color-contrast"]
+    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in (*found["violations"], *unsure)] == []
+
+
+def test_every_state_is_told_in_words(board: Page) -> None:
+    rows = board.evaluate(
+        """() => [...document.querySelectorAll(".host > table > tbody > tr")]
+            .map((row) => [row.className, row.cells[1].firstChild.data.trim()])"""
+    )
+    hosts = board.evaluate(
+        """() => [...document.querySelectorAll("header > .state")]
+            .map((one) => [one.classList[1], one.textContent])"""
+    )
+    assert {state for state, _ in rows} == {"free", "busy", "held", "booked", "violated", "lost", "unknown"}
+    assert {word for state, word in rows if word != {"held": "held idle"}.get(state, state)} == set()
+    assert {state for state, _ in hosts} == {"stale", "down", "maintenance", "unseen", "failed"}
+    assert [word for state, word in hosts if state != word] == []
+
+
+# The HTML itself
+
+
+@pytest.mark.parametrize("which", ["every_state", "hostile", "odd"])
+def test_the_html_is_parsed_without_an_error(which: str, request: pytest.FixtureRequest) -> None:
+    parser = html5lib.HTMLParser()
+    parser.parse(request.getfixturevalue(which).html)
+    assert parser.errors == []
+
+
+def test_every_element_stands_where_it_may(
+    browser: Browser, every_state: Built, hostile: Built, tmp_path: Path
+) -> None:
+    program = node_module("html-validate/bin/html-validate.mjs")
+    for name, built in (("states", every_state), ("hostile", hostile)):
+        with opened(browser, built.site, java_script_enabled=False) as page:
+            (tmp_path / f"{name}.html").write_text(page.content())  # with the end tags that we leave out
+    (tmp_path / "rules.json").write_text('{"extends": ["html-validate:standard"], "elements": ["html5"]}')
+    command = ["node", str(program), "--config", "rules.json", "states.html", "hostile.html"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+# Odd labs
+
+
+@pytest.fixture(scope="module")
+def odd_page(browser: Browser, odd: Built) -> Iterator[Page]:
+    with opened(browser, odd.site) as page:
+        yield page
+
+
+def test_a_host_may_be_called_as_a_part_of_the_page(odd_page: Page) -> None:
+    for name in ("problems", "free", "main", "location", "constructor", "disks"):
+        odd_page.locator(f".free-now a[href='#{name}']").click()
+        expect(odd_page.locator(f"section.host#{name}")).to_be_in_viewport()
+    odd_page.locator(".problem-count").click()
+    expect(odd_page.locator("#_problems")).to_be_in_viewport()
+
+
+def test_no_two_elements_have_one_id(odd_page: Page) -> None:
+    names = odd_page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(names) == len(set(names))
+
+
+def test_a_board_with_such_hosts_is_kept_up_to_date(odd: Built, odd_page: Page) -> None:
+    expect(odd_page.locator("#main .gpus td:nth-child(3)").nth(0)).to_contain_text("0 %")
+    odd.lab.host("main", gpu(0, 9000, 31))
+    next_build(odd)
+    odd_page.evaluate("refresh()")
+    expect(odd_page.locator("#main .gpus td:nth-child(3)").nth(0)).to_contain_text("31 %")
+
+
+def test_sixteen_gpus_have_sixteen_rows(odd_page: Page) -> None:
+    rows = odd_page.locator("#sixteen > table > tbody th").all_text_contents()
+    assert rows == [str(n) for n in range(16)]
+
+
+def test_of_forty_processes_twenty_are_shown_and_the_rest_counted(odd_page: Page) -> None:
+    assert odd_page.locator("#crowd .gpus li").count() == 20
+    assert odd_page.locator("#crowd .gpus ul + p").text_content() == "and 20 more processes"
+
+
+# The script
+
+
+@contextmanager
+def clocked(browser: Browser, built: Built, moment: datetime) -> Iterator[Page]:
+    """The board on a clock that the test sets."""
+    context = browser.new_context(viewport={"width": LAPTOP, "height": 700})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.clock.install(time=moment)
+    page.goto(built.site.url)
+    page.evaluate("window.marker = 'not loaded again'")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def ticking(browser: Browser, live: Built) -> Iterator[Page]:
+    """The board of a lab that the test changes."""
+    with clocked(browser, live, datetime.now(timezone.utc)) as page:
+        yield page
+
+
+@pytest.fixture
+def still(browser: Browser, steady: Built) -> Iterator[Page]:
+    """The board just after it was built."""
+    with clocked(browser, steady, steady.moment) as page:
+        yield page
+
+
+def seconds(text: str | None) -> int:
+    found = re.fullmatch(r"(\d+) s ago", text or "")
+    assert found, text
+    return int(found[1])
+
+
+def test_ages_count_up(still: Page) -> None:
+    age = still.locator("#gpu0 header time")
+    before = seconds(age.text_content())
+    still.clock.run_for(5000)
+    assert 5 <= seconds(age.text_content()) - before < 30  # a busy machine is late
+
+
+def test_the_time_itself_is_in_the_title(still: Page) -> None:
+    for time_of in (still.locator("#gpu0 header time"), still.locator(".age time")):
+        assert time_of.get_attribute("title") == time_of.get_attribute("datetime")
+    began = still.locator("#gpu0 li time").get_attribute("title") or ""
+    assert re.fullmatch(SINCE.removeprefix("since "), began)
+
+
+def test_run_times_are_shown_as_durations(still: Page) -> None:
+    assert re.fullmatch(r"1 h( 1 min)?", still.locator("#gpu0 li time").text_content() or "")
+
+
+def test_what_is_left_of_a_booking_is_told_as_the_builder_tells_it(
+    browser: Browser, plain: Page, every_state: Built
+) -> None:
+    built = plain.locator("time.left").all_text_contents()
+    assert len(built) > 4
+    with clocked(browser, every_state, every_state.moment) as page:
+        page.clock.set_fixed_time(every_state.moment)
+        page.evaluate("document.querySelectorAll('.host').forEach(tellTimes)")
+        assert page.locator("time.left").all_text_contents() == built
+        page.clock.set_fixed_time(every_state.moment + timedelta(days=30))
+        page.evaluate("document.querySelectorAll('.host').forEach(tellTimes)")
+        assert set(page.locator("time.left").all_text_contents()) == {"ended"}
+
+
+def test_a_new_build_is_taken_over_without_loading_the_page_again(live: Built, ticking: Page) -> None:
+    use_host(live.lab, 5, 83)
+    live.lab.host("gpu12", gpu(uuid="GPU-12"))
+    (live.lab.data / "hosts.txt").write_text("gpu1, , , hidden\n")
+    next_build(live)
+    ticking.clock.run_for(10_000)
+    expect(ticking.locator("#gpu5 .gpus td:nth-child(3)").nth(0)).to_contain_text("83 %")
+    names = [f"gpu{n}" for n in range(13) if n != 1]
+    assert ticking.locator(".host h2").all_text_contents() == names
+    assert ticking.title() == "1 free · gpuboard"
+    assert ticking.evaluate("window.marker") == "not loaded again"
+
+
+def test_open_details_focus_and_target_stay(live: Built, ticking: Page) -> None:
+    ticking.goto(f"{live.site.url}#gpu3")
+    ticking.locator("#gpu3 summary").click()
+    use_host(live.lab, 3, 83)
+    next_build(live)
+    ticking.clock.run_for(10_000)
+    expect(ticking.locator("#gpu3 .gpus td:nth-child(3)").nth(0)).to_contain_text("83 %")
+    assert ticking.locator("details[open]").count() == 1
+    assert ticking.locator("#gpu3 .panel").is_visible()
+    assert ticking.evaluate("document.activeElement.closest('details').id") == "gpu3:disks"
+    assert ticking.locator(":target").get_attribute("id") == "gpu3"
+
+
+def test_the_place_on_the_page_stays(live: Built, ticking: Page) -> None:
+    ticking.locator("#gpu9").scroll_into_view_if_needed()
+    ticking.wait_for_timeout(100)
+    place = "document.querySelector('#gpu9').getBoundingClientRect().top"
+    before = ticking.evaluate(place)
+    assert ticking.evaluate("scrollY") > 500
+    for n in range(12):  # of which some grow
+        use_host(live.lab, n, 83)
+    live.lab.host("aaa", "".join(gpu(n, uuid=f"GPU-a-{n}") for n in range(8)))
+    next_build(live)
+    ticking.clock.run_for(10_000)
+    expect(ticking.locator("#gpu9 .gpus td:nth-child(3)").nth(0)).to_contain_text("83 %")
+    ticking.wait_for_timeout(100)
+    assert ticking.locator("#aaa").count() == 1
+    assert ticking.evaluate(place) == pytest.approx(before, abs=2)
+
+
+def test_a_page_of_another_version_is_loaded_again(live: Built, ticking: Page) -> None:
+    path = live.lab.www / "live.json"
+    path.write_text(re.sub(r'"version":"\w+"', '"version":"new"', path.read_text()))
+    with ticking.expect_navigation():
+        ticking.clock.run_for(10_000)
+    assert ticking.evaluate("window.marker") is None
+
+
+def test_when_the_server_is_away_the_page_stays_and_says_that_it_is_old(steady: Built, still: Page) -> None:
+    steady.site.stop()
+    still.clock.run_for(12_000)
+    expect(still.locator(".age strong")).to_have_text("the server does not answer:")
+    still.clock.run_for(150_000)
+    expect(still.locator(".age")).to_have_text("Old, the server does not answer: built 2 min ago")
+    assert still.locator(".host").count() == 12
+
+
+def test_when_the_builder_has_stopped_the_page_says_that_it_is_old(browser: Browser, live: Built) -> None:
+    built = live.lab.live()["built"]
+    for path in (live.lab.www / "index.html", live.lab.www / "live.json"):
+        path.write_text(path.read_text().replace(str(built), str(built - 5 * 60_000)))
+    with clocked(browser, live, datetime.now(timezone.utc)) as page:
+        expect(page.locator(".age")).to_have_text("Old, no new build: built 5 min ago")
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_wrong_makes_no_age_wrong(browser: Browser, live: Built, hours: int) -> None:
+    with clocked(browser, live, datetime.now(timezone.utc) + timedelta(hours=hours)) as page:
+        page.clock.run_for(10_000)
+        wait_until(page, "ahead !== 0")
+        page.clock.run_for(1000)
+        assert 0 <= seconds(page.locator(".age time").text_content()) < 60
+        expect(page.locator(".age strong")).not_to_be_visible()
+
+
+def test_the_link_to_the_problems_opens_them(odd_page: Page) -> None:
+    odd_page.goto(odd_page.url.partition("#")[0])
+    odd_page.locator(".problem-count").click()
+    expect(odd_page.locator("#_problems")).to_be_visible()
+
+
+def test_hosts_that_tell_nothing_are_named_above_all_cards(plain: Page) -> None:
+    text = " ".join((plain.locator(".hosts").text_content() or "").split())
+    assert text.startswith("9 hosts") or "hosts ·" in text
+    assert "failed:" in text
+    assert "down:" in text
+    assert "unseen:" in text

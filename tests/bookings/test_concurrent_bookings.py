@@ -1,0 +1,148 @@
+"""Fifty people book at once, by command and by the web, and some are killed: nothing accepted is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from site_builder.bookings import parser as booking_parser
+from site_builder.bookings.policy import clash
+from tests.support.board_fixture import Lab, gpu
+from tests.support.live_page import clean_environment, free_port, gpuboard
+
+GPUS = 12
+BOOKERS = 50
+KILLED = 10
+
+
+class Heard(NamedTuple):
+    """What somebody heard: yes with the id, no with the reason, or nothing, because they were killed."""
+
+    answer: str
+    said: str
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    lab = Lab(tmp_path)
+    lab.host("atlas", "".join(gpu(index) for index in range(GPUS)))
+    lab.book("{ // who has what\n}\n")
+    return lab
+
+
+@pytest.fixture
+def url(lab: Lab) -> Iterator[str]:
+    """A server that lets everybody book."""
+    port = free_port()
+    lab.www.mkdir()
+    environment = clean_environment(GPUBOARD_BOOK_URL="book", GPUBOARD_BOOK_OPEN="yes")
+    command = [sys.executable, "-m", "site_builder", "serve", "--listen", str(port)]
+    with subprocess.Popen(command, cwd=lab.data.parent, env=environment) as server:
+        try:
+            end = time.monotonic() + 30
+            while time.monotonic() < end:
+                with socket.socket() as sock:
+                    if sock.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}/book"
+        finally:
+            server.kill()
+
+
+def by_command(lab: Lab, which: int, name: str, kill_after: float | None) -> Heard:
+    words = ["book", f"atlas:{which}", "--for", "2h", "--name", name, "--json", "--yes"]
+    command = [sys.executable, "-m", "site_builder", *words]
+    with subprocess.Popen(
+        command, cwd=lab.data.parent, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as booker:
+        try:
+            out, err = booker.communicate(timeout=kill_after)
+        except subprocess.TimeoutExpired:
+            booker.kill()
+            out, err = booker.communicate()
+    if booker.returncode < 0:
+        return Heard("nothing", "")
+    return (
+        heard(booker.returncode == 0, out.decode(), err.decode()) if booker.returncode < 2 else Heard("?", err.decode())
+    )
+
+
+def by_web(url: str, which: int, name: str) -> Heard:
+    wish = {"do": "book", "gpus": [f"atlas:{which}"], "for": "2h", "name": name}
+    request = urllib.request.Request(  # noqa: S310 # our own
+        url, json.dumps(wish).encode(), {"Content-Type": "application/json", "X-Gpuboard": "1"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            return heard(True, answer.read().decode(), "")
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read().decode()
+            return heard(False, "", json.loads(said)["error"]) if error.code == 409 else Heard("?", said)
+
+
+def heard(accepted: bool, out: str, err: str) -> Heard:
+    return Heard("yes", json.loads(out)["bookings"][0]["id"]) if accepted else Heard("no", err)
+
+
+def entries(lab: Lab) -> list[Any]:
+    dump = booking_parser.read((lab.data / "comments.json").read_bytes(), lab.settings().zone)
+    assert (dump.whole, dump.problems) == (True, ())
+    return list(dump.rows)
+
+
+@pytest.mark.slow
+def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reason(lab: Lab, url: str) -> None:
+    chance = random.Random(7)  # noqa: S311
+
+    def somebody(number: int) -> Heard:
+        which, name = chance.randrange(GPUS), f"user{number}"
+        if number % 2:
+            return by_web(url, which, name)
+        return by_command(lab, which, name, chance.uniform(0.3, 6) if number < 2 * KILLED else None)
+
+    with ThreadPoolExecutor(BOOKERS) as crowd:
+        answers = list(crowd.map(somebody, range(BOOKERS)))
+    assert [one.said for one in answers if one.answer == "?"] == []
+    booked = entries(lab)
+    accepted = {one.said for one in answers if one.answer == "yes"}
+    ids = {one.id for one in booked}
+    assert accepted <= ids
+    assert len(ids - accepted) <= sum(one.answer == "nothing" for one in answers)  # written, but killed before the word
+    assert len(accepted) >= GPUS // 2
+    for one in answers:
+        if one.answer == "no":
+            assert "is booked by user" in one.said
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for one in booked:
+        mine = [(one.since.timestamp(), one.until.timestamp())]
+        assert clash(mine, spans.get(one.gpu, [])) is None
+        spans.setdefault(one.gpu, []).extend(mine)
+    lines = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
+    assert ids <= {entry[2]["id"] for line in lines for entry in line["after"]}
+    assert (lab.data / "comments.json").read_text().startswith("{")
+    assert "// who has what\n" in (lab.data / "comments.json").read_text()
+
+
+@pytest.mark.slow
+def test_whoever_is_killed_at_any_moment_leaves_a_whole_file_and_a_free_lock(lab: Lab) -> None:
+    chance = random.Random(11)  # noqa: S311
+    for number in range(25):
+        by_command(lab, number % GPUS, f"user{number}", chance.uniform(0.15, 1.2))
+        entries(lab)
+    result = gpuboard(lab.data.parent, "book", "atlas", "--from", "2099-01-01 09:00", "--for", "1h", "--yes")
+    assert result.returncode == 0, result.stderr
+    assert [path.name for path in lab.data.iterdir() if "new-" in path.name] == []

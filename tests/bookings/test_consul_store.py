@@ -1,0 +1,269 @@
+"""Bookings that live in Consul: two web hosts, one set of bookings, and nobody gets what another has."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.board.builder import Builder
+from site_builder.bookings import api
+from site_builder.bookings.policy import Refused
+from site_builder.bookings.service import Desk
+from site_builder.bookings.store import Unwritable
+from site_builder.bookings.transaction import Who
+from site_builder.consul.client import Unusable
+from site_builder.consul.kv import KvStore
+from site_builder.consul.kv_reply import LONGEST_VALUE
+from site_builder.core.model import AlertSettings, KvAccess
+from site_builder.watches import parser as watche_parser
+from tests.support import kv_fixtures
+from tests.support.board_fixture import Lab, words
+from tests.support.booking_fixtures import done, lab_of
+from tests.support.consul_server import ConsulServer, free_ports
+from tests.support.kv_fixtures import PREFIX, Hosts
+from tests.support.live_page import gpuboard
+
+ALICE, BOB = Who("alice"), Who("bob")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
+    one = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
+    found = Hosts(tmp_path / "hosts", server.address)
+    yield found
+    found.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
+
+
+@pytest.fixture
+def access(server: ConsulServer) -> KvAccess:
+    return kv_fixtures.access(server.address)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Lab, Lab]:
+    """Two web hosts that know the same GPU hosts."""
+    return lab_of(tmp_path / "one"), lab_of(tmp_path / "two")
+
+
+def book(lab: Lab, access: KvAccess, who: Who, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    desk = Desk(lab.settings(kv=access))
+    return api.do(desk, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
+
+
+def names(content: bytes | None) -> list[str]:
+    told = json.loads(content or b"{}")
+    return sorted(entry["name"] for gpus in told.values() for entry in gpus.values())
+
+
+def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
+    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+) -> None:
+    one, other = two
+    book(one, access, ALICE, "atlas:0")
+    assert names(store.get("data/comments.json")) == ["alice"]
+    assert (one.data / "comments.json").read_bytes() == store.get("data/comments.json")  # who booked sees it there
+    with pytest.raises(Refused) as found:
+        book(other, access, BOB, "atlas:0")
+    assert "alice" in str(found.value)
+    book(other, access, BOB, "atlas:1")
+    (mine,) = book(one, access, ALICE, "atlas:2")["bookings"]
+    api.do(Desk(other.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE)
+    assert names(store.get("data/comments.json")) == ["alice", "bob"]
+    for lab, who in ((one, ["book", "book"]), (other, ["book", "release"])):
+        log = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
+        assert [line["what"] for line in log] == who
+
+
+def test_of_two_desks_at_once_one_gets_the_gpu_and_the_other_is_told(
+    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+) -> None:
+    said: list[str] = []
+    ready = threading.Barrier(8)
+
+    def try_it(number: int) -> None:
+        ready.wait()
+        try:
+            book(two[number % 2], access, Who(f"user{number}"), "zeus:0")
+            said.append(f"user{number} has it")
+        except Refused as why:
+            said.append(str(why))
+
+    threads = [threading.Thread(target=try_it, args=(number,)) for number in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    (winner,) = (one.split()[0] for one in said if one.endswith(" has it"))
+    assert names(store.get("data/comments.json")) == [winner]
+    assert sum(f"{winner}" in one for one in said) == 8
+
+
+def test_bookings_at_both_desks_are_all_kept(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+    places = [("atlas:0", 0), ("atlas:1", 1), ("atlas:2", 0), ("atlas:3", 1)]
+    threads = [threading.Thread(target=book, args=(two[desk], access, ALICE, place)) for place, desk in places]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert sorted(json.loads(store.get("data/comments.json") or b"")["atlas"]) == ["0", "1", "2", "3"]
+
+
+def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+    one, other = two
+    one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
+    assert [found["name"] for found in api.listed(Desk(one.settings(kv=access)), ALICE)["bookings"]] == ["carol"]
+    assert store.get("data/comments.json") is None
+    book(one, access, ALICE, "atlas:1")
+    assert names(store.get("data/comments.json")) == ["alice", "carol"]
+    other.book({"zeus": {"0": {"name": "dave", "date": "2199-01-01"}}})
+    report = build(other, access)
+    assert names((other.data / "comments.json").read_bytes()) == ["alice", "carol"]
+    assert names((other.data / "comments.json.by-hand").read_bytes()) == ["dave"]
+    assert "data/comments.json: was changed by hand, but lives in Consul" in report
+
+
+def build(lab: Lab, access: KvAccess) -> str:
+    builder = Builder(lab.settings(kv=access), every=1)
+    try:
+        return words(builder.build(time.time()))
+    finally:
+        builder.close()
+
+
+def test_the_commands_book_change_release_and_edit_there(
+    store: Hosts, server: ConsulServer, two: tuple[Lab, Lab], tmp_path: Path
+) -> None:
+    settings = kv_fixtures.environment(server.address)
+    one, other = (lab.data.parent for lab in two)
+    booked = json.loads(done(one, "book", "atlas:0", "--for", "2h", "--json", **settings).stdout)
+    (name,) = (found["id"] for found in booked["bookings"])
+    done(other, "change", name, "--comment", "for the paper", **settings)
+    assert b"for the paper" in (store.get("data/comments.json") or b"")
+    script = tmp_path / "editor"
+    script.write_text("#!/bin/sh\nsed -i 's/for the paper/for the talk/' \"$1\"\n")
+    script.chmod(0o755)
+    done(one, "edit", EDITOR=shlex.quote(str(script)), VISUAL="", **settings)
+    assert b"for the talk" in (store.get("data/comments.json") or b"")
+    done(other, "release", name, **settings)
+    assert names(store.get("data/comments.json")) == []
+    away = gpuboard(one, "book", "atlas:0", "--for", "1h", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x")
+    assert away.returncode == 2
+    assert "bookings live there, and nothing is written until it answers" in away.stderr
+    assert done(one, "bookings", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x").stdout is not None
+
+
+def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
+    store: Hosts, access: KvAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = KvStore.put
+
+    def lost(self: KvStore, key: str, content: bytes, **how: Any) -> bool:  # noqa: ANN401
+        put(self, key, content, **how)
+        raise Unusable("does not answer within 3 s")
+
+    monkeypatch.setattr(KvStore, "put", lost)
+    book(two[0], access, ALICE, "atlas:0")
+    assert names(store.get("data/comments.json")) == ["alice"]
+
+    def never(self: KvStore, key: str, content: bytes, **how: Any) -> bool:  # noqa: ANN401, ARG001
+        raise Unusable("does not answer within 3 s")
+
+    monkeypatch.setattr(KvStore, "put", never)
+    with pytest.raises(Unwritable, match="does not answer within 3 s, and nothing was written so far: look again"):
+        book(two[0], access, ALICE, "atlas:1")
+    assert names(store.get("data/comments.json")) == ["alice"]
+
+    def overtaken(self: KvStore, key: str, content: bytes, **how: Any) -> bool:  # noqa: ANN401
+        lost_here = put(self, key, content, **how)
+        store.put(key, content + b"\n")
+        assert lost_here
+        raise Unusable("does not answer within 3 s")
+
+    monkeypatch.setattr(KvStore, "put", overtaken)
+    with pytest.raises(Unwritable, match="so that nobody knows whether it was written: look again"):
+        book(two[0], access, ALICE, "atlas:1")
+
+
+def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
+    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+) -> None:
+    book(two[0], access, ALICE, "atlas:0")
+    build(two[0], access)
+    store.put("data/comments.json", b"")
+    with pytest.raises(Unwritable, match=r"is empty in Consul, though .* has bookings: put that there"):
+        book(two[0], access, BOB, "atlas:0")
+    store.put("data/comments.json", b"{}")
+    book(two[0], access, BOB, "atlas:0")
+
+
+def test_more_than_consul_takes_is_refused(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+    full = {"atlas": {"0": {"name": "carol", "date": "2199-01-01", "comment": "x" * (LONGEST_VALUE - 100)}}}
+    store.put("data/comments.json", json.dumps(full).encode())
+    with pytest.raises(Refused, match=r"comments\.json is full: it may have 524288 bytes"):
+        book(two[0], access, ALICE, "atlas:1")
+
+
+def test_where_others_always_come_first_it_ends(
+    store: Hosts, access: KvAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KvStore, "put", lambda *_, **__: False)
+    with pytest.raises(Unwritable, match="was changed by others 5 times meanwhile: try again"):
+        book(two[0], access, ALICE, "atlas:0")
+    assert store.get("data/comments.json") is None
+
+
+def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
+    two: tuple[Lab, Lab], access: KvAccess, store: Hosts
+) -> None:
+    alerts = AlertSettings(mail="mailto://127.0.0.1:1", mail_domain="lab.example.org")
+    first, second = (Desk(lab.settings(kv=access, alerts=alerts)) for lab in two)
+    one = api.do(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
+    other = api.do(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
+    assert [each.id for each in watche_parser.read(store.get("data/watches.json") or b"").rows] == [
+        one["id"],
+        other["id"],
+    ]
+    store.push("atlas")
+    for lab in two:
+        builder = Builder(lab.settings(kv=access))
+        builder.build(time.time())
+        builder.close()
+        assert (lab.data / "watches.json").read_bytes() == store.get("data/watches.json")
+    api.do(second, {"do": "unwatch", "id": one["id"]}, ALICE)
+    assert [each.name for each in watche_parser.read(store.get("data/watches.json") or b"").rows] == ["bob"]
+    silent = kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(Unwritable, match="watches live there, and nothing is written until it answers"):
+        api.do(Desk(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE)
+
+
+def test_copies_of_what_accounts_book_are_in_the_folder_that_these_may_write_to(
+    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+) -> None:
+    one, other = two
+    for lab in two:
+        (lab.data / "bookings").mkdir()
+    book(one, access, ALICE, "atlas:0")
+    store.put("data/hosts.txt", b"atlas, Vision lab\n")
+    other.build(kv=access)
+    copy = other.data / "bookings/comments.json"
+    assert names(copy.read_bytes()) == ["alice"]
+    assert (other.data / "bookings/.comments.json.copy").exists()
+    assert (other.data / "hosts.txt").exists()
+    assert not (other.data / "comments.json").exists()
+    copy.write_text("{}")
+    assert "data/comments.json.by-hand" in words(other.build(kv=access))
+    assert (other.data / "bookings/comments.json.by-hand").exists()
+    assert names(copy.read_bytes()) == ["alice"]

@@ -1,0 +1,201 @@
+"""Changes to the text of comments.json: what was readable stays readable, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from site_builder.bookings import json_edit
+from site_builder.bookings.json_edit import Text
+from site_builder.bookings.parser import Entry
+
+ALICE = {"name": "alice", "date": "2027-03-01 18:00"}
+BOB = {"name": "bob", "date": "2027-03-01 18:00"}
+A, B = json.dumps(ALICE), json.dumps(BOB)
+
+
+def text(content: str) -> Text:
+    return Text.of(content.encode())
+
+
+def said(file: Text) -> list[tuple[str, str, str]]:
+    return [(one.host, one.gpu, str(one.content.get("name", ""))) for one in file.entries() if one.content]
+
+
+def entry_of(file: Text, name: str) -> Entry:
+    (found,) = (one for one in file.entries() if one.content.get("name") == name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "host", "gpu", "after"),
+    [
+        ("{}", "atlas", "0", f'{{"atlas": {{"0": {B}}}}}'),
+        ('{"zeus": []}\n', "atlas", "*", f'{{"zeus": [], "atlas": {{"*": {B}}}}}\n'),
+        ('{"atlas": null}', "atlas", "0", f'{{"atlas": {{"0": {B}}}}}'),
+        ('{"atlas": []}', "atlas", "2", f'{{"atlas": [{{}}, {{}}, {B}]}}'),
+        (f'{{"atlas": [{A}]}}', "atlas", "0", f'{{"atlas": [[{A}, {B}]]}}'),
+        (f'{{"atlas": [{A}, {{}}]}}', "atlas", "1", f'{{"atlas": [{A}, {B}]}}'),
+        (f'{{"atlas": [{A}, null]}}', "atlas", "*", f'{{"atlas": {{"0": {A}, "1": null, "*": {B}}}}}'),
+        (f'{{"atlas": {{"0": {A}}}}}', "atlas", "0", f'{{"atlas": {{"0": [{A}, {B}]}}}}'),
+        (f'{{"atlas": {{"0": [{A}]}}}}', "atlas", "0", f'{{"atlas": {{"0": [{A}, {B}]}}}}'),
+        ('{"atlas": {"0": {"name": "", "date": ""}}}', "atlas", "0", f'{{"atlas": {{"0": {B}}}}}'),
+        (f'{{"atlas": {{"gpu-aB": {A}}}}}', "atlas", "GPU-Ab", f'{{"atlas": {{"gpu-aB": [{A}, {B}]}}}}'),
+        ('{\n  "zeus": []\n}\n', "atlas", "0", f'{{\n  "zeus": [],\n  "atlas": {{"0": {B}}}\n}}\n'),
+        ('{\n  "zeus": [], // old\n}\n', "atlas", "0", f'{{\n  "zeus": [], // old\n  "atlas": {{"0": {B}}},\n}}\n'),
+        ('{\r\n\t"zeus": [] // old\r\n}', "atlas", "0", f'{{\r\n\t"zeus": [], // old\r\n\t"atlas": {{"0": {B}}}\r\n}}'),
+        ('{"zeus": [] /* a,\n b */ }', "atlas", "0", f'{{"zeus": [], "atlas": {{"0": {B}}} /* a,\n b */ }}'),
+        ("{ // nobody, yet\n}", "atlas", "0", f'{{"atlas": {{"0": {B}}} // nobody, yet\n}}'),
+    ],
+)
+def test_an_entry_is_added_in_the_form_that_is_there(before: str, host: str, gpu: str, after: str) -> None:
+    assert json_edit.added(text(before), host, gpu, BOB).text == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f'{{"atlas": [{B}, {A}]}}', f'{{"atlas": [{{}}, {A}]}}'),
+        (f'{{"atlas": {{"0": {B}, "1": {A}}}}}', f'{{"atlas": {{ "1": {A}}}}}'),
+        (f'{{"atlas": {{"0": {A}, "1": {B}}}}}', f'{{"atlas": {{"0": {A}}}}}'),
+        (f'{{"atlas": {{"0": {B}}}}}', '{"atlas": {}}'),
+        (f'{{"atlas": {{"0": [{A}, {B}]}}}}', f'{{"atlas": {{"0": [{A}]}}}}'),
+        (f'{{"atlas": [[{B}], {A}]}}', f'{{"atlas": [{{}}, {A}]}}'),
+        (
+            f'{{"atlas": {{\n  "0": {A}, // hers\n  "1": {B} // his, long\n}}}}',
+            f'{{"atlas": {{\n  "0": {A} // hers\n   // his, long\n}}}}',
+        ),
+        (f'{{"atlas": {{\n  "0": {B},\n  "1": {A},\n}}}}', f'{{"atlas": {{\n  "1": {A},\n}}}}'),
+        (f'{{"atlas": {{\n  "0": {A},\n  "1": {B}\n}}}}', f'{{"atlas": {{\n  "0": {A}\n}}}}'),
+        (f'{{"atlas": {{"0": {B} /* , */ , "1": {A}}}}}', f'{{"atlas": {{ /* , */  "1": {A}}}}}'),
+    ],
+)
+def test_an_entry_is_removed_and_the_others_keep_their_places(before: str, after: str) -> None:
+    file = text(before)
+    assert json_edit.removed(file, entry_of(file, "bob")).text == after
+
+
+def test_of_an_entry_only_what_changes_changes() -> None:
+    file = text('{"atlas": [{ "name": "bob", // him\n "team": [1, 2],\n "date": "2027-03-01", "from": "2027-02-28" }]}')
+    new = json_edit.replaced(
+        file, entry_of(file, "bob"), {"date": "2027-03-02", "from": None, "comment": "Straße", "name": "bob"}
+    )
+    assert new.text == (
+        '{"atlas": [{ "name": "bob", // him\n "team": [1, 2],\n "date": "2027-03-02", "comment": "Straße" }]}'
+    )
+
+
+def test_several_are_added_at_once() -> None:
+    file = text(f'{{\n "atlas": {{\n  "0": {A}\n }}\n}}')
+    new = json_edit.added_all(file, "atlas", [("1", BOB), ("0", BOB), ("2", BOB), ("1", ALICE)])
+    assert new.text == f'{{\n "atlas": {{\n  "0": [{A}, {B}],\n  "1": [{B}, {A}],\n  "2": {B}\n }}\n}}'
+
+
+def test_half_a_letter_stays_as_it_was_written() -> None:
+    file = text('{"atlas": [{"name": "bob", "comment": "\\ud83d"}]}')
+    new = json_edit.added(
+        json_edit.replaced(file, file.entries()[0], {"date": "2027-03-01"}), "atlas", "1", file.entries()[0].content
+    )
+    assert new.data.count(b"\\ud83d") == 2
+
+
+def test_what_is_no_booking_is_not_written_over() -> None:
+    with pytest.raises(json_edit.Odd, match="line 2: what stands under atlas is no booking"):
+        json_edit.added(text('{\n"atlas": 7}'), "atlas", "0", BOB)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_a_file_keeps_its_encoding(encoding: str) -> None:
+    content = '{"atlas": [{"name": "Père Noël"}]}'
+    file = json_edit.added(Text.of(content.encode(encoding)), "atlas", "1", {"name": "Zoë 😀"})
+    assert file.data.startswith(content.encode(encoding)[:-2])
+    assert [name for _, _, name in said(Text.of(file.data))] == ["Père Noël", "Zoë 😀"]
+
+
+def test_latin_1_that_would_read_as_utf_8_becomes_utf_8() -> None:
+    file = Text.of('{"a": [{"name": "Ã©"}, {"name": "é"}]}'.encode("latin-1"))
+    file = json_edit.removed(file, file.entries()[1])
+    assert said(Text.of(file.data)) == [("a", "0", "Ã©")]
+
+
+def test_of_a_key_that_stands_there_twice_the_last_is_changed() -> None:
+    file = json_edit.added(text(f'{{"atlas": {{"0": {A}}}, "atlas": {{"1": {A}}}}}'), "atlas", "2", BOB)
+    assert said(file) == [("atlas", "1", "alice"), ("atlas", "2", "bob")]
+
+
+# Whatever people wrote, and whatever is done to it
+
+UNKNOWN = st.dictionaries(st.text(max_size=5), st.one_of(st.none(), st.integers(), st.text(max_size=5)), max_size=3)
+ENTRY = st.builds(
+    lambda name, more: {**more, "name": name, "date": "2027-03-01"}, st.text(min_size=1, max_size=5), UNKNOWN
+)
+GPU = st.one_of(st.none(), st.just({}), ENTRY, st.lists(ENTRY, max_size=3))
+KEY = st.sampled_from(["0", "1", "2", "*", "GPU-1", " x"])
+HOST = st.one_of(st.none(), st.lists(GPU, max_size=4), st.dictionaries(KEY, GPU, max_size=4))
+NAME = st.sampled_from(["atlas", "zeus", "Hydra.lab"])
+FILE = st.dictionaries(st.one_of(NAME, st.text(max_size=3)), HOST, max_size=4)
+NOISE = st.sampled_from(["", " ", "\n", "\n  ", "\r\n\t", ' // a, "b" }\n', "/* , ] */", "/* \n */"])
+CHANGE = st.tuples(
+    st.sampled_from(["add", "remove", "replace"]),
+    NAME,
+    st.sampled_from(["0", "1", "5", "*", "GPU-1"]),
+    ENTRY,
+    st.integers(0, 50),
+)
+
+
+def noisy(content: object, draw: Any) -> str:  # noqa: ANN401
+    """JSON as people might write it: with comments, trailing commas and blanks anywhere."""
+    if isinstance(content, (dict, list)):
+        parts = (
+            [
+                f"{draw(NOISE)}{json.dumps(key)}{draw(NOISE)}:{draw(NOISE)}{noisy(one, draw)}"
+                for key, one in content.items()
+            ]
+            if isinstance(content, dict)
+            else [f"{draw(NOISE)}{noisy(one, draw)}" for one in content]
+        )
+        inner = f"{draw(NOISE)},".join(parts) + draw(NOISE)
+        if parts and draw(st.booleans()):
+            inner += f",{draw(NOISE)}"
+        return f"{{{inner}}}" if isinstance(content, dict) else f"[{inner}]"
+    return json.dumps(content, ensure_ascii=draw(st.booleans()))
+
+
+def pictured(file: Text) -> list[str]:
+    """Each entry with its place, in no order."""
+    return sorted(
+        repr((one.host, one.gpu, sorted(one.content.items(), key=repr))) for one in file.entries() if one.content
+    )
+
+
+@given(st.data())
+def test_any_changes_leave_all_else_as_it_was(data: st.DataObject) -> None:
+    written = noisy(data.draw(FILE), data.draw)
+    file = Text.of(written.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode())
+    for kind, host, gpu, content, which in data.draw(st.lists(CHANGE, max_size=6)):
+        before, entries = pictured(file), [one for one in file.entries() if one.content]
+        if kind == "add":
+            file = json_edit.added(file, host, gpu, content)
+            gone, new = 0, 1
+        elif not entries:
+            continue
+        elif kind == "remove":
+            file = json_edit.removed(file, entries[which % len(entries)])
+            gone, new = 1, 0
+        else:
+            old = entries[which % len(entries)]
+            file = json_edit.replaced(file, old, content)
+            wanted = {**old.content, **{key: one for key, one in content.items() if one is not None}}
+            wanted = {key: one for key, one in wanted.items() if not (key in content and content[key] is None)}
+            assert wanted in [one.content for one in file.entries()]
+            gone, new = 1, 1
+        file = Text.of(file.data)
+        after = pictured(file)
+        left = [one for one in before if one in after]
+        assert len(left) >= len(before) - gone
+        assert len(after) == len(before) - gone + new

@@ -1,0 +1,283 @@
+"""comments.json as it is written: by many people, whole or not at all, and still theirs afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from site_builder.bookings import api
+from site_builder.bookings import store as booking_store
+from site_builder.bookings.service import Desk
+from site_builder.bookings.store import Unwritable
+from site_builder.bookings.transaction import Who
+from tests.support.board_fixture import Lab
+from tests.support.board_fixture import gpu as gpu_row
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+ALICE, BOB, LAB_GROUP = 7101, 7102, 7201
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """A lab in a folder that everybody can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="gpuboard-test-"))
+    folder.chmod(0o755)
+    lab = Lab(folder)
+    lab.host("atlas")
+    for path in lab.data.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    yield lab
+    shutil.rmtree(folder)
+
+
+def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
+    """What somebody hears who books."""
+    try:
+        found = api.do(Desk(lab.settings()), {"do": "book", "gpus": [f"atlas:{gpu}"], "for": "2h"}, Who(who))
+        return f"booked {found['bookings'][0]['id']}"
+    except Unwritable as why:
+        return str(why)
+
+
+def fork() -> int:
+    """A child that is like us; Python warns where other threads run, which the child does not have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def as_user(uid: int, groups: list[int], act: Callable[[], str]) -> str:
+    """What `act` says in a process of somebody else."""
+    read, write = os.pipe()
+    child = fork()
+    if not child:
+        said = "died"
+        try:
+            os.setgroups(groups)
+            os.setgid(uid)
+            os.setuid(uid)
+            os.umask(0o077)
+            said = act()
+        except BaseException:
+            said = traceback.format_exc()
+        finally:
+            os.write(write, said.encode())
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as file:
+        return file.read()
+
+
+def share(path: Path, uid: int, gid: int, mode: int) -> None:
+    os.chown(path, uid, gid)
+    path.chmod(mode)
+
+
+def of(path: Path) -> tuple[int, int, str]:
+    status = path.stat()
+    return status.st_uid, status.st_gid, oct(stat.S_IMODE(status.st_mode))
+
+
+@AS_ROOT
+def test_owner_group_and_mode_stay(lab: Lab) -> None:
+    lab.book({})
+    path = lab.data / "comments.json"
+    share(path, ALICE, LAB_GROUP, 0o664)
+    assert book(lab).startswith("booked")
+    assert of(path) == (ALICE, LAB_GROUP, "0o664")
+    assert of(lab.data / booking_store.GOOD) == (ALICE, LAB_GROUP, "0o664")
+    assert of(lab.data / booking_store.LOG) == (ALICE, LAB_GROUP, "0o664")
+
+
+@AS_ROOT
+def test_two_people_of_a_group_book_in_turn(lab: Lab) -> None:
+    share(lab.data, 0, LAB_GROUP, 0o2775)
+    for gpu, uid in enumerate((ALICE, BOB, ALICE, BOB)):
+        lab.host("atlas", "".join(gpu_row(index) for index in range(4)))
+        assert as_user(uid, [LAB_GROUP], lambda: book(lab, str(gpu), f"user{gpu}")).startswith("booked")  # noqa: B023
+    names = [one["name"] for one in api.listed(Desk(lab.settings()), Who(""))["bookings"]]
+    assert names == ["user0", "user1", "user2", "user3"]
+    assert of(lab.data / "comments.json")[1:] == (LAB_GROUP, "0o664")
+
+
+@AS_ROOT
+def test_who_may_not_write_the_file_may_not_replace_it(lab: Lab) -> None:
+    lab.book({})
+    share(lab.data, 0, LAB_GROUP, 0o2775)
+    share(lab.data / "comments.json", 0, LAB_GROUP, 0o644)
+    before = (lab.data / "comments.json").read_bytes()
+    said = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
+    assert "belongs to root, and you may not write it" in said
+    assert (lab.data / "comments.json").read_bytes() == before
+
+
+@AS_ROOT
+def test_nobody_is_locked_out_by_whoever_books(lab: Lab) -> None:
+    daemon = pwd.getpwnam("daemon")
+    lab.book({})
+    share(lab.data, 0, LAB_GROUP, 0o2775)
+    share(lab.data / "comments.json", daemon.pw_uid, LAB_GROUP, 0o664)  # and is not in that group
+    said = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
+    assert "belongs to daemon, who could not write it any more after you" in said
+    (lab.data / "comments.json").chmod(0o666)
+    assert as_user(ALICE, [LAB_GROUP], lambda: book(lab)).startswith("booked")
+
+
+@AS_ROOT
+def test_a_folder_that_cannot_be_written_is_one_sentence(lab: Lab) -> None:
+    said = as_user(ALICE, [], lambda: book(lab))
+    assert said.endswith(f"cannot be opened: Permission denied; {booking_store.ASK}")
+    lab.book({})
+    (lab.data / "comments.json").chmod(0o666)
+    (lab.data / booking_store.LOCK).touch(0o644)
+    assert "cannot be written: Permission denied" in as_user(ALICE, [], lambda: book(lab))
+
+
+@AS_ROOT
+def test_what_somebody_left_who_was_killed_is_in_nobodys_way(lab: Lab) -> None:
+    share(lab.data, 0, LAB_GROUP, 0o2775)
+    left = lab.data / f"{booking_store.NEW}1234"
+    left.write_text("half")
+    share(left, BOB, BOB, 0o600)
+    assert as_user(ALICE, [LAB_GROUP], lambda: book(lab)).startswith("booked")
+    assert not left.exists()
+
+
+def test_while_somebody_writes_the_others_wait_and_in_the_end_say_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(booking_store, "PATIENCE", 0.3)
+    with (lab.data / booking_store.LOCK).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "somebody else has been writing" in book(lab)
+    assert book(lab).startswith("booked")
+
+
+def test_a_hand_that_writes_between_our_two_looks_is_not_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand = {"atlas": {"7": {"name": "hand", "date": "2199-01-01"}}}
+    log = booking_store.Ledger.log
+    times: list[int] = []
+
+    def and_then(self: booking_store.Ledger, line: dict[str, object]) -> None:
+        log(self, line)
+        if not times:
+            times.append(1)
+            lab.book(by_hand)
+
+    monkeypatch.setattr(booking_store.Ledger, "log", and_then)
+    assert book(lab).startswith("booked")
+    content = json.loads((lab.data / "comments.json").read_text())
+    assert list(content["atlas"]) == ["7", "0"]
+    said = [json.loads(line)["what"] for line in (lab.data / booking_store.LOG).read_text().splitlines()]
+    assert said == ["book", "nothing", "book"]
+
+
+def test_a_file_that_an_editor_has_emptied_is_waited_for(lab: Lab) -> None:
+    path = lab.data / "comments.json"
+    path.write_text("")
+
+    def write() -> None:
+        time.sleep(0.1)
+        path.write_text('{"zeus": {}}')
+
+    editor = Thread(target=write)
+    editor.start()
+    assert book(lab).startswith("booked")
+    editor.join()
+    assert list(json.loads(path.read_text())) == ["zeus", "atlas"]
+
+
+STEPS = ("open", "fsync", "rename", "fchmod", "fchown", "unlink", "stat", "scandir", "mkdir", "symlink")
+
+
+def killed_at(step: int, act: Callable[[], object]) -> bool:
+    """Whether `act`, in a process of its own, was killed at its so-manieth call of the system; else it ended."""
+    child = fork()
+    if not child:
+        left = [step]
+
+        def dying(call: Callable[..., object]) -> Callable[..., object]:
+            def instead(*given: object, **named: object) -> object:
+                left[0] -= 1
+                if not left[0]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*given, **named)
+
+            return instead
+
+        for name in STEPS:
+            setattr(os, name, dying(getattr(os, name)))
+        act()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_killed_at_any_step_the_file_is_whole_the_lock_is_free_and_each_change_is_logged(lab: Lab) -> None:
+    lab.host("atlas", "".join(gpu_row(index) for index in range(100)))
+    lab.book("{}")
+    before: list[str] = []
+    for step in range(1, 1000):
+        went_on = not killed_at(step, lambda: book(lab, str(len(before))))  # noqa: B023
+        now = list(json.loads((lab.data / "comments.json").read_text()).get("atlas", {}))
+        assert now[: len(before)] == before
+        assert len(now) - len(before) in {0, 1}
+        logged = {entry[1] for line in booking_store.Ledger(lab.data).logged() for entry in line["after"]}
+        assert set(now) <= logged
+        before = now
+        if went_on:
+            break
+    assert step > 20
+    assert [path.name for path in lab.data.iterdir() if path.name.startswith(booking_store.NEW)] == []
+
+
+def test_a_link_is_not_followed(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("{}")
+    (lab.data / "comments.json").symlink_to(tmp_path / "theirs")
+    assert "it is a link, and links are not followed" in book(lab)
+    assert (tmp_path / "theirs").read_text() == "{}"
+
+
+def test_the_log_is_bounded(lab: Lab) -> None:
+    (lab.data / booking_store.LOG).write_bytes(b'{"what": "old"}\n' * 100_000)
+    book(lab)
+    assert (lab.data / booking_store.LOG).stat().st_size < 1000
+    assert (lab.data / f"{booking_store.LOG}.1").exists()
+    assert booking_store.Ledger(lab.data).logged()[0]["what"] == "book"
+
+
+def test_a_line_that_was_cut_costs_that_line(lab: Lab) -> None:
+    (lab.data / booking_store.LOG).write_bytes(b'{"what": "cut')
+    book(lab)
+    assert [line["what"] for line in booking_store.Ledger(lab.data).logged()] == ["book"]
+
+
+def test_access_lists_stay_where_the_disk_has_them(lab: Lab) -> None:
+    lab.book({})
+    path = lab.data / "comments.json"
+    try:
+        os.setxattr(path, "user.lab", b"yes")
+    except OSError:
+        pytest.skip("this disk has no attributes")
+    book(lab)
+    assert os.getxattr(path, "user.lab") == b"yes"
+
+
+def test_the_last_content_that_could_be_read_stands_beside_it_also_after_a_hand(lab: Lab) -> None:
+    lab.book('{"atlas": {}} // by hand')
+    lab.build()
+    lab.book('{"atlas": ')
+    lab.build()
+    assert (lab.data / booking_store.GOOD).read_text() == '{"atlas": {}} // by hand'

@@ -1,0 +1,421 @@
+"""`gpuboard available` and `gpuboard wait`: on a single machine, from a data folder, from a board's URL."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.client import gpu_locks
+from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, soon
+from tests.support.booking_fixtures import ME, Terminal, done, lab_of, served
+from tests.support.live_page import clean_environment, free_port, gpuboard
+from tests.support.own_gpus import A100, HERE, STAND_INS, OwnGpus, row, uuid
+from tests.support.pace import wall, within
+
+BUSY = 70000
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> OwnGpus:
+    return OwnGpus(tmp_path / "own", row(0), row(1, BUSY, use=90), row(2, 300))
+
+
+def asked(own: OwnGpus, *words: str) -> subprocess.CompletedProcess[str]:
+    """`gpuboard WORDS` on a machine where nothing is set up."""
+    return gpuboard(own.smi.parent, *words, **own.environment)
+
+
+def said(found: subprocess.CompletedProcess[str], code: int) -> str:
+    """What was said on stderr, if it is one sentence and nothing else."""
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1), found
+    return found.stderr
+
+
+# A single machine with nothing set up
+
+
+def test_the_free_gpus_of_this_machine_are_printed_as_cuda_takes_them(own: OwnGpus) -> None:
+    found = asked(own, "available")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "0,2\n", "")
+    assert asked(own, "available", "-l", "1").stdout == "0\n"
+    assert asked(own, "available", "--limit", "5", "--at-least", "2").stdout == "0,2\n"
+
+
+def test_a_process_makes_a_gpu_busy_however_little_memory_it_has(own: OwnGpus) -> None:
+    own.process(0, 4711, "python train.py", memory=2)
+    assert asked(own, "available").stdout == "2\n"
+
+
+def test_with_fewer_than_wanted_nothing_is_printed_and_the_reason_is_told(own: OwnGpus) -> None:
+    found = said(asked(own, "available", "--at-least", "3"), 1)
+    assert found == f"gpuboard: 2 of the 3 GPUs can be had on {HERE}: 2 free, 1 busy\n"
+    own.tell(row(0, BUSY), row(1, BUSY))
+    assert said(asked(own, "available"), 1) == f"gpuboard: no GPU can be had on {HERE}: 2 busy\n"
+
+
+def test_model_and_memory_are_respected(own: OwnGpus) -> None:
+    own.tell(row(0, name="NVIDIA GeForce RTX 4090", total=24564), row(1), row(2, 300))
+    assert asked(own, "available", "--model", "4090").stdout == "0\n"
+    assert asked(own, "available", "--min-memory", "20GiB").stdout == "1,2,0\n"
+    assert asked(own, "available", "--min-memory", "24GB").stdout == "1,2,0\n"
+    assert asked(own, "available", "--min-memory", "24 GiB").stdout == "1,2\n"
+    assert asked(own, "available", "--min-memory", "24600MiB").stdout == "1,2\n"
+    assert "no B200 with 20 GiB free can be had" in said(
+        asked(own, "available", "--model", "B200", "--min-memory", "20"), 1
+    )
+
+
+@pytest.mark.parametrize("size", ["much", "-5GiB", "20TiB", "GiB", "1e9"])
+def test_a_size_that_is_none_is_refused(own: OwnGpus, size: str) -> None:
+    found = asked(own, "available", f"--min-memory={size}")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "write it as 20GiB or 24GB" in found.stderr
+
+
+def test_a_lost_gpu_is_never_picked_and_does_not_hide_the_others(own: OwnGpus) -> None:
+    lost = f"0, {uuid(0)}, {A100}, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]\n"
+    own.tell(lost, row(1))
+    assert asked(own, "available").stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "state"),
+    [
+        ("4, 81920, [GPU requires reset], 41, 1410", "lost"),
+        ("0, 81920, 0, [GPU is lost], 1410", "lost"),
+        ("4, 81920, 0, 41, [GPU requires reset]", "lost"),
+        ("4, 81920, 0, [Unknown Error], 1410", "unknown"),
+        ("0, 81920, ERR!, 41, 1410", "unknown"),
+    ],
+)
+def test_a_gpu_with_an_error_in_one_cell_is_never_picked(own: OwnGpus, cells: str, state: str) -> None:
+    own.tell(f"0, {uuid(0)}, {A100}, {cells}\n", row(1))
+    assert asked(own, "available").stdout == "1\n"
+    own.tell(f"0, {uuid(0)}, {A100}, {cells}\n")
+    assert f"1 {state}" in said(asked(own, "available"), 1)
+
+
+def test_a_gpu_whose_processes_are_not_reported_is_never_picked(own: OwnGpus) -> None:
+    words = "[Not Supported], [Not Supported], [Not Supported]"
+    own.tell(row(0), row(1))
+    (own.smi / "apps").write_text(f"{uuid(0)}, {words}\n")
+    assert asked(own, "available").stdout == "1\n"
+
+
+def test_values_that_the_driver_does_not_tell_are_no_free_gpu(own: OwnGpus) -> None:
+    own.tell(f"0, {uuid(0)}, {A100}, [N/A], [N/A], [N/A], 41, 1410\n")
+    assert "1 unknown" in said(asked(own, "available"), 1)
+
+
+def test_a_field_that_an_old_driver_does_not_know_costs_nothing_else(own: OwnGpus) -> None:
+    (own.smi / "fields").write_text("index\nuuid\nname\nmemory.used\nmemory.total\nutilization.gpu\n")
+    assert asked(own, "available").stdout == "0,2\n"
+
+
+def test_without_nvidia_smi_and_without_a_board_it_is_said_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    found = said(gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
+    assert found.startswith(
+        "gpuboard: there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: set GPUBOARD_URL"
+    )
+
+
+def test_a_driver_that_does_not_answer_is_told_in_its_own_words(own: OwnGpus) -> None:
+    (own.smi / "say").write_text("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n")
+    (own.smi / "rc").write_text("9")
+    assert "nvidia-smi ended with exit code 9: NVIDIA-SMI has failed because" in said(asked(own, "available"), 2)
+
+
+@pytest.mark.slow
+def test_an_nvidia_smi_that_hangs_is_given_up(own: OwnGpus) -> None:
+    (own.smi / "sleep").write_text("60")
+    with within(20, wall):
+        assert "nvidia-smi did not answer in time" in said(asked(own, "available"), 2)
+
+
+def test_processes_that_could_not_be_read_are_no_free_gpu(own: OwnGpus, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/nvidia-smi"
+    program.write_text(f'#!/bin/sh\ncase $1 in *apps*) exit 12 ;; esac\nexec {STAND_INS}/nvidia-smi "$@"\n')
+    program.chmod(0o755)
+    own.environment["PATH"] = f"{tmp_path / 'bin'}:{own.environment['PATH']}"
+    assert "2 unknown" in said(asked(own, "available"), 1)
+
+
+def test_a_gpu_that_a_run_has_taken_is_not_available(own: OwnGpus) -> None:
+    claim = gpu_locks.claim(uuid(0))
+    assert claim
+    assert asked(own, "available").stdout == "2\n"
+    assert gpu_locks.claim(uuid(0)) is None
+    os.close(claim)
+    assert asked(own, "available").stdout == "0,2\n"
+
+
+# A data folder
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return lab_of(tmp_path / "lab")
+
+
+def of(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`gpuboard WORDS` with the lab's data folder."""
+    return gpuboard(lab.data.parent, *words, GPUBOARD_DATA=str(lab.data), **environment)
+
+
+def test_all_hosts_are_printed_the_best_gpu_first(lab: Lab) -> None:
+    found = of(lab, "available", "--all")
+    assert found.stdout == "zeus:0 zeus:1 atlas:0 atlas:1 atlas:2 atlas:3\n"
+    assert of(lab, "available", "--all", "-l", "2", "--model", "a100").stdout == "atlas:0 atlas:1\n"
+    assert of(lab, "available", "--host", "ZEUS.lab.org").stdout == "0,1\n"
+
+
+def test_my_bookings_count_as_free_and_others_never(lab: Lab) -> None:
+    lab.book({"atlas": {"0": {"name": ME, "date": soon(7200)}, "1": {"name": "bob", "date": soon(7200)}}})
+    assert of(lab, "available", "--host", "atlas").stdout == "0,2,3\n"
+    assert of(lab, "available", "--host", "atlas", "--name", "bob").stdout == "1,2,3\n"
+    (lab.data / "aliases.csv").write_text(f"robert, bob\n{ME}, bob\n")
+    assert of(lab, "available", "--host", "atlas", "--name", "robert").stdout == "0,1,2,3\n"
+
+
+def test_a_booking_that_comes_leaves_a_gpu_free(lab: Lab) -> None:
+    lab.book({"atlas": {"0": {"name": "bob", "from": soon(3600), "date": soon(7200)}}})
+    assert of(lab, "available", "--host", "atlas").stdout == "0,1,2,3\n"
+
+
+def test_a_host_that_is_stale_has_nothing_to_offer(lab: Lab) -> None:
+    lab.write("zeus", "gpus.csv", GPU_COLUMNS + "\n" + gpu(0), time=int(time.time()) - 300)
+    assert "zeus" not in of(lab, "available", "--all").stdout
+
+
+def test_a_folder_in_which_nothing_is_of_now_is_refused(lab: Lab) -> None:
+    for host in ("atlas", "zeus"):
+        lab.write(host, "gpus.csv", GPU_COLUMNS + "\n" + gpu(0), time=int(time.time()) - 300)
+    assert "atlas is stale: it pushes, but gpus.csv is of " in said(of(lab, "available", "--all"), 2)
+    assert "zeus is stale" in said(of(lab, "available", "--host", "zeus"), 2)
+
+
+def test_bookings_that_cannot_be_read_are_those_of_the_last_good_file(lab: Lab) -> None:
+    lab.book({"atlas": {"0": {"name": "bob", "date": soon(7200)}}})
+    lab.build()
+    lab.book("{ broken")
+    assert of(lab, "available", "--host", "atlas").stdout == "1,2,3\n"
+    (lab.data / "comments.last-good.json").unlink()
+    found = said(of(lab, "available", "--host", "atlas"), 2)
+    assert "comments.json was not read: line 1" in found
+    assert "nobody can tell what is booked" in found
+
+
+def test_what_is_not_to_be_published_is_known_to_who_may_read_the_folder(lab: Lab) -> None:
+    lab.book({"atlas": {"0": {"name": ME, "date": soon(7200)}}})
+    assert of(lab, "available", "--host", "atlas", GPUBOARD_SHOW_USERS="no").stdout == "0,1,2,3\n"
+
+
+def test_a_host_is_found_by_its_short_name_only_where_one_can_be_meant(lab: Lab) -> None:
+    for name in ("gpu01.a.org", "gpu01.b.org", "gpu02.a.org"):
+        lab.host(name, gpu(0, uuid=f"GPU-{name}"))
+    assert "has no host gpu01" in said(of(lab, "available", "--host", "gpu01"), 2)
+    assert "has no host" in said(of(lab, "available", "--host", "gpu02.b.org"), 2)
+    assert of(lab, "available", "--host", "GPU02").stdout == "0\n"
+    assert of(lab, "available", "--host", "gpu01.B.org").stdout == "0\n"
+
+
+def test_on_this_machine_nvidia_smi_itself_has_the_last_word(lab: Lab, own: OwnGpus) -> None:
+    lab.host(HERE, "".join(gpu(index, uuid=uuid(index)) for index in range(3)))
+    assert of(lab, "available", **own.environment).stdout == "0,2\n"
+    own.tell(row(0).replace(uuid(0), uuid(2)))
+    assert of(lab, "available", **own.environment).stdout == "0\n"
+    own.tell(row(0).replace(uuid(0), uuid(7)))
+    assert f"the GPUs of {HERE} are not those of this machine" in said(of(lab, "available", **own.environment), 2)
+
+
+def test_this_machine_must_be_on_the_board_or_be_named(lab: Lab) -> None:
+    found = said(of(lab, "available"), 2)
+    assert found.startswith(f"gpuboard: this machine, {HERE}, is not on ")
+    assert "--host" in found
+    assert "has no host nowhere" in said(of(lab, "available", "--host", "nowhere"), 2)
+    lab.host(HERE)
+    assert of(lab, "available").stdout == "0\n"
+
+
+def test_a_data_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert "there is no folder" in said(gpuboard(tmp_path, "available", "--data", "nowhere"), 2)
+
+
+def test_what_does_not_go_together_is_refused(lab: Lab) -> None:
+    for words in (("--all", "--host", "atlas"), ("--limit", "1", "--at-least", "2"), ("--limit", "0")):
+        found = of(lab, "available", *words)
+        assert (found.returncode, found.stdout) == (2, "")
+
+
+# A board's URL
+
+
+@contextmanager
+def answering(content: bytes, code: int = 200, **headers: str) -> Iterator[str]:
+    """A server that answers everything with this."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(code)
+            for name, value in {"Date": self.date_time_string(), **headers}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_board_answers_as_its_folder_does(lab: Lab, tmp_path: Path) -> None:
+    lab.book({"atlas": {"0": {"name": ME, "date": soon(7200)}, "1": {"name": "bob", "date": soon(7200)}}})
+    with served(lab) as url:
+        assert done(tmp_path, "available", "--all", "--url", url).stdout == of(lab, "available", "--all").stdout
+        assert done(tmp_path, "available", "--host", "atlas", GPUBOARD_URL=url).stdout == "0,2,3\n"
+
+
+def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, tmp_path: Path) -> None:
+    lab.build(after=-7200)
+    for command in (("available", "--all"), ("wait", "--all"), ("run", "--", "true"), ("list",)):
+        with answering((lab.www / "status.json").read_bytes()) as url:
+            found = said(gpuboard(tmp_path, *command, GPUBOARD_URL=url), 2)
+        assert "was last built 2 h" in found
+        assert "nothing on it is of now" in found
+
+
+def test_the_age_of_a_board_is_told_by_its_servers_clock_not_by_ours(lab: Lab, tmp_path: Path) -> None:
+    with served(lab) as url:
+        command = ["faketime", "-f", "+3d", sys.executable, "-m", "site_builder", "available", "--all", "--url", url]
+        found = subprocess.run(
+            command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
+        )
+    assert (found.returncode, found.stdout[:6]) == (0, "zeus:0"), found.stderr
+
+
+def test_the_answer_of_a_cache_is_as_old_as_it_says(lab: Lab, tmp_path: Path) -> None:
+    lab.build(after=-3600)
+    headers = {"Date": formatdate(time.time() - 3600, usegmt=True), "Age": "3600"}
+    with answering((lab.www / "status.json").read_bytes(), 200, **headers) as url:
+        assert "was last built 1 h" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+
+
+BOARD: dict[str, Any] = {"schema": 1, "built": 1, "every": 10, "book": None, "hosts": [], "problems": []}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"<!doctype html><title>A shop</title>", "is not the status.json of a gpuboard: check GPUBOARD_URL"),
+        (b"[]", "is not the status.json of a gpuboard"),
+        (b'{"schema":1}', "is not the status.json of a gpuboard"),
+        (json.dumps({**BOARD, "built": True}).encode(), "is not the status.json of a gpuboard"),
+        (json.dumps({**BOARD, "schema": 0}).encode(), "has schema 0, but 1 is what is read here: update the board"),
+        (json.dumps({**BOARD, "schema": 2}).encode(), "has schema 2, but 1 is what is read here: update gpuboard here"),
+        (json.dumps({**BOARD, "schema": "\x1b[31m"}).encode(), "has schema ?[31m, but"),
+        (json.dumps({**BOARD, "built": 9999999999}).encode(), "from now: the clock of its builder or of its server"),
+        (b"\xff\xfe", "is not the status.json of a gpuboard"),
+        (b"", "is not the status.json of a gpuboard"),
+        (b"[" * 100_000, "is not the status.json of a gpuboard"),
+    ],
+)
+def test_a_page_that_is_not_ours_is_one_sentence(content: bytes, words: str, tmp_path: Path) -> None:
+    with answering(content) as url:
+        found = said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+    assert words in found
+    assert "\x1b" not in found
+
+
+def test_a_dead_address_and_a_missing_page_are_one_sentence(tmp_path: Path) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}/"
+    assert "nothing answers at 127.0.0.1" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=nowhere), 2)
+    with answering(b"no", code=404) as url:
+        assert "there is nothing at" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+    with answering(b"no", code=502) as url:
+        assert "answered 502" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+
+
+# Waiting
+
+
+def test_wait_returns_at_once_where_there_are_enough(own: OwnGpus) -> None:
+    found = asked(own, "wait", "--gpus", "2")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "0,2\n", "")
+
+
+def test_wait_returns_when_they_come_free(own: OwnGpus) -> None:
+    own.tell(row(0), row(1, BUSY))
+    command = [sys.executable, "-m", "site_builder", "wait", "--gpus", "2", "--every", "1"]
+    process = subprocess.Popen(
+        command, cwd=own.smi.parent, env=clean_environment(**own.environment), stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(1.5)
+    assert process.poll() is None
+    own.tell(row(0), row(1))
+    assert process.communicate(timeout=30)[0] == "0,1\n"
+    assert process.returncode == 0
+
+
+def test_wait_gives_up_after_its_time_with_exit_1(own: OwnGpus) -> None:
+    found = said(asked(own, "wait", "--gpus", "3", "--timeout", "2s", "--every", "1"), 1)
+    assert "2 of the 3 GPUs can be had" in found
+
+
+def test_wait_for_any_host_waits_for_one_that_has_all_of_them(lab: Lab) -> None:
+    assert of(lab, "wait", "--all", "--gpus", "3").stdout == "atlas:0 atlas:1 atlas:2\n"
+    assert of(lab, "wait", "--all", "--gpus", "2").stdout == "zeus:0 zeus:1\n"
+    found = said(of(lab, "wait", "--all", "--gpus", "5", "--timeout", "1s", "--every", "1"), 1)
+    assert found == f"gpuboard: no host of {lab.data} has 5 GPUs that can be had: 6 free\n"
+
+
+def test_while_it_waits_a_failure_is_told_and_asked_again(own: OwnGpus) -> None:
+    own.tell(row(0, BUSY))
+    terminal = Terminal(own.smi.parent, "wait", "--every", "1", **own.environment)
+    terminal.until("1 busy; waiting")
+    (own.smi / "rc").write_text("9")
+    (own.smi / "say").write_text("the driver is being updated\n")
+    terminal.until("the driver is being updated")
+    own.tell(row(0))
+    (own.smi / "say").unlink()
+    (own.smi / "rc").unlink()
+    code, text = terminal.end()
+    assert (code, text.splitlines()[-1]) == (0, "0")
+
+
+def test_a_timeout_that_is_no_time_is_refused(own: OwnGpus) -> None:
+    found = asked(own, "wait", "--timeout", "soon")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert '"soon" is not a length of time' in found.stderr
+
+
+def test_names_that_would_steer_a_terminal_are_harmless(lab: Lab, tmp_path: Path) -> None:
+    told = json.loads((lab.build() and (lab.www / "status.json").read_bytes()) or b"{}")
+    told["hosts"][0]["name"] = "at\x1b]0;owned\x07las"
+    told["built"] = int(time.time())
+    with answering(json.dumps(told).encode()) as url:
+        found = gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url)
+    assert "at?]0;owned?las:0" in found.stdout
+    assert not any(ord(letter) < 32 and letter != "\n" for letter in found.stdout + found.stderr)

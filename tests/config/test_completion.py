@@ -1,0 +1,206 @@
+"""`gpuboard completion`: what TAB really offers in bash, zsh and fish."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from site_builder.cli import COMMANDS
+from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
+from tests.support.pace import check, children, took
+from tests.support.shells import Offered, Terminal, fish, home, program
+
+SHELLS = ("bash", "zsh")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home, with a data folder of three hosts, a settings file and some folders."""
+    place = tmp_path_factory.mktemp("home")
+    lab = Lab(place)
+    for host, count in (("atlas", 3), ("hydra", 2), ("hyper", 1)):
+        lab.host(host, "".join(gpu(index) for index in range(count)))
+    (lab.data / "old1_gpus.csv").write_text("0, GPU-old, Tesla P100, 10, 16280, 3, 2, 40, 2026/11/16 12:00:00.000\n")
+    for name in ("spare", "spade"):
+        (place / name).mkdir()
+    (place / "spoken.conf").write_text("")
+    return place
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def terminal(request: pytest.FixtureRequest, folder: Path) -> Iterator[Terminal]:
+    """A shell in that home that was told of it by the line of the help."""
+    one = Terminal(request.param, folder, f'eval "$(gpuboard completion {request.param})"')
+    yield one
+    one.close()
+
+
+def same(offered: Offered, line: str) -> bool:
+    """Whether the line is that one, with or without the blank that some shells put behind it."""
+    return offered.line.rstrip() == line
+
+
+def test_tab_completes_a_command(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard tok"), "gpuboard token")
+
+
+def test_tab_completes_a_command_of_a_command_and_its_host(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard alerts sil"), "gpuboard alerts silence")
+    assert same(terminal.tab("gpuboard alerts silence at"), "gpuboard alerts silence atlas")
+
+
+def test_tab_lists_the_commands(terminal: Terminal) -> None:
+    assert {*COMMANDS} <= terminal.tab("gpuboard ").words
+
+
+def test_tab_lists_the_commands_that_begin_so(terminal: Terminal) -> None:
+    offered = terminal.tab("gpuboard b")
+    assert {"book", "bookings", "build"} <= offered.words
+    assert "serve" not in offered.words
+
+
+def test_tab_completes_options_of_the_command(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard build --ev"), "gpuboard build --every")
+    assert {"--until", "--undo"} & terminal.tab("gpuboard book --u").words == {"--until"}
+
+
+def test_tab_knows_the_shells(terminal: Terminal) -> None:
+    assert {"bash", "zsh", "fish"} <= terminal.tab("gpuboard completion ").words
+
+
+def test_tab_completes_a_host(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard forget at"), "gpuboard forget atlas")
+    offered = terminal.tab("gpuboard bookings hy")
+    assert {"hydra", "hyper"} <= offered.words
+    assert "atlas" not in offered.words
+
+
+def test_tab_knows_hosts_of_the_original_scripts(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard forget ol"), "gpuboard forget old1")
+
+
+def test_tab_offers_the_gpus_of_the_only_host_that_is_left(terminal: Terminal) -> None:
+    offered = terminal.tab("gpuboard book hyd")
+    assert same(offered, "gpuboard book hydra")
+    assert {"hydra", "hydra:0", "hydra:1"} <= offered.words
+
+
+def test_tab_completes_gpus_behind_the_colon(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard book hyper:"), "gpuboard book hyper:0")
+    assert same(terminal.tab("gpuboard release atlas:0,1,"), "gpuboard release atlas:0,1,2")
+    assert same(terminal.tab("gpuboard book hydra:0 atlas:2,0,"), "gpuboard book hydra:0 atlas:2,0,1")
+
+
+def test_tab_leaves_a_gpu_that_is_typed_already(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard book atlas:0,1"), "gpuboard book atlas:0,1")
+    assert same(terminal.tab("gpuboard book atlas:7"), "gpuboard book atlas:7")
+
+
+def test_tab_offers_folders_where_a_folder_is_wanted(terminal: Terminal) -> None:
+    offered = terminal.tab("gpuboard build --data sp")
+    assert {"spare/", "spade/"} <= offered.words
+    assert "spoken.conf" not in offered.words
+    assert same(terminal.tab("gpuboard build --data spar"), "gpuboard build --data spare/")
+    assert same(terminal.tab("gpuboard build --data=spar"), "gpuboard build --data=spare/")
+
+
+def test_tab_offers_files_where_a_file_is_wanted(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard config --conf spo"), "gpuboard config --conf spoken.conf")
+
+
+def test_tab_looks_into_the_folder_that_the_line_names(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard forget --data spare at"), "gpuboard forget --data spare at")
+
+
+def test_tab_offers_nothing_where_nothing_is_known(terminal: Terminal) -> None:
+    assert same(terminal.tab("gpuboard change k7"), "gpuboard change k7")
+    assert same(terminal.tab("gpuboard nonsense sp"), "gpuboard nonsense sp")
+
+
+# fish, which says itself what TAB would offer
+
+
+def words(lines: list[str]) -> list[str]:
+    """Without the help beside each."""
+    return [line.partition("\t")[0] for line in lines]
+
+
+def test_fish_offers_commands_with_their_help(folder: Path) -> None:
+    assert sorted(words(fish(folder, "gpuboard "))) == sorted(COMMANDS)
+    assert fish(folder, "gpuboard tok") == ["token\tMake a token by which NAME may book, and..."]
+
+
+def test_fish_offers_options_shells_hosts_and_gpus(folder: Path) -> None:
+    assert words(fish(folder, "gpuboard build --ev")) == ["--every"]
+    assert sorted(words(fish(folder, "gpuboard completion "))) == ["bash", "fish", "zsh"]
+    assert words(fish(folder, "gpuboard bookings hy")) == ["hydra", "hyper"]
+    assert words(fish(folder, "gpuboard book hyd")) == ["hydra", "hydra:0", "hydra:1"]
+    assert words(fish(folder, "gpuboard book atlas:0,")) == ["atlas:0,1", "atlas:0,2"]
+
+
+def test_fish_offers_folders_and_files_where_they_are_wanted(folder: Path) -> None:
+    assert words(fish(folder, "gpuboard build --data sp")) == ["spade/", "spare/"]
+    assert words(fish(folder, "gpuboard build --data=sp")) == ["--data=spade/", "--data=spare/"]
+    assert "spoken.conf" in words(fish(folder, "gpuboard config --conf spo"))
+    assert words(fish(folder, "gpuboard forget sp")) == []
+
+
+# Where the files of ./install.sh web lie, and how long it takes
+
+
+def test_bash_completion_finds_the_script_by_itself(folder: Path) -> None:
+    base = Path("/usr/share/bash-completion/bash_completion")
+    place = folder / ".local/share/bash-completion/completions"
+    place.mkdir(parents=True)
+    put(folder, "bash", place / "gpuboard")
+    one = Terminal("bash", folder, f". {base}")
+    try:
+        assert same(one.tab("gpuboard tok"), "gpuboard token")
+        assert same(one.tab("gpuboard book hyper:"), "gpuboard book hyper:0")
+    finally:
+        one.close()
+
+
+def test_zsh_finds_the_script_in_a_folder_of_its_functions(folder: Path) -> None:
+    (folder / "functions").mkdir()
+    put(folder, "zsh", folder / "functions/_gpuboard")
+    one = Terminal("zsh", folder, "fpath=(~/functions $fpath); compinit -D -u")
+    try:
+        assert same(one.tab("gpuboard tok"), "gpuboard token")
+        assert same(one.tab("gpuboard zzz"), "gpuboard zzz")
+    finally:
+        one.close()
+
+
+def test_fish_finds_the_script_by_itself(folder: Path) -> None:
+    place = folder / ".config/fish/completions"
+    place.mkdir(parents=True)
+    put(folder, "fish", place / "gpuboard.fish")
+    command = [program("fish"), "-c", "complete -C 'gpuboard tok'"]
+    done = subprocess.run(command, cwd=folder, env=home(folder), capture_output=True, text=True, check=True)
+    assert words(done.stdout.splitlines()) == ["token"]
+
+
+def put(folder: Path, shell: str, place: Path) -> None:
+    """The script, in a file."""
+    command = [str(folder / "bin/gpuboard"), "completion", shell]
+    place.write_bytes(subprocess.run(command, env=home(folder), stdout=subprocess.PIPE, check=True).stdout)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("line", ["gpuboard ", "gpuboard book gpu1", "gpuboard book gpu77:", "gpuboard build --d"])
+def test_an_answer_to_tab_takes_a_fifth_of_a_second_at_most(line: str, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    for number in range(1000):
+        lab.write(f"gpu{number}", "gpus.csv", f"{GPU_COLUMNS}\n{gpu()}")
+    environment = {**home(tmp_path), "_GPUBOARD_LINE": line, "_GPUBOARD_COMPLETE": "bash_complete"}
+    command = [str(tmp_path / "bin/gpuboard")]
+
+    def answer() -> None:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+        assert done.stdout.startswith(b"plain\t")
+
+    check(took(answer, children, rounds=5), 0.2)

@@ -1,0 +1,57 @@
+"""--help: each command with examples that it understands, under a heading for those who need it."""
+
+from __future__ import annotations
+
+import re
+from inspect import cleandoc
+
+import pytest
+
+from site_builder.cli import GROUPS
+from tests.integration.test_docs import is_valid
+from tests.support.docs import ALL_COMMANDS, command_of, help_of
+
+# In a line for a shell, gpuboard may be the inner command, and something may follow it.
+WITHIN = re.compile(r"\$\((gpuboard [^)]*)\)")
+BEHIND = re.compile(r" (?:[|>]|&&) .*")
+
+
+def examples(name: str) -> list[str]:
+    """The lines of the blocks in its help that are printed as they stand."""
+    blocks = [part for part in cleandoc(command_of(name).help or "").split("\n\n") if part.startswith("\b\n")]
+    return [line.strip() for block in blocks for line in block.splitlines()[1:] if "gpuboard" in line]
+
+
+def ours(line: str) -> list[str]:
+    """What a line has for gpuboard."""
+    return WITHIN.findall(line) or [BEHIND.sub("", line)]
+
+
+def test_every_command_has_an_example_in_its_help() -> None:
+    assert [name for name in ALL_COMMANDS if not examples(name)] == []
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_the_examples_of_a_command_are_of_that_command_and_understood(name: str) -> None:
+    told = [words for line in examples(name) for words in ours(line)]
+    assert [words for words in told if f"{words} ".startswith(f"gpuboard {name} ")]
+    assert [words for words in told if not is_valid(words)] == []
+
+
+def test_an_example_that_is_not_understood_would_be_noticed() -> None:
+    assert [is_valid(words) for words in ours("x=$(gpuboard config --fast) y")] == [False]
+    assert ours("gpuboard config --json | jq .") == ["gpuboard config --json"]
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_an_example_stands_in_the_help_on_a_line_of_its_own(name: str) -> None:
+    lines = [line.strip() for line in help_of(f"gpuboard {name}").splitlines()]
+    assert [line for line in examples(name) if line not in lines] == []
+
+
+def test_the_help_of_gpuboard_has_each_command_once_under_its_heading() -> None:
+    told = help_of("gpuboard").partition("Options:")[2]
+    for title, names in GROUPS.items():
+        section = re.search(rf"^{title}:\n((?:  .*\n?)*)", told, re.MULTILINE)
+        found = re.findall(r"^  (\w+) ", section[1], re.MULTILINE) if section else []
+        assert found == list(names)

@@ -1,0 +1,269 @@
+"""A clock that leaps: nothing is removed as over before it is believed, and what was removed can come back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.alerts.batching import Scene
+from site_builder.alerts.model import Book, Told
+from site_builder.alerts.rules import step
+from site_builder.bookings import archive
+from site_builder.core import clock_check
+from site_builder.core.clock import Now
+from site_builder.core.clock_check import Known, Reading, judge
+from tests.support.board_fixture import Lab
+from tests.support.booking_fixtures import ME, done, entries, lab_of, log
+from tests.support.live_page import clean_environment, gpuboard
+
+DAY, HOUR = 86400, 3600
+AHEAD = 40 * DAY
+NOW = 1_900_000_000
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return lab_of(tmp_path)
+
+
+def date(days: float) -> str:
+    """That many days from now, as people write it."""
+    return (datetime.now(timezone.utc) + timedelta(days=days)).strftime("%Y-%m-%d %H:%M+00:00")
+
+
+def build_at(folder: Path, offset: str, **environment: str) -> None:
+    """A build on a machine whose clock is off."""
+    command = ["faketime", "-f", offset, sys.executable, "-m", "site_builder", "build"]
+    subprocess.run(command, cwd=folder, env=clean_environment(**environment), check=True, timeout=120)
+
+
+def problems(lab: Lab) -> list[str]:
+    return [one["what"] for one in lab.status()["problems"] if one["where"] == "clock"]
+
+
+# Real builds
+
+
+def test_one_build_with_the_clock_40_days_ahead_removes_nothing(lab: Lab, tmp_path: Path) -> None:
+    lab.book({"atlas": {"0": {"name": "alice", "date": date(5)}}})
+    before = (lab.data / "comments.json").read_bytes()
+    for _ in range(2):
+        done(tmp_path, "build")
+    for _ in range(2):
+        build_at(tmp_path, "+40d")
+    assert (lab.data / "comments.json").read_bytes() == before
+    assert not (lab.state / archive.FILE).exists()
+    (problem,) = problems(lab)
+    assert problem.startswith("the clock of this machine leapt by 40 d ahead: bookings that seem to be over stay in ")
+    assert "set the clock right" in problem
+    done(tmp_path, "build")
+    assert problems(lab) == []
+    assert [one["phase"] for one in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["now"]
+
+
+def test_what_is_over_goes_at_once_when_the_clock_is_right_again(lab: Lab, tmp_path: Path) -> None:
+    lab.book({"atlas": {"0": {"name": "alice", "date": date(5)}, "1": {"name": "bob", "date": "2020-01-01"}}})
+    done(tmp_path, "build")
+    build_at(tmp_path, "+40d")
+    assert set(entries(lab)["atlas"]) == {"0", "1"}
+    done(tmp_path, "build")
+    assert set(entries(lab)["atlas"]) == {"0"}
+
+
+def test_a_first_build_with_a_clock_that_no_host_confirms_removes_nothing(lab: Lab, tmp_path: Path) -> None:
+    lab.book({"atlas": {"0": {"name": "alice", "date": date(5)}}})
+    for _ in range(2):
+        build_at(tmp_path, "+40d")
+    assert set(entries(lab)["atlas"]) == {"0"}
+    assert problems(lab)[0].startswith("no host has confirmed the clock of this machine yet: bookings ")
+
+
+def test_a_clock_that_the_hosts_contradict_removes_nothing(lab: Lab, tmp_path: Path) -> None:
+    lab.book({"atlas": {"0": {"name": "bob", "date": "2020-01-01"}}})
+    for host in ("atlas", "zeus", "hera"):
+        lab.host(host, time=int(time.time()) - AHEAD)
+    for _ in range(2):
+        done(tmp_path, "build")
+    assert set(entries(lab)["atlas"]) == {"0"}
+    assert problems(lab)[0].startswith("the clock of this machine is 40 d ahead of those of its hosts: bookings ")
+    for host in ("atlas", "zeus"):  # one host alone decides nothing
+        lab.host(host)
+    for _ in range(2):
+        done(tmp_path, "build")
+    assert entries(lab)["atlas"] == {}
+
+
+def test_watches_that_seem_to_be_over_stay(lab: Lab, tmp_path: Path) -> None:
+    environment = {"GPUBOARD_NOTIFY": "lab=json://127.0.0.1:9/"}
+    done(tmp_path, "notify", "me", "--when", "9 H100 free on one host", **environment)
+    done(tmp_path, "build", **environment)
+    before = (lab.data / "watches.json").read_bytes()
+    build_at(tmp_path, "+40d", **environment)
+    assert (lab.data / "watches.json").read_bytes() == before
+    build_at(tmp_path, "+40d", **environment)
+    assert (lab.data / "watches.json").read_bytes() == before
+
+
+def test_whoever_watches_with_a_clock_ahead_takes_nobody_elses_watch_away(lab: Lab, tmp_path: Path) -> None:
+    done(tmp_path, "build")
+    done(tmp_path, "notify", "me", "--when", "9 H100 free on one host")
+    command = ["faketime", "-f", "+40d", sys.executable, "-m", "site_builder", "notify", "me", "--when", "8 A100 free"]
+    subprocess.run(command, cwd=tmp_path, env=clean_environment(), check=True, timeout=60, capture_output=True)
+    assert len(json.loads((lab.data / "watches.json").read_text())) == 2
+
+
+# The decision
+
+HERE = Reading(NOW, NOW - 100 * DAY, "boot")
+
+
+def later(seconds: float, leapt: float = 0, rebooted: float | None = None) -> Reading:
+    """The clock of the same machine after a while; `rebooted` is when it was started again."""
+    at = int(NOW + seconds + leapt)
+    return Reading(at, NOW - 100 * DAY + int(leapt), "boot") if rebooted is None else Reading(at, int(rebooted), "new")
+
+
+@pytest.mark.parametrize(
+    ("reading", "believed"),
+    [
+        (later(10), True),
+        (later(90 * DAY), True),  # nobody built, but the machine ran all the time
+        (later(10, leapt=500), True),
+        (later(10, leapt=AHEAD), False),
+        (later(10, leapt=100 * DAY), False),  # as if it had been started when the last build was
+        (later(10, leapt=-AHEAD), False),
+        (later(300, rebooted=NOW + 120), True),
+        (later(90 * DAY, rebooted=NOW + 90 * DAY - 60), False),
+        (Reading(NOW + 60), True),
+        (Reading(NOW + AHEAD), False),
+    ],
+)
+def test_a_clock_that_runs_evenly_is_believed(reading: Reading, believed: bool) -> None:
+    assert bool(judge(Known(HERE), reading, []).doubt) is not believed
+
+
+def confirmed_after(offsets: list[float], reading: Reading) -> float | None:
+    """How long after it leapt a clock is believed, if it is within two weeks."""
+    known = Known(HERE)
+    for passed in range(0, 15 * DAY, 600):
+        known = judge(known, reading._replace(at=reading.at + passed), offsets)
+        if not known.doubt:
+            return passed
+    return None
+
+
+def test_a_board_that_was_off_for_3_months_believes_its_clock_once_hosts_agree() -> None:
+    off = later(90 * DAY, rebooted=NOW + 90 * DAY - 60)
+    assert confirmed_after([0.0, 3.0, -20 * DAY], off) == HOUR
+    assert confirmed_after([], off) == 7 * DAY
+    assert confirmed_after([-90 * DAY], off) is None
+
+
+def test_a_clock_that_leaps_again_is_confirmed_anew() -> None:
+    known = judge(Known(HERE), later(0, leapt=AHEAD), [0.0])
+    known = judge(known, later(HOUR - 60, leapt=AHEAD), [0.0])
+    known = judge(known, later(HOUR, leapt=AHEAD + DAY), [0.0])
+    assert known.doubt
+    assert not judge(known, later(HOUR + 60), []).doubt  # it is back at what was believed
+
+
+def test_the_hour_of_confirmation_begins_when_hosts_agree() -> None:
+    known = judge(Known(HERE), later(0, leapt=AHEAD), [-AHEAD])
+    known = judge(known, later(5 * HOUR, leapt=AHEAD), [-AHEAD])
+    assert judge(known, later(5 * HOUR + 10, leapt=AHEAD), [0.0]).doubt
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'[[1,2],null,0,""]', b'[["a",1,""],null,0,""]', b"\xff"])
+def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / clock_check.FILE).write_bytes(content)
+    assert clock_check.check_clock(tmp_path, time.time(), [0.0]) == ""
+    assert clock_check.is_believed(tmp_path, time.time())
+    assert not clock_check.is_believed(tmp_path, time.time() + AHEAD)
+
+
+def test_the_file_is_not_written_at_every_build(tmp_path: Path) -> None:
+    now = time.time()
+    clock_check.check_clock(tmp_path, now, [0.0])
+    first = (tmp_path / clock_check.FILE).stat().st_ino
+    clock_check.check_clock(tmp_path, now + 10, [0.0])
+    assert (tmp_path / clock_check.FILE).stat().st_ino == first
+
+
+def test_alerts_forget_nothing_while_the_clock_is_in_doubt() -> None:
+    book = Book(
+        begun=NOW,
+        silences={"atlas": NOW + DAY},
+        once={"k": NOW + DAY},
+        history=(Told(NOW - 60 * DAY, "a", "sent", ()),),
+    )
+    now = Now(NOW + AHEAD, timezone.utc)
+    scene = Scene({}, timezone.utc)
+    kept = step(book, [], {}, scene._replace(expires=False), now)
+    assert (kept.silences, kept.once, kept.history) == (book.silences, book.once, book.history)
+    gone = step(book, [], {}, scene, now)
+    assert (gone.silences, gone.once, gone.history) == ({}, {}, ())
+
+
+# The way back
+
+OLD: dict[str, Any] = {"name": ME, "date": "2020-01-01 12:00", "team": "é", "id": "k7m2xp"}
+
+
+def expired(lab: Lab, folder: Path, **several: dict[str, Any]) -> None:
+    lab.book(json.dumps({"atlas": several}, ensure_ascii=False))
+    for _ in range(2):
+        done(folder, "build")
+    assert entries(lab) == {"atlas": {}}
+
+
+def test_a_booking_that_left_can_be_restored_and_stays(lab: Lab, tmp_path: Path) -> None:
+    expired(lab, tmp_path, **{"0": OLD})
+    assert [one["id"] for one in json.loads(done(tmp_path, "bookings", "--past", "--json").stdout)] == ["k7m2xp"]
+    assert "k7m2xp" in done(tmp_path, "bookings", "--past").stdout
+    found = done(tmp_path, "bookings", "--restore", "k7m2xp")
+    assert "the booking of atlas:0" in found.stderr
+    assert entries(lab) == {"atlas": {"0": OLD}}
+    lines = len(log(lab))
+    for _ in range(2):
+        done(tmp_path, "build")
+    assert entries(lab) == {"atlas": {"0": OLD}}
+    assert len(log(lab)) == lines
+    assert log(lab)[-1]["what"] == "restore"
+
+
+def test_all_that_a_wrong_clock_took_is_restored_at_once(lab: Lab, tmp_path: Path) -> None:
+    live = {"name": ME, "date": date(5), "comment": "run"}
+    line = {"host": "atlas", "gpu": "1", "id": "x1", "from": None, "date": date(5), "entry": live}
+    expired(lab, tmp_path, **{"0": OLD})
+    with (lab.state / archive.FILE).open("a") as file:
+        file.write(json.dumps(line) + "\n{torn\n" + json.dumps({**line, "gpu": "2"}) + "\n[]\n")
+    done(tmp_path, "bookings", "--restore", "all")
+    assert entries(lab) == {"atlas": {"1": live, "2": live}}
+    found = gpuboard(tmp_path, "bookings", "--restore", "all")
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert "there is no booking that is not over in the archive" in found.stderr
+
+
+def test_nothing_is_restored_over_a_booking_that_was_made_since(lab: Lab, tmp_path: Path) -> None:
+    live = {"name": ME, "date": date(5), "id": "abc"}
+    line = {"host": "atlas", "gpu": "0", "id": "abc", "from": None, "date": date(5), "entry": live}
+    (lab.state / archive.FILE).write_text(json.dumps(line) + "\n")
+    done(tmp_path, "book", "atlas:0", "--for", "1h", "--name", "dana")
+    before = entries(lab)
+    found = gpuboard(tmp_path, "bookings", "--restore", "abc")
+    assert (found.returncode, entries(lab)) == (1, before)
+    assert "atlas:0 is booked by dana" in found.stderr
+
+
+def test_an_archive_elsewhere_is_told_of_in_one_sentence(tmp_path: Path) -> None:
+    for option in (["--past"], ["--restore", "abc"]):
+        found = gpuboard(tmp_path, "bookings", *option, "--url", "http://127.0.0.1:9/")
+        assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+        assert "the archive is on the web host" in found.stderr

@@ -1,0 +1,249 @@
+"""Dates: whatever stands there is refused in one sentence, or can be used in every calculation."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from dateutil import tz
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from site_builder.bookings import api, calendar, ics, operations, policy
+from site_builder.bookings import parser as booking_parser
+from site_builder.bookings.service import Desk
+from site_builder.bookings.transaction import Who
+from site_builder.client import status_parser
+from site_builder.core.clock import Now
+from site_builder.core.model import Booking, Shown
+from site_builder.core.timeparse import dates, moments, recurrence, rrules, weeks
+from site_builder.fleet import active_bookings
+from site_builder.watches import parser as watche_parser
+from tests.support.board_fixture import Lab
+from tests.support.booking_fixtures import done, lab_of
+from tests.support.live_page import gpuboard
+from tests.support.pace import within
+
+ZONES: tuple[tzinfo, ...] = (
+    timezone.utc,
+    ZoneInfo("Europe/Paris"),
+    ZoneInfo("Pacific/Kiritimati"),
+    timezone(timedelta(hours=-12)),
+    tz.gettz("America/New_York") or timezone.utc,
+)
+# Each stopped every build once.
+FATAL = [
+    {"date": "2026-12-24 18:00+24:00"},
+    {"date": "2026-12-24 18:00 UTC-30"},
+    {"from": "9999-12-31 20:00-14:00", "date": "9999-12-31 23:59-14:00", "rrule": "FREQ=DAILY"},
+]
+GOOD = {"name": "bob", "date": "2199-01-01"}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return lab_of(tmp_path)
+
+
+# The commands, on entries that stopped them
+
+
+@pytest.mark.parametrize("entry", FATAL)
+def test_edit_refuses_a_date_that_cannot_be_used(lab: Lab, tmp_path: Path, entry: dict[str, str]) -> None:
+    lab.book({"atlas": {"0": GOOD}})
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps({"atlas": {"0": GOOD, "1": {"name": "eve", **entry}}}))
+    found = gpuboard(tmp_path, "edit", EDITOR=f"cp {new}", TMPDIR=str(tmp_path))
+    assert (found.returncode, json.loads((lab.data / "comments.json").read_text())) == (2, {"atlas": {"0": GOOD}})
+    assert "atlas, GPU 1: the " in found.stderr
+    assert dates.BAD_OFFSET in found.stderr or dates.TOO_FAR in found.stderr
+
+
+@pytest.mark.parametrize("entry", FATAL)
+def test_such_a_date_costs_its_entry_alone(lab: Lab, tmp_path: Path, entry: dict[str, str]) -> None:
+    lab.book({"atlas": {"0": GOOD, "1": {"name": "eve", **entry}}})
+    done(tmp_path, "build")
+    (problem,) = [one["what"] for one in lab.status()["problems"]]
+    assert "line 1, atlas, GPU 1: the " in problem
+    assert [one["name"] for one in lab.host_status("atlas")["gpus"][0]["bookings"]] == ["bob"]
+    assert lab.host_status("atlas")["gpus"][1]["bookings"] == []
+    found = done(tmp_path, "bookings", "--json")
+    assert [one["name"] for one in json.loads(found.stdout)] == ["bob"]
+    assert "atlas, GPU 1: the " in found.stderr
+
+
+@pytest.mark.parametrize("option", ["--until", "--from"])
+@pytest.mark.parametrize("text", ["2026-12-24 18:00+24:00", "2026-12-24 18:00 UTC-30", "9999-12-31 23:59-14:00"])
+def test_book_refuses_such_a_date_in_one_sentence(lab: Lab, tmp_path: Path, option: str, text: str) -> None:
+    length = ["--for", "1h"] if option == "--from" else []
+    found = gpuboard(tmp_path, "book", "atlas:0", option, text, *length, "--yes")
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+    assert "offset from UTC that no time zone has" in found.stderr or dates.TOO_FAR in found.stderr
+    assert not (lab.data / "comments.json").exists()
+
+
+def test_a_booking_that_would_end_after_the_last_year_is_refused(lab: Lab, tmp_path: Path) -> None:
+    lab.book({})
+    found = gpuboard(tmp_path, "book", "atlas:0", "--from", "2200-12-31 20:00", "--for", "1d", "--yes")
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+    assert "leads too far into the future" in found.stderr
+
+
+def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -> None:
+    friday, later = "2200-12-26 09:00", "2200-12-26 10:00"
+    request = {"do": "book", "gpus": ["atlas:0"], "from": friday, "until": later, "rrule": "FREQ=YEARLY;BYMONTHDAY=1"}
+    with pytest.raises(api.Unclear, match="not happen once"):
+        api.do(Desk(lab.settings()), request, Who("alice"))
+
+
+@pytest.mark.parametrize("text", ["1969-W52", "2201-W01", "0001-W01", "9999-W52"])
+def test_a_week_out_of_bounds_is_none(text: str) -> None:
+    assert weeks.read(text) is None
+
+
+# Bounds
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("1970-01-01 00:00", ""),
+        ("2200-12-31 23:59:59.999999", ""),
+        ("1969-12-31 23:59", dates.TOO_FAR),
+        ("2201-01-01", dates.TOO_FAR),
+        ("2026-01-01 00:00+14:00", ""),
+        ("2026-01-01 00:00-12:00", ""),
+        ("2026-01-01 00:00+14:01", dates.BAD_OFFSET),
+        ("2026-01-01 00:00-12:01", dates.BAD_OFFSET),
+        ("2026-01-01 00:00+05:30:15", dates.BAD_OFFSET),
+        ("2026-01-01 00:00+23:59", dates.BAD_OFFSET),
+        # as people in the zone of the board read it
+        ("1970-01-01 00:00+01:00", dates.TOO_FAR),
+        ("2200-12-31 23:59-01:00", dates.TOO_FAR),
+    ],
+)
+def test_years_and_offsets_have_bounds(text: str, why: str) -> None:
+    assert dates.read(text, timezone.utc)[1] == why
+
+
+def test_what_a_board_may_write_it_can_read_again() -> None:
+    for zone in ZONES:
+        now = Now(datetime(2026, 11, 18, tzinfo=timezone.utc).timestamp(), zone)
+        last = recurrence.last_moment(dates.read("2200-12-31", zone)[0] or now.local, zone)
+        rule = recurrence.rule_of("daily", last, zone)
+        assert rrules.read(rule, zone) == (rule, "")
+        assert operations.ended(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
+
+
+# Anything
+
+WORDS = """
+        0001-01-01 1969-12-31 1970-01-01 2026-02-29 2026-11-18 2200-12-31 2201-01-01 9999-12-31 20261118 2026-W47-3
+        24 Dec 2026 May 3/4/2027 31.12.2200 1/1/1970 T 00:00 18:00 23:59:59.999999 24:00 6pm 12am
+        Z z UTC UTC-30 UTC+99 GMT+3 GMT-14 CET EST XYZ +24:00 -24:00 +14:00 -12:00 +23:59:59.999999 -99:99 +1 -0030
+        AM PM am mon Fri now tomorrow next 2d 9999d 1e9 1E400 ١٢ 2026\N{EN DASH}12\N{EN DASH}24
+"""
+PIECES = st.one_of(
+    st.sampled_from(WORDS.split()),
+    st.from_regex(r"\A[+-]\d\d:?\d\d\Z"),
+    st.from_regex(r"\A\d{1,4}[-/. ]\d{1,2}[-/. ]\d{1,4}\Z"),
+)
+TEXTS = st.one_of(st.text(max_size=120), st.lists(PIECES, max_size=4).flatmap(lambda words: st.sampled_from([
+    " ".join(words), "".join(words)
+])))  # fmt: skip
+RULES = st.one_of(
+    st.sampled_from(
+        ["", "FREQ=DAILY", "FREQ=YEARLY;INTERVAL=999", "FREQ=DAILY;COUNT=99999", "FREQ=MONTHLY;BYDAY=-1FR"]
+    ),
+    st.builds(
+        "FREQ={};INTERVAL={};UNTIL={}".format,
+        st.sampled_from(["DAILY", "WEEKLY", "MONTHLY", "YEARLY"]),
+        st.integers(1, 999),
+        st.sampled_from(
+            ["00010101", "19700101T000000Z", "20270630", "22001231", "22010101T000000Z", "99991231T235959Z"]
+        ),
+    ),
+    st.text(max_size=30),
+)
+NOWS = st.sampled_from(["2026-11-18T10:00", "1970-01-01T00:00", "2037-12-31T23:59", "2200-12-31T12:00"])
+
+
+@given(TEXTS, st.sampled_from(ZONES), NOWS)
+@example("2026-12-24 18:00+24:00", timezone.utc, "2026-11-18T10:00")
+def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None:
+    found, why = dates.read(text, zone)
+    assert (found is None) == bool(why)
+    if found:
+        assert 1970 <= found.astimezone(zone).year <= 2200
+    exact = dates.exact(text)
+    assert exact is None or exact.timestamp() is not None
+    assert watche_parser.moment(text) is None or exact
+    status_parser.booking({"date": text, "from": text}, str)
+    dates.day(text)
+    now = datetime.fromisoformat(f"{at}+00:00").astimezone(zone)
+    for end in (False, True):
+        try:
+            moment = moments.moment(text, now, end=end)
+        except moments.Unclear:
+            continue
+        assert not dates.fault(moment, zone)
+        assert moments.said(moment, now)
+
+
+@given(TEXTS, TEXTS, RULES, st.sampled_from(ZONES), NOWS)
+@example("9999-12-31 20:00-14:00", "9999-12-31 23:59-14:00", "FREQ=DAILY", timezone.utc, "2026-11-18T10:00")
+@example("1970-01-01", "1970-01-02", "FREQ=DAILY;COUNT=99999", ZONES[1], "2200-12-31T12:00")
+@example("2200-12-30", "2200-12-31 23:00", "FREQ=DAILY", ZONES[2], "2200-12-31T12:00")
+def test_what_is_accepted_can_be_decided_and_shown(begins: str, ends: str, rule: str, zone: tzinfo, at: str) -> None:
+    entry = booking_parser.Entry("atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0)
+    one, _ = booking_parser.booking(entry, zone)
+    if one is None:
+        return
+    now = Now(datetime.fromisoformat(f"{at}+00:00").timestamp(), zone)
+    use(one, now)
+
+
+def use(one: Booking, now: Now) -> None:
+    """Everything that is worked out of a booking."""
+    active_bookings.at([one], Shown(), now)
+    host = calendar.Host("atlas", (one,), ())
+    calendar.calendar([host], Shown(), now)
+    (promise,) = calendar.promises(host, Shown())
+    calendar.is_over(one, now)
+    ics.feed("x", [ics.event_of(promise, "x@x", int(now.epoch), now.local)])
+    assert api.booking_of([one], now)["date"]
+    operations.is_over(one, now)
+    operations.content_of(one, now)
+    assert moments.said(one.until, now.local)
+    if one.rrule and one.since:
+        assert recurrence.said(one.rrule, one.since, one.until, now.zone)
+    for other in (one, Booking("atlas", "0", "bob", now.local + timedelta(days=1), now.local)):
+        try:
+            policy.check_overlap(one, [other], policy.Keys(()), now)
+        except policy.Refused:
+            continue
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(TEXTS, TEXTS, RULES), min_size=30, max_size=60), st.sampled_from(ZONES))
+def test_a_build_and_its_commands_take_any_dates(lab: Lab, several: list[tuple[str, str, str]], zone: tzinfo) -> None:
+    entries = [{"name": "a", "from": begins, "date": ends, "rrule": rule} for begins, ends, rule in several]
+    lab.book({"atlas": {"0": entries, "*": [FATAL[0], GOOD]}})
+    lab.build(zone=zone)
+    assert "bob" in lab.page()
+    listed = api.listed(Desk(lab.settings(zone=zone)), Who("bob"))
+    assert "bob" in {one["name"] for one in listed["bookings"]}
+
+
+def test_repeats_up_to_the_last_year_are_soon_worked_out(lab: Lab) -> None:
+    rule = "FREQ=DAILY;UNTIL=22001231"
+    entries = [
+        {"name": "a", "from": f"1970-01-02 {n // 60:02}:{n % 60:02}", "date": "1970-01-03", "rrule": rule}
+        for n in range(300)
+    ]
+    lab.book({"atlas": {"0": entries}})
+    with within(4):
+        lab.build()

@@ -1,0 +1,343 @@
+"""A moment, how times and sizes are written at it, and until when what was said then is still true."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
+import pytest
+from dateutil import tz
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from site_builder.board.card import card, html
+from site_builder.core import formatting
+from site_builder.core.clock import Now
+from site_builder.core.model import BoardHost, Booking, Dump, Gpu, GpuProcess, HostData, Idle, KnownHost, Limits, Shown
+from site_builder.fleet import active_bookings
+from tests.support.generated_fleet import EVERY, FILES, NOON, NOW, PARIS, decide, gpu, head, now, person, process
+
+HOUR, DAY = 3600, 86400
+
+
+def after(days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> float:
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+
+
+# Durations
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (after(days=2, hours=2, minutes=1), "2 d 3 h left"),
+        (after(days=2, hours=3), "2 d 3 h left"),
+        (after(days=2), "2 d left"),
+        (after(days=1, hours=23, minutes=1), "2 d left"),
+        (after(days=1, seconds=1), "1 d 1 h left"),
+        (after(days=1), "1 d left"),
+        (after(hours=23, minutes=59, seconds=1), "1 d left"),
+        (after(hours=23, minutes=59), "23 h 59 min left"),
+        (after(hours=3, minutes=20), "3 h 20 min left"),
+        (after(hours=1, seconds=1), "1 h 1 min left"),
+        (after(hours=1), "1 h left"),
+        (after(minutes=59.5), "1 h left"),
+        (after(minutes=59), "59 min left"),
+        (after(seconds=30), "1 min left"),
+        (after(seconds=0.001), "1 min left"),
+    ],
+)
+def test_what_is_left_has_two_units_at_most_and_is_rounded_up(seconds: float, expected: str) -> None:
+    assert formatting.left(NOW + seconds, now()) == expected
+
+
+@pytest.mark.parametrize("seconds", [0, -1, -1e6])
+def test_a_duration_is_never_negative(seconds: float) -> None:
+    assert formatting.duration(seconds) == "0 min"
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        (NOON, "12:00"),
+        (datetime(2026, 11, 16, 0, 0, tzinfo=PARIS), "00:00"),
+        (datetime(2026, 11, 16, 23, 59, tzinfo=PARIS), "23:59"),
+        (datetime(2026, 11, 17, 9, 5, tzinfo=PARIS), "tomorrow 09:05"),
+        (datetime(2026, 11, 18, 18, 0, tzinfo=PARIS), "Wed 18:00"),
+        (datetime(2026, 11, 22, 18, 0, tzinfo=PARIS), "Sun 18:00"),
+        (datetime(2026, 11, 23, 18, 0, tzinfo=PARIS), "23 Nov 18:00"),
+        (datetime(2026, 11, 15, 18, 0, tzinfo=PARIS), "15 Nov 18:00"),
+        (datetime(2027, 1, 2, 3, 4, tzinfo=PARIS), "2 Jan 2027 03:04"),
+        (datetime(2026, 11, 16, 23, 30, tzinfo=timezone.utc), "tomorrow 00:30"),
+        (datetime(9999, 12, 31, 23, 59, tzinfo=timezone.utc), "31 Dec 9999 23:59"),
+        (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), "1 Jan 1 00:00"),
+    ],
+)
+def test_a_time_is_written_as_people_say_it_in_our_zone(moment: datetime, expected: str) -> None:
+    assert formatting.clock(moment, now()) == expected
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("mib", "expected"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (4, "0"),
+        (52, "0.1"),
+        (1024, "1"),
+        (3500, "3.4"),
+        (10_188, "9.9"),
+        (10_240, "10"),
+        (72_700, "71"),
+        (81_920, "80"),
+    ],
+)
+def test_gib_have_a_decimal_only_below_ten(mib: float | None, expected: str) -> None:
+    assert formatting.gib(mib) == expected
+
+
+@pytest.mark.parametrize(
+    ("mib", "expected"),
+    [
+        (0, "0 MiB"),
+        (512, "512 MiB"),
+        (1023, "1023 MiB"),
+        (1023.6, "1 GiB"),
+        (1024, "1 GiB"),
+        (3500, "3.4 GiB"),
+        (72_700, "71 GiB"),
+        (10_000 * 1024, "9.8 TiB"),
+    ],
+)
+def test_a_size_has_the_unit_that_suits_it(mib: float, expected: str) -> None:
+    assert formatting.size(mib) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], ""),
+        (["alice"], "alice"),
+        (["alice", "bob"], "alice and bob"),
+        (["alice", "bob", "carol"], "alice, bob and carol"),
+        (["alice", "bob", "carol", "dan", "eve"], "alice, bob and 3 more"),
+    ],
+)
+def test_of_many_names_the_first_are_said(names: list[str], expected: str) -> None:
+    assert formatting.names(names) == expected
+
+
+# Now
+
+
+def test_what_depends_on_nothing_holds_for_ever() -> None:
+    assert now().holds_until == math.inf
+
+
+def test_what_was_reached_stays_so() -> None:
+    moment = now()
+    assert moment.reached(NOW)
+    assert moment.holds_until == math.inf
+
+
+def test_what_was_not_reached_holds_until_the_first_of_it() -> None:
+    moment = now()
+    assert not any(moment.reached(NOW + seconds) for seconds in (300, 20, 5000))
+    assert moment.holds_until == NOW + 20
+
+
+def test_what_is_decided_apart_holds_for_a_time_of_its_own() -> None:
+    moment = now()
+    moment.reached(NOW + 20)
+    other = moment.apart()
+    other.reached(NOW + 300)
+    assert (moment.holds_until, other.holds_until) == (NOW + 20, NOW + 300)
+
+
+@pytest.mark.parametrize(
+    ("day", "zone", "hours"),
+    [
+        (datetime(2026, 11, 16, 0, 0), PARIS, 24),
+        (datetime(2026, 10, 25, 0, 0), PARIS, 25),
+        (datetime(2026, 3, 29, 0, 0), PARIS, 23),
+        (datetime(2026, 3, 29, 0, 0), tz.gettz("Europe/Paris"), 23),
+        (datetime(2026, 9, 5, 0, 0), ZoneInfo("America/Santiago"), 24),  # 6 September begins at one o'clock there
+    ],
+)
+def test_a_day_is_as_long_as_the_clocks_make_it(day: datetime, zone: tzinfo, hours: float) -> None:
+    epoch = day.replace(tzinfo=zone).timestamp()
+    assert Now(epoch, zone).midnight == epoch + hours * HOUR
+
+
+# What was said holds until it is said to: the cards are kept on this alone
+
+ZONES = [
+    timezone.utc,
+    PARIS,
+    ZoneInfo("America/New_York"),
+    ZoneInfo("America/Santiago"),  # the clocks change at midnight
+    ZoneInfo("Australia/Lord_Howe"),  # by half an hour
+    ZoneInfo("Asia/Kathmandu"),
+]
+MIDNIGHTS = [datetime(2026, 3, 29), datetime(2026, 9, 6), datetime(2026, 10, 25), datetime(2026, 12, 31)]
+EPOCHS = st.one_of(
+    st.floats(NOW - 400 * DAY, NOW + 400 * DAY),
+    st.builds(lambda day, after: day.timestamp() + after, st.sampled_from(MIDNIGHTS), st.floats(-2 * DAY, 2 * DAY)),
+)
+# a share of the time for which it holds; the last moment of it is the one that tells most
+SHARES = st.one_of(st.floats(0, 1, exclude_max=True), st.just(1.0))
+
+
+def later(moment: Now, share: float) -> Now:
+    """A moment at which all that was decided still holds."""
+    until = min(moment.holds_until, moment.epoch + 100 * DAY)
+    assert until > moment.epoch
+    epoch = moment.epoch + (until - moment.epoch) * share
+    # a datetime has no more than microseconds
+    return Now(max(moment.epoch, min(epoch, until - 1e-5)), moment.zone)
+
+
+@given(EPOCHS, st.floats(0.001, 400 * DAY), SHARES)
+def test_what_is_left_is_the_same_for_as_long_as_it_says(epoch: float, seconds: float, share: float) -> None:
+    moment = Now(epoch, PARIS)
+    text = formatting.left(epoch + seconds, moment)
+    assert formatting.left(epoch + seconds, later(moment, share)) == text
+
+
+@given(EPOCHS, st.floats(0.001, 400 * DAY))
+def test_what_is_left_does_not_hold_for_longer_than_its_unit(epoch: float, seconds: float) -> None:
+    moment = Now(epoch, PARIS)
+    formatting.left(epoch + seconds, moment)
+    assert moment.holds_until <= epoch + HOUR
+
+
+@given(EPOCHS, st.floats(-20 * DAY, 400 * DAY), st.sampled_from(ZONES), SHARES)
+def test_a_time_is_written_the_same_for_as_long_as_it_says(
+    epoch: float, seconds: float, zone: tzinfo, share: float
+) -> None:
+    moment = Now(epoch, zone)
+    then = datetime.fromtimestamp(epoch + seconds, timezone.utc)
+    text = formatting.clock(then, moment)
+    assert formatting.clock(then, later(moment, share)) == text
+
+
+AGES = st.one_of(st.sampled_from([0.0, 5.0, 59.9, 60.0, 89.9, 599.9, 600.0]), st.floats(0, 120), st.floats(0, 3 * DAY))
+FRESH = st.floats(0, 59)
+GPUS = st.builds(
+    gpu,
+    st.integers(0, 2),
+    st.sampled_from([None, 4, 1023, 1024, 7000]),
+    st.sampled_from([None, 0, 4.9, 5, 90]),
+    lost=st.sampled_from([None, None, None, "GPU is lost"]),
+)
+RULES = st.sampled_from(
+    [
+        None,
+        None,
+        "FREQ=DAILY",
+        "FREQ=DAILY;INTERVAL=3",
+        "FREQ=WEEKLY",
+        "FREQ=WEEKLY;BYDAY=MO,WE,FR",
+        "FREQ=DAILY;COUNT=40",
+        "FREQ=MONTHLY",
+        "FREQ=DAILY;BYDAY=MO,TU,TH",
+        "FREQ=DAILY;BYHOUR=2,9,14",
+    ]
+)
+
+
+@st.composite
+def bookings(draw: st.DrawFn, epoch: float) -> Booking:
+    zone = draw(st.sampled_from(ZONES))
+    rule = draw(RULES)
+    begins = draw(st.floats(-60 * DAY, 20 * DAY) if rule else st.floats(-4 * DAY, 4 * DAY))
+    since = datetime.fromtimestamp(epoch + begins, zone)
+    until = since + timedelta(seconds=draw(st.one_of(st.floats(60, DAY), st.floats(60, 10 * DAY))))
+    return Booking(
+        "atlas",
+        draw(st.sampled_from(["0", "1", "*", "gpu-0", "99"])),
+        draw(st.sampled_from(["alice", "bob", "a guest", ""])),
+        until,
+        since if rule or draw(st.booleans()) else None,
+        rrule=rule,
+    )
+
+
+@st.composite
+def promises(draw: st.DrawFn) -> tuple[Now, list[Booking]]:
+    """A moment, and bookings around it."""
+    epoch = draw(EPOCHS)
+    return Now(epoch, draw(st.sampled_from(ZONES))), draw(st.lists(bookings(epoch), min_size=1, max_size=2))
+
+
+@settings(max_examples=200)
+@given(promises(), SHARES)
+def test_bookings_stand_the_same_for_as_long_as_they_say(what: tuple[Now, list[Booking]], share: float) -> None:
+    moment, several = what
+    first = active_bookings.at(several, Shown(), moment)
+    assert active_bookings.at(several, Shown(), later(moment, share)) == first
+
+
+@st.composite
+def host_datas(draw: st.DrawFn, epoch: float) -> HostData:
+    ages = FRESH if draw(st.booleans()) else AGES
+    taken = {file: epoch - draw(ages) for file in FILES}
+    gpus: list[Gpu] = draw(st.lists(GPUS, max_size=3, unique_by=lambda one: one.index))
+    processes: list[GpuProcess] = [process(42, "GPU-0"), process(43, "GPU-1")][: draw(st.integers(0, 2))]
+    told: Dump[Gpu] = Dump(tuple(gpus), head("gpus", draw(st.sampled_from([0, 0, 15]))))
+    is_there = draw(st.booleans())
+    return HostData(
+        "atlas",
+        told if gpus or is_there else None,
+        Dump(tuple(processes), head("processes")) if draw(st.integers(0, 5)) else None,
+        Dump((person(42, "alice"), person(43, draw(st.sampled_from(["bob", None, "1000"])))), head("ps")),
+        None,
+        taken["host.txt"],
+        taken,
+        {**EVERY, "gpus.csv": draw(st.sampled_from([20, 20, 300, 999_999]))},
+        draw(st.sampled_from([0.0, 61.0, -4000.0])),
+        legacy=draw(st.integers(0, 9)) == 0,
+    )
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> tuple[Now, HostData, list[Booking], Idle]:
+    """A moment, and all that a host is judged by at it."""
+    epoch = draw(EPOCHS)
+    idle = {key: epoch - draw(st.floats(0, 3 * HOUR)) for key in ("GPU-0", "GPU-1")}
+    data = draw(host_datas(epoch))
+    looked = data.taken["gpus.csv"] - draw(st.sampled_from([0, 20, 700]))
+    several = draw(st.lists(bookings(epoch), max_size=4))
+    return Now(epoch, draw(st.sampled_from(ZONES))), data, several, Idle(looked, idle)
+
+
+def both(
+    what: tuple[Now, HostData, list[Booking], Idle], share: float, limits: Limits, shown: Shown
+) -> tuple[tuple[BoardHost, str], tuple[BoardHost, str]]:
+    """What is decided and written at a moment, and at a later one at which that still holds."""
+    moment, data, several, idle = what
+
+    def at(when: Now) -> tuple[BoardHost, str]:
+        known = KnownHost("atlas", consul="critical")
+        board = decide(data, several, idle=idle, known=known, limits=limits, shown=shown, at=when)
+        return board, html(card(board, when))
+
+    first = at(moment)
+    return first, at(later(moment, share))
+
+
+@settings(max_examples=200)
+@given(moments(), SHARES, st.sampled_from([Limits(), Limits(soon=7200, held_after=60)]), st.sampled_from([True, False]))
+def test_a_host_is_decided_and_drawn_the_same_for_as_long_as_that_holds(
+    what: tuple[Now, HostData, list[Booking], Idle], share: float, limits: Limits, users: bool
+) -> None:
+    first, again = both(what, share, limits, Shown(users=users))
+    assert again[0] == first[0]
+    assert again[1] == first[1]

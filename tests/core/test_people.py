@@ -1,0 +1,354 @@
+"""Who somebody is: users without a name, names that were cut, and the people behind root's processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.board import containers
+from site_builder.board.builder import Builder
+from site_builder.core.model import BoardProcess, HostData, PsRow, Shown
+from site_builder.core.people import People, number_of
+from site_builder.snapshots.parsers import legacy_files
+from site_builder.usage.totals import person_of, shown
+from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, process
+from tests.support.captures import CAPTURES, needs_shared
+from tests.support.generated_fleet import booking, decide, only_gpu, person, reason, state, used_by
+
+NEW_COLUMNS = PS_COLUMNS.replace("container", "container\timage\tpod\tperson")
+
+
+def by_uid(user: str, uid: str | None) -> HostData:
+    return used_by("x", ps=[person(user=user, uid=uid)])
+
+
+def the_process(data: HostData, **more: object) -> BoardProcess:
+    (found,) = only_gpu(data, **more).processes
+    return found
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("user", "number"),
+    [
+        ("1234", 1234),
+        ("uid 1234", 1234),
+        ("-294967296", 4_000_000_000),
+        ("4000000000", 4_000_000_000),
+        ("alice", None),
+        ("4000000+", None),
+        ("uid alice", None),
+        ("", None),
+        ("-", None),
+        ("1" * 30, None),
+        ("١٢٣", None),
+    ],
+)
+def test_a_user_may_be_a_number(user: str, number: int | None) -> None:
+    assert number_of(user) == number
+
+
+@pytest.mark.parametrize(
+    ("user", "uid", "expected"),
+    [
+        ("64999", "64999", "uid 64999"),
+        ("64999", None, "uid 64999"),
+        ("4000000000", "4000000000", "uid 4000000000"),
+        ("4000000000", "-294967296", "uid 4000000000"),
+        ("12345678", "60007", "12345678"),  # a name of digits
+    ],
+)
+def test_a_user_without_a_name_is_shown_as_a_number(user: str, uid: str | None, expected: str) -> None:
+    assert the_process(by_uid(user, uid)).user == expected
+
+
+def test_a_number_that_nobody_names_gives_no_verdict() -> None:
+    assert state(by_uid("1234", "1234"), booking("alice")) == "busy"
+
+
+@pytest.mark.parametrize("alias", ["1234", "uid 1234"])
+def test_a_number_that_aliases_name_is_that_person(alias: str) -> None:
+    aliases = {alias: "alice", "alice": "alice"}
+    data = by_uid("1234", "1234")
+    assert the_process(data, aliases=aliases).user == "alice"
+    assert state(data, booking("alice"), aliases=aliases) == "busy"
+    assert reason(data, booking("bob"), aliases=aliases) == "violated: booked by bob, used by alice"
+
+
+@pytest.mark.parametrize("told", ["4000000000", "uid 4000000000", "-294967296", "4000000+"])
+def test_a_number_is_one_user_however_it_is_told(told: str) -> None:
+    people = People({}, ["uid 4000000000"])
+    assert person_of(told, people) == "uid 4000000000"
+    assert person_of(told, People({"4000000000": "Dora"})) == "dora"
+    assert shown([told, "uid 4000000000"], people) == "uid 4000000000"
+
+
+def test_a_number_that_was_cut_and_may_be_two_users_stays_as_it_is() -> None:
+    people = People({}, ["uid 4000000000", "uid 4000000001", "alice"])
+    assert (people.user("4000000+"), people.of_login("4000000+")) == ("4000000+", None)
+
+
+def test_long_numbers_are_learned_since_ps_may_cut_them() -> None:
+    ps = [person(42, "4000000000", uid="4000000000"), person(43, "64999", uid="64999")]
+    assert decide(used_by("x", "y", ps=ps)).logins == {"uid 4000000000"}
+
+
+# Names that were cut
+
+
+def test_a_name_that_was_cut_is_shown_in_full_where_it_can_be_but_one() -> None:
+    people = People({}, ["maximilian", "Alexander", "alexandra"])
+    assert people.user("maximil+") == "maximilian"
+    assert people.user("alexand+") == "alexand+"
+    assert people.user("nobody.+") == "nobody.+"
+    assert People({}, ["Maximilian"]).user("Maximil+") == "Maximilian"
+    assert People({"maximilian": "Max M.", "max m.": "Max M."}).user("maximil+") == "Max M."
+    assert People({}, ["an-account-of-the-lab-for-all"]).user("an-account-of-the-l+") == "an-account-of-the-lab-for-all"
+
+
+def test_a_name_that_fits_was_not_cut() -> None:
+    people = People({}, ["maximil", "maximilian"])
+    assert people.user("maximil+") == "maximilian"
+
+
+def test_what_aliases_say_of_a_name_that_was_cut_comes_first() -> None:
+    people = People({"alexand+": "Alexandra"}, ["alexander", "alexandrov"])
+    assert (people.user("alexand+"), people.of_login("alexand+")) == ("Alexandra", "alexandra")
+
+
+def test_two_spellings_of_one_login_on_a_gpu_are_one_person() -> None:
+    found = only_gpu(used_by("maximil+", "maximilian"), logins=["maximilian"])
+    assert found.who.users == ("maximil+",)
+    assert found.reason == "in use by maximilian"
+
+
+@needs_shared
+def test_what_ps_makes_of_odd_names_is_joined_or_left_as_it_is() -> None:
+    rows = (CAPTURES / "ps/local__ps-pid-user-etime-cmd.txt").read_text().splitlines()[1:]
+    told = [row.split()[1] for row in rows]
+    people = People(
+        {}, ["user-with-hyphen", "john.doe@realm", "ninecharsx", "domain\\user", "müller", "uid 4000000000"]
+    )
+    named = {one: people.user(one) for one in told}
+    assert named["user-wi+"] == "user-with-hyphen"
+    assert named["john.do+"] == "john.doe@realm"
+    assert named["domain\\+"] == "domain\\user"
+    assert named["4000000+"] == "uid 4000000000"
+    for whole in ("müller", "machine$", "12345678", "eightchr", "张伟"):
+        assert named[whole] == whole
+
+
+@pytest.mark.parametrize("name", ["john doe", "DOMAIN\\john doe", "müller", "a@b", "machine$", "x " * 50 + "x"])
+def test_the_original_scripts_may_tell_names_with_spaces(name: str) -> None:
+    (row,) = legacy_files.users(f"  42 {name}  Thu Oct  4 09:12:01 2018\n".encode(), datetime(2018, 10, 4, 10)).rows
+    assert row.user == name
+
+
+def test_a_line_of_blanks_takes_no_time_to_read() -> None:
+    began = time.monotonic()
+    legacy_files.users(b"1 " + b"x " * 200_000 + b"\n" + b"1 " + b" " * 200_000 + b"\n", None)
+    assert time.monotonic() - began < 2
+
+
+# The people behind root's processes
+
+
+def in_container(**more: Any) -> PsRow:  # noqa: ANN401
+    plain: dict[str, Any] = {
+        "user": "root",
+        "uid": "0",
+        "container": "docker:0123456789ab",
+        "person": "alice",
+        "image": "torch:2",
+    }
+    return person(**{**plain, **more})
+
+
+def test_who_is_behind_roots_process_is_its_user() -> None:
+    data = used_by("x", ps=[in_container()])
+    assert state(data, booking("alice")) == "busy"
+    assert reason(data, booking("bob")) == "violated: booked by bob, used by alice"
+    found = the_process(data)
+    assert (found.user, found.runs_as, found.image) == ("alice", "root", "torch:2")
+    assert only_gpu(data).who.users == ("alice",)
+    assert "alice" in decide(data, logins=()).logins
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"uid": "1002", "user": "bob"}, ("bob", None)),
+        ({"uid": "1002", "user": "root"}, ("root", None)),
+        ({"uid": None}, ("alice", "root")),
+        ({"user": None}, ("alice", "uid 0")),
+        ({"uid": "1001", "user": "1001"}, ("alice", "uid 1001")),
+        ({"uid": "0", "user": "toor"}, ("alice", "toor")),
+        ({"uid": "0", "user": "0"}, ("alice", "uid 0")),
+        ({"person": None}, ("root", None)),
+    ],
+)
+def test_only_root_and_users_without_a_name_have_somebody_behind_them(
+    more: dict[str, object], expected: tuple[str, str | None]
+) -> None:
+    found = the_process(used_by("x", ps=[in_container(**more)]))
+    assert (found.user, found.runs_as) == expected
+
+
+def test_a_number_that_aliases_name_has_nobody_else_behind_it() -> None:
+    data = used_by("x", ps=[in_container(uid="1001", user="1001")])
+    assert the_process(data, aliases={"1001": "carol"}).user == "carol"
+
+
+def test_the_person_behind_a_process_has_all_of_their_names() -> None:
+    data = used_by("x", ps=[in_container()])
+    assert the_process(data, aliases={"alice": "Alice B."}).user == "Alice B."
+
+
+@pytest.mark.parametrize(
+    ("more", "short", "full"),
+    [
+        ({"container": None, "image": None, "runs_as": None}, None, ""),
+        ({"image": None, "runs_as": None}, "docker:01", "docker:01"),
+        ({"runs_as": None}, "docker torch:2", "docker:01 torch:2"),
+        ({}, "as root in docker torch:2", "docker:01 torch:2"),
+        ({"container": None, "image": None}, "as root", ""),
+        ({"image": "registry.lab:5000/a/b:1", "runs_as": None}, "docker a/b:1", "docker:01 registry.lab:5000/a/b:1"),
+        ({"image": "a/b:1", "runs_as": None}, "docker a/b:1", "docker:01 a/b:1"),
+        (
+            {"container": "kubernetes:1-2/01", "pod": "ml/train-0", "runs_as": None},
+            "kubernetes ml/train-0",
+            "kubernetes:1-2/01 ml/train-0 torch:2",
+        ),
+        ({"container": "apptainer", "image": "t.sif", "runs_as": None}, "apptainer t.sif", "apptainer t.sif"),
+    ],
+)
+def test_a_container_is_told_by_the_name_that_people_know(
+    more: dict[str, object], short: str | None, full: str
+) -> None:
+    plain: dict[str, object] = {"container": "docker:01", "image": "torch:2", "runs_as": "root"}
+    told = {"pid": 1, "user": "alice", "command": "x", "used_memory": 1, "started": 1, **plain, **more}
+    one = BoardProcess(**told)  # type: ignore[arg-type]
+    assert (containers.in_short(one), containers.in_full(one)) == (short, full)
+
+
+@pytest.mark.parametrize("hidden", [Shown("none"), Shown(users=False)])
+def test_images_and_pods_are_not_shown_where_containers_are_not(hidden: Shown) -> None:
+    found = the_process(used_by("x", ps=[in_container(pod="alice/x")]), shown=hidden)
+    assert (found.container, found.image, found.pod) == (None, None, None)
+    assert (found.user, found.runs_as) == (("alice", "root") if hidden.users else (None, None))
+
+
+# The whole board
+
+
+def row(pid: int, user: str, uid: object = 1000, **more: str) -> str:
+    told = {"container": "-", "image": "-", "pod": "-", "person": "-", **more}
+    cells = (pid, 1, pid, pid, uid, user, 3600, 99.0, 2048, "S", *told.values(), "python train.py")
+    return "\t".join(map(str, cells)) + "\n"
+
+
+def host(lab: Lab, name: str, *rows: str) -> None:
+    """A host with a process on its only GPU for each row."""
+    uuid = f"GPU-{name}"
+    lab.write(name, "gpus.csv", f"{GPU_COLUMNS}\n{gpu(0, 9000, 90, uuid=uuid)}")
+    apps = "".join(process(int(one.split("\t")[0]), uuid) for one in rows)
+    lab.write(name, "processes.csv", f"{PROCESS_COLUMNS}\n{apps}")
+    lab.write(name, "ps.txt", f"{NEW_COLUMNS}\n{''.join(rows)}")
+    lab.write(name, "host.txt", "cpus=4\n")
+
+
+def users(lab: Lab, name: str) -> list[str]:
+    return [one["user"] for one in lab.host_status(name)["gpus"][0]["processes"]]
+
+
+def book(lab: Lab, name: str, host_name: str = "atlas") -> None:
+    until = (datetime.now(timezone.utc) + timedelta(hours=3)).isoformat()
+    (lab.data / "comments.json").write_text(json.dumps({host_name: {"0": {"name": name, "date": until}}}))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_a_container_of_root_is_its_persons_on_the_page(lab: Lab) -> None:
+    host(lab, "atlas", row(42, "root", 0, container="docker:0123456789ab", image="torch:2", person="alice"))
+    host(lab, "vega", row(43, "alice"))
+    book(lab, "alice")
+    lab.build()
+    assert (lab.states(), users(lab, "atlas")) == (["busy"], ["alice"])
+    assert "as root in docker torch:2" in lab.page()
+    page = (lab.www / "hosts/atlas.html").read_text()
+    assert "alice (as root)" in page
+    assert "docker:0123456789ab torch:2" in page
+
+
+@pytest.mark.parametrize("shown", [Shown("none"), Shown(users=False)])
+def test_nothing_in_www_tells_images_where_containers_are_not_shown(lab: Lab, shown: Shown) -> None:
+    told = {"container": "docker:0123456789ab", "image": "dora/torch", "pod": "dora-ns/train"}
+    host(lab, "atlas", row(42, "root", 0, **told, person="dora.s"))
+    lab.build(shown=shown)
+    for path in lab.www.rglob("*"):
+        text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        assert b"dora/" not in text
+        assert b"dora-ns" not in text
+        assert shown.users or b"dora.s" not in text
+
+
+def test_a_name_that_was_cut_is_shown_in_full_once_another_host_tells_it(lab: Lab) -> None:
+    host(lab, "atlas", row(42, "maximil+"))
+    host(lab, "vega", row(43, "bob"))
+    builder = Builder(lab.settings())
+    builder.build(time.time())
+    assert users(lab, "atlas") == ["maximil+"]
+    host(lab, "vega", row(43, "maximilian"))
+    builder.build(time.time())
+    assert users(lab, "atlas") == ["maximilian"]
+    host(lab, "vega", row(43, "maximilia"))
+    builder.build(time.time())
+    assert users(lab, "atlas") == ["maximil+"]  # who may be two people
+    (lab.data / "aliases.csv").write_text("maximilian, maximilia, Max\n")
+    builder.build(time.time())
+    assert users(lab, "atlas") == ["Max"]
+    builder.close()
+
+
+def test_hosts_without_cut_names_are_not_made_again_for_a_new_login(lab: Lab) -> None:
+    host(lab, "atlas", row(42, "alice"))
+    builder = Builder(lab.settings())
+    builder.build(time.time())
+    card = builder.cards.cards["atlas"]
+    host(lab, "vega", row(43, "bob"))
+    builder.build(time.time())
+    assert builder.cards.cards["atlas"] is card
+    builder.close()
+
+
+def test_a_number_and_its_person_are_one_line_among_people(lab: Lab) -> None:
+    (lab.data / "aliases.csv").write_text("1234, alice\n")
+    host(lab, "atlas", row(42, "1234", 1234))
+    host(lab, "vega", row(43, "alice", 1234))
+    book(lab, "alice")
+    lab.build()
+    assert lab.states() == ["busy"]
+    page = (lab.www / "users.html").read_text()
+    assert "1234" not in page
+    assert page.count(">alice<") == 1
+
+
+def test_hostile_words_of_containers_cost_nothing(lab: Lab) -> None:
+    script = "<script>alert(1)</script>"
+    told = {"container": f"docker:{script}", "image": script, "pod": script + "x" * 5000, "person": script}
+    host(lab, "atlas", row(42, "root", 0, **told))
+    report = lab.build()
+    assert report.problems == []
+    assert script not in lab.page()
+    assert script not in (lab.www / "hosts/atlas.html").read_text()
+    assert lab.states() == ["busy"]

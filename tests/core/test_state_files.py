@@ -1,0 +1,584 @@
+"""state/ executes nothing, is ours alone, and what was emptied or damaged in it is reported and rebuilt."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from site_builder.alerts.hooks import Hooks
+from site_builder.alerts.model import Told
+from site_builder.alerts.store import AlertBook
+from site_builder.board import host_pipeline
+from site_builder.board.builder import Builder
+from site_builder.bookings.identity import Caller
+from site_builder.bookings.store import Unwritable
+from site_builder.bookings.tokens import Tokens
+from site_builder.core import files, locked_file, own_files
+from site_builder.core.command_options import load
+from site_builder.core.model import AlertSettings
+from site_builder.core.record_file import DamagedFileError, read_records, write_records
+from site_builder.core.typed_json import dump_json, list_pairs
+from site_builder.doctor import builder
+from site_builder.doctor.check_result import Case
+from site_builder.fleet.store import Memory
+from site_builder.history import rollups
+from site_builder.history.gpu_minutes import Month, Seen, Share
+from site_builder.snapshots import store as snapshots_store
+from tests.support import every_state
+from tests.support.board_fixture import Lab, gpu, person, process
+from tests.support.sender_fixtures import alert, book
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away and mount disks")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    made = Lab(tmp_path / "lab")
+    made.host("atlas", gpu(0, 7000, 97) + gpu(1), process(42), person(42, "alice"))
+    made.host("hydra", gpu(0, uuid="GPU-h"))
+    return made
+
+
+def gpuboard(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user calls it in the lab's folder."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
+    own = {**kept, "PYTHONPATH": str(ROOT), "HOME": str(folder), "TZ": "UTC", **environment}
+    command = [sys.executable, "-m", "site_builder", *arguments]
+    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
+
+
+def problems_of(lab: Lab) -> dict[str, str]:
+    return {one["where"]: one["what"] for one in lab.status()["problems"]}
+
+
+# Nothing is executed
+
+
+class Trap:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_pickle_of_an_older_version_is_deleted_unread(lab: Lab, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    for name in (
+        host_pipeline.OLD_STORE,
+        snapshots_store.OLD_STORE,
+        rollups.OLD_NAME,
+        host_pipeline.STORE,
+        snapshots_store.STORE,
+        rollups.NAME,
+    ):
+        (lab.state / name).write_bytes(pickle.dumps(Trap(mark)))
+    (lab.state / "templates").mkdir()
+    (lab.state / "templates/x.template").write_bytes(b"bytecode")
+    result = gpuboard(lab.data.parent, "build")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert not mark.exists()
+    assert lab.states("atlas") == ["busy", "free"]
+    left = {path.name for path in lab.state.iterdir()}
+    assert left.isdisjoint({host_pipeline.OLD_STORE, snapshots_store.OLD_STORE, rollups.OLD_NAME, "templates"})
+
+
+def test_no_module_loads_a_format_that_can_execute_code() -> None:
+    allowed = {"halves.py"}  # what passes between us and our own child, through memory
+    loading = set()
+    for path in (ROOT / "site_builder").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [one.name for one in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [node.attr] if isinstance(node, ast.Attribute) else []
+            if {"pickle", "marshal", "shelve", "dill", "bccache", "FileSystemBytecodeCache"} & set(names):
+                loading.add(path.name)
+    assert loading == allowed
+
+
+# What is kept serves again, and only if it is right
+
+
+def test_every_state_that_a_card_can_have_is_kept_from_one_builder_to_the_next(tmp_path: Path) -> None:
+    made = every_state.make_lab(tmp_path / "lab")
+    builder = Builder(made.settings())
+    builder.build(time.time())
+    builder.close()
+    again = Builder(made.settings())
+    assert len(again.cards.cards) > 3
+    assert again.cards.cards == builder.cards.cards
+    assert again.cards.rules == builder.cards.rules
+    assert (again.snapshots.native, again.snapshots.original) == (builder.snapshots.native, builder.snapshots.original)
+    assert builder.users_page.sums
+    assert rollups.loaded(made.state / rollups.NAME) == builder.users_page.sums.kept
+
+
+def test_a_month_of_sums_is_kept(tmp_path: Path) -> None:
+    month = Month(
+        first=date(2026, 10, 1),
+        since=date(2026, 10, 3),
+        until=1_793_491_200,
+        shares={"alice": Share(1, 2, 3, 4)},
+        had={("atlas", "A100"): Share(1, 2, 3, 4)},
+        seen={("atlas", "A100"): Seen(*range(13))},
+        unseen={("atlas", "A100"): 7},
+    )
+    kept = rollups.Kept(file=(12, 34), months={month.first: rollups.Done(month.until, rollups.dump_month(month))})
+    kept.open = rollups.Open(month.first, 5, [month.first], {"alice": [1, 2, 3, 4]}, {("a", "b"): [1, 2, 3, 4]}, {})
+    kept.late, kept.made = {month.first}, (b"\x00\xff", "<p>")
+    content = dump_json([rollups.FORM, list_pairs(kept)])
+    (tmp_path / rollups.NAME).write_bytes(content)
+    assert rollups.loaded(tmp_path / rollups.NAME) == kept
+    assert rollups.load_month(kept.months[month.first].month) == month
+
+
+SHAPES: list[bytes] = [
+    b"",
+    b"\0" * 100,
+    b"null",
+    b"[]",
+    b"{}",
+    b"0",
+    b'"text"',
+    b"[[[[",
+    b'{"code": 7, "hosts": 3}',
+    b'{"hosts": {"atlas": [1, 2]}}',
+    b'{"code": "", "hosts": {"atlas": {"drawn": 1}}}',
+    b'{"idle": {"atlas": {"looked": 1e999, "since": {"x": "y"}}}, "logins": 3, "problems": {}}',
+    b'{"a": [1e300, 1e300, 1e300, 1e300]}',
+    b'[2, {"file": []}]',
+    b"gpuboard cards 1\n9999999999 9999999999\n",
+    b"gpuboard snapshots 3\n2\n{}\nend 1 00000000\n",
+    b"gpuboard snapshots 3\nend 0 00000000\n",
+    b"[" * 5000,
+]
+FILES = (
+    *(host_pipeline.STORE, snapshots_store.STORE, rollups.NAME),
+    *("lines.json", "memory.json", "published.json", "noticed.json", "watches.json", "tokens.json", "alerts.json"),
+    *("consul.json", "comments.json", "aliases.csv", "builder", "kv.json", "alerts.conf.good"),
+)
+
+
+@pytest.mark.parametrize("content", SHAPES, ids=[shape[:30].decode("ascii", "replace") for shape in SHAPES])
+def test_a_file_of_another_shape_never_ends_a_build(lab: Lab, content: bytes) -> None:
+    lab.build()
+    for name in FILES:
+        (lab.state / name).write_bytes(content)
+        (lab.state / f"{name}.bak").unlink(missing_ok=True)
+    for path in (lab.state / "charts").iterdir():
+        path.write_bytes(content)
+    builder = Builder(lab.settings(alerts=AlertSettings((("lab", "json://127.0.0.1:1/"),))))
+    report = builder.build(time.time())
+    builder.close()
+    assert builder.alerts
+    if builder.alerts.sender:
+        builder.alerts.sender.wait(60)
+    assert (report.hosts, lab.states("atlas")) == (2, ["busy", "free"])
+
+
+@pytest.mark.parametrize("name", [host_pipeline.STORE, snapshots_store.STORE, rollups.NAME])
+def test_a_damaged_byte_costs_no_more_than_to_rebuild_the_file(lab: Lab, name: str) -> None:
+    at = time.time()
+    builder = Builder(lab.settings())
+    builder.build(at)
+    builder.close()
+    good = (lab.state / name).read_bytes()
+    chance = random.Random(20)  # noqa: S311 nothing secret
+    for _ in range(60):
+        bad = bytearray(good)
+        place = chance.randrange(len(bad))
+        if chance.random() < 0.5:
+            bad[place] ^= 1 << chance.randrange(8)
+        else:
+            del bad[place : place + chance.randrange(1, 50)]
+        (lab.state / name).write_bytes(bad)
+        again = Builder(lab.settings())
+        for host, card in again.cards.cards.items():
+            assert card == builder.cards.cards[host]
+        again.history.close()
+    report = lab.build()
+    assert (report.hosts, lab.states("atlas")) == (2, ["busy", "free"])
+
+
+def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_pipeline.Card]:
+    """What is loaded where somebody has rewritten the JSON of every card, with a checksum that is right."""
+    store = lab.state / host_pipeline.STORE
+    (head, _), *records = list(read_records(store, host_pipeline.TITLE))
+    new = []
+    for text, texts in records:
+        stored = orjson.loads(text)
+        change(stored)
+        new.append((orjson.dumps(stored), texts))
+    write_records(store, host_pipeline.TITLE, [(head, []), *new])
+    return host_pipeline.load_cards(store)[1]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 7), (1, "zz"), (2, "soon"), (3, [["x"]]), (4, True), (5, []), (6, {}), (7, [1]), (8, "x"), (9, [[]]), (10, 5)],
+)
+def test_a_card_with_a_value_of_another_type_is_made_anew(lab: Lab, place: int, value: object) -> None:
+    lab.build()
+    assert set(changed_cards(lab, lambda _: None)) == {"atlas", "hydra"}
+
+    def change(stored: list[Any]) -> None:
+        stored[place] = value
+
+    assert changed_cards(lab, change) == {}
+    assert lab.build().hosts == 2
+
+
+def test_a_file_that_claims_to_be_huge_is_not_believed(tmp_path: Path) -> None:
+    store = tmp_path / host_pipeline.STORE
+    store.write_bytes(host_pipeline.TITLE.encode() + b"\n9999999999\nx\nend 1 00000000\n")
+    with pytest.raises(DamagedFileError):
+        host_pipeline.load_cards(store)
+
+
+def test_a_link_or_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    path.write_bytes(b"{}")
+    assert own_files.read(path) == b"{}"
+    path.chmod(0o620)
+    with pytest.raises(files.Refused, match="others can write it"):
+        own_files.read(path)
+    path.chmod(0o600)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(files.Refused):
+        own_files.read(tmp_path / "link")
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, -1)
+        with pytest.raises(files.Refused, match="it belongs to nobody"):
+            own_files.read(path)
+
+
+# The folder is ours alone
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_state_folder_that_others_may_write_is_refused_with_the_command_that_closes_it(lab: Lab, mode: int) -> None:
+    lab.state.chmod(mode)
+    result = gpuboard(lab.data.parent, "build")
+    assert (result.returncode, lab.www.exists(), list(lab.state.iterdir())) == (2, False, [])
+    close = f"check what they put there, then close it: chmod 700 {lab.state}"
+    assert result.stderr == f"gpuboard: others can write to {lab.state}: {close}\n"
+
+
+def test_a_state_folder_may_be_a_link_of_ours(lab: Lab, tmp_path: Path) -> None:
+    lab.state.rmdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    lab.state.symlink_to(tmp_path / "elsewhere")
+    assert gpuboard(lab.data.parent, "build").returncode == 0
+
+
+@pytest.fixture
+def foreign() -> Iterator[Lab]:
+    """A board of the user nobody, in a folder that this user can reach."""
+    place = Path(tempfile.mkdtemp(dir="/tmp"))  # that of pytest is root's alone
+    place.chmod(0o755)
+    made = Lab(place / "board")
+    made.host("atlas", gpu(0))
+    give(place / "board")
+    yield made
+    shutil.rmtree(place)
+
+
+def give(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+
+
+def as_nobody(work: Callable[[], object]) -> int:
+    """Do something as that user; 0 if it went well."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_uid, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+@needs_root
+@pytest.mark.parametrize("has_state", [True, False])
+def test_root_does_not_build_another_users_board_and_leaves_nothing_there(
+    foreign: Lab, tmp_path: Path, has_state: bool
+) -> None:
+    mark, folder = tmp_path / "executed", foreign.data.parent
+    (foreign.state / host_pipeline.OLD_STORE).write_bytes(pickle.dumps(Trap(mark)))
+    hooks = folder / "hooks"
+    hooks.mkdir()
+    (hooks / "page").write_text(f"#!/bin/sh\nmkdir {mark}\n")
+    (hooks / "page").chmod(0o755)
+    if not has_state:
+        shutil.rmtree(foreign.state)
+    give(folder)
+    before = everything(folder)
+    result = gpuboard(folder, "build", GPUBOARD_HOOKS=str(hooks))
+    where = foreign.state if has_state else folder
+    assert result.returncode == 2
+    assert result.stderr == f"gpuboard: {where} belongs to nobody: run this as nobody, with sudo -u nobody\n"
+    assert (everything(folder), mark.exists()) == (before, False)
+    assert Hooks(hooks).names() == ()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "command", [("token", "alice"), ("forget", "atlas"), ("alerts", "silence", "atlas", "--for", "2h")]
+)
+def test_root_changes_nothing_in_another_users_state(foreign: Lab, command: tuple[str, ...]) -> None:
+    before = everything(foreign.data.parent)
+    result = gpuboard(foreign.data.parent, *command, GPUBOARD_NOTIFY="lab=json://127.0.0.1:1/")
+    assert result.returncode == 2
+    assert "belongs to nobody: run this as nobody, with sudo -u nobody" in result.stderr
+    assert everything(foreign.data.parent) == before
+
+
+@needs_root
+def test_root_does_not_build_by_another_users_settings(lab: Lab, tmp_path: Path) -> None:
+    conf = tmp_path / "theirs.conf"
+    conf.write_text(f"GPUBOARD_WWW={tmp_path / 'elsewhere'}\n")
+    os.chown(conf, NOBODY, -1)
+    result = gpuboard(lab.data.parent, "build", "--conf", str(conf))
+    assert result.returncode == 2
+    assert f"{conf} belongs to nobody: run this as nobody, with sudo -u nobody" in result.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@needs_root
+def test_the_owner_builds_after_root_was_refused(lab: Lab, foreign: Lab) -> None:
+    lab.build()  # so that all is imported that this user may not be able to read
+    gpuboard(foreign.data.parent, "build")
+    assert as_nobody(foreign.build) == 0
+    assert {path.stat().st_uid for path in (foreign.www, *foreign.state.iterdir())} == {NOBODY}
+
+
+@needs_root
+def test_who_may_not_enter_the_state_folder_books_as_before(lab: Lab, foreign: Lab) -> None:
+    foreign.state.chmod(0o700)
+    foreign.data.chmod(0o777)
+    os.chown(foreign.state, 4711, 4711)  # the builder's, who is another user than the one who books
+    lab.build()  # so that all is imported that this user may not be able to read
+
+    def check() -> None:
+        memory = Memory(foreign.state)
+        assert (memory.logins, memory.idle) == (set(), {})
+
+    assert as_nobody(check) == 0
+
+
+# What was emptied
+
+
+def test_an_emptied_memory_is_reported_and_its_copy_is_used(lab: Lab) -> None:
+    lab.build()
+    before = Memory(lab.state)
+    assert before.logins == {"alice"}
+    (lab.state / "memory.json").write_bytes(b"")
+    lab.host("atlas", gpu(0) + gpu(1))
+    lab.build()
+    assert problems_of(lab)["state/memory.json"] == "is empty: the last good copy of it is used"
+    assert Memory(lab.state).logins == {"alice"}
+    lab.build()
+    assert "state/memory.json" not in problems_of(lab)
+
+
+def test_an_emptied_memory_without_a_copy_is_reported(lab: Lab) -> None:
+    (lab.state / "memory.json").write_bytes(b"")
+    lab.build()
+    assert problems_of(lab)["state/memory.json"] == "is empty, and there is no good copy of it: begun anew"
+
+
+def test_emptied_tokens_stay_valid_by_their_copy_and_that_is_told(lab: Lab) -> None:
+    tokens = Tokens(lab.state)
+    token = tokens.make("alice", 1)
+    tokens.path.write_bytes(b"")
+    assert (tokens.name_of(token), tokens.name_of("wrong")) == ("alice", None)
+    lab.build()
+    assert problems_of(lab)["state/tokens.json"] == "is empty: the last good copy of it is used"
+    result = gpuboard(lab.data.parent, "token", "--list")
+    assert result.stdout.startswith("alice ")
+    assert result.stderr == "gpuboard: state/tokens.json is empty: the last good copy of it is used\n"
+    tokens.make("bob", 1)
+    assert [one.name for one in Tokens(lab.state).all()] == ["alice", "bob"]
+
+
+def test_emptied_tokens_without_a_copy_let_nobody_in(lab: Lab) -> None:
+    (lab.state / "tokens.json").write_bytes(b"")
+    with pytest.raises(Unwritable, match="is empty: put your copy of it back, or remove it"):
+        Tokens(lab.state).name_of("any")
+    with pytest.raises(Unwritable, match="is empty"):
+        Tokens(lab.state).make("alice", 1)
+    lab.build()
+    assert problems_of(lab)["state/tokens.json"].startswith("is empty: put your copy of it back")
+    (lab.state / "tokens.json").unlink()
+    assert Tokens(lab.state).make("alice", 1)
+
+
+def test_the_copy_brings_no_revoked_token_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(lab.state)
+    token = tokens.make("alice", 1)
+    kept, count = locked_file.replace, [0]
+
+    def full(path: Path, content: bytes) -> None:
+        count[0] += 1
+        if count[0] == 2:
+            message = "no room"
+            raise Unwritable(message)
+        kept(path, content)
+
+    monkeypatch.setattr(locked_file, "replace", full)
+    with pytest.raises(Unwritable):  # nobody is told that it was revoked
+        tokens.revoke("alice")
+    assert tokens.name_of(token) == "alice"
+    tokens.revoke("alice")
+    tokens.path.write_bytes(b"")
+    assert tokens.name_of(token) is None
+
+
+def test_the_builder_keeps_a_copy_of_tokens_of_an_older_version(lab: Lab) -> None:
+    tokens = Tokens(lab.state)
+    token = tokens.make("alice", 1)
+    own_files.copy_of(tokens.path).unlink()
+    lab.build()
+    tokens.path.write_bytes(b"")
+    assert tokens.name_of(token) == "alice"
+
+
+def test_the_desk_tells_its_log_of_emptied_tokens(lab: Lab) -> None:
+    from site_builder.bookings.web import Booking  # noqa: PLC0415
+
+    token = Tokens(lab.state).make("alice", 1)
+    (lab.state / "tokens.json").write_bytes(b"")
+    said: list[str] = []
+    desk = Booking(lab.settings(), said.append)
+    caller: Caller = desk.caller({"REMOTE_ADDR": "192.0.2.1", "HTTP_AUTHORIZATION": f"Bearer {token}"})
+    assert caller.who.name == "alice"
+    assert said == [f"{lab.state / 'tokens.json'} is empty: the last good copy of it is used"]
+
+
+def test_an_emptied_history_is_set_aside_and_reported(lab: Lab) -> None:
+    lab.build()
+    (lab.state / "history.db").write_bytes(b"")
+    lab.build(60)
+    (aside,) = lab.state.glob("history.db.broken-*")
+    assert problems_of(lab)["state/history.db"].startswith(f"was emptied, and a new one was begun: {aside.name}")
+    assert (lab.state / "history.db").stat().st_size > 0
+
+
+def test_a_history_that_others_may_write_is_not_gone_on_with(lab: Lab) -> None:
+    lab.build()
+    (lab.state / "history.db").chmod(0o666)
+    lab.build(60)
+    assert "others can write it: check it, then close it with chmod 600" in problems_of(lab)["state/history.db"]
+    (lab.state / "history.db").chmod(0o600)
+    lab.build(120)
+    assert problems_of(lab) == {}
+
+
+def test_a_builder_that_is_killed_while_it_begins_history_leaves_no_empty_file(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from site_builder.history import database  # noqa: PLC0415
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "prepare", killed)
+        with pytest.raises(KeyboardInterrupt):
+            database.connect(lab.state / "history.db")
+    assert not (lab.state / "history.db").exists()
+    lab.build()
+    assert problems_of(lab) == {}
+    assert not list(lab.state.glob(".history.db*"))
+
+
+@pytest.mark.parametrize("name", builder.SMALL)
+def test_the_doctor_finds_an_emptied_file(lab: Lab, name: str) -> None:
+    lab.state.chmod(0o700)
+    (lab.state / name).write_bytes(b"")
+    flags: dict[str, str | None] = {"state": str(lab.state), "data": str(lab.data), "www": str(lab.www)}
+    found = builder.state(Case(load(None, flags), "", lab.data))
+    assert (found.status, f"{name} is empty" in found.what) == ("warn", True)
+
+
+# A full disk names the file
+
+
+@needs_root
+@pytest.mark.parametrize("room", [0, 4096, 8192])
+def test_a_full_disk_under_state_is_told_with_the_name_of_a_file(lab: Lab, room: int) -> None:
+    lab.state.chmod(0o700)
+    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=900k,mode=700", "tmpfs", str(lab.state)], check=True)
+    try:
+        free = os.statvfs(lab.state).f_bavail * os.statvfs(lab.state).f_frsize
+        (lab.state / "filler").write_bytes(b"x" * (free - room))
+        result = gpuboard(lab.data.parent, "build")
+        assert "None" not in result.stderr
+        assert "gpuboard: state/" in result.stderr
+        assert "No space left on device" in result.stderr
+        assert lab.states("atlas") == ["busy", "free"]  # the site is elsewhere
+    finally:
+        subprocess.run(["/usr/bin/umount", str(lab.state)], check=True)
+
+
+def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
+    def full(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        files.replace(tmp_path / "x.json", full)
+    assert caught.value.filename == str(tmp_path / "x.json")
+
+
+# Notifications of which nobody knows whether they arrived
+
+
+def test_an_unsure_notification_is_on_the_page_for_a_day(lab: Lab) -> None:
+    now = int(time.time())
+    told = [
+        Told(now - 100, "channel:lab", "unsure", (alert(1),), "it did not answer in time"),
+        Told(now - 50, "person:alice", "unsure", (alert(2),), "it did not answer in time"),
+        Told(now - 90_000, "hook:page", "unsure", (alert(3),), "it was ended"),
+    ]
+    AlertBook(lab.state).change(lambda _: book()._replace(begun=1, history=tuple(told)))
+    builder = Builder(lab.settings(alerts=AlertSettings((("lab", "json://127.0.0.1:1/secret"),))))
+    builder.build(now)
+    builder.close()
+    assert builder.alerts
+    if builder.alerts.sender:
+        builder.alerts.sender.wait(60)
+    what = [one["what"] for one in lab.status()["problems"] if one["where"] == "alerts"]
+    assert what == [
+        "it is not known whether a notification for channel lab arrived: it did not answer in time",
+        "it is not known whether a notification for person alice arrived: it did not answer in time",
+    ]
+    assert "secret" not in lab.page()

@@ -1,0 +1,462 @@
+"""The simulated lab: settled by a seed, made by the real scripts, and gone without a trace after Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.demo import cast
+from site_builder.demo.story import BOOKINGS, HOUR, MINUTE, HostStory, stories
+from tests.support.live_page import Live, clean_environment, gpuboard, is_gone
+
+ROOT = Path(__file__).parents[2]
+FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
+
+
+def lab(hosts: int = len(cast.MACHINES), seed: int = 1) -> dict[str, HostStory]:
+    return {one.machine.name: one for one in stories(cast.lab(hosts), seed)}
+
+
+def taken(story: HostStory, now: float) -> set[int]:
+    return {gpu for job in story.at(now) for gpu in job.gpus}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a demo as it is at its start."""
+    return once(tmp_path_factory.mktemp("demo"))
+
+
+def once(folder: Path, *words: str) -> Path:
+    result = gpuboard(folder, "demo", "--once", "--folder", "lab", *words)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    return folder / "lab"
+
+
+def hosts_of(folder: Path) -> dict[str, Any]:
+    return {host["name"]: host for host in json.loads((folder / "www/status.json").read_text())["hosts"]}
+
+
+# What happens in the lab
+
+
+def test_the_same_seed_is_the_same_lab_however_often_one_looks() -> None:
+    often, seldom = lab(), lab()
+    for moment in range(0, 3 * HOUR, 60):
+        for story in often.values():
+            story.at(moment)
+    assert [story.at(3 * HOUR) for story in often.values()] == [story.at(3 * HOUR) for story in seldom.values()]
+
+
+def test_another_seed_is_another_lab() -> None:
+    assert [story.at(0) for story in lab().values()] != [story.at(0) for story in lab(seed=2).values()]
+
+
+def test_a_host_lives_the_same_life_in_a_larger_lab() -> None:
+    assert lab()["hydra"].at(HOUR) == lab(200)["hydra"].at(HOUR)
+
+
+def test_something_starts_or_ends_every_minute_or_so() -> None:
+    seen = lab()
+    moments = [[story.at(now) for story in seen.values()] for now in range(0, 20 * MINUTE, 10)]
+    assert sum(before != after for before, after in zip(moments, moments[1:])) >= 15
+
+
+def test_a_job_takes_its_memory_step_by_step() -> None:
+    (job, *_) = lab()["atlas"].at(0)
+    early, late = (job.memory(80000, job.begins + seconds) for seconds in (10, 600))
+    assert 0 < early < late / 2
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_deadline_fills_the_cluster(seed: int) -> None:
+    shares = []
+    seen = [one for one in lab(60, seed).values() if one.machine.tries]
+    for hour in (3, 15):
+        shares.append(sum(len(taken(one, hour * HOUR)) for one in seen) / sum(one.machine.gpus for one in seen))
+    assert shares[0] < 0.7
+    assert shares[1] > 0.8
+
+
+def test_no_gpu_has_two_jobs_but_where_two_share_one() -> None:
+    for story in lab(40).values():
+        for now in range(0, 24 * HOUR, HOUR):
+            gpus = [gpu for job in story.at(now) for gpu in job.gpus]
+            assert len(gpus) == len(set(gpus)) or story.machine.name == "draco"
+
+
+def test_bookings_are_kept_and_broken() -> None:
+    seen = lab()
+    users = {
+        one.comment: {job.person for job in seen[one.host].at(0) if one.gpus and set(job.gpus) & set(one.gpus)}
+        for one in BOOKINGS
+        if one.begins <= 0 < one.ends
+    }
+    assert users == {"ICML run": {"alice"}, "demo for the visitors": set(), "evaluation": {"marek"}, "thesis": set()}
+
+
+def test_a_host_goes_down_and_returns() -> None:
+    draco = lab()["draco"]
+    assert [draco.is_silent(minute * MINUTE) for minute in (0, 1, 3, 15, 21, 9 * 60 + 3)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_what_runs_on_several_gpus_runs_on_whole_ones_of_one_maker() -> None:
+    several = 0
+    for story in lab(60).values():
+        for now in range(0, 48 * HOUR, HOUR):
+            for job in story.at(now):
+                units = [story.machine.units[gpu] for gpu in job.gpus]
+                assert len({unit.maker for unit in units}) == 1
+                assert len(units) == 1 or all(unit.instance is None for unit in units)
+                several += len(units) > 1
+    assert several
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_one_instance_is_free_and_one_is_booked_whatever_the_seed(seed: int) -> None:
+    assert taken(lab(seed=seed)["gemini"], 0) & {0, 1, 2, 3} == {0, 1}
+
+
+# What the scripts make of it
+
+
+def test_every_snapshot_is_by_the_real_scripts_and_whole(page: Path) -> None:
+    folders = [path for path in (page / "data").iterdir() if path.is_dir()]
+    assert {path.name for path in folders} == {one.name for one in cast.MACHINES} - {cast.OLD}
+    for folder in folders:
+        assert {path.name for path in folder.iterdir() if path.is_file()} == FILES
+        for name in FILES:
+            lines = (folder / name).read_text().splitlines()
+            assert lines[0].startswith("# gpuboard 1 task=")
+            assert lines[-1] == "# end"
+
+
+def test_the_page_says_that_it_is_simulated(page: Path) -> None:
+    assert "<p class=notice>Simulated: " in (page / "www/index.html").read_text()
+
+
+def test_every_state_of_a_gpu_and_the_main_ones_of_a_host_are_there_from_the_start(page: Path) -> None:
+    hosts = hosts_of(page)
+    states = {gpu["state"] for host in hosts.values() for gpu in host["gpus"]}
+    assert states == {"free", "busy", "held", "booked", "violated", "lost", "unknown"}
+    assert {host["state"] for host in hosts.values()} == {"fresh", "down", "maintenance"}
+
+
+def test_only_the_lost_gpu_is_a_problem(page: Path) -> None:
+    problems = json.loads((page / "www/status.json").read_text())["problems"]
+    assert {problem["where"].partition("/")[2].partition("/")[0] for problem in problems} == {"hydra"}
+
+
+# GPUs of all kinds
+
+
+def labels_of(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for gpu in host["gpus"]:
+        for one in gpu.get("instances", [gpu]):
+            found[one.get("place", str(gpu["index"]))] = one
+    return found
+
+
+def test_a_host_has_a_gpu_that_is_cut_into_instances(page: Path) -> None:
+    gemini = hosts_of(page)["gemini"]
+    instances = labels_of(gemini)
+    assert {name: one["state"] for name, one in instances.items()} == {
+        "0:0": "busy",
+        "0:1": "busy",
+        "0:2": "booked",
+        "0:3": "free",
+        "1": "busy",
+    }
+    assert [instances[name]["profile"] for name in ("0:0", "0:1", "0:2", "0:3")] == [
+        "3g.40gb",
+        "2g.20gb",
+        "1g.10gb",
+        "1g.10gb",
+    ]
+    assert {name: [one["user"] for one in instances[name]["processes"]] for name in ("0:0", "0:1", "1")} == {
+        "0:0": ["kavya"],
+        "0:1": ["greta"],
+        "1": ["dana"],
+    }
+    assert instances["0:0"]["utilization.gpu"] is None
+    assert gemini["gpus"][0]["temperature.gpu"]
+
+
+def test_a_host_has_gpus_of_amd(page: Path) -> None:
+    gpus = labels_of(hosts_of(page)["aquila"])
+    assert {name: one["name"] for name, one in gpus.items()} == dict.fromkeys("0123", "AMD Instinct MI210")
+    assert [one["user"] for name in "01" for one in gpus[name]["processes"]] == ["hiro", "hiro"]
+    readings = ("memory.used", "memory.total", "utilization.gpu", "temperature.gpu", "power.draw", "power.limit")
+    assert all(one[name] for one in gpus.values() for name in readings)
+
+
+def test_a_host_has_gpus_of_both_makers(page: Path) -> None:
+    gpus = labels_of(hosts_of(page)["centaurus"])
+    assert {name: one["name"] for name, one in gpus.items()} == {
+        **dict.fromkeys("01", "NVIDIA RTX A6000"),
+        **dict.fromkeys(("amd0", "amd1"), "Radeon RX 7900 XTX"),
+    }
+    assert [[one["user"] for one in gpus[name]["processes"]] for name in ("0", "amd0", "amd1")] == [
+        ["lena"],
+        ["ines"],
+        [],
+    ]
+    assert gpus["amd1"]["state"] == "free"
+
+
+def test_the_person_behind_a_container_of_root_is_told(page: Path) -> None:
+    assert "\troot\t" in (page / "data/vega/ps.txt").read_text()
+    assert {process["user"] for process in hosts_of(page)["vega"]["gpus"][0]["processes"]} == {"kavya"}
+
+
+def test_one_gpu_is_slowed_by_heat_and_one_is_lost(page: Path) -> None:
+    found = {
+        (host["name"], gpu["index"]): [problem["kind"] for problem in gpu["problems"] if problem["weight"] != "told"]
+        for host in hosts_of(page).values()
+        for gpu in host["gpus"]
+    }
+    assert {where: kinds for where, kinds in found.items() if kinds} == {
+        ("atlas", 2): ["heat"],
+        ("hydra", 5): ["off-bus"],
+    }
+
+
+def test_the_past_of_each_gpu_goes_on_under_the_same_name(page: Path) -> None:
+    connection = sqlite3.connect(page / "state/history.db")
+    for name in ("gemini", "aquila", "centaurus"):
+        shapes = connection.execute("SELECT gpus FROM shape WHERE host = ?", (name,)).fetchall()
+        assert len({gpus for (gpus,) in shapes}) == 1
+    connection.close()
+
+
+def test_a_token_on_a_command_line_is_masked_as_on_any_host(page: Path) -> None:
+    text = (page / "www/index.html").read_text()
+    assert "sweep.py --token=•••" in text
+    assert "hf_abc" not in text
+
+
+def test_cpus_disks_addresses_and_users_are_those_of_the_simulated_host(page: Path) -> None:
+    atlas = hosts_of(page)["atlas"]
+    assert (atlas["cpus"], atlas["memory"]["total"]) == (192, 2063000)
+    assert [disk["mount"] for disk in atlas["disks"]] == ["/", "/data"]
+    assert "interface=eno1 192.0.2.1/24" in (page / "data/atlas/host.txt").read_text()
+    assert {process["user"] for process in atlas["gpus"][0]["processes"]} == {"alice"}
+
+
+def test_an_hour_later_a_driver_is_gone(tmp_path: Path) -> None:
+    perseus = hosts_of(once(tmp_path, "--after", "70m"))["perseus"]
+    assert perseus["state"] == "failed"
+    assert "Driver/library version mismatch" in perseus["reason"]
+
+
+def test_at_speed_hours_become_minutes_and_states_still_hold(tmp_path: Path) -> None:
+    hosts = hosts_of(once(tmp_path, "--speed", "60"))
+    assert hosts["atlas"]["gpus"][5]["state"] == "violated"
+    assert hosts["atlas"]["gpus"][6]["state"] == "held"
+    assert hosts["pascal"]["state"] == "down"
+    job = hosts["atlas"]["gpus"][0]["processes"][0]["started"]
+    assert 50 * MINUTE < time.time() - job < 54 * MINUTE
+
+
+def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lab/data").mkdir(parents=True)
+    (tmp_path / "lab/data/comments.json").write_text("{}")
+    result = gpuboard(tmp_path, "demo", "--once", "--folder", "lab")
+    assert result.returncode == 2
+    assert "in use for something else" in result.stderr
+    assert (tmp_path / "lab/data/comments.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--once"], "--once needs --folder"),
+        (["--after", "soon"], "'soon' is not a time"),
+        (["--listen", "here"], "but must be address:port or a port"),
+        (["--hosts", "0"], "1<=x<=1000"),
+    ],
+)
+def test_wrong_use_is_told(tmp_path: Path, words: list[str], told: str) -> None:
+    result = gpuboard(tmp_path, "demo", *words)
+    assert result.returncode == 2
+    assert told in result.stderr
+
+
+# While it runs
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Path:
+    """A folder for temporary files with a blank in its name."""
+    path = tmp_path / "a room"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    with Live(tmp_path, "demo", "--speed", "60", "--hosts", "4", TMPDIR=str(tmp_path)) as demo:
+        yield demo
+
+
+def test_an_open_board_lives(live: Live) -> None:
+    first = live.status()
+    assert len(first["hosts"]) == 4
+    later = live.wait_for(lambda: (now := live.status())["built"] > first["built"] + 5 and now, 60)
+    power = [[gpu["power.draw"] for host in one["hosts"] for gpu in host["gpus"]] for one in (first, later)]
+    assert power[0] != power[1]
+    assert {host["state"] for host in later["hosts"]} == {"fresh"}
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_or_a_closed_terminal_leaves_nothing(live: Live, tmp_path: Path, by: int) -> None:
+    children = live.children()
+    assert children
+    assert live.stop(by) == 0
+    assert live.said().endswith("gpuboard: ended\n")
+    assert all(is_gone(pid) for pid in children)
+    assert left_in(tmp_path) == []
+    with pytest.raises(OSError):
+        live.get()
+
+
+def left_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if not path.name.startswith("log-")]
+
+
+def test_a_second_ctrl_c_does_not_cut_the_clean_up_short(live: Live, tmp_path: Path) -> None:
+    for _ in range(20):
+        live.process.send_signal(signal.SIGINT)
+        live.process.send_signal(signal.SIGTERM)
+        time.sleep(0.005)
+    assert live.process.wait(30) == 0
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("after", [0.02, 0.2, 0.5, 1])
+def test_a_signal_during_the_first_round_leaves_nothing(tmp_path: Path, after: float) -> None:
+    command = [sys.executable, "-m", "site_builder", "demo", "--hosts", "60"]
+    environment = clean_environment(TMPDIR=str(tmp_path))
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stderr
+        first = demo.stderr.readline()
+        time.sleep(after)
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(30) == 0
+    assert "starting 60 simulated hosts" in first
+    assert left_in(tmp_path) == []
+
+
+def test_no_python_file_of_the_folder_where_it_is_started_is_run(tmp_path: Path) -> None:
+    (tmp_path / "orjson.py").write_text("raise SystemExit('somebody else's code')")
+    command = [f"{Path(sys.executable).parent}/gpuboard", "demo", "--once", "--hosts", "1", "--folder", "lab"]
+    environment = {key: value for key, value in clean_environment().items() if key != "PYTHONPATH"}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_settings_of_somebody_else_do_not_reach_the_simulated_lab(tmp_path: Path) -> None:
+    result = gpuboard(
+        tmp_path, "demo", "--once", "--hosts", "1", "--folder", "lab", GPUBOARD_SHOW_USERS="no", GPUBOARD_SOON="never"
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "alice" in (tmp_path / "lab/www/index.html").read_text()
+
+
+def test_killed_it_takes_its_builder_along(live: Live) -> None:
+    children = live.children()
+    live.process.kill()
+    live.process.wait()
+    end = time.monotonic() + 20
+    while time.monotonic() < end and not all(is_gone(pid) for pid in children):
+        time.sleep(0.1)
+    assert [pid for pid in children if not is_gone(pid)] == []
+
+
+def test_where_the_port_is_taken_the_next_one_serves_and_that_is_told(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port that rests is no obstacle
+        with contextlib.suppress(OSError):  # taken already, by whomever
+            held.bind(("127.0.0.1", 8080))
+            held.listen()
+        with Live(tmp_path, "demo", "--hosts", "1") as demo:
+            port = int(demo.url.rstrip("/").rpartition(":")[2])
+            assert 8080 < port < 8130
+            assert demo.stop() == 0
+    assert f"port 8080 is taken, so it is {port}" in demo.said()
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        result = gpuboard(tmp_path, "demo", "--hosts", "1", "--listen", str(held.getsockname()[1]))
+    assert result.returncode == 2
+    assert "is taken by another program" in result.stderr
+
+
+def test_a_folder_for_temporary_files_with_a_blank_in_its_name_is_no_obstacle(room: Path) -> None:
+    with Live(room, "demo", "--hosts", "1", TMPDIR=str(room)) as demo:
+        assert demo.stop() == 0
+
+
+def test_bookings_in_it_can_be_edited(live: Live) -> None:
+    path = Path(live.said().partition("edit ")[2].splitlines()[0])
+    name = next(host["name"] for host in live.status()["hosts"] if any(gpu["state"] == "free" for gpu in host["gpus"]))
+    path.write_text(json.dumps({name: {"*": {"name": "me", "date": "2099-01-01"}}}))
+    live.wait_for(lambda: '"name":"me"' in live.get("status.json"), 30)
+
+
+# This machine's own GPUs
+
+
+def test_here_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvidia-smi").symlink_to(ROOT / "site_builder/demo/stand-ins/nvidia-smi")
+    (tmp_path / "smi").mkdir()
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    with Live(tmp_path, "here", PATH=path, SMI=str(tmp_path / "smi")) as board:
+        (host,) = board.status()["hosts"]
+        assert host["name"] == os.uname().nodename.partition(".")[0]
+        assert (host["state"], [gpu["state"] for gpu in host["gpus"]]) == ("fresh", ["busy", "busy"])
+        children = board.children()
+        assert board.stop() == 0
+    assert all(is_gone(pid) for pid in children)
+    assert {"data", "www", "state"} <= {one.name for one in tmp_path.iterdir()}
+
+
+def test_here_takes_its_settings_from_the_file_that_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "my.conf").write_text("GPUBOARD_NOTICE=Hello\n")
+    odd = tmp_path / "it's odd"
+    odd.mkdir()
+    with Live(tmp_path, "here", "--conf", "my.conf", TMPDIR=str(odd)) as board:
+        assert "<p class=notice>Hello</p>" in board.get()
+        assert board.stop() == 0
+    assert list(odd.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_two_hundred_hosts_are_no_obstacle(tmp_path: Path) -> None:
+    hosts = hosts_of(once(tmp_path, "--hosts", "200"))
+    assert len(hosts) == 200
+    assert sum(host["state"] == "fresh" for host in hosts.values()) == 198

@@ -1,0 +1,297 @@
+"""What `gpuboard deploy` makes of what is typed, of lists of hosts, and of what hosts answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import tarfile
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from site_builder.cli import main
+from site_builder.core.model import ConsulAccess
+from site_builder.deploy import host_facts, package
+from site_builder.deploy.host_steps import check_name, lacking, look, own_dest, reason, take_away
+from site_builder.deploy.job import HostFailed, Job, Order, known_lines
+from site_builder.deploy.table import LiveTable, as_json
+from site_builder.deploy.web_side import Side, Web, own_keys, own_port
+from site_builder.remote import targets
+from site_builder.remote.ssh import Connection, HostKey, Result
+from site_builder.remote.ssh_config import Way
+from site_builder.remote.target_syntax import Target
+from site_builder.remote.targets import NoTargets
+from tests.support.consul_server import ConsulServer
+
+KEY = "ssh-ed25519 " + "A" * 68
+
+
+def run(*words: str) -> tuple[int, str]:
+    """The exit code, and all that is said."""
+    done = CliRunner().invoke(main, ["deploy", *words], env={"GPUBOARD_CONSUL_SERVICE": ""})
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "name the hosts, or give --consul, or --hosts-file FILE"),
+        (("a", "--consul"), "name the hosts, or give"),
+        (("a", "--check", "--remove"), "choose one"),
+        (("a", "b", "--name", "x"), "--name is for one HOST; for several: NAME=HOST"),
+        (("--consul", "--name", "x"), "--name is for one HOST"),
+        (("x=http://atlas/spool/",), "x is at a URL, and deploy goes by ssh"),
+        (("_x=a",), "'_x' cannot be a host's name on the board"),
+        (("a", "--name", "../x"), "'../x' cannot be a host's name on the board"),
+        (("a", "x=a"), "the host a is there twice"),
+        (("x=a", "x=b"), "the name x is there twice"),
+        (("--hosts-file", "/nowhere"), "/nowhere cannot be read: No such file"),
+        (("--consul",), "set GPUBOARD_CONSUL_SERVICE first"),
+        (("a", "--dest", "web:/data", "--data", "."), "'web:/data' is no destination for deploy"),
+        (("a", "--data", "/nowhere/at/all"), "the data folder /nowhere/at/all is not there: call ./install.sh web"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_2(words: tuple[str, ...], why: str) -> None:
+    code, said = run(*words)
+    assert code == 2
+    assert why in said
+    assert "Traceback" not in said
+
+
+def test_a_file_has_lines_of_hosts_txt_or_such_words_as_are_typed(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    listed = "# ours\natlas, Big one, a100 nvlink, maintenance: fan, and more\n"
+    file.write_text(listed + "\nadmin@gpu02\nnova=10.0.0.7 # new\n10.0.0.8\n")
+    assert targets.of_file(file) == [
+        Target("atlas", "atlas"),
+        Target("admin@gpu02"),
+        Target("10.0.0.7", "nova"),
+        Target("10.0.0.8"),
+    ]
+    for bad in ("two words\n", "a b=c\n", "-oProxyCommand=x y\n", "# nobody\n"):
+        file.write_text(bad)
+        with pytest.raises(NoTargets):
+            targets.of_file(file)
+
+
+def test_the_hosts_of_consul_have_the_names_of_the_board(tmp_path: Path) -> None:
+    server = ConsulServer(tmp_path / "consul")
+    try:
+        server.register("gpu01.lab.example", "gpus")
+        server.register("n17", "gpus", host="atlas")
+        access = ConsulAccess("gpus", address=server.address)
+        found = targets.of_consul(access, tmp_path, tmp_path / "data")
+        assert found == [Target("n17", "atlas"), Target("gpu01.lab.example", "gpu01")]
+    finally:
+        server.stop()
+    with pytest.raises(NoTargets, match="does not answer"):  # the last list would name hosts that are gone
+        targets.of_consul(access, tmp_path, tmp_path)
+
+
+def test_what_goes_to_a_host_can_be_unpacked_and_started_there() -> None:
+    text = package.packed().split("<<'END'")[1].partition("\n")[2].partition("END\n")[0]
+    with tarfile.open(fileobj=io.BytesIO(b64decode(text))) as archive:
+        modes = {entry.name: entry.mode for entry in archive}
+    assert modes["install.sh"] & stat.S_IXUSR
+    assert modes["scripts/gpu-check.sh"] & stat.S_IXUSR
+    assert {"install/host.sh", "install/key.sh", "scripts/lib/common.sh"} <= modes.keys()
+    assert not any(name.endswith((".cgi", "~")) for name in modes)
+
+
+ANSWER = """Welcome to gpu01!
+gpuboard-look 1
+own gpu01
+name gpu01
+home /home/lab
+seen 10.0.0.5 40000 10.0.0.9 22
+reach web.lab 10.0.0.5
+reach web
+missing nvidia-smi
+installed gpu01
+scripts abc
+crontab * * * * * /home/lab/.local/share/gpuboard/scripts/gpu-check.sh
+dest ssh://gpuboard@web.lab
+key {key} gpuboard gpu01
+known web.lab ssh-ed25519 WEB
+loops ok
+end 1
+"""
+
+
+def told(**changed: str) -> host_facts.Facts:
+    """The answer of a host, with some facts changed."""
+    text = ANSWER.format(key=KEY)
+    for word, value in changed.items():
+        text = "\n".join(f"{word} {value}" if line.startswith(f"{word} ") else line for line in text.split("\n"))
+    return host_facts.read(text.encode())
+
+
+def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
+    found = told()
+    assert (found.name, found.seen_from, found.key, found.lacks) == ("gpu01", "10.0.0.5", KEY, [])
+    assert not found.has_driver
+    assert told(key='ssh-ed25519 AAAA\ncommand="x" ssh-rsa').key == ""
+    assert told(key="restrict ssh-ed25519 AAAA").key == ""
+    assert told(seen="$(reboot) 1 2 3").seen_from == ""
+    assert told(missing="flock").lacks == ["flock"]
+    assert told(dest="\x1b[31mred").dest == "?[31mred"
+    assert told(reach="").reach == {"": ()}
+    assert len(told(missing="x" * 9000).lacks[0]) == 20
+    for bad in ("../x", "-x", "a b", ""):
+        with pytest.raises(host_facts.Unclear, match="cannot be a host's name"):
+            told(name=bad)
+    for torn in (b"", b"gpuboard-look 1\nname gpu01\n", b"\xff\x00" * 1000):
+        with pytest.raises(host_facts.Unclear, match="not whole"):
+            host_facts.read(torn)
+
+
+def order(**more: Any) -> Order:  # noqa: ANN401 of any kind
+    """One for a web side that is elsewhere."""
+    web = Web(
+        lambda _: Result(0, b"", b""), "", ["web.lab", "web; reboot"], "gpuboard", 22, [HostKey("ssh-ed25519", "WEB")]
+    )
+    return Order(web, Side(1000, {"gpu01": KEY}, {"gpu01": 990}), "", "", "abc", **more)
+
+
+def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
+    known = known_lines("ssh://gpuboard@web.lab", order().web.keys)[1]
+    good = told()
+    assert lacking(order(), good, good.dest, known) == []
+    for word, value, what in (
+        ("scripts", "abd", "scripts"),
+        ("crontab", "", "crontab"),
+        ("dest", "ssh://other@web", "destination"),
+        ("key", "ssh-ed25519 " + "B" * 68, "key"),
+        ("known", "web.lab ssh-ed25519 OLD", "web host's key"),
+        ("loops", "1 GPUs does not run", "loops"),
+        ("installed", "gpu02", "loops"),
+    ):
+        assert lacking(order(), told(**{word: value}), good.dest, known) == [what]
+
+
+OTHER = "ssh-ed25519 " + "B" * 68
+
+
+@pytest.mark.parametrize(
+    ("word", "named", "refused"),
+    [
+        ("gpu07", None, "it says that it is gpu01, a name that is taken: .* with gpu01=gpu07"),
+        ("ssh://lab@10.0.0.7:22", None, "it says that it is gpu01, a name that is taken"),
+        ("gpu01", None, None),
+        ("ssh://lab@gpu01.lab.example:22", None, None),
+        ("10.0.0.7", "gpu01", None),
+    ],
+)
+def test_what_a_host_says_it_is_does_not_give_it_the_place_of_another(
+    word: str, named: str | None, refused: str | None
+) -> None:
+    job, one = Job(Target(word, named)), order()
+    check_name(job, one, told())  # its key is the one that is enrolled
+    liar = told(key=OTHER)
+    if refused is None:
+        check_name(job, one, liar)  # it lost its key
+        return
+    with pytest.raises(HostFailed, match=refused):
+        check_name(job, one, liar)
+    one.side.enrolled.clear()
+    with pytest.raises(HostFailed, match=refused):  # a host that pushes by scp
+        check_name(job, one, liar)
+
+
+class Host:
+    """One that answers what it likes."""
+
+    def __init__(self, out: str, code: int = 0) -> None:
+        """So."""
+        self.done = Result(code, out.encode(), b"")
+        self.commands: list[bytes] = []
+
+    def run(self, _: str, stdin: bytes, __: float) -> Result:
+        """The same each time."""
+        self.commands.append(stdin)
+        return self.done
+
+
+def test_a_host_that_answers_for_another_name_than_it_was_given_is_refused() -> None:
+    answer: Any = Host(ANSWER.format(key=KEY))
+    assert look(Job(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
+    with pytest.raises(HostFailed, match="it answers for gpu01, and not for gpu07"):
+        look(Job(Target("gpu07", "gpu07")), order(), answer)
+
+
+def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -> None:
+    said: list[str] = []
+    for word, taken in (("gpu07", False), ("gpu01", True)):
+        one = order(verb="remove")
+        one.side.arrived.clear()
+        one.web.shell = lambda program: said.append(program) or Result(0, b"", b"")  # type: ignore[func-returns-value]
+        job, host = Job(Target(word)), Host("")
+        take_away(job, one, host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
+        assert any("remove gpu01" in program for program in said) is taken
+        assert bool(job.why) is not taken
+        assert [command.split(b"\n")[-2] for command in host.commands] == [b"./install.sh remove host </dev/null"]
+
+
+def test_what_a_host_says_steers_no_terminal() -> None:
+    hostile = Result(1, f"To fix it: \x1b]0;x\x07{'y' * 9000}\n".encode(), b"\x1b[2J no\n")
+    assert reason(hostile).isprintable()
+    assert len(reason(hostile)) < 700
+
+
+def test_the_destination_is_found_out_or_asked_for() -> None:
+    assert order().web.names == ["web.lab"], "what is no name never comes into a command"
+    way = Connection(Way("gpu01", "gpu01", 22, "lab"), None, ())  # type: ignore[arg-type] # it is not used
+    assert own_dest(order(), way, told()) == "ssh://gpuboard@web.lab"
+    with pytest.raises(HostFailed, match=r"it does not know web\.lab: say where it finds the web host, with --dest"):
+        own_dest(order(), way, told(reach="web.lab 127.0.1.1"))
+
+
+@pytest.mark.parametrize(
+    ("dest", "address"),
+    [
+        ("ssh://u@web", "web"),
+        ("ssh://web:22", "web"),
+        ("ssh://u@web:2222", "[web]:2222"),
+        ("ssh://u@[::1]:2222", "[::1]:2222"),
+        ("ssh://u@[fe80::1]", "fe80::1"),
+    ],
+)
+def test_the_web_host_is_known_as_ssh_will_call_it(dest: str, address: str) -> None:
+    assert known_lines(dest, [HostKey("ssh-ed25519", "K")]) == (address, [f"{address} ssh-ed25519 K"])
+    for bad in ("ssh://u@a b", "ssh://u@-x y", "ssh://u@a;b", "ssh://u@a/../b", "consul://x/y", "ssh://$(x)"):
+        with pytest.raises(HostFailed):
+            known_lines(bad, [])
+
+
+def test_our_own_sshd_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("site_builder.deploy.web_side.SSH_FOLDER", tmp_path)
+    assert (own_port(), own_keys()) == (22, [])
+    (tmp_path / "sshd_config").write_text("#Port 22\nPort 2222\n")
+    (tmp_path / "ssh_host_ed25519_key.pub").write_text(f"{KEY} root@web\n")
+    (tmp_path / "ssh_host_ed25519_key").touch()
+    (tmp_path / "junk.pub").write_bytes(b"\xff\xfe")
+    (tmp_path / "junk").touch()
+    (tmp_path / "user_ca.pub").write_text(f"ssh-ed25519 {'B' * 68} who logs in, and not sshd\n")
+    assert own_port() == 2222
+    assert [" ".join(key) for key in own_keys()] == [KEY]
+
+
+def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
+    jobs = [Job(Target(f"gpu{number:02}.cluster.lab.example"), step="install", began=1) for number in range(40)]
+    jobs[3].result, jobs[3].why = "failed", "no"
+    for job in jobs[10:]:
+        job.result = "installed"
+    table = LiveTable(jobs, checks=False)
+    table.console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
+    assert len(table.rows(whole=False)) == 21
+    assert jobs[3] in table.rows(whole=False)
+    table.console.print(table.table())
+    lines = table.console.file.getvalue().split("\n")  # type: ignore[attr-defined] # a StringIO
+    assert len(lines) <= 24
+    assert "9 at work, 1 failed, 30 installed" in "".join(lines)
+    assert json.loads(as_json(jobs))[3]["why"] == "no"

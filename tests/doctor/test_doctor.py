@@ -1,0 +1,487 @@
+"""`gpuboard doctor`: each check on a board that is well, and on one that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from site_builder.config.conf_file import in_force
+from site_builder.doctor import check_result
+from site_builder.doctor.check_result import Case, Check, Found
+from site_builder.doctor.checks import CHECKS
+from site_builder.web.server import Server, Site, listen
+from tests.support.board_fixture import Lab, gpu
+from tests.support.consul_server import READ_ALL, ConsulServer
+from tests.support.docs import ROOT, help_of, text_of
+
+BY_ID = {check.id: check for check in CHECKS}
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGN5"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """Folders as they should be, with two hosts that push."""
+    lab = Lab(tmp_path / "lab")
+    lab.state.chmod(0o700)
+    lab.www.mkdir()
+    lab.host("atlas", gpu(0))
+    lab.host("hydra", gpu(0, uuid="GPU-h"))
+    lab.book({"atlas": [{"name": "alice", "date": "2199-01-01", "comment": "x"}]})
+    return lab
+
+
+@pytest.fixture
+def board(lab: Lab) -> Lab:
+    """The same with a board, built a moment ago."""
+    lab.build()
+    return lab
+
+
+def case_of(lab: Lab, **environment: str) -> Case:
+    """As the command makes it of these variables."""
+    folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
+    given = {**{key: str(folder) for key, folder in folders.items()}, **environment}
+    return Case(in_force("/dev/null", {}, given), home=lab.data.parent, environment=given)
+
+
+def look(case: Case, name: str) -> Found:
+    return check_result.look(BY_ID[name], case)
+
+
+def told(case: Case, name: str) -> tuple[str, str]:
+    """Status and all words of one check."""
+    one = look(case, name)
+    assert bool(one.advice) == (one.status in ("warn", "fail"))
+    return one.status, f"{one.what} -> {one.advice}"
+
+
+def assert_finds(case: Case, name: str, status: str, words: str) -> None:
+    found = told(case, name)
+    assert found[0] == status, found
+    assert re.search(words, found[1]), found
+
+
+# The command
+
+
+def command(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "site_builder", "doctor", *words],
+        cwd=lab.data.parent,
+        env={"PATH": os.environ["PATH"], "HOME": str(lab.data.parent), "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_tells_each_check_and_ends_by_the_worst(board: Lab) -> None:
+    done = command(board, "--json")
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert [one["id"] for one in found["checks"]] == [check.id for check in CHECKS]
+    assert {"host", "version", "worst", "checks"} == set(found)
+    assert done.returncode == {"pass": 0, "warn": 1, "fail": 2}[found["worst"]]
+    assert done.stderr == ""
+    well = {one["id"] for one in found["checks"] if one["status"] == "pass"}
+    assert {"python", "packages", "settings", "data", "comments", "lists", "hosts", "clocks", "problems"} <= well
+    assert {"state", "www", "builder", "disk", "history"} <= well
+    (board.state).chmod(0o777)
+    done = command(board)
+    assert done.returncode == 2
+    assert "fail  state" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "linger" not in done.stdout
+    assert "linger" in command(board, "--verbose").stdout
+
+
+def test_settings_that_are_wrong_are_a_finding_and_cost_only_what_needs_them(lab: Lab) -> None:
+    done = command(lab, "--json", GPUBOARD_STALE_AFTER="never")
+    found = {one["id"]: one for one in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 2
+    assert (found["settings"]["status"], found["python"]["status"]) == ("fail", "pass")
+    assert "GPUBOARD_STALE_AFTER is 'never'" in found["settings"]["what"]
+    assert found["data"]["what"] == "the settings cannot be read"
+    done = command(lab, "--json", GPUBOARD_STAIL_AFTER="30")
+    assert "is it GPUBOARD_STALE_AFTER?" in json.loads(done.stdout)["checks"][2]["what"]
+    (lab.data.parent / "gpuboard.conf").write_text("GPUBOARD_DATTA=data\n")
+    done = command(lab, "--json")
+    assert "there is no setting GPUBOARD_DATTA" in json.loads(done.stdout)["checks"][2]["what"]
+
+
+def test_a_check_that_hangs_or_breaks_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(_: Case) -> Found:
+        raise ZeroDivisionError
+
+    def closed(_: Case) -> Found:
+        raise PermissionError(13, "Permission denied", "/srv/data")
+
+    monkeypatch.setattr(check_result, "LIMIT", 0.05)
+    case = Case(None, "x")
+    end = threading.Event()
+    checks = [
+        Check("x", "a", lambda _: Found("pass", str(end.wait(30)))),
+        Check("x", "b", breaks),
+        Check("x", "c", closed),
+    ]
+    found = [one.found for one in check_result.look_at(checks, case)]
+    end.set()
+    assert [one.status for one in found] == ["fail", "fail", "fail"]
+    assert [one.what.partition(" (")[0] for one in found] == [
+        "no answer within 0.05 s",
+        "the check itself failed",
+        "/srv/data: Permission denied",
+    ]
+
+
+# data/
+
+
+def test_hosts_that_are_not_fresh_are_named_with_the_reason(lab: Lab) -> None:
+    assert_finds(case_of(lab), "hosts", "pass", "2 hosts: 2 fresh")
+    lab.write("hydra", "gpus.csv", rc=9)
+    assert_finds(case_of(lab), "hosts", "warn", "2 hosts: 1 fresh, 1 failed; hydra: .* -> call gpu-doctor.sh there")
+    lab.write("atlas", "gpus.csv", rc=9)
+    assert_finds(case_of(lab), "hosts", "fail", "2 failed; atlas and hydra")
+
+
+def test_clocks_problems_and_files_of_people_are_looked_at(lab: Lab) -> None:
+    lab.host("hydra", gpu(0, uuid="GPU-h"), time=int(time.time()) + 500)
+    (lab.data / "hosts.txt").write_text("atlas\n../x\n")
+    (lab.data / "atlas/ps.txt").write_text("torn")
+    case = case_of(lab)
+    assert_finds(case, "clocks", "warn", "that of hydra by 9 min ahead -> set it by NTP")
+    assert_finds(case, "lists", "warn", "hosts.txt")
+    assert_finds(case, "problems", "warn", "data/atlas/ps.txt")
+    lab.book('{"atlas": [{"name": "alice", "date": "no day"}]}')
+    assert_finds(case_of(lab), "comments", "warn", "no day|date")
+    lab.book("{")
+    assert_finds(case_of(lab), "comments", "fail", "comments.json")
+
+
+def test_who_may_do_what_with_the_folders(lab: Lab) -> None:
+    case = case_of(lab)
+    lab.data.chmod(0o777)
+    assert_finds(case, "data", "fail", r"everybody on this machine can put links into it.* -> call `./install.sh web`")
+    lab.data.chmod(0o1777)
+    assert_finds(case, "data", "warn", "everybody on this machine can write .* -> chmod o-w")
+    lab.state.chmod(0o755)
+    assert_finds(case, "state", "warn", "others can look into")
+    lab.state.chmod(0o770)
+    assert_finds(case, "state", "fail", "so that no build uses it -> chmod 700")
+    lab.www.chmod(0o777)
+    assert_finds(case, "www", "fail", "put scripts on the page")
+    lab.data.rename(lab.data.with_name("away"))
+    assert_finds(case_of(lab), "data", "fail", "is not there")
+    assert_finds(case_of(lab), "hosts", "fail", "is not there|cannot be read")
+
+
+def test_a_folder_of_the_site_that_another_user_made_is_found(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lab.www / "hosts").mkdir()
+    assert_finds(case_of(lab), "www", "pass", str(lab.www))
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "hosts")  # root may write anywhere
+    assert_finds(case_of(lab), "www", "fail", "www/hosts cannot be written by this user, though .* -> as root: chown")
+
+
+def test_each_key_that_can_do_more_than_push_is_named(lab: Lab, tmp_path: Path) -> None:
+    receive = tmp_path / "it's [ours]/gpu-receive.sh"
+    receive.parent.mkdir()
+    receive.touch(0o755)
+    word = "'" + str(receive).replace("'", "'\\\"'\\\"'") + "'"
+    keys = lab.data.parent / ".ssh/authorized_keys"
+    case = case_of(lab)
+    assert_finds(case, "keys", "skip", "is not there")
+    keys.parent.mkdir()
+    ours = f'restrict,command="{word} --data /srv/data atlas" {KEY} gpuboard atlas\n'
+    keys.write_text(f"# a comment\n\n{ours}")
+    assert_finds(case, "keys", "pass", "all 1 keys")
+    keys.write_text(f'{ours}{KEY} bob@laptop\ncommand="{word} hydra" {KEY} gpuboard hydra\nno-pty {KEY}\n')
+    assert_finds(case, "keys", "warn", r"of 4 keys .*, 3 can do more .*line 2 \(bob@laptop\), line 3 .* and line 4")
+    for options in (
+        f'restrict,port-forwarding,command="{word} atlas"',  # which restrict alone forbids
+        f'restrict,pty,command="{word} atlas"',
+        f'restrict,command="{word} atlas; sh"',
+        f'restrict,command="{word} $SSH_ORIGINAL_COMMAND"',
+        f'restrict,command="sh -c {word}"',
+    ):
+        keys.write_text(f"{ours}{options} {KEY} gpuboard atlas\n")
+        assert_finds(case, "keys", "warn", "of 2 keys .*, 1 can do more .*: line 2")
+    keys.write_text(ours)
+    receive.unlink()
+    assert_finds(case, "keys", "fail", "gpu-receive.sh, which is not there")
+    keys.chmod(0o666)
+    assert_finds(case, "keys", "fail", "sshd takes no key of it")
+
+
+# The builder
+
+
+def test_a_builder_that_stands_is_told_and_who_has_its_lock(board: Lab) -> None:
+    assert_finds(case_of(board), "builder", "pass", "built [0-9]+ s ago")
+    with subprocess.Popen(["/usr/bin/flock", str(board.state / "lock"), "cat"], stdin=subprocess.PIPE) as holder:
+        assert holder.stdin
+        (board.state / "lock").write_text("4711\n")
+        while "4711" not in told(case_of(board), "builder")[1]:
+            time.sleep(0.05)
+        holder.stdin.close()
+    status = board.www / "status.json"
+    status.write_text(
+        status.read_text().replace(f'"built":{board.status()["built"]}', f'"built":{int(time.time()) - 9000}')
+    )
+    assert_finds(case_of(board), "builder", "fail", "was last built 2 h 3. min ago")
+    status.unlink()
+    assert_finds(case_of(board), "builder", "fail", "never built")
+
+
+def test_a_damaged_history_is_found_and_one_that_was_set_aside(board: Lab) -> None:
+    assert_finds(case_of(board), "history", "pass", "history.db has")
+    (board.state / "history.db.broken-20260101-000000").touch()
+    assert_finds(case_of(board), "history", "warn", "was emptied, and a new one was begun")
+    (board.state / "history.db.broken-20260101-000000").write_bytes(b"x")
+    assert_finds(case_of(board), "history", "warn", "was damaged, and a new one was begun")
+    for beside in board.state.glob("history.db-*"):
+        beside.unlink()
+    content = bytearray((board.state / "history.db").read_bytes())
+    content[4096:] = b"\xff" * len(content[4096:])
+    (board.state / "history.db").write_bytes(content)
+    assert_finds(case_of(board), "history", "fail", "cannot be read")
+
+
+def test_little_room_is_a_warning_and_none_a_failure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(lab.www)
+
+    def left(blocks: int, files: int = 10**6) -> os.statvfs_result:
+        told = list(real)
+        told[4], told[7] = blocks, files
+        return os.statvfs_result(told)
+
+    mib = (1 << 20) // real.f_frsize
+    for answer, status, words in (
+        (left(100 * mib), "warn", "has 100 MiB left"),
+        (left(mib), "fail", "has 1 MiB left"),
+        (left(10**6 * mib, 5), "fail", "5 more files"),
+    ):
+        monkeypatch.setattr(os, "statvfs", lambda _, answer=answer: answer)
+        assert_finds(case_of(lab), "disk", status, words)
+
+
+def test_units_of_systemd_take_the_place_of_cron(lab: Lab) -> None:
+    wants = lab.data.parent / ".config/systemd/user/default.target.wants"
+    wants.mkdir(parents=True)
+    (wants / "gpuboard-build.service").symlink_to("../gpuboard-build.service")
+    case = case_of(lab)
+    assert look(case, "linger").apart  # that unit is gone
+    (wants.parent / "gpuboard-build.service").touch()
+    assert_finds(case, "crontab", "pass", "systemd starts it: gpuboard-build.service")
+    assert look(case, "cron-daemon").apart
+    assert look(case, "cron-allowed").apart
+    assert told(case, "linger")[0] in ("fail", "pass")  # as this machine has it
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_a_crontab_that_calls_what_is_gone_starts_nothing(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quote: str
+) -> None:
+    program = tmp_path / "bin/gpuboard"
+    program.parent.mkdir()
+    (tmp_path / "bin/crontab").write_text(f'#!/bin/sh\necho "*/5 * * * * cd /srv && {quote}{program}{quote} build"\n')
+    (tmp_path / "bin/crontab").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert_finds(case_of(lab), "crontab", "fail", f"calls {program}, which is not there")
+    program.touch(0o755)
+    assert_finds(case_of(lab), "crontab", "pass", "gpuboard.? build")
+
+
+# The web server
+
+
+@pytest.fixture
+def served(board: Lab) -> Iterator[str]:
+    """The board by our own server."""
+    sock = listen("127.0.0.1", 0)
+    server = Server(Site(board.www), sock)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    yield f"http://127.0.0.1:{sock.getsockname()[1]}/"
+    server.close()
+    thread.join()
+
+
+class Careless(SimpleHTTPRequestHandler):
+    """A web server over the wrong folder, with headers that somebody copied from elsewhere."""
+
+    extensions_map = {".html": "text/html", ".json": "text/plain", "": "application/octet-stream"}  # noqa: RUF012
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "public, max-age=3600")
+        self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; frame-ancestors *")
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def careless(board: Lab) -> Iterator[str]:
+    """The board by that one."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Careless, directory=str(board.data.parent)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/www/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def board_files(lab: Lab) -> list[Path]:
+    return [one for one in lab.data.iterdir() if one.is_file()]
+
+
+WEB = ("url", "types", "caching", "headers", "gzip", "built", "closed")
+
+
+def test_our_own_server_passes_all(lab: Lab, served: str) -> None:
+    for case in (case_of(lab, GPUBOARD_URL=served), case_of(lab, GPUBOARD_LISTEN=served[7:-1])):
+        assert {name: told(case, name)[0] for name in WEB} == dict.fromkeys(WEB, "pass")
+
+
+def test_a_careless_server_is_found_out(lab: Lab, careless: str) -> None:
+    case = case_of(lab, GPUBOARD_URL=careless)
+    assert_finds(case, "url", "pass", "/www/")
+    assert_finds(case, "types", "fail", "live.json is served as text/plain, not application/json")
+    assert_finds(case, "caching", "fail", "max-age=3600.*open pages show old numbers")
+    assert_finds(case, "headers", "warn", "allows scripts or styles inside it")
+    assert_finds(case, "gzip", "warn", "comes uncompressed")
+    assert_finds(case, "closed", "fail", "/data/.* is served to everybody")
+    for file in board_files(lab):
+        file.rename(file.with_name("# odd ?" + file.name))
+    assert_finds(case_of(lab, GPUBOARD_URL=careless), "closed", "fail", "/data/%23%20odd%20%3F.* is served")
+    live = lab.live()
+    (lab.www / "live.json").write_text(json.dumps({**live, "built": live["built"] - 9_000_000}))
+    assert_finds(case_of(lab, GPUBOARD_URL=careless), "built", "fail", "was last built")
+    (lab.www / "live.json").write_text("[]")
+    assert_finds(case_of(lab, GPUBOARD_URL=careless), "built", "fail", "not that of a gpuboard")
+
+
+class Headers(SimpleHTTPRequestHandler):
+    """The board, with the headers that a test wants."""
+
+    wanted: ClassVar[dict[str, str]] = {}
+
+    def end_headers(self) -> None:
+        for name, value in self.wanted.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "headers"),
+    [
+        ("caching", "fail", {"Cache-Control": "max-age=0, s-maxage=3600"}),
+        ("caching", "fail", {"Expires": "Fri, 01 Jan 2100 00:00:00 GMT"}),
+        ("caching", "warn", {"Cache-Control": "public"}),
+        ("caching", "warn", {}),
+        ("caching", "pass", {"Expires": "0"}),
+        ("caching", "pass", {"Cache-Control": "no-cache, max-age=3600"}),
+        ("headers", "warn", {"Content-Security-Policy": "frame-ancestors *"}),
+        ("headers", "warn", {"Content-Security-Policy": "frame-ancestors *", "X-Frame-Options": "DENY"}),
+        ("headers", "warn", {"X-Frame-Options": "ALLOWALL"}),
+        ("headers", "pass", {"X-Frame-Options": "SAMEORIGIN"}),
+        ("headers", "pass", {"Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'"}),
+    ],
+)
+def test_headers_count_by_what_they_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: str, headers: dict[str, str]
+) -> None:
+    lab = Lab(tmp_path)
+    lab.www.mkdir()
+    for file in ("index.html", "live.json"):
+        (lab.www / file).write_text("gpuboard")
+    monkeypatch.setattr(Headers, "wanted", {"X-Content-Type-Options": "nosniff", **headers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Headers, directory=str(lab.www))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            assert told(case_of(lab, GPUBOARD_URL=f"http://127.0.0.1:{server.server_port}/"), name)[0] == status
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_server_that_is_away_is_told_once_and_the_rest_is_left_out(lab: Lab) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        case = case_of(lab, GPUBOARD_URL=f"http://127.0.0.1:{closed.getsockname()[1]}/")
+        assert_finds(case, "url", "fail", "nothing answers at")
+        assert all(look(case, name).apart for name in WEB[1:])
+    assert_finds(case_of(lab), "url", "skip", "nobody said where")
+
+
+# Consul
+
+
+def test_consul_is_asked_for_its_leader_the_token_and_the_service(lab: Lab, tmp_path: Path) -> None:
+    assert look(case_of(lab), "consul").apart
+    server = ConsulServer(tmp_path / "consul", acl=True)
+    try:
+        server.register("atlas", "gpu")
+        asked = {"GPUBOARD_CONSUL_SERVICE": "gpu", "CONSUL_HTTP_ADDR": server.address}
+        assert_finds(case_of(lab, **asked), "consul", "warn", "lists no host .*CONSUL_HTTP_TOKEN must be set")
+        token = server.new_token(READ_ALL)
+        assert_finds(case_of(lab, **asked, CONSUL_HTTP_TOKEN=token), "consul", "pass", "lists 1 with the service gpu")
+        wrong = "00000000-0000-4000-8000-000000000009"
+        assert_finds(case_of(lab, **asked, CONSUL_HTTP_TOKEN=wrong), "consul", "fail", "CONSUL_HTTP_TOKEN")
+        hosts_in_kv(lab, server)
+    finally:
+        server.stop()
+    assert_finds(case_of(lab, **asked, CONSUL_HTTP_TOKEN=token), "consul", "fail", "does not answer")
+
+
+def hosts_in_kv(lab: Lab, server: ConsulServer) -> None:
+    """The same server, as the store of which data/ is a copy."""
+    assert look(case_of(lab), "kv").apart
+    place = f"consul://{server.address}/lab"
+    master = partial(case_of, lab, GPUBOARD_KV=place, CONSUL_HTTP_TOKEN=server.token)
+    assert_finds(master(), "kv", "warn", "has nothing below lab/data/")
+    server.call("PUT", "/v1/kv/lab/data/atlas", "x")
+    assert_finds(master(), "kv", "warn", "1 entries below lab/data/, and no builder leads")
+    session = server.call("PUT", "/v1/session/create", {"Name": "x"})["ID"]
+    server.call("PUT", f"/v1/kv/lab/leader?acquire={session}")
+    assert_finds(master(), "kv", "pass", "somebody leads")
+
+
+# The docs
+
+
+def documented(title: str) -> list[str]:
+    part = text_of("docs/doctor.md").split(f"## {title}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)
+
+
+def test_every_check_is_documented_and_no_other() -> None:
+    assert documented("On the web host") == [check.id for check in CHECKS]
+    script = (ROOT / "scripts/gpu-doctor.sh").read_text()
+    table = script.split("CHECKS='")[1].split("'")[0]
+    assert documented("On a GPU host") == [word for word in table.split() if not word.endswith(":")]
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+
+
+def test_the_page_has_the_help_of_the_script() -> None:
+    told = help_of("scripts/gpu-doctor.sh")
+    assert told in text_of("docs/doctor.md")
+    assert max(map(len, told.splitlines())) <= 79

@@ -1,0 +1,684 @@
+"""Kept or broken: whether a booking that runs is used, by whom, how much, and when its GPU comes free again."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from site_builder.board import card
+from site_builder.board import page as board_page
+from site_builder.board.builder import Builder
+from site_builder.core.model import (
+    BoardBooking,
+    BoardGpu,
+    Booking,
+    ComingGpu,
+    HostData,
+    Idle,
+    KeptGpu,
+    KnownHost,
+    Limits,
+    Problem,
+    Shown,
+)
+from site_builder.core.people import People
+from site_builder.fleet.gpu_state import Rules
+from site_builder.fleet.host_state import Case, host
+from site_builder.fleet.store import Memory
+from site_builder.fleet.summary import summary
+from tests.support import board_fixture
+from tests.support.board_fixture import Lab, soon
+from tests.support.browser import served
+from tests.support.generated_fleet import (
+    NOON,
+    NOW,
+    booking,
+    decide,
+    gpu,
+    host_data,
+    now,
+    only_gpu,
+    person,
+    process,
+    used_by,
+)
+from tests.support.live_board import Board, opened
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+EMPTY = host_data()
+TOO_WIDE = """() => {
+    const cells = [...document.querySelectorAll(".gpus td:last-child")];
+    return cells.filter((one) => one.scrollWidth > one.clientWidth + 1).length;
+}"""
+
+
+class Follower:
+    """A builder's memory over several snapshots of one host."""
+
+    def __init__(self, *bookings: Booking, shown: Shown | None = None, limits: Limits | None = None) -> None:
+        self.bookings = bookings
+        self.rules = Rules(limits or Limits(), People({}, ("alice", "bob", "carol")), shown or Shown())
+        self.kept: dict[str, KeptGpu] = {}
+
+    def see(self, after: float, data: HostData, taken: float | None = None, stamp: float | None = None) -> BoardGpu:
+        """What is said of the GPU so many seconds after noon, by a snapshot that was taken then, and says so."""
+        taken = after if taken is None else taken
+        stamp = int(NOW + (taken if stamp is None else stamp))
+        moved: dict[str, Any] = {"taken": {file: at + taken for file, at in data.taken.items()}}
+        for name in ("gpus", "ps"):
+            dump = getattr(data, name)
+            moved[name] = replace(dump, header=dump.header._replace(time=stamp))
+        told = replace(data, seen=(data.seen or 0) + taken, **moved)
+        case = Case(KnownHost("atlas"), told, self.bookings, Idle(0, {}), {}, self.kept)
+        found = host(case, self.rules, now(after))
+        learned = summary(found, told.taken["gpus.csv"]).kept
+        self.kept = self.kept if learned is None else learned
+        (one,) = found.gpus
+        return one
+
+    def each(self, *moments: tuple[float, HostData]) -> BoardBooking:
+        """The first booking, after all these."""
+        for after, data in moments:
+            found = self.see(after, data)
+        return found.bookings[0]
+
+
+def use(percent: float | None) -> HostData:
+    """Alice is on the GPU, and uses so much of it."""
+    return used_by("alice", gpus=[gpu(used=7000, use=percent)])
+
+
+def steady(percent: float, until: float, begin: float = 0, every: float = 60) -> list[tuple[float, HostData]]:
+    """The same at each minute."""
+    return [(begin + step * every, use(percent)) for step in range(int((until - begin) / every) + 1)]
+
+
+# Unused
+
+
+def test_a_booking_is_unused_since_the_first_look_that_found_nobody() -> None:
+    found = Follower(booking("alice", begins=-1)).each((0, EMPTY), (20, EMPTY), (40, EMPTY))
+    assert found.unused_since == NOW
+
+
+def test_a_booking_is_not_unused_before_it_began() -> None:
+    follower = Follower(booking("bob", begins=-3, ends=0.5), booking("alice", begins=0.5, ends=2))
+    for minute in range(0, 40, 5):
+        found = follower.see(minute * MINUTE, EMPTY)
+    (current,) = (one for one in found.bookings if one.phase == "now")
+    assert (current.name, current.unused_since) == ("alice", NOW + 1800)
+
+
+def test_a_booking_that_was_used_is_unused_since_its_user_left() -> None:
+    found = Follower(booking("alice", begins=-1)).each((0, use(90)), (20, use(90)), (40, EMPTY), (60, EMPTY))
+    assert found.unused_since == NOW + 40
+
+
+def test_a_booking_that_is_used_is_not_unused() -> None:
+    assert Follower(booking("alice", begins=-1)).each((0, EMPTY), (20, use(90))).unused_since is None
+
+
+def test_a_gpu_that_is_held_idle_is_not_called_unused() -> None:
+    assert Follower(booking("alice", begins=-1)).each((0, EMPTY), (20, use(0))).unused_since is None
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(600, NOW), (601, NOW + 601)])
+def test_what_happened_while_nothing_was_heard_nobody_knows(gap: float, expected: float) -> None:
+    assert Follower(booking("alice", begins=-1)).each((0, EMPTY), (gap, EMPTY)).unused_since == expected
+
+
+def test_of_a_host_that_is_not_fresh_nothing_is_said_and_what_was_known_stays() -> None:
+    follower = Follower(booking("alice", begins=-1))
+    follower.see(0, EMPTY)
+    silent = follower.see(300, EMPTY, taken=0)
+    assert silent.bookings == only_gpu(host_data(ages={"host.txt": 300}), *follower.bookings).bookings
+    assert (silent.bookings[0].unused_since, silent.bookings[0].mean_use) == (None, None)
+    assert silent.free_again is None
+    assert follower.see(320, EMPTY).bookings[0].unused_since == NOW
+
+
+UNKNOWN = (
+    pytest.param(host_data(processes=None), id="processes are not told"),
+    pytest.param(host_data([gpu(lost="GPU is lost")]), id="lost"),
+    pytest.param(host_data(processes=[process(on="GPU-9")]), id="a process on a GPU that is not told"),
+)
+
+
+@pytest.mark.parametrize("data", UNKNOWN)
+def test_a_gpu_of_which_nobody_knows_whether_it_is_used_is_not_called_unused(data: HostData) -> None:
+    follower = Follower(booking("alice", begins=-1))
+    follower.see(0, EMPTY)
+    found = follower.see(20, data)
+    assert (found.bookings[0].unused_since, found.bookings[0].used_by_since, found.free_again) == (None, None, None)
+    assert follower.see(40, EMPTY).bookings[0].unused_since == NOW + 40
+
+
+def test_a_booking_without_a_beginning_is_unused_since_it_was_first_seen() -> None:
+    assert Follower(booking("alice")).each((0, EMPTY), (20, EMPTY)).unused_since == NOW
+
+
+@pytest.mark.parametrize("begins", [1, None])
+def test_only_a_booking_that_runs_is_judged(begins: float | None) -> None:
+    one = booking("alice", begins=begins, ends=2 if begins else -1)
+    found = Follower(one).each((0, EMPTY), (20, EMPTY))
+    assert (found.unused_since, found.used_by, found.used_by_since, found.mean_use) == (None, None, None, None)
+
+
+def test_a_gpu_that_moved_to_another_place_is_known_by_its_uuid() -> None:
+    follower = Follower(booking("alice", begins=-1, gpu="*"))
+    follower.see(0, host_data([gpu(0, uuid="GPU-a")]))
+    assert follower.see(20, host_data([gpu(3, uuid="GPU-a")])).bookings[0].unused_since == NOW
+
+
+def test_a_booking_that_is_made_longer_is_the_same() -> None:
+    follower = Follower(booking("alice", begins=-1, ends=1, id="~1"))
+    follower.see(0, EMPTY)
+    follower.bookings = (booking("alice", begins=-1, ends=9, id="~2"),)
+    assert follower.see(20, EMPTY).bookings[0].unused_since == NOW
+
+
+# Used by somebody else
+
+
+def by_bob(elapsed: int | None = 3600, *more: str) -> HostData:
+    data = used_by("bob", *more)
+    assert data.ps
+    told = tuple(row._replace(elapsed=elapsed) for row in data.ps.rows)
+    return replace(data, ps=replace(data.ps, rows=told))
+
+
+def test_who_else_is_on_it_is_named_since_their_process_began() -> None:
+    found = Follower(booking("alice", begins=-3)).each((0, by_bob(1800)))
+    assert (found.used_by, found.used_by_since, found.unused_since) == (("bob",), NOW - 1800, None)
+
+
+def test_nobody_breaks_a_booking_before_it_began() -> None:
+    assert Follower(booking("alice", begins=-1)).each((0, by_bob(9000))).used_by_since == NOW - 3600
+
+
+def test_nobody_breaks_a_booking_without_a_beginning_before_it_was_seen() -> None:
+    assert Follower(booking("alice")).each((0, by_bob(9000)), (20, by_bob(9020))).used_by_since == NOW
+
+
+def test_where_ps_tells_no_time_it_is_since_the_first_look() -> None:
+    assert Follower(booking("alice", begins=-3)).each((0, by_bob(None)), (20, by_bob(None))).used_by_since == NOW
+
+
+def test_who_starts_one_process_after_the_other_is_on_it_since_the_first() -> None:
+    assert Follower(booking("alice", begins=-3)).each((0, by_bob(60)), (300, by_bob(5))).used_by_since == NOW - 60
+
+
+def test_of_two_others_the_first_counts_and_one_who_left_does_not() -> None:
+    follower = Follower(booking("alice", begins=-3))
+    assert follower.each((0, by_bob(60)), (300, by_bob(360, "carol"))).used_by == ("bob", "carol")
+    found = follower.each((320, used_by("carol", ps=[person(user="carol", elapsed=20)])))
+    assert (found.used_by, found.used_by_since) == (("carol",), NOW - 60)
+
+
+def test_a_name_that_is_no_login_gives_no_verdict() -> None:
+    assert Follower(booking("the vision group", begins=-3)).each((0, by_bob())).used_by is None
+
+
+def test_who_booked_too_is_no_other() -> None:
+    follower = Follower(booking("alice", begins=-3), booking("bob", begins=-2))
+    assert follower.each((0, used_by("alice", "bob"))).used_by is None
+
+
+def test_where_users_are_hidden_it_is_said_that_but_not_who() -> None:
+    found = Follower(booking("alice", begins=-3), shown=Shown(users=False)).each((0, by_bob(1800)))
+    assert (found.name, found.used_by, found.used_by_since) == (None, None, NOW - 1800)
+
+
+# Mean use
+
+
+def test_the_mean_is_weighed_by_time() -> None:
+    moments = [*steady(90, 300), (600, use(30))]
+    assert Follower(booking("alice", begins=-1)).each(*moments).mean_use == 60
+
+
+def test_the_mean_is_told_once_five_minutes_were_seen() -> None:
+    follower = Follower(booking("alice", begins=-1))
+    assert follower.each(*steady(90, 240)).mean_use is None
+    assert follower.each((300, use(90))).mean_use == 90
+
+
+def test_a_snapshot_counts_once_however_often_it_is_looked_at() -> None:
+    follower = Follower(booking("alice", begins=-1))
+    follower.each(*steady(80, 600))
+    kept = follower.kept
+    for later in (605, 610, 615):
+        follower.see(later, use(80), taken=600)
+    assert follower.kept == kept
+
+
+def test_a_snapshot_counts_once_though_its_arrival_is_told_a_little_later() -> None:
+    follower = Follower(booking("alice", begins=-1))
+    follower.each(*steady(80, 600))
+    kept = follower.kept
+    follower.see(602, use(80), taken=602, stamp=600)
+    assert follower.kept == kept
+
+
+def test_what_was_not_seen_does_not_count() -> None:
+    moments = [*steady(90, 600), (2000, use(10)), (2600, use(10))]
+    assert Follower(booking("alice", begins=-1)).each(*moments).mean_use == 50
+
+
+def test_what_the_driver_does_not_tell_does_not_count() -> None:
+    moments = [*steady(90, 300), (600, use(None)), (660, use(90))]
+    assert Follower(booking("alice", begins=-1)).each(*moments).mean_use == 90
+    silent = [(minute * 60, use(None)) for minute in range(12)]
+    assert Follower(booking("alice", begins=-1)).each(*silent).mean_use is None
+
+
+def test_time_in_which_nobody_was_on_it_counts_as_0() -> None:
+    moments = [*steady(80, 300), (600, EMPTY)]
+    assert Follower(booking("alice", begins=-1)).each(*moments).mean_use == 40
+
+
+def test_a_clock_that_was_set_back_costs_one_step_and_no_more() -> None:
+    follower = Follower(booking("alice", begins=-9))
+    follower.each(*steady(90, 600))
+    follower.see(-7200, use(10))
+    assert follower.see(-6600, use(10)).bookings[0].mean_use == 50
+
+
+@pytest.mark.parametrize("claimed", [1e300, -5.0, float("inf")])
+def test_a_use_that_cannot_be_is_bounded(claimed: float) -> None:
+    found = Follower(booking("alice", begins=-1)).each(*steady(claimed, 600))
+    assert found.mean_use in {0, 100}
+
+
+def test_each_time_that_a_booking_repeats_counts_anew() -> None:
+    daily = booking("alice", begins=-1, ends=1, rrule="FREQ=DAILY")
+    follower = Follower(daily)
+    follower.each(*steady(90, 600))
+    follower.see(2 * HOUR, EMPTY)
+    assert follower.kept == {}
+    assert follower.each(*steady(20, 23 * HOUR + 600, begin=23 * HOUR)).mean_use == 20
+
+
+def test_two_bookings_that_run_at_once_have_a_mean_each() -> None:
+    follower = Follower(booking("alice", begins=-1), booking("bob", begins=0.2))
+    follower.each(*steady(90, 720))
+    follower.each(*steady(30, 1440, begin=780))
+    first, second = follower.see(1440, use(30)).bookings
+    assert (first.mean_use, second.mean_use) == (60, 30)
+
+
+def test_only_gpus_that_are_promised_now_are_remembered() -> None:
+    follower = Follower(booking("alice", begins=-1, ends=0.5))
+    follower.see(0, EMPTY)
+    assert set(follower.kept) == {"GPU-0"}
+    follower.see(1800, EMPTY)
+    assert follower.kept == {}
+
+
+def test_what_is_remembered_of_a_gpu_is_bounded() -> None:
+    follower = Follower(*(booking(f"alice{n}", begins=-1) for n in range(400)))
+    follower.see(0, EMPTY)
+    assert len(follower.kept["GPU-0"].use) <= 20
+
+
+# Free again
+
+
+def again(*bookings: Booking, data: HostData = EMPTY) -> float | None:
+    found = only_gpu(data, *bookings).free_again
+    return None if found is None else (found - NOW) / HOUR
+
+
+@pytest.mark.parametrize(
+    ("bookings", "hours"),
+    [
+        ([booking("alice", ends=2)], 2),
+        ([booking("alice", ends=2), booking("bob", begins=2, ends=5)], 5),
+        ([booking("alice", ends=2), booking("bob", begins=3, ends=5)], 5),
+        ([booking("alice", ends=2), booking("bob", begins=3.1, ends=5)], 2),
+        ([booking("alice", ends=2), booking("bob", ends=4)], 4),
+        ([booking("bob", begins=5, ends=9), booking("alice", ends=2), booking("carol", begins=2, ends=4.5)], 9),
+        ([booking("alice", ends=9), booking("bob", begins=1, ends=2)], 9),
+        ([booking("alice", begins=1, ends=2)], None),
+        ([], None),
+        ([booking("alice", begins=-23, ends=1, rrule="FREQ=DAILY")], None),
+        ([booking("alice", begins=-1, ends=1, rrule="FREQ=DAILY")], 1),
+    ],
+)
+def test_a_gpu_comes_free_when_the_bookings_end_that_follow_each_other(
+    bookings: Sequence[Booking], hours: float | None
+) -> None:
+    assert again(*bookings) == hours
+
+
+def test_a_gpu_that_is_used_without_a_booking_has_no_known_end() -> None:
+    assert again(data=used_by("bob")) is None
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_a_gpu_that_is_booked_and_used_comes_free_when_its_booking_ends(user: str) -> None:
+    assert again(booking("alice"), data=used_by(user)) == 2
+
+
+# What the board says
+
+
+def cell(one: BoardBooking) -> str:
+    return re.sub(r"<[^>]*>", "", card.booking(one, now()).kept)
+
+
+FACTS = BoardBooking("alice", NOON - timedelta(days=1), NOON + timedelta(days=1), None, None, "now")
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, ""),
+        ({"unused_since": int(NOW) - 3300}, "unused since 11:05"),
+        ({"unused_since": int(NOW) - 3300, "mean_use": 2.0}, "unused since 11:05"),
+        ({"unused_since": int(NOW) - 3300, "mean_use": 41.0}, "unused since 11:05 · 40 % used on average"),
+        ({"used_by": ("bob",), "used_by_since": int(NOW) - 600}, "used by bob since 11:50"),
+        ({"used_by": ("<b>",), "used_by_since": int(NOW) - 600}, "used by &lt;b&gt; since 11:50"),
+        ({"used_by": ("bob", "carol"), "used_by_since": int(NOW)}, "used by bob and carol since 12:00"),
+        ({"used_by_since": int(NOW)}, "used by another since 12:00"),
+        ({"mean_use": 83.2}, "85 % used on average"),
+        ({"mean_use": 0.4}, "0 % used on average"),
+        ({"phase": "coming", "unused_since": 5}, ""),
+    ],
+)
+def test_the_board_says_whether_a_booking_is_kept(facts: dict[str, Any], expected: str) -> None:
+    assert cell(FACTS._replace(**facts)) == expected
+
+
+def top(*coming: ComingGpu) -> str:
+    fleet = board_page.Fleet({"atlas": "fresh"}, {}, [], list[Problem](), None, "1", coming)
+    return re.sub(r"<[^>]*>", "", board_page.parts(fleet, now()).top.decode())
+
+
+def test_where_no_gpu_is_free_the_page_says_which_come_next() -> None:
+    at = int(NOW)
+    found = top(
+        ComingGpu(at + 4 * DAY, "zeus", 2), ComingGpu(at + 6 * HOUR, "atlas", 0), ComingGpu(at + 6 * HOUR, "atlas", 1)
+    )
+    assert "No GPU is free. Next: atlas:0,1 18:00 zeus:2 Fri 12:00" in found
+
+
+def test_no_more_than_five_are_named() -> None:
+    assert top(*(ComingGpu(int(NOW) + n, f"h{n}", 0) for n in range(9))).count("12:00") == 5
+
+
+def test_where_nothing_is_known_to_come_free_nothing_is_said_of_it() -> None:
+    assert "No GPU is free." in top()
+    assert "Next" not in top()
+
+
+# What is remembered in state/
+
+
+def test_what_is_remembered_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    kept = {"GPU-0": KeptGpu(5, None, {"bob": 3}, {"7 alice": (4, 1.0, 2.5)}), "GPU-1": KeptGpu(5, 4, {}, {})}
+    memory = Memory(tmp_path)
+    memory.keep("atlas", kept)
+    memory.save()
+    assert Memory(tmp_path).kept == {"atlas": kept}
+
+
+def test_the_memory_of_a_builder_that_knew_nothing_of_this_is_read(tmp_path: Path) -> None:
+    old = {"idle": {"atlas": {"looked": 1, "since": {"GPU-0": 1.5}}}, "logins": ["alice"], "problems": []}
+    (tmp_path / "memory.json").write_text(json.dumps(old))
+    memory = Memory(tmp_path)
+    assert (memory.kept, memory.idle, memory.logins) == ({}, {"atlas": Idle(1, {"GPU-0": 1.5})}, {"alice"})
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        [],
+        {"atlas": []},
+        {"atlas": {"GPU-0": {}}},
+        {"atlas": {"GPU-0": {"looked": 1, "empty_since": 1, "others": {}, "use": {"a": [1]}}}},
+    ],
+)
+def test_a_damaged_memory_begins_anew(tmp_path: Path, damaged: object) -> None:
+    (tmp_path / "memory.json").write_text(json.dumps({"idle": {}, "kept": damaged, "logins": ["a"], "problems": []}))
+    memory = Memory(tmp_path)
+    assert (memory.kept, memory.logins) == ({}, set())
+
+
+# Whole builds
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def booked(lab: Lab) -> dict[str, Any]:
+    found: dict[str, Any] = lab.host_status()["gpus"][0]["bookings"][0]
+    return found
+
+
+def test_builds_by_builders_of_their_own_remember(lab: Lab) -> None:
+    begin = int(time.time())
+    lab.book({"atlas": [{"name": "alice", "from": soon(-HOUR), "date": soon(DAY)}]})
+    for minute in range(11):
+        lab.host(
+            "atlas",
+            board_fixture.gpu(0, 7000, 80),
+            board_fixture.process(),
+            board_fixture.person(),
+            time=begin + minute * 60,
+        )
+        lab.build()
+    assert (booked(lab)["mean_use"], booked(lab)["unused_since"]) == (80, None)
+    assert "80 % used on average" in lab.page()
+    lab.host("atlas", time=begin + 660)
+    lab.build()
+    since = booked(lab)["unused_since"]
+    assert begin <= since <= time.time()
+    lab.host("atlas", time=begin + 680)
+    lab.build(after=20)
+    assert booked(lab)["unused_since"] == since
+    assert "unused since <time" in lab.page()
+
+
+def test_a_build_in_which_nothing_is_new_writes_no_card(lab: Lab) -> None:
+    lab.book({"atlas": [{"name": "alice", "from": soon(-HOUR), "date": soon(3 * DAY + 1800)}]})
+    lab.host("atlas")
+    builder = Builder(lab.settings())
+    at = time.time()
+    builder.build(at)
+    kept = (lab.state / "memory.json").read_bytes()
+    assert "cards/atlas.html" not in builder.build(at + 1).written
+    assert (lab.state / "memory.json").read_bytes() == kept
+
+
+def test_forgetting_a_host_forgets_how_its_bookings_are_kept(lab: Lab) -> None:
+    lab.book({"atlas": [{"name": "alice", "date": soon(DAY)}]})
+    lab.host("atlas")
+    lab.build()
+    assert "atlas" in Memory(lab.state).kept
+    (lab.state / "forget").mkdir()
+    (lab.state / "forget/atlas").touch()
+    for file in (lab.data / "atlas").iterdir():
+        file.unlink()
+    (lab.data / "atlas").rmdir()
+    lab.build()
+    assert Memory(lab.state).kept == {}
+
+
+def test_a_broken_booking_names_who_and_since_when(lab: Lab) -> None:
+    lab.book({"atlas": [{"name": "alice", "from": soon(-HOUR), "date": soon(DAY)}]})
+    lab.host(
+        "hydra",
+        board_fixture.gpu(0, 7000, 9, uuid="GPU-h"),
+        board_fixture.process(1, "GPU-h"),
+        board_fixture.person(1, "alice"),
+    )
+    lab.host(
+        "atlas", board_fixture.gpu(0, 7000, 90), board_fixture.process(), board_fixture.person(user="bob", elapsed=1800)
+    )
+    lab.build()
+    assert booked(lab)["used_by"] == ["bob"]
+    assert abs(booked(lab)["used_by_since"] - (time.time() - 1800)) < 60
+    assert "used by bob since <time" in lab.page()
+    assert "used by bob since <time" in (lab.www / "hosts/atlas.html").read_text().partition("id=_bookings")[2]
+
+
+def test_hidden_users_are_not_named_by_what_they_break(lab: Lab) -> None:
+    lab.book({"atlas": [{"name": "alice", "from": soon(-HOUR), "date": soon(DAY)}]})
+    lab.host(
+        "hydra",
+        board_fixture.gpu(0, 7000, 9, uuid="GPU-h"),
+        board_fixture.process(1, "GPU-h"),
+        board_fixture.person(1, "alice"),
+    )
+    lab.host("atlas", board_fixture.gpu(0, 7000, 90), board_fixture.process(), board_fixture.person(user="bob"))
+    lab.build(shown=Shown(users=False))
+    assert booked(lab)["used_by"] is None
+    assert booked(lab)["used_by_since"] is not None
+    everything = "".join(path.read_text() for path in lab.www.rglob("*") if path.suffix in {".html", ".json"})
+    assert not re.search(r"\b(bob|alice)\b", everything)
+
+
+def test_a_chain_of_bookings_says_when_the_gpu_is_free_again(lab: Lab) -> None:
+    several = [
+        {"name": "alice", "from": soon(-HOUR), "date": soon(HOUR)},
+        {"name": "bob", "from": soon(HOUR), "date": soon(2 * DAY)},
+    ]
+    lab.book({"atlas": {"0": several}})
+    lab.host("atlas")
+    lab.build()
+    assert abs(lab.host_status()["gpus"][0]["free_again"] - (time.time() + 2 * DAY)) < 60
+    assert "free again <time" in lab.page()
+    assert "No GPU is free. Next: <a" in lab.page()
+
+
+def test_one_booking_alone_says_itself_when_it_ends(lab: Lab) -> None:
+    lab.book({"atlas": [{"name": "alice", "date": soon(HOUR)}]})
+    lab.host("atlas")
+    lab.build()
+    assert "free again" not in lab.page()
+
+
+# Bookings of a whole host
+
+
+def whole_host(lab: Lab, *more: dict[str, str]) -> None:
+    entry = {"name": "alice", "from": soon(-HOUR), "date": soon(DAY), "comment": "course"}
+    lab.book({"atlas": {"*": [entry, *more]}})
+
+
+def test_a_booking_of_the_whole_host_is_told_once(lab: Lab) -> None:
+    whole_host(lab, {"name": "bob", "from": soon(2 * DAY), "date": soon(3 * DAY)})
+    lab.host(
+        "atlas",
+        board_fixture.gpu(0, 7000, 90) + board_fixture.gpu(1) + board_fixture.gpu(2),
+        board_fixture.process(),
+        board_fixture.person(),
+    )
+    lab.build()
+    page = lab.page()
+    assert (page.count("course"), page.count("<b>bob</b>"), page.count("Whole host: ")) == (1, 1, 2)
+    assert page.count("unused since") == 2
+    assert [len(gpu["bookings"]) for gpu in lab.host_status()["gpus"]] == [2, 2, 2]
+
+
+def test_of_a_host_with_one_gpu_its_row_tells_all(lab: Lab) -> None:
+    whole_host(lab)
+    lab.host("atlas")
+    lab.build()
+    assert "Whole host" not in lab.page()
+    assert lab.page().count("course") == 1
+
+
+def test_hidden_users_are_not_named_by_a_booking_of_the_whole_host(lab: Lab) -> None:
+    whole_host(lab)
+    lab.host("atlas", board_fixture.gpu(0) + board_fixture.gpu(1))
+    lab.build(shown=Shown(users=False))
+    assert "Whole host: until" in lab.page()
+    assert "alice" not in lab.page()
+    assert "course" not in lab.page()
+
+
+# The open page
+
+
+def at_midday() -> tuple[str, timezone]:
+    """A zone in which it is about noon, so that a moment of an hour ago is one of today; never UTC."""
+    ahead = 12 - datetime.now(timezone.utc).hour or 2
+    return f"Etc/GMT{-ahead:+}", timezone(timedelta(hours=ahead))
+
+
+def test_an_open_page_follows_who_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    entry = {"name": "alice", "from": soon(-2 * HOUR), "date": soon(3 * DAY + 1800)}
+    lab.book({"juno": [entry], "ares": {"*": entry}})
+    following = Board(tmp_path, lab)
+    following.host("ares", user="")
+    following.host("juno")
+    following.build()
+    name, zone = at_midday()
+    with opened(browser, following, tmp_path, timezone_id=name) as page:
+        assert "since" not in page.cell("juno", 7)
+        page.host("juno", use=0, user="")
+        assert "cards/juno.html" in page.next()
+        since, whole = (
+            datetime.fromtimestamp(lab.host_status(host)["gpus"][0]["bookings"][0]["unused_since"], zone)
+            for host in ("juno", "ares")
+        )
+        assert page.cell("juno", 7).endswith(f"left · unused since {since:%H:%M}")
+        page.host("juno", use=1, user="")
+        assert page.next() == ["live.json"]
+        page.host("juno", user="bob")
+        page.next()
+        assert re.search(r" · used by bob since \d\d:\d\d$", page.cell("juno", 7))
+        assert page.cell("ares", 7, 2) == f"alice unused since {whole:%H:%M}"
+        assert page.page.locator("#ares > .booking").inner_text().startswith("Whole host: alice until")
+
+
+def test_the_mean_alone_moves_no_card_but_in_steps() -> None:
+    def structure(mean: float) -> bytes:
+        found = decide(used_by("alice"), [booking("alice", begins=-1)])
+        (one,) = found.gpus
+        judged = one._replace(bookings=(one.bookings[0]._replace(mean_use=mean),))
+        return card.structure(card.card(replace(found, gpus=(judged,)), now()))
+
+    assert structure(83.1) == structure(84.9) != structure(88)
+
+
+@pytest.mark.parametrize("width", [320, 390, 1024, 1440])
+def test_what_is_said_of_a_booking_stays_inside(browser: Browser, tmp_path: Path, width: int) -> None:
+    lab = Lab(tmp_path)
+    names = ("someone-with-a-very-long-login-name", "another-one-with-an-even-longer-login-name-than-that")
+    lab.book({"atlas": [{"name": names[0], "from": soon(-HOUR), "date": soon(DAY)}] * 2})
+    lab.host(
+        "hydra",
+        board_fixture.gpu(0, 7000, 9, uuid="GPU-h"),
+        board_fixture.process(1, "GPU-h"),
+        board_fixture.person(1, names[0]),
+    )
+    lab.host(
+        "atlas",
+        board_fixture.gpu(0, 7000, 90) + board_fixture.gpu(1),
+        board_fixture.process(),
+        board_fixture.person(user=names[1]),
+    )
+    lab.build()
+    with served(lab.www, tmp_path / "server") as site:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(site.url)
+        assert f"used by {names[1]} since" in page.locator("#atlas tr.violated .booking").inner_text()
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        cells = page.evaluate(TOO_WIDE)
+        page.close()
+    assert (wide, cells) == (width, 0)

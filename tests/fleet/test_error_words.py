@@ -1,0 +1,403 @@
+"""An error in a cell never looks like a free GPU: every parser, every cell, every word that drivers print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from site_builder.core.model import BoardGpu, BoardHost
+from site_builder.snapshots.parsers import gpus_csv, legacy_files, processes_csv
+from tests.snapshots.test_gpus_csv import our_fields
+from tests.support.amd_fixtures import card, listed, metric, part, running, static, value
+from tests.support.captures import snapshot
+from tests.support.generated_fleet import NOW, decide, host_data
+
+# Words for a GPU that cannot be used until it is reset, as drivers print them in any cell.
+LOST_WORDS = (
+    *("GPU is lost", "[GPU is lost]", "[GPU Lost]", "gpu IS LOST", "GPU requires reset", "[GPU requires reset]"),
+    *("[GPU Requires Reset]", "GPU is lost.  Reboot the system to recover this GPU", "Reset required"),
+)
+# Words for an error, in the place of a reading.
+NVIDIA_ERRORS = (
+    *("[Unknown Error]", "Unknown Error", "[Unknown error]", "ERR!", "[ERR!]", "[Insufficient Permissions]"),
+    *("Insufficient Permissions", "[Timeout]", "[Corrupted infoROM]", "[Interrupt Request Issue]", "[Invalid State]"),
+    *("[GPU access blocked by the operating system]", "[Insufficient External Power]", "[In use by another client]"),
+    *("[Driver Not Loaded]", "[No Data]", "[Insufficient Memory]", "[Not Ready]", "[Argument version mismatch]", "nan"),
+)
+AMD_ERRORS = (
+    *("Unknown error", "ERROR", "AMDSMI_STATUS_INTERNAL_EXCEPTION", "AMDSMI_STATUS_NO_PERM", "Permission denied"),
+    *("RSMI_STATUS_UNKNOWN_ERROR", "Unable to read", "AMDSMI_STATUS_TIMEOUT - Timeout in API call", "No data"),
+)
+# Words for a reading that there is none of, which is no error.
+NO_READING = ("[N/A]", "N/A", "[Not Supported]", "Not Supported", "[Not Found]")
+
+
+class Answer(NamedTuple):
+    """What a tool prints of a GPU that is free: how it is made of its cells, and which of these are watched."""
+
+    cells: dict[str, str]
+    make: Callable[[dict[str, str]], bytes]
+    watched: re.Pattern[str]
+    no_process: bytes
+    errors: tuple[str, ...]
+
+
+CSV = {
+    **dict.fromkeys(our_fields(), "0"),
+    **{"index": "0", "uuid": "GPU-1", "name": "NVIDIA A100-SXM4-80GB", "pci.bus_id": "00000000:01:00.0"},
+    **{"memory.total": "81920", "memory.used": "4", "memory.free": "81916", "temperature.gpu": "41"},
+    **{"driver_version": "550.54", "pstate": "P0", "power.limit": "400.00", "compute_mode": "Default"},
+    **{"persistence_mode": "Enabled"},
+    **{"gpu_recovery_action": "None", "mig.mode.current": "Disabled", "temperature.gpu.tlimit": "45"},
+    **{"reset_status.reset_required": "No", "reset_status.drain_and_reset_recommended": "No"},
+}
+APPS = b"gpu_uuid, pid, used_gpu_memory [MiB], process_name\n"
+XML = {
+    **{"product_name": "NVIDIA A100", "uuid": "GPU-1", "vbios_version": "92.00", "fan_speed": "30 %"},
+    **{"gpu_reset_status/reset_required": "No", "gpu_recovery_action": "None", "persistence_mode": "Enabled"},
+    **{"fb_memory_usage/total": "81920 MiB", "fb_memory_usage/used": "4 MiB", "fb_memory_usage/free": "81916 MiB"},
+    **{"utilization/gpu_util": "0 %", "utilization/memory_util": "0 %", "utilization/encoder_util": "0 %"},
+    **{"temperature/gpu_temp": "41 C", "temperature/gpu_temp_max_threshold": "95 C", "temperature/memory_temp": "N/A"},
+    **{"gpu_power_readings/power_draw": "60 W", "ecc_mode/current_ecc": "Enabled", "fabric/state": "N/A"},
+}
+MIG_XML = {
+    **{name: text for name, text in XML.items() if not name.startswith("utilization")},
+    **{"mig_mode/current_mig": "Enabled", "instance/used": "14 MiB", "instance/total": "40448 MiB"},
+}
+LIST = b"GPU 0: NVIDIA A100 (UUID: GPU-1)\n  MIG 3g.40gb     Device  0: (UUID: MIG-a)\n"
+IDLE = {
+    **static(),
+    **metric(
+        mem_usage={"total_vram": value(1000, "MB"), "used_vram": value(4, "MB")},
+        usage={"gfx_activity": value(0, "%"), "umc_activity": value(0, "%"), "vcn_activity": ["N/A"]},
+    ),
+}
+CARD = {**card(), "VRAM Total Used Memory (B)": "1048576", "GPU use (%)": "0"}
+TABLE = {
+    **{"GPU": "0", "Temp (DieEdge)": "53.0c", "AvgPwr": "20.0W", "SCLK": "1576Mhz", "MCLK": "945Mhz"},
+    **{"Fan": "10.98%", "Perf": "auto", "PwrCap": "220.0W", "VRAM%": "1%", "GPU%": "0%"},
+}
+LEGACY = {
+    **{"index": "0", "uuid": "GPU-1", "name": "NVIDIA A100", "memory.used": "4", "memory.total": "81920"},
+    **{"utilization.gpu": "0", "utilization.memory": "0", "temperature.gpu": "41", "time": "2026/11/16 12:00:00.000"},
+}
+
+
+def csv(cells: dict[str, str]) -> bytes:
+    return f"{', '.join(cells)}\n{', '.join(cells.values())}\n".encode()
+
+
+def xml(cells: dict[str, str], *more: str) -> bytes:
+    groups: dict[str, str] = {}
+    for name, text in cells.items():
+        group, _, tag = name.partition("/")
+        if group != "instance":
+            groups[group] = groups.get(group, "") + (f"<{tag}>{text}</{tag}>\n" if tag else text)
+    body = "\n".join(f"<{tag}>{text}</{tag}>" for tag, text in groups.items())
+    return f"<nvidia_smi_log>\n<gpu id='00000000:01:00.0'>\n{body}\n{''.join(more)}</gpu>\n</nvidia_smi_log>\n".encode()
+
+
+def xml_part(cells: dict[str, str]) -> bytes:
+    return b"# part nvidia-xml rc=0\n" + xml(cells, "<processes>\n</processes>\n")
+
+
+def mig_part(cells: dict[str, str]) -> bytes:
+    memory = "".join(
+        f"<{name.partition('/')[2]}>{text}</{name.partition('/')[2]}>"
+        for name, text in cells.items()
+        if name.startswith("instance/")
+    )
+    device = (
+        "<mig_devices><mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0"
+        f"</compute_instance_id><fb_memory_usage>{memory}</fb_memory_usage></mig_device></mig_devices>\n"
+    )
+    told = xml(cells, device, "<processes>\n</processes>\n")
+    return b"# part nvidia-xml rc=0\n" + told + b"# part nvidia-xml/list rc=0\n" + LIST
+
+
+def leaves(told: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each value in JSON."""
+    inner = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else None
+    if inner is None:
+        yield path, str(told)
+        return
+    for name, one in inner:
+        yield from leaves(one, f"{path}/{name}".lstrip("/"))
+
+
+def replaced(told: object, cells: dict[str, str], path: str = "") -> object:
+    """Return the same with the texts of `cells`."""
+    if isinstance(told, dict):
+        return {name: replaced(one, cells, f"{path}/{name}".lstrip("/")) for name, one in told.items()}
+    if isinstance(told, list):
+        return [replaced(one, cells, f"{path}/{number}".lstrip("/")) for number, one in enumerate(told)]
+    return told if cells[path] == str(told) else cells[path]
+
+
+def amd_json(cells: dict[str, str]) -> bytes:
+    return part("amd-smi/names", [listed()]) + part("amd-smi/metric", [replaced(IDLE, cells)])
+
+
+def amd_lines(told: object, cells: dict[str, str], path: str = "", depth: int = 1) -> Iterator[str]:
+    for name, one in told.items() if isinstance(told, dict) else ():
+        where = f"{path}/{name}".lstrip("/")
+        if where == "gpu" or isinstance(one, list):
+            continue
+        if isinstance(one, dict) and "value" in one:
+            word = cells[f"{where}/value"]
+            unit = f" {one['unit']}" if word == str(one["value"]) else ""
+            yield f"{'    ' * depth}{name.upper()}: {word}{unit}"
+        elif isinstance(one, dict):
+            yield f"{'    ' * depth}{name.upper()}:"
+            yield from amd_lines(one, cells, where, depth + 1)
+        else:
+            yield f"{'    ' * depth}{name.upper()}: {cells[where]}"
+
+
+def amd_text(cells: dict[str, str]) -> bytes:
+    lines = "\n".join(amd_lines(IDLE, cells))
+    return part("amd-smi/names", [listed()]) + part("amd-smi/metric", f"GPU: 0\n{lines}")
+
+
+def rocm_json(cells: dict[str, str]) -> bytes:
+    return part("rocm-smi/names", {"card0": CARD}) + part("rocm-smi/metric", {"card0": cells})
+
+
+def rocm_text(cells: dict[str, str]) -> bytes:
+    lines = "\n".join(f"GPU[0]\t\t: {name.rstrip(':')}: {text}" for name, text in cells.items())
+    return part("rocm-smi/metric", f"===== ROCm System Management Interface =====\n{lines}")
+
+
+def rocm_table(cells: dict[str, str]) -> bytes:
+    return part("rocm-smi/metric", f"{'  '.join(cells)}\n{'  '.join(cells.values())}")
+
+
+NAMED = re.compile(r"(memory|utilization|temperature)\.")
+GROUPED = re.compile(r"(?:fb_memory_usage|utilization|temperature|instance)/")
+OF_AMD_SMI = re.compile(r"(?:mem_usage|usage|temperature)/.*(?<!/unit)$|vram/size/value$")
+OF_ROCM = re.compile(r"Temperature|GPU use|GPU memory use|VRAM Total|Temp |VRAM%|GPU%")
+AMD_NONE = part("amd-smi/names", [listed()]) + part("amd-smi/processes", [running(0)])
+ROCM_NONE = part("rocm-smi/names", {"card0": card()}) + part("rocm-smi/processes", "No KFD PIDs currently running")
+ANSWERS = {
+    "nvidia-smi csv": Answer(CSV, csv, NAMED, APPS, NVIDIA_ERRORS),
+    "nvidia-smi xml": Answer(XML, xml_part, GROUPED, xml_part(XML), NVIDIA_ERRORS),
+    "nvidia-smi xml, MIG": Answer(MIG_XML, mig_part, GROUPED, mig_part(MIG_XML), NVIDIA_ERRORS),
+    "amd-smi json": Answer(dict(leaves(IDLE)), amd_json, OF_AMD_SMI, AMD_NONE, AMD_ERRORS),
+    "amd-smi text": Answer(
+        {path: text for path, text in leaves(IDLE) if not re.search(r"/unit$|/\d+$|^gpu$", path)},
+        *(amd_text, OF_AMD_SMI, AMD_NONE, AMD_ERRORS),
+    ),
+    "rocm-smi json": Answer(
+        {name: str(text) for name, text in CARD.items()}, rocm_json, OF_ROCM, ROCM_NONE, AMD_ERRORS
+    ),
+    "rocm-smi text": Answer(
+        {name: str(text) for name, text in CARD.items()}, rocm_text, OF_ROCM, ROCM_NONE, AMD_ERRORS
+    ),
+    "rocm-smi table": Answer(TABLE, rocm_table, OF_ROCM, ROCM_NONE, AMD_ERRORS),
+}
+FORMS = pytest.mark.parametrize("form", sorted(ANSWERS))
+
+
+def board(form: str, **other: str) -> BoardHost:
+    """What the board says of the host; `other` has a cell that is not as in the good answer."""
+    answer = ANSWERS[form]
+    told = gpus_csv.read(snapshot("gpus", answer.make({**answer.cells, **other})))
+    return decide(host_data(told, processes_csv.read(snapshot("processes", answer.no_process))))
+
+
+def handed_out(host: BoardHost) -> list[BoardGpu]:
+    return [one for one in host.gpus if one.state in {"free", "booked"}]
+
+
+@FORMS
+def test_the_good_answer_is_of_a_free_gpu(form: str) -> None:
+    (one,) = board(form).gpus
+    assert (one.state, one.avoid) == ("free", False), one.reason
+
+
+@FORMS
+def test_lost_or_requires_reset_in_any_cell_is_never_free(form: str) -> None:
+    for cell in ANSWERS[form].cells:
+        for word in LOST_WORDS:
+            assert not handed_out(board(form, **{cell: word})), f"{cell}: {word}"
+
+
+@FORMS
+def test_lost_or_requires_reset_in_a_reading_is_lost_with_these_words(form: str) -> None:
+    for cell in filter(ANSWERS[form].watched.match, ANSWERS[form].cells):
+        for word in LOST_WORDS:
+            if form == "rocm-smi table" and "  " in word:
+                continue  # two spaces are what separates its cells
+            (one,) = board(form, **{cell: word}).gpus
+            words = " ".join(word.strip("[]").split())
+            assert (one.state, one.reason) == ("lost", f"the driver cannot reach it: {words}"), cell
+            assert one.avoid
+
+
+@FORMS
+def test_an_error_in_memory_use_or_temperature_is_never_free_and_its_words_are_the_reason(form: str) -> None:
+    watched = list(filter(ANSWERS[form].watched.match, ANSWERS[form].cells))
+    assert watched
+    for cell in watched:
+        for word in ANSWERS[form].errors:
+            (one,) = board(form, **{cell: word}).gpus
+            assert one.state == "unknown", f"{cell}: {word}"
+            assert word.strip("[]") in one.reason
+            assert re.match(r"its (memory|use|temperature) cannot be read: ", one.reason)
+            assert one.avoid
+
+
+@FORMS
+def test_an_error_in_all_readings_is_lost(form: str) -> None:
+    """Power limits, sizes and names do not prove that a GPU works."""
+    answer = ANSWERS[form]
+    (one,) = board(form, **dict.fromkeys(filter(answer.watched.match, answer.cells), answer.errors[0])).gpus
+    assert (one.state, one.avoid) == ("lost", True)
+    assert answer.errors[0].strip("[]") in one.reason
+
+
+@pytest.mark.parametrize(
+    ("form", "word"),
+    # AMD's tools print no brackets
+    [(form, word) for form in sorted(ANSWERS) for word in NO_READING if not (form[0] in "ar" and word[0] == "[")],
+)
+def test_a_reading_that_there_is_none_of_is_no_error(form: str, word: str) -> None:
+    for cell in filter(ANSWERS[form].watched.match, ANSWERS[form].cells):
+        for one in board(form, **{cell: word}).gpus:
+            assert (one.gpu.lost, one.gpu.error) == (None, None), cell
+            assert one.state in {"free", "unknown"}
+
+
+@pytest.mark.parametrize("word", NVIDIA_ERRORS[:5])
+@pytest.mark.parametrize(("cell", "kind"), [("fan.speed", "fan"), ("power.draw", "power")])
+def test_an_error_in_fan_or_power_alone_is_a_warning(cell: str, kind: str, word: str) -> None:
+    (one,) = board("nvidia-smi csv", **{cell: word}).gpus
+    assert (one.state, one.avoid) == ("free", False)
+    assert [(problem.kind, problem.weight) for problem in one.problems] == [(kind, "look")]
+
+
+@pytest.mark.parametrize(("cell", "kind"), [("Fan speed (%)", "fan"), ("Average Graphics Package Power (W)", "power")])
+def test_so_it_is_for_amd(cell: str, kind: str) -> None:
+    (one,) = board("rocm-smi text", **{cell: "Unknown error"}).gpus
+    assert (one.state, one.avoid) == ("free", False)
+    assert [(problem.kind, problem.weight) for problem in one.problems] == [(kind, "look")]
+
+
+def test_sizes_and_limits_alone_do_not_prove_that_a_gpu_works() -> None:
+    failed = dict.fromkeys(("memory.used", "utilization.gpu", "temperature.gpu", "fan.speed"), "[Unknown Error]")
+    (one,) = board("nvidia-smi csv", **failed).gpus
+    assert (one.state, one.reason) == ("lost", "the driver cannot reach it: Unknown Error")
+    assert (one.gpu.memory_total, one.gpu.power_limit) == (81920, 400)
+
+
+@pytest.mark.parametrize(
+    ("form", "cell"),
+    [("nvidia-smi csv", "reset_status.reset_required"), ("nvidia-smi xml", "gpu_reset_status/reset_required")],
+)
+def test_a_gpu_of_which_the_driver_says_that_it_must_be_reset_is_lost(form: str, cell: str) -> None:
+    (one,) = board(form, **{cell: "Yes"}).gpus
+    assert (one.state, one.reason) == ("lost", "the driver cannot reach it: GPU requires reset")
+    assert (one.avoid, [problem.kind for problem in one.problems]) == (True, ["reset"])
+
+
+@pytest.mark.parametrize("form", ["nvidia-smi csv", "nvidia-smi xml", "nvidia-smi xml, MIG"])
+@pytest.mark.parametrize(
+    ("action", "state"),
+    [
+        *(("Reset", "lost"), ("GPU Reset", "lost"), ("Reboot", "lost"), ("Node Reboot", "lost"), ("Bus Reset", "lost")),
+        *(("Drain P2P", "unknown"), ("Drain and Reset", "unknown"), ("Something new", "unknown")),
+    ],
+)
+def test_a_gpu_that_is_to_be_recovered_is_never_free(form: str, action: str, state: str) -> None:
+    (one,) = board(form, gpu_recovery_action=action).gpus
+    assert (one.state, one.avoid) == (state, True)
+    assert one.reason == f"the driver says that it needs to be recovered: {action}"
+
+
+@pytest.mark.parametrize("word", ["None", "none", "[N/A]", "[Requested functionality has been deprecated]"])
+def test_a_gpu_that_needs_no_recovery_is_free(word: str) -> None:
+    assert [one.state for one in board("nvidia-smi csv", gpu_recovery_action=word).gpus] == ["free"]
+
+
+def test_what_is_to_be_drained_stays_busy_while_somebody_is_on_it() -> None:
+    cells = {**CSV, "gpu_recovery_action": "Drain and Reset", "memory.used": "7000"}
+    told = gpus_csv.read(snapshot("gpus", csv(cells)))
+    (one,) = decide(
+        host_data(told, processes_csv.read(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n")))
+    ).gpus
+    assert (one.state, one.avoid) == ("busy", True)
+
+
+def test_a_drain_that_an_older_driver_recommends_is_one() -> None:
+    (one,) = board("nvidia-smi csv", **{"reset_status.drain_and_reset_recommended": "Yes"}).gpus
+    assert (one.state, one.avoid) == ("unknown", True)
+    assert "Drain and Reset" in one.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.  Reboot the system",
+        "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error",
+        "GPU 00000000:01:00.0: GPU requires reset",
+        "GPU 0: GPU is lost",
+    ],
+)
+@pytest.mark.parametrize("form", ["nvidia-smi csv", "nvidia-smi xml"])
+def test_a_message_beside_the_rows_that_calls_a_gpu_lost_counts_for_that_gpu(form: str, line: str) -> None:
+    answer = ANSWERS[form]
+    head, _, rest = answer.make(answer.cells).partition(b"\n")
+    told = gpus_csv.read(snapshot("gpus", head + b"\n" + line.encode() + b"\n" + rest))
+    host = decide(host_data(told, processes_csv.read(snapshot("processes", answer.no_process))))
+    assert {one.state for one in host.gpus} == {"lost"}
+
+
+def test_a_message_of_rocm_smi_that_calls_a_card_lost_counts() -> None:
+    told = rocm_text({name: str(text) for name, text in CARD.items()}) + b"GPU[0]\t\t: GPU is lost\n"
+    read = gpus_csv.read(snapshot("gpus", told))
+    (one,) = decide(host_data(read, processes_csv.read(snapshot("processes", ROCM_NONE)))).gpus
+    assert (one.state, one.reason) == ("lost", "the driver cannot reach it: GPU is lost")
+
+
+def test_instances_of_a_gpu_with_an_error_share_it() -> None:
+    (one,) = board("nvidia-smi xml, MIG", **{"temperature/gpu_temp": "Unknown Error"}).gpus
+    assert (one.gpu.label, one.state) == ("0:0", "unknown")
+    assert one.reason == "its temperature cannot be read: Unknown Error"
+
+
+def old_board(cells: dict[str, str], *rows: str) -> BoardHost:
+    text = "".join(f"{row}\n" for row in (", ".join(cells.values()), *rows))
+    told, newest = legacy_files.gpus(text.encode())
+    data = host_data(told, legacy_files.processes(b"", newest), legacy=True, taken={"gpus.csv": NOW})
+    return decide(data)
+
+
+def test_in_the_files_of_the_original_scripts_no_error_is_free_either() -> None:
+    assert [one.state for one in old_board(LEGACY).gpus] == ["free"]
+    for cell in filter(NAMED.match, LEGACY):
+        for word in NVIDIA_ERRORS:
+            assert [one.state for one in old_board({**LEGACY, cell: word}).gpus] == ["unknown"], f"{cell}: {word}"
+    for cell in set(LEGACY) - {"uuid"}:
+        for word in LOST_WORDS:
+            assert [one.state for one in old_board({**LEGACY, cell: word}).gpus] == ["lost"], f"{cell}: {word}"
+
+
+def test_a_row_of_the_original_scripts_that_errors_follow_is_not_free() -> None:
+    """A loop that lost its GPU prints rows of errors without a UUID from then on."""
+    error = ", ".join([*["[Unknown Error]"] * 8, "2026/11/16 12:10:00.000"])
+    (one,) = old_board(LEGACY, error).gpus
+    assert (one.state, one.reason) == ("unknown", "the newest rows of its host have none of it")
+
+
+@pytest.mark.parametrize("form", ["nvidia-smi xml", "amd-smi json", "rocm-smi json"])
+@pytest.mark.parametrize("word", ["GPU is lost{}\n now", "Unknown {}\n Error", "Bad{}" + "x" * 5000])
+def test_words_of_a_hostile_host_are_short_and_steer_nothing(form: str, word: str) -> None:
+    sign = "&#x202e;" if "xml" in form else "\u202e"
+    for cell in filter(ANSWERS[form].watched.match, ANSWERS[form].cells):
+        (one,) = board(form, **{cell: word.format(sign)}).gpus
+        assert one.state in {"lost", "unknown"}
+        assert len(one.reason) < 150
+        assert not re.search("[\n\u202e]", one.reason)

@@ -1,0 +1,631 @@
+"""The state of a GPU: the first that holds of lost, unknown, violated, held, busy, booked, free; and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from site_builder.core.model import (
+    BoardProcess,
+    Dump,
+    Gpu,
+    GpuProcess,
+    HostData,
+    Idle,
+    KnownHost,
+    Limits,
+    PsRow,
+    Shown,
+    Voice,
+)
+from site_builder.core.people import People
+from site_builder.fleet.host_state import models_of
+from site_builder.fleet.summary import summary
+from site_builder.snapshots.gpu_names import short
+from tests.support.generated_fleet import (
+    NOW,
+    booking,
+    decide,
+    gpu,
+    head,
+    host_data,
+    idle_for,
+    only_gpu,
+    person,
+    process,
+    reason,
+    state,
+    used_by,
+)
+
+HIDDEN = Shown(users=False)
+IDLE_USE = [gpu(used=7000, use=0)]
+LOST = "GPU is lost"
+ERROR = "its temperature cannot be read: Unknown Error"
+
+
+def held_by(*users: str) -> HostData:
+    return used_by(*users, gpus=IDLE_USE)
+
+
+def not_told(rc: int = 9) -> Dump[GpuProcess]:
+    return Dump((), head("processes", rc), voices=(Voice("nvidia-smi", "nvidia", rc, answered=False),))
+
+
+# Of two that hold, the first counts
+
+
+def test_lost_comes_before_unknown() -> None:
+    assert state(host_data([gpu(lost=LOST, error=ERROR)], processes=None)) == "lost"
+
+
+@pytest.mark.parametrize("age", [300, 700])
+def test_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost(age: float) -> None:
+    which = "stale" if age == 300 else "down"
+    told = host_data([gpu(lost=LOST)], ages={"host.txt": age})
+    assert reason(told) == f"lost: the driver cannot reach it: GPU is lost; its host is {which}"
+
+
+def test_so_is_one_of_a_host_under_maintenance() -> None:
+    (found,) = decide(host_data([gpu(lost=LOST)]), known=KnownHost("atlas", maintenance="new fans")).gpus
+    assert found.state == "lost"
+
+
+def test_an_instance_of_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost() -> None:
+    assert state(host_data([gpu(parent=gpu(lost=LOST))], ages={"host.txt": 300})) == "lost"
+
+
+def test_lost_comes_before_violated() -> None:
+    assert state(used_by("bob", gpus=[gpu(used=7000, lost=LOST)]), booking("alice")) == "lost"
+
+
+def test_unknown_comes_before_violated() -> None:
+    assert state(used_by("bob", gpus=[gpu(used=7000, error=ERROR)]), booking("alice")) == "unknown"
+
+
+def test_unknown_by_an_error_comes_before_busy_and_keeps_the_processes() -> None:
+    found = only_gpu(used_by("bob", gpus=[gpu(used=7000, error=ERROR)]))
+    assert (found.state, found.reason, [one.user for one in found.processes]) == ("unknown", ERROR, ["bob"])
+
+
+def test_violated_comes_before_held() -> None:
+    assert state(held_by("bob"), booking("alice"), idle=idle_for(9000)) == "violated"
+
+
+def test_held_comes_before_busy() -> None:
+    assert state(held_by("bob"), idle=idle_for(9000)) == "held"
+
+
+def test_busy_comes_before_booked() -> None:
+    assert state(used_by("alice"), booking("alice")) == "busy"
+
+
+def test_booked_comes_before_free() -> None:
+    assert state(host_data(), booking("alice")) == "booked"
+
+
+def test_what_nobody_is_on_and_nobody_booked_is_free() -> None:
+    assert state(host_data()) == "free"
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "expected"),
+    [
+        (host_data(ages={"host.txt": 300}), {}, "unknown: its host is stale"),
+        (host_data([gpu(lost=LOST)]), {}, "lost: the driver cannot reach it: GPU is lost"),
+        (used_by("bob"), {"bookings": [booking("alice")]}, "violated: booked by alice, used by bob"),
+        (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken by bob, hardly used since 09:30"),
+        (used_by("bob", "carol", "bob"), {}, "busy: in use by bob and carol"),
+        (host_data(), {"bookings": [booking("alice")]}, "booked: promised to alice until 14:00, and not used"),
+        (host_data(), {"bookings": [booking("")]}, "booked: promised until 14:00, and not used"),
+        (host_data(), {}, "free: no process, 4 MiB in use"),
+        (
+            host_data(),
+            {"bookings": [booking("alice", begins=3, ends=9)]},
+            "free: until 15:00, then promised to alice",
+        ),
+    ],
+)
+def test_each_state_has_its_reason(data: HostData, more: dict[str, Any], expected: str) -> None:
+    (found,) = decide(data, **more).gpus
+    assert f"{found.state}: {found.reason}" == expected
+
+
+# Unknown
+
+
+@pytest.mark.parametrize("age", [300, 700])
+def test_of_a_host_that_is_not_fresh_no_reading_is_shown(age: float) -> None:
+    told = gpu(used=7000, use=90, power_draw=300, power_limit=400, utilization_memory=3, columns=("x",), cells=("1",))
+    found = only_gpu(used_by("bob", gpus=[told], ages={"host.txt": age}))
+    assert found.gpu == Gpu(0, "GPU-0", "NVIDIA A100-SXM4-80GB", memory_total=81920)
+    assert (found.model, found.processes) == ("A100 80 GB", ())
+
+
+def test_of_a_host_that_is_not_fresh_the_bookings_are_shown() -> None:
+    (found,) = only_gpu(host_data(ages={"host.txt": 300}), booking("alice")).bookings
+    assert (found.name, found.phase) == ("alice", "now")
+
+
+PROCESSES_UNTOLD = pytest.mark.parametrize(
+    "processes",
+    [
+        pytest.param(None, id="no file"),
+        pytest.param(not_told(), id="no answer"),
+        *(pytest.param(Dump((), head("processes", rc)), id=f"rc {rc}") for rc in (74, 124, 127, 137, 200)),
+    ],
+)
+
+
+@PROCESSES_UNTOLD
+def test_where_the_processes_were_not_told_an_empty_gpu_is_not_free(processes: Dump[GpuProcess] | None) -> None:
+    assert reason(host_data(processes=processes)) == "unknown: the processes on it could not be read"
+
+
+@PROCESSES_UNTOLD
+def test_where_the_processes_were_not_told_a_promised_gpu_is_not_unused(processes: Dump[GpuProcess] | None) -> None:
+    assert state(host_data(processes=processes), booking("alice")) == "unknown"
+
+
+@PROCESSES_UNTOLD
+def test_where_the_processes_were_not_told_memory_in_use_is_busy(processes: Dump[GpuProcess] | None) -> None:
+    assert state(host_data([gpu(used=7000, use=90)], processes=processes)) == "busy"
+
+
+@PROCESSES_UNTOLD
+@pytest.mark.parametrize(("use", "expected"), [(4, "unknown"), (5, "busy"), (90, "busy"), (None, "unknown")])
+def test_where_the_processes_were_not_told_use_above_the_limit_is_busy(
+    processes: Dump[GpuProcess] | None, use: float | None, expected: str
+) -> None:
+    assert state(host_data([gpu(use=use)], processes=processes)) == expected
+
+
+def not_reported(**words: str) -> Dump[GpuProcess]:
+    """A list of processes that has words in the place of those of some GPUs."""
+    return Dump((), head("processes"), unreported={name.replace("_", "-"): word for name, word in words.items()})
+
+
+def test_a_gpu_whose_processes_are_not_reported_is_unknown_with_the_words_as_reason() -> None:
+    found = decide(host_data([gpu(0), gpu(1)], processes=not_reported(GPU_0="Not Supported"))).gpus
+    assert [one.state for one in found] == ["unknown", "free"]
+    assert found[0].reason == "the processes on it could not be read: Not Supported"
+    assert found[0].processes == ()
+
+
+def test_a_gpu_whose_processes_are_not_reported_is_busy_if_memory_or_use_shows_it() -> None:
+    several = [gpu(0, used=7000, use=0), gpu(1, use=90), gpu(2, used=None, use=90)]
+    found = decide(host_data(several, processes=not_reported(GPU_0="N/A", GPU_1="N/A", GPU_2="N/A"))).gpus
+    assert [f"{one.state}: {one.reason}" for one in found] == [
+        "busy: 6.8 GiB in use; the processes on it could not be read: N/A",
+        "busy: 90 % used; the processes on it could not be read: N/A",
+        "busy: 90 % used; the processes on it could not be read: N/A",
+    ]
+
+
+def test_what_is_not_reported_of_a_gpu_is_not_of_its_instances_either() -> None:
+    several = [gpu(0, uuid="MIG-a", parent=gpu(), place="0:0"), gpu(0, uuid="MIG-b", parent=gpu(), place="0:1")]
+    found = decide(host_data(several, processes=not_reported(GPU_0="N/A"))).gpus
+    assert [one.state for one in found] == ["unknown", "unknown"]
+    found = decide(host_data(several, processes=not_reported(MIG_a="N/A"))).gpus
+    assert [one.state for one in found] == ["unknown", "free"]
+
+
+def test_an_error_of_nvidia_smi_with_no_row_beside_it_tells_nothing() -> None:
+    assert state(host_data(processes=Dump((), head("processes", 6)))) == "unknown"
+
+
+def test_the_error_for_a_lost_gpu_hides_no_free_one() -> None:
+    gpus = Dump((gpu(),), head("gpus", 15))
+    assert state(host_data(gpus=gpus, processes=Dump((), head("processes", 15)))) == "free"
+
+
+def test_a_torn_list_of_processes_tells_nothing() -> None:
+    assert state(host_data(processes=Dump((), head("processes"), whole=False))) == "unknown"
+
+
+def test_processes_on_a_gpu_that_is_not_told_may_be_on_any() -> None:
+    elsewhere = GpuProcess("MIG-1", 42, 400, "python")
+    assert state(host_data(processes=Dump((elsewhere,), head("processes")))) == "unknown"
+
+
+def test_a_gpu_that_tells_neither_memory_nor_use_is_unknown() -> None:
+    found = reason(host_data([gpu(used=None, use=None)]))
+    assert found == "unknown: the driver tells neither its memory nor its use"
+
+
+def test_a_gpu_that_shares_the_memory_of_its_host_can_be_free() -> None:
+    found = reason(host_data([gpu(used=None, memory_total=None, use=0, name="NVIDIA GB10")]))
+    assert found == "free: no process; its driver does not tell the memory in use"
+
+
+def test_of_a_gpu_that_shares_the_memory_of_its_host_what_its_processes_have_is_told() -> None:
+    shared: dict[str, Any] = {"used": None, "memory_total": None, "name": "NVIDIA GB10"}
+    on_it = used_by("alice", "bob", gpus=[gpu(use=90, **shared)])
+    assert reason(on_it) == "busy: in use by alice and bob, 14 GiB by its processes"
+    assert only_gpu(on_it).gpu.memory_used is None  # which is more than these have, and nobody knows how much
+    idle = used_by("alice", gpus=[gpu(use=0, **shared)])
+    assert reason(idle, idle=idle_for(9000)).startswith("held: 6.8 GiB taken by alice")
+    untold = used_by("alice", gpus=[gpu(use=90, **shared)], processes=[GpuProcess("GPU-0", 42, None, "python")])
+    assert reason(untold) == "busy: in use by alice"
+
+
+def test_a_gpu_that_does_not_tell_its_use_can_be_free() -> None:
+    assert state(host_data([gpu(use=None)])) == "free"
+
+
+# Free
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "expected"),
+    [
+        (1023, 81920, "free"),
+        (1024, 81920, "busy"),
+        (204, 4096, "free"),
+        (205, 4096, "busy"),
+        (15, 15360, "free"),  # Xorg
+        (0, 0, "free"),
+        (1023, None, "free"),
+        (1024, None, "busy"),
+    ],
+)
+def test_memory_below_1_gib_and_below_5_percent_is_free(used: float, total: float | None, expected: str) -> None:
+    assert state(host_data([gpu(used=used, memory_total=total)])) == expected
+
+
+def test_the_limits_of_free_memory_are_settings() -> None:
+    data = host_data([gpu(used=3000)])
+    assert state(data) == "busy"
+    assert state(data, limits=Limits(free_mib=4000)) == "free"
+    assert state(data, limits=Limits(free_mib=4000, free_percent=3)) == "busy"
+
+
+def test_a_process_makes_a_gpu_busy_however_little_it_takes() -> None:
+    assert state(used_by("bob", gpus=[gpu(used=4)])) == "busy"
+
+
+# Busy
+
+
+def test_memory_that_no_process_explains_is_the_reason() -> None:
+    assert reason(host_data([gpu(used=72_700)])) == "busy: 71 GiB in use that no process explains"
+
+
+def the_process(data: HostData, **more: object) -> BoardProcess:
+    (found,) = only_gpu(data, **more).processes
+    return found
+
+
+CHILDREN = (person(50, "bob", gpu_pid=42), person(51, "bob", gpu_pid=42))
+
+
+@pytest.mark.parametrize(
+    "ps",
+    [
+        pytest.param(CHILDREN, id="not in ps"),
+        pytest.param((person(42, "root", state="Z"), *CHILDREN), id="a zombie"),
+        pytest.param((person(42, "root", state="X+"), *CHILDREN), id="dead"),
+        pytest.param((*CHILDREN, person(52, "bob", gpu_pid=42, state="Z")), id="with a child that is dead too"),
+    ],
+)
+def test_a_dead_process_with_living_children_is_theirs_and_they_are_what_to_kill(ps: tuple[PsRow, ...]) -> None:
+    data = used_by("x", ps=ps)
+    found = the_process(data)
+    assert (found.pid, found.user, found.dead, found.children) == (42, "bob", True, (50, 51))
+    assert reason(data) == "busy: process 42 is dead, but its children live on: kill 50 51"
+
+
+def test_a_dead_process_without_children_is_not_said_to_live_on() -> None:
+    found = the_process(used_by("x", ps=[person(42, "bob", state="Z")]))
+    assert (found.user, found.dead, found.children) == ("bob", False, ())
+
+
+def test_a_living_process_is_not_mistaken_for_its_children() -> None:
+    found = the_process(used_by("x", ps=[person(42, "alice"), person(50, "bob", gpu_pid=42)]))
+    assert (found.user, found.dead) == ("alice", False)
+
+
+@pytest.mark.parametrize(
+    ("ps", "expected"),
+    [
+        ([person(user=None)], "uid 1000"),
+        ([person(user=None, uid=None)], None),
+        ([person(user="1000")], "uid 1000"),
+        ([], None),
+    ],
+)
+def test_a_user_without_a_name_is_a_number_or_unknown(ps: list[PsRow], expected: str | None) -> None:
+    data = used_by("x", ps=ps)
+    assert (the_process(data).user, state(data)) == (expected, "busy")
+
+
+def test_a_process_whose_pid_is_not_told_is_shown_without_a_user() -> None:
+    found = the_process(host_data(processes=[process(None)], ps=[person()]))
+    assert (found.pid, found.user, found.command) == (None, None, "python")
+
+
+def test_a_user_is_shown_by_the_name_that_aliases_give() -> None:
+    assert the_process(used_by("TRobert"), aliases={"trobert": "Thomas"}).user == "Thomas"
+
+
+# Held
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(7199.9, "busy"), (7200, "held")])
+def test_a_gpu_is_held_after_two_hours_of_idling(seconds: float, expected: str) -> None:
+    assert state(held_by("bob"), idle=idle_for(seconds)) == expected
+
+
+@pytest.mark.parametrize(("use", "expected"), [(4.9, "held"), (5, "busy"), (None, "busy")])
+def test_idle_is_use_below_5_percent_that_is_told(use: float | None, expected: str) -> None:
+    assert state(used_by("bob", gpus=[gpu(used=7000, use=use)]), idle=idle_for(9000)) == expected
+
+
+def test_the_limits_of_idling_are_settings() -> None:
+    data = used_by("bob", gpus=[gpu(used=7000, use=9)])
+    assert state(data, idle=idle_for(60), limits=Limits(idle_percent=10, held_after=60)) == "held"
+
+
+def test_memory_that_no_process_explains_can_be_held() -> None:
+    found = reason(host_data([gpu(used=7000)]), idle=idle_for(9000))
+    assert found == "held: 6.8 GiB taken, hardly used since 09:30"
+
+
+def test_idling_begins_when_it_was_first_seen() -> None:
+    assert only_gpu(held_by("bob")).idle_since == NOW
+    assert only_gpu(used_by("bob", gpus=IDLE_USE, ages={"gpus.csv": 15})).idle_since == NOW - 15
+
+
+def test_idling_goes_on_from_when_it_was_first_seen() -> None:
+    assert only_gpu(held_by("bob"), idle=idle_for(3000)).idle_since == NOW - 3000
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(600, "held"), (600.1, "busy")])
+def test_after_a_gap_in_looking_idling_begins_anew(gap: float, expected: str) -> None:
+    assert state(held_by("bob"), idle=idle_for(9000, looked=gap)) == expected
+
+
+def test_use_ends_idling() -> None:
+    assert only_gpu(used_by("bob"), idle=idle_for(9000)).idle_since is None
+
+
+def test_an_empty_gpu_is_not_idle() -> None:
+    assert only_gpu(host_data(), idle=idle_for(9000)).idle_since is None
+
+
+def test_a_host_that_is_not_fresh_keeps_since_when_its_gpus_idle() -> None:
+    found = only_gpu(used_by("bob", gpus=IDLE_USE, ages={"host.txt": 300}), idle=idle_for(3000))
+    assert (found.state, found.idle_since) == ("unknown", NOW - 3000)
+
+
+def test_a_gpu_without_a_uuid_idles_by_its_number() -> None:
+    data = host_data([gpu(used=7000, uuid=None)])
+    assert state(data, idle=idle_for(9000, key="index 0")) == "held"
+
+
+def test_what_the_next_build_needs_to_know_of_idling_is_summed_up() -> None:
+    board = decide(held_by("bob"), idle=idle_for(3000))
+    assert summary(board, NOW).idle == Idle(NOW, {"GPU-0": NOW - 3000})
+
+
+def test_a_host_that_is_not_fresh_leaves_what_is_remembered_of_idling() -> None:
+    board = decide(used_by("bob", gpus=IDLE_USE, ages={"host.txt": 300}), idle=idle_for(3000))
+    assert summary(board, NOW).idle is None
+
+
+# Violated
+
+ROBERT = {"trobert": "Thomas", "robert": "Thomas", "thomas": "Thomas"}
+
+
+@pytest.mark.parametrize("booker", ["robert", "TRobert", "thomas", "Thomas ", "THOMAS"])
+def test_a_person_who_booked_under_any_of_their_names_may_use_it(booker: str) -> None:
+    assert state(used_by("trobert"), booking(booker), aliases=ROBERT) == "busy"
+
+
+@pytest.mark.parametrize("booker", ["robert", "TRobert", "thomas"])
+def test_another_user_violates_a_booking_under_any_name_of_a_person(booker: str) -> None:
+    found = reason(used_by("bob"), booking(booker), aliases=ROBERT)
+    assert found == "violated: booked by Thomas, used by bob"
+
+
+def test_a_user_is_named_as_aliases_say() -> None:
+    assert reason(used_by("robert"), booking("bob"), aliases=ROBERT) == "violated: booked by bob, used by Thomas"
+
+
+def test_case_makes_no_other_person() -> None:
+    assert state(used_by("Alice"), booking("aLICE")) == "busy"
+
+
+def test_who_is_on_it_beside_the_booker_violates_it() -> None:
+    assert reason(used_by("alice", "bob"), booking("alice")) == "violated: booked by alice, used by bob"
+
+
+def test_a_login_that_was_never_seen_before_is_a_login() -> None:
+    assert state(used_by("zoe"), booking("alice")) == "violated"
+
+
+@pytest.mark.parametrize("booker", ["the vision team", "zoe", ""])
+def test_a_booking_under_a_name_that_is_no_login_gives_no_verdict(booker: str) -> None:
+    assert state(used_by("bob"), booking(booker)) == "busy"
+
+
+@pytest.mark.parametrize("user", ["1000", None])
+def test_a_user_who_is_only_a_number_gives_no_verdict(user: str | None) -> None:
+    assert state(used_by(user), booking("alice")) == "busy"
+
+
+def test_memory_that_no_process_explains_gives_no_verdict() -> None:
+    assert state(host_data([gpu(used=7000, use=90)]), booking("alice")) == "busy"
+
+
+@pytest.mark.parametrize("begins_ends", [(1, 2), (-3, -1)])
+def test_a_booking_that_is_not_of_now_is_not_violated(begins_ends: tuple[float, float]) -> None:
+    assert state(used_by("bob"), booking("alice", *begins_ends)) == "busy"
+
+
+def test_a_name_that_ps_cut_is_the_only_person_whose_name_begins_so() -> None:
+    logins = ["alexander", "alice"]
+    assert state(used_by("alexande+"), booking("alexander"), logins=logins) == "busy"
+    assert state(used_by("alexande+"), booking("alice"), logins=logins) == "violated"
+
+
+def test_a_name_that_ps_cut_and_that_may_be_two_people_gives_no_verdict() -> None:
+    assert state(used_by("alexande+"), booking("alice"), logins=["alexander", "alexandee", "alice"]) == "busy"
+
+
+def test_a_name_that_ps_cut_and_that_nobody_has_gives_no_verdict() -> None:
+    assert state(used_by("alexande+"), booking("alice")) == "busy"
+
+
+def test_a_name_that_ps_cut_is_looked_for_among_all_names_of_a_person() -> None:
+    aliases = {"alexandre.dupont": "Alex", "alex": "Alex"}
+    assert state(used_by("alexand+"), booking("Alex"), aliases=aliases) == "busy"
+    assert state(used_by("alexand+"), booking("alice"), aliases=aliases) == "violated"
+
+
+def test_a_name_to_show_does_not_hide_that_a_cut_name_may_be_two_people() -> None:
+    aliases = {"alexandre": "Alex", "alex": "Alex"}
+    logins = ["alexandra", "alexandre", "alice"]
+    assert state(used_by("alexand+"), booking("alice"), aliases=aliases, logins=logins) == "busy"
+
+
+def test_a_verdict_on_a_cut_name_is_the_same_at_the_next_build() -> None:
+    logins = ["alexander", "alice"]
+    first = decide(used_by("alexande+"), [booking("alice")], logins=logins)
+    again = decide(used_by("alexande+"), [booking("alice")], logins=[*logins, *first.logins])
+    assert [one.state for one in (*first.gpus, *again.gpus)] == ["violated", "violated"]
+
+
+def test_cut_names_that_were_once_learned_are_no_people() -> None:
+    assert not People({}, ["alexande+", "1000"]).known
+
+
+def test_of_two_who_booked_the_same_gpu_either_may_use_it() -> None:
+    both = booking("alice"), booking("bob")
+    assert state(used_by("bob"), *both) == state(used_by("alice"), *both) == "busy"
+    assert reason(used_by("carol"), *both) == "violated: booked by alice and bob, used by carol"
+
+
+def test_of_two_who_booked_the_same_gpu_one_unknown_gives_no_verdict() -> None:
+    assert state(used_by("carol"), booking("alice"), booking("a guest")) == "busy"
+
+
+def test_who_booked_twice_is_named_once() -> None:
+    twice = booking("alice"), booking("alice", gpu="*", ends=3)
+    assert reason(used_by("bob"), *twice) == "violated: booked by alice, used by bob"
+    assert reason(host_data(), *twice) == "booked: promised to alice until 15:00, and not used"
+
+
+@pytest.mark.parametrize("key", ["*", "0", "GPU-0", "gpu-0"])
+def test_a_booking_of_the_host_the_number_or_the_uuid_is_one_of_the_gpu(key: str) -> None:
+    assert state(used_by("bob"), booking("alice", gpu=key)) == "violated"
+
+
+@pytest.mark.parametrize("key", ["1", "GPU-1", "None", ""])
+def test_a_booking_of_another_gpu_is_none_of_this_one(key: str) -> None:
+    assert state(used_by("bob"), booking("alice", gpu=key)) == "busy"
+
+
+# What is shown of people
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "expected"),
+    [
+        (used_by("bob"), {"bookings": [booking("alice")]}, "violated: booked by one person, used by another"),
+        (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken, hardly used since 09:30"),
+        (used_by("bob"), {}, "busy: in use"),
+        (host_data(), {"bookings": [booking("alice")]}, "booked: promised until 14:00, and not used"),
+        (host_data(), {"bookings": [booking("alice", begins=3, ends=9)]}, "free: until 15:00, then promised"),
+    ],
+)
+def test_where_users_are_not_shown_no_reason_names_one(data: HostData, more: dict[str, Any], expected: str) -> None:
+    (found,) = decide(data, shown=HIDDEN, **more).gpus
+    assert f"{found.state}: {found.reason}" == expected
+
+
+def test_where_users_are_not_shown_a_process_has_none() -> None:
+    assert the_process(used_by("bob"), shown=HIDDEN).user is None
+
+
+def test_where_users_are_not_shown_a_booking_has_neither_name_nor_comment() -> None:
+    (found,) = only_gpu(host_data(), booking("alice", comment="for alice's thesis"), shown=HIDDEN).bookings
+    assert (found.name, found.comment) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "command"),
+    [
+        ("full", "/usr/bin/python3 train.py --name x"),
+        ("program", "python3"),
+        ("none", None),
+    ],
+)
+def test_commands_are_shown_in_full_or_the_program_only_or_not(shown: str, command: str | None) -> None:
+    data = used_by("bob", ps=[person(command="/usr/bin/python3 train.py --name x")])
+    assert the_process(data, shown=Shown(shown)).command == command
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python", "python"),
+        ("./run.sh secret", "run.sh"),
+        ("/opt/My", "My"),
+        ("/opt/bin/ --x", "bin"),
+        ("x" * 500, "x" * 60),
+        (" ", " "),
+    ],
+)
+def test_the_program_has_neither_folders_nor_arguments(command: str, expected: str) -> None:
+    data = used_by("bob", ps=[person(command=command)])
+    assert the_process(data, shown=Shown("program")).command == expected
+
+
+def test_where_ps_does_not_tell_the_command_nvidia_smi_does() -> None:
+    assert the_process(used_by("bob", ps=[person(command=None)])).command == "python"
+
+
+@pytest.mark.parametrize(("shown", "expected"), [("full", "docker 1f2e"), ("program", "docker 1f2e"), ("none", None)])
+def test_containers_are_not_shown_where_commands_are_not(shown: str, expected: str | None) -> None:
+    data = used_by("bob", ps=[person(container="docker 1f2e")])
+    assert the_process(data, shown=Shown(shown)).container == expected
+
+
+# Names of GPUs
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "expected"),
+    [
+        ("NVIDIA GeForce RTX 4090", 24564, "RTX 4090 24 GB"),
+        ("Tesla T4", 15360, "T4 16 GB"),
+        ("NVIDIA H200", 143771, "H200 141 GB"),
+        ("NVIDIA A100-SXM4-80GB", 40960, "A100 80 GB"),
+        ("NVIDIA L40S", None, "L40S"),
+        ("NVIDIA GB10", 0, "GB10"),
+        ("NVIDIA of tomorrow", 1024 * 1024, "of tomorrow 1024 GB"),
+        ("Ours", 24564, "the old one"),
+    ],
+)
+def test_a_gpu_is_called_what_people_call_it_with_the_size_it_is_sold_with(
+    name: str, memory: float | None, expected: str
+) -> None:
+    assert short(name, {"Ours": "the old one"}, memory) == expected
+
+
+def test_a_gpu_that_tells_no_name_is_a_gpu() -> None:
+    assert only_gpu(host_data([gpu(name=None)])).model == "GPU"
+
+
+def test_names_of_our_own_are_used() -> None:
+    assert only_gpu(host_data(), names={"NVIDIA A100-SXM4-80GB": "the big one"}).model == "the big one"
+
+
+def test_a_lost_gpu_is_called_like_its_sisters() -> None:
+    lost = Gpu(1, "GPU-1", "NVIDIA GeForce RTX 4090", lost="GPU is lost")
+    sister = Gpu(0, "GPU-0", "NVIDIA GeForce RTX 4090", memory_used=3, memory_total=24564, utilization_gpu=0)
+    data = HostData("atlas", gpus=Dump((sister, lost)))
+    assert models_of(data, {})["NVIDIA GeForce RTX 4090"] == "RTX 4090 24 GB"

@@ -1,0 +1,284 @@
+"""The health of GPUs on hosts/HOST.html: built from data/, and in a real browser."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import pytest
+from playwright.sync_api import Browser
+
+from site_builder.board.builder import Builder
+from site_builder.config.settings import Settings
+from site_builder.core.model import BoardGpu, BoardHost, Gpu, Shown
+from site_builder.demo import health_events
+from site_builder.demo.cast import MACHINES
+from site_builder.health import diff
+from site_builder.health import page as health_page
+from site_builder.health.metrics import signed
+from site_builder.health.model import Lines
+from site_builder.health.store import EventLog
+from site_builder.history.database import transaction
+from site_builder.history.writer import History
+from tests.board.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
+from tests.support import pace
+from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
+from tests.support.browser import node_module
+from tests.support.generated_fleet import now
+
+FIELDS = {
+    "pci.bus_id": "00000000:{bus}:00.0",
+    "driver_version": "590.48.01",
+    "ecc.errors.corrected.volatile.total": "0",
+    "ecc.errors.uncorrected.volatile.total": "0",
+    "ecc.errors.uncorrected.aggregate.total": "0",
+    "remapped_rows.correctable": "0",
+    "remapped_rows.uncorrectable": "0",
+    "remapped_rows.pending": "No",
+    "remapped_rows.failure": "No",
+    "clocks_event_reasons.active": "0x0000000000000001",
+    "gpu_recovery_action": "None",
+}
+UNCORRECTED = "ecc.errors.uncorrected.aggregate.total"
+REASONS = "clocks_event_reasons.active"
+HOSTILE = "<img src=x onerror=alert(1)>{{ 7 * 7 }}"
+
+
+class Told:
+    """A lab whose GPUs tell of their health, minute by minute."""
+
+    def __init__(self, folder: Path, host: str = "atlas", **settings: Any) -> None:  # noqa: ANN401
+        self.lab, self.host = Lab(folder), host
+        self.settings: Settings = self.lab.settings(**settings)
+        self.number = -400
+
+    def minute(self, *gpus: dict[str, str]) -> None:
+        """A build, a minute after the last one; each GPU with what it tells otherwise."""
+        rows = []
+        for index, more in enumerate(gpus):
+            cells = {**FIELDS, **more}
+            own = ", ".join(cells.values()).replace("{bus}", str(17 + index))
+            rows.append(gpu(index, 4, 0).strip() + f", {own}\n" if "lost" not in more else lost(index, more["lost"]))
+        self.lab.host(self.host)
+        self.lab.write(self.host, "gpus.csv", f"{GPU_COLUMNS}, {', '.join(FIELDS)}\n{''.join(rows)}")
+        builder = Builder(self.settings)
+        began = time.time() // 60 * 60
+        # hosts are fresh by the clock of the files, and so the clock of history is the one that goes
+        real = builder.history.record, builder.events.record
+        builder.history.record = lambda samples, now, reach=0: real[0](samples, began + 60 * self.number, reach)  # type: ignore[method-assign] # noqa: ARG005
+        builder.events.record = lambda told, now, within=9: real[1](told, began + 60 * self.number, within)  # type: ignore[method-assign] # noqa: ARG005
+        builder.build(time.time())
+        builder.close()
+        self.number += 1
+
+    @property
+    def html(self) -> str:
+        return (self.lab.www / f"hosts/{self.host}.html").read_text()
+
+    @property
+    def part(self) -> str:
+        """The words of this part."""
+        found = re.search(r"<section class=part id=_health>.*?</section>", self.html, re.DOTALL)
+        return " ".join(re.sub(r"<[^>]+>", " ", found[0]).split()) if found else ""
+
+
+def lost(index: int, why: str) -> str:
+    """The row of a GPU that the driver cannot reach."""
+    names = GPU_COLUMNS.split(", ")
+    cells = {"index": str(index), "uuid": f"GPU-{index}", "name": "NVIDIA A100-SXM4-80GB"}
+    told = [cells.get(name, f"[{why}]") for name in (*names, *FIELDS)]
+    return ", ".join(told) + "\n"
+
+
+# What it says
+
+
+def test_where_nothing_happened_it_says_since_when(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.minute({}, {})
+    assert re.search(r"Nothing happened to any GPU since \d+ \w+ \d{4} \d\d:\d\d\.", told.part)
+    assert "Uncorrected ECC errors, ever 0 0" in told.part
+    assert "Corrected ECC errors, ever" not in told.part  # which no GPU tells
+
+
+def test_what_happened_is_there_with_when_and_how_long_and_how_grave(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    for more in ({}, {"lost": "GPU is lost"}, {"lost": "GPU is lost"}, {}, {UNCORRECTED: "2", REASONS: "0x20"}):
+        told.minute({}, more)
+    clock = r"\d+ \w+ \d{4} \d\d:\d\d"
+    lost_for = rf"{clock} – (\d+ \w+ \d{{4}} )?\d\d:\d\d ▲ grave lost, the driver could not reach it: GPU is lost 2 min"
+    assert re.search(lost_for, told.part)
+    assert re.search(rf"{clock} ▲ grave uncorrected ECC errors: 2 more \(now 2\)", told.part)
+    assert re.search(rf"since {clock} ◆ worth a look slowed by heat", told.part)
+    assert "Nothing happened to GPU 0 since" in told.part
+    assert "Uncorrected ECC errors, ever 0 ▲ 2" in told.part
+
+
+def test_a_host_that_is_down_keeps_its_time_line(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.minute({})
+    told.minute({UNCORRECTED: "1"})
+    told.lab.build(after=3600)
+    assert "uncorrected ECC errors: 1 more" in told.part
+    assert "Now" not in told.part
+
+
+def test_gpus_that_tell_nothing_of_their_health_have_no_table(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas")
+    lab.build()
+    page = (lab.www / "hosts/atlas.html").read_text()
+    assert "Nothing happened to the GPU since" in page
+    assert "Counts as they are now" not in page
+
+
+def test_it_is_the_same_where_people_are_not_shown(tmp_path: Path) -> None:
+    parts = []
+    for users in (True, False):
+        told = Told(tmp_path / str(users), shown=Shown(users=users))
+        told.minute({})
+        told.minute({UNCORRECTED: "1"})
+        parts.append(re.sub(r"\d+ \w+ \d{4} \d\d:\d\d|\d\d:\d\d", "", told.part))
+    assert parts[0] == parts[1]
+
+
+def test_of_many_events_the_last_are_shown_and_those_that_are_grave(tmp_path: Path) -> None:
+    history = History(tmp_path, now().zone)
+    log = EventLog(history, diff.compare)
+    host = board([{UNCORRECTED: "0"}])
+    start = int(now().epoch) - 100 * 3600
+    for number in range(100):
+        warm = {REASONS: "0x20"} if number % 2 else {}
+        host = board([{UNCORRECTED: "1" if number > 3 else "0", **warm}])
+        history.record([], start + 3600 * number)
+        log.record({"atlas": signed(host, None)}, start + 3600 * number)
+    lines = log.of_host("atlas", ("GPU-0",), now().epoch, 20, ("uncorrected",))
+    history.close()
+    well = health_page.health(host, lines, now())
+    assert well
+    (line,) = well.lines
+    assert len(line.rows) == 21
+    assert line.rows[-1].what == "uncorrected ECC errors: 1 more (now 1)"
+    assert line.earlier == lines.lines[0].total - 21 > 20
+    assert [one.what for one in well.first] == ["uncorrected ECC errors: 1 more (now 1)"]
+
+
+@pytest.mark.parametrize(("count", "quiet"), [(1, "the GPU"), (3, "any GPU"), (0, "any GPU")])
+def test_gpus_to_which_nothing_happened_are_named_together(count: int, quiet: str) -> None:
+    well = health_page.health(board([{}] * count), Lines(1, ()), now())
+    assert well
+    assert well.quiet == quiet
+
+
+def board(gpus: list[dict[str, str]]) -> BoardHost:
+    """A host that is fresh."""
+    rows = []
+    for index, more in enumerate(gpus):
+        cells = {**FIELDS, **more}
+        one = Gpu(index, f"GPU-{index}", "A100", temperature=40, columns=tuple(cells), cells=tuple(cells.values()))
+        rows.append(BoardGpu(one, "A100", "free", ""))
+    return BoardHost("atlas", None, (), "fresh", "", gpus=tuple(rows))
+
+
+def test_a_row_that_is_not_understood_takes_no_gpu_away(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.minute({}, {})
+    told.minute({}, {UNCORRECTED: "0, 0"})
+    told.minute({}, {})
+    assert "gone" not in told.part
+
+
+def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
+    history = History(tmp_path, now().zone)
+    connection, start = history.connect(), int(now().epoch) - 35 * 86400
+    with transaction(connection):
+        health_events.tell(connection, MACHINES, start, now().epoch)
+    log = EventLog(history, diff.compare)
+    history.record([], now().epoch)
+    log.record({machine.name: signed(board([{}]), None) for machine in MACHINES}, now().epoch)
+    told = {machine.name: log.of_host(machine.name, (), now().epoch, 50) for machine in MACHINES}
+    assert not history.problems
+    history.close()
+    assert {one.first for one in told.values()} == {start}
+    kinds = [event.kind for lines in told.values() for line in lines.lines for event in line.events]
+    assert sorted(kinds) == sorted(one.kind for several in health_events.HARMS.values() for one in several)
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A host with a long time line, told by a file that is hostile."""
+    folder = tmp_path_factory.mktemp("health")
+    told = Told(folder)
+    told.minute({}, {}, {})
+    for number in range(1, 26):
+        warm = {REASONS: ("0x24", "0x0")[number % 2], UNCORRECTED: str(number), "remapped_rows.failure": "Yes"}
+        other = {"lost": "GPU is lost"} if number % 3 else {"gpu_recovery_action": HOSTILE.replace(",", "")}
+        told.number += 11
+        told.minute({**warm, "driver_version": f"590.{number}"}, other, {}, *([{}] if number == 9 else []))
+    with serving(told.lab, folder) as one:
+        yield one
+
+
+@pytest.mark.parametrize("width", [320, PHONE, LAPTOP])
+def test_no_screen_scrolls_sideways(browser: Browser, long: Served, width: int) -> None:
+    with opened(browser, long.url("atlas"), width) as page:
+        assert page.evaluate(TOO_WIDE) == []
+
+
+def test_hostile_text_is_text(browser: Browser, long: Served) -> None:
+    with opened(browser, long.url("atlas"), bypass_csp=True) as page:
+        assert page.locator("#_health img").count() == 0
+        assert HOSTILE in " ".join(page.locator("#_health td").all_text_contents())
+        assert page.evaluate("window.alerts") == 0
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
+def test_axe_finds_nothing(browser: Browser, long: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    with opened(browser, long.url("atlas"), width, bypass_csp=True, color_scheme=scheme) as page:
+        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
+        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+
+
+def test_the_html_is_right(browser: Browser, long: Served, tmp_path: Path) -> None:
+    parser = html5lib.HTMLParser()
+    parser.parse(long.html("atlas"))
+    assert parser.errors == []
+    with opened(browser, long.url("atlas"), java_script_enabled=False) as page:
+        (tmp_path / "atlas.html").write_text(page.content())  # with the end tags that we leave out
+    (tmp_path / "rules.json").write_text('{"extends": ["html-validate:standard"], "elements": ["html5"]}')
+    program = node_module("html-validate/bin/html-validate.mjs")
+    command = ["node", str(program), "--config", "rules.json", "atlas.html"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+# Time
+
+
+@pytest.mark.alone
+def test_a_long_time_line_is_read_and_drawn_in_some_milliseconds(tmp_path: Path) -> None:
+    history = History(tmp_path, now().zone)
+    log = EventLog(history, diff.compare)
+    keys = [f"GPU-{one}" for one in range(8)]
+    start = int(now().epoch) - 400 * 3600
+    for number in range(400):
+        host = board([{REASONS: "0x24" if number % 2 else "0x0", UNCORRECTED: str(number)}] * 8)
+        history.record([], start + 3600 * number)
+        log.record({"atlas": signed(host, None)}, start + 3600 * number)
+
+    def draw() -> None:
+        assert health_page.health(host, log.of_host("atlas", keys, now().epoch, 20, ("uncorrected",)), now())
+
+    draw()
+    pace.check(pace.took(draw, rounds=5), 0.02)
+    history.close()

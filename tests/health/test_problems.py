@@ -1,0 +1,484 @@
+"""What is wrong with a GPU now: each kind of problem and its near miss, from what drivers say."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from site_builder.core.model import Dump, Gpu, GpuProblem, Header, Voice
+from site_builder.fleet import host_state
+from site_builder.health.problem_kinds import CODES, KINDS, SAYINGS, WEIGHTS, advised
+from site_builder.health.problems import COLUMNS, MANY_CORRECTED, WARM, Problems
+from site_builder.snapshots.parsers import gpus_csv
+from tests.snapshots.test_gpus_csv import BUNDLES, our_fields
+from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
+
+WELL = {
+    "pci.bus_id": "00000000:41:00.0",
+    "fan.speed": "30",
+    "temperature.gpu.tlimit": "40",
+    "ecc.errors.corrected.volatile.total": "0",
+    "ecc.errors.uncorrected.volatile.total": "0",
+    "ecc.errors.uncorrected.aggregate.total": "0",
+    "remapped_rows.pending": "No",
+    "retired_pages.pending": "[N/A]",
+    "remapped_rows.failure": "No",
+    "gpu_recovery_action": "None",
+    "clocks_event_reasons.active": "0x0000000000000000",
+    "pcie.link.width.current": "16",
+    "pcie.link.width.max": "16",
+    "pstate": "P0",
+    "persistence_mode": "Enabled",
+    "compute_mode": "Default",
+}
+
+
+def gpu(temperature: float | None = 45.0, lost: str | None = None, vendor: str = "nvidia", /, **cells: str) -> Gpu:
+    """A GPU that is well but for these cells; `__` stands for a dot."""
+    told = {**WELL, **{name.replace("__", "."): cell for name, cell in cells.items()}}
+    columns, values = tuple(told), tuple(told.values())
+    return Gpu(3, "GPU-3", "A100", temperature=temperature, lost=lost, columns=columns, cells=values, vendor=vendor)
+
+
+def found(one: Gpu, *said: str, took: int = 100, rc: int = 0) -> tuple[GpuProblem, ...]:
+    header = Header("gpus", "atlas", 1700000000, 20, took, rc)
+    return Problems(Dump((one,), header), [Voice("nvidia-smi", "nvidia", rc, said)]).of(one)
+
+
+def kinds(one: Gpu, *said: str) -> list[str]:
+    return [problem.kind for problem in found(one, *said)]
+
+
+def only(one: Gpu, *said: str, took: int = 100) -> GpuProblem:
+    (problem,) = found(one, *said, took=took)
+    return problem
+
+
+def test_a_gpu_that_is_well_has_no_problem() -> None:
+    assert found(gpu()) == ()
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "[N/A]",
+        "N/A",
+        "",
+        "[Not Supported]",
+        "[Insufficient Permissions]",
+        "[Requested functionality has been deprecated]",
+        "Requested functionality has been deprecated",
+        "[Function Not Found]",
+        "-",
+    ],
+)
+def test_what_is_not_available_is_no_problem(cell: str) -> None:
+    one = gpu()
+    assert found(one._replace(cells=(cell,) * len(one.cells))) == ()
+
+
+def test_of_a_gpu_that_tells_nothing_nothing_is_said() -> None:
+    assert found(Gpu(0, "GPU-0", "A100")) == ()
+
+
+# Why it runs slowly
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind", "what"),
+    [
+        ("0x0000000000000020", "heat", "slowed by heat"),
+        ("0x0000000000000040", "heat", "slowed by heat to half of its clocks or less"),
+        ("0x0000000000000048", "heat", "slowed by heat to half of its clocks or less"),
+        ("0x0000000000000080", "power-brake", "slowed by the power brake of the hardware"),
+        ("0x0000000000000088", "power-brake", "slowed by the power brake of the hardware"),
+        ("0x0000000000000008", "slowdown", "slowed by the hardware, which does not say why"),
+    ],
+)
+def test_why_it_is_slowed_is_said_in_words(mask: str, kind: str, what: str) -> None:
+    problem = only(gpu(clocks_event_reasons__active=mask))
+    assert (problem.kind, problem.what, problem.weight, problem.avoid) == (kind, what, "look", False)
+
+
+@pytest.mark.parametrize("bit", [0x0, 0x1, 0x2, 0x4, 0x5, 0x10, 0x100, 0x1000])
+def test_rest_and_full_load_and_what_an_admin_has_set_are_no_problems(bit: int) -> None:
+    assert found(gpu(clocks_event_reasons__active=f"0x{bit:016x}")) == ()
+
+
+def test_older_drivers_call_it_throttling() -> None:
+    one = gpu(clocks_event_reasons__active="[N/A]", clocks_throttle_reasons__active="0x0000000000000040")
+    assert kinds(one) == ["heat"]
+
+
+def test_both_heat_and_the_brake_are_told() -> None:
+    assert kinds(gpu(clocks_event_reasons__active="0x00000000000000e8")) == ["heat", "power-brake"]
+
+
+@pytest.mark.parametrize("mask", ["0x", "0xzz", "Active", "7", "0x" + "f" * 40])
+def test_a_mask_that_is_none_says_nothing(mask: str) -> None:
+    assert found(gpu(clocks_event_reasons__active=mask)) == ()
+
+
+@pytest.mark.parametrize(
+    ("temperature", "margin", "what"),
+    [
+        (91.0, "[N/A]", "too warm: at its limit of 90 °C"),
+        (85.0, "-2", "too warm: at its limit of 83 °C"),
+        (89.0, "[N/A]", None),
+        (95.0, "3", None),
+        (None, "-5", None),
+    ],
+)
+def test_too_warm_is_told_as_in_the_time_line(temperature: float | None, margin: str, what: str | None) -> None:
+    told = found(gpu(temperature, temperature__gpu__tlimit=margin))
+    assert [one.what for one in told] == ([what] if what else [])
+
+
+def test_what_is_slowed_by_heat_need_not_be_told_to_be_warm() -> None:
+    assert kinds(gpu(95.0, temperature__gpu__tlimit="[N/A]", clocks_event_reasons__active="0x20")) == ["heat"]
+
+
+# Its memory
+
+
+@pytest.mark.parametrize(
+    ("count", "what"), [("1", "1 uncorrected ECC error"), ("1234", "1,234 uncorrected ECC errors")]
+)
+def test_uncorrected_errors_since_the_driver_was_loaded_are_grave(count: str, what: str) -> None:
+    problem = only(gpu(ecc__errors__uncorrected__volatile__total=count, ecc__errors__uncorrected__aggregate__total="9"))
+    assert (problem.kind, problem.weight, problem.avoid) == ("ecc-uncorrected", "grave", True)
+    assert problem.what == f"{what} since the driver was loaded"
+    assert "nvidia-smi --gpu-reset -i 3" in problem.advice
+
+
+def test_those_of_its_life_are_told_and_no_more() -> None:
+    problem = only(gpu(ecc__errors__uncorrected__aggregate__total="2"))
+    assert (problem.kind, problem.weight, problem.avoid) == ("ecc-before", "told", False)
+    assert problem.what == "2 uncorrected ECC errors in its life, none since the driver was loaded"
+
+
+def test_that_there_were_none_lately_is_said_only_where_that_is_known() -> None:
+    cells = {"ecc__errors__uncorrected__volatile__total": "[N/A]", "ecc__errors__uncorrected__aggregate__total": "1"}
+    assert only(gpu(45.0, **cells)).what == "1 uncorrected ECC error in its life"
+
+
+def test_corrected_errors_are_told_where_there_are_many() -> None:
+    assert found(gpu(ecc__errors__corrected__volatile__total=str(MANY_CORRECTED - 1))) == ()
+    problem = only(gpu(ecc__errors__corrected__volatile__total=str(MANY_CORRECTED)))
+    assert (problem.kind, problem.weight, problem.what[:5]) == ("ecc-corrected", "told", "1,000")
+
+
+@pytest.mark.parametrize("column", ["remapped_rows__pending", "retired_pages__pending"])
+@pytest.mark.parametrize(("cell", "so"), [("Yes", True), ("1", True), ("No", False), ("0", False), ("3 rows", False)])
+def test_a_repair_that_waits_is_worth_a_look_and_the_gpu_may_be_used(column: str, cell: str, so: bool) -> None:
+    told = found(gpu(**{column: cell}))
+    assert [(one.kind, one.weight, one.avoid) for one in told] == ([("repair-pending", "look", False)] if so else [])
+
+
+def test_a_repair_that_failed_is_grave() -> None:
+    problem = only(gpu(remapped_rows__failure="Yes"))
+    assert (problem.kind, problem.weight, problem.avoid) == ("repair-failed", "grave", True)
+
+
+# What its driver asks for
+
+
+@pytest.mark.parametrize(
+    ("action", "advice"),
+    [
+        ("Reset", "end what runs on it and reset it (as root: nvidia-smi --gpu-reset -i 3)"),
+        ("Reboot", "reboot the host"),
+        ("Drain P2P", "give it nothing new"),
+        ("Drain and Reset", "give it nothing new"),
+        ("Something new", "do what it says"),
+    ],
+)
+def test_what_the_driver_asks_for_is_said_with_what_to_do(action: str, advice: str) -> None:
+    problem = only(gpu(gpu_recovery_action=action))
+    assert (problem.kind, problem.weight, problem.avoid) == ("recovery", "grave", True)
+    assert problem.what == f"the driver says that it needs to be recovered: {action}"
+    assert problem.advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("lost", "kind"),
+    [
+        ("GPU requires reset", "reset"),
+        ("GPU is lost", "off-bus"),
+        ("GPU is lost.  Reboot the system to recover this GPU", "off-bus"),
+        ("Unknown Error", "lost"),
+        ("Insufficient External Power", "power-cable"),
+        ("Interrupt Request Issue", "interrupts"),
+        ("Corrupted infoROM", "lost"),
+    ],
+)
+def test_a_gpu_that_cannot_be_reached_has_advice_by_what_was_said(lost: str, kind: str) -> None:
+    problem = only(gpu(None, lost, fan__speed=f"[{lost}]"))
+    assert (problem.kind, problem.weight, problem.avoid) == (kind, "grave", True)
+
+
+# Its fan
+
+
+@pytest.mark.parametrize(
+    ("fan", "temperature", "told"),
+    [
+        ("[Unknown Error]", 45.0, True),
+        ("ERR!", 45.0, True),
+        ("0", float(WARM), True),
+        ("0 %", 80.0, True),
+        ("0", WARM - 1.0, False),
+        ("0", None, False),
+        ("[N/A]", 85.0, False),
+        ("[Not Supported]", 85.0, False),
+        ("1", 85.0, False),
+        ("[Unknown Error]", None, False),
+    ],
+)
+def test_a_fan_has_failed_if_it_errs_or_stands_still_while_the_gpu_is_warm(
+    fan: str, temperature: float | None, told: bool
+) -> None:
+    assert kinds(gpu(temperature, fan__speed=fan)) == (["fan"] if told else [])
+
+
+# How it is set up
+
+
+@pytest.mark.parametrize(
+    ("width", "widest", "state", "weight"),
+    [
+        ("1", "16", "P2", "look"),
+        ("4", "16", "P0", "look"),
+        ("8", "16", "P0", "told"),
+        ("8x", "16x", "P0", "told"),
+        ("16", "16", "P0", None),
+        ("4", "4", "P0", None),
+        ("1", "16", "P8", None),
+        ("8", "16", "P5", None),
+        ("8", "16", "[N/A]", None),
+        ("[N/A]", "16", "P0", None),
+        ("8", "[N/A]", "P0", None),
+        ("0", "16", "P0", None),
+        ("8", "999", "P0", None),
+    ],
+)
+def test_a_narrow_link_is_judged_while_the_gpu_works(width: str, widest: str, state: str, weight: str | None) -> None:
+    cells = {"pcie__link__width__current": width, "pcie__link__width__max": widest, "pstate": state}
+    assert [(one.kind, one.weight) for one in found(gpu(45.0, **cells))] == ([("link", weight)] if weight else [])
+
+
+def test_what_persistence_mode_costs_is_told_where_it_costs() -> None:
+    off = gpu(persistence_mode="Disabled")
+    assert only(off).what == "persistence mode is off: the driver starts anew at each call"
+    problem = only(off, took=1740)
+    assert (problem.kind, problem.weight, problem.avoid) == ("persistence", "told", False)
+    assert problem.what.endswith("at each call, which took 1.5 s")
+    assert found(gpu(), took=9000) == ()
+
+
+def test_the_doctor_on_the_host_gives_the_same_advice() -> None:
+    script = (Path(__file__).parents[2] / "scripts/lib/doctor-driver.sh").read_text()
+    assert f"'{KINDS['persistence'].advice}'" in script
+    assert "the driver starts anew at each call, which takes" in script
+
+
+@pytest.mark.parametrize(("mode", "told"), [("Prohibited", True), ("Default", False), ("Exclusive_Process", False)])
+def test_nobody_is_given_a_gpu_that_no_program_may_use(mode: str, told: bool) -> None:
+    several = found(gpu(compute_mode=mode))
+    assert [(one.kind, one.weight, one.avoid) for one in several] == ([("prohibited", "told", True)] if told else [])
+
+
+# What is said beside the rows
+
+INFOROM = "WARNING: infoROM is corrupted at gpu 0000:41:00.0"
+
+
+def test_a_message_that_names_its_place_on_the_bus_is_its_own() -> None:
+    problem = only(gpu(), INFOROM)
+    assert (problem.kind, problem.weight, problem.avoid) == ("inforom", "look", False)
+    assert found(gpu(), INFOROM.replace(":41:", ":42:")) == ()
+    assert found(gpu(), INFOROM.replace("0000:", "0001:")) == ()
+
+
+def test_a_message_may_name_it_by_its_number() -> None:
+    assert kinds(gpu(), "WARNING: GPU 3: not all of its power cables are plugged in") == ["power-cable"]
+    assert found(gpu(), "WARNING: GPU 13: not all of its power cables are plugged in") == ()
+
+
+def test_what_we_do_not_know_is_told_in_its_own_words() -> None:
+    problem = only(gpu(), "WARNING: gpu 0000:41:00.0 is tired")
+    assert (problem.kind, problem.what) == ("said", "its driver says of it: WARNING: gpu 0000:41:00.0 is tired")
+
+
+def test_what_one_tool_says_is_not_about_the_gpus_of_another_maker() -> None:
+    assert found(gpu(45.0, None, "amd"), INFOROM) == ()
+
+
+def test_what_names_no_gpu_is_nobodys() -> None:
+    assert found(gpu(), "WARNING: something", "GPU", "0000:41") == ()
+
+
+@pytest.mark.parametrize(("code", "kind"), CODES.items())
+def test_an_exit_code_that_names_no_gpu_is_a_problem_of_the_host_with_advice(code: int, kind: str) -> None:
+    dump = Dump[Gpu](voices=(Voice("nvidia-smi", "nvidia", code),))
+    told = host_state.complaint(dump)
+    assert told.startswith(f"nvidia-smi ended with exit code {code}; ")
+    assert KINDS[kind].advice[:12] in told or "Xid" in told
+
+
+def test_one_that_names_a_gpu_leaves_the_advice_to_that() -> None:
+    dump = Dump[Gpu](voices=(Voice("nvidia-smi", "nvidia", 14, (INFOROM,)),))
+    assert host_state.complaint(dump) == f"nvidia-smi ended with exit code 14: {INFOROM}"
+
+
+# All together
+
+
+def test_an_instance_has_the_problems_of_its_gpu() -> None:
+    instance = Gpu(0, "MIG-1", "A100", parent=gpu(remapped_rows__failure="Yes"))
+    assert kinds(instance) == ["repair-failed"]
+
+
+def test_the_gravest_stand_first_and_each_kind_once() -> None:
+    one = gpu(
+        persistence_mode="Disabled", clocks_event_reasons__active="0x20", ecc__errors__uncorrected__volatile__total="1"
+    )
+    assert kinds(one, INFOROM, INFOROM) == ["ecc-uncorrected", "inforom", "heat", "persistence"]
+
+
+def test_advice_is_for_the_tools_of_its_maker() -> None:
+    cells = {"ecc__errors__uncorrected__volatile__total": "1"}
+    assert "amd-smi reset" in only(gpu(45.0, None, "amd", **cells)).advice
+    assert "tool of its maker" in only(gpu(45.0, None, "other", **cells)).advice
+
+
+def test_one_without_a_number_is_named_by_its_place() -> None:
+    problem = only(gpu(None, "Unknown Error")._replace(index=None))
+    assert "nvidia-smi --gpu-reset -i 00000000:41:00.0" in problem.advice
+
+
+def test_each_kind_says_how_grave_it_is_and_what_to_do() -> None:
+    for kind, known in KINDS.items():
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind)
+        assert known.weight in WEIGHTS
+        assert known.what and known.advice
+        assert known.avoid or known.weight != "grave"  # what is grave is never handed out
+    assert {kind for _, kind in SAYINGS} | set(CODES.values()) <= set(KINDS)
+
+
+WORDS = {"grave": "grave", "look": "worth a look", "told": "told"}
+VALUES = {"link": ("4", "16"), "ecc-before": ("2 uncorrected ECC errors", ", none since the driver was loaded")}
+FIRST = {
+    **dict.fromkeys(("lost", "off-bus", "power-cable", "interrupts", "recovery", "said", "power"), "…"),
+    "unreadable": "its temperature cannot be read: …",
+    "ecc-uncorrected": "2 uncorrected ECC errors",
+    "heat": "",
+    "hot": "90",
+    "fan": "its fan does not answer, or stands still, though the GPU is warm",
+    "ecc-corrected": "1,000",
+    "persistence": ", which took 1.5 s",
+}
+
+
+def row_of_docs(kind: str) -> str:
+    known = KINDS[kind]
+    what = known.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
+    avoid = ", not handed out" if known.avoid else ""
+    return f"| `{kind}` | {what} | {WORDS[known.weight]}{avoid} | {advised(known.advice, 'nvidia')} |"
+
+
+def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:
+    """With GPUBOARD_UPDATE_GOLDEN=1 the table is written anew."""
+    path = Path(__file__).parents[2] / "docs/health.md"
+    before, begin, rest = path.read_text().partition(
+        "| kind | what is said | how grave | what to do |\n| --- | --- | --- | --- |\n"
+    )
+    rows, end, after = rest.partition("\n\n")
+    told = "\n".join(map(row_of_docs, KINDS))
+    if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
+        path.write_text(f"{before}{begin}{told}{end}{after}")
+        rows = told
+    assert rows == told
+
+
+anything = st.one_of(
+    st.sampled_from(
+        ["", "[N/A]", "Yes", "No", "0", "1", "16", "P0", "0x48", "None", "Reset", "Disabled", "Prohibited"]
+    ),
+    st.text(max_size=300),
+)
+
+
+@given(
+    st.lists(anything, min_size=len(COLUMNS), max_size=len(COLUMNS)),
+    st.one_of(st.none(), st.text(max_size=300)),
+    st.one_of(st.none(), st.floats(0, 1e6)),
+    st.lists(st.one_of(st.text(max_size=300), st.just(INFOROM)), max_size=3),
+)
+def test_whatever_a_host_tells_its_problems_are_few_and_short(
+    cells: list[str], lost: str | None, temperature: float | None, said: list[str]
+) -> None:
+    one = Gpu(0, "GPU-0", "A100", temperature=temperature, lost=lost, columns=COLUMNS, cells=tuple(cells))
+    problems = found(one, *said)
+    assert len({problem.kind for problem in problems}) == len(problems) <= len(KINDS)
+    for problem in problems:
+        assert problem.kind in KINDS
+        assert len(problem.what) <= 400
+        assert len(problem.advice) <= 400
+        assert "{" not in problem.advice
+
+
+def test_a_row_of_fewer_cells_than_columns_costs_nothing_but_itself() -> None:
+    many = tuple(f"c{n}" for n in range(500))
+    assert found(Gpu(0, "GPU-0", "A100", columns=many, cells=many)) == ()
+
+
+# Recorded machines
+
+
+@needs_shared
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda one: one.stem.rpartition("__linux")[2] or one.stem)
+@pytest.mark.parametrize("state", ["idle", "load"])
+def test_of_recorded_machines_only_what_is_so_is_told(bundle: Path, state: str) -> None:
+    known = set(replay(bundle, "--help-query-gpu").decode().replace('"', " ").split())
+    fields = ",".join(name for name in our_fields() if name in known)
+    answer = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state, REPLAY_GPUS="8")
+    dump = gpus_csv.read(snapshot("gpus", answer))
+    judge = Problems(dump, dump.voices)
+    told = {one.kind for row in dump.rows for one in judge.of(row)}
+    assert len(dump.rows) == 8
+    assert told == ({"persistence"} if "geforce" in bundle.name else set())
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("file", "header", "expected"),
+    [
+        (
+            "csv-gpu-requires-reset-nounits.csv",
+            "index, uuid, memory.used, memory.total, utilization.gpu, x",
+            [["reset"]],
+        ),
+        (
+            "csv-infoROM-warning-first.csv",
+            "index, name, utilization.gpu, memory.used, memory.total, temperature.gpu, y",
+            None,
+        ),
+        ("device-handle-gpu-lost-old.txt", "index, uuid, memory.used", [["off-bus"]]),
+        ("device-handle-unknown-new-then-table-610.txt", "index, uuid, memory.used", [["lost"]]),
+    ],
+)
+def test_recorded_errors_are_problems_of_their_gpus(file: str, header: str, expected: list[list[str]] | None) -> None:
+    (path,) = CAPTURES.glob(f"errors/*{file}")
+    body = path.read_bytes()
+    if expected is None:  # where its place on the bus is told, as we ask for it
+        body, expected = body.replace(b", 16.20", b", 00000000:01:00.0"), [["inforom"]]
+        header = header.replace(" y", " pci.bus_id")
+    dump = gpus_csv.read(snapshot("gpus", header.encode() + b"\n" + body))
+    judge = Problems(dump, dump.voices)
+    assert [[one.kind for one in judge.of(row)] for row in dump.rows] == expected

@@ -1,0 +1,362 @@
+"""What is wrong with GPUs, wherever it is shown; and that nobody is given one that is in trouble."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import jsonschema
+import pytest
+from playwright.sync_api import Browser
+
+from site_builder.bookings import gpu_selection, policy
+from site_builder.client import search, status_parser
+from site_builder.client import table as client_table
+from site_builder.client.model import Fleet
+from site_builder.core.clock import Now
+from site_builder.core.model import BoardGpu, Booking, FreeGpu, Gpu, GpuProblem
+from site_builder.fleet import select
+from site_builder.watches import request_parser
+from site_builder.watches import rules as watche_rules
+from tests.board.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
+from tests.support.board_fixture import Lab, person, process
+from tests.support.browser import node_module
+from tests.support.generated_fleet import now as a_moment
+from tests.support.problem_fixtures import UNCORRECTED, lost, make, row, tell
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    found = make(tmp_path_factory.mktemp("problems"))
+    found.build()
+    return found
+
+
+@pytest.fixture(scope="module")
+def fleet(lab: Lab) -> Fleet:
+    found, wrong = status_parser.read((lab.www / "status.json").read_bytes())
+    assert found, wrong
+    return found
+
+
+def kinds(lab: Lab, host: str = "atlas") -> list[list[str]]:
+    return [[one["kind"] for one in gpu["problems"]] for gpu in lab.host_status(host)["gpus"]]
+
+
+def test_status_json_has_the_problems_of_each_gpu(lab: Lab) -> None:
+    assert kinds(lab) == [
+        [],
+        ["ecc-uncorrected"],
+        ["inforom"],
+        ["fan", "heat"],
+        ["reset"],
+        ["prohibited"],
+        ["repair-pending", "link"],
+        ["ecc-before", "link"],
+    ]
+    assert kinds(lab, "hydra") == [["persistence"]] * 4
+    assert kinds(lab, "lyra") == [[], []]
+    one = lab.host_status()["gpus"][1]["problems"][0]
+    assert (one["weight"], one["avoid"]) == ("grave", True)
+    assert one["what"] == "2 uncorrected ECC errors since the driver was loaded"
+    assert "nvidia-smi --gpu-reset -i 1" in one["advice"]
+    schema = json.loads((ROOT / "docs/status.schema.json").read_text())
+    jsonschema.validate(lab.status(), schema)
+
+
+def test_states_stay_what_they_are(lab: Lab) -> None:
+    assert lab.states() == ["free", "free", "busy", "busy", "lost", "free", "free", "free"]
+
+
+def test_of_a_host_that_is_not_fresh_nothing_is_said(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    tell(lab, "atlas", row(0, {UNCORRECTED: "2"}))
+    lab.build(after=3600)
+    assert lab.host_status()["state"] == "down"
+    assert kinds(lab) == [[]]
+
+
+# An error in a cell
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A host whose GPUs are free but for an error in one cell, or for processes that are not reported."""
+    lab = Lab(tmp_path_factory.mktemp("failing"))
+    rows = (
+        row(0)
+        + row(1).replace("NVIDIA A100-SXM4-80GB, 4,", "NVIDIA A100-SXM4-80GB, [Unknown Error],")
+        + row(2, {"pstate": "[GPU requires reset]"})
+        + row(3, {"gpu_recovery_action": "Reboot"})
+        + row(4, {"gpu_recovery_action": "Drain P2P"})
+        + row(5)
+    )
+    words = "GPU-5, [Not Supported], [Not Supported], [Not Supported]\n"
+    tell(lab, "atlas", rows, process(42, "GPU-2", 3) + words, person())
+    lab.build()
+    return lab
+
+
+def test_an_error_in_one_cell_is_told_wherever_states_are(failing: Lab) -> None:
+    states = ["free", "unknown", "lost", "lost", "unknown", "unknown"]
+    assert failing.states() == states
+    told = [one["reason"] for one in failing.host_status()["gpus"][1:]]
+    assert told == [
+        "its memory cannot be read: Unknown Error",
+        "the driver cannot reach it: GPU requires reset",
+        "the driver says that it needs to be recovered: Reboot",
+        "the driver says that it needs to be recovered: Drain P2P",
+        "the processes on it could not be read: Not Supported",
+    ]
+    assert failing.host_status()["gpus"][5]["processes"] == []
+    page = failing.page().lower()
+    for reason in told:
+        assert page.count(reason.lower()) == 1, reason
+    metrics = (failing.www / "metrics").read_text()
+    for index, state in enumerate(states):
+        assert f'gpuboard_gpu_state{{host="atlas",gpu="{index}",state="{state}"}} 1' in metrics
+    table = (failing.www / "term.txt").read_text()
+    assert "\nfree: atlas:0\n" in table
+    assert "\nlost: atlas:2,3\nunknown: atlas:1,4,5\n" in table
+    assert (failing.www / "available/atlas.txt").read_text().strip() == "0"
+    jsonschema.validate(failing.status(), json.loads((ROOT / "docs/status.schema.json").read_text()))
+
+
+def test_who_is_on_a_lost_gpu_is_shown(failing: Lab) -> None:
+    """They must end what runs on it before it can be reset."""
+    (lost_row,) = re.findall(r"<tr class=lost><th scope=row>2.*", failing.page())
+    assert "Alice" in lost_row or "alice" in lost_row
+
+
+def test_a_gpu_that_was_lost_stays_lost_for_programs_while_its_host_is_down(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    tell(lab, "atlas", row(0) + lost(1))
+    lab.build(after=3600)
+    assert lab.states() == ["unknown", "lost"]
+    fleet, wrong = status_parser.read((lab.www / "status.json").read_bytes())
+    host = fleet.host("atlas") if fleet else None
+    assert host, wrong
+    assert [one.state for one in host.gpus] == ["unknown", "lost"]
+
+
+# Who is given a GPU
+
+
+def asker() -> select.Asker:
+    return select.Asker(lambda _: True, frozenset(), 0)
+
+
+def test_nobody_is_given_a_gpu_that_is_in_trouble(lab: Lab, fleet: Fleet) -> None:
+    assert (lab.www / "available/atlas.txt").read_text().strip() == "0,6,7"
+    found = select.available(fleet.hosts, select.Wish(), asker())
+    assert [one.gpu.index for one in found if one.host.name == "atlas"] == [0, 6, 7]
+
+
+def test_why_it_is_not_to_be_had_is_said(fleet: Fleet) -> None:
+    atlas = fleet.host("atlas")
+    assert atlas
+    assert select.why_none([atlas], select.Wish(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
+
+
+def test_those_who_wait_for_a_gpu_are_not_sent_to_one_in_trouble() -> None:
+    well = FreeGpu("A100", 81920, "atlas", 0)
+    free = watche_rules.Free([well._replace(index=1, avoid=True), well], 0)
+    assert free.for_wish(request_parser.Wish()) == [well]
+    assert watche_rules.Free([well._replace(avoid=True)], 0).for_wish(request_parser.Wish()) == []
+
+
+def test_a_booking_of_any_free_gpu_passes_it_by() -> None:
+    ill = GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True)
+    well = BoardGpu(Gpu(0, "GPU-0", "A100"), "A100", "free", "")
+    new = Booking("atlas", "0", "alice", a_moment().local + timedelta(hours=2))
+    keys = policy.Keys([well.gpu])
+    assert gpu_selection.is_free(new, (), keys, well, a_moment())
+    assert not gpu_selection.is_free(new, (), keys, well._replace(problems=(ill,)), a_moment())
+
+
+def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> None:
+    top = lab.page().partition("Free now")[2].partition("</section>")[0]
+    assert re.search(r'<a href="#atlas">atlas:0,6,7</a>', top)
+    assert re.search(r'<a href="#atlas">atlas:1,5 <small>in trouble</small></a>', top)
+
+
+def test_a_board_that_tells_odd_problems_is_read_all_the_same() -> None:
+    told = {"problems": [{"kind": 7, "weight": ["grave"], "what": None, "avoid": "yes"}, 3, None]}
+    gpu = status_parser.gpu({"index": 0, "state": "free", **told}, status_parser.cleaned, "fresh")
+    assert gpu.problems == (GpuProblem("", "told", "?", ""),)
+    several: tuple[object, ...] = (None, {}, "x", 3)
+    for odd in several:
+        assert (
+            status_parser.gpu({"index": 0, "state": "free", "problems": odd}, status_parser.cleaned, "fresh").problems
+            == ()
+        )
+
+
+# The page
+
+
+def row_of(lab: Lab, index: int) -> str:
+    """A GPU in the card of atlas."""
+    card = (lab.www / "cards/atlas.html").read_text()
+    found = re.search(rf"<tr class=\w+><th scope=row>{index}<td(.*?)(?=\n<tr|</tbody>)", card, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_the_row_of_a_gpu_says_what_is_wrong_in_words_and_what_to_do(lab: Lab) -> None:
+    assert 'class="problem grave avoid"' in row_of(lab, 1)
+    assert "▲ 2 uncorrected ECC errors since the driver was loaded" in row_of(lab, 1)
+    assert "nvidia-smi --gpu-reset -i 1" in row_of(lab, 1)
+    assert "◆ its infoROM is corrupted" in row_of(lab, 2)
+    assert "◆ slowed by heat to half of its clocks or less" in row_of(lab, 3)
+    assert "Prohibited" in row_of(lab, 5)
+    assert "problem" not in row_of(lab, 0)
+
+
+def test_what_is_only_told_does_not_stand_on_the_board(lab: Lab) -> None:
+    assert "problem" not in row_of(lab, 7)
+    assert "persistence" not in lab.page()
+
+
+def test_the_row_of_a_lost_gpu_has_advice_for_what_was_said(lab: Lab) -> None:
+    text = "The driver cannot reach it: GPU requires reset. End what runs on it and reset it (as root: nvidia-smi"
+    assert text in row_of(lab, 4)
+
+
+def test_the_page_of_a_host_tells_each_problem_once(lab: Lab) -> None:
+    page = (lab.www / "hosts/hydra.html").read_text()
+    part = page.partition("<section class=part id=_wrong>")[2].partition("</section>")[0]
+    assert part.count("<tr>") == 2
+    assert "<th scope=row>0, 1, 2 and 3<td>told<td>" in part
+    assert "Persistence mode is off: the driver starts anew at each call, which took 2.0 s." in part
+    assert "_wrong" not in (lab.www / "hosts/lyra.html").read_text()
+
+
+def test_the_gravest_stand_first_on_the_page_of_a_host(lab: Lab) -> None:
+    page = (lab.www / "hosts/atlas.html").read_text()
+    part = page.partition("<section class=part id=_wrong>")[2].partition("</section>")[0]
+    signs = re.findall(r">(▲ grave|◆ worth a look|told)<", part)
+    assert signs == sorted(signs, key=["▲ grave", "◆ worth a look", "told"].index)
+    assert signs.count("▲ grave") == 2
+
+
+def test_a_problem_that_comes_is_a_new_card_and_numbers_are_not(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+
+    def revision() -> Any:  # noqa: ANN401
+        lab.build()
+        return lab.live()["hosts"][0][1]
+
+    tell(lab, "atlas", row(0))
+    first = revision()
+    tell(lab, "atlas", row(0, use=3))
+    assert revision() == first
+    tell(lab, "atlas", row(0, {"remapped_rows.pending": "Yes"}))
+    assert revision() != first
+
+
+HOSTILE = "<img src=x onerror=alert(1)>{{ 7 * 7 }}"
+
+
+def test_what_a_driver_says_is_shown_and_not_believed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    tell(
+        lab,
+        "atlas",
+        f"WARNING: gpu 0000:00:00.0 {HOSTILE}\n"
+        + row(0, {"gpu_recovery_action": HOSTILE.replace("{", "").replace("}", "")}),
+    )
+    tell(lab, "hydra", f"WARNING: gpu 0000:01:00.0 {HOSTILE}\n" + row(1))
+    lab.build()
+    for file in ("index.html", "hosts/atlas.html", "hosts/hydra.html"):
+        text = (lab.www / file).read_text()
+        assert "<img src" not in text
+        assert "&lt;img src" in text
+
+
+# The terminal
+
+
+def test_the_table_says_what_is_wrong(fleet: Fleet) -> None:
+    found = fleet._replace(hosts=tuple(one for one in fleet.hosts if one.name == "atlas"))
+    lines = client_table.table(found, Now(fleet.built, a_moment().zone), 80, heads=False)
+    assert all(len(line) <= 80 for line in lines)
+    text = "\n".join(lines)
+    assert re.search(r"^ 0 \[ \]", text, re.MULTILINE)
+    assert re.search(r"^ 1 \[!\].* 2 uncorrected ECC errors", text, re.MULTILINE)
+    assert re.search(r"^ 5 \[!\].* its compute mode", text, re.MULTILINE)
+    assert re.search(r"^ 6 \[ \].* a repair of its memory", text, re.MULTILINE)
+    assert "persistence" not in text
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"), [("ecc", [1]), ("inforom", [2]), ("heat", [3]), ("gpu-reset", [4]), ("lanes", [6])]
+)
+def test_a_search_finds_what_the_rows_say(fleet: Fleet, word: str, expected: list[int]) -> None:
+    found = search.only(fleet, [word])
+    assert [gpu.index for host in found.hosts for gpu in host.gpus] == expected
+
+
+def test_texts_for_curl_say_it_too(lab: Lab) -> None:
+    detail = (lab.www / "detail.txt").read_text()
+    assert "│ ! 2 uncorrected ECC errors since the driver was loaded " in detail
+    assert {len(line) for line in detail.splitlines() if line.startswith("  │")} == {78}
+    term = (lab.www / "term.txt").read_text()
+    assert "\nfree: atlas:0,6,7 hydra:0,1,2,3 lyra:0,1\n" in term
+    assert "\nproblem: atlas:1,2,3,5,6\n" in term
+
+
+def test_metrics_have_a_line_for_each_problem(lab: Lab) -> None:
+    text = (lab.www / "metrics").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("gpuboard_gpu_problem{")]
+    assert 'gpuboard_gpu_problem{host="atlas",gpu="1",kind="ecc-uncorrected",weight="grave"} 1' in lines
+    assert len(lines) == 10 + 4  # of atlas, and of hydra
+    assert not any('host="lyra"' in line for line in lines)
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(lab, tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", ["", "hosts/atlas.html"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [LAPTOP, PHONE])
+def test_axe_finds_nothing_and_nothing_is_too_wide(
+    browser: Browser,
+    site: Served,
+    path: str,
+    scheme: Any,  # noqa: ANN401
+    width: int,
+) -> None:
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    with opened(browser, f"{site.site.url}{path}", width, bypass_csp=True, color_scheme=scheme) as page:
+        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
+        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+        assert page.evaluate(TOO_WIDE) == []
+    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+
+
+def test_what_nobody_should_be_given_cannot_be_copied(browser: Browser, site: Served) -> None:
+    with opened(browser, site.site.url) as page:
+        page.wait_for_selector("#atlas button.copy")
+        labels = page.eval_on_selector_all("#atlas .gpus button.copy", "all => all.map((one) => one.title)")
+    assert labels == [f"Copy CUDA_VISIBLE_DEVICES={index}" for index in (0, 6, 7)]
+
+
+@pytest.mark.parametrize("file", ["index.html", "hosts/atlas.html"])
+def test_the_html_is_right(lab: Lab, file: str) -> None:
+    parser = html5lib.HTMLParser()
+    parser.parse((lab.www / file).read_text())
+    assert parser.errors == []

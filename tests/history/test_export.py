@@ -1,0 +1,360 @@
+"""`gpuboard export`: a row for each GPU and slot that was seen, for notebooks and spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Sequence
+from datetime import datetime, timezone, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+import pytest
+
+from site_builder.core import aliases as core_aliases
+from site_builder.core.people import People
+from site_builder.history import commands as history_commands
+from site_builder.history import export as history_export
+from site_builder.history.commands import Span
+from site_builder.history.database import transaction
+from site_builder.history.export_rows import Called, Row
+from site_builder.history.model import STATES
+from site_builder.history.reader import DAY, HOUR, Past
+from site_builder.history.writer import History, keep
+from tests.support.docs import blocks, prose_of
+from tests.support.history_fixtures import epoch, folder, gpu, host, record, roll
+from tests.support.live_page import clean_environment, gpuboard
+
+NOON = epoch("2026-03-10T12:00")
+BERLIN = ZoneInfo("Europe/Berlin")
+PAGE = "docs/history.md"
+
+
+def called(*names: str, aliases: str = "") -> Called:
+    return Called(People(core_aliases.read(aliases.encode()), names), names)
+
+
+def rows(
+    past: Past, span: tuple[int, int, int], name: str = "atlas", who: Called | None = None, zone: tzinfo = timezone.utc
+) -> list[Row]:
+    return list(history_commands.rows_of(past, name, Span(*span), who or called(), zone))
+
+
+def cells(told: Sequence[Row]) -> list[dict[str, str]]:
+    """The same, through CSV."""
+    return list(csv.DictReader(io.StringIO("".join(history_export.csv(told)))))
+
+
+# What stands in a row
+
+
+def test_a_minute_tells_all_that_was_known_of_it(history: History) -> None:
+    record(history, NOON, 1, [host(gpu("violated", ["bob", "carol"], ["alice"], use=55, memory=7000, power=61.5))])
+    (row,) = rows(history, (NOON, NOON + 60, 60))
+    assert row[:7] == ("2026-03-10T12:00:00+00:00", "atlas", 0, "GPU-0", "A100 80 GB", 81920, "violated")
+    assert row[7:11] == (55, 7000, 40, 61.5)
+    assert row[11:] == (1, 1, 0, 1, ("bob", "carol"), ("alice",))
+
+
+@pytest.mark.parametrize("step", [300, 3600])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_longer_slot_tells_means_and_minutes_and_who_had_most(history: History, step: int, rolled: bool) -> None:
+    record(history, NOON, 3, [host(gpu("busy", ["alice"], ["dana"], use=90, temperature=70, memory=8000))])
+    record(history, NOON + 180, 1, [host(gpu("held", ["bob"], use=0, temperature=50, memory=8000))])
+    record(history, NOON + 240, 1, [host(gpu(use=0, memory=0))])
+    if rolled:
+        roll(history, NOON + 2 * DAY)
+    (row,) = rows(history, (NOON, NOON + step, step))
+    assert row[6:11] == ("busy", 54, 6400, 70, 61)
+    assert row[11:] == (5, 4, 1, 3, ("alice",), ("dana",))
+
+
+@pytest.mark.parametrize(("step", "expected"), [(60, 7), (300, 3), (3600, 2)])
+def test_where_nothing_was_seen_there_is_no_row(history: History, step: int, expected: int) -> None:
+    record(history, NOON, 6, [host(gpu(use=0))])
+    record(history, NOON + 2 * HOUR, 1, [host(gpu(use=0))])
+    found = rows(history, (NOON - DAY, NOON + DAY, step))
+    assert len(found) == expected
+    assert sum(row.seen for row in found) == 7
+    assert {row.use for row in found} == {0}
+
+
+def test_what_is_not_available_is_empty_in_csv_and_null_in_json(history: History) -> None:
+    nothing = gpu("unknown", use=None, memory=None, temperature=None, power=None)
+    record(history, NOON, 1, [host(nothing)])
+    for step in (60, 300):
+        found = rows(history, (NOON, NOON + step, step))
+        (cell,) = cells(found)
+        assert [cell[name] for name in ("use", "memory_used", "temperature", "power", "users")] == [""] * 5
+        (told,) = json.loads("".join(history_export.json(found)))
+        assert [told[name] for name in ("use", "memory_used", "temperature", "power")] == [None] * 4
+        assert (told["users"], told["state"]) == ([], "unknown")
+
+
+@pytest.mark.parametrize("step", [60, 300])
+def test_csv_and_json_say_the_same(history: History, step: int) -> None:
+    record(history, NOON, 5, [host(gpu("busy", ["alice"], use=50.5), gpu(index=1))])
+    found = rows(history, (NOON, NOON + 300, step))
+    objects = json.loads("".join(history_export.json(found)))
+    plain = [{key: ", ".join(one) if isinstance(one, list) else str(one) for key, one in o.items()} for o in objects]
+    assert cells(found) == plain
+    assert list(objects[0]) == list(Row._fields)
+
+
+@pytest.mark.parametrize("step", [60, 300])
+def test_no_name_is_a_formula_and_none_breaks_a_line(history: History, step: int) -> None:
+    hostile = ["=cmd()", "+1", "-2", "@SUM(A1)", 'a"b', "c,d", "e\nf", "\x1b[31mred"]
+    record(history, NOON, 1, lambda _: [host(*(gpu("busy", [one], index=n) for n, one in enumerate(hostile)))])
+    found = rows(history, (NOON, NOON + step, step))
+    text = "".join(history_export.csv(found))
+    assert len(text.splitlines()) == 1 + len(hostile)
+    names = [one["users"] for one in cells(found)]
+    assert not [name for name in names if name[0] in "=+-@"]
+    assert [names[4], names[5]] == ['a"b', "c,d"]
+    assert "\x1b" not in text
+
+
+def test_five_spellings_of_one_person_are_one_name(history: History) -> None:
+    spellings = ["asmith", "ASmith", "alice", "Alice Smith", "alice smith"]
+    record(history, NOON, 1, [host(*(gpu("busy", [one], [one], index=n) for n, one in enumerate(spellings)))])
+    who = called(*spellings, aliases="asmith, alice, Alice Smith\n")
+    for step in (60, 300):
+        found = rows(history, (NOON, NOON + step, step), who=who)
+        assert {row.users + row.bookers for row in found} == {("Alice Smith", "Alice Smith")}
+
+
+def test_one_person_under_two_names_on_one_gpu_is_named_once(history: History) -> None:
+    record(history, NOON, 1, [host(gpu("busy", ["asmith", "alice"]))])
+    (row,) = rows(history, (NOON, NOON + 60, 60), who=called(aliases="asmith, alice\n"))
+    assert row.users == ("alice",)
+
+
+def test_without_aliases_upper_and_lower_case_are_one_person() -> None:
+    assert {called("Alice", "alice").name(one) for one in ("Alice", "alice")} == {"alice"}
+
+
+def test_a_gpu_that_moved_is_told_by_both_hosts_and_counts_once(history: History) -> None:
+    moved = gpu(key="GPU-moved", use=70)
+    record(history, NOON, 10, [host(moved, name="atlas"), host(gpu(key="GPU-9"), name="hydra")])
+    record(history, NOON + 600, 10, [host(gpu(key="GPU-8"), name="atlas"), host(moved, name="hydra")])
+    roll(history, NOON + 2 * DAY)
+    span = (NOON, NOON + 1200, 300)
+    found = {name: [row for row in rows(history, span, name) if row.uuid == "GPU-moved"] for name in ("atlas", "hydra")}
+    assert [len(one) for one in found.values()] == [2, 2]
+    assert len({row.time for several in found.values() for row in several}) == 4
+
+
+def test_a_block_that_is_damaged_is_a_gap_and_the_rest_is_there(history: History) -> None:
+    for day in range(3):
+        record(history, NOON + day * DAY, 1, [host(gpu())])
+    roll(history, NOON + 4 * DAY)
+    history.connect().execute("UPDATE chunk SET block=x'00' WHERE step=300 AND at=?", (NOON // DAY * DAY + DAY,))
+    found = rows(history, (NOON, NOON + 3 * DAY, 300))
+    assert [row.time[:10] for row in found] == ["2026-03-10", "2026-03-12"]
+    assert history.trouble is None
+
+
+# Times
+
+
+@pytest.mark.parametrize(("day", "hours"), [("2026-10-25", 25), ("2026-03-29", 23)])
+def test_over_a_change_of_the_clocks_each_hour_has_its_own_time(history: History, day: str, hours: int) -> None:
+    first = epoch(f"{day}T00:00", BERLIN)
+    last = first + hours * HOUR
+    for at in range(first - HOUR, last + HOUR, HOUR):
+        record(history, at, 1, [host(gpu())])
+    roll(history, last + 3 * DAY)
+    found = rows(history, (first, last, 3600), zone=BERLIN)
+    assert len({row.time for row in found}) == len(found) == hours
+    assert {row.time[:10] for row in found} == {day}
+    assert [int(datetime.fromisoformat(row.time).timestamp()) for row in found] == [*range(first, last, HOUR)]
+    assert {row.time[-6:] for row in found} == {"+01:00", "+02:00"}
+
+
+@pytest.mark.parametrize("step", [60, 300, 3600])
+def test_two_exports_that_meet_have_each_slot_once(history: History, step: int) -> None:
+    record(history, NOON, 150, [host(gpu())])
+    now = datetime.fromtimestamp(NOON + 3 * HOUR, timezone.utc)
+    edges = ["2026-03-10 11:00", "2026-03-10 12:37:20", "2026-03-10 13:15", "now"]
+    spans = [history_commands.asked(*pair, str(step), now) for pair in zip(edges, edges[1:])]
+    found = [row.time for span in spans for row in rows(history, span)]
+    assert found == [row.time for row in rows(history, history_commands.asked(edges[0], edges[-1], str(step), now))]
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(("since", "step"), [("1h", 60), ("2d", 60), ("3d", 300), ("35d", 300), ("36d", 3600)])
+def test_by_default_it_is_as_fine_as_it_is_kept(since: str, step: int) -> None:
+    assert history_commands.asked(since, None, None, datetime.fromtimestamp(NOON, timezone.utc)).step == step
+
+
+def test_what_is_not_kept_that_finely_is_coarser_and_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.fromtimestamp(NOON, timezone.utc)
+    assert history_commands.asked("7d", None, "60", now).step == 300
+    assert "minutes are kept for 2 days: since 7d these are steps of 5 minutes" in capsys.readouterr().err
+    assert history_commands.asked("7d", None, "3600", now).step == 3600
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "why"),
+    [
+        ("soon", None, '--since: "soon" is not understood'),
+        ("1d", "whenever", '--until: "whenever" is not understood'),
+        ("2030-01-01", None, "has not come yet"),
+        ("1d", "2d", "--until 2d is not after --since 1d"),
+        ("now", None, "--until now is not after --since now"),
+    ],
+)
+def test_times_that_cannot_be_meant_are_refused(since: str, until: str | None, why: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(why)):
+        history_commands.asked(since, until, None, datetime.fromtimestamp(NOON, timezone.utc))
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the last hours of two hosts."""
+    place = tmp_path_factory.mktemp("lab")
+    history = History(folder(place), timezone.utc)
+    start = int(time.time()) // 60 * 60 - 2 * HOUR
+    record(history, start, 5, [host(gpu("busy", ["Łukasz"])), host(gpu(key="GPU-9"), name="hydra2")])
+    history.close()
+    (place / "data").mkdir()
+    (place / "data/aliases.csv").write_text("Łukasz, lukas\n")
+    return place
+
+
+def test_all_hosts_are_exported_or_those_that_are_named(lab: Path) -> None:
+    found = gpuboard(lab, "export", "--since", "3h", "--csv")
+    assert (found.returncode, found.stderr) == (0, "")
+    told = list(csv.DictReader(found.stdout.splitlines()))
+    assert [one["host"] for one in told] == ["atlas"] * 5 + ["hydra2"] * 5
+    assert {one["users"] for one in told} == {"lukas", ""}
+    one = gpuboard(lab, "export", "--since", "3h", "--json", "--host", "hydra2", "--host", "hydra2", "--step", "3600")
+    assert {row["host"] for row in json.loads(one.stdout)} == {"hydra2"}
+    assert sum(row["seen"] for row in json.loads(one.stdout)) == 5
+
+
+def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
+    found = gpuboard(lab, "export", "--since", "3h", "--csv", GPUBOARD_ZONE="Asia/Kathmandu")
+    assert all(one["time"].endswith("+05:45") for one in csv.DictReader(found.stdout.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "why"),
+    [
+        (["--since", "1h", "--csv"], 1, ",".join(Row._fields) + "\n", "nothing was seen in that time"),
+        (["--since", "1h", "--json"], 1, "[]\n", "nothing was seen in that time"),
+        (["--since", "3h"], 2, "", "say --csv or --json"),
+        (["--since", "3h", "--csv", "--json"], 2, "", "say --csv or --json"),
+        (["--csv"], 2, "", "--since"),
+        (["--since", "3h", "--csv", "--host", "atlsa"], 2, "", "history knows no host 'atlsa': it has atlas, hydra2"),
+        (["--since", "3h", "--csv", "--state", "elsewhere"], 2, "", "there is no history yet"),
+        (["--since", "3h", "--csv", "--step", "7"], 2, "", "--step"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_sentence(lab: Path, words: list[str], code: int, out: str, why: str) -> None:
+    found = gpuboard(lab, "export", *words)
+    assert (found.returncode, found.stdout) == (code, out)
+    assert why in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 300, b""])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes) -> None:
+    (folder(tmp_path) / "history.db").write_bytes(content)
+    found = gpuboard(tmp_path, "export", "--since", "3h", "--csv")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "could not be read" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_whoever_reads_it_may_end_first(history: History) -> None:
+    start = int(time.time()) // 60 * 60 - HOUR
+    record(history, start, 30, [host(*(gpu(index=number) for number in range(100)))])
+    words = shlex.join([sys.executable, "-m", "site_builder", "export", "--since", "2h", "--csv"])
+    command = ["/bin/sh", "-c", f"{words} | head -n 1"]
+    place, environment = history.path.parent.parent, clean_environment()
+    (place / "data").mkdir()
+    found = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == (",".join(Row._fields) + "\n", "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 # no file
+def test_a_full_disk_is_told(lab: Path) -> None:
+    command = [sys.executable, "-m", "site_builder", "export", "--since", "3h", "--csv"]
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 # no file
+        found = subprocess.run(
+            command, cwd=lab, env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert found.returncode == 2
+    assert found.stderr == "gpuboard: the rows could not be written: No space left on device\n"
+
+
+def peak(past: Past, days: int) -> int:
+    """The most memory that so many days take."""
+    tracemalloc.start()
+    for _ in history_export.csv(
+        history_commands.rows_of(past, "atlas", Span(NOON - days * DAY, NOON, 300), called(), timezone.utc)
+    ):
+        pass
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+def test_a_month_needs_no_more_memory_than_some_days(history: History) -> None:
+    record(history, NOON, 1, [host(*(gpu("busy", ["alice"], index=number) for number in range(8)))])
+    roll(history, NOON + 2 * DAY)
+    today = NOON // DAY * DAY
+    connection = history.connect()
+    ((shape, block),) = connection.execute("SELECT shape, block FROM chunk WHERE step=300")
+    with transaction(connection):
+        for day in range(1, 32):
+            keep(connection, 300, today - day * DAY, shape, block)
+    peak(history, 2)
+    assert peak(history, 30) < 1.5 * peak(history, 3)
+
+
+# docs/history.md
+
+
+def test_the_docs_name_all_columns_in_their_order() -> None:
+    table = prose_of(PAGE).partition("| column |")[2].partition("\n\n")[0]
+    assert [line.split("|")[1].strip(" `") for line in table.splitlines()[2:]] == list(Row._fields)
+
+
+def test_the_docs_name_all_states() -> None:
+    assert [state for state in STATES if f"`{state}`" not in prose_of(PAGE)] == []
+
+
+def test_the_example_in_plain_python_runs(history: History) -> None:
+    start = int(time.time()) // 60 * 60 - HOUR
+    record(history, start, 30, [host(gpu("busy", ["alice"], use=80)), host(gpu("held", ["bob"]), name="hydra")])
+    (plain,) = [one.text for one in blocks("py") if one.page == PAGE and "pandas" not in one.text]
+    place, path = history.path.parent.parent, f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = clean_environment(PATH=path)
+    (place / "data").mkdir()
+    words = [sys.executable, "-c", plain]
+    found = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.splitlines() == ["alice 0.5", "bob 0.5"]
+
+
+def test_the_example_for_a_notebook_names_columns_that_there_are() -> None:
+    (notebook,) = [one.text for one in blocks("py") if one.page == PAGE and "pandas" in one.text]
+    compile(notebook, PAGE, "exec")
+    named = re.findall(r'[\[(]"([a-z_]+)"', notebook)
+    assert len(named) > 5
+    assert set(named) <= {*Row._fields, "h"}

@@ -1,0 +1,103 @@
+"""docs/adding-a-gpu.md does what it says: its reader keeps the contract, and its collector's files are understood."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from site_builder.core.model import GpuProcess
+from site_builder.snapshots.parsers import gpus_csv, processes_csv
+from site_builder.snapshots.registry import TOOLS, Tool
+from tests.snapshots import test_parser_contract
+from tests.support.browser import missing
+from tests.support.captures import snapshot
+from tests.support.docs import ROOT, blocks
+
+FORM = "acme-smi"
+
+
+def block(kind: str, which: int = 0) -> str:
+    return [one.text for one in blocks(kind) if one.page == "docs/adding-a-gpu.md"][which]
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The reader of the page, among the tools."""
+    path = tmp_path / "acme_smi.py"
+    path.write_text(block("reader"))
+    spec = importlib.util.spec_from_file_location("acme_smi", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(TOOLS, FORM, Tool(FORM, "acme", module.gpus, module.processes))
+    yield module
+
+
+@pytest.mark.usefixtures("reader")
+def test_the_reader_of_the_page_understands_its_answers() -> None:
+    body = f"# part {FORM}/gpus rc=0\n{block('answer', 0)}".encode()
+    first, second = gpus_csv.read(snapshot("gpus", body)).rows
+    assert (first.index, first.uuid, first.name, first.vendor) == (0, "ACME-A17", "Acme X1", "acme")
+    assert (first.memory_used, first.utilization_gpu, first.power_draw, second.power_draw) == (512, 3, None, 210)
+    dump = processes_csv.read(snapshot("processes", f"# part {FORM}/processes rc=0\n{block('answer', 1)}".encode()))
+    assert dump.rows == (GpuProcess("ACME-A18", 4242, 29500, "train"),)
+    assert dump.voices[0].answered
+
+
+@pytest.mark.usefixtures("reader")
+def test_it_keeps_the_contract() -> None:
+    for task in test_parser_contract.READERS:
+        for text in test_parser_contract.HOSTILE:
+            test_parser_contract.test_whatever_it_is_told_it_says_what_it_understood(FORM, task, text)
+        for shape in (*test_parser_contract.SHAPES, block("answer", 0), block("answer", 1)):
+            test_parser_contract.test_an_answer_cut_anywhere_does_no_harm(FORM, task, shape)
+            test_parser_contract.test_nor_does_one_with_letters_changed(FORM, task, shape)
+        test_parser_contract.test_an_answer_that_it_does_not_know_is_told(FORM, task)
+        for flood in test_parser_contract.FLOODS:
+            test_parser_contract.test_a_flood_costs_little_time(FORM, task, flood, test_parser_contract.MIB)
+    test_parser_contract.test_where_no_process_was_told_none_is_known_of(FORM)
+
+
+@pytest.mark.usefixtures("reader")
+def test_what_its_collector_writes_is_understood(tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts"
+    shutil.copytree(ROOT / "scripts", scripts)
+    (scripts / "lib/acme.sh").write_text(block("collector"))
+    told = scripts / "lib/told.sh"
+    text = told.read_text()
+    assert "MAKERS='nvidia amd'" in text
+    told.write_text(text.replace("MAKERS='nvidia amd'", ". \"$LIB/acme.sh\"\nMAKERS='nvidia amd acme'"))
+    tool = tmp_path / "bin/acme-smi"
+    tool.parent.mkdir()
+    for name, which in (("--gpus", 0), ("--processes", 1)):
+        (tmp_path / name).write_text(block("answer", which))
+    tool.write_text(f'#!/bin/sh\nexec cat "{tmp_path}/$1"\n')
+    tool.chmod(0o755)
+    (tmp_path / "data").mkdir()
+    environment = {
+        "PATH": f"{tool.parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "HOST": "gpu1",
+        "GPUBOARD_NVIDIA": "no",
+        "GPUBOARD_AMD": "no",
+        "GPUBOARD_SPOOL": str(tmp_path / "spool"),
+        "GPUBOARD_DEST": str(tmp_path / "data"),
+    }
+    subprocess.run([scripts / "gpu-run.sh", "once"], env=environment, check=True, cwd=tmp_path)
+    dump = gpus_csv.read((tmp_path / "data/gpu1/gpus.csv").read_bytes())
+    assert ([gpu.uuid for gpu in dump.rows], dump.problems) == (["ACME-A17", "ACME-A18"], ())
+    dump_of = processes_csv.read((tmp_path / "data/gpu1/processes.csv").read_bytes())
+    assert ([row.pid for row in dump_of.rows], dump_of.problems) == ([4242], ())
+
+
+def test_the_collector_is_written_as_all_of_ours(tmp_path: Path) -> None:
+    lint = shutil.which("shellcheck") or missing("shellcheck is not here")
+    (tmp_path / "acme.sh").write_text(block("collector"))
+    subprocess.run([str(lint), str(tmp_path / "acme.sh")], check=True)

@@ -1,0 +1,344 @@
+"""The desk behind real web servers: `gpuboard serve`, nginx, Apache and a plain WSGI server do the same."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.bookings.rate_limit import FILE, LOOKS
+from site_builder.bookings.store import LOCK
+from site_builder.web.static_files import ALWAYS
+from tests.support import booking_servers
+from tests.support.booking_servers import SCRIPT, Got, Place, Served, basic
+from tests.support.docs import ROOT
+from tests.support.live_page import Live
+from tests.support.pace import wall, within
+
+BOOK = {"do": "book", "gpus": ["atlas:0"], "for": "2h"}
+KINDS: dict[str, Callable[[Place], contextlib.AbstractContextManager[Served]]] = {
+    "serve": booking_servers.serve,
+    "nginx and fcgiwrap": booking_servers.nginx_cgi,
+    "nginx before serve": booking_servers.nginx_proxy,
+    "apache": booking_servers.apache,
+    "wsgi": booking_servers.wsgi,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def each(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """Each server in turn, with one lab for all its tests."""
+    with booking_servers.place() as place, KINDS[request.param](place) as served:
+        yield served
+
+
+@pytest.fixture
+def desk(each: Served) -> Served:
+    """The same, with nothing booked and nobody counted."""
+    lab = each.place.lab
+    for folder, names in ((lab.data, ("comments.json", "comments.last-good.json")), (lab.state, (FILE, LOOKS))):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+    return each
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with booking_servers.place() as one:
+        yield one
+
+
+def test_alice_books_is_listed_and_releases_and_the_file_has_it(desk: Served) -> None:
+    made = desk.post({**BOOK, "from": "tomorrow 10:00"})  # what has begun would stay in the file, and end now
+    assert made.status == 200, made
+    assert made.said["said"].startswith("atlas:0 for alice from ")
+    assert desk.place.booked() == [("atlas", "0", "alice")]
+    listed = desk.get()
+    assert (listed.status, listed.said["who"], listed.said["zone"]) == (200, "alice", "Europe/Paris")
+    assert [one["mine"] for one in listed.said["bookings"]] == [True]
+    assert desk.post({"do": "release", "id": made.said["bookings"][0]["id"]}).status == 200
+    assert desk.place.booked() == []
+
+
+def test_what_is_booked_is_not_booked_twice(desk: Served) -> None:
+    assert desk.post(BOOK).status == 200
+    again = desk.post({**BOOK, "name": "bob"})
+    assert again.status == 409
+    assert again.said["error"].startswith("atlas:0 is booked by alice ")
+    assert desk.place.booked() == [("atlas", "0", "alice")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"X_Gpuboard": None}, 403),
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Authorization": None}, 401),
+        ({"Authorization": None, "Remote_User": "alice", "REMOTE_USER": "alice", "Auth_Type": "Basic"}, 401),
+        ({"Authorization": None, "X_Remote_User": "alice"}, 401),
+    ],
+)
+def test_what_does_not_come_from_alice_on_the_board_is_refused(
+    desk: Served, headers: dict[str, str | None], status: int
+) -> None:
+    assert desk.post(BOOK, **headers).status == status
+    assert desk.place.booked() == []
+
+
+def test_the_boards_own_page_may_book(desk: Served) -> None:
+    got = desk.post(BOOK, Origin=f"http://127.0.0.1:{desk.port}")
+    assert got.status == 200, got
+
+
+@pytest.mark.parametrize("size", [16385, 20_000, 5_000_000])
+def test_what_is_too_large_is_refused(desk: Served, size: int) -> None:
+    with contextlib.suppress(ConnectionError):  # it need not be read to its end
+        assert desk.post(b" " * size).status == 413
+    assert desk.place.booked() == []
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PUT", "DELETE", "HEAD"])
+def test_no_other_method_is_answered_and_no_other_page_invited(desk: Served, method: str) -> None:
+    got = desk.ask(method, Authorization=desk.login, Origin="https://evil.example")
+    assert got.status == 405
+    assert [name for name in got.headers if name.lower().startswith("access-control")] == []
+
+
+def test_the_answer_has_its_headers_and_is_kept_nowhere(desk: Served) -> None:
+    headers = desk.get().headers
+    assert dict(ALWAYS).items() <= headers.items()
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_who_asks_too_often_waits(desk: Served) -> None:
+    level = json.dumps({"127.0.0.1": [60, time.time() + 30]})  # full, and not emptying for half a minute
+    (desk.place.lab.state / "attempts.json").write_text(level)
+    got = desk.post(BOOK)
+    assert (got.status, got.headers["Retry-After"]) == (429, "2")
+
+
+def test_the_board_itself_is_served_as_before(desk: Served) -> None:
+    if desk.path == "/book":
+        assert desk.ask("GET", path="/", Authorization=desk.login).status == 200
+        assert desk.ask("POST", b"{}", path="/", Authorization=desk.login).status in (
+            200,
+            405,
+        )  # Apache takes it for GET
+
+
+# Each by itself
+
+
+def test_nginx_passes_on_a_name_that_nobody_checked_and_it_is_not_believed(place: Place) -> None:
+    with booking_servers.nginx_cgi(place) as served:
+        assert served.post(BOOK, Authorization=basic("alice", "wrong")).status == 401
+        served.path = "/token"
+        assert served.post(BOOK, Authorization=basic("alice")).status == 401
+        assert served.get(Authorization=basic("alice")).said["who"] is None
+        assert served.post(BOOK, Authorization=f"Bearer {place.token}").status == 200
+    assert place.booked() == [("atlas", "0", "alice")]
+
+
+def test_apache_hands_a_token_over_where_it_is_told_to(place: Place) -> None:
+    with booking_servers.apache(place, tokens=True) as served:
+        assert served.get().said["how"] == "token"
+        assert served.post(BOOK).status == 200
+        assert served.post(BOOK, Authorization="Bearer wrong").status == 401
+    assert place.booked() == [("atlas", "0", "alice")]
+
+
+def test_behind_nginx_the_address_that_counts_is_the_readers_and_not_what_they_say(place: Place) -> None:
+    with booking_servers.nginx_proxy(place) as served:
+        served.post(BOOK, X_Forwarded_For="198.51.100.1", X_Remote_User="root")
+    assert list(json.loads((place.lab.state / "attempts.json").read_text())) == ["127.0.0.1"]
+    assert place.booked() == [("atlas", "0", "alice")]
+
+
+def test_behind_nginx_no_header_of_a_page_elsewhere_says_that_it_is_the_board(place: Place) -> None:
+    with booking_servers.nginx_proxy(place) as served:
+        for host in ("evil.example", "evil.example, web"):
+            got = served.post(BOOK, Origin="http://evil.example", X_Forwarded_Host=host)
+            assert got.status == 403
+    assert place.booked() == []
+
+
+def test_the_board_answers_while_many_wait_at_the_desk(place: Place) -> None:
+    answers: list[Got] = []
+    with booking_servers.serve(place) as served:
+        served.post({**BOOK, "gpus": ["atlas:1"]})
+        threads = [threading.Thread(target=lambda: answers.append(served.post(BOOK))) for _ in range(60)]
+        with (place.lab.data / LOCK).open("rb") as lock:  # as somebody who books, and takes long
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for one in threads:
+                one.start()
+            end = time.monotonic() + 5
+            while not answers and time.monotonic() < end:
+                time.sleep(0.01)
+            with within(2, wall):
+                assert served.ask("GET", path="/").status == 200
+        for one in threads:
+            one.join()
+    refused = [one for one in answers if one.status == 503]
+    assert refused[0].headers["Retry-After"] == "10"
+    assert refused[0].said["error"] == "too many are at the desk just now: try again in a moment"
+    assert [one.status for one in answers].count(200) == 1
+    assert sorted(place.booked()) == [("atlas", "0", "alice"), ("atlas", "1", "alice")]
+
+
+def test_serve_without_an_address_for_bookings_takes_none(place: Place) -> None:
+    place.set(BOOK_URL="")
+    with booking_servers.serve(place) as served:
+        assert (served.get().status, served.post(BOOK).status) == (404, 405)
+    assert place.booked() == []
+
+
+@pytest.mark.parametrize("path", ["//book", "/book/", "/%62ook", "/x/../book", "/Book"])
+def test_the_desk_has_one_address(place: Place, path: str) -> None:
+    with booking_servers.serve(place) as served:
+        served.path = path
+        assert served.post(BOOK).status == 405
+        served.path = "/book?x=1"
+        assert served.post(BOOK).status == 200
+
+
+def book_at(board: Live, **request: object) -> tuple[int, dict[str, Any]]:
+    """What the desk of a board that runs until Ctrl-C answers."""
+    line = http.client.HTTPConnection(board.url.split("/")[2], timeout=30)
+    try:
+        headers = {"Content-Type": "application/json", "X-Gpuboard": "1"}
+        line.request("POST", "/book", json.dumps({**BOOK, **request}), headers)
+        answer = line.getresponse()
+        is_json = answer.getheader("Content-Type") == "application/json"
+        return answer.status, json.loads(answer.read()) if is_json else {}
+    finally:
+        line.close()
+
+
+def test_in_the_simulated_lab_everybody_may_try_booking(tmp_path: Path) -> None:
+    with Live(tmp_path, "demo", "--hosts", "2") as board:
+        assert board.status()["book"] == "book"
+        assert ' data-book="book">' in board.get()
+        host = board.status()["hosts"][0]["name"]
+        wish = {"gpus": [f"{host}:0"], "from": "2030-01-01 10:00"}
+        status, said = book_at(board, name="zoe", **wish)
+        assert (status, said["bookings"][0]["name"]) == (200, "zoe"), said
+        assert book_at(board, name="bob", **wish)[0] == 409
+        board.wait_for(lambda: "zoe" in board.get("status.json"), 60)
+        assert "anybody who reaches it may book" not in board.said()
+        assert board.stop() == 0
+
+
+def test_here_takes_bookings_only_where_its_settings_say_so(tmp_path: Path) -> None:
+    (tmp_path / "my.conf").write_text("GPUBOARD_BOOK_URL=book\n")
+    with Live(tmp_path, "here", "--conf", "my.conf") as board:
+        assert book_at(board, name="zoe")[0] == 401
+        assert board.status()["book"] == "book"
+        assert board.stop() == 0
+    with Live(tmp_path, "here") as board:
+        assert book_at(board, name="zoe")[0] == 405
+        board.wait_for(lambda: board.status()["book"] is None, 30)  # the page of before stands until it is built anew
+        assert board.stop() == 0
+
+
+def cgi(place: Place, content: object, script: Path = SCRIPT, **more: str) -> subprocess.Popen[bytes]:
+    """book.cgi as a web server starts it: with nothing but what the standard says."""
+    body = json.dumps(content).encode()
+    request = {
+        "GATEWAY_INTERFACE": "CGI/1.1",
+        "REQUEST_METHOD": "POST",
+        "CONTENT_TYPE": "application/json",
+        "CONTENT_LENGTH": str(len(body)),
+        "HTTP_X_GPUBOARD": "1",
+        "REMOTE_ADDR": f"10.0.0.{random.randrange(250)}",  # noqa: S311
+        "AUTH_TYPE": "Basic",
+        "REMOTE_USER": "alice",
+        "SERVER_NAME": "web",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "GPUBOARD_CONF": str(place.conf),
+        **more,
+    }
+    process = place.start(str(script), env=request, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(body)
+        process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def answer(process: subprocess.Popen[bytes]) -> str:
+    said, _ = process.communicate(timeout=60)
+    return said.decode()
+
+
+def test_a_cgi_that_is_killed_at_any_moment_leaves_the_file_whole_and_the_next_one_books(place: Place) -> None:
+    began = time.monotonic()
+    answer(cgi(place, {**BOOK, "check": True}))
+    took = time.monotonic() - began
+    place.lab.book({"zeus": {"0": {"name": "bob", "date": "2199-01-01"}}})
+    for part in range(12):
+        process = cgi(place, {**BOOK, "from": f"2030-01-{part + 1:02}", "for": "1h"})
+        time.sleep(took * (0.6 + part * 0.05))
+        process.send_signal(signal.SIGKILL)
+        answer(process)
+        content = json.loads((place.lab.data / "comments.json").read_text())
+        assert content["zeus"] == {"0": {"name": "bob", "date": "2199-01-01"}}
+    assert "Status: 200 OK" in answer(cgi(place, {**BOOK, "gpus": ["atlas:1"]}))
+    assert json.loads((place.lab.data / "comments.json").read_text())["atlas"]["1"]["name"] == "alice"
+    assert [one.name for one in place.lab.data.iterdir() if ".new" in one.name] == []
+
+
+def test_the_cgi_of_an_installed_package_finds_its_own_python(place: Place) -> None:
+    home = place.folder / "venv"
+    venv.create(home, symlinks=True)
+    packages = home / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    ignore = shutil.ignore_patterns("__pycache__", ".ruff_cache")
+    shutil.copytree(ROOT / "site_builder", packages / "site_builder", ignore=ignore)
+    shutil.copytree(ROOT / "scripts", packages / "site_builder/scripts", ignore=ignore)
+    (packages / "needs.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
+    copy = packages / "site_builder/booking/web.py"
+    copy.write_text(f"{copy.read_text()}\n\nNOT_SET_UP = 'this very copy'\n")
+    link = place.folder / "link.cgi"
+    link.symlink_to(packages / "site_builder/scripts/book.cgi")
+    for script in (link, packages / "site_builder/scripts/book.cgi"):
+        assert "this very copy" in answer(cgi(place, BOOK, script, GPUBOARD_BOOK_OPEN="maybe"))
+    assert "Status: 200 OK" in answer(cgi(place, BOOK, link))
+    assert place.booked() == [("atlas", "0", "alice")]
+
+
+def test_a_cgi_without_a_python_says_so_to_the_admin_and_answers(place: Place) -> None:
+    copy = place.folder / "cgi-bin/book.cgi"
+    copy.parent.mkdir()
+    shutil.copy(SCRIPT, copy)
+    bare = place.folder / "bin"
+    bare.mkdir()
+    for name in ("readlink", "sh"):
+        (bare / name).symlink_to(str(shutil.which(name)))
+    said = answer(cgi(place, BOOK, copy, PATH=str(bare)))
+    assert said.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
+    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("the desk is not set up right")
+    assert f"{copy} finds no Python that has gpuboard" in place.words()
+
+
+def test_the_cgi_looks_for_no_module_in_the_folder_in_which_it_is_started(place: Place) -> None:
+    for name in ("orjson", "click", "wsgiref", "site_builder"):
+        (place.folder / f"{name}.py").write_text("raise SystemExit('taken in')\n")
+    assert "Status: 200 OK" in answer(cgi(place, BOOK, PYTHONPATH=str(place.folder)))

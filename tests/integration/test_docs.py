@@ -1,0 +1,352 @@
+"""Docs that do not rot: links lead somewhere, examples are understood, and what is named is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from site_builder.cli import Commands
+from site_builder.config import conf_file
+from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
+from site_builder.core import aliases
+from site_builder.discovery import hosts_txt
+from site_builder.snapshots import gpu_names
+from site_builder.web.static_files import ALWAYS
+from tests.support.board_fixture import Lab, gpu
+from tests.support.browser import missing
+from tests.support.docs import (
+    PAGES,
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    commands,
+    help_of,
+    inline,
+    links,
+    programs,
+    prose_of,
+    text_of,
+)
+
+# Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*servers.py, test_prometheus.py, or
+# for py, test_export.py, for hcl and consul, test_scaling.py.
+KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "authorized_keys", "systemd"} | {
+    *("nginx", "nginx-proxy", "nginx-login", "nginx-maps", "nginx-files", "nginx-gpus", "nginx-cgi", "nginx-outputs"),
+    *("nginx-open", "apache-open", "nginx-spool"),
+    *("apache", "apache-proxy", "apache-gpus", "apache-cgi", "apache-token", "apache-outputs"),
+    *("caddy", "caddy-proxy", "caddy-login", "lighttpd", "lighttpd-proxy", "lighttpd-cgi"),
+    *("curl", "prometheus", "promql", "python", "py", "sshd_config", "hcl", "consul"),
+}
+COMMAND_LINE = re.compile(
+    r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run|doctor)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
+)
+OURS = ("./install.sh", "gpuboard ", "gpu-check.sh", "gpu-run.sh", "gpu-doctor.sh", "bench/run")
+PLACEHOLDER = re.compile(r"[A-Z]+|\[[A-Z]+\]|…")
+UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
+VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
+KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
+KINDS |= {"answer", "reader", "collector"}  # by test_adding_a_gpu.py
+KINDS |= {"alerts", "contacts"}  # by test_alert_rules.py
+
+
+def block_id(block: Block) -> str:
+    return f"{block.page}: {block.text.partition(chr(10))[0][:40]}"
+
+
+# Links, and what the blocks are
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "data/README.md"])
+def test_every_link_and_picture_leads_somewhere(page: str) -> None:
+    lost = []
+    for link in links(page):
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = os.path.normpath(Path(page).parent / file) if file else page
+        if not (ROOT / target).is_file() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_reached_from_the_readme(page: str) -> None:
+    assert page in [*links("README.md"), "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_block_and_no_word_is_written_so_that_the_tests_would_miss_it(page: str) -> None:
+    assert text_of(page).count("```") == 2 * sum(block.page == page for block in blocks())
+    assert [line for line in prose_of(page).splitlines() if line.count("`") % 2] == []
+    assert [line for line in prose_of(page).splitlines() if line.startswith(("    ", "\t", "<pre", "~~~"))] == []
+
+
+@pytest.mark.parametrize("block", blocks(), ids=block_id)
+def test_every_block_is_of_a_kind_that_is_tested(block: Block) -> None:
+    assert block.kind in KINDS
+
+
+@pytest.mark.parametrize("block", blocks("text"), ids=block_id)
+def test_no_command_stands_where_no_test_runs_it(block: Block) -> None:
+    found = [line for line in block.text.splitlines() if COMMAND_LINE.match(line)]
+    assert found == [] or block.text.strip() in map(help_of, programs())
+
+
+# Words that people will type
+
+
+def is_valid(text: str) -> bool:
+    """Whether a program of ours takes these words."""
+    program, *words = shlex.split(text.partition(" > ")[0], comments=True)
+    words = [word for word in words if not PLACEHOLDER.fullmatch(word) or program == "gpuboard"]
+    if program == "gpuboard":
+        return is_valid_command(words)
+    if program == "./install.sh":
+        verb = words[0] if words else "--help"
+        part = re.search(rf"\./install\.sh {verb}\b.*?(?=\./install\.sh|\n\n|\Z)", help_of(program), re.DOTALL)
+        return verb == "--help" or (part is not None and all_told(words[1:], part[0]))
+    if program == "bench/run":
+        return all(re.search(rf"\b{word}\b", help_of(program)) for word in words)
+    if program in ("gpu-check.sh", "gpu-doctor.sh"):
+        return all_told([word for word in words if word not in ("status", "kill")], help_of(f"scripts/{program}"))
+    return all(f"{program} {word} " in help_of(f"scripts/{program}") for word in words)
+
+
+def is_valid_command(words: list[str]) -> bool:
+    """The same for gpuboard; click itself parses them."""
+    if not words or words[0] in ("--version", "--debug", "--help"):
+        return bool(words)
+    group: click.Group = Commands()
+    command = group.get_command(click.Context(group), words[0])
+    while isinstance(command, click.Group) and words[1:] and not words[1].startswith("-"):
+        group, words = command, words[1:]
+        command = group.get_command(click.Context(group), words[0])
+    try:
+        return command is not None and bool(command.make_context(words[0], words[1:]))
+    except click.UsageError:
+        return False
+
+
+def all_told(words: list[str], told: str) -> bool:
+    """Whether each option, and each plain word that follows none, is told."""
+    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    plain = [
+        word for before, word in zip(["", *words], words) if not word.startswith("-") and not before.startswith("-")
+    ]
+    return all(re.search(rf"{flag}\b", told) for flag in flags) and all(
+        re.search(rf"\b{word}\b", told) for word in plain
+    )
+
+
+TYPED = sorted({text for page in PAGES for text in [*inline(page), *commands(page)] if text.startswith(OURS)})
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_what_people_will_type_is_understood(text: str) -> None:
+    assert is_valid(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpuboard paint",
+        "gpuboard build --fast",
+        "gpuboard forget",
+        "gpuboard alerts paint",
+        "gpuboard alerts test --fast",
+        "./install.sh web --dest x",
+        "./install.sh test slow",
+        "./install.sh fly",
+        "gpu-check.sh --fast",
+        "gpu-run.sh 4",
+        "bench/run paint",
+    ],
+)
+def test_what_is_not_understood_would_be_noticed(text: str) -> None:
+    assert not is_valid(text)
+
+
+def commands_page() -> str:
+    """docs/commands.md as it should be."""
+    told = [name for name in programs() if not name.startswith("scripts/")]
+    parts = "\n".join(f"## {name}\n\n```text\n{help_of(name)}\n```\n" for name in told)
+    about = (
+        "What each prints with `--help`; `man gpuboard` has it too ([gpuboard.1](gpuboard.1)). Those of a GPU host are "
+        "in [hosts.md](hosts.md#the-two-commands)."
+    )
+    return f"# Commands\n\n{about}\n\n{parts}"
+
+
+def test_the_docs_have_the_help_of_every_command() -> None:
+    page = ROOT / "docs/commands.md"
+    if UPDATE:
+        page.write_text(commands_page())
+    assert page.read_text() == commands_page()
+
+
+# Examples, read by our own readers
+
+
+@pytest.mark.parametrize("block", blocks("json"), ids=block_id)
+def test_a_booking_of_the_docs_is_understood_and_shown(block: Block, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    for host in ("atlas", "hydra"):
+        lab.host(host, "".join(gpu(index, uuid=f"GPU-{host}-{index}") for index in range(4)))
+    lab.book(block.text.replace("2027-", "2199-"))
+    assert lab.build().problems == []
+    assert lab.states("atlas")[0] == "booked"
+    assert lab.host_status("hydra")["gpus"][3]["bookings"][-1]["name"] in ("bob", "admin")
+
+
+@pytest.mark.parametrize("block", blocks("conf"), ids=block_id)
+def test_settings_of_the_docs_are_understood(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "gpuboard.conf"
+    file.write_text(block.text)
+    file.chmod(0o600)  # some have a token in them
+    found = conf_file.load(str(file), {})
+    assert (len(found.values), found.warnings) == (len(block.text.splitlines()), ())
+    for setting in SETTINGS:
+        if setting.name in found.values:
+            setting.kind.parse(found.values[setting.name].text)
+
+
+@pytest.mark.parametrize("block", blocks("hosts"), ids=block_id)
+def test_a_host_list_of_the_docs_is_understood(block: Block) -> None:
+    found = hosts_txt.read(block.text.encode())
+    assert (len(found.rows), found.problems) == (len(block.text.splitlines()), ())
+
+
+@pytest.mark.parametrize("block", blocks("aliases", "gpu-names"), ids=block_id)
+def test_names_of_the_docs_are_understood(block: Block) -> None:
+    reader = {"aliases": aliases.read, "gpu-names": gpu_names.read}[block.kind]
+    assert set(reader(block.text.encode()).values()) == {block.text.strip().rpartition(", ")[2]}
+
+
+@pytest.mark.parametrize("block", blocks("crontab"), ids=block_id)
+def test_cron_understands_the_lines_of_the_docs(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "table").write_text(block.text)
+    program = shutil.which("crontab") or missing("crontab is not here; ./install.sh test installs cron")
+    subprocess.run([program, "-n", str(tmp_path / "table")], check=True)
+
+
+# What is said of the code
+
+
+def normal(code: str) -> str:
+    """Code in which a string that goes on in the next line is one."""
+    return re.sub(r'"\n\s*f?"', "", code)
+
+
+CODE = [
+    normal(path.read_text())
+    for folder in ("scripts", "install", "site_builder", "www/assets")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in {".sh", ".awk", ".py", ".html", ".js"}
+]
+
+
+@pytest.mark.parametrize("words", sorted(set(re.findall("“([^”]*)”", text_of("docs/troubleshooting.md")))))
+def test_a_sentence_in_quotation_marks_is_one_of_ours(words: str) -> None:
+    parts = [part.strip() for part in words.split("…") if part.strip()]
+    assert len("".join(parts)) >= 5
+    wanted = re.compile(".{0,160}?".join(map(re.escape, parts)))
+    assert any(wanted.search(code) for code in CODE)
+
+
+def rows(page: str, title: str) -> list[list[str]]:
+    """The cells of the tables that begin with this title."""
+    tables = [part.split("\n\n")[0] for part in prose_of(page).split(f"\n| {title} |")[1:]]
+    lines = [line for table in tables for line in table.splitlines()[2:]]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def test_the_map_of_the_modules_is_complete() -> None:
+    folder = ROOT / "site_builder"
+    there = {path.name for path in folder.glob("*.py")}
+    there |= {f"{path.name}/" for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._"}
+    assert sorted(row[0].strip("`") for row in rows("docs/architecture.md", "in `site_builder/`")) == sorted(there)
+
+
+def test_the_docs_name_what_lint_forbids_each_layer() -> None:
+    told = {row[0].strip("`/"): row[2] for row in rows("docs/architecture.md", "in `site_builder/`") if len(row) > 2}
+    found = {}
+    for rules in sorted((ROOT / "site_builder").glob("*/ruff.toml")):
+        banned = re.findall(r'^"site_builder\.(\w+)"', rules.read_text(), re.MULTILINE)
+        found[rules.parent.name] = ", ".join(banned)
+    assert {layer: words for layer, words in told.items() if words.strip("| ")} == found
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/hosts.md", "docs/board.md"])
+def test_every_file_of_ours_that_a_page_names_is_there(page: str) -> None:
+    folders = "scripts|site_builder|tests|install|bench|sources|readers|decide|renderers|commands|templates"
+    named = [word for word in inline(page) if re.fullmatch(rf"(?:{folders})/[\w./*-]*", word) and "X" not in word]
+    assert [word for word in named if not any(list(base.glob(word)) for base in (ROOT, ROOT / "site_builder"))] == []
+
+
+def test_the_headers_of_the_docs_are_those_that_are_sent() -> None:
+    told = [(row[0].strip("`"), row[1].strip("`")) for row in rows("docs/security.md", "header")]
+    assert told == [*ALWAYS]
+
+
+def test_the_settings_in_the_readme_have_their_defaults() -> None:
+    defaults = {setting.name: setting.default for setting in SETTINGS}
+    for name, default, _ in rows("README.md", "setting"):
+        assert default.strip("`") == (defaults[name.strip("`")] or default)
+    assert len(rows("README.md", "setting")) == 5
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_setting_that_a_page_names_is_one(page: str) -> None:
+    known = {setting.name for setting in SETTINGS} | {*HOST_SETTINGS, *ENVIRONMENT_ONLY}
+    named = set(re.findall(r"\b(?:GPUBOARD|CONSUL)(?:_[A-Z]+)+\b", text_of(page)))
+    assert named - known - {"GPUBOARD_UPDATE_GOLDEN"} == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_value_that_a_page_gives_a_setting_is_allowed(page: str) -> None:
+    kinds = {setting.name: setting.kind for setting in SETTINGS}
+    for word in inline(page):
+        name, equals, value = word.partition("=")
+        if equals and name in kinds:
+            kinds[name].parse(value)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+
+
+# GitHub
+
+
+def test_the_workflow_tests_the_pythons_that_we_promise() -> None:
+    workflow = text_of(".github/workflows/test.yml")
+    found = re.search(r"python: \[(.*)\]", workflow)
+    assert found
+    assert re.findall(r'"([\d.]+)"', found[1]) == VERSIONS
+    assert f'requires-python = ">={VERSIONS[0]}"' in text_of("pyproject.toml")
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert f"{VERSIONS[0]} to {VERSIONS[-1]}" in text_of(page)
+
+
+def test_the_workflow_runs_the_command_of_the_readme_with_no_rights_to_the_repository() -> None:
+    workflow = text_of(".github/workflows/test.yml")
+    for line in (
+        "on: [push, pull_request]",
+        "permissions:\n  contents: read",
+        "fail-fast: false",
+        "timeout-minutes: 40",
+        "image: python:${{ matrix.python }}-bookworm",
+        "options: --privileged",
+        "uses: actions/checkout@v4",
+        "run: ./install.sh test\n",
+    ):
+        assert line in workflow
+    assert "secrets" not in workflow

@@ -1,0 +1,279 @@
+"""The alerts of docs/prometheus-alerts.yml, by promtool: each fires in time, says what it should, and ends."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from site_builder.board.outputs import metrics
+from tests.support.prometheus import ALERTS, program, promtool, series_of
+
+RULES = {"rule_files": [str(ALERTS)]}
+NAMES = {family.name for family in metrics.ALL}
+
+
+class Alert(NamedTuple):
+    """What is scraped each minute, in which minute it is still quiet and in which it fires, and what it says then."""
+
+    name: str
+    series: Mapping[str, str]
+    quiet: int
+    fires: int
+    labels: Mapping[str, str]
+    summary: str
+
+
+GPU = {"host": "atlas", "gpu": "2"}
+ALWAYS = "1+0x1000"
+
+
+def gpu_series(name: str, labels: str = "") -> str:
+    return f'gpuboard_gpu_{name}{{host="atlas", gpu="2"{labels}}}'
+
+
+def in_state(state: str) -> dict[str, str]:
+    return {gpu_series("state", f', state="{state}"'): ALWAYS}
+
+
+def host_in(state: str) -> dict[str, str]:
+    return {f'gpuboard_host_state{{host="atlas", state="{state}"}}': ALWAYS}
+
+
+CASES = (
+    Alert(
+        "GpuboardGone",
+        {"up": ALWAYS},
+        4,
+        6,
+        {},
+        "Prometheus gets no metrics from the board; look at the web server and at /metrics.",
+    ),
+    Alert(
+        "GpuboardBuilderStopped",
+        {"gpuboard_build_last_success_timestamp_seconds": "0+0x60", "gpuboard_build_interval_seconds": "10+0x60"},
+        1,
+        10,
+        {},
+        "The board was last built 10m 0s ago; look at cron and at state/build.log on the web host.",
+    ),
+    Alert(
+        "GpuboardProblems",
+        {"gpuboard_problems": "3+0x120"},
+        59,
+        61,
+        {},
+        "The board tells 3 problems; they stand at the end of the page.",
+    ),
+    Alert(
+        "GpuHostStale",
+        host_in("stale"),
+        9,
+        11,
+        {"host": "atlas", "state": "stale"},
+        "atlas sends old snapshots; try gpu-check.sh status there.",
+    ),
+    Alert(
+        "GpuHostDown",
+        host_in("down"),
+        1,
+        3,
+        {"host": "atlas", "state": "down"},
+        "Nothing has come from atlas for more than 10 minutes; is it up, and can it reach the web host?",
+    ),
+    Alert(
+        "GpuHostFailed",
+        host_in("failed"),
+        1,
+        3,
+        {"host": "atlas", "state": "failed"},
+        "nvidia-smi tells no GPU on atlas; the reason is on its card.",
+    ),
+    Alert(
+        "GpuHostUnseen",
+        host_in("unseen"),
+        59,
+        61,
+        {"host": "atlas", "state": "unseen"},
+        "atlas is listed, but it never pushed; ./install.sh host sets it up.",
+    ),
+    Alert(
+        "GpuHostDiskFull",
+        {
+            'gpuboard_host_disk_used_bytes{host="atlas", mount="/data"}': "97+0x60",
+            'gpuboard_host_disk_total_bytes{host="atlas", mount="/data"}': "100+0x60",
+        },
+        29,
+        31,
+        {"host": "atlas", "mount": "/data"},
+        "/data on atlas is 97% full.",
+    ),
+    Alert(
+        "GpuLost",
+        in_state("lost"),
+        0,
+        2,
+        {**GPU, "state": "lost"},
+        "The driver of atlas cannot reach GPU 2; a reset or a reboot may help.",
+    ),
+    Alert(
+        "GpuMissing",
+        {
+            'gpuboard_gpu_info{host="atlas", gpu="0"}': "1+0x200",
+            'gpuboard_gpu_info{host="atlas", gpu="1"}': "1+0x100 stale",
+            **host_in("fresh"),
+        },
+        100,
+        110,
+        {"host": "atlas"},
+        "atlas tells 1 GPUs; it had more within the last week.",
+    ),
+    Alert(
+        "GpuViolated",
+        in_state("violated"),
+        9,
+        11,
+        {**GPU, "state": "violated"},
+        "GPU 2 of atlas is booked by one person and used by another.",
+    ),
+    Alert(
+        "GpuHeld",
+        in_state("held"),
+        359,
+        361,
+        {**GPU, "state": "held"},
+        "The memory of GPU 2 of atlas is taken, but hardly used.",
+    ),
+    Alert(
+        "GpuBookedUnused",
+        in_state("booked"),
+        719,
+        721,
+        {**GPU, "state": "booked"},
+        "GPU 2 of atlas is promised, and nobody has used it for 12 hours.",
+    ),
+    Alert("GpuHot", {gpu_series("temperature_celsius"): "93+0x60"}, 9, 11, GPU, "GPU 2 of atlas has 93 °C."),
+    Alert(
+        "GpuSlowedByHeat",
+        {gpu_series("throttled", ', reason="heat"'): ALWAYS, gpu_series("throttled", ', reason="power"'): ALWAYS},
+        9,
+        11,
+        {**GPU, "reason": "heat"},
+        "GPU 2 of atlas runs slower since it is too warm; look at its fans and at the room.",
+    ),
+    Alert(
+        "GpuMemoryErrors",
+        {gpu_series("ecc_errors_total", ', kind="uncorrected"'): "0+0x20 1+0x20"},
+        20,
+        25,
+        {**GPU, "kind": "uncorrected"},
+        "GPU 2 of atlas had errors in its memory that could not be corrected; what ran there may be wrong.",
+    ),
+    Alert(
+        "GpuNeedsReset",
+        {gpu_series("repair_pending"): "0+0x60", gpu_series("recovery_needed"): ALWAYS},
+        4,
+        6,
+        GPU,
+        "GPU 2 of atlas asks for a reset; do it when nobody is on it.",
+    ),
+    Alert(
+        "GpuBroken",
+        {gpu_series("repair_failed"): ALWAYS},
+        4,
+        6,
+        GPU,
+        "GPU 2 of atlas could not replace a bad row of its memory; have it exchanged.",
+    ),
+    Alert(
+        "NoGpuFree",
+        {"gpuboard_build_info": ALWAYS, **in_state("busy")},
+        59,
+        61,
+        {"state": "free"},
+        "No GPU has been free for an hour.",
+    ),
+)
+
+
+def severities() -> dict[str, str]:
+    """How grave each alert of the file is."""
+    return dict(re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", ALERTS.read_text(), re.DOTALL))
+
+
+def group(case: Alert, *more: int) -> dict[str, Any]:
+    """A case as promtool reads it; it may fire in more minutes than one."""
+    firing = {
+        "exp_labels": {**case.labels, "severity": severities()[case.name]},
+        "exp_annotations": {"summary": case.summary},
+    }
+    return {
+        "interval": "1m",
+        "input_series": series_of(case.series),
+        "alert_rule_test": [
+            {"eval_time": f"{case.quiet}m", "alertname": case.name, "exp_alerts": []},
+            *({"eval_time": f"{at}m", "alertname": case.name, "exp_alerts": [firing]} for at in (case.fires, *more)),
+        ],
+    }
+
+
+def test_promtool_understands_the_alerts() -> None:
+    done = subprocess.run(
+        [program("promtool"), "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(CASES) + ALERTS.read_text().count('- record: ')} rules found" in done.stdout
+
+
+def test_every_alert_has_a_case_here_and_names_metrics_that_there_are() -> None:
+    assert set(severities()) == {case.name for case in CASES}
+    assert set(re.findall(r"gpuboard_\w+", ALERTS.read_text())) <= NAMES
+
+
+def test_every_alert_fires_in_time_and_not_before(tmp_path: Path) -> None:
+    assert not promtool(tmp_path, {**RULES, "tests": [group(case) for case in CASES]})
+
+
+@pytest.mark.slow
+def test_a_gpu_that_is_missing_is_told_for_a_week(tmp_path: Path) -> None:
+    (case,) = (case for case in CASES if case.name == "GpuMissing")
+    week = 7 * 24 * 60
+    steps = {"1+0x200": "1+0x2400", ALWAYS: "1+0x2400", "1+0x100 stale": "1+0x12 stale"}  # gone after an hour
+    series = {name: steps[values] for name, values in case.series.items()}
+    test = group(case._replace(series=series, fires=150, quiet=week + 90), 24 * 60, week)
+    assert not promtool(tmp_path, {**RULES, "evaluation_interval": "5m", "tests": [{**test, "interval": "5m"}]})
+
+
+def test_a_board_where_all_is_well_fires_nothing(tmp_path: Path) -> None:
+    series = {
+        "gpuboard_build_last_success_timestamp_seconds": "0+60x800",
+        "gpuboard_build_interval_seconds": "60+0x800",
+        "gpuboard_build_info": ALWAYS,
+        "gpuboard_problems": "0+0x800",
+        **host_in("fresh"),
+        **in_state("free"),
+        gpu_series("info"): ALWAYS,
+        gpu_series("temperature_celsius"): "60+0x800",
+        gpu_series("ecc_errors_total", ', kind="uncorrected"'): "2+0x800",
+        **{gpu_series(name): "0+0x800" for name in ("repair_pending", "repair_failed", "recovery_needed")},
+        gpu_series("throttled", ', reason="heat"'): "0+0x800",
+    }
+    quiet = [{"eval_time": "780m", "alertname": case.name, "exp_alerts": []} for case in CASES]
+    tests = [{"interval": "1m", "input_series": series_of(series), "alert_rule_test": quiet}]
+    assert not promtool(tmp_path, {**RULES, "tests": tests})
+
+
+def test_a_gpu_that_is_cut_anew_into_fewer_instances_is_not_missing(tmp_path: Path) -> None:
+    series = {
+        'gpuboard_gpu_info{host="atlas", gpu="0"}': "1+0x200",
+        'gpuboard_gpu_info{host="atlas", gpu="0:0"}': "1+0x200",
+        'gpuboard_gpu_info{host="atlas", gpu="0:1"}': "1+0x100 stale",
+        **host_in("fresh"),
+    }
+    quiet = [{"eval_time": "110m", "alertname": "GpuMissing", "exp_alerts": []}]
+    tests = [{"interval": "1m", "input_series": series_of(series), "alert_rule_test": quiet}]
+    assert not promtool(tmp_path, {**RULES, "tests": tests})

@@ -1,0 +1,138 @@
+"""The units of docs/systemd/, read by systemd itself and started by a manager of a user of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support.board_fixture import Lab
+from tests.support.consul_server import free_ports
+from tests.support.docs import ROOT, text_of
+from tests.support.machine import need, wait_for
+from tests.support.systemd_user import UserManager
+
+UNITS = sorted((ROOT / "docs/systemd").iterdir())
+SOMEBODY = 7002
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every user can reach: that of pytest is closed to others whenever another pytest begins."""
+    with tempfile.TemporaryDirectory(prefix="gpuboard-systemd-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def home(place: Path) -> Path:
+    """A home with our units, and the scripts where ./install.sh puts them."""
+    home = place / "home"
+    units = home / ".config/systemd/user"
+    units.mkdir(parents=True)
+    for unit in UNITS:
+        text = re.sub("^RestartSec=.*", "RestartSec=1", unit.read_text(), flags=re.MULTILINE)  # nobody waits here
+        (units / unit.name).write_text(text)
+    shutil.copytree(ROOT / "scripts", home / ".local/share/gpuboard/scripts")
+    (home / ".local/bin").mkdir()
+    shutil.copytree(ROOT / "site_builder/demo/stand-ins", place / "stand-ins")
+    (home / ".local/bin/nvidia-smi").symlink_to(place / "stand-ins/nvidia-smi")
+    program = home / ".local/bin/gpuboard"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m site_builder "$@"\n')
+    program.chmod(0o755)
+    (home / ".config/gpuboard").mkdir()
+    return home
+
+
+def settle(home: Path, **settings: object) -> None:
+    """Write gpuboard.conf."""
+    text = "".join(f"GPUBOARD_{key}={value}\n" for key, value in settings.items())
+    (home / ".config/gpuboard/gpuboard.conf").write_text(text)
+
+
+def test_systemd_understands_the_units(home: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    need("" if analyze else "systemd-analyze is not here; ./install.sh test installs it")
+    assert analyze
+    (home / "run").mkdir()
+    done = subprocess.run(
+        [analyze, "verify", "--user", "--man=no", *map(str, UNITS)],
+        env={"HOME": str(home), "XDG_RUNTIME_DIR": str(home / "run"), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_page_tells_of_every_unit_and_of_no_other() -> None:
+    assert set(re.findall(r"systemd/(gpuboard-[a-z]+\.[a-z]+)\)", text_of("docs/systemd.md"))) == {
+        unit.name for unit in UNITS
+    }
+
+
+@pytest.mark.slow
+def test_the_loops_of_a_host_live_and_end_with_their_service(home: Path, place: Path) -> None:
+    data, smi = place / "data", place / "smi"
+    for folder in (data, smi):
+        folder.mkdir()
+    settle(home, DEST=data, SPOOL=place / "spool", GPUS_EVERY=1, PROCESSES_EVERY=1, PS_EVERY=1)
+    subprocess.run(["/usr/bin/chown", "-R", f"{SOMEBODY}:{SOMEBODY}", str(place)], check=True)
+    path = f"{home}/.local/bin:/usr/bin:/bin"
+    scripts = home / ".local/share/gpuboard/scripts"
+    with UserManager(place, home, SOMEBODY, SMI=str(smi), PATH=path) as manager:
+        all_well = partial(manager.run, "sh", "-c", f"{scripts}/gpu-check.sh status >&2 && echo well", check=False)
+        manager.call("enable", "--now", "gpuboard-host.service")
+        wait_for(all_well, 60)
+        dies_and_comes_back(manager, "gpuboard-host.service")
+        wait_for(all_well, 60)
+        assert len(list(data.iterdir())) == 1
+        told = json.loads(manager.run("sh", "-c", f"{scripts}/gpu-doctor.sh --json || :"))
+        found = {one["id"]: one["status"] for one in told["checks"]}
+        assert (found["crontab"], found["loops"], found["push"]) == ("pass", "pass", "pass")
+        manager.call("stop", "gpuboard-host.service")
+        assert "gpu-run.sh" not in manager.run("ps", "-eo", "args=")
+
+
+@pytest.mark.slow
+def test_builder_and_server_are_started_again_when_they_die(home: Path, place: Path) -> None:
+    lab = Lab(place / "lab")
+    lab.host("atlas")
+    (port,) = free_ports(1)
+    settle(home, DATA=lab.data, WWW=lab.www, STATE=lab.state, LISTEN=f"127.0.0.1:{port}")
+
+    def answers() -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+                return b"atlas" in answer.read()
+        except OSError:
+            return False
+
+    with UserManager(place, home) as manager:
+        manager.call("enable", "--now", "gpuboard-build.service")
+        wait_for((lab.www / "index.html").exists, 60)
+        manager.call("enable", "--now", "gpuboard-serve.service", "gpuboard-report.timer")
+        wait_for(answers, 60)
+        for unit in ("gpuboard-build.service", "gpuboard-serve.service"):
+            dies_and_comes_back(manager, unit)
+        wait_for(answers, 60)
+        assert "gpuboard-report.service" in manager.call("list-timers")
+        manager.call("stop", "gpuboard-build.service", "gpuboard-serve.service")
+        assert "site_builder" not in manager.run("ps", "-eo", "args=")
+
+
+def dies_and_comes_back(manager: UserManager, unit: str) -> None:
+    """Kill the first process of a unit; another must take its place."""
+    first = manager.main_pid(unit)
+    manager.run("kill", "-9", str(first))
+    wait_for(lambda: manager.main_pid(unit) not in {0, first}, 60, 0.5)

@@ -1,0 +1,303 @@
+"""What the bot understands and how it writes its answers: within Slack's limits, whatever people and hosts write."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from site_builder.alerts.slack_client import cut, escaped
+from site_builder.client.model import Booking, Fleet, Gpu, Host, Process
+from site_builder.core.clock import Now
+from site_builder.core.model import GpuProblem
+from site_builder.core.people import People
+from site_builder.slack import answers, blocks, booking_commands, message_parser
+from site_builder.slack.answers import Scene
+from site_builder.slack.blocks import Answer, Table
+from site_builder.slack.message_parser import Ask
+from tests.support import block_kit
+from tests.support.live_page import ROOT
+
+OWN = "UBOT00001"
+NOW = int(time.time())
+
+
+def busy(index: int, user: str | None = "alice", state: str = "busy", **more: Any) -> Gpu:  # noqa: ANN401
+    process = Process(42, user, "/usr/bin/python train.py", 7000, NOW - 7200)
+    told = {"memory_used": 70000, "memory_total": 81920, "utilization_gpu": 90}
+    return Gpu(index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", state, "", processes=(process,), **{**told, **more})
+
+
+def free(index: int, **more: Any) -> Gpu:  # noqa: ANN401
+    told = {"memory_used": 4, "memory_total": 81920, "utilization_gpu": 0}
+    return Gpu(index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", "free", "", **{**told, **more})
+
+
+def host(name: str, *gpus: Gpu, state: str = "fresh", reason: str = "") -> Host:
+    return Host(name, None, (), state, reason, NOW, (1.5, 1, 1), 64, gpus=gpus)
+
+
+def scene(*hosts: Host, **more: Any) -> Scene:  # noqa: ANN401
+    aliases = more.pop("aliases", {})
+    return Scene(Fleet(NOW, hosts), Now(NOW, timezone.utc), People(aliases), **more)
+
+
+def sent(answer: Answer) -> dict[str, Any]:
+    """The message, which is right in all its forms."""
+    ready = blocks.post(answer)
+    assert block_kit.faults({"text": ready.text, "blocks": ready.blocks}) == []
+    assert block_kit.faults({"text": ready.plain}) == []
+    assert len(ready.plain) < 8_000
+    return {"text": ready.text, "blocks": ready.blocks, "plain": ready.plain}
+
+
+def rows(answer: Answer) -> list[tuple[str, ...]]:
+    return list(answer.table.rows) if answer.table else []
+
+
+# What was said
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (f"<@{OWN}> hosts", "hosts"),
+        (f"  <@{OWN}>:\n*free*   A100 ", ": *free* A100"),
+        ("book <http://atlas.lab.org:0|atlas.lab.org:0> for 2h", "book atlas.lab.org:0 for 2h"),
+        ("where <mailto:a@b.org|a@b.org>", "where a@b.org"),
+        ("where <@U0123ABC>", "where @U0123ABC"),
+        ("where <@U0123ABC|alice>", "where @U0123ABC"),
+        ("in <#C012|gpus> and <!here>", "in gpus and here"),
+        ("book a comment x &amp;&lt; y &amp;lt;", "book a comment x &< y &lt;"),
+        ("book “atlas” \u202eevil\x1b[2J", 'book "atlas" ?evil?[2J'),
+        ("`hosts`", "hosts"),
+    ],
+)
+def test_slack_marks_become_the_words_that_were_typed(text: str, plain: str) -> None:
+    assert message_parser.plain(text, OWN) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "ask"),
+    [
+        ("", Ask("help")),
+        ("HOSTS", Ask("hosts")),
+        ("/free A100", Ask("free", ("A100",))),
+        (": all detail atlas", Ask("", (":", "all", "detail", "atlas"))),
+        ("who alice", Ask("where", ("alice",))),
+        ("where is Marek S.", Ask("where", ("Marek", "S."))),
+        ("where is alice?", Ask("where", ("alice",))),
+        ("who is on atlas?", Ask("all", ("atlas",))),
+        ("free A100, please", Ask("free", ("A100",))),
+        ("book atlas for 2h comment why not?", Ask("book", ("atlas", "for", "2h", "comment", "why", "not?"))),
+        ("?", Ask("help")),
+        ("fre", Ask("", ("fre",), "free")),
+        ("relase k7m2xp", Ask("", ("relase", "k7m2xp"), "release")),
+        ("supercalifragilistic", Ask("", ("supercalifragilistic",))),
+    ],
+)
+def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: Ask) -> None:
+    assert message_parser.ask(text) == ask
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=20), lambda of: st.lists(of, max_size=3))
+)
+@settings(max_examples=50, deadline=None)
+def test_no_envelope_is_too_odd(anything: object) -> None:
+    event = dict.fromkeys(("type", "channel", "user", "ts", "text", "subtype"), anything)
+    for payload in (anything, {"event": anything}, {"event": event}, {"event": {**event, "type": "app_mention"}}):
+        message_parser.question({"payload": payload}, OWN)
+
+
+# Orders
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("atlas:0,1 until fri 18:00", {"gpus": ["atlas:0,1"], "until": "fri 18:00"}),
+        ("atlas:0, 1 zeus for 2h", {"gpus": ["atlas:0,1", "zeus"], "for": "2h"}),
+        ("2 A100 for 8h", {"any": 2, "model": "A100", "for": "8h"}),
+        ("2 gpus for 8h", {"any": 2, "for": "8h"}),
+        ("atlas from mon 9:00 to 18:00", {"gpus": ["atlas"], "from": "mon 9:00", "until": "18:00"}),
+        ("any RTX 4090 for 1d", {"any": 1, "model": "RTX 4090", "for": "1d"}),
+        ("any 3 x H100 for 1d", {"any": 3, "model": "H100", "for": "1d"}),
+        (
+            "zeus from mon 9:00 for 3h comment ICML for the win",
+            {"gpus": ["zeus"], "from": "mon 9:00", "for": "3h", "comment": "ICML for the win"},
+        ),
+        ('zeus --until "fri 18:00" name bob', {"gpus": ["zeus"], "until": "fri 18:00", "name": "bob"}),
+    ],
+)
+def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]) -> None:
+    assert booking_commands.order(text.split()) == {"do": "book", **expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("for 2h", "which GPUs?"),
+        ("atlas", "until when?"),
+        ("atlas until", "what belongs behind `until`?"),
+        ("atlas for 2h for bob", "`for` stands there twice"),
+        ("atlas for 2h comment", "what belongs behind `comment`?"),
+    ],
+)
+def test_what_an_order_lacks_is_one_sentence(text: str, why: str) -> None:
+    with pytest.raises(booking_commands.Unclear) as found:
+        booking_commands.order(text.split())
+    assert str(found.value) == why
+
+
+# Answers
+
+
+def test_a_large_fleet_is_shortened_and_says_by_how_much() -> None:
+    several = [host(f"node{number:04}", *(busy(index) for index in range(8))) for number in range(1000)]
+    fleet = scene(*several, link="https://gpus.lab.org/")
+    for answer, more in (
+        (answers.hosts(fleet), "more hosts"),
+        (answers.every(fleet), "more hosts"),
+        (answers.detail(fleet), "more GPUs: `all detail HOST`"),
+        (answers.where(fleet, "alice"), "more hosts"),
+    ):
+        message = sent(answer)
+        table = next(one for one in message["blocks"] if one["type"] == "table")
+        note, link = message["blocks"][-1]["elements"]
+        left = len(rows(answer)) - len(table["rows"]) + 1
+        assert left > 0
+        assert note["text"].startswith(f"and {left} {more}")
+        assert link["text"] == "<https://gpus.lab.org/|the board>"
+
+
+def test_of_many_hosts_those_in_trouble_come_first_and_then_what_is_free() -> None:
+    several = [host(f"node{number:03}", busy(0)) for number in range(150)]
+    several[120], several[130] = host("spare", free(0)), host("dead", free(0)._replace(state="unknown"), state="down")
+    for answer in (answers.hosts(scene(*several)), answers.every(scene(*several))):
+        assert [row[0] for row in rows(answer)[:3]] == ["dead", "spare", "node000"]
+    assert rows(answers.hosts(scene(*several[:99])))[0][0] == "node000"
+
+
+def test_who_has_what_is_told_in_a_row_a_host() -> None:
+    fleet = scene(
+        host("atlas", free(0), busy(1), busy(2), busy(3, "bob", "held"), free(4), free(5), free(6)),
+        host("hera", state="down", reason="no snapshot since 14:02"),
+        host("none"),
+        host("odd", busy(0, None), Gpu(None, None, None, "GPU", "lost", "fallen off the bus")),
+    )
+    assert rows(answers.every(fleet)) == [
+        ("atlas", "0,4-6 free · 1,2 alice · 3 bob (held)"),
+        ("hera", "down: no snapshot since 14:02"),
+        ("none", "no GPU"),
+        ("odd", "0 busy · ? lost"),
+    ]
+    assert answers.every(fleet).title == "9 GPUs: 4 free, 3 busy, 1 held, 1 lost"
+    assert rows(answers.every(fleet, ["hera"])) == [("hera", "down: no snapshot since 14:02")]
+    assert answers.every(fleet, ["zeus"]).title == "nothing fits “zeus”"
+    assert answers.hosts(scene()).title == "there are no hosts on the board yet"
+
+
+def test_one_person_has_several_names_and_a_hidden_one_has_none() -> None:
+    until = datetime.fromtimestamp(NOW, timezone.utc) + timedelta(hours=2)
+    promise = Booking("k7m2xp", "Alice Smith", None, until, "ICML")
+    over = promise._replace(until=until - timedelta(hours=3))
+    fleet = scene(
+        host("atlas", busy(0, "asmith"), busy(1, "Alice Smith"), free(2, bookings=(promise, over))),
+        aliases={"asmith": "Alice Smith"},
+    )
+    answer = answers.where(fleet, "asmith")
+    assert answer.title == "Alice Smith is on 2 GPUs of 1 host"
+    assert rows(answer)[0] == ("atlas", "0,1", "14 GiB", "train.py (2 h)")
+    (line,) = answer.lines
+    assert line.startswith("booked: atlas:2 until ")
+    assert line.endswith("(ICML)")
+    hidden = answers.where(fleet._replace(users_shown=False), "asmith")
+    assert (hidden.title, hidden.table, hidden.lines) == (answers.HIDDEN, None, ())
+
+
+def test_what_is_not_known_is_never_free_nor_nobodys() -> None:
+    fleet = scene(host("atlas", free(0)._replace(state="unknown"), state="stale"), host("zeus", busy(0)))
+    for answer in (answers.free(fleet), answers.where(fleet, "bob")):
+        assert "not known: atlas is stale" in answer.notes
+        assert answer.table is None
+    assert answers.free(fleet).title == "no GPU is free"
+    assert answers.free(fleet).lines == ("2 GPUs: 1 busy, 1 unknown",)
+
+
+def test_nobody_is_told_to_take_a_gpu_that_is_in_trouble() -> None:
+    broken = (GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True),)
+    atlas = host("atlas", free(0, problems=broken), free(1))
+    assert [row[:2] for row in rows(answers.free(scene(atlas)))] == [("atlas", "1")]
+    assert rows(answers.every(scene(atlas))) == [("atlas", "0 free (in trouble) · 1 free")]
+
+
+def test_free_lists_instances_behind_whole_gpus_and_several_only_by_their_profile() -> None:
+    parts = [free(0, place=f"0:{n}", profile="1g.10gb", of=("0",))._replace(model="A100 1g.10gb") for n in range(2)]
+    asked = scene(host("atlas", *parts), host("hydra", free(0, memory_total=1024)))
+    assert [row[0] for row in rows(answers.free(asked))] == ["hydra", "atlas"]
+    assert answers.free(asked, ["2", "A100"]).title == "no host has 2 A100 free"
+    assert [row[:2] for row in rows(answers.free(asked, ["2", "1g.10gb"]))] == [("atlas", "0:0,0:1")]
+
+
+def test_free_takes_a_number_of_gpus_on_one_host_and_models_as_people_write_them() -> None:
+    card = free(0)._replace(name="NVIDIA GeForce RTX 4090", model="RTX 4090 24 GB", memory_total=24564)
+    fleet = scene(host("atlas", free(0), free(1)), host("zeus", free(0), busy(1)), host("hera", card))
+    for asked, names in (
+        ("", ["atlas", "zeus", "hera"]),
+        ("2", ["atlas"]),
+        ("2 A100", ["atlas"]),
+        ("2 x a100 gpus", ["atlas"]),
+        ("a100 80gb", ["atlas", "zeus"]),
+        ("4090", ["hera"]),
+        ("3 A100", []),
+    ):
+        assert [row[0] for row in rows(answers.free(fleet, asked.split()))] == names
+    assert answers.free(fleet, ["2", "A100"]).title == "1 host with 2 A100 free"
+    assert answers.free(fleet, ["3", "A100"]).title == "no host has 3 A100 free"
+    assert answers.free(fleet, ["3", "A100"]).lines == ("4 GPUs: 3 free, 1 busy",)
+    assert answers.free(scene(host("hera", card))).title == "1 GPU free"
+
+
+TEXT = (
+    st.text(st.characters(codec="utf-8"), max_size=60)
+    | st.just("<!channel> <@U0123> & `x` *y* <https://a|b>")
+    | st.just("&" * 700)
+)
+
+
+@given(TEXT, st.lists(TEXT, max_size=20), st.lists(st.tuples(TEXT, TEXT), max_size=12), st.lists(TEXT, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_no_answer_is_beyond_slacks_limits_nor_calls_anybody(
+    title: str, lines: list[str], cells: list[tuple[str, str]], notes: list[str]
+) -> None:
+    table = Table(("a", "b"), tuple(cells * 10), frozenset({1}))
+    sent(Answer(title or "x", tuple(lines), table, tuple(notes), "https://gpus.lab.org/"))
+
+
+@given(TEXT, st.integers(2, 60))
+def test_a_text_is_cut_between_letters_and_not_within_an_escape(text: str, most: int) -> None:
+    found = cut(escaped(text), most)
+    assert len(found) <= most
+    assert list(block_kit.marks(found)) == []
+
+
+def test_help_names_every_command() -> None:
+    text = str(sent(answers.usage()))
+    assert all(f"`{one}" in text for one in message_parser.COMMANDS)
+    assert "did you mean `hosts`?" in str(sent(answers.usage("<hosst>", "hosts")))
+
+
+def test_the_manifest_asks_for_what_the_bot_needs_and_for_no_more() -> None:
+    found = json.loads((ROOT / "docs/slack-manifest.json").read_text())
+    assert found["settings"]["socket_mode_enabled"]
+    assert found["settings"]["event_subscriptions"]["bot_events"] == ["app_mention", "message.im"]
+    scopes = {"app_mentions:read", "chat:write", "im:history", "im:write", "users:read", "users:read.email"}
+    assert set(found["oauth_config"]["scopes"]["bot"]) == scopes
+    assert found["features"]["app_home"]["messages_tab_enabled"]
+    assert not found["features"]["app_home"]["messages_tab_read_only_enabled"]

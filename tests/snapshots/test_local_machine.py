@@ -1,0 +1,48 @@
+"""This machine's own GPUs where they are cut into instances: those are seen too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from site_builder.snapshots import local_machine
+from tests.snapshots.test_nvidia_xml import LIST, MIG, gpu, process, running
+from tests.support.nvidia_xml import document
+from tests.support.own_gpus import OwnGpus
+
+ROW = "0, GPU-1, NVIDIA H100 80GB HBM3, 43, 81559, [N/A], 41, {}\n"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnGpus:
+    made = OwnGpus(tmp_path / "own")
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    header = "index, uuid, name, memory.used, memory.total, utilization.gpu, temperature.gpu, mig.mode.current\n"
+    (made.smi / "table").write_text(header + ROW.format("Enabled"))
+    (made.smi / "calls").write_text("")
+    return made
+
+
+def test_instances_are_seen_with_their_processes(own: OwnGpus) -> None:
+    (own.smi / "xml").write_text(document(gpu(1, MIG, running(process(7, gi=5, ci=0)))))
+    (own.smi / "list").write_text(LIST)
+    data = local_machine.look(local_machine.ask(), "here", 1_700_000_000, own.proc)
+    assert data.gpus
+    assert data.processes
+    assert [(one.label, one.uuid) for one in data.gpus.rows] == [("0:0", "MIG-a"), ("0:1", "MIG-b")]
+    assert [(one.gpu, one.pid) for one in data.processes.rows] == [("MIG-b", 7)]
+
+
+def test_where_xml_fails_what_csv_told_stands(own: OwnGpus) -> None:
+    data = local_machine.look(local_machine.ask(), "here", 1_700_000_000, own.proc)
+    assert data.gpus
+    assert [(one.label, one.uuid) for one in data.gpus.rows] == [("0", "GPU-1")]
+
+
+def test_without_mig_nothing_more_is_asked(own: OwnGpus) -> None:
+    table = own.smi / "table"
+    table.write_text(table.read_text().replace("Enabled", "Disabled"))
+    local_machine.look(local_machine.ask(), "here", 1_700_000_000, own.proc)
+    assert len((own.smi / "calls").read_text().splitlines()) == 2

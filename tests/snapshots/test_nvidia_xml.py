@@ -1,0 +1,495 @@
+"""nvidia-smi's XML: the same as its CSV tells, and of a GPU that is cut into instances each of these."""
+
+from __future__ import annotations
+
+import re
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from site_builder.core.model import Dump, Gpu, GpuProcess, Voice
+from site_builder.health.readings import health
+from site_builder.snapshots.parsers import gpus_csv, processes_csv
+from site_builder.snapshots.parsers.csv_values import available, number
+from site_builder.snapshots.parsers.nvidia_xml import FIELDS
+from tests.snapshots.test_gpus_csv import our_fields
+from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
+from tests.support.nvidia_xml import document, xml_of
+
+BUNDLES = sorted(CAPTURES.glob("bundles/*")) if CAPTURES.is_dir() else []
+# What moved between two questions, a tenth of a second apart.
+MOVES = {"power.draw", "temperature.gpu", "temperature.memory", "fan.speed", "clocks_event_reasons.active"}
+MOVES |= {"clocks.current.graphics", "clocks.current.sm", "clocks.current.memory"}
+PROCESS = (
+    "<process_info><gpu_instance_id>{gi}</gpu_instance_id><compute_instance_id>{ci}</compute_instance_id>"
+    "<pid>{pid}</pid><type>{kind}</type><process_name>{name}</process_name><used_memory>{memory}</used_memory>"
+    "</process_info>"
+)
+MIG = (
+    "<mig_mode><current_mig>Enabled</current_mig></mig_mode>\n<mig_devices>\n"
+    "<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0</compute_instance_id>"
+    "<fb_memory_usage><total>40448 MiB</total><used>26 MiB</used></fb_memory_usage>"
+    "<bar1_memory_usage><total>9 MiB</total><used>1 MiB</used></bar1_memory_usage></mig_device>\n"
+    "<mig_device><index>1</index><gpu_instance_id>5</gpu_instance_id><compute_instance_id>0</compute_instance_id>"
+    "<fb_memory_usage><total>20096 MiB</total><used>17 MiB</used></fb_memory_usage></mig_device>\n</mig_devices>\n"
+)
+LIST = (
+    "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
+    "  MIG 3g.40gb     Device  0: (UUID: MIG-a)\n"
+    "  MIG 2g.20gb     Device  1: (UUID: MIG-b)\n"
+)
+
+
+def gpu(n: int, *more: str, bus: str | None = None, uuid: str | None = None) -> str:
+    where = f"00000000:{n:02X}:00.0" if bus is None else bus
+    return (
+        f'<gpu id="{where}">\n<product_name>NVIDIA H100 80GB HBM3</product_name>\n'
+        f"<minor_number>{7 - n % 8}</minor_number>\n"
+        f"<uuid>{f'GPU-{n}' if uuid is None else uuid}</uuid>\n"
+        "<fb_memory_usage><total>81559 MiB</total><reserved>551 MiB</reserved><used>1024 MiB</used></fb_memory_usage>\n"
+        "<utilization><gpu_util>37 %</gpu_util><memory_util>5 %</memory_util></utilization>\n"
+        f"<temperature><gpu_temp>41 C</gpu_temp></temperature>\n{''.join(more)}</gpu>\n"
+    )
+
+
+def running(*several: str) -> str:
+    return f"<processes>\n{''.join(several)}\n</processes>\n"
+
+
+def process(pid: object, kind: str = "C", gi: object = "N/A", ci: object = "N/A", name: str = "python") -> str:
+    return PROCESS.format(pid=pid, kind=kind, gi=gi, ci=ci, name=name, memory="512 MiB")
+
+
+def told(xml: str, listed: str = "", rc: int = 0) -> bytes:
+    more = f"# part nvidia-xml/list rc=0\n{listed}" if listed else ""
+    return f"# part nvidia-xml rc={rc}\n{xml}\n{more}".encode()
+
+
+def read(xml: str, listed: str = "", rc: int = 0) -> Dump[Gpu]:
+    return gpus_csv.read(snapshot("gpus", told(xml, listed, rc), rc))
+
+
+def on(xml: str, listed: str = "") -> list[tuple[str, int | None]]:
+    return [(one.gpu, one.pid) for one in read_processes(xml, listed).rows]
+
+
+def read_processes(xml: str, listed: str = "") -> Dump[GpuProcess]:
+    return processes_csv.read(snapshot("processes", told(xml, listed)))
+
+
+def test_a_gpu_is_told_under_the_names_of_the_csv() -> None:
+    dump = read(document(gpu(1)))
+    (one,) = dump.rows
+    assert (one.index, one.uuid, one.name) == (0, "GPU-1", "NVIDIA H100 80GB HBM3")
+    assert (one.memory_used, one.memory_total, one.utilization_gpu, one.temperature) == (1024, 81559, 37, 41)
+    assert (one.more["driver_version"], one.more["memory.reserved"]) == ("590.48.01", "551")
+    assert (one.more["pci.bus_id"], one.power_draw, one.lost) == ("00000000:01:00.0", None, None)
+    assert (dump.problems, dump.said, dump.voices) == ((), (), (Voice("nvidia-smi", "nvidia", 0),))
+
+
+@needs_shared
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
+@pytest.mark.parametrize("state", ["idle", "load"])
+def test_xml_and_csv_of_one_machine_tell_the_same_field_by_field(bundle: Path, state: str) -> None:
+    known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
+    fields = ",".join(name for name in our_fields() if name in known)
+    rows = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
+    (by_csv,) = gpus_csv.read(snapshot("gpus", rows)).rows
+    (first, *_) = read(xml_of(replay(bundle, "-q", REPLAY_STATE=state).decode())).rows
+    by_xml = first.parent or first
+    theirs, ours = by_csv.more, by_xml.more
+    assert set(theirs) - set(ours) == {"compute_cap"}  # which the XML does not tell
+    for name in theirs.keys() & ours.keys() - MOVES:
+        assert available(ours[name]) == available(theirs[name]), name
+    for name in MOVES:
+        assert (number(ours[name]) is None) == (number(theirs[name]) is None), name
+    assert health(by_csv)[1:6] == health(by_xml)[1:6]
+
+
+def test_every_field_of_ours_is_asked_of_the_csv_too() -> None:
+    """So that a page shows the same of both; what only the XML has is listed here."""
+    assert set(FIELDS) - set(our_fields()) <= {"pcie.link.gen.max", "pcie.link.width.max"}
+
+
+@pytest.mark.parametrize(
+    ("readings", "draw", "limit", "enforced"),
+    [
+        ("<power_readings><power_draw>9 W</power_draw><power_limit>250.00 W</power_limit>"
+         "<enforced_power_limit>240.00 W</enforced_power_limit></power_readings>", 9, 250, "240.00"),
+        ("<gpu_power_readings><power_draw>67.03 W</power_draw><current_power_limit>400.00 W</current_power_limit>"
+         "<requested_power_limit>500.00 W</requested_power_limit></gpu_power_readings>", 67.03, 500, "400.00"),
+        ("<gpu_power_readings><average_power_draw>N/A</average_power_draw><instant_power_draw>97.75 W"
+         "</instant_power_draw></gpu_power_readings><module_power_readings><average_power_draw>467 W"
+         "</average_power_draw></module_power_readings>", 97.75, None, "[N/A]"),
+        ("<gpu_power_readings><average_power_draw>8 W</average_power_draw><instant_power_draw>7 W</instant_power_draw>"
+         "<gpu_ceiling_power_limit><current_power_limit>70 W</current_power_limit><requested_power_limit>75 W"
+         "</requested_power_limit></gpu_ceiling_power_limit></gpu_power_readings>", 8, 75, "70"),
+    ],
+)  # fmt: skip
+def test_power_is_found_by_the_names_of_each_driver(
+    readings: str, draw: float, limit: float | None, enforced: str
+) -> None:
+    (one,) = read(document(gpu(1, readings))).rows
+    assert (one.power_draw, one.power_limit, one.more["enforced.power.limit"]) == (draw, limit, enforced)
+
+
+@pytest.mark.parametrize("word", ["clocks_event_reason", "clocks_throttle_reason"])
+def test_the_reasons_of_the_clocks_are_one_mask_whatever_they_are_called(word: str) -> None:
+    active = {"gpu_idle", "hw_thermal_slowdown", "display_clocks_setting"}
+    names = ["gpu_idle", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown", "display_clocks_setting", "news"]
+    lines = "".join(f"<{word}_{name}>{'Active' if name in active else 'Not Active'}</{word}_{name}>" for name in names)
+    (one,) = read(document(gpu(1, f"<{word}s>{lines}</{word}s>"))).rows
+    assert one.more["clocks_event_reasons.active"] == "0x0000000000000141"
+    assert health(one).slowed_by_heat is True
+
+
+def test_reasons_that_are_not_told_are_not_none_at_all() -> None:
+    (one,) = read(document(gpu(1, "<clocks_throttle_reasons>N/A</clocks_throttle_reasons>"))).rows
+    assert one.more["clocks_event_reasons.active"] == "[N/A]"
+    assert health(one).slowed_by_heat is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "corrected", "uncorrected"),
+    [
+        ("<single_bit><device_memory>1</device_memory><total>3</total></single_bit>"
+         "<double_bit><total>2</total></double_bit>", 3, 2),
+        ("<sram_correctable>1</sram_correctable><sram_uncorrectable>2</sram_uncorrectable>"
+         "<dram_correctable>3</dram_correctable><dram_uncorrectable>5</dram_uncorrectable>", 4, 7),
+        ("<sram_correctable>0</sram_correctable><sram_uncorrectable_parity>1</sram_uncorrectable_parity>"
+         "<sram_uncorrectable_secded>2</sram_uncorrectable_secded><dram_correctable>0</dram_correctable>"
+         "<dram_uncorrectable>4</dram_uncorrectable>", 0, 7),
+        ("<sram_correctable>N/A</sram_correctable><dram_correctable>N/A</dram_correctable>", None, None),
+    ],
+)  # fmt: skip
+def test_errors_of_memory_are_added_up_as_each_generation_tells_them(
+    errors: str, corrected: int | None, uncorrected: int | None
+) -> None:
+    (one,) = read(document(gpu(1, f"<ecc_errors><volatile>{errors}</volatile></ecc_errors>"))).rows
+    assert (health(one).ecc_corrected, health(one).ecc_uncorrected) == (corrected, uncorrected)
+
+
+def test_gpus_are_numbered_by_where_they_sit_and_not_by_their_minor_numbers() -> None:
+    dump = read(document(gpu(0xB2) + gpu(0x29) + gpu(3, bus="0000:1A:00.0")))
+    assert [(one.index, one.uuid) for one in dump.rows] == [(0, "GPU-3"), (1, "GPU-41"), (2, "GPU-178")]
+
+
+def test_the_list_is_right_about_numbers() -> None:
+    listed = "GPU 2: NVIDIA H100 (UUID: GPU-1)\nGPU 0: NVIDIA H100 (UUID: GPU-2)\n"
+    rows = read(document(gpu(1) + gpu(2) + gpu(3)), listed).rows
+    assert [(one.index, one.uuid) for one in rows] == [(0, "GPU-2"), (1, "GPU-3"), (2, "GPU-1")]
+
+
+def test_no_two_have_one_number_whatever_is_told() -> None:
+    lost = "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error\n"
+    both = read(lost + document(gpu(2)), "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n").rows
+    assert sorted((one.index, one.uuid) for one in both) == [(0, None), (1, "GPU-2")]
+    for odd in "<index>0</index>", "<index>N/A</index>":
+        parts = read(document(gpu(1, MIG.replace("<index>1</index>", odd))), LIST).rows
+        assert [(one.label, one.uuid) for one in parts] == [("0:0", "MIG-a"), ("0:1", "MIG-b")]
+
+
+def test_an_instance_stands_in_the_place_of_its_gpu() -> None:
+    first, second = read(document(gpu(1, MIG)), LIST).rows
+    assert (first.index, first.label, first.uuid, first.profile) == (0, "0:0", "MIG-a", "3g.40gb")
+    assert (second.label, second.uuid, second.profile) == ("0:1", "MIG-b", "2g.20gb")
+    assert (first.memory_used, first.memory_total, second.memory_total) == (26, 40448, 20096)
+    assert (first.utilization_gpu, first.temperature, first.power_draw, first.columns) == (None, None, None, ())
+    assert first.parent
+    assert (first.parent.uuid, first.parent.temperature, first.parent.more["mig.mode.current"]) == (
+        "GPU-1", 41, "Enabled")  # fmt: skip
+
+
+def test_instances_of_which_no_list_tells_are_told_apart_all_the_same() -> None:
+    xml = document(gpu(1, MIG, running(process(7, gi=5, ci=0))))
+    first, second = read(xml).rows
+    assert (first.uuid, first.profile, first.handle, second.handle) == (None, None, "nvidia 0:0", "nvidia 0:1")
+    assert on(xml) == [("nvidia 0:1", 7)]
+
+
+def test_the_list_of_an_old_driver_is_understood() -> None:
+    listed = "GPU 0: A100-SXM4-40GB (UUID: GPU-1)\n  MIG 1g.5gb Device 1: (UUID: MIG-GPU-1/5/0)\n"
+    assert [(one.uuid, one.profile) for one in read(document(gpu(1, MIG)), listed).rows] == [
+        (None, None),
+        ("MIG-GPU-1/5/0", "1g.5gb"),
+    ]
+
+
+def test_a_gpu_in_mig_mode_without_instances_is_a_row_itself() -> None:
+    mode = "<mig_mode><current_mig>Enabled</current_mig></mig_mode><mig_devices>None</mig_devices>"
+    (one,) = read(document(gpu(1, mode)), LIST).rows
+    assert (one.uuid, one.place, one.more["mig.mode.current"]) == ("GPU-1", None, "Enabled")
+
+
+def test_processes_are_on_their_instances() -> None:
+    several = process(1, gi=1, ci=0), process(2, gi=5, ci=0), process(3, gi=5), process(4), process(5, gi=9, ci=0)
+    assert on(document(gpu(1, MIG, running(*several))), LIST) == [
+        ("MIG-a", 1),
+        ("MIG-b", 2),
+        ("MIG-b", 3),
+        ("GPU-1", 4),  # which no row has: no instance is called free then
+        ("GPU-1", 5),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("C", 1), ("C+G", 1), ("M+C", 1), ("G", 0), ("N/A", 1), ("", 1)])
+def test_what_computes_counts_and_what_only_draws_does_not(kind: str, counts: int) -> None:
+    assert len(on(document(gpu(1, running(process(42, kind)))))) == counts
+
+
+def test_one_process_counts_once_and_those_that_hide_their_pid_each() -> None:
+    hidden = process("Insufficient Permissions", name="Insufficient Permissions")
+    xml = document(gpu(1, running(process(42), process(42), hidden, hidden)) + gpu(2, running(process(42))))
+    assert on(xml) == [("GPU-1", 42), ("GPU-1", None), ("GPU-1", None), ("GPU-2", 42)]
+
+
+def test_processes_of_the_oldest_drivers_are_found() -> None:
+    old = "<process_info><pid>42</pid><process_name>a</process_name><used_memory>1 MiB</used_memory></process_info>"
+    assert on(document(gpu(1, f"<compute_processes>{old}</compute_processes>"))) == [("GPU-1", 42)]
+
+
+def test_a_gpu_that_does_not_tell_its_processes_is_not_called_empty() -> None:
+    for word in "N/A", "Unknown Error", "GPU is lost", "something new":
+        dump = read_processes(document(gpu(1, f"<processes>{word}</processes>")))
+        assert (dump.rows, dump.unreported) == ((), {"GPU-1": word})
+    dump = read_processes(document(gpu(1) + gpu(2, "<processes />")))
+    assert (dump.rows, dump.unreported) == ((), {"GPU-1": "nvidia-smi has no list of them"})
+
+
+def test_an_empty_list_of_processes_is_an_answer() -> None:
+    dump = read_processes(document(gpu(1, "<processes>\n</processes>") + gpu(2, "<processes />")))
+    assert (dump.rows, dump.unreported, dump.voices[0].answered) == ((), {}, True)
+
+
+def test_a_process_of_which_nothing_is_told_is_none() -> None:
+    hidden = re.sub("512 MiB|42|python", "N/A", process(42))
+    dump = read_processes(document(gpu(1, running(process(7), hidden)) + gpu(2, MIG, running())), LIST)
+    assert [(one.gpu, one.pid) for one in dump.rows] == [("GPU-1", 7)]
+    assert dump.unreported == {"GPU-1": "nvidia-smi hides one of them"}
+
+
+def test_a_name_may_hold_anything() -> None:
+    names = ["a &amp; b", "a & b", "x < y", "[celeryd: w1] (-A run)", "--handle=1,2,3", "C:\\Program Files\\a b.exe"]
+    xml = document(gpu(1, running(*("\n" + process(n, name=name) for n, name in enumerate(names)))))
+    assert [one.name for one in read_processes(xml).rows] == ["a & b", "a & b", "x < y", *names[3:]]
+    assert [one.uuid for one in read(xml).rows] == ["GPU-1"]
+
+
+@pytest.mark.parametrize("word", ["", "N/A", "Not Found", "Insufficient Permissions"])
+def test_a_name_that_is_not_told_is_not_available(word: str) -> None:
+    (one,) = read_processes(document(gpu(1, running(process(1, name=word))))).rows
+    assert one.name is None
+
+
+@pytest.mark.parametrize("word", ["GPU is lost", "Unknown Error", "GPU requires reset"])
+def test_a_lost_gpu_keeps_its_row_and_the_others_theirs(word: str) -> None:
+    lost = re.sub(r">[0-9]+ (MiB|%|C)<", f">{word}<", gpu(1))
+    first, second = read(document(lost + gpu(2))).rows
+    assert (first.index, first.uuid, first.lost, second.lost) == (0, "GPU-1", word, None)
+
+
+def test_a_gpu_of_which_hardly_anything_is_told_is_lost() -> None:
+    xml = document('<gpu id="00000000:01:00.0"/>\n<gpu id=""><product_brand>Tesla</product_brand></gpu>\n' + gpu(3))
+    rows = read(xml).rows
+    assert [one.lost for one in rows] == ["nvidia-smi tells nothing of it"] * 2 + [None]
+    assert rows[0].more["pci.bus_id"] == "00000000:01:00.0"
+
+
+MESSAGE = "Unable to determine the device handle for GPU1: 0000:02:00.0: Unknown Error\n"
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        MESSAGE + document(gpu(1) + gpu(3), attached=3),
+        document(gpu(1) + MESSAGE + gpu(3), attached=3),
+        document(gpu(1) + gpu(3), attached=3) + MESSAGE,
+        document(gpu(1) + f'<gpu id="00000000:02:00.0">{MESSAGE}</gpu>' + gpu(3)),
+        MESSAGE + document(gpu(1) + '<gpu id="00000000:02:00.0"></gpu>' + gpu(3)),
+    ],
+    ids=["before", "between", "behind", "within", "with-its-row"],
+)
+def test_a_message_about_a_gpu_is_a_row_in_its_place(xml: str) -> None:
+    dump = read(xml, rc=15)
+    assert [(one.index, one.uuid, one.lost) for one in dump.rows] == [
+        (0, "GPU-1", None),
+        (1, None, "Unknown Error"),
+        (2, "GPU-3", None),
+    ]
+    assert dump.problems == ()
+
+
+def test_words_around_the_xml_are_words() -> None:
+    warning = "WARNING: infoROM is corrupted at gpu 0000:41:00.0"
+    dump = read(f"{warning}\n{document(gpu(1) + warning)}{warning}")
+    assert [one.uuid for one in dump.rows] == ["GPU-1"]
+    assert dump.said == (warning,) * 3
+
+
+def test_words_in_the_place_of_xml_are_the_reason() -> None:
+    dump = read("No devices were found", rc=6)
+    assert (dump.rows, dump.said, dump.problems) == ((), ("No devices were found",), ())
+    assert read_processes("Failed to initialize NVML: Unknown Error").voices[0].answered is False
+
+
+def test_what_is_said_in_the_head_is_told() -> None:
+    dump = read(
+        "<nvidia_smi_log><attached_gpus>0</attached_gpus><error_string>no driver</error_string></nvidia_smi_log>"
+    )
+    assert (dump.rows, dump.said) == ((), ("no driver",))
+
+
+WHOLE = document(gpu(1) + gpu(2, running(process(42))) + gpu(3))
+
+
+@pytest.mark.parametrize("place", range(0, len(WHOLE), 7))
+def test_of_a_log_that_was_cut_anywhere_the_gpus_before_count(place: int) -> None:
+    """Those that are whole are read; the one that is cut is none, or it could look idle."""
+    dump = read(WHOLE[:place])
+    whole = WHOLE[:place].count("</gpu>")
+    assert [one.uuid for one in dump.rows] == [f"GPU-{n + 1}" for n in range(whole)]
+    assert whole == 3 or bool(dump.problems) or place < WHOLE.index("<attached_gpus>3</attached_gpus>") + 32
+    if place < len(WHOLE) and whole < 3 and "<gpu" in WHOLE[:place].rpartition("</gpu>")[2]:
+        assert read_processes(WHOLE[:place]).voices[0].answered is False
+
+
+def test_a_gpu_that_is_broken_costs_itself_alone_and_keeps_its_number() -> None:
+    broken = gpu(2).replace("</temperature>", "")
+    dump = read(document(gpu(1) + broken + gpu(3)))
+    assert [(one.index, one.uuid) for one in dump.rows] == [(0, "GPU-1"), (2, "GPU-3")]
+    (what,) = dump.problems
+    assert what.startswith("a row has XML that cannot be read (mismatched tag)")
+    assert "00000000:02:00.0" in what
+
+
+def test_a_gpu_without_its_end_costs_itself_alone() -> None:
+    dump = read(document(gpu(1).replace("</gpu>", "") + gpu(2)))
+    assert [(one.index, one.uuid) for one in dump.rows] == [(1, "GPU-2")]
+    assert dump.problems[0].startswith("a row has no end")
+
+
+def test_fewer_gpus_than_are_attached_are_a_problem() -> None:
+    assert read(document(gpu(1), attached=8)).problems == (
+        "a row has gone: 8 GPUs are attached, and nvidia-smi tells 1",
+    )
+
+
+def test_a_log_that_is_written_twice_tells_each_gpu_once() -> None:
+    dump = read(document(gpu(1) + gpu(2)) * 2)
+    assert [one.index for one in dump.rows] == [0, 1]
+    assert dump.problems == tuple(f"the GPU at 00000000:0{n}:00.0 is told twice; the first counts" for n in (1, 2))
+
+
+LAUGHS = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        f"{LAUGHS}<nvidia_smi_log>{gpu(1).replace('NVIDIA H100 80GB HBM3', '&b;')}</nvidia_smi_log>",
+        f'<!DOCTYPE x [<!ENTITY x SYSTEM "file:///etc/passwd">]>{document(gpu(1).replace("41 C", "&x;"))}',
+        document(gpu(1).replace("<uuid>", "<!DOCTYPE x [<!ENTITY a 'b'>]><uuid>")),
+    ],
+)
+def test_entities_are_refused(xml: str) -> None:
+    dump = read(xml)
+    assert dump.rows == ()
+    assert dump.problems == ("it declares entities, which nvidia-smi never does: nothing of it is read",)
+
+
+def test_the_types_of_an_old_head_are_no_words() -> None:
+    head = "<!DOCTYPE nvidia_smi_log [\n<!-- v7 -->\n<!ELEMENT gpu (uuid)>\n<!ATTLIST gpu id CDATA #REQUIRED>\n]>\n"
+    dump = read(f'<?xml version="1.0" ?>\n{head}<nvidia_smi_log>\n{gpu(1)}</nvidia_smi_log>')
+    assert ([one.uuid for one in dump.rows], dump.said, dump.problems) == (["GPU-1"], (), ())
+
+
+def test_line_ends_of_windows_do_no_harm() -> None:
+    dump = gpus_csv.read(snapshot("gpus", told(document(gpu(1))).replace(b"\n", b"\r\n")))
+    assert ([one.uuid for one in dump.rows], dump.problems) == (["GPU-1"], ())
+
+
+MIB = 1024 * 1024
+FLOODS = {
+    "deep": document(f'<gpu id="0000:01:00.0">{"<a>" * (8 * MIB // 3)}'),
+    "deep-and-closed": document(f'<gpu id="0000:01:00.0">{"<a>" * 70_000}{"</a>" * 70_000}</gpu>') * 8,
+    "gpus": "<gpu>" * (8 * MIB // 5),
+    "gpus-closed": '<gpu id="0000:01:00.0"/>' * (8 * MIB // 24),
+    "comments": "<!--" * (2 * MIB) + gpu(1),
+    "types": "<!DOCTYPE [" * (8 * MIB // 11) + gpu(1),
+    "tags": "<" * (8 * MIB) + gpu(1),
+    "head": "<a>" * (8 * MIB // 3) + gpu(1),
+    "ands": document(gpu(1, f"<a>{'&' * 400_000}</a>")) * 8,
+    "names": document(gpu(1, f"<a>{'<process_name>' * 30_000}</a>")) * 8,
+    "words": "Unable to determine the device handle for GPU1: 0000:02:00.0: x\n" * 120_000,
+    "instances": document(gpu(1, f"<mig_devices>{'<mig_device/>' * 30_000}</mig_devices>")) * 20,
+    "processes": document(gpu(1, running(process(7) * 2000))) * 15,
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+def test_a_flood_takes_bounded_time_and_memory(flood: str) -> None:
+    data, listed = told(flood[: 8 * MIB]), told(document(gpu(1)), "GPU 0: " * MIB)
+    began = time.process_time()
+    gpus_csv.read(snapshot("gpus", data))
+    processes_csv.read(snapshot("processes", data))
+    gpus_csv.read(snapshot("gpus", listed))
+    assert time.process_time() - began < 6
+    tracemalloc.start()
+    gpus_csv.read(snapshot("gpus", data))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100 * MIB
+
+
+TEXTS = ["", "N/A", "Unknown Error", "GPU is lost", "0", "-1", "1e99", "512 MiB", "<", "&", "&a;", "]]>", "\x00", "é"]
+PARTS = st.sampled_from(
+    [line for line in re.split(r"(?<=>)", document(gpu(1, MIG, running(process(42, gi=1, ci=0))) + gpu(2))) if line]
+)
+ANY = st.one_of(
+    PARTS,
+    st.sampled_from(["<gpu>", "</gpu>", "<gpu id='", "<!--", "-->", "<![CDATA[", "<?x", MESSAGE, LIST, "\n# part "]),
+    st.sampled_from(TEXTS),
+    st.text(max_size=20),
+)
+
+
+@settings(deadline=1000)
+@given(st.lists(ANY, max_size=60), st.lists(st.one_of(st.sampled_from(LIST.split("\n")), st.text()), max_size=5))
+def test_nothing_makes_the_reader_fail(parts: list[str], listed: list[str]) -> None:
+    body = "".join(parts).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    lines = "\n".join(listed).encode("utf-8", "replace").decode()
+    for one in read(body, lines).rows:
+        assert one.memory_used is None or one.memory_used >= 0
+        assert one.parent is None or one.utilization_gpu is None
+    read_processes(body, lines)
+
+
+MUTABLE = [line for line in re.split(r"(?<=>)", document(gpu(1, MIG) + gpu(2, running(process(42))) + gpu(3))) if line]
+
+
+@settings(deadline=1000)
+@given(st.data())
+def test_real_shapes_that_are_damaged_lose_no_more_than_is_damaged(data: st.DataObject) -> None:
+    """Elements are dropped, doubled, moved or filled with something else: a GPU is read right, or it is none."""
+    pieces = list(MUTABLE)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(pieces) - 1))
+        act = data.draw(st.sampled_from(["drop", "double", "move", "fill"]))
+        if act == "drop":
+            del pieces[place]
+        elif act == "double":
+            pieces.insert(place, pieces[place])
+        elif act == "move":
+            pieces.insert(data.draw(st.integers(0, len(pieces) - 1)), pieces.pop(place))
+        else:
+            pieces.insert(place, data.draw(st.sampled_from(TEXTS)))
+    dump = read("".join(pieces), LIST)
+    assert len(dump.rows) <= 5
+    for one in dump.rows:
+        assert one.memory_used in {None, 0, 512, 1024, 26, 17, 1, 551, 81559, 40448, 20096, 9}
+    if len(dump.rows) < 4:
+        assert dump.problems or "attached" in "".join(pieces)

@@ -1,0 +1,231 @@
+"""states/ and nodes/: the JSON shapes of other systems, for the scripts that people already have."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from site_builder.board.builder import Builder
+from site_builder.core.model import Shown
+from tests.support.board_fixture import Lab, gpu, person, process
+from tests.support.browser import ROOT
+from tests.support.every_state import make_lab
+
+FACTS = "cpus=4\nload=1 1 1\ninterface=eno1 192.168.0.3/24\ninterface=ib0 10.0.0.3/16\n"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path / "lab")
+
+
+def read(lab: Lab, name: str) -> Any:  # noqa: ANN401
+    return json.loads((lab.www / name).read_bytes())
+
+
+def check(lab: Lab) -> None:
+    """All files are as their schemas say."""
+    for folder in ("states", "nodes"):
+        schema = json.loads((ROOT / f"docs/{folder}.schema.json").read_text())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        for path in filter(Path.is_file, (lab.www / folder).rglob("*.json")):
+            jsonschema.validate(json.loads(path.read_bytes()), schema)
+
+
+def busy(lab: Lab) -> None:
+    rows = gpu(0, 7000, 97) + gpu(1)
+    lab.host("atlas", rows, process(42, memory=6400), person(42, "alice", "/usr/bin/python3 train.py"), FACTS)
+
+
+def test_a_lab_in_every_state_is_as_the_schemas_say(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
+    check(lab)
+    hosts = ["atlas", "ganges", "hydra", "nile", "pascal", "rhine", "tiber", "volga"]
+    assert list(read(lab, "states/index.json")) == hosts
+    assert [one["hostname"] for one in read(lab, "nodes/index.json")["Nodes"]] == hosts
+    for host in hosts:
+        assert read(lab, f"states/{host}/index.json") == {host: read(lab, "states/index.json")[host]}
+        assert read(lab, f"nodes/{host}.json") in read(lab, "nodes/index.json")["Nodes"]
+
+
+def test_a_host_in_the_shape_of_vesta_has_numbers_as_numbers(lab: Lab) -> None:
+    busy(lab)
+    now = datetime.now(timezone.utc)
+    lab.build()
+    host = read(lab, "states/atlas/index.json")["atlas"]
+    assert host["ip_address"] == "192.168.0.3"
+    (entry,) = host["data"]
+    assert abs(datetime.strptime(f"{entry['timestamp']} +0000", "%Y%m%d%H%M%S %z") - now) < timedelta(seconds=60)
+    one = entry["gpu_data"]["gpu:0"]
+    assert one.pop("timestamp")[:10] == f"{now:%Y/%m/%d}" and one.pop("reason") == "in use by alice"
+    assert one == {
+        "available_memory": 74920,
+        "device_num": 0,
+        "gpu_name": "NVIDIA A100-SXM4-80GB",
+        "gpu_volatile": 97,
+        "processes": [
+            {
+                "name": "python3",
+                "pid": 42,
+                "used_memory": 6400,
+                "user": "alice",
+                "command": "/usr/bin/python3 train.py",
+            }
+        ],
+        "temperature": 41,
+        "total_memory": 81920,
+        "used_memory": 7000,
+        "uuid": "GPU-0",
+        "state": "busy",
+    }
+    assert entry["gpu_data"]["gpu:1"]["processes"] == []
+    assert type(one["used_memory"]) is int
+
+
+def test_a_node_has_what_scripts_for_its_status_read(lab: Lab) -> None:
+    busy(lab)
+    lab.build(zone=timezone(timedelta(hours=-3)))
+    node = read(lab, "nodes/atlas.json")
+    assert (node["hostname"], node["ips"]) == ("atlas", [["eno1", "192.168.0.3"], ["ib0", "10.0.0.3"]])
+    here = datetime.now(timezone(timedelta(hours=-3))).replace(tzinfo=None)
+    assert abs(datetime.fromisoformat(node["last_update"]) - here) < timedelta(seconds=60)
+    assert abs(node["seen"] - time.time()) < 60
+    assert node["gpus"][0] == {
+        "index": 0,
+        "name": "NVIDIA A100-SXM4-80GB",
+        "use_mem": 7000,
+        "tot_mem": 81920,
+        "utilize": 97,
+        "temp": 41,
+        "users": [{"pid": 42, "username": "alice", "mem(MiB)": 6400, "command": "/usr/bin/python3 train.py"}],
+        "state": "busy",
+        "reason": "in use by alice",
+    }
+
+
+def test_a_host_that_is_silent_never_looks_idle(lab: Lab) -> None:
+    busy(lab)
+    lab.build(after=3600)
+    check(lab)
+    node, state = read(lab, "nodes/atlas.json"), read(lab, "states/atlas/index.json")["atlas"]
+    assert (node["status"], node["state"], state["state"]) == (False, "down", "down")
+    assert node["reason"].startswith("no snapshot since ")
+    for one in node["gpus"]:
+        assert (one["use_mem"], one["utilize"], one["temp"], one["users"]) == (None, None, None, None)
+        assert (one["state"], one["reason"]) == ("unknown", "its host is down")
+    for one in state["data"][0]["gpu_data"].values():
+        assert {one[name] for name in ("available_memory", "gpu_volatile", "processes", "used_memory")} == {None}
+
+
+def test_a_host_that_was_never_seen_has_no_data(lab: Lab) -> None:
+    (lab.data / "hosts.txt").write_text("tiber\n")
+    lab.build()
+    check(lab)
+    host = read(lab, "states/index.json")["tiber"]
+    assert (host["data"], host["ip_address"], host["state"]) == ([], None, "unseen")
+    assert read(lab, "nodes/tiber.json")["last_update"] is None
+
+
+def test_gpus_without_an_index_or_with_the_same_are_all_told(lab: Lab) -> None:
+    without = gpu(0, uuid="GPU-x").replace("0, ", "[N/A], ", 1)
+    lab.host("atlas", without + gpu(2, uuid="GPU-2a") + gpu(2, uuid="GPU-2b"))
+    lab.build()
+    check(lab)
+    told = read(lab, "states/atlas/index.json")["atlas"]["data"][0]["gpu_data"]
+    assert {key: one["device_num"] for key, one in told.items()} == {"gpu:2": 2, "gpu:GPU-2b": 2, "gpu:GPU-x": None}
+    assert [one["index"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [2, 2, None]
+
+
+def test_people_who_are_not_shown_are_in_no_shape(lab: Lab) -> None:
+    busy(lab)
+    lab.build(shown=Shown("program", False))
+    check(lab)
+    (one,) = read(lab, "nodes/atlas.json")["gpus"][0]["users"]
+    assert one == {"pid": 42, "username": None, "mem(MiB)": 6400, "command": "python3"}
+
+
+@pytest.mark.parametrize("name", ["index", "index.json", "states", "HOST.txt"])
+def test_no_name_of_a_host_takes_the_place_of_a_file_of_all(lab: Lab, name: str) -> None:
+    lab.host(name)
+    lab.host("atlas", gpu(0, uuid="GPU-a"))
+    lab.build()
+    check(lab)
+    assert set(read(lab, "states/index.json")) == {name, "atlas"}
+    assert {one["hostname"] for one in read(lab, "nodes/index.json")["Nodes"]} == {name, "atlas"}
+    for path in (lab.data / name).iterdir():
+        path.unlink()
+    (lab.data / name).rmdir()
+    (lab.state / "forget").mkdir()
+    (lab.state / "forget" / name).touch()
+    lab.build(after=5)
+    assert list(read(lab, "states/index.json")) == ["atlas"]
+
+
+def test_nothing_stays_of_a_host_that_left_the_board(lab: Lab) -> None:
+    for name in ("atlas", "hydra"):
+        lab.host(name, gpu(0, uuid=f"GPU-{name}"))
+    lab.build()
+    assert (lab.www / "states/hydra/index.json").exists()
+    (lab.data / "hosts.txt").write_text("hydra, hidden\n")
+    lab.build(after=5)
+    left = [str(path.relative_to(lab.www)) for path in lab.www.rglob("*") if "hydra" in path.name]
+    assert left == []
+    for name in ("states/index.json", "nodes/index.json", "term.txt", "detail.txt", "available.txt", "metrics"):
+        text = (lab.www / name).read_text()
+        assert "hydra" not in text and ("atlas" in text)
+
+
+def test_a_host_that_leaves_the_board_leaves_the_files_of_all_hosts_at_once(lab: Lab) -> None:
+    for name in ("atlas", "hydra"):
+        lab.host(name, gpu(0, uuid=f"GPU-{name}"))
+    builder = Builder(lab.settings(), every=10)
+    began = time.time()
+    builder.build(began)
+    (lab.data / "hosts.txt").write_text("hydra, hidden\n")
+    builder.build(began + 5)
+    assert list(read(lab, "states/index.json")) == ["atlas"]
+    assert [one["hostname"] for one in read(lab, "nodes/index.json")["Nodes"]] == ["atlas"]
+
+
+def test_what_exists_once_a_host_is_written_at_the_pace_of_its_page(lab: Lab) -> None:
+    busy(lab)
+    builder = Builder(lab.settings(), every=10)
+    began = time.time()
+    ours = {"hosts/atlas.html", "states/atlas/index.json", "nodes/atlas.json", "states/index.json", "nodes/index.json"}
+    assert ours <= set(builder.build(began).written)
+    for after, all_of_it in ((10, False), (60, True)):
+        lab.host("atlas", gpu(0, 7000 + after, 50) + gpu(1))
+        assert (ours <= set(builder.build(began + after).written)) == all_of_it
+    assert read(lab, "nodes/index.json")["Nodes"][0]["gpus"][0]["use_mem"] == 7060
+
+
+def test_a_file_that_somebody_took_away_comes_back(lab: Lab) -> None:
+    busy(lab)
+    lab.build()
+    for name in ("states/atlas/index.json", "nodes/atlas.json", "nodes/index.json", "available/atlas.txt"):
+        (lab.www / name).unlink()
+    (lab.www / "states/atlas").rmdir()
+    lab.build(after=5)
+    check(lab)
+    assert read(lab, "states/index.json")["atlas"] == read(lab, "states/atlas/index.json")["atlas"]
+    assert (lab.www / "available/atlas.txt").read_text() == "1\n"
+    assert (lab.www / "nodes/atlas.json").exists()
+
+
+def test_a_busy_gpu_of_which_no_process_is_told_never_looks_idle(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
+    (lab.data / "atlas/processes.csv").unlink()
+    lab.build()
+    assert [one["users"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [None, None]
+    lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
+    lab.build()
+    assert [one["users"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [None, []]
+    ((entry,),) = (host["data"] for host in read(lab, "states/atlas/index.json").values())
+    assert [one["processes"] for one in entry["gpu_data"].values()] == [None, []]

@@ -1,0 +1,150 @@
+"""A real browser and a real web server for the tests of the page: Debian's chromium, and nginx where it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+NODE_MODULES = ROOT / ".tools/node_modules"
+PATIENCE = 30_000  # milliseconds: a machine that is busy with something else is no failure of ours
+expect.set_options(timeout=PATIENCE)
+# In one process of our own rights, with all that it writes in one folder.
+NGINX = """
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{}}
+http {{
+    types {{ text/html html; text/css css; text/javascript js; image/svg+xml svg; application/json json; }}
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    server {{
+        listen 127.0.0.1:{port};
+        root {www};
+    }}
+}}
+"""
+
+
+def missing(what: str) -> NoReturn:
+    """Skip for want of something; in CI that is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(f"missing in CI: {what}")
+    pytest.skip(what)
+
+
+def node_module(path: str) -> Path:
+    """A file of what ./install.sh test fetches by npm."""
+    found = NODE_MODULES / path
+    return found if found.exists() else missing(f"{path.partition('/')[0]} is not here; ./install.sh test fetches it")
+
+
+def build(folder: Path) -> None:
+    """`gpuboard build` in the folder of a lab, as a user starts it: with no settings of ours."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
+    command = [sys.executable, "-m", "site_builder", "build"]
+    subprocess.run(command, cwd=folder, env={**kept, "PYTHONPATH": str(ROOT)}, check=True)
+
+
+def wait_until(page: Page, words: str, told: object = None) -> None:
+    """Wait until this JavaScript is true; by asking again, since the page's own policy lets it evaluate nothing."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not page.evaluate(words, told):
+        assert time.monotonic() < end, words
+        page.wait_for_timeout(20)
+
+
+class Site:
+    """A web server over a folder, on a free port of 127.0.0.1."""
+
+    def __init__(self, www: Path, folder: Path) -> None:
+        """Start it, and wait until it answers; `folder` is for its own files."""
+        folder.mkdir()
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            self.port: int = held.getsockname()[1]
+        nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        if nginx:
+            conf = folder / "nginx.conf"
+            conf.write_text(NGINX.format(folder=folder, port=self.port, www=www))
+            command = [nginx, "-p", str(folder), "-c", str(conf), "-e", str(folder / "error.log")]
+        else:
+            command = [sys.executable, "-m", "http.server", str(self.port), "--bind", "127.0.0.1"]
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=www, stdout=log, stderr=log)
+        try:
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where the board is."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def wait(self) -> None:
+        """Wait until it takes connections."""
+        end = time.monotonic() + PATIENCE / 1000
+        while time.monotonic() < end and self.process.poll() is None:
+            with socket.socket() as line:
+                if line.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.02)
+        message = f"the web server did not start: {self.log.read_text()}"
+        raise TimeoutError(message)
+
+    def stop(self) -> None:
+        """End it at once, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def served(www: Path, folder: Path) -> Iterator[Site]:
+    """A web server for as long as it is needed."""
+    site = Site(www, folder)
+    try:
+        yield site
+    finally:
+        site.stop()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser; it refuses to shut itself in where it is started by root."""
+    # the same without windows, where there is one: a page costs it a quarter of the time
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    program = program or missing("chromium is not here; ./install.sh test installs it")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests."""
+    with chromium() as one:
+        yield one

@@ -1,0 +1,108 @@
+"""The pages of the project, taken apart: headings, blocks, commands, links, and words in the type of a program."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from site_builder.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+SCRIPTS = ("./install.sh", "scripts/gpu-check.sh", "scripts/gpu-run.sh", "scripts/gpu-doctor.sh", "bench/run")
+
+FENCED = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|srcset)="([^"]+)"')
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A fenced block; a page may have several of a kind."""
+
+    page: str
+    kind: str
+    text: str
+
+
+def text_of(page: str) -> str:
+    """A page as it is written."""
+    return (ROOT / page).read_text()
+
+
+def prose_of(page: str) -> str:
+    """The same without its blocks."""
+    return FENCED.sub("", text_of(page))
+
+
+def blocks(*kinds: str) -> list[Block]:
+    """All blocks of all pages, or those of some kinds."""
+    found = [Block(page, kind, text) for page in PAGES for kind, text in FENCED.findall(text_of(page))]
+    return [block for block in found if not kinds or block.kind in kinds]
+
+
+def commands(page: str) -> list[str]:
+    """The lines of its sh blocks; one that ends in a backslash goes on in the next."""
+    lines = "\n".join(block.text for block in blocks("sh") if block.page == page).replace("\\\n", "").split("\n")
+    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def inline(page: str) -> list[str]:
+    """The words in the type of a program, within sentences and tables."""
+    return INLINE.findall(prose_of(page))
+
+
+def links(page: str) -> list[str]:
+    """What it links to, and its pictures."""
+    return [link or picture for link, picture in LINK.findall(INLINE.sub("", prose_of(page)))]
+
+
+def anchors(page: str) -> set[str]:
+    """The names of its headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in HEADING.findall(prose_of(page)):
+        name = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        number = next(number for number in range(99) if (f"{name}-{number}" if number else name) not in found)
+        found.add(f"{name}-{number}" if number else name)
+    return found
+
+
+@cache
+def help_of(program: str) -> str:
+    """What a program of ours prints when it is asked for help."""
+    words = (
+        [sys.executable, "-m", "site_builder", *program.split()[1:]] if program.startswith("gpuboard") else [program]
+    )
+    done = subprocess.run([*words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def command_of(words: str) -> click.Command:
+    """A command as click has it; `alerts test` is one of a command."""
+    found: click.Command | None = main
+    for word in words.split():
+        assert isinstance(found, click.Group)
+        found = found.get_command(click.Context(found), word)
+    assert found
+    return found
+
+
+def with_inner(name: str) -> list[str]:
+    """A command, and those that it has."""
+    found = command_of(name)
+    inner = found.list_commands(click.Context(found)) if isinstance(found, click.Group) else ()
+    return [name, *(f"{name} {one}" for one in inner)]
+
+
+ALL_COMMANDS = tuple(words for name in COMMANDS for words in with_inner(name))
+
+
+def programs() -> list[str]:
+    """All that have a help."""
+    return [*SCRIPTS, "gpuboard", *(f"gpuboard {name}" for name in ALL_COMMANDS)]

@@ -1,0 +1,93 @@
+"""A fleet at a minute, as history is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone, tzinfo
+from pathlib import Path
+
+from site_builder.core.model import Who
+from site_builder.history.block_format import Packed, pack
+from site_builder.history.gpu_minutes import UNIT
+from site_builder.history.model import GpuSample, HostSample, Series, Standing
+from site_builder.history.reader import Tallies
+from site_builder.history.writer import History
+
+A100 = "A100 80 GB"
+
+
+def gpu(  # noqa: PLR0917
+    state: str = "free",
+    users: Sequence[str] = (),
+    bookers: Sequence[str] = (),
+    absent: Sequence[str] | None = None,
+    index: int = 0,
+    key: str = "",
+    model: str = A100,
+    use: float | None = 0,
+    memory: float | None = 4,
+    temperature: float | None = 40,
+    power: float | None = 60.5,
+) -> GpuSample:
+    """A GPU; those who have booked it and are not among its users are absent."""
+    missing = [name for name in bookers if name not in users] if absent is None else absent
+    who = Who(tuple(users), tuple(bookers), tuple(missing))
+    series = Series(key or f"GPU-{index}", index, model, 81920.0)
+    return GpuSample(series, use, memory, temperature, power, Standing(state, who))
+
+
+def host(*gpus: GpuSample, name: str = "atlas", load: float | None = 50, memory: float | None = 25) -> Packed:
+    """A host that is fresh."""
+    return pack(HostSample(name, load, memory, gpus))
+
+
+def epoch(text: str, zone: tzinfo = timezone.utc) -> int:
+    """A moment."""
+    return int(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp())
+
+
+def record(
+    history: History, start: int, count: int, hosts: Sequence[Packed] | Callable[[int], Sequence[Packed]]
+) -> None:
+    """So many minutes; `hosts` may be told by the number of each."""
+    for number in range(count):
+        history.record(hosts(number) if callable(hosts) else hosts, start + 60 * number)
+    assert not history.problems
+
+
+def keep(history: History, since: int, until: int, hosts: Sequence[Packed]) -> None:
+    """All minutes from one moment to another, told every half hour: in between, all is as it was."""
+    for at in (*range(since, until - 60, 1800), until - 60):
+        history.record(hosts, at, 3600)
+    assert not history.problems
+
+
+def roll(history: History, now: float) -> None:
+    """All that is due."""
+    assert history.roll_up(now, 60), history.problems
+    assert not history.problems
+
+
+def used(told: Tallies, what: str = "used") -> dict[str, float]:
+    """Minutes of each person."""
+    found: dict[str, float] = {}
+    for row in told.shares:
+        found[row.person] = found.get(row.person, 0) + getattr(row.share, what) / UNIT
+    return {person: round(minutes, 6) for person, minutes in found.items() if minutes}
+
+
+def minutes(told: Tallies, what: str = "seen") -> int:
+    """GPU-minutes that were seen in all, or in a state."""
+    return sum(getattr(row.seen, what) for row in told.seen)
+
+
+def folder(path: Path) -> Path:
+    """A state folder."""
+    state = path / "state"
+    state.mkdir()
+    return state
+
+
+def files_of(state: Path) -> list[str]:
+    """What stands in it."""
+    return sorted(one.name for one in state.iterdir())

@@ -1,0 +1,156 @@
+"""Debian's Prometheus, and the file that it reads, for the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from site_builder.board.builder import Builder
+from site_builder.board.outputs import metrics
+from site_builder.core.clock import Now
+from site_builder.core.model import BoardHost
+from site_builder.fleet import people_counts
+from site_builder.fleet.host_view import board_of
+from tests.support import every_state as support_every_state
+from tests.support.board_fixture import Lab
+from tests.support.browser import missing
+from tests.support.docs import ROOT
+from tests.support.generated_fleet import NOW
+from tests.support.live_page import free_port
+
+VERSION = "9.9"
+ALERTS = ROOT / "docs/prometheus-alerts.yml"
+
+
+def program(name: str) -> str:
+    """Where a program of Debian's package is."""
+    return shutil.which(name) or missing(f"{name} is not here; ./install.sh test installs prometheus")
+
+
+def every_state(folder: Path) -> Lab:
+    """A lab in which every state of a host and of a GPU is there."""
+    lab = Lab(folder / "lab")
+    for part in (
+        support_every_state.atlas,
+        support_every_state.hydra,
+        support_every_state.nile,
+        support_every_state.others,
+        support_every_state.bookings,
+    ):
+        part(lab)
+    return lab
+
+
+def boards(lab: Lab) -> list[BoardHost]:
+    """The hosts of a lab, as a build sees them now."""
+    builder = Builder(lab.settings())
+    now = Now(time.time(), lab.settings().zone)
+    hosts, rules, names, _ = builder.read(now)
+    return [board_of(host, rules, names, now)[0] for host in hosts]
+
+
+def fleet_of(several: Sequence[BoardHost], **more: Any) -> metrics.Fleet:  # noqa: ANN401
+    """What is told once of these hosts."""
+    using: Counter[str] = Counter()
+    booked: Counter[str] = Counter()
+    now, coming = 0, 0
+    for board in several:
+        mine, promised = people_counts.users(board)
+        using.update(mine)
+        booked.update(promised)
+        run, come = people_counts.bookings(board)
+        now, coming = now + run, coming + come
+    plain: dict[str, Any] = {"users": using, "booked": booked, "bookings": (now, coming), "problems": 0}
+    return metrics.Fleet(**{**plain, "version": VERSION, "every": 60, **more})
+
+
+def text_of(several: Sequence[BoardHost], now: float = NOW, **more: Any) -> bytes:  # noqa: ANN401
+    """The whole file."""
+    parts = [(metrics.host(board), board.name, board.seen) for board in several]
+    return metrics.metrics(parts, fleet_of(several, **more), now)
+
+
+def series_of(values: Mapping[str, str]) -> list[dict[str, str]]:
+    """What is scraped, as promtool reads it."""
+    return [{"series": name, "values": told} for name, told in values.items()]
+
+
+def promtool(folder: Path, cases: Mapping[str, Any]) -> str:
+    """What promtool does not find as these cases say."""
+    # JSON is YAML, and Python has a writer for it
+    file = folder / "cases.yml"
+    file.write_text(json.dumps(cases))
+    command = [program("promtool"), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert (done.returncode == 0) == ("SUCCESS" in said), said
+    return "" if done.returncode == 0 else said
+
+
+class Prometheus:
+    """One that runs, and what it answers."""
+
+    def __init__(self, port: int) -> None:
+        self.root = f"http://127.0.0.1:{port}"
+        self.url = f"{self.root}/api/v1/"
+
+    def ask(self, path: str, **query: str) -> Any:  # noqa: ANN401 # whatever its API says
+        """An answer of its API; a refusal is told with its reason."""
+        address = f"{self.url}{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 # our own
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(query, error.read()) from error
+
+    def query(self, words: str) -> list[tuple[Mapping[str, str], float]]:
+        """An instant query: labels and value of each series."""
+        found = self.ask("query", query=words)
+        rows = [{"metric": {}, "value": found["result"]}] if found["resultType"] == "scalar" else found["result"]
+        return [(row["metric"], float(row["value"][1])) for row in rows]
+
+
+@contextmanager
+def prometheus(folder: Path, conf: str) -> Iterator[Prometheus]:
+    """Debian's Prometheus with these settings, until the test is over; it has scraped once."""
+    folder.mkdir()
+    (folder / "prometheus.yml").write_text(conf)
+    port = free_port()
+    command = [
+        program("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    log = folder / "log"
+    with log.open("wb") as told:
+        process = subprocess.Popen(command, cwd=folder, stdout=told, stderr=told, env={**os.environ, "TZ": "UTC"})
+    try:
+        one, end = Prometheus(port), time.monotonic() + 60
+        while not scraped(one):
+            assert process.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.1)
+        yield one
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def scraped(one: Prometheus) -> bool:
+    """Whether it has asked its target, and how that went is known."""
+    try:
+        with urllib.request.urlopen(f"{one.root}/-/ready", timeout=30):  # noqa: S310 # our own; 503 until it is
+            pass
+    except OSError:
+        return False
+    return bool(one.query("up"))

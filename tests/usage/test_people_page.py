@@ -1,0 +1,386 @@
+"""users.html: who has how much, what is nobody's, and how much of the time was seen."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import html5lib
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from site_builder.board.builder import Builder
+from site_builder.core.model import Shown
+from site_builder.history.reader import DAY, HOUR
+from site_builder.history.writer import History
+from site_builder.usage import people_page
+from site_builder.usage.totals import NOTHING, Usage
+from tests.support.board_fixture import Lab, gpu, person, process, soon
+from tests.support.browser import PATIENCE, Site, node_module, served
+from tests.support.history_fixtures import gpu as past_gpu
+from tests.support.history_fixtures import host as past_host
+from tests.support.history_fixtures import record, roll
+
+PHONE, LAPTOP = 390, 1440
+RIGHTS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "image": '"><img/src=x/onerror=alert(1)>',
+    "quotes": "'`&amp;{{7*7}}",
+    "link": "javascript:alert(1)",
+    "bidi": "\u202eabc",
+    "long": "x" * 90,
+}
+
+
+def make_lab(folder: Path) -> Lab:
+    """atlas with four GPUs, of which alice has one and a half, hydra, which is off, and an hour of a day ago."""
+    lab = Lab(folder)
+    rows = [gpu(0, 40000, 90), gpu(1, 30000, 50), gpu(2), gpu(3, 9000, 0)]
+    jobs = [process(1, "GPU-0", 39000), process(2, "GPU-1", 20000), process(3, "GPU-1", "[N/A]")]
+    lab.host("atlas", "".join(rows), "".join(jobs), person(1, "alice") + person(2, "alice") + person(3, "b.ob"))
+    lab.host("hydra", gpu(0, uuid="GPU-h"))
+    lab.host("nile", gpu(0, uuid="GPU-n"))
+    lab.book({"nile": {"0": {"name": "carol", "date": soon(7200)}}})
+    (lab.data / "aliases.csv").write_text("b.ob, Bob Żak\nasmith, alice\n")
+    (lab.data / "hosts.txt").write_text("hydra, , , maintenance: new fans\n")
+    start = (int(time.time()) // HOUR - 23) * HOUR
+    history = History(lab.state, timezone.utc)
+    record(history, start, 60, [past_host(past_gpu("busy", ["asmith"]), past_gpu("held", ["alice", "b.ob"], index=1))])
+    roll(history, time.time())
+    history.close()
+    return lab
+
+
+def rows(html: str, number: int = 0) -> dict[str, list[str]]:
+    """The rows of a table of the page, by their names."""
+    tree = html5lib.parse(html, namespaceHTMLElements=False)
+    table = tree.findall(".//table")[number]
+    found = {}
+    for row in table.findall(".//tbody/tr"):
+        name, *cells = [" ".join("".join(cell.itertext()).split()) for cell in row]
+        found[name] = cells
+    return found
+
+
+def titles(html: str) -> list[str]:
+    tree = html5lib.parse(html, namespaceHTMLElements=False)
+    return ["".join(one.itertext()) for one in tree.findall(".//section/h2")]
+
+
+def page(lab: Lab, shown: Shown = Shown()) -> str:  # noqa: B008 # it cannot be changed
+    """The page, built by a builder of its own."""
+    assert lab.build(shown=shown).written
+    return (lab.www / "users.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    lab = make_lab(tmp_path_factory.mktemp("lab"))
+    lab.build()
+    return lab
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return make_lab(tmp_path)
+
+
+# What it says
+
+
+def test_each_person_has_gpus_by_share_memory_processes_and_where(built: Lab) -> None:
+    found = rows((built.www / "users.html").read_text())
+    assert found["alice"][:4] == ["1.5", "58 GiB", "2", "atlas ×2"]
+    assert found["Bob Żak"][:4] == ["0.5", "–", "1", "atlas"]  # its memory is not told, and so it is not 0
+
+
+def test_where_no_gpu_was_seen_an_average_is_not_known(tmp_path: Path) -> None:
+    """The builder ran all the time, and no host told it anything."""
+    lab = Lab(tmp_path)
+    history = History(lab.state, timezone.utc)
+    record(history, int(time.time()) // 60 * 60 - 3 * HOUR, 180, [])
+    history.close()
+    assert {tuple(cells[4:]) for name, cells in rows(page(lab)).items() if name != "Time looked at"} == {("–",) * 3}
+
+
+def test_what_closes_the_sums_of_now_is_told(built: Lab) -> None:
+    found = rows((built.www / "users.html").read_text())
+    now = {name: cells[0] for name, cells in found.items()}
+    assert now["All people"] == "2"
+    assert now["Owner not known"] == "1"
+    assert now["Booked, nobody on it"] == "1"
+    assert now["Free"] == "1"
+    assert now["Lost or not clear"] == "0"
+    assert now["All GPUs that are seen"] == "5"
+    assert now["On hosts of which nothing is heard"] == "1"
+
+
+def test_averages_are_over_the_minutes_in_which_somebody_looked(built: Lab) -> None:
+    """An hour of two GPUs a day ago, and this minute of five."""
+    found = rows((built.www / "users.html").read_text())
+    assert found["alice"][4:] == ["1.5", "1.5", "1.5"]
+    assert found["Bob Żak"][4:] == ["0.5", "0.5", "0.5"]
+    assert found["All people"][4:] == ["2.0", "2.0", "2.0"]
+    assert found["Free"][4:] == ["1.0", "<0.1", "<0.1"]
+    looked = found["Time looked at"][4:]
+    assert looked[1] in ("4 %", "5 %")
+    assert looked[2] == "0 %"
+
+
+def test_gpu_hours_are_told_by_person_model_host_and_month(built: Lab) -> None:
+    html = (built.www / "users.html").read_text()
+    assert titles(html) == [
+        "Now, and on average",
+        "GPU-hours by person",
+        "All GPU-hours",
+        *("By model", "By host", "By month"),
+    ]
+    tables = {title: rows(html, number) for number, title in enumerate(titles(html))}
+    # yesterday may have been last month
+    used = {name: sum(map(float, cells[::4])) for name, cells in tables["GPU-hours by person"].items()}
+    assert used == {"alice": 1.5, "Bob Żak": 0.5, "All people": 2}
+    held = {name: sum(map(float, cells[1::4])) for name, cells in tables["GPU-hours by person"].items()}
+    assert held == {"alice": 0.5, "Bob Żak": 0.5, "All people": 1}
+    parts = tables["All GPU-hours"]
+    closing = ("Used by people", "Owner not known", "Booked, nobody on it", "Free", "Lost or not clear")
+    for number, seen in enumerate(parts["All that was seen"]):
+        assert sum(float(parts[name][number]) for name in closing) == float(seen)
+    assert list(tables["By model"]) == ["A100 80 GB"]
+    assert list(tables["By host"]) == ["atlas"]
+    assert sum(float(cells[0]) for cells in tables["By month"].values()) == 2
+
+
+def test_whoever_has_most_stands_first(built: Lab) -> None:
+    assert list(rows((built.www / "users.html").read_text()))[:2] == ["alice", "Bob Żak"]
+
+
+def test_a_person_with_two_logins_on_one_gpu_has_one_part_of_it(lab: Lab) -> None:
+    (lab.data / "aliases.csv").write_text("alice2, alice\n")
+    jobs = [process(1, "GPU-0"), process(2, "GPU-0"), process(3, "GPU-0")]
+    people = person(1, "alice") + person(2, "alice2") + person(3, "bob")
+    lab.host("atlas", gpu(0, 40000, 90), "".join(jobs), people)
+    found = rows(page(lab))
+    assert (found["alice"][0], found["bob"][0]) == ("0.5", "0.5")
+    assert (found["alice"][4], found["bob"][4]) == ("0.5", "0.5")
+
+
+def test_a_fresh_board_says_what_is_still_to_come(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.host()
+    html = page(lab)
+    assert "GPU-hours are added up once an hour" in html
+    assert rows(html)["Free"][0] == "1"
+
+
+def test_where_history_cannot_be_read_it_says_why_and_still_tells_who_is_where(lab: Lab) -> None:
+    with sqlite3.connect(lab.state / "history.db") as connection:
+        connection.execute("PRAGMA user_version=99")
+    html = page(lab)
+    assert "state/history.db: it could not be read: it was written by a newer gpuboard" in html
+    assert "Averages are still being added up" in html
+    assert rows(html)["alice"] == ["1.5", "58 GiB", "2", "atlas ×2"]
+
+
+# Who may see whom
+
+
+def test_where_users_are_not_shown_the_page_names_nobody(lab: Lab) -> None:
+    lab.build()
+    html = page(lab, Shown(users=False))
+    for name in ("alice", "asmith", "b.ob", "Żak", "carol"):
+        assert name not in html
+    assert "This site does not show who uses what" in html
+    found = rows(html)
+    assert (found["All people"][0], found["Free"][0], found["Booked, nobody on it"][0]) == ("2", "1", "1")
+    assert "GPU-hours by person" not in titles(html)
+    assert "By host" in titles(html)
+
+
+def test_names_go_at_the_next_build_when_users_are_no_longer_shown(lab: Lab) -> None:
+    builder = Builder(lab.settings(), every=10)
+    builder.build(time.time())
+    builder.close()
+    builder = Builder(lab.settings(shown=Shown(users=False)), every=10)
+    builder.build(time.time() + 1)
+    builder.close()
+    assert "alice" not in (lab.www / "users.html").read_text()
+
+
+def test_a_host_that_is_hidden_is_not_named_and_its_hours_count(lab: Lab) -> None:
+    assert ">atlas<" in page(lab)
+    (lab.data / "hosts.txt").write_text("atlas, hidden\n")
+    html = page(lab)
+    assert "atlas" not in html
+    assert rows(html.partition("By host")[2])["not on the board"]
+
+
+# When it is written
+
+
+def test_it_is_written_once_a_minute_and_not_at_each_build(lab: Lab) -> None:
+    now = time.time()
+    written = []
+    for after in (0, 10, 20, 59, 60, 70, 119):
+        builder = Builder(lab.settings(), every=10)
+        if "users.html" in builder.build(now + after).written:
+            written.append(after)
+        builder.close()
+    assert written == [0, 59, 119]
+
+
+def test_it_is_written_again_where_somebody_took_it_away(lab: Lab) -> None:
+    lab.build()
+    (lab.www / "users.html").unlink()
+    assert page(lab)
+
+
+# In a browser
+
+
+@contextmanager
+def opened(browser: Browser, site: Site, width: int = LAPTOP, **options: Any) -> Iterator[Page]:  # noqa: ANN401 of playwright
+    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    try:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.add_init_script("window.alerts = 0; window.alert = () => { window.alerts += 1; };")
+        page.goto(f"{site.url}users.html")
+        yield page
+    finally:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def site(built: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with served(built.www, tmp_path_factory.mktemp("server") / "files") as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    lab = Lab(tmp_path_factory.mktemp("hostile"))
+    rows = [gpu(n, 40000, 90) for n in range(len(HOSTILE))]
+    jobs = [process(n + 1, f"GPU-{n}") for n in range(len(HOSTILE))]
+    people = [person(n + 1, name) for n, name in enumerate(HOSTILE.values())]
+    lab.host("atlas", "".join(rows), "".join(jobs), "".join(people))
+    now = (int(time.time()) // HOUR - 1) * HOUR
+    history = History(lab.state, timezone.utc)
+    gpus = [past_gpu("busy", [name], index=n, model=name) for n, name in enumerate(HOSTILE.values())]
+    record(history, now, 30, [past_host(*gpus)])
+    roll(history, time.time())
+    history.close()
+    lab.build()
+    with served(lab.www, tmp_path_factory.mktemp("server") / "files") as site:
+        yield site
+
+
+def test_a_hostile_name_is_shown_and_does_nothing(browser: Browser, attacked: Site) -> None:
+    with opened(browser, attacked) as page:
+        assert page.evaluate("window.alerts") == 0
+        assert page.locator("img, script:not([src])").count() == 0
+        told = page.locator("tbody th").all_text_contents()
+        assert HOSTILE["script"] in told
+        assert "{{7*7}}" in " ".join(told)
+        links = page.evaluate("[...document.querySelectorAll('main a')].map((one) => one.getAttribute('href'))")
+        assert all(re.match(r"index\.html\?q=user|hosts/", link) for link in links)
+
+
+def test_a_name_leads_to_what_the_board_shows_of_that_person(browser: Browser, site: Site) -> None:
+    for name, gpus in (("alice", 2), ("Bob Żak", 1)):
+        with opened(browser, site) as page:
+            page.get_by_role("link", name=name).first.click()
+            expect(page.locator("input[name=q]")).to_have_value(f'user:"{name}"' if " " in name else f"user:{name}")
+            expect(page.locator(".gpus tbody tr:visible")).to_have_count(gpus)
+
+
+def test_where_somebody_is_leads_to_the_host(browser: Browser, site: Site) -> None:
+    with opened(browser, site, java_script_enabled=False) as page:
+        page.locator(".where a").first.click()
+        expect(page.locator("h2").first).to_contain_text("atlas")
+
+
+def test_focus_and_the_place_in_a_table_stay_when_the_page_is_loaded_again(browser: Browser, site: Site) -> None:
+    context = browser.new_context(viewport={"width": PHONE, "height": 900})
+    page = context.new_page()
+    page.clock.install()
+    page.goto(f"{site.url}users.html")
+    link = page.locator(".sums tbody a").nth(2)
+    link.focus()
+    page.locator(".scroll").first.evaluate("(one) => { one.scrollLeft = 40; document.body.dataset.mine = 1 }")
+    page.clock.run_for(80_000)
+    expect(page.locator("body[data-mine]")).to_have_count(0)
+    expect(link).to_be_focused()
+    assert page.locator(".scroll").first.evaluate("(one) => one.scrollLeft") == 40
+    context.close()
+
+
+def test_a_heading_is_never_a_column_of_letters(browser: Browser, site: Site) -> None:
+    with opened(browser, site, PHONE) as tab:
+        head = tab.get_by_text("Processes", exact=True)
+        assert head.evaluate("(one) => one.getBoundingClientRect().width") > 50
+
+
+@pytest.mark.parametrize("width", [PHONE, LAPTOP])
+def test_no_part_of_the_page_is_wider_than_the_screen(browser: Browser, attacked: Site, width: int) -> None:
+    with opened(browser, attacked, width) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
+def test_axe_finds_nothing(browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int) -> None:
+    with opened(browser, site, width, bypass_csp=True, color_scheme=scheme) as page:
+        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
+        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
+    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+
+
+def test_an_old_page_says_so(browser: Browser, site: Site) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.clock.install(time=datetime.fromtimestamp(time.time() + DAY, timezone.utc))
+    page.goto(f"{site.url}users.html")
+    page.clock.run_for(11_000)
+    expect(page.locator(".age strong")).to_have_text("Old:")
+    context.close()
+
+
+def test_every_element_stands_where_it_may(browser: Browser, site: Site, attacked: Site, tmp_path: Path) -> None:
+    program = node_module("html-validate/bin/html-validate.mjs")
+    for name, one in (("plain", site), ("attacked", attacked)):
+        with opened(browser, one, java_script_enabled=False) as page:
+            (tmp_path / f"{name}.html").write_text(page.content())
+    (tmp_path / "rules.json").write_text('{"extends": ["html-validate:standard"], "elements": ["html5"]}')
+    command = ["node", str(program), "--config", "rules.json", "plain.html", "attacked.html"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+def test_the_html_is_parsed_without_an_error(built: Lab) -> None:
+    parser = html5lib.HTMLParser()
+    parser.parse((built.www / "users.html").read_text())
+    assert parser.errors == []
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "told"),
+    [
+        ("2026-10-01", "2026-11-01T00:00", "October 2026"),
+        ("2026-10-13", "2026-11-01T00:00", "October 2026, from 13 Oct"),
+        ("2026-10-01", "2026-10-31T14:00", "October 2026, up to 31 Oct 14:00"),
+        ("2026-10-13", "2026-10-31T14:00", "October 2026, from 13 Oct up to 31 Oct 14:00"),
+    ],
+)
+def test_a_month_of_which_history_has_only_a_part_says_which(since: str, until: str, told: str) -> None:
+    none = Usage("person", (), NOTHING)
+    moment = datetime.fromisoformat(f"{until}+01:00").timestamp()
+    month = people_page.Month(date(2026, 10, 1), date.fromisoformat(since), moment, none, none, none)
+    assert people_page.called(month, ZoneInfo("Europe/Berlin")) == told

@@ -1,0 +1,257 @@
+"""GPU-hours that a lab can bill by: each sum below was worked out on paper, and all of them are closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from site_builder.core.people import People
+from site_builder.history import rollups
+from site_builder.history.block_format import Packed
+from site_builder.history.reader import DAY, HOUR
+from site_builder.history.writer import History
+from site_builder.usage import totals
+from site_builder.usage.totals import Period, Sums, Usage, hours
+from tests.support.history_fixtures import A100, epoch, gpu, host, record, roll
+
+BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
+NOBODY = People({})
+NOON = epoch("2026-03-10T12:00")
+CLOSED = ("used", "unowned", "promised", "free", "unclear")
+
+
+def told(  # noqa: PLR0917
+    history: History, first: str, last: str, now: float, by: str = "person", people: People = NOBODY
+) -> Usage:
+    """What `gpuboard stats` is made of, from one day to another."""
+    period = Period(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
+    tallies = history.tallies(period.first, period.last, now)
+    stays = totals.stays(rollups.shapes(history))
+    persons, places = totals.added(tallies.shares, tallies.seen, totals.unseen_in(stays, tallies.seen, period))
+    return totals.usage(persons, places, people, by)
+
+
+def in_hours(told: Usage, what: str = "used") -> dict[str, float]:
+    """Of each line, but for those that have none."""
+    found = {row.name: round(hours(getattr(row.sums, what)), 6) for row in told.rows}
+    return {name: number for name, number in found.items() if number}
+
+
+def total(told: Usage) -> dict[str, float]:
+    return {name: round(hours(units), 6) for name, units in told.total._asdict().items() if units}
+
+
+def assert_closed(total: Sums) -> None:
+    assert sum(getattr(total, name) for name in CLOSED) == total.seen
+
+
+# A fleet that was added up by hand
+
+
+def hand_made(number: int) -> list[Packed]:
+    """Five hours of two hosts: atlas has four GPUs, hydra two of another model and is down in the third hour."""
+    hour = number // 60
+    atlas = host(
+        gpu("held" if hour == 4 else "busy", ["alice"], ["alice"], index=0),
+        gpu("busy", ["alice", "bob"], index=1),
+        gpu("violated", ["bob"], ["carol"], index=2) if hour < 2 else gpu("booked", [], ["carol"], index=2),
+        gpu("lost", [], ["dave"], index=3) if hour == 0 else gpu("busy", [], index=3) if hour == 1 else gpu(index=3),
+    )
+    h100 = [gpu("busy", ["carol", "dave", "erin"], index=n, key=f"GPU-h{n}", model="H100") for n in range(2)]
+    return [atlas] if hour == 2 else [atlas, host(*h100, name="hydra")]
+
+
+@pytest.fixture
+def by_hand(history: History) -> Iterator[Callable[[str], Usage]]:
+    record(history, NOON, 300, hand_made)
+    end = NOON + 5 * HOUR
+    yield lambda by: told(history, "2026-03-01", "2026-03-31", end, by)
+
+
+ROLLED = pytest.mark.parametrize("rolled", [False, True])
+
+
+@ROLLED
+def test_each_person_has_what_paper_says(history: History, by_hand: Callable[[str], Usage], rolled: bool) -> None:
+    if rolled:
+        roll(history, NOON + 30 * DAY)
+    found = by_hand("person")
+    assert in_hours(found) == {
+        "alice": 5 + 2.5,
+        "bob": 2.5 + 2,
+        "carol": round(8 / 3, 6),
+        "dave": round(8 / 3, 6),
+        "erin": round(8 / 3, 6),
+    }
+    assert in_hours(found, "held") == {"alice": 1}
+    assert in_hours(found, "booked") == {"alice": 5, "carol": 5, "dave": 1}
+    # that nobody could reach the GPU which dave had booked was not dave's fault
+    assert in_hours(found, "unused") == {"carol": 5}
+
+
+@ROLLED
+@pytest.mark.parametrize("by", totals.BY)
+def test_all_of_it_is_the_same_by_whatever_it_is_told(
+    history: History, by_hand: Callable[[str], Usage], rolled: bool, by: str
+) -> None:
+    if rolled:
+        roll(history, NOON + 30 * DAY)
+    found = by_hand(by)
+    assert total(found) == {
+        "used": 12 + 8,
+        "held": 1,
+        "booked": 11,
+        "unused": 5,
+        "unowned": 1,
+        "promised": 3,
+        "free": 3,
+        "unclear": 1,
+        "seen": 20 + 8,
+        "unseen": 2,
+        "violated": 2,
+    }
+    assert_closed(found.total)
+
+
+def test_the_lines_of_models_hosts_and_months_come_to_all_of_it(by_hand: Callable[[str], Usage]) -> None:
+    for by, names in (("model", [A100, "H100"]), ("host", ["atlas", "hydra"]), ("month", ["2026-03"])):
+        found = by_hand(by)
+        assert [row.name for row in found.rows] == names
+        assert totals.together(row.sums for row in found.rows) == found.total
+        for row in found.rows:
+            assert_closed(row.sums)
+
+
+def test_a_host_that_was_down_has_no_zeros_but_is_told_as_not_seen(by_hand: Callable[[str], Usage]) -> None:
+    atlas, hydra = by_hand("host").rows
+    assert (hours(hydra.sums.seen), hours(hydra.sums.unseen), hours(hydra.sums.free)) == (8, 2, 0)
+    assert (totals.percent_seen(atlas.sums), totals.percent_seen(hydra.sums)) == (100, 80)
+
+
+# Days and months of the lab
+
+
+@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK], ids=str)
+@pytest.mark.parametrize(("change", "length"), [("spring", 23), ("autumn", 25)])
+def test_a_day_on_which_clocks_change_has_its_own_hours(state: Path, zone: tzinfo, change: str, length: int) -> None:
+    berlin = {"spring": "2026-03-29", "autumn": "2026-10-25"}
+    new_york = {"spring": "2026-03-08", "autumn": "2026-11-01"}
+    day = (berlin if zone is BERLIN else new_york)[change]
+    history = History(state, zone)
+    start = epoch(f"{day}T00:00", zone) - 2 * HOUR
+    now = start + 30 * HOUR
+    record(history, start, 30 * 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
+    for _ in range(2):
+        found = told(history, day, day, now)
+        assert in_hours(found) == {"alice": length}
+        assert total(found) == {"used": length, "free": length, "seen": 2 * length}
+        roll(history, now)
+    history.close()
+
+
+@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK], ids=str)
+def test_a_month_ends_at_midnight_in_the_lab(state: Path, zone: tzinfo) -> None:
+    history = History(state, zone)
+    end = epoch("2026-11-01T00:00", zone)
+    record(history, end - 3 * HOUR, 8 * 60, [host(gpu("busy", ["alice"]))])
+    now = end + 5 * HOUR
+    for _ in range(2):
+        found = told(history, "2026-10-01", "2026-11-30", now, "month")
+        assert in_hours(found) == {"2026-10": 3, "2026-11": 5}
+        assert in_hours(told(history, "2026-10-01", "2026-10-31", now)) == {"alice": 3}
+        assert not found.total.unseen
+        roll(history, now)
+    history.close()
+
+
+# What was not seen
+
+
+def test_time_in_which_nobody_looked_is_told_as_not_seen(history: History) -> None:
+    record(history, NOON, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
+    record(history, NOON + 3 * HOUR, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
+    found = told(history, "2026-03-10", "2026-03-10", NOON + 4 * HOUR)
+    assert total(found) == {"used": 2, "free": 2, "seen": 4, "unseen": 4}
+    assert totals.percent_seen(found.total) == 50
+
+
+def test_a_host_counts_from_the_minute_on_in_which_it_came(history: History) -> None:
+    both = [host(gpu()), host(gpu(key="GPU-9"), name="hydra")]
+    record(history, NOON, 120, lambda number: both[: 1 if number < 60 else 2])
+    assert not told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR).total.unseen
+
+
+def test_a_host_that_was_never_seen_in_a_month_is_not_missed_in_it(history: History) -> None:
+    both = [host(gpu()), host(gpu(key="GPU-9"), name="hydra")]
+    record(history, epoch("2026-03-31T23:00"), 120, lambda number: both[: 2 if number < 60 else 1])
+    found = told(history, "2026-03-01", "2026-04-30", epoch("2026-04-01T01:00"), "month")
+    assert in_hours(found, "unseen") == {}
+
+
+def test_a_gpu_that_moved_to_another_host_counts_once(history: History) -> None:
+    moving, staying = gpu("busy", ["alice"], index=1, key="GPU-m"), gpu(index=0, key="GPU-s")
+    before = [host(staying, moving), host(gpu(key="GPU-h"), name="hydra")]
+    after = [host(staying), host(gpu(key="GPU-h"), moving, name="hydra")]
+    record(history, NOON, 180, lambda number: after if 60 <= number < 120 else before)
+    now = NOON + 3 * HOUR
+    for _ in range(2):
+        found = told(history, "2026-03-10", "2026-03-10", now, "host")
+        assert in_hours(found) == {"atlas": 2, "hydra": 1}
+        assert total(found) == {"used": 3, "free": 6, "seen": 9}  # and none is missed where it was before
+        roll(history, now)
+
+
+def test_a_gpu_that_was_taken_out_is_not_missed(history: History) -> None:
+    record(history, NOON, 120, lambda number: [host(gpu(index=0), *([gpu(index=1)] if number < 60 else []))])
+    assert total(told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR)) == {"free": 3, "seen": 3}
+
+
+def test_a_host_that_got_another_name_counts_once(history: History) -> None:
+    record(history, NOON, 120, lambda number: [host(gpu("busy", ["alice"]), name="old" if number < 60 else "new")])
+    found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, "host")
+    assert in_hours(found) == {"new": 1, "old": 1}
+    assert not found.total.unseen
+
+
+def test_a_clock_that_jumped_back_or_ahead_counts_nothing_twice(history: History) -> None:
+    record(history, NOON, 60, [host(gpu("busy", ["alice"]))])
+    record(history, NOON - 30 * 60, 60, [host(gpu("busy", ["bob"]))])
+    record(history, NOON + 365 * DAY, 5, [host(gpu("busy", ["carol"]), gpu(index=1))])
+    record(history, NOON + HOUR, 30, [host(gpu("busy", ["alice"]))])
+    for _ in range(2):
+        found = told(history, "2026-03-01", "2026-03-31", NOON + 1.5 * HOUR)
+        assert in_hours(found) == {"alice": 1.5, "bob": 0.5}
+        assert total(found) == {"used": 2, "seen": 2}
+        roll(history, NOON + 1.5 * HOUR)
+
+
+# Names
+
+
+SPELLINGS = ["alice", "Alice", "asmith", "ALICE", "alice.smith"]
+
+
+def test_five_spellings_of_one_name_are_one_person(history: History) -> None:
+    people = People({"asmith": "Alice Smith", "alice": "Alice Smith", "alice.smith": "Alice Smith"})
+    record(history, NOON, 100, lambda number: [host(gpu("busy", [SPELLINGS[number // 20]]))])
+    found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, people=people)
+    assert in_hours(found) == {"Alice Smith": round(100 / 60, 6)}
+    assert sorted(found.rows[0].names) == sorted(SPELLINGS)
+
+
+def test_without_aliases_only_the_case_of_letters_makes_no_difference(history: History) -> None:
+    record(history, NOON, 100, lambda number: [host(gpu("busy", [SPELLINGS[number // 20]]))])
+    found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR)
+    assert {row.name: len(row.names) for row in found.rows} == {"alice": 3, "asmith": 1, "alice.smith": 1}
+
+
+def test_a_name_that_ps_cut_is_whose_it_can_only_be(history: History) -> None:
+    names = ["maximilian", "maximil+", "bo+"]
+    record(history, NOON, 60, lambda number: [host(gpu("busy", [names[number // 20]]))])
+    people = People({}, ["maximilian", "bob", "boris"])
+    found = told(history, "2026-03-10", "2026-03-10", NOON + HOUR, people=people)
+    assert in_hours(found) == {"maximilian": round(2 / 3, 6), "bo+": round(1 / 3, 6)}

@@ -1,0 +1,187 @@
+"""To wait for GPUs in the page: the button beside those that are free, and its dialog, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from site_builder.board.builder import Builder
+from site_builder.core.model import AlertSettings, BookingRules
+from tests.bookings.test_dialog import LAPTOP, PHONE, RULES, TOO_SMALL, TOO_WIDE, Desk, context_of, said, visit
+from tests.support.board_fixture import Lab
+from tests.support.browser import node_module
+
+MAIL = "mailto://127.0.0.1:1"
+TELLS = AlertSettings(mail=MAIL, mail_domain="lab.example.org")
+
+
+def watched(folder: Path, **environment: str) -> Desk:
+    """A desk of a board that tells people."""
+    desk = Desk(folder, None, GPUBOARD_MAIL=MAIL, GPUBOARD_MAIL_DOMAIN="lab.example.org", **environment)
+    desk.builder.close()
+    desk.builder = Builder(desk.lab.settings(rules=BookingRules(url="book"), alerts=TELLS), 10)
+    desk.builder.build(time.time())
+    return desk
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One at which everybody is whom they say."""
+    one = watched(tmp_path_factory.mktemp("open"), GPUBOARD_BOOK_OPEN="yes")
+    yield one
+    one.stop()
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits(desk: Desk) -> None:
+    (desk.lab.data / "watches.json").unlink(missing_ok=True)
+
+
+def waiting(desk: Desk) -> list[tuple[str, str, str | None]]:
+    path = desk.lab.data / "watches.json"
+    found: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
+    return [(one["name"], one["when"], one.get("via")) for one in found]
+
+
+def dialog(page: Page) -> Locator:
+    page.get_by_role("button", name="Tell me when …").click()
+    found = page.get_by_role("dialog", name="Tell me when GPUs are free")
+    expect(found).to_be_visible()
+    return found
+
+
+def press(form: Locator, name: str) -> None:
+    form.get_by_role("button", name=name, exact=True).click()
+
+
+def test_the_button_is_there_only_where_the_desk_and_a_way_to_tell_are(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas")
+    offered = []
+    for rules, alerts in ((None, None), ("book", None), (None, MAIL), ("book", MAIL)):
+        lab.build(rules=BookingRules(url=rules), alerts=AlertSettings(mail=alerts))
+        offered.append("class=watch" in lab.page())
+    assert offered == [False, False, False, True]
+
+
+def test_who_says_what_for_waits_for_it_and_can_end_it(browser: Browser, desk: Desk) -> None:
+    with context_of(browser) as context:
+        page = visit(context, desk.url)
+        form = dialog(page)
+        expect(form).to_contain_text("Anybody can ask here: say who you are.")
+        expect(said(form)).to_have_text("Say what you wait for.")
+        form.get_by_label("What for").fill("three A100s for 4h on atlas")
+        expect(said(form)).to_have_text("Say who you are.")
+        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("By").select_option("mail")
+        expect(said(form)).to_contain_text(
+            "bob is told by mail when there are 3 A100 free on atlas for 4 h or longer, until "
+        )
+        expect(said(form).locator("span")).to_have_text("that is so already: atlas:1,2,3")
+        assert waiting(desk) == []
+        press(form, "Tell me")
+        expect(said(form)).to_contain_text("Watched: bob is told by mail when there are 3 A100 free on atlas")
+        assert waiting(desk) == [("bob", "3 A100 free on atlas for 4 h or longer", "mail")]
+        line = form.get_by_role("listitem")
+        expect(line).to_contain_text("3 A100 free on atlas for 4 h or longer · by mail, until ")
+        expect(form.get_by_label("What for")).to_have_value("")
+        form.get_by_label("Your name").fill("carol")
+        expect(line).to_have_count(0)
+        form.get_by_label("Your name").fill("bob")
+        press(form, "End: 3 A100 free on atlas for 4 h or longer")
+        expect(said(form)).to_contain_text("Ended: bob is not told of this any more: 3 A100 free on atlas")
+        expect(line).to_have_count(0)
+        assert waiting(desk) == []
+
+
+def test_what_is_not_understood_is_said_in_the_words_of_the_desk(browser: Browser, desk: Desk) -> None:
+    with context_of(browser) as context:
+        form = dialog(visit(context, desk.url))
+        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("What for").fill("<img src=x onerror=alert(1)> A100")
+        expect(said(form)).to_contain_text('is not understood at "<img": write "2 A100 free on one host"')
+        expect(said(form)).to_have_class("bad")
+        press(form, "1 A100 free")
+        expect(form.get_by_label("What for")).to_have_value("1 A100 free")
+        expect(said(form)).to_contain_text("bob is told when there is 1 A100 free, until ")
+
+
+def test_the_keyboard_alone_is_enough(browser: Browser, desk: Desk) -> None:
+    with context_of(browser) as context:
+        page = visit(context, desk.url)
+        opener = page.get_by_role("button", name="Tell me when …")
+        opener.focus()
+        page.keyboard.press("Enter")
+        form = page.get_by_role("dialog")
+        expect(form.get_by_label("What for")).to_be_focused()
+        expect(form.get_by_label("Your name")).to_be_visible()  # once the desk has said that it wants one
+        page.keyboard.type("2 GPUs")
+        for _ in range(9):
+            if page.evaluate("document.activeElement.name") == "name":
+                break
+            page.keyboard.press("Tab")
+        page.keyboard.type("dora")
+        page.keyboard.press("Enter")
+        expect(said(form)).to_contain_text("Watched: dora is told when there are 2 GPUs free on one host, until ")
+        page.keyboard.press("Escape")
+        expect(form).to_be_hidden()
+        expect(opener).to_be_focused()
+        assert waiting(desk) == [("dora", "2 GPUs free on one host", None)]
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(LAPTOP, "light"), (PHONE, "dark")], ids=["laptop", "phone"])
+def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(
+    browser: Browser, desk: Desk, size: dict[str, int], scheme: Literal["light", "dark"]
+) -> None:
+    with context_of(browser, viewport=size, color_scheme=scheme, bypass_csp=True) as context:
+        page = visit(context, desk.url)
+        form = dialog(page)
+        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("What for").fill("9 A100")
+        expect(said(form).locator("span")).to_have_text(
+            "no host of the board has 9 GPUs now; the most that one has is 4"
+        )
+        press(form, "Tell me")
+        expect(form.get_by_role("listitem")).to_have_count(1)
+        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
+        found = page.evaluate("(rules) => axe.run('dialog, .free-now', { runOnly: rules })", RULES)
+        assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+        assert page.evaluate(TOO_WIDE) == []
+        assert page.evaluate(TOO_SMALL) == []
+
+
+def test_without_script_there_is_no_button_and_with_it_nothing_is_fetched_before_it_is_wanted(
+    browser: Browser, desk: Desk
+) -> None:
+    with context_of(browser, java_script_enabled=False) as context:
+        expect(visit(context, desk.url).locator("button.watch")).to_be_hidden()
+    with context_of(browser) as context:
+        asked: list[str] = []
+        context.on("request", lambda request: asked.append(request.url))
+        page = visit(context, desk.url)
+        page.wait_for_load_state("networkidle")
+        assert [one for one in asked if "watch.js" in one or "desk-parts" in one] == []
+
+
+def test_a_desk_with_tokens_asks_for_one(browser: Browser, tmp_path: Path) -> None:
+    desk = watched(tmp_path)
+    try:
+        with context_of(browser) as context:
+            form = dialog(visit(context, desk.url))
+            expect(said(form)).to_have_text("Say who you are first: give your token.")
+            expect(form.get_by_label("Your name")).to_be_hidden()
+            form.get_by_label("Token", exact=True).fill(desk.token("alice"))
+            press(form, "Use the token")
+            expect(form).to_contain_text("You are alice.")
+            form.get_by_label("What for").fill("9 GPUs")
+            press(form, "Tell me")
+            expect(said(form)).to_contain_text("Watched: alice is told when there are 9 GPUs free on one host, until ")
+            assert waiting(desk) == [("alice", "9 GPUs free on one host", None)]
+    finally:
+        desk.stop()

@@ -1,0 +1,117 @@
+"""`gpuboard notify`: on the data folder, through the board with a token, and at an open desk."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from tests.support.board_fixture import Lab
+from tests.support.booking_fixtures import ME, Terminal, done, lab_of, served
+from tests.support.live_page import gpuboard
+
+MAIL = {"GPUBOARD_MAIL": "mailto://user:verysecret@127.0.0.1:1", "GPUBOARD_MAIL_DOMAIN": "lab.example.org"}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return lab_of(tmp_path)
+
+
+def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
+    found = done(tmp_path, "notify", "me", "--when", "three H100s", "--via", "mail", **MAIL)
+    made = found.stdout.strip()
+    assert (
+        f"gpuboard: watch {made}: {ME} is told by mail when there are 3 H100 free on one host, until " in found.stderr
+    )
+    assert "verysecret" not in (lab.data / "watches.json").read_text()
+    told = done(tmp_path, "notify", "list", **MAIL).stdout.splitlines()
+    assert told[0].split() == ["ID", "BY", "UNTIL", "WHEN"]
+    assert told[1].startswith(f"{made}  mail  ")
+    assert told[1].endswith("  3 H100 free on one host")
+    assert max(map(len, told)) <= 80
+    (one,) = json.loads(done(tmp_path, "notify", "list", "--json", **MAIL).stdout)
+    assert (one["id"], one["name"], one["mine"]) == (made, ME, True)
+    found = done(tmp_path, "notify", "stop", made, **MAIL)
+    assert found.stderr == f"gpuboard: {ME} is not told of this any more: 3 H100 free on one host\n"
+    assert done(tmp_path, "notify", "list", **MAIL).stderr == "gpuboard: you wait for nothing\n"
+
+
+def test_an_admin_sees_whose_it_is_and_what_cannot_be_read_is_not_nothing(lab: Lab, tmp_path: Path) -> None:
+    file = lab.data / "watches.json"
+    times = {"made": datetime.now(timezone.utc).isoformat(), "until": "2199-01-01T00:00:00+00:00"}
+    file.write_text(json.dumps([{"id": "k7m2xp", "name": "bob", "when": "1 GPU", **times}]))
+    told = done(tmp_path, "notify", "list", GPUBOARD_ADMINS=ME, **MAIL).stdout.splitlines()
+    assert [line.split()[:2] for line in told] == [["ID", "WHO"], ["k7m2xp", "bob"]]
+    file.unlink()
+    file.mkdir()
+    found = done(tmp_path, "notify", "list", **MAIL)
+    assert f"{file.name} cannot be read: " in found.stderr
+    assert "nothing" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["me"], 2, 'gpuboard notify me --when "2 A100 free on one host" --via mail'),
+        (["me", "--when", "blue car"], 2, '"blue car" is not understood at "blue": write "2 A100 free on one host"'),
+        (["me", "--when", "1 GPU on atlass"], 1, "there is no host atlass; is it atlas?"),
+        (["me", "--when", "1 GPU", "--until", "8w"], 2, "nobody is told after more than 30 days"),
+        (["stop"], 2, "which one? Name its id"),
+        (["stop", "nosuch"], 1, "there is no watch nosuch of yours: `gpuboard notify list` lists them"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(lab: Lab, tmp_path: Path, words: list[str], code: int, said: str) -> None:
+    found = gpuboard(tmp_path, "notify", *words, **MAIL)
+    assert (found.returncode, found.stdout) == (code, "")
+    assert said in found.stderr
+    assert not (lab.data / "watches.json").exists()
+
+
+def test_at_a_terminal_what_was_understood_is_asked_first(lab: Lab, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "notify", "me", "--when", "9 A100", **MAIL)
+    assert "is told when there are 9 A100 free on one host, until " in terminal.until("Watch for it?")
+    terminal.answer("n")
+    assert terminal.end()[0] == 1
+    assert not (lab.data / "watches.json").exists()
+
+
+def test_where_the_settings_name_no_way_the_folder_takes_it_with_a_note(lab: Lab, tmp_path: Path) -> None:
+    found = done(tmp_path, "notify", "me", "--when", "2 GPUs")
+    assert "note: the settings here do not say that this board tells anybody anything" in found.stderr
+    assert (lab.data / "watches.json").exists()
+    (lab.data / "watches.json").write_text('[{"id": 1}]')
+    assert "watches.json: watch 1: it has no id of letters and digits" in done(tmp_path, "notify", "list").stderr
+
+
+def test_through_the_board_a_token_says_who_it_is(lab: Lab, tmp_path: Path) -> None:
+    alice = done(tmp_path, "token", "alice").stdout.strip()
+    bob = done(tmp_path, "token", "bob").stdout.strip()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with served(lab, **MAIL) as url:
+        mine = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": alice}
+        found = done(elsewhere, "notify", "me", "--when", "9 H100", **mine)
+        made = found.stdout.strip()
+        assert "alice is told when there are 9 H100 free on one host, until " in found.stderr
+        assert done(elsewhere, "notify", "list", **mine).stdout.splitlines()[1].startswith(made)
+        found = gpuboard(elsewhere, "notify", "stop", made, **{**mine, "GPUBOARD_TOKEN": bob})
+        assert (found.returncode, found.stderr.count(f"there is no watch {made} of yours")) == (1, 1)
+        found = gpuboard(elsewhere, "notify", "list", GPUBOARD_URL=url)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert "the board does not know who you are" in found.stderr
+        assert "not told of this any more" in done(elsewhere, "notify", "stop", made, **mine).stderr
+
+
+def test_at_an_open_desk_one_is_whom_one_is_here(lab: Lab, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with served(lab, GPUBOARD_BOOK_OPEN="yes", **MAIL) as url:
+        made = done(elsewhere, "notify", "me", "--when", "9 H100", GPUBOARD_URL=url).stdout.strip()
+        (one,) = json.loads((lab.data / "watches.json").read_bytes())
+        assert (one["id"], one["name"]) == (made, ME)
+        assert done(elsewhere, "notify", "list", GPUBOARD_URL=url).stdout.splitlines()[1].startswith(made)
+        done(elsewhere, "notify", "stop", made, GPUBOARD_URL=url)
+        assert json.loads((lab.data / "watches.json").read_bytes()) == []
