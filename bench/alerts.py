@@ -18,12 +18,12 @@ LOOKS = 30
 NOTIFY = "json://127.0.0.1:9/"
 LOOK = """
 import gc, json, sys, time
-from site_builder.alerts.model import Matter
+from site_builder.alerts.model import Condition
 from site_builder.board.builder import Builder
-from site_builder.core.command_options import load
 from site_builder.core.clock import Now
+from site_builder.core.command_options import load_command_settings
 hosts, matters, looks = map(int, sys.argv[1:])
-settings = load(None, {}).settings
+settings = load_command_settings(None, {}).settings
 builder = Builder(settings, every=10)
 alerts, found = builder.alerts, {}
 builder.tell = lambda cards, now: found.update(cards)
@@ -36,9 +36,9 @@ def look():
     epoch += 10
     now = Now(epoch, settings.zone)
     began = time.perf_counter()
-    alerts.look(found, now, lambda: True)
+    alerts.process_build(found, now, lambda: True)
     took = 1000 * (time.perf_counter() - began)
-    assert not alerts.failed, alerts.failed
+    assert not alerts.failure, alerts.failure
     return took
 
 def median(several):
@@ -47,19 +47,19 @@ def median(several):
 first = look()
 quiet = median([look() for _ in range(looks)])
 for name in sorted(found)[:matters]:
-    down = Matter("host-down", name, what="no snapshot since 14:02", since=int(epoch), people=("alice", "bob"))
+    down = Condition("host-down", name, what="no snapshot since 14:02", since=int(epoch), people=("alice", "bob"))
     found[name] = found[name]._replace(matters=(down,))
 told = []
-while not (alerts.last and alerts.last.letters):
+while not (alerts.last_state and alerts.last_state.notifications):
     told.append(look())
 worst = told[-1]
-alerts.sender.wait(120)
+alerts.sender_process.wait(120)
 stand = median([look() for _ in range(looks)])
-if alerts.sender:
-    alerts.sender.wait(120)
-book = alerts.book.read()
+if alerts.sender_process:
+    alerts.sender_process.wait(120)
+state = alerts.store.read()
 size = (settings.state / "alerts.json").stat().st_size / 1000
-print(json.dumps([first, quiet, stand, worst, size, len(book.known)]))
+print(json.dumps([first, quiet, stand, worst, size, len(state.conditions)]))
 builder.close()
 """
 

@@ -14,17 +14,18 @@ from pathlib import Path
 
 from bench.build_site import environment, lab
 from bench.measure import Row
-from site_builder.charts.cache import Asked, Charts
+from site_builder.charts.cache import ChartCache, ChartRequest
 from site_builder.core.clock import Now
-from site_builder.core.command_options import load
-from site_builder.core.model import Shown, Who
-from site_builder.core.people import People
+from site_builder.core.command_options import load_command_settings
+from site_builder.core.formatting import DAY, HOUR, MINUTE
+from site_builder.core.model import GpuPeople, PrivacySettings
+from site_builder.core.people import PeopleDirectory
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import Hour
-from site_builder.history.database import transaction
-from site_builder.history.model import GpuSample, HostSample, Series, Standing
-from site_builder.history.reader import COVERS, DAY, HOUR, MINUTE
-from site_builder.history.writer import History, keep
+from site_builder.history.block_format import HostHour
+from site_builder.history.database import begin_transaction
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
+from site_builder.history.reader import CHUNK_LENGTH_S
+from site_builder.history.writer import HistoryWriter, store_chunk
 
 GPUS, HOSTS, LARGE = 8, 50, 1000
 # A day of which all is known, and two years before it.
@@ -36,13 +37,14 @@ BUILDS = """
 import gc, sys, time
 from pathlib import Path
 from bench.fleet import fleet
-from site_builder.board import builder as build, host_pipeline as cards
-from site_builder.usage import people_build as users_page
-from site_builder.core.command_options import load
-from site_builder.fleet import host_state as decide
-from site_builder.charts.cache import Lines
+from site_builder.board import builder as board_builder
+from site_builder.board import host_pipeline
+from site_builder.charts.cache import SparklineCache
+from site_builder.core.command_options import load_command_settings
+from site_builder.fleet import host_state
 from site_builder.health.store import EventLog
-from site_builder.history.writer import History
+from site_builder.history.writer import HistoryWriter
+from site_builder.usage import build as people_build
 
 added = 0.0
 def clocked(work):
@@ -56,28 +58,31 @@ def clocked(work):
     return run
 
 gc.disable()
-record, tell, tick = History.record, EventLog.record, 0
-cards.both = lambda work, items: [work(item) for item in items]
-cards.sampled, cards.signed, decide.who_of = map(clocked, (cards.sampled, cards.signed, decide.who_of))
+record, tell, tick = HistoryWriter.record, EventLog.record, 0
+host_pipeline.map_parallel = lambda work, items: [work(item) for item in items]
+host_pipeline.pack_host_sample = clocked(host_pipeline.pack_host_sample)
+host_pipeline.pack_host_health = clocked(host_pipeline.pack_host_health)
+host_state.find_gpu_people = clocked(host_state.find_gpu_people)
 # six builds are a minute, and the hosts are fresh all the same
-History.record = clocked(lambda self, samples, now, reach: record(self, samples, began + 60 * (tick // 6), reach))
+HistoryWriter.record = clocked(lambda self, samples, now, reach: record(self, samples, began + 60 * (tick // 6), reach))
 EventLog.record = clocked(lambda self, told, now, within: tell(self, told, began + 60 * (tick // 6), within))
-History.roll_up, Lines.of = clocked(History.roll_up), clocked(Lines.of)
-users_page.UsersPage.write = clocked(users_page.UsersPage.write)
-builder = build.Builder(load(None, {}).settings, every=10)
+HistoryWriter.roll_up = clocked(HistoryWriter.roll_up)
+SparklineCache.render_hosts = clocked(SparklineCache.render_hosts)
+people_build.PeoplePage.write = clocked(people_build.PeoplePage.write)
+builder = board_builder.Builder(load_command_settings(None, {}).settings, every=10)
 hosts, began, minutes = int(sys.argv[1]), time.time(), []
 for tick in range(24):
     fleet(Path("data"), hosts, tick + 1)
-    users_page.EVERY = 1e9 if tick % 6 else 0
+    people_build.WRITE_INTERVAL_S = 1e9 if tick % 6 else 0
     added, before = 0.0, time.process_time()
     report = builder.build(time.time())
     total = time.process_time() - before
     minutes.append((added, total - added))
     assert not report.problems, report.problems
-    assert sum(bool(one.sample) for one in builder.cards.cards.values()) == hosts
-    assert builder.history.recorded > 0
+    assert sum(bool(host.packed_sample) for host in builder.pipeline.built_hosts.values()) == hosts
+    assert builder.history.recorded_at > 0
     gc.collect()
-assert builder.events.recorded > 0
+assert builder.event_log.recorded_minute > 0
 longer = [100 * one / rest for one, rest in minutes]
 whole = [100 * sum(one for one, _ in part) / sum(rest for _, rest in part)
          for part in (minutes[6:12], minutes[12:18], minutes[18:])]
@@ -123,28 +128,28 @@ class Machine:
         self.chance = random.Random(number)  # noqa: S311 nothing secret
         self.jobs = [Job(self.chance) for _ in range(GPUS)]
         self.series = [
-            Series(f"GPU-{number:08x}-{n:04x}-4c1d-9b7e-3f2a1d0c9e8b", n, "A100 80 GB", 81920.0) for n in range(GPUS)
+            GpuSeries(f"GPU-{number:08x}-{n:04x}-4c1d-9b7e-3f2a1d0c9e8b", n, "A100 80 GB", 81920.0) for n in range(GPUS)
         ]
         self.name = f"gpu{number:04}"
 
-    def hour(self) -> Hour:
+    def hour(self) -> HostHour:
         """The next hour."""
         texts: dict[str, int] = {}
-        columns = [array(kind) for kind, _ in block_format.COLUMNS.values()]
+        columns = [array(kind) for kind, _ in block_format.GPU_COLUMNS.values()]
         codes = array("H")
         for place in range(GPUS):
             for _ in range(MINUTE):
                 use, *values, standing = self.reading(place)
-                codes.append(texts.setdefault(block_format.text_of(standing), len(texts)))
+                codes.append(texts.setdefault(block_format.serialize_occupancy(standing), len(texts)))
                 for one, value in zip(columns, (use * 2, *values)):
                     one.append(value)
         own = (
             array("H", [self.chance.randrange(20, 90) for _ in range(60)]),
             array("B", [self.chance.randrange(60, 70) for _ in range(60)]),
         )
-        return Hour(own, tuple(columns), codes, tuple(texts))
+        return HostHour(own, tuple(columns), codes, tuple(texts))
 
-    def reading(self, place: int) -> tuple[int, int, int, int, Standing]:
+    def reading(self, place: int) -> tuple[int, int, int, int, Occupancy]:
         """A GPU at the next minute; power in tenths of a watt."""
         job = self.jobs[place]
         job.ends -= 1
@@ -153,22 +158,22 @@ class Machine:
         use = min(100, max(0, int(self.chance.gauss(job.mean, 8)))) if job.mean else 0
         power = 600 + use * 30 + self.chance.randrange(80) if use else 600 + self.chance.randrange(15)
         temperature = 32 + use // 3 + self.chance.randrange(3)
-        return use, job.memory, temperature, power, Standing(job.state, Who(job.users))
+        return use, job.memory, temperature, power, Occupancy(job.state, GpuPeople(job.users))
 
-    def sample(self) -> block_format.Packed:
+    def sample(self) -> block_format.PackedSample:
         """The next minute, as the builder records it."""
         told = [self.reading(place) for place in range(GPUS)]
         gpus = [
             GpuSample(series, use, memory, temperature, power / 10, standing)
             for series, (use, memory, temperature, power, standing) in zip(self.series, told)
         ]
-        return block_format.pack(HostSample(self.name, 40, 30, tuple(gpus)))
+        return block_format.pack_sample(HostSample(self.name, 40, 30, tuple(gpus)))
 
 
 def hourly(state: Path) -> Iterator[Row]:
     """The step at the end of an hour of a large fleet."""
     state.mkdir()
-    history = History(state, timezone.utc)
+    history = HistoryWriter(state, timezone.utc)
     machines = [Machine(number) for number in range(LARGE)]
     fleets = [[machine.sample() for machine in machines] for _ in range(6)]
     took = []
@@ -191,18 +196,18 @@ def hourly(state: Path) -> Iterator[Row]:
 def two_years(state: Path) -> Iterator[Row]:
     """A file as it is after two years; the chunks of some hosts serve for all."""
     state.mkdir()
-    history = History(state, timezone.utc)
+    history = HistoryWriter(state, timezone.utc)
     machines = [Machine(number) for number in range(HOSTS)]
     history.record([machine.sample() for machine in machines], NOW)
     sources = [chunks(Machine(number)) for number in range(2)]
     connection = history.connect()
-    with transaction(connection):
+    with begin_transaction(connection):
         for number, machine in enumerate(machines):
-            shape = block_format.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
+            shape = block_format.pack_sample(HostSample(machine.name, 40, 30, tuple(bare(machine)))).gpu_set_id
             fill(connection, shape, sources[number % 2])
     month = size_of(history)
     yield Row(f"{HOSTS} hosts need in a month", 300, month, "MB")
-    with transaction(connection):
+    with begin_transaction(connection):
         for machine in machines:
             older(history, machine)
     yield Row(f"{LARGE} hosts need after two years", 1500, size_of(history) * LARGE / HOSTS, "MB")
@@ -213,56 +218,56 @@ def two_years(state: Path) -> Iterator[Row]:
 def bare(machine: Machine) -> Iterator[GpuSample]:
     """Its GPUs, of which nothing is told."""
     for series in machine.series:
-        yield GpuSample(series, None, None, None, None, Standing("free"))
+        yield GpuSample(series, None, None, None, None, Occupancy("free"))
 
 
 def chunks(machine: Machine) -> tuple[list[bytes], list[bytes], bytes]:
     """The hours of two days, the days of a month, and all of it by the hour."""
-    long = buckets.empty(COVERS[HOUR] // HOUR, GPUS)
+    long = buckets.create_empty_buckets(CHUNK_LENGTH_S[HOUR] // HOUR, GPUS)
     hours: list[bytes] = []
     days: list[bytes] = []
     for day in range(32):
-        found = buckets.empty(COVERS[300] // 300, GPUS)
+        found = buckets.create_empty_buckets(CHUNK_LENGTH_S[300] // 300, GPUS)
         for number in range(24):
             hour = machine.hour()
             if day < 3:
                 hours.append(block_format.pack_hour(hour))
-            buckets.put(found, number * 12, buckets.slots_of(hour, 5))
-            buckets.put(long, day * 24 + number, buckets.slots_of(hour, 60))
-        days.append(buckets.pack_slots(found))
-    return hours, days, buckets.pack_slots(long)
+            buckets.merge_buckets(found, number * 12, buckets.build_buckets(hour, 5))
+            buckets.merge_buckets(long, day * 24 + number, buckets.build_buckets(hour, 60))
+        days.append(buckets.pack_buckets(found))
+    return hours, days, buckets.pack_buckets(long)
 
 
 def fill(connection: sqlite3.Connection, shape: int, source: tuple[list[bytes], list[bytes], bytes]) -> None:
     """All that is kept of a host."""
     hours, days, long = source
     for number, block in enumerate(hours[:60]):
-        keep(connection, MINUTE, NOW - HOUR * (number + 1), shape, block)
+        store_chunk(connection, MINUTE, NOW - HOUR * (number + 1), shape, block)
     connection.execute("INSERT INTO due VALUES(?,?)", (TODAY, shape))  # today's are not in the longer ones
     for number in range(36):
-        keep(connection, 300, TODAY - DAY * (number + 1), shape, days[number % len(days)])
-    newest = TODAY // COVERS[HOUR] * COVERS[HOUR]
+        store_chunk(connection, 300, TODAY - DAY * (number + 1), shape, days[number % len(days)])
+    newest = TODAY // CHUNK_LENGTH_S[HOUR] * CHUNK_LENGTH_S[HOUR]
     for number in range(2):
-        keep(connection, HOUR, newest - COVERS[HOUR] * number, shape, long)
+        store_chunk(connection, HOUR, newest - CHUNK_LENGTH_S[HOUR] * number, shape, long)
 
 
-def older(history: History, machine: Machine) -> None:
+def older(history: HistoryWriter, machine: Machine) -> None:
     """What is added to it in two years: chunks of 32 days, and sums."""
     connection = history.connect()
-    shape = block_format.pack(HostSample(machine.name, 40, 30, tuple(bare(machine)))).shape
+    shape = block_format.pack_sample(HostSample(machine.name, 40, 30, tuple(bare(machine)))).gpu_set_id
     (block,) = connection.execute("SELECT block FROM chunk WHERE step=3600 AND shape=?", (shape,)).fetchone()
-    newest = TODAY // COVERS[HOUR] * COVERS[HOUR]
+    newest = TODAY // CHUNK_LENGTH_S[HOUR] * CHUNK_LENGTH_S[HOUR]
     for number in range(2, 25):
-        keep(connection, HOUR, newest - COVERS[HOUR] * number, shape, block)
+        store_chunk(connection, HOUR, newest - CHUNK_LENGTH_S[HOUR] * number, shape, block)
     add_sums(history, machine)
 
 
-def add_sums(history: History, machine: Machine) -> None:
+def add_sums(history: HistoryWriter, machine: Machine) -> None:
     """Of four people a day."""
     connection = history.connect()
     today = date.fromtimestamp(TODAY).toordinal()
-    host, model = history.name(connection, machine.name), history.name(connection, "A100 80 GB")
-    people = [history.name(connection, f"user{number}") for number in range(40)]
+    host, model = history.find_name_id(connection, machine.name), history.find_name_id(connection, "A100 80 GB")
+    people = [history.find_name_id(connection, f"user{number}") for number in range(40)]
     many = [2_000_000] * 4
     connection.executemany(
         f"INSERT INTO share VALUES({','.join('?' * 8)})",
@@ -279,13 +284,13 @@ def add_sums(history: History, machine: Machine) -> None:
     )
 
 
-def size_of(history: History) -> float:
+def size_of(history: HistoryWriter) -> float:
     """The file, with what is beside it, in MB."""
     history.connect().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return sum(path.stat().st_size for path in history.path.parent.iterdir()) / 1e6
 
 
-def reading(history: History) -> Iterator[Row]:
+def reading(history: HistoryWriter) -> Iterator[Row]:
     """How long a host's past and a month's sums take to read."""
     name = "gpu0007"
     several = (("day", 1, 60), ("day", 1, 300), ("week", 7, 300), ("month", 31, 300), ("month", 31, 3600))
@@ -293,16 +298,18 @@ def reading(history: History) -> Iterator[Row]:
         yield Row(
             f"the {what} of a host, in steps of {step} s",
             10,
-            quickest(history.series, name, NOW - days * DAY, NOW, step),
+            quickest(history.read_host, name, NOW - days * DAY, NOW, step),
             "ms",
         )
-    charts = Charts(replace(load(None, {}).settings, state=history.path.parent), history)
-    asked, now = Asked(name, frozenset(), People({}), Shown()), Now(NOW, timezone.utc)
-    charts.start([name], patient=True)
-    yield Row("the charts of a host, all for the first time", 200, quickest(charts.draw, asked, now, rounds=1), "ms")
-    yield Row("the same with a page, the longer ones kept", 20, quickest(charts.draw, asked, now), "ms")
+    charts = ChartCache(replace(load_command_settings(None, {}).settings, state=history.path.parent), history)
+    asked, now = ChartRequest(name, frozenset(), PeopleDirectory({}), PrivacySettings()), Now(NOW, timezone.utc)
+    charts.start_build([name], patient=True)
+    yield Row(
+        "the charts of a host, all for the first time", 200, quickest(charts.render_host, asked, now, rounds=1), "ms"
+    )
+    yield Row("the same with a page, the longer ones kept", 20, quickest(charts.render_host, asked, now), "ms")
     first, last = date.fromtimestamp(NOW - 31 * DAY), date.fromtimestamp(NOW)
-    yield Row("the sums of a month of 400 GPUs", 300, quickest(history.tallies, first, last, NOW), "ms")
+    yield Row("the sums of a month of 400 GPUs", 300, quickest(history.read_daily_usage, first, last, NOW), "ms")
     month = f"{date.fromtimestamp(NOW):%Y-%m}"
     command = [sys.executable, "-m", "site_builder", "stats", "--month", month, "--state", str(history.path.parent)]
     best = quickest(lambda: subprocess.run(command, env=environment(), check=True, capture_output=True), rounds=5)

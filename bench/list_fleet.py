@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.build_site import environment
 from bench.fleet import fleet
 from bench.measure import Row
-from site_builder.client import status_parser
-from site_builder.client.table import table
+from site_builder.client import loader
+from site_builder.client.render import format_gpu_table
 from site_builder.core.clock import Now
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import served
@@ -32,12 +32,12 @@ def seconds(folder: Path, *words: str) -> float:
 
 def drawing(folder: Path) -> float:
     """The best of some drawings of the table, for a terminal."""
-    told, why = status_parser.read((folder / "www/status.json").read_bytes())
+    told, why = loader.parse_status((folder / "www/status.json").read_bytes())
     assert told, why
     found = []
     for _ in range(RUNS):
         began = time.monotonic()
-        table(told, Now(told.built, timezone.utc), 140, colour=True)
+        format_gpu_table(told, Now(told.built, timezone.utc), 140, colour=True)
         found.append(time.monotonic() - began)
     return min(found)
 

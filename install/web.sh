@@ -178,7 +178,7 @@ write_crontab() {
 # protect_data: bookings get a folder of their own where other accounts book, and these can put no links into data/ any more.
 protect_data() {
     protected=yes
-    as_cron "$VENV/bin/python" -I -m site_builder.bookings.separate || protected=no
+    as_cron "$VENV/bin/python" -I -m site_builder.web.booking_folder || protected=no
 }
 
 # start_now: nobody waits for cron's next minute. What runs with old code or old settings is ended first.

@@ -33,4 +33,4 @@ python=$prefix/bin/python3
 [ "$python" != python3 ] || python3 -I -c 'import sys; sys.path.insert(0, sys.argv[1]); import orjson, site_builder' "$base" 2>/dev/null ||
     refuse "$self finds no Python that has gpuboard: call ./install.sh web, and use the book.cgi that it installs"
 # Python would look for modules where it is started; with -I it does not.
-exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from site_builder.bookings.web import cgi; cgi()' "$base"
+exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from site_builder.web.booking_app import run_cgi; run_cgi()' "$base"

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Union
 
 from site_builder.client import loader
-from site_builder.client.model import Failed, Fleet, Host
-from site_builder.client.picker import Picker
+from site_builder.client.model import Fleet, FleetHost
+from site_builder.client.picker import GpuPicker, GpuRequest, select_for_one_process
 from site_builder.config import conf_file
-from site_builder.config.conf_file import Loaded
-from site_builder.config.settings import Wrong
-from site_builder.fleet.select import Wish, for_one_process
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import SettingsError
+from site_builder.core.board_client import FleetUnavailableError
 
 # A plain dict for json and pandas, under the names that users of nvgpu know.
 GpuInfo = dict[str, Union[str, int, float, None]]
-URL = re.compile(r"https?://", re.IGNORECASE)
+URL_START = re.compile(r"https?://", re.IGNORECASE)
 
 
 def load_fleet(source: str | os.PathLike[str] | None = None) -> Fleet:
@@ -25,10 +25,10 @@ def load_fleet(source: str | os.PathLike[str] | None = None) -> Fleet:
 
     `source` is the URL of a board or a data folder. Without it, it is what GPUBOARD_URL or GPUBOARD_DATA name, in the
     environment or in gpuboard.conf, and with neither this machine's own nvidia-smi.
-    `site_builder.client.model.Failed` says
+    `site_builder.client.model.FleetUnavailableError` says
     in one sentence why there is none: nothing answers, it is no board, or nobody builds it any more.
     """
-    return loader.open_fleet(settings_of(source))()
+    return loader.open_fleet(load_api_settings(source))()
 
 
 def available_gpus(
@@ -49,9 +49,9 @@ def available_gpus(
     if limit is not None and limit < 0:
         message = f"limit is {limit}, but must be 0 or more"
         raise ValueError(message)
-    wish = Wish(model, min_memory, vendor)
-    found = Picker(settings_of(source), wish).found()
-    return [str(one.number) for one in for_one_process(found.choices, wish)[:limit]]
+    wish = GpuRequest(model, min_memory, vendor)
+    found = GpuPicker(load_api_settings(source), wish).find_gpus()
+    return [str(one.visible_number) for one in select_for_one_process(found.choices, wish)[:limit]]
 
 
 def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
@@ -60,7 +60,7 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
     Each has `index`, `type`, `uuid`, `mem_used`, `mem_total` and `mem_used_percent`.
     """
     found: list[GpuInfo] = []
-    for gpu in here(settings_of(source)).gpus:
+    for gpu in find_local_host(load_api_settings(source)).gpus:
         used, total = gpu.memory_used, gpu.memory_total
         found.append(
             {
@@ -75,22 +75,26 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
     return found
 
 
-def settings_of(source: str | os.PathLike[str] | None) -> Loaded:
+def load_api_settings(source: str | os.PathLike[str] | None) -> LoadedSettings:
     """What is in force here and now, with that source where one is named."""
     flags = {}
     if source is not None:
         place = os.fspath(source)
-        flags = {"GPUBOARD_URL": place} if URL.match(place) else {"GPUBOARD_DATA": str(Path(place)), "GPUBOARD_URL": ""}
+        flags = (
+            {"GPUBOARD_URL": place}
+            if URL_START.match(place)
+            else {"GPUBOARD_DATA": str(Path(place)), "GPUBOARD_URL": ""}
+        )
     try:
-        return conf_file.in_force(None, flags, os.environ)
-    except Wrong as wrong:
-        raise Failed(str(wrong)) from None
+        return conf_file.load_settings(None, flags, os.environ)
+    except SettingsError as wrong:
+        raise FleetUnavailableError(str(wrong)) from None
 
 
-def here(loaded: Loaded) -> Host:
+def find_local_host(loaded: LoadedSettings) -> FleetHost:
     """This machine, as the fleet tells it; one of which nothing is known now tells nothing."""
-    host = loader.host_of(loader.open_fleet(loaded)(), None, loaded)
+    host = loader.find_wanted_host(loader.open_fleet(loaded)(), None, loaded)
     if host.state != "fresh":
         message = f"{host.name} is {host.state}: {host.reason}"
-        raise Failed(message)
+        raise FleetUnavailableError(message)
     return host

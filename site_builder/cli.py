@@ -10,48 +10,48 @@ import click
 
 from site_builder import __version__
 
-# The module of each command, in which it is a function of its own name. What is slow to import is imported inside it.
-GROUPS: dict[str, dict[str, str]] = {
+# Each command: the module that has it, and its line in the help, so that `gpuboard --help` imports none of them.
+COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "For everybody": {
-        "list": "client.list_command",
-        "available": "client.available_command",
-        "wait": "client.wait_command",
-        "notify": "watches.commands",
-        "run": "client.run_command",
+        "list": ("client.commands", "List the GPUs of all hosts, or those that match WORDS."),
+        "available": ("client.commands", "List available GPUs, best first."),
+        "wait": ("client.commands", "Wait until GPUs are available, then print them."),
+        "notify": ("watches.commands", "Get notified when GPUs are free."),
+        "run": ("client.run_command", "Run COMMAND on free GPUs of this machine, and book them."),
     },
     "Bookings": {
-        "book": "bookings.book_command",
-        "bookings": "bookings.list_command",
-        "change": "bookings.change_command",
-        "release": "bookings.release_command",
-        "edit": "bookings.edit_command",
+        "book": ("bookings.commands", "Book GPUs, all or none."),
+        "bookings": ("bookings.commands", "List bookings of all hosts or of HOST."),
+        "change": ("bookings.commands", "Change a booking; what is not named stays."),
+        "release": ("bookings.commands", "Release bookings by id, or your bookings of GPUs."),
+        "edit": ("bookings.edit_command", "Edit comments.json in your editor, safely."),
     },
     "Use and waste": {
-        "stats": "usage.commands",
-        "waste": "waste.commands",
-        "report": "reports.commands",
-        "export": "history.commands",
+        "stats": ("usage.commands", "List GPU-hours by person, model, host or month."),
+        "waste": ("waste.commands", "List wasted GPU time and what to do about it."),
+        "report": ("reports.commands", "Write the weekly report: use, people, waste and health."),
+        "export": ("history.commands", "Export the history of each GPU as CSV or JSON."),
     },
     "For the admin": {
-        "alerts": "alerts.commands",
-        "build": "board.commands",
-        "config": "config.commands",
-        "demo": "demo.commands",
-        "deploy": "deploy.commands",
-        "doctor": "doctor.commands",
-        "forget": "board.forget_command",
-        "here": "demo.here_command",
-        "pull": "remote.commands",
-        "serve": "web.commands",
-        "slack": "slack.commands",
-        "token": "bookings.token_command",
-        "completion": "config.completion_command",
+        "alerts": ("alerts.commands", "Show problems and who was notified; test and silence."),
+        "build": ("board.commands", "Build the site in www/ from the files in data/."),
+        "config": ("config.commands", "Print the settings in force, and where each comes from."),
+        "demo": ("demo.commands", "Show a simulated lab until Ctrl-C."),
+        "deploy": ("deploy.commands", "Install or upgrade gpuboard on each HOST over ssh."),
+        "doctor": ("doctor.commands", "Check everything that the board needs on the web host."),
+        "forget": ("board.commands", "Remove HOST: its files in data/ and its entry in Consul."),
+        "here": ("web.commands", "Show the GPUs of this machine until Ctrl-C."),
+        "pull": ("remote.commands", "Fetch a snapshot of each HOST into data/."),
+        "serve": ("web.commands", "Serve the site in www/ until Ctrl-C."),
+        "slack": ("slack.commands", "Run the Slack bot until Ctrl-C."),
+        "token": ("bookings.commands", "Create a booking token for NAME, and print it once."),
+        "completion": ("config.commands", "Print the script by which a shell completes commands."),
     },
 }
-COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
+COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 
 
-class Commands(click.Group):
+class LazyCommandGroup(click.Group):
     """Imports only the command that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 # click's own form
@@ -62,25 +62,23 @@ class Commands(click.Group):
         """The command of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"site_builder.{COMMANDS[cmd_name]}"), cmd_name)
-        return command
+        module = import_module(f"site_builder.{COMMANDS[cmd_name][0]}")
+        commands = (value for value in vars(module).values() if isinstance(value, click.Command))
+        return next(command for command in commands if command.name == cmd_name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Under a heading for each kind of people."""
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands under a heading for each group."""
         width = max(map(len, COMMANDS))
-        for title, names in GROUPS.items():
-            found = [(f"{name:{width}}", self.get_command(ctx, name)) for name in names]
-            rows = [(name, one.get_short_help_str(formatter.width - 6 - width)) for name, one in found if one]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        for title, group in COMMAND_GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", summary) for name, (_, summary) in group.items()])
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 # click's own form
         """Run it, or answer a shell that asks what TAB offers."""
         if "_GPUBOARD_COMPLETE" in os.environ:
-            from site_builder.config import completion_command  # noqa: PLC0415
+            from site_builder.config import commands as config_commands  # noqa: PLC0415
 
-            completion_command.register()
+            config_commands.register_completion()
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -92,14 +90,14 @@ class Commands(click.Group):
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
-            from site_builder.core.command_options import Failure  # noqa: PLC0415
+            from site_builder.core.command_options import CommandError  # noqa: PLC0415
 
             what = f"{type(error).__name__}: {error}; this should not happen, and `gpuboard --debug` tells where it did"
-            raise Failure(what) from None
+            raise CommandError(what) from None
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyCommandGroup,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND] [ARGS]...",  # as the newer versions of click have it by themselves
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -113,7 +111,7 @@ def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 # read by inv
     Without a command, it lists the GPUs: `gpuboard list`.
     """
     if ctx.invoked_subcommand is None:
-        from site_builder.client import list_command  # noqa: PLC0415 # --help needs none of it
+        from site_builder.client import commands as client_commands  # noqa: PLC0415 # --help needs none of it
 
-        with list_command.list.make_context("list", [], ctx) as alone:
-            list_command.list.invoke(alone)
+        with client_commands.list_gpus.make_context("list", [], ctx) as alone:
+            client_commands.list_gpus.invoke(alone)

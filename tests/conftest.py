@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from site_builder.history.writer import History
+from site_builder.history.writer import HistoryWriter
 from tests.default_signals import ignore_here_alone
 from tests.support.browser import browser
 from tests.support.history_fixtures import folder
@@ -61,8 +61,8 @@ def state(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def history(state: Path) -> Iterator[History]:
+def history(state: Path) -> Iterator[HistoryWriter]:
     """The history in it, by the clock of UTC."""
-    made = History(state, timezone.utc)
+    made = HistoryWriter(state, timezone.utc)
     yield made
     made.close()

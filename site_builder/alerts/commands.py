@@ -1,43 +1,222 @@
-"""`gpuboard alerts`: what is the matter, what was told, and that it arrives."""
+"""`gpuboard alerts`."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from site_builder.alerts.command_common import (
-    across,
-    book_of,
-    files_of,
-    in_sentences,
-    moment,
-    read,
-    scene_of,
-    show,
-    since_of,
-    until_of,
-)
-from site_builder.bookings.command_common import No
+from site_builder.alerts.build import PROBLEM_WHERE, AlertEngine
+from site_builder.alerts.model import AlertRule, AlertState, Condition
+from site_builder.alerts.queue import AlertContext
+from site_builder.alerts.store import LOCK_TIMEOUT_S, AlertStore, StateChange
+from site_builder.board.host_pipeline import build_host
+from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client import completion
-from site_builder.core.command_options import Failure, failing, tell, with_settings
+from site_builder.client.loader import load_bookings
+from site_builder.config.settings import Settings
+from site_builder.core.clock import Now
+from site_builder.core.command_options import (
+    CommandError,
+    NegativeResultError,
+    print_message,
+    translate_fleet_errors,
+    with_settings,
+)
+from site_builder.core.model import Problem
+from site_builder.health.store import EventReader
+from site_builder.history.reader import HistoryReader
+from site_builder.watches.build import WatchConditions
 
 if TYPE_CHECKING:
-    from site_builder.alerts.channels import Ways
-    from site_builder.alerts.model import Book, Letter, Outcome
-    from site_builder.alerts.store import Change
+    from site_builder.alerts.channels import NotificationChannels
+    from site_builder.alerts.config_files import AlertConfig
+    from site_builder.alerts.model import AlertState, DeliveryOutcome, Notification
+    from site_builder.alerts.queue import AlertContext
+    from site_builder.alerts.store import AlertStore, StateChange
     from site_builder.config.settings import Settings
     from site_builder.core.clock import Now
 
-NOWHERE = "nobody is told anything: set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS (docs/alerts.md)"
+# Seconds: for what lasts longer there is maintenance, in hosts.txt.
+MAX_SILENCE_S = 31 * 86400
+
+
+def read_clock(settings: Settings) -> Now:
+    """This one."""
+    from site_builder.core.clock import Now  # noqa: PLC0415 # --help needs none of it
+
+    return Now(time.time(), settings.zone)
+
+
+def parse_since(text: str, now: Now) -> float:
+    """The moment that is meant."""
+    from site_builder.core.timeparse import moments  # noqa: PLC0415 # --help needs none of it
+    from site_builder.core.timeparse.moments import UnclearTimeError  # noqa: PLC0415
+
+    try:
+        return moments.parse_past_moment(text, now.local).timestamp()
+    except UnclearTimeError as why:
+        message = f'--since: "{text}" {why}'
+        raise click.UsageError(message) from None
+
+
+def parse_silence_end(text: str, now: Now) -> int:
+    """When a silence is over that begins now."""
+    from site_builder.core.timeparse.moments import UnclearTimeError, parse_duration  # noqa: PLC0415 # --help needs none of it
+
+    try:
+        until = int(parse_duration(text).add_to(now.local, now.zone).timestamp())
+    except UnclearTimeError as why:
+        message = f'--for: "{text}" {why}'
+        raise click.UsageError(message) from None
+    if not now.epoch < until <= now.epoch + MAX_SILENCE_S:
+        message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
+        raise click.UsageError(message)
+    return until
+
+
+def open_store(settings: Settings) -> AlertStore:
+    """The book of the alerts."""
+    from site_builder.alerts import store  # noqa: PLC0415 # --help needs none of it
+
+    return store.open_alert_store(settings.state, settings.kv)
+
+
+def read_alert_state(settings: Settings) -> AlertState:
+    """What stands in it; that it is damaged is told."""
+    kept = open_store(settings)
+    with translate_state_errors():
+        book = kept.read()
+    if kept.problem:
+        print_message(f"{kept.where} {kept.problem}")
+    return book
+
+
+def load_alert_config(settings: Settings) -> AlertConfig:
+    """Rules and contacts."""
+    from site_builder.alerts.config_files import AlertConfigFiles  # noqa: PLC0415
+
+    return AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
+
+
+def build_alert_context(settings: Settings, ways: NotificationChannels) -> AlertContext:
+    """What alerts go by, without a look at what the hosts say: it is enough that we know which are in maintenance."""
+    from site_builder.alerts.queue import AlertContext  # noqa: PLC0415
+    from site_builder.bookings.host_lookup import HostLookup  # noqa: PLC0415
+
+    try:
+        known = HostLookup(settings).list_hosts().values()
+    except OSError as error:
+        raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
+    hosts = {one.name: ("" if one.maintenance is None else "maintenance", 0) for one in known if not one.is_hidden}
+    return AlertContext(
+        hosts,
+        settings.zone,
+        ways.list_channel_names(),
+        ways.hooks.list_runnable_names(),
+        settings.url,
+        settings.privacy.users,
+    )
+
+
+@contextmanager
+def translate_state_errors() -> Iterator[None]:
+    """What stands in the way of reading and writing the book, in one sentence."""
+    from site_builder.alerts.store import AlertStateError  # noqa: PLC0415
+
+    try:
+        yield
+    except AlertStateError as why:
+        raise CommandError(str(why)) from None
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print them, without what would steer a terminal."""
+    from site_builder.bookings.commands import clean_for_terminal  # noqa: PLC0415
+    from site_builder.core.terminal_text import replace_unencodable  # noqa: PLC0415
+
+    click.echo("\n".join(replace_unencodable(clean_for_terminal(line)) for line in lines))
+
+
+def measure_terminal() -> int | None:
+    """How wide the terminal is; None where there is none."""
+    from site_builder.core.terminal_text import find_terminal_width as measured  # noqa: PLC0415
+
+    return measured()
+
+
+class DryRunResult(NamedTuple):
+    """The book as it is, as the next build would leave it, and by what that was decided."""
+
+    before: AlertState
+    after: AlertState
+    rules: dict[str, AlertRule]
+    context: AlertContext
+    problems: list[Problem]
+
+
+class ReadOnlyAlertStore(AlertStore):
+    """A book that is read, and changed only for whoever asks."""
+
+    def __init__(self, book: AlertStore) -> None:
+        """The one that is kept."""
+        self.store, self.where, self.problem = book, book.where, book.problem
+
+    def read(self) -> AlertState:
+        """As it is."""
+        return self.store.read()
+
+    def change(self, change: StateChange, patience: float = LOCK_TIMEOUT_S) -> AlertState:  # noqa: ARG002 # nobody is waited for
+        """As it would be."""
+        return change(self.read())
+
+
+class ReadOnlyWatches(WatchConditions):
+    """Watches that are looked at, and stay as they are."""
+
+    def save_fulfilled_since(self) -> None:
+        """Since when they come true is the builder's to remember."""
+
+    def remove_reported(self, matters: Iterable[Condition], book: AlertState, expires: bool = True) -> None:
+        """None of them was told."""
+
+
+def simulate_next_build(settings: Settings, now: Now) -> DryRunResult:
+    """Look at all hosts as a build would; OSError and `fleet.Failed` say why that cannot be."""
+    lab = HostLookup(settings)
+    shown = [name for name, one in lab.list_hosts().items() if not one.is_hidden]
+    found = lab.decide_hosts(shown, load_bookings(settings), now, remembered=True)
+    cards = {
+        host.discovered.name: build_host(host, found.rules, lab.gpu_names, now.copy_with_own_expiry())
+        for host in found.inputs
+    }
+    past = HistoryReader(settings.state, settings.zone)
+    try:
+        alerts = AlertEngine(settings, EventReader(past), ReadOnlyWatches(settings))
+        alerts.store = ReadOnlyAlertStore(alerts.store)
+        before, after = alerts.store.read(), alerts.update_state(cards, now)
+        scene = alerts.build_context(
+            {host: (card.summary.state, len(card.summary.gpu_identities)) for host, card in cards.items()}
+        )
+        ruled = alerts.config_files.read()
+    finally:
+        past.close()
+    troubles = [*ruled.problems, *alerts.watches.problems, *([past.problem] if past.problem else [])]
+    if alerts.failure:
+        troubles.append(Problem(PROBLEM_WHERE, alerts.failure))
+    return DryRunResult(before, after, ruled.rules, scene, troubles)
+
+
+NO_RECEIVERS_MESSAGE = "nobody is told anything: set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS (docs/alerts.md)"
 
 
 @click.group()
 def alerts() -> None:
-    """What is the matter, what was told of it, and to whom.
+    """Show problems and who was notified; test and silence.
 
     The builder tells people by itself where GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS is set; docs/alerts.md
     says how. Call these on the web host, as the user who builds the board.
@@ -49,11 +228,11 @@ def alerts() -> None:
     """
 
 
-@alerts.command()
+@alerts.command("test")
 @click.option("--to", "only", metavar="NAME", help="Only there: a channel, hook:FILE or person:LOGIN.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @with_settings
-def test(settings: Settings, only: str | None, as_json: bool) -> None:
+def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
     """Send a test now, to every channel and hook or to one, and say of each how it went.
 
     Exit 1 if one failed. Neither quiet hours nor limits hold it back, and no history keeps it.
@@ -65,26 +244,26 @@ def test(settings: Settings, only: str | None, as_json: bool) -> None:
     """
     from site_builder.alerts import table  # noqa: PLC0415 # --help needs none of it
 
-    if not settings.alerts.wanted:
-        raise Failure(NOWHERE)
-    from site_builder.alerts.sender import ways_of  # noqa: PLC0415
+    if not settings.alerts.is_enabled:
+        raise CommandError(NO_RECEIVERS_MESSAGE)
+    from site_builder.alerts.sender import load_channels  # noqa: PLC0415
 
-    ways = ways_of(settings)
-    found: list[tuple[str, Outcome]] = []
-    for to in receivers(ways, only):
-        found.append((to, tried(ways, to, settings)))
+    ways = load_channels(settings)
+    found: list[tuple[str, DeliveryOutcome]] = []
+    for to in find_test_receivers(ways, only):
+        found.append((to, send_test_notification(ways, to, settings)))
         if not as_json:
-            show([table.outcome(*found[-1])])
+            print_lines([table.format_outcome(*found[-1])])
     if as_json:
-        click.echo(table.outcomes_json(found))
-    if any(outcome.how != "sent" for _, outcome in found):
+        click.echo(table.outcomes_to_json(found))
+    if any(outcome.status != "sent" for _, outcome in found):
         sys.exit(1)
 
 
 @alerts.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_settings
-def listing(settings: Settings, as_json: bool) -> None:
+def list_alerts(settings: Settings, as_json: bool) -> None:
     """List what is the matter, since when, and whether it was told or why not.
 
     Then what is to come, letters that wait, hosts that are silent, where alerts go, and the rules in force. It is as
@@ -95,37 +274,37 @@ def listing(settings: Settings, as_json: bool) -> None:
     gpuboard alerts list --json
     """
     from site_builder.alerts import table  # noqa: PLC0415
-    from site_builder.alerts.sender import ways_of  # noqa: PLC0415
-    from site_builder.alerts.status import standings  # noqa: PLC0415 # --help needs none of it
+    from site_builder.alerts.rules import list_condition_statuses  # noqa: PLC0415 # --help needs none of it
+    from site_builder.alerts.sender import load_channels  # noqa: PLC0415
 
-    now = moment(settings)
-    book = read(settings)
-    ruled = files_of(settings)
-    ways = ways_of(settings)
-    found = table.Listed(
-        standings(book, ruled.rules, scene_of(settings, ways), now),
-        book.letters,
+    now = read_clock(settings)
+    book = read_alert_state(settings)
+    ruled = load_alert_config(settings)
+    ways = load_channels(settings)
+    found = table.AlertList(
+        list_condition_statuses(book, ruled.rules, build_alert_context(settings, ways), now),
+        book.notifications,
         {host: until for host, until in book.silences.items() if until > now.epoch},
-        [table.Place(*one) for one in ways.check()],
+        [table.ListedReceiver(*one) for one in ways.check_receivers()],
         tuple(ruled.rules.values()),
     )
     if as_json:
-        click.echo(table.listed_json(found))
+        click.echo(table.alert_list_to_json(found))
     else:
-        show(table.listed(found, now, across()))
+        print_lines(table.format_alert_list(found, now, measure_terminal()))
     for problem in ruled.problems:
-        tell(f"{problem.where}: {problem.what}")
-    if not settings.alerts.wanted:
-        tell(NOWHERE)
-    elif book.begun is None:
-        tell("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
+        print_message(f"{problem.where}: {problem.what}")
+    if not settings.alerts.is_enabled:
+        print_message(NO_RECEIVERS_MESSAGE)
+    elif book.started_at is None:
+        print_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
 
 
-@alerts.command()
+@alerts.command("history")
 @click.option("--since", metavar="TIME", default="7d", show_default=True, help="From then on: 2h, 7d, yesterday, mon.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_settings
-def history(settings: Settings, since: str, as_json: bool) -> None:
+def show_history(settings: Settings, since: str, as_json: bool) -> None:
     """List what was told, the latest first, and what could not be.
 
     \b
@@ -134,24 +313,24 @@ def history(settings: Settings, since: str, as_json: bool) -> None:
     """
     from site_builder.alerts import table  # noqa: PLC0415 # --help needs none of it
 
-    now = moment(settings)
-    first = since_of(since, now)
-    book = read(settings)
+    now = read_clock(settings)
+    first = parse_since(since, now)
+    book = read_alert_state(settings)
     found = sorted((one for one in book.history if one.at >= first), key=lambda one: -one.at)
     if as_json:
-        click.echo(table.told_json(found))
+        click.echo(table.delivery_history_to_json(found))
     elif found:
-        show(table.history(found, now, across()))
+        print_lines(table.format_delivery_history(found, now, measure_terminal()))
     else:
-        tell(f"nothing was told since {table.clock(first, now)}")
+        print_message(f"nothing was told since {table.format_time_cell(first, now)}")
 
 
-@alerts.command()
-@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=completion.hosts)
+@alerts.command("silence")
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=completion.complete_hosts)
 @click.option("--for", "length", metavar="TIME", help="For how long, like 2h or 1d 12h.")
 @click.option("--end", is_flag=True, help="Let it speak again.")
 @with_settings
-def silence(settings: Settings, hosts: Sequence[str], length: str | None, end: bool) -> None:
+def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, end: bool) -> None:
     """Tell nobody of HOST and its GPUs for a while.
 
     What is over by then is not told at all; what still is so is told then. What people wait for, and that their
@@ -165,38 +344,38 @@ def silence(settings: Settings, hosts: Sequence[str], length: str | None, end: b
     if end == (length is not None):
         message = "say for how long, as --for 2h, or --end"
         raise click.UsageError(message)
-    from site_builder.alerts.table import clock  # noqa: PLC0415
-    from site_builder.bookings.host_lookup import Lab  # noqa: PLC0415 # --help needs none of it
-    from site_builder.bookings.policy import Refused  # noqa: PLC0415
+    from site_builder.alerts.table import format_time_cell  # noqa: PLC0415
+    from site_builder.bookings.host_lookup import HostLookup  # noqa: PLC0415 # --help needs none of it
+    from site_builder.bookings.policy import BookingRefusedError  # noqa: PLC0415
 
-    now = moment(settings)
-    until = None if length is None else until_of(length, now)
-    book = book_of(settings)
-    with in_sentences():
+    now = read_clock(settings)
+    until = None if length is None else parse_silence_end(length, now)
+    book = open_store(settings)
+    with translate_state_errors():
         before = book.read().silences
     try:
-        lab = Lab(settings)
-        names = list(dict.fromkeys(host if end and host in before else lab.find(host) for host in hosts))
-    except Refused as why:
-        raise No(str(why)) from None
+        lab = HostLookup(settings)
+        names = list(dict.fromkeys(host if end and host in before else lab.find_host(host) for host in hosts))
+    except BookingRefusedError as why:
+        raise NegativeResultError(str(why)) from None
     except OSError as error:
-        raise Failure(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
-    with in_sentences():
-        book.change(silencing(names, until, now))
+        raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
+    with translate_state_errors():
+        book.change(build_silence_change(names, until, now))
     for name in names:
         if until is not None:
-            tell(f"{name} is silent until {clock(until, now)}")
+            print_message(f"{name} is silent until {format_time_cell(until, now)}")
         elif before.get(name, 0) > now.epoch:
-            tell(f"{name} is silent no longer")
+            print_message(f"{name} is silent no longer")
         else:
-            tell(f"{name} was not silent")
+            print_message(f"{name} was not silent")
 
 
-@alerts.command()
+@alerts.command("run")
 @click.option("--dry-run", is_flag=True, help="Only show what would be sent and why, and what not and why not.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, for programs.")
 @with_settings
-def run(settings: Settings, dry_run: bool, as_json: bool) -> None:
+def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
     """Send what waits and is due, as the builder lets it be done by itself.
 
     With --dry-run, it decides from data/ as the next build would, shows letter by letter what would be sent, to whom
@@ -210,37 +389,37 @@ def run(settings: Settings, dry_run: bool, as_json: bool) -> None:
         message = "--json goes with --dry-run"
         raise click.UsageError(message)
     if dry_run:
-        rehearse(settings, as_json)
+        show_dry_run(settings, as_json)
         return
-    if not settings.alerts.wanted:
-        raise Failure(NOWHERE)
+    if not settings.alerts.is_enabled:
+        raise CommandError(NO_RECEIVERS_MESSAGE)
     from site_builder.alerts import sender, table  # noqa: PLC0415 # --help needs none of it
 
     failed = 0
 
-    def heard(letter: Letter, outcome: Outcome) -> None:
+    def heard(letter: Notification, outcome: DeliveryOutcome) -> None:
         nonlocal failed
-        failed += outcome.how != "sent"
-        show(table.sent(letter, outcome))
+        failed += outcome.status != "sent"
+        print_lines(table.format_sent_notification(letter, outcome))
 
-    with in_sentences():
+    with translate_state_errors():
         try:
-            count = sender.deliver(settings, heard)
-        except sender.Busy as why:
-            tell(str(why))
+            count = sender.send_due_notifications(settings, heard)
+        except sender.SenderBusyError as why:
+            print_message(str(why))
             return
         except OSError as error:
-            raise Failure(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
+            raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
     if not count:
-        tell("no letter is due")
+        print_message("no letter is due")
     if failed:
         sys.exit(1)
 
 
-def silencing(names: Sequence[str], until: int | None, now: Now) -> Change:
+def build_silence_change(names: Sequence[str], until: int | None, now: Now) -> StateChange:
     """A book in which these hosts are silent until then, or no longer; silences that are over are let go of."""
 
-    def change(book: Book) -> Book:
+    def change(book: AlertState) -> AlertState:
         kept = {host: end for host, end in book.silences.items() if end > now.epoch and host not in names}
         return book._replace(silences=kept if until is None else {**kept, **dict.fromkeys(names, until)})
 
@@ -250,79 +429,87 @@ def silencing(names: Sequence[str], until: int | None, now: Now) -> Change:
 # A rehearsal
 
 
-def rehearse(settings: Settings, as_json: bool) -> None:
+def show_dry_run(settings: Settings, as_json: bool) -> None:
     """Show what the next build would send, and what not."""
-    from site_builder.alerts import dry_run, table  # noqa: PLC0415 # --help needs none of it
-    from site_builder.alerts.render import message  # noqa: PLC0415
-    from site_builder.alerts.sender import ways_of  # noqa: PLC0415
-    from site_builder.alerts.status import standings  # noqa: PLC0415
+    from site_builder.alerts import table  # noqa: PLC0415 # --help needs none of it
+    from site_builder.alerts.render import render_notification  # noqa: PLC0415
+    from site_builder.alerts.rules import list_condition_statuses  # noqa: PLC0415
+    from site_builder.alerts.sender import load_channels  # noqa: PLC0415
 
-    now = moment(settings)
-    with in_sentences(), failing():
+    now = read_clock(settings)
+    with translate_state_errors(), translate_fleet_errors():
         try:
-            found = dry_run.rehearse(settings, now)
+            found = simulate_next_build(settings, now)
         except OSError as error:
-            raise Failure(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
-    ways = ways_of(settings)
-    there = {one.name: one.problem or one.shown for one in ways.check()}
-    trial = table.Trial(
+            raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
+    ways = load_channels(settings)
+    there = {one.name: one.problem or one.masked_address for one in ways.check_receivers()}
+    trial = table.DryRunList(
         [
-            (letter, message(letter, settings.zone, settings.shown.users), address_of(letter, ways, there))
-            for letter in found.after.letters
+            (
+                letter,
+                render_notification(letter, settings.zone, settings.privacy.users),
+                describe_destination(letter, ways, there),
+            )
+            for letter in found.after.notifications
         ],
-        standings(found.after, found.rules, found.scene, now),
+        list_condition_statuses(found.after, found.rules, found.context, now),
     )
     if as_json:
-        click.echo(table.rehearsed_json(trial))
+        click.echo(table.dry_run_to_json(trial))
     else:
-        show(table.rehearsed(trial, now, across()))
+        print_lines(table.format_dry_run(trial, now, measure_terminal()))
     for problem in found.problems:
-        tell(f"{problem.where}: {problem.what}")
-    if not settings.alerts.wanted:
-        tell(NOWHERE)
+        print_message(f"{problem.where}: {problem.what}")
+    if not settings.alerts.is_enabled:
+        print_message(NO_RECEIVERS_MESSAGE)
 
 
-def address_of(letter: Letter, ways: Ways, there: Mapping[str, str]) -> str:
+def describe_destination(letter: Notification, ways: NotificationChannels, there: Mapping[str, str]) -> str:
     """Where a letter goes, masked."""
-    from site_builder.alerts.model import PERSON  # noqa: PLC0415
+    from site_builder.alerts.model import PERSON_PREFIX  # noqa: PLC0415
 
-    if not letter.to.startswith(PERSON):
+    if not letter.to.startswith(PERSON_PREFIX):
         return there.get(letter.to, "")
-    found = ways.check_person(letter.to[len(PERSON) :], letter.via)
-    return ", ".join(one.problem or one.shown for one in found)
+    found = ways.check_person(letter.to[len(PERSON_PREFIX) :], letter.via)
+    return ", ".join(one.problem or one.masked_address for one in found)
 
 
 # A test
 
 
-def receivers(ways: Ways, only: str | None) -> list[str]:
+def find_test_receivers(ways: NotificationChannels, only: str | None) -> list[str]:
     """Whom a test is for, as letters name them."""
-    from site_builder.alerts.model import CHANNEL, HOOK, PERSON  # noqa: PLC0415 # --help needs none of it
+    from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, PERSON_PREFIX  # noqa: PLC0415 # --help needs none of it
 
-    channels, hooks = ways.names(), [one.name for one in ways.hooks.look() if one.name]
+    channels, hooks = ways.list_channel_names(), [one.name for one in ways.hooks.check_hooks() if one.name]
     if only is None:
         if not (channels or hooks):
-            why = next((one.problem for one in ways.hooks.look() if one.problem), None)
+            why = next((one.problem for one in ways.hooks.check_hooks() if one.problem), None)
             message = "there is no channel and no hook to test: a person is told with --to person:LOGIN"
-            raise Failure(f"the folder of hooks {why}" if why else message)
-        return [*(f"{CHANNEL}{name}" for name in channels), *(f"{HOOK}{name}" for name in hooks)]
+            raise CommandError(f"the folder of hooks {why}" if why else message)
+        return [*(f"{CHANNEL_PREFIX}{name}" for name in channels), *(f"{HOOK_PREFIX}{name}" for name in hooks)]
     if only in channels:
-        return [f"{CHANNEL}{only}"]
-    if (only.startswith(HOOK) and only[len(HOOK) :] in hooks) or (only.startswith(PERSON) and only != PERSON):
+        return [f"{CHANNEL_PREFIX}{only}"]
+    if (only.startswith(HOOK_PREFIX) and only[len(HOOK_PREFIX) :] in hooks) or (
+        only.startswith(PERSON_PREFIX) and only != PERSON_PREFIX
+    ):
         return [only]
-    there = ", ".join([*channels, *(f"{HOOK}{name}" for name in hooks)])
-    raise Failure(f"nothing is called {only[:80]!r}: there is {f'{there} and ' if there else ''}{PERSON}LOGIN")
+    there = ", ".join([*channels, *(f"{HOOK_PREFIX}{name}" for name in hooks)])
+    raise CommandError(
+        f"nothing is called {only[:80]!r}: there is {f'{there} and ' if there else ''}{PERSON_PREFIX}LOGIN"
+    )
 
 
-def tried(ways: Ways, to: str, settings: Settings) -> Outcome:
+def send_test_notification(ways: NotificationChannels, to: str, settings: Settings) -> DeliveryOutcome:
     """How a test to one of them went."""
-    from site_builder.alerts.model import TEST, Alert, Letter  # noqa: PLC0415
-    from site_builder.alerts.render import message  # noqa: PLC0415
+    from site_builder.alerts.model import STEP_TEST, Alert, Notification  # noqa: PLC0415
+    from site_builder.alerts.render import render_notification  # noqa: PLC0415
 
     at = int(time.time())
     what = "this is a test: alerts of this board arrive here"
     alert = Alert(
-        f"test {at}", "test", TEST, "gpuboard: a test", what, at, link=settings.url, why="gpuboard alerts test"
+        f"test {at}", "test", STEP_TEST, "gpuboard: a test", what, at, link=settings.url, why="gpuboard alerts test"
     )
-    letter = Letter(alert.id, to, (alert,), at, at)
-    return ways.send(letter, message(letter, settings.zone))
+    letter = Notification(alert.id, to, (alert,), at, at)
+    return ways.send(letter, render_notification(letter, settings.zone))

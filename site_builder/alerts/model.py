@@ -8,14 +8,14 @@ HOST_RULES = ("host-down", "host-failed", "host-new")
 GPU_RULES = ("gpu-lost", "gpu-hot", "gpu-error", "gpu-held")
 BOOKING_RULES = ("booking-begins", "booking-ends", "booking-broken", "booking-unused")
 OTHER_RULES = ("watch", "weekly-report")
-RULES = (*HOST_RULES, *GPU_RULES, *BOOKING_RULES, *OTHER_RULES)
+ALL_RULES = (*HOST_RULES, *GPU_RULES, *BOOKING_RULES, *OTHER_RULES)
 # What an alert tells: that something is so, that it is over, that it happened; or that alerts arrive.
-BEGUN, OVER, HAPPENED, TEST = "begun", "over", "happened", "test"
+STEP_BEGUN, STEP_OVER, STEP_HAPPENED, STEP_TEST = "begun", "over", "happened", "test"
 # Whom a letter is for; what stands behind it is the name.
-CHANNEL, PERSON, HOOK = "channel:", "person:", "hook:"
+CHANNEL_PREFIX, PERSON_PREFIX, HOOK_PREFIX = "channel:", "person:", "hook:"
 
 
-class Matter(NamedTuple):
+class Condition(NamedTuple):
     """Something that is so at a moment, and that a rule may want told.
 
     `about` tells it from others of the same rule and host: the key of a GPU, of a booking, of a watch. `gpus` are
@@ -31,9 +31,9 @@ class Matter(NamedTuple):
     gpus: tuple[str, ...] = ()
     what: str = ""
     since: int | None = None
-    whose: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
     people: tuple[str, ...] = ()
-    lasting: bool = True
+    is_lasting: bool = True
     via: str = ""
     until: int | None = None
 
@@ -88,7 +88,7 @@ class Alert(NamedTuple):
     why: str = ""
 
 
-class Letter(NamedTuple):
+class Notification(NamedTuple):
     """Alerts on their way to one receiver; the address is looked up when it is sent, and never kept here.
 
     `claimed` is who sends it just now, and `claimed_at` since when. `why` is what went wrong the last time. `more` is
@@ -98,41 +98,41 @@ class Letter(NamedTuple):
     id: str
     to: str
     alerts: tuple[Alert, ...]
-    made: int
-    due: int
+    created_at: int
+    due_at: int
     via: str = ""
     tries: int = 0
-    claimed: str = ""
+    claimed_by: str = ""
     claimed_at: int = 0
-    why: str = ""
-    more: int = 0
+    last_error: str = ""
+    omitted_count: int = 0
 
 
-class Known(NamedTuple):
+class TrackedCondition(NamedTuple):
     """What is remembered of a matter: since when it is seen, when it was told, since when it is no longer so.
 
     One that was there before anybody looked is `unsaid`: neither it nor its end is told.
     """
 
-    matter: Matter
-    seen: int
-    told: int | None = None
-    gone: int | None = None
-    unsaid: bool = False
+    condition: Condition
+    first_seen_at: int
+    reported_at: int | None = None
+    cleared_at: int | None = None
+    is_suppressed: bool = False
 
 
-class Told(NamedTuple):
+class DeliveryRecord(NamedTuple):
     """A line of the history: a letter that arrived (`sent`), was given up, or of which nobody knows (`unsure`)."""
 
     at: int
     to: str
-    how: str
+    status: str
     alerts: tuple[Alert, ...]
-    why: str = ""
+    reason: str = ""
     tries: int = 1
 
 
-class Book(NamedTuple):
+class AlertState(NamedTuple):
     """All that the alerts remember, in one document.
 
     `silences` has until when each host is silent, `once` until when it is remembered that something was told that is
@@ -140,14 +140,14 @@ class Book(NamedTuple):
     `number` counts alerts and letters, so that no two have one id.
     """
 
-    begun: int | None = None
-    known: dict[str, Known] = {}  # noqa: RUF012 # never changed in place: each step makes a new book
-    once: dict[str, int] = {}  # noqa: RUF012
-    letters: tuple[Letter, ...] = ()
+    started_at: int | None = None
+    conditions: dict[str, TrackedCondition] = {}  # noqa: RUF012 # never changed in place: each step makes a new book
+    reported_once: dict[str, int] = {}  # noqa: RUF012
+    notifications: tuple[Notification, ...] = ()
     silences: dict[str, int] = {}  # noqa: RUF012
-    sent: dict[str, tuple[int, ...]] = {}  # noqa: RUF012
-    history: tuple[Told, ...] = ()
-    number: int = 0
+    sent_times: dict[str, tuple[int, ...]] = {}  # noqa: RUF012
+    history: tuple[DeliveryRecord, ...] = ()
+    id_counter: int = 0
 
 
 class Message(NamedTuple):
@@ -159,16 +159,16 @@ class Message(NamedTuple):
     title: str
     text: str
     html: str
-    data: bytes = b""
-    brief: str = ""
+    hook_json: bytes = b""
+    short_text: str = ""
 
 
-class Outcome(NamedTuple):
+class DeliveryOutcome(NamedTuple):
     """How it went: `sent`, `failed` (it did not arrive: again later), `refused` (never again), or `unsure`.
 
     `wait` is how many seconds the receiver wants us to wait. `why` has no secrets in it.
     """
 
-    how: str
-    why: str = ""
-    wait: int | None = None
+    status: str
+    reason: str = ""
+    retry_after_s: int | None = None

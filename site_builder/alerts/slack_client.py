@@ -9,32 +9,32 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import URLError
 
-from site_builder.alerts.model import Message, Outcome
+from site_builder.alerts.model import DeliveryOutcome, Message
 from site_builder.core.model import SlackAccess
-from site_builder.snapshots.envelope import one_line
+from site_builder.core.terminal_text import clean_excerpt
 
 if TYPE_CHECKING:
     from slack_sdk.socket_mode import SocketModeClient  # noqa: TID251
     from slack_sdk.web import WebClient  # noqa: TID251
 
-PATIENCE = 10
-MISSING = "slack-sdk is not installed here: pip install 'gpuboard[slack]'"
-NO_TOKEN = "GPUBOARD_SLACK_BOT_TOKEN is not set"  # noqa: S105 # a sentence
+SLACK_TIMEOUT_S = 10
+SLACK_SDK_MISSING = "slack-sdk is not installed here: pip install 'gpuboard[slack]'"
+NO_TOKEN_MESSAGE = "GPUBOARD_SLACK_BOT_TOKEN is not set"  # noqa: S105 # a sentence
 # Slack shortens what is longer than ten times this, and asks for no more than this.
-MOST_TEXT = 4000
-LONGEST_WAIT = 3600
-MOST_ENTITY = len("&amp;")
+MAX_TEXT_CHARACTERS = 4000
+MAX_RETRY_AFTER_S = 3600
+MAX_ENTITY_CHARACTERS = len("&amp;")
 # Of these nobody can say whether the message was posted before.
-UNSURE = frozenset({"fatal_error", "internal_error", "request_timeout"})
+UNSURE_CODES = frozenset({"fatal_error", "internal_error", "request_timeout"})
 # Nobody is there who could get it, and that will be so tomorrow.
-NOBODY = frozenset(
+NO_RECEIVER_CODES = frozenset(
     {"channel_not_found", "user_not_found", "users_not_found", "user_disabled", "is_archived", "cannot_dm_bot"}
 )
 # What an admin can mend, in words that help.
-WORDS = {
+ERROR_MEANINGS = {
     "invalid_auth": "Slack does not know the token: has it been taken back, or is it another app's?",
     "not_authed": "Slack got no token",
     "not_allowed_token_type": "Slack wants another kind of token here: xoxb- for the bot, xapp- for its socket",
@@ -49,40 +49,39 @@ WORDS = {
     "forbidden_team": "Slack does not let this workspace use sockets",
     "too_many_websockets": "this app has ten sockets open already: one bot is enough",
 }
-Made = TypeVar("Made")
 
 
-class NotDone(Exception):
+class SlackRequestError(Exception):
     """Why Slack did not do what was asked: `code` is its own word for it, `how` and `wait` as in an Outcome."""
 
     def __init__(self, how: str, why: str, code: str = "", wait: int | None = None) -> None:
         """`why` is one sentence without secrets."""
         super().__init__(why)
-        self.how, self.why, self.code, self.wait = how, why, code, wait
+        self.status, self.reason, self.code, self.retry_after_s = how, why, code, wait
 
     @property
-    def hopeless(self) -> bool:
+    def is_permanent(self) -> bool:
         """Whether Slack itself said no, so that only an admin can help."""
-        return bool(self.code) and self.code not in UNSURE and self.wait is None
+        return bool(self.code) and self.code not in UNSURE_CODES and self.retry_after_s is None
 
 
-class Me(NamedTuple):
+class BotIdentity(NamedTuple):
     """Who we are there."""
 
-    user: str
-    bot: str
-    team: str
+    user_id: str
+    bot_id: str
+    team_id: str
 
 
-class Member(NamedTuple):
+class SlackMember(NamedTuple):
     """A member of the workspace; `mail` is their address, where it is confirmed and we may see it."""
 
     mail: str | None
-    person: bool
+    is_person: bool
 
 
 @lru_cache(maxsize=1)
-def silent() -> logging.Logger:
+def create_silent_logger() -> logging.Logger:
     """Where the library's words go: nowhere, for they repeat what people say."""
     logger = logging.getLogger("gpuboard.slack")
     logger.propagate = False
@@ -91,180 +90,185 @@ def silent() -> logging.Logger:
     return logger
 
 
-class Slack:
+class SlackClient:
     """The Web API with the token of the bot."""
 
-    def __init__(self, access: SlackAccess, patience: int = PATIENCE) -> None:
+    def __init__(self, access: SlackAccess, patience: int = SLACK_TIMEOUT_S) -> None:
         """`NotDone` if there is no token, or no library."""
         if not access.bot_token:
-            raise NotDone("failed", NO_TOKEN)
+            raise SlackRequestError("failed", NO_TOKEN_MESSAGE)
         self.access = access
-        self.web = imported(lambda: web_client(access, patience))
+        try:
+            self.web_client = create_web_client(access, patience)
+        except ImportError:
+            raise SlackRequestError("failed", SLACK_SDK_MISSING) from None
 
-    def ask(self, method: str, body: dict[str, Any] | None = None, form: bool = False) -> Mapping[str, Any]:
+    def call_method(self, method: str, body: dict[str, Any] | None = None, form: bool = False) -> Mapping[str, Any]:
         """One call, and never a second one for it: whether the first was done, nobody could tell."""
         from slack_sdk.errors import SlackApiError  # noqa: PLC0415, TID251
 
         try:
-            found = self.web.api_call(method, params=body if form else None, json=None if form else body).data
+            found = self.web_client.api_call(method, params=body if form else None, json=None if form else body).data
         except SlackApiError as error:
-            raise not_done(error.response) from None
+            raise build_request_error(error.response) from None
         except URLError as error:
-            raise NotDone("failed", unreached(error)) from None
+            raise SlackRequestError("failed", describe_unreachable_slack(error)) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             # the words of others repeat headers, and the token is in one of them
             why = getattr(error, "strerror", None) or type(error).__name__
-            raise NotDone("unsure", f"Slack was asked, and its answer never came: {why}") from None
+            raise SlackRequestError("unsure", f"Slack was asked, and its answer never came: {why}") from None
         return found if isinstance(found, dict) else {}
 
-    def post(self, channel: str, text: str, blocks: list[dict[str, Any]] | None = None, thread: str = "") -> None:
+    def post_message(
+        self, channel: str, text: str, blocks: list[dict[str, Any]] | None = None, thread: str = ""
+    ) -> None:
         """A message; `text` is what a notification shows, and all of it where there are no blocks."""
         body: dict[str, Any] = {"channel": channel, "text": text, "unfurl_links": False, "unfurl_media": False}
         if blocks:
             body["blocks"] = blocks
         if thread:
             body["thread_ts"] = thread
-        self.ask("chat.postMessage", body)
+        self.call_method("chat.postMessage", body)
 
-    def me(self) -> Me:
+    def fetch_identity(self) -> BotIdentity:
         """Who the token is."""
-        found = self.ask("auth.test")
-        return Me(*(str(found.get(key) or "") for key in ("user_id", "bot_id", "team_id")))
+        found = self.call_method("auth.test")
+        return BotIdentity(*(str(found.get(key) or "") for key in ("user_id", "bot_id", "team_id")))
 
-    def member(self, user: str) -> Member:
+    def fetch_member(self, user: str) -> SlackMember:
         """Somebody of the workspace."""
-        found = self.ask("users.info", {"user": user}, form=True).get("user")  # this one takes no JSON
+        found = self.call_method("users.info", {"user": user}, form=True).get("user")  # this one takes no JSON
         told: dict[str, Any] = found if isinstance(found, dict) else {}
         profile = told.get("profile")
         person = not any(told.get(key) for key in ("is_bot", "deleted", "is_stranger", "is_app_user"))
         known = person and told.get("is_email_confirmed") is not False
         mail = profile.get("email") if known and isinstance(profile, dict) else None
-        return Member(mail if isinstance(mail, str) else None, person)
+        return SlackMember(mail if isinstance(mail, str) else None, person)
 
 
-def imported(make: Callable[[], Made]) -> Made:
-    """What needs the library, or a sentence that it is not there."""
-    try:
-        return make()
-    except ImportError:
-        raise NotDone("failed", MISSING) from None
-
-
-def web_client(access: SlackAccess, patience: int) -> WebClient:
+def create_web_client(access: SlackAccess, patience: int) -> WebClient:
     """The library's client; it would by itself send again what may have arrived."""
     from slack_sdk.web import WebClient  # noqa: PLC0415, TID251 # slow to import
 
-    return WebClient(access.bot_token, access.url, patience, logger=silent(), retry_handlers=[])
+    return WebClient(access.bot_token, access.url, patience, logger=create_silent_logger(), retry_handlers=[])
 
 
-def not_done(response: Any) -> NotDone:  # noqa: ANN401 # the library's own
+def build_request_error(response: Any) -> SlackRequestError:  # noqa: ANN401 # the library's own
     """What Slack has against it."""
     status = getattr(response, "status_code", 200)
     headers = {str(key).lower(): value for key, value in (getattr(response, "headers", None) or {}).items()}
     data = getattr(response, "data", None)
     code = str(data.get("error") or "") if isinstance(data, dict) else ""
     if status == 429 or code in {"ratelimited", "rate_limited", "message_limit_exceeded"}:
-        return NotDone("failed", "Slack wants us to wait: too many messages", "ratelimited", seconds(headers))
+        return SlackRequestError(
+            "failed", "Slack wants us to wait: too many messages", "ratelimited", parse_slack_retry_after(headers)
+        )
     if status != 200 or " " in code or not code:
         words = f"Slack answers {status}" if status != 200 else "what answers there is not Slack"
-        return NotDone("failed", words)
-    why = WORDS.get(code) or f"Slack says {one_line(code, 60)}"
-    return NotDone("unsure" if code in UNSURE else "refused" if code in NOBODY else "failed", why, code)
+        return SlackRequestError("failed", words)
+    why = ERROR_MEANINGS.get(code) or f"Slack says {clean_excerpt(code, 60)}"
+    return SlackRequestError(
+        "unsure" if code in UNSURE_CODES else "refused" if code in NO_RECEIVER_CODES else "failed", why, code
+    )
 
 
-def unreached(error: Exception) -> str:
+def describe_unreachable_slack(error: Exception) -> str:
     """That nothing got there, and why."""
     reason = error.reason if isinstance(error, URLError) else error
-    return f"Slack cannot be reached: {one_line(getattr(reason, 'strerror', None) or reason)}"
+    return f"Slack cannot be reached: {clean_excerpt(getattr(reason, 'strerror', None) or reason)}"
 
 
-def seconds(headers: Mapping[str, Any]) -> int:
+def parse_slack_retry_after(headers: Mapping[str, Any]) -> int:
     """How long Slack wants us to wait."""
     told = headers.get("retry-after")
     told = str(told[0] if isinstance(told, list) and told else told)
-    return min(int(told), LONGEST_WAIT) if told.isascii() and told.isdecimal() and len(told) < 9 else 30
+    return min(int(told), MAX_RETRY_AFTER_S) if told.isascii() and told.isdecimal() and len(told) < 9 else 30
 
 
 # A message to one person
 
 
-def send(access: SlackAccess, member: str, message: Message, patience: int = PATIENCE) -> Outcome:
+def send_direct_message(
+    access: SlackAccess, member: str, message: Message, patience: int = SLACK_TIMEOUT_S
+) -> DeliveryOutcome:
     """An alert as a direct message from the bot; `member` is an id such as U0123ABCD."""
     try:
-        Slack(access, patience).post(member, text_of(message))
-    except NotDone as why:
-        return Outcome(why.how, why.why, why.wait)
-    return Outcome("sent")
+        SlackClient(access, patience).post_message(member, format_direct_message(message))
+    except SlackRequestError as why:
+        return DeliveryOutcome(why.status, why.reason, why.retry_after_s)
+    return DeliveryOutcome("sent")
 
 
-def text_of(message: Message) -> str:
+def format_direct_message(message: Message) -> str:
     """A message as Slack writes it: the title stands out, and nothing in it calls anybody."""
-    title, text = (escaped(one.strip()) for one in (message.title, message.brief or message.text))
+    title, text = (escape_slack_text(one.strip()) for one in (message.title, message.short_text or message.text))
     rest = text[len(title) :].lstrip() if text.startswith(title) else text
-    return cut(f"*{title}*\n{rest}" if rest else f"*{title}*", MOST_TEXT)
+    return truncate_escaped_text(f"*{title}*\n{rest}" if rest else f"*{title}*", MAX_TEXT_CHARACTERS)
 
 
-def escaped(text: str) -> str:
+def escape_slack_text(text: str) -> str:
     """As Slack wants it: a `<!channel>` in it is then these ten letters."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def cut(text: str, most: int) -> str:
+def truncate_escaped_text(text: str, most: int) -> str:
     """At most so many letters of an escaped text, and no half of an escape at its end."""
     if len(text) <= most:
         return text
     kept = text[: most - 1]
-    begun = kept.rfind("&", -MOST_ENTITY)
+    begun = kept.rfind("&", -MAX_ENTITY_CHARACTERS)
     return f"{kept[:begun] if begun >= 0 and ';' not in kept[begun:] else kept}…"
 
 
 # What people say
 
 
-class Socket:
+class SlackSocket:
     """The connection over which Slack tells what people say; it is opened from here, and opened again when it ends."""
 
-    def __init__(self, slack: Slack, hear: Callable[[Socket, str, str, dict[str, Any]], None]) -> None:
+    def __init__(self, slack: SlackClient, hear: Callable[[SlackSocket, str, str, dict[str, Any]], None]) -> None:
         """`hear` gets the id of each envelope, its type and all that is in it."""
-        self.slack = slack
-        self.hear = hear
-        self.client: SocketModeClient | None = None
+        self.slack_client = slack
+        self.on_envelope = hear
+        self.socket_client: SocketModeClient | None = None
 
     def open(self) -> None:
         """Connect; `NotDone` says why not."""
         from slack_sdk.errors import SlackApiError  # noqa: PLC0415, TID251
         from slack_sdk.socket_mode import SocketModeClient  # noqa: PLC0415, TID251
 
-        if not self.slack.access.app_token:
-            raise NotDone("failed", "GPUBOARD_SLACK_APP_TOKEN is not set")
+        if not self.slack_client.access.app_token:
+            raise SlackRequestError("failed", "GPUBOARD_SLACK_APP_TOKEN is not set")
         self.close()
-        client = SocketModeClient(self.slack.access.app_token, silent(), self.slack.web, concurrency=4)
-        client.message_listeners.append(self.heard)
-        self.client = client
+        client = SocketModeClient(
+            self.slack_client.access.app_token, create_silent_logger(), self.slack_client.web_client, concurrency=4
+        )
+        client.message_listeners.append(self.handle_message)
+        self.socket_client = client
         try:
             client.connect()
         except SlackApiError as error:
             self.close()
-            raise not_done(error.response) from None
+            raise build_request_error(error.response) from None
         except Exception as error:
             self.close()
-            raise NotDone("failed", unreached(error)) from None
+            raise SlackRequestError("failed", describe_unreachable_slack(error)) from None
         if not client.is_connected():
             self.close()
-            raise NotDone("failed", "Slack's socket cannot be reached")
+            raise SlackRequestError("failed", "Slack's socket cannot be reached")
 
-    def heard(self, _client: object, message: dict[str, Any], _raw: str | None) -> None:
+    def handle_message(self, _client: object, message: dict[str, Any], _raw: str | None) -> None:
         """Something came; what has no envelope needs no answer."""
         envelope = message.get("envelope_id")
         if isinstance(envelope, str) and envelope:
-            self.hear(self, envelope, str(message.get("type")), message)
+            self.on_envelope(self, envelope, str(message.get("type")), message)
 
-    def accept(self, envelope: str) -> bool:
+    def acknowledge(self, envelope: str) -> bool:
         """Tell Slack that it has arrived; False if that could not be told, and it will come again."""
         try:
-            if self.client is None:
+            if self.socket_client is None:
                 return False
-            self.client.send_socket_mode_response({"envelope_id": envelope})
+            self.socket_client.send_socket_mode_response({"envelope_id": envelope})
         except Exception:  # the library has many ways to say that a line is cut
             return False
         return True
@@ -275,30 +279,30 @@ class Socket:
         Where the other end is gone without a word, the library goes on reading nothing, as fast as it can, until a
         dozen of its questions had no answer: we look ourselves, and open another line.
         """
-        client = self.client
+        client = self.socket_client
         session = client.current_session if client is not None else None
         if client is None or session is None:
             return False
-        if is_ended(session.sock):
+        if is_peer_gone(session.sock):
             session.disconnect()
             with suppress(Exception):  # the library tries again by itself
                 client.connect_to_new_endpoint()
         return client.is_connected()
 
-    def leave(self) -> None:
+    def stop_reconnecting(self) -> None:
         """Open it no more; the kernel closes it when we end, for to do that by hand takes some seconds."""
-        if self.client is not None:
-            self.client.closed = True
-            self.client.auto_reconnect_enabled = False
+        if self.socket_client is not None:
+            self.socket_client.closed = True
+            self.socket_client.auto_reconnect_enabled = False
 
     def close(self) -> None:
         """At once, to open another."""
-        client, self.client = self.client, None
+        client, self.socket_client = self.socket_client, None
         if client is not None:
             client.close()
 
 
-def is_ended(sock: Any) -> bool:  # noqa: ANN401 # of TLS or not
+def is_peer_gone(sock: Any) -> bool:  # noqa: ANN401 # of TLS or not
     """Whether the other end of a line is gone: there is an end to be read, and nothing before it."""
     try:
         with socket.socket(fileno=os.dup(sock.fileno())) as same:

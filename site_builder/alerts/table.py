@@ -8,333 +8,401 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from site_builder.alerts.model import Alert, AlertRule, Letter, Matter, Message, Outcome, Told
-from site_builder.alerts.status import COMING, TOLD, UNTOLD, WAITS, Standing, called, why_waits
-from site_builder.config.types import duration_of
+from site_builder.alerts.model import (
+    Alert,
+    AlertRule,
+    Condition,
+    DeliveryOutcome,
+    DeliveryRecord,
+    Message,
+    Notification,
+)
+from site_builder.alerts.rules import (
+    STATUS_REPORTED,
+    STATUS_UNREPORTED,
+    STATUS_UPCOMING,
+    STATUS_WAITING,
+    ConditionStatus,
+    describe_departure,
+    format_receiver_name,
+)
+from site_builder.config.types import format_short_duration
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.terminal_text import cut, fit, one_line, width, wrap
+from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text, wrap_text
 
-SCHEMA = 1
-GAP = "  "
-NONE = "-"
-LEAST_ROOM = 20
+LIST_SCHEMA = 1
+COLUMN_GAP = "  "
+EMPTY_CELL = "-"
+MIN_TEXT_WIDTH = 20
 # Titles of one letter that are written out; --json has all.
-MOST_TITLES = 5
-SAID = {WAITS: "waits", UNTOLD: "no"}
+MAX_TITLES = 5
+REPORTED_CELLS = {STATUS_WAITING: "waits", STATUS_UNREPORTED: "no"}
 
 
-class Row(NamedTuple):
+class AlertTableRow(NamedTuple):
     """A line of a table, and what is written below it."""
 
     cells: tuple[str, ...]
-    below: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
+class ListedReceiver(NamedTuple):
     """A receiver: as rules call it, its address masked, and why it cannot be used."""
 
     name: str
-    shown: str
+    masked_address: str
     problem: str | None = None
 
 
-class Listed(NamedTuple):
+class AlertList(NamedTuple):
     """All that `gpuboard alerts list` tells."""
 
-    standings: Sequence[Standing]
-    letters: Sequence[Letter]
+    conditions: Sequence[ConditionStatus]
+    notifications: Sequence[Notification]
     silences: Mapping[str, int]
-    places: Sequence[Place]
+    receivers: Sequence[ListedReceiver]
     rules: Sequence[AlertRule]
 
 
-class Trial(NamedTuple):
+class DryRunList(NamedTuple):
     """What `gpuboard alerts run --dry-run` tells: letters in words, where each goes, and how far all is told then."""
 
-    letters: Sequence[tuple[Letter, Message, str]]
-    standings: Sequence[Standing]
+    notifications: Sequence[tuple[Notification, Message, str]]
+    conditions: Sequence[ConditionStatus]
 
 
 # In a terminal
 
 
-def receiver(name: str) -> str:
+def format_receiver_cell(name: str) -> str:
     """A receiver as people call it; the mail server of the lab is the way to all of them."""
-    return "people" if name == "mail" else called(name).rstrip(":")
+    return "people" if name == "mail" else format_receiver_name(name).rstrip(":")
 
 
-def listed(found: Listed, now: Now, across: int | None) -> list[str]:
+def format_alert_list(found: AlertList, now: Now, across: int | None) -> list[str]:
     """What is the matter first, then what waits, who is silent, and by which rules."""
-    so = [one for one in found.standings if one.state != COMING]
+    so = [one for one in found.conditions if one.state != STATUS_UPCOMING]
     lines = [f"What is the matter: {len(so) or 'nothing'}"]
-    lines += table(("since", "rule", "where", "told"), [standing(one, now) for one in so], across)
-    lines += coming(found.standings, now, across)
-    if found.letters:
-        lines += ["", f"Letters that wait: {len(found.letters)}", *letters(found.letters, now, across)]
+    lines += format_alert_table(
+        ("since", "rule", "where", "told"), [format_condition_row(one, now) for one in so], across
+    )
+    lines += format_upcoming_conditions(found.conditions, now, across)
+    if found.notifications:
+        lines += [
+            "",
+            f"Letters that wait: {len(found.notifications)}",
+            *format_queued_notifications(found.notifications, now, across),
+        ]
     if found.silences:
         lines += ["", "Silent"]
-        lines += [f"{GAP}{host} until {clock(until, now)}" for host, until in sorted(found.silences.items())]
-    lines += ["", f"Where alerts go{'' if found.places else ': nowhere yet'}"]
-    lines += table(
+        lines += [
+            f"{COLUMN_GAP}{host} until {format_time_cell(until, now)}" for host, until in sorted(found.silences.items())
+        ]
+    lines += ["", f"Where alerts go{'' if found.receivers else ': nowhere yet'}"]
+    lines += format_alert_table(
         (),
-        [Row((receiver(one.name), one.shown), (one.problem,) if one.problem else ()) for one in found.places],
+        [
+            AlertTableRow((format_receiver_cell(one.name), one.masked_address), (one.problem,) if one.problem else ())
+            for one in found.receivers
+        ],
         across,
     )
     lines += [
         "",
         "Rules",
-        *table(("rule", "when", "to", "quiet", "an hour"), [rule(one) for one in found.rules], across),
+        *format_alert_table(
+            ("rule", "when", "to", "quiet", "an hour"), [format_rule_row(one) for one in found.rules], across
+        ),
     ]
     return lines
 
 
-def standing(one: Standing, now: Now) -> Row:
+def format_condition_row(one: ConditionStatus, now: Now) -> AlertTableRow:
     """Something that is the matter."""
-    known, matter = one.known, one.known.matter
-    told = clock(known.told, now) if one.state == TOLD and known.told is not None else SAID[one.state]
+    known, matter = one.tracked, one.tracked.condition
+    told = (
+        format_time_cell(known.reported_at, now)
+        if one.state == STATUS_REPORTED and known.reported_at is not None
+        else REPORTED_CELLS[one.state]
+    )
     below = [matter.what]
     if matter.people:
-        below.append(f"affects {formatting.names(matter.people)}")
-    if one.why:
-        below.append(one.why)
-    if known.gone is not None:
-        below.append(f"over since {clock(known.gone, now)}")
-    return Row((clock(one.at, now), matter.rule, place(matter), told), ("; ".join(filter(None, below)),))
+        below.append(f"affects {formatting.join_names(matter.people)}")
+    if one.reason:
+        below.append(one.reason)
+    if known.cleared_at is not None:
+        below.append(f"over since {format_time_cell(known.cleared_at, now)}")
+    return AlertTableRow(
+        (format_time_cell(one.at, now), matter.rule, format_condition_place(matter), told),
+        ("; ".join(filter(None, below)),),
+    )
 
 
-def coming(several: Iterable[Standing], now: Now, across: int | None) -> list[str]:
+def format_upcoming_conditions(several: Iterable[ConditionStatus], now: Now, across: int | None) -> list[str]:
     """What will be told, if it is so then."""
     rows = [
-        Row(
+        AlertTableRow(
             (
-                clock(one.at, now),
-                one.known.matter.rule,
-                place(one.known.matter),
-                formatting.names(one.known.matter.whose),
+                format_time_cell(one.at, now),
+                one.tracked.condition.rule,
+                format_condition_place(one.tracked.condition),
+                formatting.join_names(one.tracked.condition.owners),
             )
         )
         for one in several
-        if one.state == COMING
+        if one.state == STATUS_UPCOMING
     ]
-    return ["", f"To come: {len(rows)}", *table(("at", "rule", "where", "whose"), rows, across)] if rows else []
+    return (
+        ["", f"To come: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, across)]
+        if rows
+        else []
+    )
 
 
-def letters(several: Iterable[Letter], now: Now, across: int | None) -> list[str]:
+def format_queued_notifications(several: Iterable[Notification], now: Now, across: int | None) -> list[str]:
     """Letters, with what is in them."""
     rows = []
     for one in several:
-        due = "being sent" if one.claimed else "now" if one.due <= now.epoch else clock(one.due, now)
-        below = (
-            *titles(one.alerts, one.more),
-            *([f"tried {times(one.tries)}: {one.why or 'nobody knows why not'}"] if one.tries else []),
+        due = (
+            "being sent" if one.claimed_by else "now" if one.due_at <= now.epoch else format_time_cell(one.due_at, now)
         )
-        rows.append(Row((clock(one.made, now), called(one.to), due), below))
-    return table(("written", "to", "leaves"), rows, across)
+        below = (
+            *list_alert_titles(one.alerts, one.omitted_count),
+            *([f"tried {format_attempts(one.tries)}: {one.last_error or 'nobody knows why not'}"] if one.tries else []),
+        )
+        rows.append(AlertTableRow((format_time_cell(one.created_at, now), format_receiver_name(one.to), due), below))
+    return format_alert_table(("written", "to", "leaves"), rows, across)
 
 
-def rehearsed(found: Trial, now: Now, across: int | None) -> list[str]:
+def format_dry_run(found: DryRunList, now: Now, across: int | None) -> list[str]:
     """Letter by letter what would be sent, and why; then what would not be, and what comes."""
-    lines = [f"Would be sent: {plural(len(found.letters), 'letter')}"]
+    lines = [f"Would be sent: {format_notification_count(len(found.notifications), 'letter')}"]
     same: dict[tuple[str, ...], list[str]] = {}  # one that goes to several is shown once
-    for one, message, address in found.letters:
+    for one, message, address in found.notifications:
         whys = dict.fromkeys(f"why: {alert.why}" for alert in one.alerts if alert.why)
         text = "\n".join((message.title, message.text.strip()))
-        to = ", ".join(filter(None, (f"to {called(one.to)}", address, why_waits(one, now))))
+        to = ", ".join(filter(None, (f"to {format_receiver_name(one.to)}", address, describe_departure(one, now))))
         same.setdefault((text, *whys), []).append(to)
     for (text, *reasons), several in same.items():
-        lines += ["", *(line for to in several for line in wrapped(to, across, GAP))]
+        lines += ["", *(line for to in several for line in indent_wrapped_text(to, across, COLUMN_GAP))]
         for line in text.splitlines():
-            lines += [f"{GAP}| {part}" for part in broken(line, across, 2 * len(GAP))] or [f"{GAP}|"]
-        lines += [line for why in reasons for line in wrapped(why, across, GAP)]
-    untold = [unsaid(one, now) for one in found.standings if one.state == UNTOLD]
-    lines += ["", f"Would not be told: {len(untold) or 'nothing'}", *table(("since", "rule", "where"), untold, across)]
-    return [*lines, *coming(found.standings, now, across)]
+            lines += [f"{COLUMN_GAP}| {part}" for part in break_text(line, across, 2 * len(COLUMN_GAP))] or [
+                f"{COLUMN_GAP}|"
+            ]
+        lines += [line for why in reasons for line in indent_wrapped_text(why, across, COLUMN_GAP)]
+    untold = [format_unreported_row(one, now) for one in found.conditions if one.state == STATUS_UNREPORTED]
+    lines += [
+        "",
+        f"Would not be told: {len(untold) or 'nothing'}",
+        *format_alert_table(("since", "rule", "where"), untold, across),
+    ]
+    return [*lines, *format_upcoming_conditions(found.conditions, now, across)]
 
 
-def unsaid(one: Standing, now: Now) -> Row:
+def format_unreported_row(one: ConditionStatus, now: Now) -> AlertTableRow:
     """Something of which no letter would be written."""
-    row = standing(one, now)
+    row = format_condition_row(one, now)
     return row._replace(cells=row.cells[:-1])
 
 
-def history(several: Sequence[Told], now: Now, across: int | None) -> list[str]:
+def format_delivery_history(several: Sequence[DeliveryRecord], now: Now, across: int | None) -> list[str]:
     """What was told, and how that went."""
     rows = []
     for one in several:
         tries = f", after {one.tries} tries" if one.tries > 1 else ""
-        below = (*titles(one.alerts), *([one.why] if one.why else []))
-        rows.append(Row((clock(one.at, now), called(one.to), f"{one.how}{tries}"), below))
-    return table(("when", "to", "how"), rows, across)
+        below = (*list_alert_titles(one.alerts), *([one.reason] if one.reason else []))
+        rows.append(
+            AlertTableRow((format_time_cell(one.at, now), format_receiver_name(one.to), f"{one.status}{tries}"), below)
+        )
+    return format_alert_table(("when", "to", "how"), rows, across)
 
 
-def rule(one: AlertRule) -> Row:
+def format_rule_row(one: AlertRule) -> AlertTableRow:
     """A rule in force."""
     if not one.on:
-        return Row((one.name, "off"))
-    quiet = f"{minute(one.quiet[0])}-{minute(one.quiet[1])}" if one.quiet else NONE
-    return Row((one.name, when(one), ", ".join(one.to) or NONE, quiet, str(one.most)))
+        return AlertTableRow((one.name, "off"))
+    quiet = f"{format_minute_cell(one.quiet[0])}-{format_minute_cell(one.quiet[1])}" if one.quiet else EMPTY_CELL
+    return AlertTableRow((one.name, describe_rule_timing(one), ", ".join(one.to) or EMPTY_CELL, quiet, str(one.most)))
 
 
-def when(one: AlertRule) -> str:
+def describe_rule_timing(one: AlertRule) -> str:
     """From when on it counts, and is over."""
     if one.at:
-        return f"{formatting.DAYS[one.at[0]]} {minute(one.at[1])}"
+        return f"{formatting.DAY_NAMES[one.at[0]]} {format_minute_cell(one.at[1])}"
     told = [
-        f"{duration_of(one.before)} before"
+        f"{format_short_duration(one.before)} before"
         if one.before
-        else f"after {duration_of(one.hold)}"
+        else f"after {format_short_duration(one.hold)}"
         if one.hold
         else "at once"
     ]
     if one.recovery and one.over:
-        told.append(f"over after {duration_of(one.over)}")
+        told.append(f"over after {format_short_duration(one.over)}")
     return ", ".join(told)
 
 
-def minute(of_day: int) -> str:
+def format_minute_cell(of_day: int) -> str:
     """`07:30`."""
     return f"{of_day // 60:02}:{of_day % 60:02}"
 
 
-def titles(alerts: Sequence[Alert], more: int = 0) -> list[str]:
+def list_alert_titles(alerts: Sequence[Alert], more: int = 0) -> list[str]:
     """What is in a letter, a line each."""
-    told = [one.title for one in alerts[:MOST_TITLES]]
+    told = [one.title for one in alerts[:MAX_TITLES]]
     more += len(alerts) - len(told)
     return [*told, *([f"and {more} more"] if more else [])]
 
 
-def place(matter: Matter) -> str:
+def format_condition_place(matter: Condition) -> str:
     """Where it is: `atlas:0,3`, or of what is on no host, what it is about."""
     return f"{matter.host}:{','.join(matter.gpus)}" if matter.gpus else matter.host or matter.about
 
 
-def times(count: int) -> str:
+def format_attempts(count: int) -> str:
     """`once`, `3 times`."""
     return "once" if count == 1 else f"{count} times"
 
 
-def clock(epoch: float, now: Now) -> str:
+def format_time_cell(epoch: float, now: Now) -> str:
     """That moment, as people read it."""
-    return formatting.clock(datetime.fromtimestamp(epoch, now.zone), now)
+    return formatting.format_moment(datetime.fromtimestamp(epoch, now.zone), now)
 
 
-def table(head: Sequence[str], rows: Sequence[Row], across: int | None) -> list[str]:
+def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], across: int | None) -> list[str]:
     """Columns, and below each line what it is about, in as many lines as that takes; None cuts nothing."""
     if not rows:
         return []
-    cells = [tuple(map(one_line, row.cells)) for row in rows]
+    cells = [tuple(map(flatten_text, row.cells)) for row in rows]
     every = [*([tuple(head)] if head else []), *cells]
     widths = [
-        max((width(line[at]) for line in every if at < len(line)), default=0) for at in range(max(map(len, every)))
+        max((measure_width(line[at]) for line in every if at < len(line)), default=0)
+        for at in range(max(map(len, every)))
     ]
-    found = [side_by_side(head, widths, across)] if head else []
+    found = [join_cells(head, widths, across)] if head else []
     for row, line in zip(rows, cells):
-        found.append(side_by_side(line, widths, across))
-        for text in row.below:
-            found += wrapped(text, across)
+        found.append(join_cells(line, widths, across))
+        for text in row.details:
+            found += indent_wrapped_text(text, across)
     return found
 
 
-def side_by_side(cells: Sequence[str], widths: Sequence[int], across: int | None) -> str:
+def join_cells(cells: Sequence[str], widths: Sequence[int], across: int | None) -> str:
     """Cells in columns."""
-    line = GAP + GAP.join(fit(text, one) for text, one in zip(cells, widths)).rstrip()
-    return line if across is None else cut(line, across)
+    line = COLUMN_GAP + COLUMN_GAP.join(fit_text(text, one) for text, one in zip(cells, widths)).rstrip()
+    return line if across is None else truncate_text(line, across)
 
 
-def wrapped(text: str, across: int | None, indent: str = GAP * 3) -> Iterator[str]:
+def indent_wrapped_text(text: str, across: int | None, indent: str = COLUMN_GAP * 3) -> Iterator[str]:
     """A text below a line."""
-    for line in broken(text, across, len(indent)):
+    for line in break_text(text, across, len(indent)):
         yield indent + line
 
 
-def broken(text: str, across: int | None, indent: int) -> list[str]:
+def break_text(text: str, across: int | None, indent: int) -> list[str]:
     """A text in as many lines as it takes; None breaks nothing."""
-    text = one_line(text)
-    return wrap(text, max(LEAST_ROOM, across - indent)) if across is not None else [text] if text else []
+    text = flatten_text(text)
+    return wrap_text(text, max(MIN_TEXT_WIDTH, across - indent)) if across is not None else [text] if text else []
 
 
-def plural(count: int, word: str) -> str:
+def format_notification_count(count: int, word: str) -> str:
     """`1 letter`, `3 letters`, `no letters`."""
     return f"{count or 'no'} {word}{'' if count == 1 else 's'}"
 
 
-def outcome(to: str, how: Outcome) -> str:
+def format_outcome(to: str, how: DeliveryOutcome) -> str:
     """How a test went: `lab: sent`."""
     said = {"sent": "sent", "failed": "not sent", "refused": "refused", "unsure": "nobody knows whether it arrived"}
-    return f"{called(to)}: {said.get(how.how, how.how)}" + (f": {how.why}" if how.why and how.how != "sent" else "")
+    return f"{format_receiver_name(to)}: {said.get(how.status, how.status)}" + (
+        f": {how.reason}" if how.reason and how.status != "sent" else ""
+    )
 
 
-def sent(letter: Letter, how: Outcome) -> list[str]:
+def format_sent_notification(letter: Notification, how: DeliveryOutcome) -> list[str]:
     """How a letter went, and what is in it."""
-    return [outcome(letter.to, how), *(f"{GAP * 3}{title}" for title in titles(letter.alerts, letter.more))]
+    return [
+        format_outcome(letter.to, how),
+        *(f"{COLUMN_GAP * 3}{title}" for title in list_alert_titles(letter.alerts, letter.omitted_count)),
+    ]
 
 
 # For programs
 
 
-def json(told: Mapping[str, Any]) -> bytes:
+def dump_alert_json(told: Mapping[str, Any]) -> bytes:
     """All of it, with the version of its form."""
-    return orjson.dumps({"schema": SCHEMA, **told}, option=orjson.OPT_INDENT_2)
+    return orjson.dumps({"schema": LIST_SCHEMA, **told}, option=orjson.OPT_INDENT_2)
 
 
-def listed_json(found: Listed) -> bytes:
+def alert_list_to_json(found: AlertList) -> bytes:
     """The same for programs."""
-    return json(
+    return dump_alert_json(
         {
-            "matters": [matter_json(one) for one in found.standings],
-            "letters": [letter_json(one) for one in found.letters],
+            "matters": [condition_to_json(one) for one in found.conditions],
+            "letters": [notification_to_json(one) for one in found.notifications],
             "silences": [{"host": host, "until": until} for host, until in sorted(found.silences.items())],
-            "places": [one._asdict() for one in found.places],
+            "places": [
+                {"name": one.name, "shown": one.masked_address, "problem": one.problem} for one in found.receivers
+            ],
             "rules": [one._asdict() for one in found.rules],
         }
     )
 
 
-def matter_json(one: Standing) -> dict[str, Any]:
+def condition_to_json(one: ConditionStatus) -> dict[str, Any]:
     """Something that is the matter."""
-    known, matter = one.known, one.known.matter
+    known, matter = one.tracked, one.tracked.condition
     return {
         **{key: getattr(matter, key) for key in ("rule", "host", "about", "gpus", "what", "since", "people")},
-        "seen": known.seen,
+        "seen": known.first_seen_at,
         "at": one.at,
         "state": one.state,
-        "told": known.told,
-        "over_since": known.gone,
-        "why": one.why,
+        "told": known.reported_at,
+        "over_since": known.cleared_at,
+        "why": one.reason,
     }
 
 
-def letter_json(one: Letter) -> dict[str, Any]:
+def notification_to_json(one: Notification) -> dict[str, Any]:
     """A letter that waits."""
     return {
         "to": one.to,
         "via": one.via,
-        "written": one.made,
-        "leaves": one.due,
-        "being_sent": bool(one.claimed),
+        "written": one.created_at,
+        "leaves": one.due_at,
+        "being_sent": bool(one.claimed_by),
         "tries": one.tries,
-        "why": one.why,
+        "why": one.last_error,
         "alerts": [alert._asdict() for alert in one.alerts],
-        "more": one.more,
+        "more": one.omitted_count,
     }
 
 
-def rehearsed_json(found: Trial) -> bytes:
+def dry_run_to_json(found: DryRunList) -> bytes:
     """The same of what would be sent."""
     letters = [
-        {**letter_json(one), "address": address, "title": message.title, "text": message.text}
-        for one, message, address in found.letters
+        {**notification_to_json(one), "address": address, "title": message.title, "text": message.text}
+        for one, message, address in found.notifications
     ]
-    return json({"letters": letters, "matters": [matter_json(one) for one in found.standings]})
+    return dump_alert_json({"letters": letters, "matters": [condition_to_json(one) for one in found.conditions]})
 
 
-def told_json(several: Iterable[Told]) -> bytes:
+def delivery_history_to_json(several: Iterable[DeliveryRecord]) -> bytes:
     """The history."""
-    lines = [{**one._asdict(), "alerts": [alert._asdict() for alert in one.alerts]} for one in several]
-    return json({"history": lines})
+    lines = [
+        {
+            "at": one.at,
+            "to": one.to,
+            "how": one.status,
+            "alerts": [alert._asdict() for alert in one.alerts],
+            "why": one.reason,
+            "tries": one.tries,
+        }
+        for one in several
+    ]
+    return dump_alert_json({"history": lines})
 
 
-def outcomes_json(several: Iterable[tuple[str, Outcome]]) -> bytes:
+def outcomes_to_json(several: Iterable[tuple[str, DeliveryOutcome]]) -> bytes:
     """How tests went."""
-    return json({"tests": [{"to": to, "how": how.how, "why": how.why} for to, how in several]})
+    return dump_alert_json({"tests": [{"to": to, "how": how.status, "why": how.reason} for to, how in several]})

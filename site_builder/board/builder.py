@@ -11,69 +11,68 @@ from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
 
-from site_builder.board.host_pages import HostPages, shown_of
-from site_builder.board.host_pipeline import OLD_STORE as OLD_CARDS
-from site_builder.board.host_pipeline import Card, Cards
-from site_builder.board.site_writer import Page, Site
-from site_builder.bookings import calendar
-from site_builder.bookings.data_files import Bookings, Names
+from site_builder.board.host_pipeline import OLD_STORE_NAME as OLD_CARDS
+from site_builder.board.host_pipeline import BuiltHost, HostPipeline
+from site_builder.board.pages import HostPageBuilder, HostPageJob, hide_problem_details
+from site_builder.board.site_writer import SiteWriter
+from site_builder.bookings import page as booking_page
+from site_builder.bookings.store import BookingsFile
 from site_builder.bookings.tokens import check_tokens
-from site_builder.charts.cache import Lines
+from site_builder.charts.cache import SparklineCache
 from site_builder.config.settings import Settings
-from site_builder.core import protection, published_files
+from site_builder.core import files, published_files
 from site_builder.core.clock import Now
-from site_builder.core.faults import WWW, concerns_a_file, describe
-from site_builder.core.log_file import Log
+from site_builder.core.faults import WWW_PREFIX, describe_fault, is_file_error
+from site_builder.core.files import BuildLog
 from site_builder.core.model import Problem
-from site_builder.core.names import natural
-from site_builder.core.people import People
-from site_builder.discovery.discover import Discovery
-from site_builder.fleet import active_bookings, summary
-from site_builder.fleet.gpu_state import Rules
-from site_builder.fleet.host_view import NEVER, Host
-from site_builder.fleet.store import Memory
-from site_builder.health import diff
-from site_builder.health.store import WITHIN, EventLog
-from site_builder.history.rollups import OLD_NAME as OLD_SUMS
-from site_builder.history.sampling import outdated
-from site_builder.history.writer import History
-from site_builder.snapshots.store import OLD_STORE as OLD_SNAPSHOTS
-from site_builder.snapshots.store import Snapshots
-from site_builder.usage.people_build import PAGE as USERS_PAGE
-from site_builder.usage.people_build import UsersPage
-from site_builder.usage.trends_build import PAGE as FLEET_PAGE
-from site_builder.usage.trends_build import FleetPage
-from site_builder.waste.build import Wastes
-from site_builder.waste.model import FILE as WASTE
+from site_builder.core.names import natural_sort_key
+from site_builder.core.people import PeopleDirectory
+from site_builder.discovery.hosts import HostDiscovery
+from site_builder.fleet import booking_use, summary
+from site_builder.fleet.build import NO_IDLE_TIMES, HostSources
+from site_builder.fleet.gpu_models import NameFiles
+from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.store import BuilderState
+from site_builder.health import events
+from site_builder.health.store import RECORD_TIME_LIMIT_S, EventLog
+from site_builder.history.model import find_outdated_hosts
+from site_builder.history.rollups import OLD_SUMS_FILE as OLD_SUMS
+from site_builder.history.writer import HistoryWriter
+from site_builder.snapshots.store import OLD_STORE_FILE as OLD_SNAPSHOTS
+from site_builder.snapshots.store import SnapshotStore
+from site_builder.usage.build import FLEET_PAGE, FleetPage, PeoplePage
+from site_builder.usage.build import PEOPLE_PAGE as USERS_PAGE
+from site_builder.waste.build import WasteMonitor
+from site_builder.waste.model import WASTE_FILE as WASTE
 
 if TYPE_CHECKING:
-    from site_builder.alerts.engine import Alerts
-    from site_builder.board.consul_mirror import Mirror
-    from site_builder.consul.leader import Lead
+    from site_builder.alerts.build import AlertEngine
+    from site_builder.board.consul_mirror import ConsulMirror
+    from site_builder.consul.leader import Leadership
 
 # Seconds after which the last whole files are written to state/ again, where the same builder goes on.
-SAVE_EVERY = 60
-MOST_PROBLEMS = 1000
+SAVE_INTERVAL_S = 60
+MAX_PROBLEMS = 1000
 # Seconds between two builds that cron starts, at most: what lies between is then like the first.
-ONE_BY_ONE = 300
+MAX_CRON_INTERVAL_S = 300
 # Seconds that the first build waits to know whether it leads: for many a builder it is the only one.
-FIRST_WORD = 5.0
+LEADERSHIP_TIMEOUT_S = 5.0
 # Seconds of a build that may go into making old history coarser.
-ROLL_UP = 0.25
+ROLL_UP_TIME_LIMIT_S = 0.25
 
 
-class Failed(Exception):
+class BuildError(Exception):
     """Why no page was written, in one sentence; the old one stands."""
 
 
-class Report(NamedTuple):
+class BuildReport(NamedTuple):
     """What a build did; `troubles` are sentences on what could not be kept in state/."""
 
-    hosts: int
-    totals: dict[str, int]
+    host_count: int
+    gpu_counts: dict[str, int]
     problems: list[Problem]
-    written: list[str]
-    troubles: list[str]
+    written_files: list[str]
+    save_errors: list[str]
 
 
 class Builder:
@@ -82,262 +81,289 @@ class Builder:
     def __init__(self, settings: Settings, every: int | None = None) -> None:
         """Take up what the last builder left in state/; `every` is how often it builds, where it does so again."""
         self.settings = settings
-        self.every = every
+        self.build_interval_s = every
         data, state = settings.data, settings.state
         remove_executable_files(state)
-        self.snapshots = Snapshots(data, state, settings.snapshot_bytes)
-        self.discovery = Discovery(data, state, settings.consul)
-        self.mirror, self.lead = with_others(settings)
-        self.leads = self.lead is None  # whether we do what must happen only once; a builder that is alone does all
-        self.bookings = Bookings(data, state, settings.zone)
-        self.names = Names(data, state)
-        self.memory = Memory(state)
-        self.took = self.memory.took  # kept when all is over, or the memory would be written at each build
-        self.cards = Cards(state)
-        self.cards.paused = self.memory.paused
-        self.site = Site(settings, every)
-        self.faults = self.site.faults  # what we failed at, for the page
-        self.faults.recall(self.memory.problems)
-        self.cards_made: dict[str, Card] | None = None  # in this build
-        self.history = History(state, settings.zone)
-        self.events = EventLog(self.history, diff.compare)
+        self.snapshots = SnapshotStore(data, state, settings.snapshot_bytes)
+        self.discovery = HostDiscovery(data, state, settings.consul)
+        self.consul_mirror, self.leadership = open_mirror_and_leadership(settings)
+        self.is_leader = (
+            self.leadership is None
+        )  # whether we do what must happen only once; a builder that is alone does all
+        self.bookings_file = BookingsFile(data, state, settings.zone)
+        self.name_files = NameFiles(data, state)
+        self.builder_state = BuilderState(state)
+        self.build_duration_s = (
+            self.builder_state.build_duration_s
+        )  # kept when all is over, or the memory would be written at each build
+        self.pipeline = HostPipeline(state)
+        self.pipeline.paused_until = self.builder_state.paused_until
+        self.site_writer = SiteWriter(settings, every)
+        self.faults = self.site_writer.faults  # what we failed at, for the page
+        self.faults.recall(self.builder_state.problems)
+        self.built_hosts: dict[str, BuiltHost] | None = None  # in this build
+        self.history = HistoryWriter(state, settings.zone)
+        self.event_log = EventLog(self.history, events.compare_health)
         self.history.idle_percent = settings.limits.idle_percent
-        self.wastes = Wastes(self.history, self.memory, self.site.every)
+        self.waste_monitor = WasteMonitor(self.history, self.builder_state, self.site_writer.build_interval_s)
         self.fleet_page = FleetPage(settings, self.history)
-        self.users_page = UsersPage(settings, self.history, patient=not every)
-        self.host_pages, self.lines = HostPages(settings, self.history, self.events), Lines(settings, self.history)
-        self.host_pages.faults = self.lines.faults = self.faults
-        self.alerts = alerts_of(settings, self.events)
-        self.log = Log(state)
-        self.snapshots_saved = 0.0
-        self.beside: list[Problem] = []  # what went wrong around the build, for the same page
-        self.doubt = ""  # why the clock is not believed; then nothing is removed because its time is over
+        self.people_page = PeoplePage(settings, self.history, patient=not every)
+        self.host_pages, self.sparkline_cache = (
+            HostPageBuilder(settings, self.history, self.event_log),
+            SparklineCache(settings, self.history),
+        )
+        self.host_pages.faults = self.sparkline_cache.faults = self.faults
+        self.alert_engine = open_alert_engine(settings, self.event_log)
+        self.build_log = BuildLog(state)
+        self.snapshots_saved_at = 0.0
+        self.extra_problems: list[Problem] = []  # what went wrong around the build, for the same page
+        self.clock_doubt = ""  # why the clock is not believed; then nothing is removed because its time is over
 
-    def build(self, epoch: float) -> Report:
+    def build(self, epoch: float) -> BuildReport:
         """One build, at that moment; whatever goes wrong in it, people are told what is known, and state is saved."""
         now = Now(epoch, self.settings.zone)
-        self.cards_made = None
+        self.built_hosts = None
         try:
             return self.build_at(now)
-        except Failed:
-            self.tell(self.cards_made, now)
+        except BuildError:
+            self.process_alerts(self.built_hosts, now)
             raise
         except Exception as error:
-            self.tell(self.cards_made, now)
-            if concerns_a_file(error):
+            self.process_alerts(self.built_hosts, now)
+            if is_file_error(error):
                 where = getattr(error, "filename", None) or self.settings.state
                 message = f"{where} could not be read or written: {getattr(error, 'strerror', None)}"
             else:
-                message = describe("the board could not be built", error)
-            list(self.save((), now))
-            raise Failed(message) from error
+                message = describe_fault("the board could not be built", error)
+            list(self.save_state((), now))
+            raise BuildError(message) from error
 
-    def build_at(self, now: Now) -> Report:
+    def build_at(self, now: Now) -> BuildReport:
         """The same; what is not foreseen here ends this build."""
         began = time.monotonic()
         epoch = now.epoch
-        self.faults.start()
+        self.faults.start_build()
         forgotten: list[Path] = []
         with self.faults.catch("state/forget", "no host could be forgotten"):
-            forgotten = self.forget()
-        self.discovery.start()
-        if self.mirror:
-            self.mirror.start()
-        hosts, rules, names, problems = self.read(now)
-        cards = self.cards.make(hosts, rules, names, self.settings, now)
-        if self.learn(cards):  # a verdict needs logins that we know, and some are known only now
-            rules = replace(rules, people=People(rules.people.aliases, self.memory.logins))
-            cards = self.cards.make(hosts, rules, names, self.settings, now)
-        hosts = [self.cards.readable(host, now) for host in hosts]
-        self.cards_made = cards
+            forgotten = self.forget_hosts()
+        self.discovery.start_consul_request()
+        if self.consul_mirror:
+            self.consul_mirror.start_request()
+        hosts, rules, names, problems = self.read_inputs(now)
+        cards = self.pipeline.build_hosts(hosts, rules, names, self.settings, now)
+        if self.update_builder_state(cards):  # a verdict needs logins that we know, and some are known only now
+            rules = replace(rules, people=PeopleDirectory(rules.people.aliases, self.builder_state.logins))
+            cards = self.pipeline.build_hosts(hosts, rules, names, self.settings, now)
+        hosts = [self.pipeline.drop_files_while_paused(host, now) for host in hosts]
+        self.built_hosts = cards
         problems += [problem for one in cards.values() for problem in one.summary.problems]
         with self.faults.catch("data", "GPUs that two hosts tell could not be looked for"):
-            problems += summary.doubles({host: one.summary.uuids for host, one in cards.items()})
+            problems += summary.find_duplicate_uuids({host: one.summary.uuids for host, one in cards.items()})
         with self.faults.catch("state/history.db", "this minute is missing in it"):
-            self.remember(cards, now)
-        problems += self.state_problems()
-        problems += self.history.problems + (self.alerts.problems(now) if self.alerts else [])
-        problems += self.beside
-        before = self.told_problems(problems)
+            self.record_history(cards, now)
+        problems += self.find_state_problems()
+        problems += self.history.problems + (self.alert_engine.list_problems(now) if self.alert_engine else [])
+        problems += self.extra_problems
+        before = self.list_problems(problems)
         try:
-            self.site.wasted = self.wastes.look(cards, rules, now)
-            self.note(before, now)
+            self.site_writer.waste = self.waste_monitor.update(cards, rules, now)
+            self.log_problem_changes(before, now)
             told = before
-            if self.may_write(now):
+            if self.try_claim_site(now):
                 self.publish(hosts, cards, rules, names, before, now)
-                told = self.told_problems(problems)
+                told = self.list_problems(problems)
                 if told != before:  # of what could not be made the page knows only now
-                    self.note(told, now)
-                    self.write_fleet(cards, told, now)
+                    self.log_problem_changes(told, now)
+                    self.write_fleet_files(cards, told, now)
         except OSError as error:
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
-            raise Failed(message) from error
-        report = Report(len(cards), totals_of(cards), told, self.site.written, list(self.save(forgotten, now)))
-        self.tell(cards, now)
-        self.history.roll_up(epoch, ROLL_UP)
-        self.took = round(time.monotonic() - began, 3)
+            raise BuildError(message) from error
+        report = BuildReport(
+            len(cards),
+            count_gpus_by_state(cards),
+            told,
+            self.site_writer.written_files,
+            list(self.save_state(forgotten, now)),
+        )
+        self.process_alerts(cards, now)
+        self.history.roll_up(epoch, ROLL_UP_TIME_LIMIT_S)
+        self.build_duration_s = round(time.monotonic() - began, 3)
         return report
 
-    def told_problems(self, problems: Sequence[Problem]) -> list[Problem]:
+    def list_problems(self, problems: Sequence[Problem]) -> list[Problem]:
         """All problems, those of outputs among them, in their order."""
-        found = {*problems, *self.faults.problems, *self.site.calendars.problems}
-        return bounded(sorted(found, key=lambda one: (one.where, one.what)))
+        found = {*problems, *self.faults.problems, *self.site_writer.calendar_builder.problems}
+        return truncate_problems(sorted(found, key=lambda one: (one.where, one.what)))
 
-    def remember(self, cards: Mapping[str, Card], now: Now) -> None:
+    def record_history(self, cards: Mapping[str, BuiltHost], now: Now) -> None:
         """Write the minute into history."""
-        old = outdated({host: (one.summary.uuids, one.seen) for host, one in cards.items()})
-        samples = [one.sample for host, one in cards.items() if one.sample and host not in old]
-        self.history.record(samples, now.epoch, self.every or ONE_BY_ONE)
-        signs = {host: None if host in old else one.signed for host, one in cards.items()}
-        self.events.record(signs, now.epoch, WITHIN if self.every else float("inf"))
+        old = find_outdated_hosts({host: (one.summary.uuids, one.last_seen) for host, one in cards.items()})
+        samples = [one.packed_sample for host, one in cards.items() if one.packed_sample and host not in old]
+        self.history.record(samples, now.epoch, self.build_interval_s or MAX_CRON_INTERVAL_S)
+        signs = {host: None if host in old else one.packed_health for host, one in cards.items()}
+        self.event_log.record(signs, now.epoch, RECORD_TIME_LIMIT_S if self.build_interval_s else float("inf"))
 
-    def write_fleet(self, cards: Mapping[str, Card], problems: Sequence[Problem], now: Now) -> None:
+    def write_fleet_files(self, cards: Mapping[str, BuiltHost], problems: Sequence[Problem], now: Now) -> None:
         """Write the files of the fleet that say something new."""
-        self.site.fleet(cards, totals_of(cards), shown_of(problems, self.settings), now, self.took)
+        self.site_writer.write_fleet_files(
+            cards, count_gpus_by_state(cards), hide_problem_details(problems, self.settings), now, self.build_duration_s
+        )
 
-    def publish(  # noqa: PLR0913, PLR0917 all that was read and made
+    def publish(
         self,
-        hosts: list[Host],
-        cards: dict[str, Card],
-        rules: Rules,
+        hosts: list[HostSources],
+        cards: dict[str, BuiltHost],
+        rules: StateRules,
         names: dict[str, str],
         problems: Sequence[Problem],
         now: Now,
     ) -> None:
         """Write what says something new: that of the fleet first, and what exists once a host after it."""
-        site = self.site
-        site.start()
-        self.write_fleet(cards, problems, now)
-        with site.catch(WASTE):
-            self.wastes.write(site, now)
-        site.calendar([calendar_of(host, cards[host.known.name]) for host in hosts], rules.people, now)
-        with site.catch(FLEET_PAGE):
+        site = self.site_writer
+        site.start_build()
+        self.write_fleet_files(cards, problems, now)
+        with site.catch_fault(WASTE):
+            self.waste_monitor.write(site, now)
+        site.update_calendar(
+            [build_calendar_host(host, cards[host.discovered.name]) for host in hosts], rules.people, now
+        )
+        with site.catch_fault(FLEET_PAGE):
             self.fleet_page.write(site, rules.people, now)
-        with site.catch(USERS_PAGE):
-            self.users_page.write(site, cards, rules.people, now)
-        self.host_pages.start(cards, patient=not self.every)
-        pages: list[Page] = []
+        with site.catch_fault(USERS_PAGE):
+            self.people_page.write(site, cards, rules.people, now)
+        self.host_pages.start_build(cards, patient=not self.build_interval_s)
+        pages: list[HostPageJob] = []
         for host in hosts:
-            name = host.known.name
-            with self.faults.catch(f"{WWW}hosts/{name}.html", clears=False):
-                pages += self.host_pages.of(host, cards[name], rules, names, now)
-        site.hosts(pages, cards, now, patient=not self.every)
+            name = host.discovered.name
+            with self.faults.catch(f"{WWW_PREFIX}hosts/{name}.html", clears=False):
+                pages += self.host_pages.build_page_jobs(host, cards[name], rules, names, now)
+        site.write_host_pages(pages, cards, now, patient=not self.build_interval_s)
 
-    def tell(self, cards: Mapping[str, Card] | None, now: Now) -> None:
+    def process_alerts(self, cards: Mapping[str, BuiltHost] | None, now: Now) -> None:
         """Have people told what is new, if that is for us to do; without cards, what waits."""
-        if self.alerts:
-            self.alerts.expires = not self.doubt
-            self.alerts.look(cards, now, lambda: self.lead is None or self.lead.leads())
+        if self.alert_engine:
+            self.alert_engine.expires = not self.clock_doubt
+            self.alert_engine.process_build(cards, now, lambda: self.leadership is None or self.leadership.is_leader())
 
-    def may_write(self, now: Now) -> bool:
+    def try_claim_site(self, now: Now) -> bool:
         """Whether the site is ours: we lead, or wrote it last, or nobody did; a builder that is alone has it always."""
-        if self.lead is None:
+        if self.leadership is None:
             return True
-        led, self.leads = self.leads, self.lead.leads(0.0 if self.snapshots_saved else FIRST_WORD)
-        if self.leads and not led and self.lead.word and self.lead.word.took:
-            self.log.write(now.local, f"this builder leads now: {self.lead.word.took} has been silent")
-        writer = published_files.writer_of(self.settings.www, now.epoch)
-        if not self.leads and writer not in (None, self.lead.name):
-            self.site.written, self.site.recalled = [], False  # another one writes, and leaves files of its own
+        led, self.is_leader = (
+            self.is_leader,
+            self.leadership.is_leader(0.0 if self.snapshots_saved_at else LEADERSHIP_TIMEOUT_S),
+        )
+        if self.is_leader and not led and self.leadership.status and self.leadership.status.taken_from:
+            self.build_log.write(
+                now.local, f"this builder leads now: {self.leadership.status.taken_from} has been silent"
+            )
+        writer = published_files.find_site_writer(self.settings.www, now.epoch)
+        if not self.is_leader and writer not in (None, self.leadership.name):
+            self.site_writer.written_files, self.site_writer.has_recalled = (
+                [],
+                False,
+            )  # another one writes, and leaves files of its own
             return False
-        published_files.sign(self.settings.www, self.lead.name, now.epoch)
+        published_files.claim_site(self.settings.www, self.leadership.name, now.epoch)
         return True
 
-    def read(self, now: Now) -> tuple[list[Host], Rules, dict[str, str], list[Problem]]:
+    def read_inputs(self, now: Now) -> tuple[list[HostSources], StateRules, dict[str, str], list[Problem]]:
         """All that there is to know: hosts, by what to judge them, names of GPUs, and what is wrong."""
         copied: list[Problem] = []
         with self.faults.catch("Consul", "what it has could not be copied"):
-            copied += self.mirror.copy() if self.mirror else []
-            copied += self.lead.problems() if self.lead else []
+            copied += self.consul_mirror.copy_changes() if self.consul_mirror else []
+            copied += self.leadership.list_problems() if self.leadership else []
         try:
-            told, problems = self.snapshots.read()
+            told, problems = self.snapshots.read_hosts()
         except OSError as error:
             message = f"{self.settings.data} cannot be read: {error.strerror}"
-            raise Failed(message) from error
-        aliases, gpu_names, more = self.names.read()
-        problems += copied + more + protection.list_problems(self.settings.data)
-        every_booking, more = self.bookings.read()
+            raise BuildError(message) from error
+        aliases, gpu_names, more = self.name_files.read_names()
+        problems += copied + more + files.list_problems(self.settings.data)
+        every_booking, more = self.bookings_file.read()
         problems += more
         by_name = {one.name: one for one in told}
-        known, more = self.discovery.read(by_name)
+        known, more = self.discovery.list_hosts(by_name)
         problems += more
-        bookings, more = active_bookings.by_host(every_booking, known, now)
+        bookings, more = booking_use.group_bookings_by_host(every_booking, known, now)
         problems += more
-        shown = [name for name, one in known.items() if not one.hidden]
-        lines = self.lines.of(shown, now.epoch, patient=not self.every)
+        shown = [name for name, one in known.items() if not one.is_hidden]
+        lines = self.sparkline_cache.render_hosts(shown, now.epoch, patient=not self.build_interval_s)
         hosts = [
-            Host(
+            HostSources(
                 one,
                 by_name.get(name),
                 bookings.get(name, ()),
-                self.memory.idle.get(name, NEVER),
-                self.memory.kept.get(name, {}),
+                self.builder_state.idle_times.get(name, NO_IDLE_TIMES),
+                self.builder_state.booking_uses.get(name, {}),
                 lines.get(name, {}),
             )
-            for name, one in sorted(known.items(), key=lambda item: natural(item[0]))
-            if not one.hidden
+            for name, one in sorted(known.items(), key=lambda item: natural_sort_key(item[0]))
+            if not one.is_hidden
         ]
-        rules = Rules(self.settings.limits, People(aliases, self.memory.logins), self.settings.shown)
+        rules = StateRules(
+            self.settings.limits, PeopleDirectory(aliases, self.builder_state.logins), self.settings.privacy
+        )
         return hosts, rules, gpu_names, problems
 
-    def state_problems(self) -> list[Problem]:
+    def find_state_problems(self) -> list[Problem]:
         """Report files of state/ that were found empty or damaged, and could not be rebuilt."""
-        memory = [Problem("state/memory.json", self.memory.problem)] if self.memory.problem else []
+        memory = [Problem("state/memory.json", self.builder_state.problem)] if self.builder_state.problem else []
         return memory + check_tokens(self.settings.state)
 
-    def learn(self, cards: dict[str, Card]) -> bool:
+    def update_builder_state(self, cards: dict[str, BuiltHost]) -> bool:
         """Remember what the next build cannot see for itself; whether there are logins that were not known."""
-        known = len(self.memory.logins)
+        known = len(self.builder_state.logins)
         for host, card in cards.items():
             with self.faults.catch(host, "what it tells could not be remembered"):
-                self.learn_of(host, card)
-        for remembered in (self.memory.kept, self.memory.paused):
+                self.update_host_state(host, card)
+        for remembered in (self.builder_state.booking_uses, self.builder_state.paused_until):
             for gone in remembered.keys() - cards.keys():
                 del remembered[gone]
-        return len(self.memory.logins) > known
+        return len(self.builder_state.logins) > known
 
-    def learn_of(self, host: str, card: Card) -> None:
+    def update_host_state(self, host: str, card: BuiltHost) -> None:
         """The same of one host."""
-        self.memory.learn(card.summary.logins)
-        idle = card.summary.idle
-        if idle and idle.since:
-            self.memory.idle[host] = idle
+        self.builder_state.add_logins(card.summary.logins)
+        idle = card.summary.idle_times
+        if idle and idle.idle_since:
+            self.builder_state.idle_times[host] = idle
         elif idle:
-            self.memory.idle.pop(host, None)
-        self.memory.keep(host, card.summary.kept)
+            self.builder_state.idle_times.pop(host, None)
+        self.builder_state.update_booking_uses(host, card.summary.booking_uses)
 
-    def forget(self) -> list[Path]:
+    def forget_hosts(self) -> list[Path]:
         """Let go of the hosts that `gpuboard forget` named."""
         folder = self.settings.state / "forget"
         requests = list(folder.iterdir()) if folder.is_dir() else []
         for request in requests:
-            self.snapshots.forget(request.name)
-            if self.mirror:  # what the build before this one copied, while the entry was being deleted
-                self.mirror.forget(request.name)
-            self.memory.idle.pop(request.name, None)
-            self.memory.kept.pop(request.name, None)
+            self.snapshots.forget_host(request.name)
+            if self.consul_mirror:  # what the build before this one copied, while the entry was being deleted
+                self.consul_mirror.forget_host(request.name)
+            self.builder_state.idle_times.pop(request.name, None)
+            self.builder_state.booking_uses.pop(request.name, None)
         return requests
 
-    def note(self, problems: Sequence[Problem], now: Now) -> None:
+    def log_problem_changes(self, problems: Sequence[Problem], now: Now) -> None:
         """Log which problems are new and which are over."""
         current = {f"{one.where}: {one.what}" for one in problems}
-        for sentence in sorted(current - self.memory.problems):
-            self.log.write(now.local, f"new: {sentence}")
-        for sentence in sorted(self.memory.problems - current):
-            self.log.write(now.local, f"over: {sentence}")
-        self.memory.problems = current
+        for sentence in sorted(current - self.builder_state.problems):
+            self.build_log.write(now.local, f"new: {sentence}")
+        for sentence in sorted(self.builder_state.problems - current):
+            self.build_log.write(now.local, f"over: {sentence}")
+        self.builder_state.problems = current
 
-    def save(self, forgotten: Sequence[Path], now: Now) -> Iterator[str]:
+    def save_state(self, forgotten: Sequence[Path], now: Now) -> Iterator[str]:
         """Keep what the next build needs; the site is written by then, so that a failure is no more than told."""
-        if forgotten or now.epoch - self.snapshots_saved >= SAVE_EVERY:
-            yield from self.kept(self.snapshots.save)
-            self.snapshots_saved = now.epoch
-        yield from self.kept(self.memory.save)
-        yield from self.kept(self.site.published.save)
+        if forgotten or now.epoch - self.snapshots_saved_at >= SAVE_INTERVAL_S:
+            yield from self.try_save(self.snapshots.save)
+            self.snapshots_saved_at = now.epoch
+        yield from self.try_save(self.builder_state.save)
+        yield from self.try_save(self.site_writer.published.save)
         for request in forgotten:
-            yield from self.kept(lambda request=request: request.unlink(missing_ok=True))  # type: ignore[misc]
+            yield from self.try_save(lambda request=request: request.unlink(missing_ok=True))  # type: ignore[misc]
 
-    def kept(self, work: Callable[[], object]) -> Iterator[str]:
+    def try_save(self, work: Callable[[], object]) -> Iterator[str]:
         """Do something for the next build, or say why that is not possible."""
         try:
             work()
@@ -345,18 +371,18 @@ class Builder:
             where = error.filename or self.settings.state
             yield f"{where} could not be written: {error.strerror}; the site is, but not what it remembers"
         except Exception as error:
-            yield describe("what the builder remembers could not be written", error)
+            yield describe_fault("what the builder remembers could not be written", error)
 
     def close(self) -> None:
         """Keep what was read and made for the next builder, which else does both again."""
-        self.memory.took = self.took
-        parts = (self.snapshots, self.cards, self.lines, self.memory, self.users_page)
+        self.builder_state.build_duration_s = self.build_duration_s
+        parts = (self.snapshots, self.pipeline, self.sparkline_cache, self.builder_state, self.people_page)
         for part in parts:
             with suppress(Exception):
                 part.save()
         self.history.close()
-        if self.lead:
-            self.lead.close()
+        if self.leadership:
+            self.leadership.close()
 
 
 def remove_executable_files(state: Path) -> None:
@@ -372,37 +398,38 @@ def remove_executable_files(state: Path) -> None:
             rmtree(compiled)
 
 
-def with_others(settings: Settings) -> tuple[Mirror | None, Lead | None]:
+def open_mirror_and_leadership(settings: Settings) -> tuple[ConsulMirror | None, Leadership | None]:
     """What a builder needs that reads from Consul's KV store, as others may do too."""
     if settings.kv is None:
         return None, None
-    from site_builder.board.consul_mirror import Mirror  # noqa: PLC0415 few need it
-    from site_builder.consul.leader import Lead  # noqa: PLC0415
+    from site_builder.board.consul_mirror import ConsulMirror  # noqa: PLC0415 few need it
+    from site_builder.consul.leader import Leadership  # noqa: PLC0415
 
-    return Mirror(settings.data, settings.state, settings.kv), Lead(settings.state, settings.kv)
+    return ConsulMirror(settings.data, settings.state, settings.kv), Leadership(settings.state, settings.kv)
 
 
-def alerts_of(settings: Settings, events: EventLog) -> Alerts | None:
+def open_alert_engine(settings: Settings, events: EventLog) -> AlertEngine | None:
     """What tells people, where there is a way to."""
-    if not settings.alerts.wanted:
+    if not settings.alerts.is_enabled:
         return None
-    from site_builder.alerts.engine import Alerts  # noqa: PLC0415 most have none
+    from site_builder.alerts.build import AlertEngine  # noqa: PLC0415 most have none
+    from site_builder.watches.build import WatchConditions  # noqa: PLC0415
 
-    return Alerts(settings, events)
+    return AlertEngine(settings, events, WatchConditions(settings))
 
 
-def totals_of(cards: Mapping[str, Card]) -> dict[str, int]:
+def count_gpus_by_state(cards: Mapping[str, BuiltHost]) -> dict[str, int]:
     """How many GPUs there are in each state."""
-    return dict(sum((Counter(one.summary.states) for one in cards.values()), Counter()))
+    return dict(sum((Counter(one.summary.state_counts) for one in cards.values()), Counter()))
 
 
-def calendar_of(host: Host, card: Card) -> calendar.Host:
+def build_calendar_host(host: HostSources, card: BuiltHost) -> booking_page.CalendarHost:
     """What the calendar takes of a host."""
-    return calendar.Host(host.known.name, tuple(host.bookings), card.summary.gpus)
+    return booking_page.CalendarHost(host.discovered.name, tuple(host.bookings), card.summary.gpu_identities)
 
 
-def bounded(problems: list[Problem]) -> list[Problem]:
+def truncate_problems(problems: list[Problem]) -> list[Problem]:
     """As many as a page can hold: whoever has more must begin somewhere."""
-    if len(problems) <= MOST_PROBLEMS:
+    if len(problems) <= MAX_PROBLEMS:
         return problems
-    return [*problems[:MOST_PROBLEMS], Problem("data", f"and {len(problems) - MOST_PROBLEMS} more problems")]
+    return [*problems[:MAX_PROBLEMS], Problem("data", f"and {len(problems) - MAX_PROBLEMS} more problems")]

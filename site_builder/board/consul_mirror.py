@@ -13,227 +13,235 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.bookings.consul_copies import OTHERS, PLAIN, Copies
-from site_builder.consul import kv_reply
-from site_builder.consul.catalog import KV_RIGHTS
-from site_builder.consul.client import LATE, Question
-from site_builder.consul.kv import KvStore
-from site_builder.consul.kv_reply import Entry
-from site_builder.core import files, own_files
-from site_builder.core.cached_file import minute
+from site_builder.bookings.consul_store import COPIED_FILES, RESERVED_NAMES, ConsulCopies
+from site_builder.consul import kv
+from site_builder.consul.client import KV_RIGHTS, TIMEOUT_MESSAGE, ConsulRequest
+from site_builder.consul.kv import KvEntry, KvStore
+from site_builder.core import files
+from site_builder.core.formatting import format_local_time
 from site_builder.core.model import KvAccess, Problem
-from site_builder.core.names import is_host
-from site_builder.core.parallel import both
-from site_builder.snapshots import bundle, envelope
+from site_builder.core.names import is_host_name
+from site_builder.core.parallel import map_parallel
+from site_builder.snapshots import envelope
 from site_builder.snapshots import store as snapshots_store
 
 # What moved since a look that was no longer ago than this is new: cron builds once a minute.
-NEAR = 90
+RECENT_CHECK_S = 90
 # A host's clock may be ahead by so many seconds; by more, it does not tell how old an entry is.
-AHEAD = 60
-MOST_TOLD = 10
+MAX_CLOCK_AHEAD_S = 60
+MAX_PROBLEMS = 10
 
 
-class NotOurs(Exception):
+class EntryRefusedError(Exception):
     """Why an entry is not copied, in words."""
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """What came of an entry: what tells the contents of its files from the next, why it is not ours, or what failed."""
 
-    wrote: dict[str, int] | None = None
-    wrong: str | None = None
+    written_hashes: dict[str, int] | None = None
+    refusal: str | None = None
     failure: str | None = None
 
 
-class Mirror:
+class ConsulMirror:
     """Looks at the store again and again, and copies what moved; state/kv.json keeps what it saw."""
 
     def __init__(self, data: Path, state: Path, access: KvAccess) -> None:
         """Take up what the last builder saw, if it was there too."""
-        self.data, self.access = data, access
-        self.state = state / "kv.json"
-        self.store = KvStore(access)
-        self.copies = Copies(data, self.store)
-        self.looked = 0.0
-        self.seen: dict[str, int] = {}  # by name, the index of the last look
-        self.done: dict[str, int] = {}  # by name, the index that was copied, or found not to be ours
-        self.wrong: dict[str, str] = {}  # by name, why it was not copied
-        self.wrote: dict[str, dict[str, int]] = {}  # by host and file, what tells one content from the next
-        self.question: Question | None = None
-        with suppress(OSError, files.Refused, *own_files.WRONG_SHAPE):
-            told = orjson.loads(own_files.read(self.state))
-            if told["of"] == self.of:
-                self.seen = {str(name): int(index) for name, index in told["seen"].items()}
-                self.wrong = {str(name): str(why) for name, why in told["wrong"].items()}
-                self.looked = float(told["looked"])
-        self.done = {
+        self.data_folder, self.access = data, access
+        self.store_path = state / "kv.json"
+        self.kv_store = KvStore(access)
+        self.copies = ConsulCopies(data, self.kv_store)
+        self.checked_at = 0.0
+        self.seen_indexes: dict[str, int] = {}  # by name, the index of the last look
+        self.copied_indexes: dict[str, int] = {}  # by name, the index that was copied, or found not to be ours
+        self.refusals: dict[str, str] = {}  # by name, why it was not copied
+        self.written_hashes: dict[str, dict[str, int]] = {}  # by host and file, what tells one content from the next
+        self.request: ConsulRequest | None = None
+        with suppress(OSError, files.FileRefusedError, *files.WRONG_SHAPE):
+            told = orjson.loads(files.read(self.store_path))
+            if told["of"] == self.source:
+                self.seen_indexes = {str(name): int(index) for name, index in told["seen"].items()}
+                self.refusals = {str(name): str(why) for name, why in told["wrong"].items()}
+                self.checked_at = float(told["looked"])
+        self.copied_indexes = {
             name: index
-            for name, index in self.seen.items()
-            if name in self.wrong or (is_host(name) and (data / name / "host.txt").exists())
+            for name, index in self.seen_indexes.items()
+            if name in self.refusals or (is_host_name(name) and (data / name / "host.txt").exists())
         }
 
     @property
-    def of(self) -> list[str]:
+    def source(self) -> list[str]:
         """What was looked at."""
         return [self.access.consul.address, self.access.prefix]
 
-    def start(self) -> None:
+    def start_request(self) -> None:
         """Ask, unless an earlier question still hangs."""
-        if self.question is None or not self.question.thread.is_alive():
-            self.question = self.store.everything()
+        if self.request is None or not self.request.thread.is_alive():
+            self.request = self.kv_store.request_all()
 
-    def copy(self) -> list[Problem]:
+    def copy_changes(self) -> list[Problem]:
         """Bring data/ up to date, as far as Consul answers; what is wrong."""
-        if self.question is None or self.question.given_up:
-            self.start()
-        question = self.question
-        if question is None or question.given_up:
-            return [self.failed("does not answer, and still hangs on an earlier question")]
+        if self.request is None or self.request.is_cancelled:
+            self.start_request()
+        question = self.request
+        if question is None or question.is_cancelled:
+            return [self.build_problem("does not answer, and still hangs on an earlier question")]
         if not question.wait():
-            question.give_up()
-            return [self.failed(LATE)]
-        self.question = None
+            question.cancel()
+            return [self.build_problem(TIMEOUT_MESSAGE)]
+        self.request = None
         if question.failure:
-            return [self.failed(question.failure)]
-        body, question.answer, question.body = question.body or b"[]", None, None
-        dump = kv_reply.read(body, self.store.data)
+            return [self.build_problem(question.failure)]
+        body, question.response, question.body = question.body or b"[]", None, None
+        dump = kv.parse_kv_entries(body, self.kv_store.data_prefix)
         del body  # the entries have their own
-        if not dump.whole:
-            return [self.failed("; ".join(dump.problems))]
-        return [Problem(self.access.where, what) for what in dump.problems] + self.take(dump.rows, question)
+        if not dump.is_complete:
+            return [self.build_problem("; ".join(dump.problems))]
+        return [Problem(self.access.where, what) for what in dump.problems] + self.copy_entries(dump.rows, question)
 
-    def failed(self, what: str) -> Problem:
+    def build_problem(self, what: str) -> Problem:
         """The one sentence on a store that cannot be read."""
-        serves = f"what it had at {minute(self.looked)} serves, and grows old" if self.looked else "data/ serves"
+        serves = (
+            f"what it had at {format_local_time(self.checked_at)} serves, and grows old"
+            if self.checked_at
+            else "data/ serves"
+        )
         return Problem(self.access.where, f"{what}; {serves}")
 
-    def take(self, entries: tuple[Entry, ...], question: Question) -> list[Problem]:
+    def copy_entries(self, entries: tuple[KvEntry, ...], question: ConsulRequest) -> list[Problem]:
         """Copy what moved."""
         failures: list[str] = []
-        moved = [entry for entry in entries if self.done.get(entry.name) != entry.moved]
+        moved = [entry for entry in entries if self.copied_indexes.get(entry.name) != entry.modify_index]
         # to make a file and to rename it takes longer than all else, so that both cores do it
-        for entry, copied in zip(moved, both(lambda entry: self.try_one(entry, question.arrived), moved)):
+        for entry, copied in zip(
+            moved, map_parallel(lambda entry: self.try_copy_entry(entry, question.received_at), moved)
+        ):
             if copied.failure:
                 failures.append(f"data/{entry.name} cannot be written: {copied.failure}")
                 continue
-            self.done[entry.name] = entry.moved
-            self.wrong.pop(entry.name, None)
-            if copied.wrong:
-                self.wrong[entry.name] = copied.wrong
-            elif copied.wrote:
-                self.wrote[entry.name] = copied.wrote
+            self.copied_indexes[entry.name] = entry.modify_index
+            self.refusals.pop(entry.name, None)
+            if copied.refusal:
+                self.refusals[entry.name] = copied.refusal
+            elif copied.written_hashes:
+                self.written_hashes[entry.name] = copied.written_hashes
         names = {entry.name for entry in entries}
-        self.wrong = {name: why for name, why in self.wrong.items() if name in names}
-        self.seen = {entry.name: entry.moved for entry in entries}
-        self.looked = question.asked
+        self.refusals = {name: why for name, why in self.refusals.items() if name in names}
+        self.seen_indexes = {entry.name: entry.modify_index for entry in entries}
+        self.checked_at = question.sent_at
         if not entries:  # without rights, Consul shows nothing rather than to refuse
             rights = f"correct GPUBOARD_KV, or if Consul has ACLs, {KV_RIGHTS}"
-            failures.append(f"{self.store.data} has no entries; {rights}")
-        problems = [Problem(self.access.where, what) for what in self.told() + bounded(failures)]
-        return problems + self.copies.look(self.seen) + self.save()
+            failures.append(f"{self.kv_store.data_prefix} has no entries; {rights}")
+        problems = [
+            Problem(self.access.where, what) for what in self.describe_refusals() + truncate_sentences(failures)
+        ]
+        return problems + self.copies.update_changed(self.seen_indexes) + self.save()
 
-    def told(self) -> list[str]:
+    def describe_refusals(self) -> list[str]:
         """What is not ours, a sentence each."""
-        where = self.store.data
-        return bounded(
-            [f"{where}{kv_reply.shown(name)[1:-1]} is not copied: {why}" for name, why in self.wrong.items()]
+        where = self.kv_store.data_prefix
+        return truncate_sentences(
+            [f"{where}{kv.format_kv_key(name)[1:-1]} is not copied: {why}" for name, why in self.refusals.items()]
         )
 
-    def try_one(self, entry: Entry, now: float) -> Copied:
+    def try_copy_entry(self, entry: KvEntry, now: float) -> CopyResult:
         """One entry, whatever happens."""
         try:
-            return Copied(self.copy_one(entry, now))
-        except (NotOurs, files.Refused) as why:
-            return Copied(wrong=str(why))
+            return CopyResult(self.copy_entry(entry, now))
+        except (EntryRefusedError, files.FileRefusedError) as why:
+            return CopyResult(refusal=str(why))
         except OSError as error:
-            return Copied(failure=error.strerror or "for no reason that is told")
+            return CopyResult(failure=error.strerror or "for no reason that is told")
 
-    def copy_one(self, entry: Entry, now: float) -> dict[str, int] | None:
+    def copy_entry(self, entry: KvEntry, now: float) -> dict[str, int] | None:
         """One entry, if it is ours; what its files are now."""
-        if entry.name in PLAIN:
+        if entry.name in COPIED_FILES:
             return None  # those that people write: `copies` looks at them
-        if not is_host(entry.name) or entry.name in OTHERS:
+        if not is_host_name(entry.name) or entry.name in RESERVED_NAMES:
             message = "its name is neither that of a host nor that of a file that we know"
-            raise NotOurs(message)
-        content = entry.content()
+            raise EntryRefusedError(message)
+        content = entry.decode_value()
         if content is None:
             message = "its value is not what Consul writes"
-            raise NotOurs(message)
-        found = bundle.read(content, entry.name)
+            raise EntryRefusedError(message)
+        found = envelope.parse_bundle(content, entry.name)
         if found.problem:
-            raise NotOurs(found.problem)
-        stands = self.standing(entry.name)
+            raise EntryRefusedError(found.problem)
+        stands = self.read_stored_time(entry.name)
         contents = dict(found.files)
-        if found.time is not None and found.time == stands:
+        if found.host_time is not None and found.host_time == stands:
             del contents["host.txt"]  # by which its age counts: the same once more makes nobody younger
-            return self.write(entry.name, contents, self.wrote.get(entry.name, {}))
-        went_back = found.time is not None and stands is not None and found.time < stands
-        moment = self.moment(entry, found.time or 0, now, went_back)
+            return self.write_host_files(entry.name, contents, self.written_hashes.get(entry.name, {}))
+        went_back = found.host_time is not None and stands is not None and found.host_time < stands
+        moment = self.find_entry_time(entry, found.host_time or 0, now, went_back)
         if moment is None:
-            return self.write(entry.name, contents, self.wrote.get(entry.name, {}))
+            return self.write_host_files(entry.name, contents, self.written_hashes.get(entry.name, {}))
         if "host.txt" in contents:
-            contents["host.txt"] = envelope.dated(contents["host.txt"], moment)
-        return self.write(entry.name, contents, {})
+            contents["host.txt"] = envelope.insert_as_of_line(contents["host.txt"], moment)
+        return self.write_host_files(entry.name, contents, {})
 
-    def moment(self, entry: Entry, told: int, now: float, went_back: bool) -> float | None:
+    def find_entry_time(self, entry: KvEntry, told: int, now: float, went_back: bool) -> float | None:
         """From when it is, where that may be long ago; None if it moved since our last look, which was just now.
 
         What is older than what we have may come from a backup of Consul's. A look that is yet to come was told by
         another clock than ours is now.
         """
-        has_moved = self.seen.get(entry.name) != entry.moved and not went_back
-        since = self.looked if has_moved and self.looked <= now else 0.0
-        if since and now - since <= NEAR:
+        has_moved = self.seen_indexes.get(entry.name) != entry.modify_index and not went_back
+        since = self.checked_at if has_moved and self.checked_at <= now else 0.0
+        if since and now - since <= RECENT_CHECK_S:
             return None
-        if told > now + AHEAD:
+        if told > now + MAX_CLOCK_AHEAD_S:
             if not since:
                 message = f"its clock is {told - now:.0f} s ahead, so that nobody knows how old it is until it moves"
-                raise NotOurs(message)
+                raise EntryRefusedError(message)
             return since
         return max(since, min(told, now))
 
-    def standing(self, host: str) -> int | None:
+    def read_stored_time(self, host: str) -> int | None:
         """The time that the host.txt tells which stands in data/ already."""
         try:
-            folder = os.open(self.data / host, files.FOLDER)
+            folder = os.open(self.data_folder / host, files.FOLDER_FLAGS)
         except OSError:
             return None
         try:
-            header, _ = envelope.header(files.read("host.txt", folder, bundle.MOST)[1], "host")
-        except files.Refused:
+            header, _ = envelope.parse_snapshot_header(
+                files.read_file("host.txt", folder, envelope.MAX_BUNDLE_BYTES)[1], "host"
+            )
+        except files.FileRefusedError:
             return None
         finally:
             os.close(folder)
         return header.time if header and header.host == host else None
 
-    def write(self, host: str, contents: dict[str, bytes], before: dict[str, int]) -> dict[str, int]:
+    def write_host_files(self, host: str, contents: dict[str, bytes], before: dict[str, int]) -> dict[str, int]:
         """The files of a host, those that are others than before; host.txt, by which its age counts, is the last."""
         now = {name: hash(content) for name, content in contents.items()}
-        with snapshots_store.own_folder_of(self.data, host) as folder:
+        with snapshots_store.open_own_folder(self.data_folder, host) as folder:
             for name, content in contents.items():
                 if before.get(name) != now[name]:
-                    files.put(folder, name, content)
+                    files.write_atomically_in_folder(folder, name, content)
         return now
 
-    def forget(self, host: str) -> None:
+    def forget_host(self, host: str) -> None:
         """Let go of a host whose entry was deleted, and of its files."""
-        for kept in (self.seen, self.done, self.wrong, self.wrote):
+        for kept in (self.seen_indexes, self.copied_indexes, self.refusals, self.written_hashes):
             kept.pop(host, None)
         with suppress(OSError):
-            snapshots_store.remove(self.data, host)
+            snapshots_store.remove_host_files(self.data_folder, host)
 
     def save(self) -> list[Problem]:
         """Keep what we saw, and when."""
         try:
-            kept = {"of": self.of, "looked": self.looked, "seen": self.seen, "wrong": self.wrong}
-            files.replace(self.state, orjson.dumps(kept), 0o600)
+            kept = {"of": self.source, "looked": self.checked_at, "seen": self.seen_indexes, "wrong": self.refusals}
+            files.write_atomically(self.store_path, orjson.dumps(kept), 0o600)
         except OSError as error:
             return [Problem("state/kv.json", f"what was seen in Consul could not be kept: {error.strerror}")]
         return []
 
 
-def bounded(sentences: list[str]) -> list[str]:
+def truncate_sentences(sentences: list[str]) -> list[str]:
     """As many as anybody reads."""
-    more = len(sentences) - MOST_TOLD
-    return sentences if more <= 0 else [*sentences[:MOST_TOLD], f"{more} more entries are not copied either"]
+    more = len(sentences) - MAX_PROBLEMS
+    return sentences if more <= 0 else [*sentences[:MAX_PROBLEMS], f"{more} more entries are not copied either"]

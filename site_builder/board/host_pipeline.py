@@ -15,236 +15,262 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from site_builder import __version__
-from site_builder.alerts.conditions import on_host
-from site_builder.alerts.model import Matter
-from site_builder.board import card as card_page
-from site_builder.board import live
-from site_builder.board.outputs import detail, metrics, status, term
+from site_builder.alerts.conditions import ConditionInput, find_conditions, list_host_users
+from site_builder.alerts.model import Condition
+from site_builder.board import card
+from site_builder.board.outputs import detail, live, metrics, status, term
+from site_builder.board.outputs.term import TermPart
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.faults import place_of
-from site_builder.core.html import escaped
-from site_builder.core.model import BoardHost
-from site_builder.core.parallel import both
-from site_builder.core.people import People
-from site_builder.core.published_files import digest
-from site_builder.core.record_file import DamagedFileError, Record, read_records, write_records
-from site_builder.core.typed_json import dump_json, make_decoder
+from site_builder.core.code_fingerprint import CODE_FINGERPRINT
+from site_builder.core.faults import locate_exception, split_by_success
+from site_builder.core.files import compute_digest
+from site_builder.core.html import escape_html
+from site_builder.core.model import Booking, HostStatus
+from site_builder.core.parallel import map_parallel
+from site_builder.core.people import PeopleDirectory
+from site_builder.core.records import DamagedFileError, Record, dump_json, make_decoder, read_records, write_records
 from site_builder.fleet import summary as fleet_summary
-from site_builder.fleet.gpu_state import Rules
-from site_builder.fleet.host_view import TRY_AGAIN, Host, board_of, matters_of, not_shown
-from site_builder.health.metrics import signed
-from site_builder.health.model import Signed
-from site_builder.history.block_format import Packed, pack
-from site_builder.history.sampling import sample
+from site_builder.fleet.build import RETRY_AFTER_S, DecidedHost, HostSources, build_unrendered_status, decide_host
+from site_builder.fleet.gpu_state import StateRules
+from site_builder.health.gpu_health import pack_host_health
+from site_builder.health.model import PackedHealthMetrics
+from site_builder.history.block_format import PackedSample, pack_sample
+from site_builder.history.model import sample_host
+from site_builder.waste import rules as waste_rules
 
-PACKAGE = Path(__file__).parents[1]
-STORE, TITLE = "cards.kept", "gpuboard cards 1"
+STORE_NAME, STORE_TITLE = "cards.kept", "gpuboard cards 1"
 # What an older gpuboard left: a pickle, which could execute code, and is never read.
-OLD_STORE = "cards.pickle"
-# How many texts stand behind a card: page, status, live, terminal, detail, and a part for each family of metrics.
-TEXTS = 8 + len(metrics.FAMILIES)
+OLD_STORE_NAME = "cards.pickle"
+# The texts that stand behind a card in the file, before a part for each family of metrics.
+TEXT_NAMES = (
+    "card",
+    "status_before_age",
+    "status_after_age",
+    "live_before_revision",
+    "live_after_revision",
+    "term_plain",
+    "term_coloured",
+    "detail",
+)
+TEXT_COUNT = len(TEXT_NAMES) + len(metrics.PER_HOST_FAMILIES)
 # Seconds of CPU time that one host may cost a build; of a host that costs more nothing is read for so many seconds.
 # The first card of a process may take longer: templates are compiled, and modules imported.
-TOO_EXPENSIVE, FIRST_CARD, PAUSE = 2.0, 10.0, 600
-NOT_READ = f"its files take more than {TOO_EXPENSIVE:.0f} s to read, and so are read only every {PAUSE // 60} minutes"
+MAX_HOST_CPU_S, MAX_FIRST_HOST_CPU_S, PAUSE_S = 2.0, 10.0, 600
+PAUSED_REASON = (
+    f"its files take more than {MAX_HOST_CPU_S:.0f} s to read, and so are read only every {PAUSE_S // 60} minutes"
+)
 
 
-def code() -> tuple[object, ...]:
-    """What changes with the program itself, an update of which makes every card anew."""
-    found = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.html")]
-    stats = {str(path.relative_to(PACKAGE)): path.stat() for path in found}
-    return __version__, tuple(sorted((name, one.st_size, one.st_mtime_ns) for name, one in stats.items()))
-
-
-# Looked up once: what this process has loaded is what it makes cards with, whatever is installed meanwhile.
-CODE = code()
-
-
-class Digests(NamedTuple):
+class HostDigests(NamedTuple):
     """What tells one content from the next."""
 
-    html: bytes
+    card: bytes
     status: bytes
-    structure: bytes
+    card_structure: bytes
     term: bytes
     detail: bytes
 
 
-class Card(NamedTuple):
+class BuiltHost(NamedTuple):
     """What was made of a host, of what, and until when it holds."""
 
-    made_of: bytes  # a digest of it
-    holds_until: float
-    html: bytes
-    status: tuple[bytes, bytes]  # between which the age stands
-    live: tuple[bytes, bytes]  # between which the revision stands
-    term: term.Part
-    detail: bytes
-    metrics: tuple[bytes, ...]
-    seen: float | None
-    digests: Digests
-    summary: fleet_summary.Summary
-    sample: Packed | None  # what history keeps of it, if it is fresh
-    signed: Signed | None  # and the signs of its GPUs' health
-    matters: tuple[Matter, ...] | None = ()  # what people may be told of it; None where that cannot be told
+    fingerprint: bytes  # a digest of it
+    valid_until: float
+    card_html: bytes
+    status_json: tuple[bytes, bytes]  # between which the age stands
+    live_json: tuple[bytes, bytes]  # between which the revision stands
+    term_part: TermPart
+    detail_text: bytes
+    metric_lines: tuple[bytes, ...]
+    last_seen: float | None
+    digests: HostDigests
+    summary: fleet_summary.HostSummary
+    packed_sample: PackedSample | None  # what history keeps of it, if it is fresh
+    packed_health: PackedHealthMetrics | None  # and the signs of its GPUs' health
+    waste_marks: tuple[waste_rules.WasteCandidate, ...] = ()
+    conditions: tuple[Condition, ...] | None = ()  # what people may be told of it; None where that cannot be told
     people: tuple[str, ...] = ()  # who is on it, whether shown or not
-    cut: tuple[tuple[str, str | None], ...] = ()  # logins that `ps` cut, and whose they were taken for
+    truncated_logins: tuple[tuple[str, str | None], ...] = ()  # logins that `ps` cut, and whose they were taken for
 
 
-class StoredCard(NamedTuple):
+class StoredBuiltHost(NamedTuple):
     """A card as it is stored, without the bytes that stand behind it in the file."""
 
     host: str
-    made_of: bytes
-    holds_until: float | None  # None is for ever
-    marks: tuple[tuple[str, str], ...]
-    seen: float | None
-    digests: Digests
-    summary: fleet_summary.Summary
-    sample: Packed | None
-    signed: Signed | None
-    matters: tuple[Matter, ...] | None
+    fingerprint: bytes
+    valid_until: float | None  # None is for ever
+    gpus_by_state: tuple[tuple[str, str], ...]
+    last_seen: float | None
+    digests: HostDigests
+    summary: fleet_summary.HostSummary
+    packed_sample: PackedSample | None
+    packed_health: PackedHealthMetrics | None
+    waste_marks: tuple[waste_rules.WasteCandidate, ...]
+    conditions: tuple[Condition, ...] | None
     people: tuple[str, ...]
-    cut: tuple[tuple[str, str | None], ...]
+    truncated_logins: tuple[tuple[str, str | None], ...]
 
 
-class Cards:
+class HostPipeline:
     """The cards of all hosts; made anew only where something changed."""
 
     def __init__(self, state: Path) -> None:
         """Take up those of the last builder."""
-        self.store = state / STORE
-        self.rules = b""
-        self.cards: dict[str, Card] = {}
-        self.changed = False
-        self.paused: dict[str, int] = {}  # hosts that are too expensive, and until when they are not read
+        self.store_path = state / STORE_NAME
+        self.common_fingerprint = b""
+        self.built_hosts: dict[str, BuiltHost] = {}
+        self.has_changes = False
+        self.paused_until: dict[str, int] = {}  # hosts that are too expensive, and until when they are not read
         with suppress(DamagedFileError, ValueError):  # of a damaged file nothing counts, and all are made anew
-            self.rules, self.cards = load_cards(self.store)
+            self.common_fingerprint, self.built_hosts = load_built_hosts(self.store_path)
 
-    def make(
-        self, fleet_hosts: Sequence[Host], rules: Rules, names: dict[str, str], settings: Settings, now: Now
-    ) -> dict[str, Card]:
+    def build_hosts(
+        self, fleet_hosts: Sequence[HostSources], rules: StateRules, names: dict[str, str], settings: Settings, now: Now
+    ) -> dict[str, BuiltHost]:
         """The card of each host, in their order."""
-        by = digest_of(
+        by = fingerprint_facts(
             (
-                CODE,
+                CODE_FINGERPRINT,
                 now.local.utcoffset(),
                 settings.limits,
-                settings.shown,
+                settings.privacy,
                 str(settings.zone),
                 tuple(names.items()),
                 rules.people.aliases,
             )
         )
-        if by != self.rules:
-            self.rules, self.cards = by, {}
-        before, self.cards = self.cards, {}
-        parts = [(host, inputs_anyhow(host, rules)) for host in (self.readable(one, now) for one in fleet_hosts)]
+        if by != self.common_fingerprint:
+            self.common_fingerprint, self.built_hosts = by, {}
+        before, self.built_hosts = self.built_hosts, {}
+        parts = [
+            (host, fingerprint_host_safely(host, rules))
+            for host in (self.drop_files_while_paused(one, now) for one in fleet_hosts)
+        ]
         known = set(before)
         stale = []
         for host, made_of in parts:
-            one = before.get(host.known.name)
-            if one is None or one.made_of != made_of or now.epoch >= one.holds_until or is_clearer(one, rules.people):
+            one = before.get(host.discovered.name)
+            if (
+                one is None
+                or one.fingerprint != made_of
+                or now.epoch >= one.valid_until
+                or has_outdated_login(one, rules.people)
+            ):
                 stale.append((host, made_of))
-                before.pop(host.known.name, None)  # the new ones have its room
-        anew = both(lambda part: timed(lambda: make(part[0], rules, names, now.apart())), stale)
+                before.pop(host.discovered.name, None)  # the new ones have its room
+        anew = map_parallel(
+            lambda part: measure_cpu_time(lambda: build_host(part[0], rules, names, now.copy_with_own_expiry())), stale
+        )
         made = {}
         for (host, made_of), (card, seconds) in zip(stale, anew):
-            name = host.known.name
-            made[name] = card._replace(made_of=made_of)
-            if seconds > (FIRST_CARD if host is stale[0][0] else TOO_EXPENSIVE) and not host.not_read:
-                self.paused[name] = int(now.epoch) + PAUSE
-                without = self.readable(host, now)
-                made[name] = make(without, rules, names, now.apart())._replace(made_of=inputs_anyhow(without, rules))
-        self.cards = {host.known.name: made.get(host.known.name) or before[host.known.name] for host, _ in parts}
-        self.changed = self.changed or bool(stale) or known != self.cards.keys()
-        return self.cards
+            name = host.discovered.name
+            made[name] = card._replace(fingerprint=made_of)
+            if seconds > (MAX_FIRST_HOST_CPU_S if host is stale[0][0] else MAX_HOST_CPU_S) and not host.unread_reason:
+                self.paused_until[name] = int(now.epoch) + PAUSE_S
+                without = self.drop_files_while_paused(host, now)
+                made[name] = build_host(without, rules, names, now.copy_with_own_expiry())._replace(
+                    fingerprint=fingerprint_host_safely(without, rules)
+                )
+        self.built_hosts = {
+            host.discovered.name: made.get(host.discovered.name) or before[host.discovered.name] for host, _ in parts
+        }
+        self.has_changes = self.has_changes or bool(stale) or known != self.built_hosts.keys()
+        return self.built_hosts
 
-    def readable(self, host: Host, now: Now) -> Host:
+    def drop_files_while_paused(self, host: HostSources, now: Now) -> HostSources:
         """Return the host, without its files while they are too expensive."""
-        left = self.paused.get(host.known.name, 0) - now.epoch
-        if 0 < left <= PAUSE:
-            return replace(host, told=None, not_read=NOT_READ)
-        self.paused.pop(host.known.name, None)
+        left = self.paused_until.get(host.discovered.name, 0) - now.epoch
+        if 0 < left <= PAUSE_S:
+            return replace(host, files=None, unread_reason=PAUSED_REASON)
+        self.paused_until.pop(host.discovered.name, None)
         return host
 
     def save(self) -> None:
         """Keep them for the next builder."""
-        if self.changed:
-            write_records(self.store, TITLE, self.records())
-            self.changed = False
+        if self.has_changes:
+            write_records(self.store_path, STORE_TITLE, self.iterate_records())
+            self.has_changes = False
 
-    def records(self) -> Iterator[Record]:
+    def iterate_records(self) -> Iterator[Record]:
         """Yield what is stored: what all cards were made by, and then each of them."""
-        yield self.rules.hex().encode(), []
-        for host, card in self.cards.items():
+        yield self.common_fingerprint.hex().encode(), []
+        for host, card in self.built_hosts.items():
             with suppress(TypeError):  # a text that JSON cannot hold costs that host a new card
-                yield dump_card(host, card)
+                yield serialize_built_host(host, card)
 
 
-def dump_card(host: str, card: Card) -> Record:
+def serialize_built_host(host: str, card: BuiltHost) -> Record:
     """Return a card as a record: JSON, and the bytes that are published as they are."""
-    stored = StoredCard(
+    stored = StoredBuiltHost(
         host=host,
-        made_of=card.made_of,
-        holds_until=None if card.holds_until == float("inf") else card.holds_until,
-        marks=card.term.marks,
-        seen=card.seen,
+        fingerprint=card.fingerprint,
+        valid_until=None if card.valid_until == float("inf") else card.valid_until,
+        gpus_by_state=card.term_part.gpus_by_state,
+        last_seen=card.last_seen,
         digests=card.digests,
         summary=card.summary,
-        sample=card.sample,
-        signed=card.signed,
-        matters=card.matters,
+        packed_sample=card.packed_sample,
+        packed_health=card.packed_health,
+        waste_marks=card.waste_marks,
+        conditions=card.conditions,
         people=card.people,
-        cut=card.cut,
+        truncated_logins=card.truncated_logins,
     )
-    texts = [card.html, *card.status, *card.live, card.term.plain, card.term.colour, card.detail, *card.metrics]
+    texts = [
+        card.card_html,
+        *card.status_json,
+        *card.live_json,
+        card.term_part.plain_rows,
+        card.term_part.coloured_rows,
+        card.detail_text,
+        *card.metric_lines,
+    ]
     return dump_json(stored), texts
 
 
-def load_cards(store: Path) -> tuple[bytes, dict[str, Card]]:
+def load_built_hosts(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
     """Load what the last builder stored: what all cards were made by, and each card whose types are right."""
-    decode = make_decoder(StoredCard)
-    records = read_records(store, TITLE)
+    decode = make_decoder(StoredBuiltHost)
+    records = read_records(store, STORE_TITLE)
     rules = bytes.fromhex(next(records, (b"", []))[0].decode("ascii"))
     cards = {}
     for text, texts in records:
         try:
-            stored: StoredCard = decode(orjson.loads(text))
+            stored: StoredBuiltHost = decode(orjson.loads(text))
         except ValueError:  # a number that JSON cannot hold: this one is made anew
             continue
-        if len(texts) != TEXTS:
+        if len(texts) != TEXT_COUNT:
             raise DamagedFileError(stored.host)
-        html, before_age, after_age, before_revision, after_revision, plain, colour, detail_text, *samples = texts
-        cards[stored.host] = Card(
-            made_of=stored.made_of,
-            holds_until=float("inf") if stored.holds_until is None else stored.holds_until,
-            html=html,
-            status=(before_age, after_age),
-            live=(before_revision, after_revision),
-            term=term.Part(plain, colour, stored.marks),
-            detail=detail_text,
-            metrics=tuple(samples),
-            seen=stored.seen,
+        named = dict(zip(TEXT_NAMES, texts))
+        cards[stored.host] = BuiltHost(
+            fingerprint=stored.fingerprint,
+            valid_until=float("inf") if stored.valid_until is None else stored.valid_until,
+            card_html=named["card"],
+            status_json=(named["status_before_age"], named["status_after_age"]),
+            live_json=(named["live_before_revision"], named["live_after_revision"]),
+            term_part=TermPart(named["term_plain"], named["term_coloured"], stored.gpus_by_state),
+            detail_text=named["detail"],
+            metric_lines=tuple(texts[len(TEXT_NAMES) :]),
+            last_seen=stored.last_seen,
             digests=stored.digests,
             summary=stored.summary,
-            sample=stored.sample,
-            signed=stored.signed,
-            matters=stored.matters,
+            packed_sample=stored.packed_sample,
+            packed_health=stored.packed_health,
+            waste_marks=stored.waste_marks,
+            conditions=stored.conditions,
             people=stored.people,
-            cut=stored.cut,
+            truncated_logins=stored.truncated_logins,
         )
     return rules, cards
 
 
-def digest_of(facts: object) -> bytes:
+def fingerprint_facts(facts: object) -> bytes:
     """Return what tells one set of facts from another, in this process and the next."""
-    return digest(repr(facts).encode("utf-8", "surrogatepass"))
+    return compute_digest(repr(facts).encode("utf-8", "surrogatepass"))
 
 
-def inputs(host: Host, rules: Rules) -> bytes:
+def fingerprint_host(host: HostSources, rules: StateRules) -> bytes:
     """What must be the same for a card to serve again, as a digest."""
     bookings = tuple(
         (
@@ -260,82 +286,128 @@ def inputs(host: Host, rules: Rules) -> bytes:
         for one in host.bookings
     )
     # a login that ps cut may become clear when others are known
-    logins = len(rules.people.names) if bookings else 0
-    facts = (host.told.key if host.told else None, host.known, bookings, logins, dict(host.lines), host.not_read)
-    return digest_of(facts)
+    logins = len(rules.people.known_names) if bookings else 0
+    facts = (
+        host.files.fingerprint if host.files else None,
+        host.discovered,
+        bookings,
+        logins,
+        dict(host.sparklines),
+        host.unread_reason,
+    )
+    return fingerprint_facts(facts)
 
 
-def inputs_anyhow(host: Host, rules: Rules) -> bytes:
+def fingerprint_host_safely(host: HostSources, rules: StateRules) -> bytes:
     """The same; where a booking has a date that cannot be compared, by what it says."""
     try:
-        return inputs(host, rules)
+        return fingerprint_host(host, rules)
     except Exception:  # a fault of ours must not cost the other hosts
-        return digest_of((host.told.key if host.told else None, host.known, repr(host.bookings), 0, dict(host.lines)))
+        return fingerprint_facts(
+            (
+                host.files.fingerprint if host.files else None,
+                host.discovered,
+                repr(host.bookings),
+                0,
+                dict(host.sparklines),
+            )
+        )
 
 
-def is_clearer(card: Card, people: People) -> bool:
+def has_outdated_login(card: BuiltHost, people: PeopleDirectory) -> bool:
     """Whether a login that `ps` cut is now known to be somebody's, or may be a second person's too."""
-    return any(people.whole(login) != whole for login, whole in card.cut)
+    return any(people.find_full_login(login) != whole for login, whole in card.truncated_logins)
 
 
-def timed(work: Callable[[], Card]) -> tuple[Card, float]:
+def measure_cpu_time(work: Callable[[], BuiltHost]) -> tuple[BuiltHost, float]:
     """A card, and how many seconds of CPU time it took."""
     began = time.thread_time()
     return work(), time.thread_time() - began
 
 
-def make(host: Host, rules: Rules, names: dict[str, str], now: Now) -> Card:
-    """A card, from all that is known of a host; where we fail at it, one that says so."""
-    board, looked = board_of(host, rules, names, now)
+def build_host(host: HostSources, rules: StateRules, names: dict[str, str], now: Now) -> BuiltHost:
+    """Build everything that one host contributes: parse its files, decide its state, render its parts of the site.
+
+    This is the heart of the builder. A fault of ours costs this host alone: it is shown as failed, and tried again soon.
+    """
+    decided = decide_host(host, rules, names, now)
     try:
-        return card_of(host, board, looked, rules, now)
+        return render_host(host, decided, rules, now)
     except Exception as error:  # a fault of ours must not cost the other hosts
-        place = place_of(error)
-    now.reached(now.epoch + TRY_AGAIN)
-    for known in (not_shown(board, place), not_shown(BoardHost(board.name, None, (), "failed", ""), place)):
+        place = locate_exception(error)
+    now.has_passed(now.epoch + RETRY_AFTER_S)
+    nameless = HostStatus(decided.status.name, None, (), "failed", "")
+    for failed_status in (build_unrendered_status(decided.status, place), build_unrendered_status(nameless, place)):
         with suppress(Exception):
-            return card_of(replace(host, lines={}), known, None, rules, now)
-    return plain_card(known, now)
+            without_gpus = decided._replace(status=failed_status, gpus_taken_at=None)
+            return render_host(replace(host, sparklines={}), without_gpus, rules, now)
+    return build_fallback_host(failed_status, now)
 
 
-def card_of(host: Host, board: BoardHost, looked: float | None, rules: Rules, now: Now) -> Card:
-    """The same, from what was decided of it."""
-    texts = card_page.card(board, now, lines=host.lines)
-    html, told = card_page.html(texts).encode(), status.host(board)
-    rows, boxes = term.host(board), detail.host(board, looked, now)
-    facts = digest(*told)
-    digests = Digests(
-        digest(html),
-        facts,
-        digest(card_page.structure(texts)),
-        digest(rows.colour, repr(rows.marks).encode()),
-        # all else that it says is in status.json
-        digest(facts, repr((looked, board.facts and board.facts.interfaces)).encode()),
+def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now: Now) -> BuiltHost:
+    """Render all parts of a host, and collect what history, health and alerts need of it."""
+    host_status, gpus_taken_at = decided.status, decided.gpus_taken_at
+    host_card = card.build_card(host_status, now, lines=host.sparklines)
+    card_html = card.render_card(host_card).encode()
+    status_json = status.render_status_host(host_status)
+    term_part = term.render_term_host(host_status)
+    status_digest = compute_digest(*status_json)
+    interfaces = host_status.facts and host_status.facts.interfaces
+    digests = HostDigests(
+        card=compute_digest(card_html),
+        status=status_digest,
+        card_structure=compute_digest(card.serialize_card_structure(host_card)),
+        term=compute_digest(term_part.coloured_rows, repr(term_part.gpus_by_state).encode()),
+        # detail.txt shows these two, and otherwise what is in status.json
+        detail=compute_digest(status_digest, repr((gpus_taken_at, interfaces)).encode()),
     )
-    matters = matters_of(host, board, rules, now)  # before the time is asked until which all of this holds
-    return Card(
-        made_of=b"",
-        holds_until=now.holds_until,
-        html=html,
-        status=told,
-        live=live.host(board, texts),
-        term=rows,
-        detail=boxes,
-        metrics=metrics.host(board),
-        seen=board.seen,
+    # may shorten how long all of this holds, so it comes before holds_until is read
+    conditions = find_host_conditions(host, decided, rules, now)
+    return BuiltHost(
+        fingerprint=b"",
+        valid_until=now.valid_until,
+        card_html=card_html,
+        status_json=status_json,
+        live_json=live.render_live_host(host_status, host_card),
+        term_part=term_part,
+        detail_text=detail.render_detail_host(host_status, gpus_taken_at, now),
+        metric_lines=metrics.render_host_metrics(host_status),
+        last_seen=host_status.last_seen,
         digests=digests,
-        summary=fleet_summary.summary(board, looked),
-        sample=sampled(board),
-        signed=signed(board, looked),
-        matters=matters,
-        people=on_host(board),
-        cut=tuple((login, rules.people.whole(login)) for login in board.cut),
+        summary=fleet_summary.summarize_host(host_status, gpus_taken_at),
+        packed_sample=pack_host_sample(host_status),
+        packed_health=pack_host_health(host_status, gpus_taken_at),
+        waste_marks=waste_rules.find_waste_candidates(host_status),
+        conditions=conditions,
+        people=list_host_users(host_status),
+        truncated_logins=tuple((login, rules.people.find_full_login(login)) for login in host_status.truncated_logins),
     )
 
 
-def plain_card(board: BoardHost, now: Now) -> Card:
+def find_host_conditions(
+    host: HostSources, decided: DecidedHost, rules: StateRules, now: Now
+) -> tuple[Condition, ...] | None:
+    """Find the conditions of a host; a booking at which that fails does not count.
+
+    Return None after a fault of ours: what of them is over is unknown then.
+    """
+    if decided.has_parse_failed:
+        return None
+
+    def use(bookings: Sequence[Booking]) -> tuple[Condition, ...]:
+        return find_conditions(decided.status, ConditionInput(bookings, decided.snapshot), rules, now)
+
+    with suppress(Exception):  # what its files are like is reported with its status
+        return use(host.bookings)
+    with suppress(Exception):
+        use(())  # or it is not for the bookings
+        return use(split_by_success(host.bookings, use)[0])
+    return None
+
+
+def build_fallback_host(board: HostStatus, now: Now) -> BuiltHost:
     """A card without any of the renderers: that there is such a host, and why no more is shown of it."""
-    name, reason = (escaped(text) for text in (board.name, board.reason))
+    name, reason = (escape_html(text) for text in (board.name, board.reason))
     html = f'<section class="host failed" id="{name}"><header><h2>{name}</h2> <span class="state failed">failed</span>'
     html += f"</header><p class=note>{reason}</p></section>"
     shown: dict[str, Any] = {"name": board.name, "title": None, "tags": [], "state": "failed", "reason": board.reason}
@@ -346,27 +418,27 @@ def plain_card(board: BoardHost, now: Now) -> Card:
         "disks": [],
         "gpus": [],
     }
-    line = f"|{board.name[: term.HOST]:{term.HOST}}| {'! failed':{term.GPU - 1}}{term.NO_READINGS}|\n".encode()
-    told = digest(repr((board.name, board.reason)).encode())
-    return Card(
-        made_of=b"",
-        holds_until=now.epoch + TRY_AGAIN,
-        html=html.encode(),
-        status=(orjson.dumps({**shown, "seen": None})[:-1] + b',"age":', b"," + orjson.dumps(rest)[1:]),
-        live=(orjson.dumps([board.name])[:-1] + b",", b"," + orjson.dumps(["failed", None, "", "", "", []])[1:]),
-        term=term.Part(line, line, ()),
-        detail=f"{board.name}\n! failed: {board.reason}\n\n".encode(),
-        metrics=metrics.failed_host(board.name),
-        seen=None,
-        digests=Digests(told, told, told, told, told),
-        summary=fleet_summary.nothing_known("failed", board.problems),
-        sample=None,
-        signed=None,
-        matters=None,
+    line = f"|{board.name[: term.HOST_WIDTH]:{term.HOST_WIDTH}}| {'! failed':{term.GPU_WIDTH - 1}}{term.EMPTY_READINGS}|\n".encode()
+    told = compute_digest(repr((board.name, board.reason)).encode())
+    return BuiltHost(
+        fingerprint=b"",
+        valid_until=now.epoch + RETRY_AFTER_S,
+        card_html=html.encode(),
+        status_json=(orjson.dumps({**shown, "seen": None})[:-1] + b',"age":', b"," + orjson.dumps(rest)[1:]),
+        live_json=(orjson.dumps([board.name])[:-1] + b",", b"," + orjson.dumps(["failed", None, "", "", "", []])[1:]),
+        term_part=TermPart(line, line, ()),
+        detail_text=f"{board.name}\n! failed: {board.reason}\n\n".encode(),
+        metric_lines=metrics.render_failed_host_metrics(board.name),
+        last_seen=None,
+        digests=HostDigests(told, told, told, told, told),
+        summary=fleet_summary.summarize_unknown_host("failed", board.problems),
+        packed_sample=None,
+        packed_health=None,
+        conditions=None,
     )
 
 
-def sampled(board: BoardHost) -> Packed | None:
+def pack_host_sample(board: HostStatus) -> PackedSample | None:
     """What history keeps of a host at this moment; nothing of one that is not fresh."""
-    found = sample(board)
-    return pack(found) if found else None
+    found = sample_host(board)
+    return pack_sample(found) if found else None

@@ -1,163 +1,222 @@
-"""The calendar page and the feeds of www/: what each is made of, and which of them are to be written."""
+"""What the builder does for bookings: bookings.html and the calendar feeds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from hashlib import blake2b
+from pathlib import Path
 from typing import NamedTuple
 
-from site_builder.board.host_pipeline import CODE
-from site_builder.bookings import calendar as bookings_calendar
-from site_builder.bookings import calendar_page, ics
-from site_builder.bookings.event_timestamps import Noticed
+import orjson
+
+from site_builder.bookings import ics, page
 from site_builder.config.settings import Settings
+from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.faults import split_by_use
+from site_builder.core.code_fingerprint import CODE_FINGERPRINT
+from site_builder.core.faults import split_by_success
+from site_builder.core.files import compute_digest
 from site_builder.core.model import Booking, Problem
-from site_builder.core.people import People
-from site_builder.core.published_files import Published, digest
-from site_builder.fleet.host_view import booking_problem
+from site_builder.core.people import PeopleDirectory
+from site_builder.core.published_files import PublishedFiles
+from site_builder.core.records import make_decoder
+from site_builder.fleet.build import build_booking_problem
 
-PAGE, FLEET, HOSTS, PEOPLE = "bookings.html", "bookings.ics", "bookings/hosts/", "bookings/people/"
+
+class EventTimestamps(NamedTuple):
+    """In whole seconds, and by what one content is told from the next."""
+
+    first_seen_at: int
+    changed_at: int
+    digest: str
+
+
+class EventTimestampStore:
+    """What was noticed of each event."""
+
+    def __init__(self, state: Path) -> None:
+        """Take up what the last builder noticed."""
+        self.store_path = state / "noticed.json"
+        self.events: dict[str, EventTimestamps] = {}
+        self.saved_content = b""
+        try:
+            self.saved_content = files.read(self.store_path)
+            self.events = make_decoder(dict[str, EventTimestamps])(orjson.loads(self.saved_content))
+        except (OSError, files.FileRefusedError, ValueError):
+            self.events = {}
+
+    def record_event(self, uid: str, digest: str, now: float) -> EventTimestamps:
+        """What is known of an event that says this now."""
+        before = self.events.get(uid)
+        if before is None or before.digest != digest:
+            self.events[uid] = EventTimestamps(before.first_seen_at if before else int(now), int(now), digest)
+        return self.events[uid]
+
+    def save(self, uids: Collection[str]) -> None:
+        """Keep it for as long as the event is there."""
+        self.events = {uid: notice for uid, notice in self.events.items() if uid in uids}
+        content = orjson.dumps({uid: tuple(notice) for uid, notice in self.events.items()})
+        if content != self.saved_content:
+            files.write_atomically(self.store_path, content, 0o600)
+            self.saved_content = content
+
+
+CALENDAR_PAGE, FLEET_FEED, HOST_FEEDS, PEOPLE_FEEDS = (
+    "bookings.html",
+    "bookings.ics",
+    "bookings/hosts/",
+    "bookings/people/",
+)
 # The page is written anew after so many seconds, for its mark of now.
-NOW_MOVES = 1800
+MAX_PAGE_AGE_S = 1800
 # A feed that has no booking left stays so long, empty: a program that subscribed to it would tell of an error.
-EMPTY_KEPT = 90 * 86400
+EMPTY_FEED_RETENTION_S = 90 * 86400
 # A name that is a file's as it is, and what another's ends with, so that no two are the same.
-PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-MADE = re.compile(r"-[0-9a-f]{16}$")
+PLAIN_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+DIGEST_SUFFIX = re.compile(r"-[0-9a-f]{16}$")
 # An id that was made of what an entry says, of its name too, and that is another whenever that is.
-DERIVED = re.compile(r"x[0-9a-f]{8}")
-VERSION = digest(repr(CODE).encode())
+DERIVED_ID = re.compile(r"x[0-9a-f]{8}")
+CODE_DIGEST = compute_digest(repr(CODE_FINGERPRINT).encode())
 
 
-class File(NamedTuple):
+class CalendarFile(NamedTuple):
     """What tells one content of a file from the next, what makes it, and after how many seconds it is made anew."""
 
-    facts: bytes
-    make: Callable[[Now], bytes]
-    lasts: float = float("inf")
+    fingerprint: bytes
+    render: Callable[[Now], bytes]
+    max_age_s: float = float("inf")
 
 
-class Booked(NamedTuple):
+class CalendarInput(NamedTuple):
     """All that the calendars are made of."""
 
-    hosts: tuple[bookings_calendar.Host, ...]
-    people: People
+    hosts: tuple[page.CalendarHost, ...]
+    people: PeopleDirectory
     version: str
 
 
-class Made(NamedTuple):
+class CachedCalendarFiles(NamedTuple):
     """Files, what they were made of, and until when they hold."""
 
-    made_of: tuple[object, ...]
-    holds_until: float
-    files: dict[str, File]
+    inputs: tuple[object, ...]
+    valid_until: float
+    files: dict[str, CalendarFile]
 
 
-class Calendars:
+class CalendarBuilder:
     """The page and the feeds, looked at anew only where bookings or time make a difference."""
 
     def __init__(self, settings: Settings) -> None:
         """Take up what the last builder noticed."""
         self.settings = settings
-        self.noticed = Noticed(settings.state)
-        self.made: dict[str, Made] = {}
+        self.timestamps = EventTimestampStore(settings.state)
+        self.cache: dict[str, CachedCalendarFiles] = {}
         self.problems: list[Problem] = []
 
-    def without_bad_bookings(self, booked: Booked, now: Now) -> Booked:
+    def drop_failing_bookings(self, booked: CalendarInput, now: Now) -> CalendarInput:
         """Leave out the bookings at which we fail; each is a problem."""
         self.problems = []
         hosts = []
         for host in booked.hosts:
 
-            def use(some: Sequence[Booking], host: bookings_calendar.Host = host) -> None:
+            def use(some: Sequence[Booking], host: page.CalendarHost = host) -> None:
                 alone = booked._replace(hosts=(host._replace(bookings=tuple(some)),))
-                apart = now.apart()
-                for file in (self.page(alone, apart), *self.feeds(alone, apart, keep=False).values()):
-                    file.make(apart)
+                apart = now.copy_with_own_expiry()
+                for file in (
+                    self.build_page_file(alone, apart),
+                    *self.build_feed_files(alone, apart, keep=False).values(),
+                ):
+                    file.render(apart)
 
-            good, bad = split_by_use(host.bookings, use)
-            self.problems += [booking_problem(one, place) for one, place in bad]
+            good, bad = split_by_success(host.bookings, use)
+            self.problems += [build_booking_problem(one, place) for one, place in bad]
             hosts.append(host._replace(bookings=tuple(good)) if bad else host)
-        self.made = {}
+        self.cache = {}
         return booked._replace(hosts=tuple(hosts))
 
-    def files(self, booked: Booked, now: Now) -> dict[str, File]:
+    def build_files(self, booked: CalendarInput, now: Now) -> dict[str, CalendarFile]:
         """Every file that there is to be, with a feed for each host and each person that has bookings."""
         bookings = (booked.hosts, booked.people.aliases)
-        page = self.once("page", (*bookings, booked.version), lambda now: {PAGE: self.page(booked, now)}, now)
-        feeds = self.once("feeds", bookings, lambda now: self.feeds(booked, now), now)
-        return self.once("all", (page, feeds), lambda _: {**page, **feeds}, now)
+        page = self.build_cached(
+            "page", (*bookings, booked.version), lambda now: {CALENDAR_PAGE: self.build_page_file(booked, now)}, now
+        )
+        feeds = self.build_cached("feeds", bookings, lambda now: self.build_feed_files(booked, now), now)
+        return self.build_cached("all", (page, feeds), lambda _: {**page, **feeds}, now)
 
-    def once(
-        self, part: str, made_of: tuple[object, ...], make: Callable[[Now], dict[str, File]], now: Now
-    ) -> dict[str, File]:
+    def build_cached(
+        self, part: str, made_of: tuple[object, ...], make: Callable[[Now], dict[str, CalendarFile]], now: Now
+    ) -> dict[str, CalendarFile]:
         """What was made of the same before, as long as time makes no difference to it."""
-        before = self.made.get(part)
-        if before is None or before.made_of != made_of or now.epoch >= before.holds_until:
-            apart = now.apart()
+        before = self.cache.get(part)
+        if before is None or before.inputs != made_of or now.epoch >= before.valid_until:
+            apart = now.copy_with_own_expiry()
             files = make(apart)
-            before = self.made[part] = Made(made_of, apart.holds_until, files)
+            before = self.cache[part] = CachedCalendarFiles(made_of, apart.valid_until, files)
         return before.files
 
-    def page(self, booked: Booked, now: Now) -> File:
+    def build_page_file(self, booked: CalendarInput, now: Now) -> CalendarFile:
         """bookings.html."""
-        shown = self.settings.shown
-        calendar = bookings_calendar.calendar(booked.hosts, shown, now)
-        people = persons(calendar, booked) if shown.users else {}
-        facts = digest(repr((calendar, people, booked.version)).encode("utf-8", "replace"), VERSION)
-        return File(facts, lambda now: calendar_page.page(calendar, people, booked.version, now), NOW_MOVES)
+        shown = self.settings.privacy
+        calendar = page.build_calendar(booked.hosts, shown, now)
+        people = build_calendar_people(calendar, booked) if shown.users else {}
+        facts = compute_digest(repr((calendar, people, booked.version)).encode("utf-8", "replace"), CODE_DIGEST)
+        return CalendarFile(
+            facts, lambda now: page.render_calendar_page(calendar, people, booked.version, now), MAX_PAGE_AGE_S
+        )
 
-    def feeds(self, booked: Booked, now: Now, keep: bool = True) -> dict[str, File]:
+    def build_feed_files(self, booked: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:
         """All bookings, those of each host, and those of each person; `keep` when each was first seen."""
-        events: dict[str, list[ics.Event]] = {FLEET: []}
-        titles = {FLEET: "GPU bookings"}
+        events: dict[str, list[ics.CalendarEvent]] = {FLEET_FEED: []}
+        titles = {FLEET_FEED: "GPU bookings"}
         uids: set[str] = set()
         for host in booked.hosts:
-            for promise in bookings_calendar.promises(host, self.settings.shown) if host.bookings else ():
-                if bookings_calendar.is_over(promise.when, now):
+            for promise in page.group_host_bookings(host, self.settings.privacy) if host.bookings else ():
+                if page.has_left_calendar(promise.first_booking, now):
                     continue
-                one = self.event(promise, uids, now)
-                names = {FLEET: titles[FLEET], f"{HOSTS}{host.name}.ics": f"GPU bookings: {host.name}"}
+                one = self.build_event(promise, uids, now)
+                names = {FLEET_FEED: titles[FLEET_FEED], f"{HOST_FEEDS}{host.name}.ics": f"GPU bookings: {host.name}"}
                 if promise.name:
-                    names[feed_of(promise.name, booked.people)] = f"GPU bookings: {booked.people.shown(promise.name)}"
+                    names[build_feed_path(promise.name, booked.people)] = (
+                        f"GPU bookings: {booked.people.display_name(promise.name)}"
+                    )
                 for name, title in names.items():
                     titles.setdefault(name, title)
                     events.setdefault(name, []).append(one)
         with suppress(OSError):  # what is not kept is noticed again
             if keep:
-                self.noticed.save(uids)
-        return {name: feed(titles[name], several) for name, several in events.items()}
+                self.timestamps.save(uids)
+        return {name: build_feed_file(titles[name], several) for name, several in events.items()}
 
-    def event(self, promise: bookings_calendar.Promise, uids: set[str], now: Now) -> ics.Event:
+    def build_event(self, promise: page.CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
         """A promise as an event; it is stamped with when it was first seen like this."""
-        uid = uid_of(promise, uids)
-        facts = digest(repr((promise, str(now.zone))).encode("utf-8", "replace")).hex()
-        notice = self.noticed.of(uid, facts, now.epoch)
-        return ics.event_of(promise, uid, notice.changed, began(promise, notice.first, now))
+        uid = build_event_uid(promise, uids)
+        facts = compute_digest(repr((promise, str(now.zone))).encode("utf-8", "replace")).hex()
+        notice = self.timestamps.record_event(uid, facts, now.epoch)
+        return ics.build_calendar_event(
+            promise, uid, notice.changed_at, choose_event_start(promise, notice.first_seen_at, now)
+        )
 
 
-def feed(title: str, events: Sequence[ics.Event]) -> File:
+def build_feed_file(title: str, events: Sequence[ics.CalendarEvent]) -> CalendarFile:
     """A feed of some events."""
-    facts = digest(repr((title, events)).encode("utf-8", "replace"), VERSION)
-    return File(facts, lambda _: ics.feed(title, events))
+    facts = compute_digest(repr((title, events)).encode("utf-8", "replace"), CODE_DIGEST)
+    return CalendarFile(facts, lambda _: ics.render_ics_feed(title, events))
 
 
-def began(promise: bookings_calendar.Promise, first: int, now: Now) -> datetime:
+def choose_event_start(promise: page.CalendarBooking, first: int, now: Now) -> datetime:
     """The beginning of what has none: the day on which it was first seen, or that of its end if it was over by then."""
-    ends = now.here(promise.when.until - timedelta(microseconds=1))
+    ends = now.to_local(promise.first_booking.until - timedelta(microseconds=1))
     seen = datetime.fromtimestamp(first, now.zone)
     return datetime.combine(min(seen.date(), ends.date()), datetime.min.time(), now.zone)
 
 
-def uid_of(promise: bookings_calendar.Promise, taken: set[str]) -> str:
+def build_event_uid(promise: page.CalendarBooking, taken: set[str]) -> str:
     """`ID.HOST@gpuboard`, the same as long as the booking is the same, and never that of another."""
-    one = promise.when
-    has_own = one.id and not DERIVED.fullmatch(one.id)
+    one = promise.first_booking
+    has_own = one.id and not DERIVED_ID.fullmatch(one.id)
     # where users are not shown: nothing by which somebody could try who it is
     told = repr((promise.host, one.id) if has_own else (promise.host, promise.gpus, one.since, one.until, one.rrule))
     own = promise.id or blake2b(told.encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -168,49 +227,53 @@ def uid_of(promise: bookings_calendar.Promise, taken: set[str]) -> str:
     return uid
 
 
-def persons(calendar: bookings_calendar.Calendar, booked: Booked) -> dict[str, calendar_page.Person]:
+def build_calendar_people(calendar: page.Calendar, booked: CalendarInput) -> dict[str, page.CalendarPerson]:
     """Who has bookings in the calendar, by the names that stand in them."""
     people = booked.people
     named = {one.name for host in booked.hosts for one in host.bookings if one.name}
-    looks = calendar_page.looks({people.person(name) for name in named})
+    looks = page.assign_styles({people.resolve_person(name) for name in named})
     names: dict[str, list[str]] = {person: [person] for person in looks}
     for alias in people.aliases:
-        names.get(people.person(alias), []).append(alias)
-    there = {time.promise.name for time in calendar.times if time.promise.name}
-    numbers = {person: number for number, person in enumerate(sorted({people.person(name) for name in there}), 1)}
+        names.get(people.resolve_person(alias), []).append(alias)
+    there = {time.booking.name for time in calendar.occurrences if time.booking.name}
+    numbers = {
+        person: number for number, person in enumerate(sorted({people.resolve_person(name) for name in there}), 1)
+    }
     found = {}
     for name in sorted(there):
-        person = people.person(name)
-        told = people.shown(name)
+        person = people.resolve_person(name)
+        told = people.display_name(name)
         several = tuple(dict.fromkeys([*names[person], name.lower()]))
-        found[name] = calendar_page.Person(numbers[person], told, looks[person], feed_of(name, people), several)
+        found[name] = page.CalendarPerson(numbers[person], told, looks[person], build_feed_path(name, people), several)
     return found
 
 
-def feed_of(name: str, people: People) -> str:
+def build_feed_path(name: str, people: PeopleDirectory) -> str:
     """The feed of a person, whatever their name: no two share one."""
-    person = people.person(name)
-    if PLAIN.fullmatch(person) and not MADE.search(person):
-        return f"{PEOPLE}{person}.ics"
+    person = people.resolve_person(name)
+    if PLAIN_FILE_NAME.fullmatch(person) and not DIGEST_SUFFIX.search(person):
+        return f"{PEOPLE_FEEDS}{person}.ics"
     plain = re.sub(r"[^a-z0-9._-]+", "-", person).strip("-.")[:40]
     told = blake2b(person.encode("utf-8", "replace"), digest_size=8).hexdigest()
-    return f"{PEOPLE}{plain or 'person'}-{told}.ics"
+    return f"{PEOPLE_FEEDS}{plain or 'person'}-{told}.ics"
 
 
-def left_over(
-    published: Published, files: Mapping[str, File], hosts: Mapping[str, object], users: bool, now: Now
-) -> Iterator[tuple[str, File | None]]:
+def find_stale_feeds(
+    published: PublishedFiles, files: Mapping[str, CalendarFile], hosts: Mapping[str, object], users: bool, now: Now
+) -> Iterator[tuple[str, CalendarFile | None]]:
     """Feeds of earlier builds that have no booking now: what each is to be, or None where it is to go.
 
     One of a host that is off the board goes at once, as do all of people where users are not shown.
     """
     for name, (_, written, _, _) in published.files.items():
-        if not name.startswith((HOSTS, PEOPLE)) or name in files:
+        if not name.startswith((HOST_FEEDS, PEOPLE_FEEDS)) or name in files:
             continue
         whose = name.rpartition("/")[2][: -len(".ics")]
-        empty = feed(f"GPU bookings: {whose}", ())
-        stays = users if name.startswith(PEOPLE) else whose in hosts
-        if stays and not (published.says(name, empty.facts) and now.epoch - written > EMPTY_KEPT):
+        empty = build_feed_file(f"GPU bookings: {whose}", ())
+        stays = users if name.startswith(PEOPLE_FEEDS) else whose in hosts
+        if stays and not (
+            published.is_unchanged(name, empty.fingerprint) and now.epoch - written > EMPTY_FEED_RETENTION_S
+        ):
             yield name, empty
         else:
             yield name, None

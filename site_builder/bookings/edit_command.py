@@ -20,32 +20,39 @@ from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.bookings.command_common import Here, Place, agreed, in_sentences, is_asked, shown, with_place
-from site_builder.core.command_options import Failure, tell
+from site_builder.bookings.backends import BookingBackend, LocalBookings
+from site_builder.bookings.commands import (
+    ask_confirmation,
+    clean_for_terminal,
+    is_interactive,
+    translate_booking_errors,
+    with_booking_backend,
+)
+from site_builder.core.command_options import CommandError, print_message
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-LINE = re.compile(r"line \d+(?:, column \d+)?")
-MOST_PROBLEMS = 10
+LINE_REFERENCE = re.compile(r"line \d+(?:, column \d+)?")
+MAX_PROBLEMS = 10
 # A folder for each copy, which is locked as long as we or the editor live; beside the copy, what it was at first.
-FOLDER, ORIGINAL = "gpuboard-edit-", "original.json"
+COPY_FOLDER_PREFIX, ORIGINAL_FILE = "gpuboard-edit-", "original.json"
 # A copy that was left behind is named once, by this file beside it, and removed a day later.
-NAMED = ".named"
-NAMED_FOR = 86400
+NAMED_FILE = ".named"
+NAMED_RETENTION_S = 86400
 # Seconds in which a folder may be new, and not locked yet.
-JUST_MADE = 60
+NEW_FOLDER_GRACE_S = 60
 # An editor that needs no shell: a program, and words for it.
-PLAIN = re.compile(r"[A-Za-z0-9_./+-]+( [A-Za-z0-9_./+:,=-]+)*")
-ENDS = (signal.SIGTERM, signal.SIGHUP)
+PLAIN_COMMAND = re.compile(r"[A-Za-z0-9_./+-]+( [A-Za-z0-9_./+:,=-]+)*")
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Seconds that an editor has to end, if we are told to.
-EDITOR_ENDS = 5
+EDITOR_END_TIMEOUT_S = 5
 
 
 @click.command()
-@with_place
-def edit(place: Place) -> None:
-    """Edit the bookings by hand, safely.
+@with_booking_backend
+def edit(place: BookingBackend) -> None:
+    """Edit comments.json in your editor, safely.
 
     Opens a copy of comments.json in $VISUAL, $EDITOR or vi. When you leave the editor, the copy is checked, and what
     others booked meanwhile is kept. A copy that cannot be used stays where it is, and you are told where; so does one
@@ -55,82 +62,82 @@ def edit(place: Place) -> None:
     gpuboard edit
     """
     from site_builder.bookings import consul_store, store  # noqa: PLC0415 # --help needs none of it
-    from site_builder.core.shared_folder import booking_file  # noqa: PLC0415
+    from site_builder.core.files import find_bookings_file  # noqa: PLC0415
 
-    if not isinstance(place, Here):
+    if not isinstance(place, LocalBookings):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
-        raise Failure(message)
-    check_writable(place.settings.data)
-    original = consul_store.ledger_of(place.settings.data, place.settings.kv).read()
-    clear_left_copies(store.FILE)
-    with ended_by_signals(), copied(original, store.FILE) as (copy, lock):
-        if is_asked():
-            tell(f"this is a copy, {copy}; it counts when you leave the editor")
-        edited = until_good(copy, original, place.settings.zone, lock)
+        raise CommandError(message)
+    check_bookings_writable(place.settings.data)
+    original = consul_store.open_booking_store(place.settings.data, place.settings.kv).read()
+    remove_left_copies(store.BOOKINGS_FILE)
+    with exit_on_signals(), hold_edit_copy(original, store.BOOKINGS_FILE) as (copy, lock):
+        if is_interactive():
+            print_message(f"this is a copy, {copy}; it counts when you leave the editor")
+        edited = edit_until_valid(copy, original, place.settings.zone, lock)
         if edited == original:
-            tell("nothing was changed")
+            print_message("nothing was changed")
             return
-        with in_sentences():
-            done = place.desk.put(place.who, original, edited)
-        tell(f"{booking_file(place.settings.data)} is written: {shown(done.words)}")
+        with translate_booking_errors():
+            done = place.service.replace_file(place.user, original, edited)
+        print_message(f"{find_bookings_file(place.settings.data)} is written: {clean_for_terminal(done.message)}")
 
 
-def check_writable(data: Path) -> None:
+def check_bookings_writable(data: Path) -> None:
     """Refuse before the work, not after it."""
     from site_builder.bookings import store  # noqa: PLC0415
-    from site_builder.core.shared_folder import booking_folder  # noqa: PLC0415
+    from site_builder.core.files import find_booking_folder  # noqa: PLC0415
 
-    place = booking_folder(data)
-    with store.opened(place) as folder:
-        store.Ledger(data).like(folder)
+    place = find_booking_folder(data)
+    with store.open_data_folder(place) as folder:
+        store.BookingStore(data).check_owner(folder)
     if not os.access(place, os.W_OK):
-        message = f"{place.absolute()} cannot be written: {store.ASK}"
-        raise Failure(message)
+        message = f"{place.absolute()} cannot be written: {store.ASK_ADMIN_HINT}"
+        raise CommandError(message)
 
 
 @contextmanager
-def copied(original: bytes, name: str) -> Iterator[tuple[Path, int]]:
+def hold_edit_copy(original: bytes, name: str) -> Iterator[tuple[Path, int]]:
     """Make a copy in a folder of its own; whatever goes wrong, it stays if somebody has worked on it.
 
     The lock on the folder is inherited by the editor, and says that somebody has it open.
     """
-    copy = Path(tempfile.mkdtemp(prefix=FOLDER)) / name
+    copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / name
     lock = os.open(copy.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # where folders cannot be locked, no copy is ever taken for one that was left behind
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for path in (copy.with_name(ORIGINAL), copy):
+        for path in (copy.with_name(ORIGINAL_FILE), copy):
             path.touch(0o600)
             path.write_bytes(original)
         yield copy, lock
     except BaseException as error:
         os.close(lock)
-        if not is_worked_on(copy.parent, name, original) and not is_open(copy.parent):
+        if not has_edits(copy.parent, name, original) and not is_copy_open(copy.parent):
             shutil.rmtree(copy.parent, ignore_errors=True)
             raise
         where = f"nothing was written, and what you edited is in {copy}"
-        if isinstance(error, Failure):
+        if isinstance(error, CommandError):
             raise type(error)(f"{error.message}; {where}") from None
         with suppress(OSError):  # the terminal may be gone
-            tell(where)
+            print_message(where)
         raise
     os.close(lock)
     shutil.rmtree(copy.parent, ignore_errors=True)
 
 
-def is_open(folder: Path) -> bool:
+def is_copy_open(folder: Path) -> bool:
     """Return whether an editor goes on with the copy in a folder."""
     try:
-        with left_behind(folder):
+        with lock_left_folder(folder):
             return False
     except OSError:
         return True
 
 
-def is_worked_on(folder: Path, name: str, original: bytes | None) -> bool:
+def has_edits(folder: Path, name: str, original: bytes | None) -> bool:
     """Return whether there is something to lose: a copy that differs, or what an editor saved beside it."""
     try:
-        if {one.name for one in folder.iterdir()} - {name, ORIGINAL, NAMED}:
+        if {one.name for one in folder.iterdir()} - {name, ORIGINAL_FILE, NAMED_FILE}:
             return True
         return (folder / name).exists() and (folder / name).read_bytes() != original
     except OSError:
@@ -138,13 +145,13 @@ def is_worked_on(folder: Path, name: str, original: bytes | None) -> bool:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """End in good order when somebody ends us or closes the terminal, so that `copied` has its way."""
 
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in ENDS}
+    before = {number: signal.getsignal(number) for number in END_SIGNALS}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:  # as nohup wants it
             signal.signal(number, end)
@@ -158,22 +165,22 @@ def ended_by_signals() -> Iterator[None]:
 # Copies of those who were killed
 
 
-def clear_left_copies(name: str) -> None:
+def remove_left_copies(name: str) -> None:
     """Remove copies of ours that nobody has open any more; one that somebody worked on is named first."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
-        with suppress(OSError), left_behind(folder) as is_left:
+    for folder in Path(tempfile.gettempdir()).glob(f"{COPY_FOLDER_PREFIX}*"):
+        with suppress(OSError), lock_left_folder(folder) as is_left:
             if is_left:
-                clear_left_copy(folder, name)
+                remove_left_copy(folder, name)
 
 
 @contextmanager
-def left_behind(folder: Path) -> Iterator[bool]:
+def lock_left_folder(folder: Path) -> Iterator[bool]:
     """Lock a folder, and tell whether it is ours and nobody has it open."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(handle)
         is_ours = status.st_uid == os.getuid() and not stat.S_IMODE(status.st_mode) & 0o077
-        is_new = abs(time.time() - status.st_mtime) < JUST_MADE and not any(folder.iterdir())
+        is_new = abs(time.time() - status.st_mtime) < NEW_FOLDER_GRACE_S and not any(folder.iterdir())
         if is_ours and not is_new:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield is_ours and not is_new
@@ -181,49 +188,49 @@ def left_behind(folder: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def clear_left_copy(folder: Path, name: str) -> None:
+def remove_left_copy(folder: Path, name: str) -> None:
     """Remove one that holds nothing or was named a day ago; else name it, once."""
-    original, named = folder / ORIGINAL, folder / NAMED
+    original, named = folder / ORIGINAL_FILE, folder / NAMED_FILE
     known = original.read_bytes() if original.exists() else None
     is_named = named.exists()
-    if not is_worked_on(folder, name, known) or (is_named and time.time() - named.stat().st_mtime > NAMED_FOR):
+    if not has_edits(folder, name, known) or (is_named and time.time() - named.stat().st_mtime > NAMED_RETENTION_S):
         shutil.rmtree(folder, ignore_errors=True)
     elif not is_named:
         named.touch(0o600)
-        tell(f"what you edited before and never put in place is in {folder / name}; it is removed after a day")
+        print_message(f"what you edited before and never put in place is in {folder / name}; it is removed after a day")
 
 
-def until_good(copy: Path, original: bytes, zone: tzinfo, lock: int) -> bytes:
+def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> bytes:
     """What comes out of the editor, once it has no problems that were not there before."""
     while True:
         run_editor(copy, lock)
         try:
             edited = copy.read_bytes()
         except OSError as error:
-            raise Failure(f"{copy} cannot be read any more: {error.strerror}") from None
-        found = problems(original, edited, zone)
+            raise CommandError(f"{copy} cannot be read any more: {error.strerror}") from None
+        found = find_new_problems(original, edited, zone)
         if edited == original or not found:
             return edited
-        for problem in found[:MOST_PROBLEMS]:
-            tell(shown(problem))
-        if len(found) > MOST_PROBLEMS:
-            tell(f"and {len(found) - MOST_PROBLEMS} more problems")
-        if not is_asked() or not agreed("Edit again?"):
+        for problem in found[:MAX_PROBLEMS]:
+            print_message(clean_for_terminal(problem))
+        if len(found) > MAX_PROBLEMS:
+            print_message(f"and {len(found) - MAX_PROBLEMS} more problems")
+        if not is_interactive() or not ask_confirmation("Edit again?"):
             message = "a file with new problems does not count"
-            raise Failure(message)
+            raise CommandError(message)
 
 
-def problems(original: bytes, edited: bytes, zone: tzinfo) -> list[str]:
+def find_new_problems(original: bytes, edited: bytes, zone: tzinfo) -> list[str]:
     """Those of the edited file that the original does not have, wherever they stand."""
     from site_builder.bookings import parser  # noqa: PLC0415
 
-    before, after = (parser.read(content, zone) for content in (original, edited))
-    if not after.whole:
+    before, after = (parser.parse_bookings(content, zone) for content in (original, edited))
+    if not after.is_complete:
         return list(after.problems)
-    known = Counter(LINE.sub("", one) for one in before.problems)
+    known = Counter(LINE_REFERENCE.sub("", one) for one in before.problems)
     found = []
     for one in after.problems:
-        same = LINE.sub("", one)
+        same = LINE_REFERENCE.sub("", one)
         if known[same]:
             known[same] -= 1
         else:
@@ -236,35 +243,35 @@ def run_editor(copy: Path, lock: int) -> None:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the editor's, which has its own way with it
     try:
-        code = wait_for(started(editor, copy, lock))
+        code = wait_for_editor(start_editor(editor, copy, lock))
     finally:
         signal.signal(signal.SIGINT, before)
     if code:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
         hint = ": set EDITOR to one that is here" if code in (126, 127) else ""
-        raise Failure(f"the editor ({shown(editor)}) {how}{hint}")
+        raise CommandError(f"the editor ({clean_for_terminal(editor)}) {how}{hint}")
 
 
-def started(editor: str, copy: Path, lock: int) -> subprocess.Popen[bytes]:
+def start_editor(editor: str, copy: Path, lock: int) -> subprocess.Popen[bytes]:
     """Start the editor, without a shell where none is needed: it would not pass on a signal."""
-    if PLAIN.fullmatch(editor):
+    if PLAIN_COMMAND.fullmatch(editor):
         with suppress(OSError):  # which the shell tells in its own way
-            return subprocess.Popen([*editor.split(), str(copy)], stdout=terminal(), pass_fds=(lock,))
+            return subprocess.Popen([*editor.split(), str(copy)], stdout=find_editor_output(), pass_fds=(lock,))
     command = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(copy)]
-    return subprocess.Popen(command, stdout=terminal(), pass_fds=(lock,))
+    return subprocess.Popen(command, stdout=find_editor_output(), pass_fds=(lock,))
 
 
-def wait_for(editor: subprocess.Popen[bytes]) -> int:
+def wait_for_editor(editor: subprocess.Popen[bytes]) -> int:
     """Return how the editor ended; it is told when we are to end, so that it can save what is not saved yet."""
     try:
         return editor.wait()
     except SystemExit:
         editor.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            editor.wait(EDITOR_ENDS)
+            editor.wait(EDITOR_END_TIMEOUT_S)
         raise
 
 
-def terminal() -> int | None:
+def find_editor_output() -> int | None:
     """Where an editor draws, also where our own stdout leads elsewhere."""
     return None if sys.stdout.isatty() or not sys.stderr.isatty() else sys.stderr.fileno()

@@ -8,172 +8,186 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from site_builder.bookings import calendar, policy
-from site_builder.bookings.policy import Refused
-from site_builder.bookings.transaction import Changes, Found, Turn, Wish
+from site_builder.bookings import page, policy
+from site_builder.bookings.policy import BookingRefusedError
+from site_builder.bookings.transaction import BookingChanges, BookingRequest, BookingTransaction, StoredBooking
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking
 from site_builder.core.timeparse import dates
 
 # So many seconds ago is still now: people need a moment to say yes.
-JUST_NOW = 300
+PAST_TOLERANCE_S = 300
 
 
-def book(turn: Turn, wish: Wish) -> None:
+def book_gpus(turn: BookingTransaction, wish: BookingRequest) -> None:
     """Book what was wished for, all of it or nothing."""
-    turn.may_name(wish.name)
+    turn.check_may_book_for(wish.name)
     now = turn.now
     since, until = wish.since, wish.until
-    refuse_past(since, now)
-    by = None if turn.who.open or turn.person(wish.name) == turn.person(turn.who.name) else turn.who.name
-    others = [one.booking for one in turn.found()]
-    ids = {host: turn.new_id(wish.run) for host in dict.fromkeys(host for host, _ in wish.places)}
+    refuse_past_start(since, now)
+    by = (
+        None
+        if turn.user.is_open or turn.resolve_person(wish.name) == turn.resolve_person(turn.user.name)
+        else turn.user.name
+    )
+    others = [one.booking for one in turn.list_bookings()]
+    ids = {host: turn.create_id(wish.run_id) for host in dict.fromkeys(host for host, _ in wish.places)}
     new = [
-        Booking(host, gpu, wish.name, until, since, wish.comment, ids[host], wish.rrule, by)
+        Booking(
+            host=host,
+            gpu=gpu,
+            name=wish.name,
+            until=until,
+            since=since,
+            comment=wish.comment,
+            id=ids[host],
+            rrule=wish.rrule,
+            booked_by=by,
+        )
         for host, gpu in wish.places
     ]
     if wish.rrule:
-        check_series(new[0], turn)
-    turn.check(new, others)
+        check_recurrence(new[0], turn)
+    turn.check_bookings(new, others)
     for host in ids:
-        turn.add(host, *((one.gpu, content_of(one, now)) for one in new if one.host == host))
-    turn.touched = new
+        turn.add_entries(host, *((one.gpu, booking_to_entry(one, now)) for one in new if one.host == host))
+    turn.affected = new
 
 
-def refuse_past(since: datetime, now: Now) -> None:
+def refuse_past_start(since: datetime, now: Now) -> None:
     """Nothing begins in the past."""
-    if since.timestamp() < now.epoch - JUST_NOW:
-        message = f"it would begin {policy.clock(since.timestamp(), now)}, which is in the past"
-        raise Refused(message)
+    if since.timestamp() < now.epoch - PAST_TOLERANCE_S:
+        message = f"it would begin {policy.format_booking_moment(since.timestamp(), now)}, which is in the past"
+        raise BookingRefusedError(message)
 
 
-def check_series(one: Booking, turn: Turn) -> None:
+def check_recurrence(one: Booking, turn: BookingTransaction) -> None:
     """Refuse what runs into its own next time, or goes on for longer than bookings are made ahead."""
-    times = policy.spans(one, one.since or turn.now.local, policy.REPEATS_CLASH)
+    times = policy.list_spans(one, one.since or turn.now.local, policy.CONFLICT_HORIZON)
     if any(ends >= begins for (_, ends), (begins, _) in zip(times, times[1:])):
         message = "it would begin again before it has ended: book the whole time at once"
-        raise Refused(message)
-    ahead = 0 if turn.who.admin else turn.rules.ahead
-    repeats = calendar.repeats_of(one)
+        raise BookingRefusedError(message)
+    ahead = 0 if turn.user.is_admin else turn.policy.max_ahead_s
+    repeats = page.find_recurrence_bounds(one)
     last = repeats.last if repeats else one.since
     if ahead and (last is None or last.timestamp() > turn.now.epoch + ahead):
-        message = f"bookings are made {formatting.duration(ahead)} ahead: let it repeat no longer than that"
-        raise Refused(message)
+        message = f"bookings are made {formatting.format_duration(ahead)} ahead: let it repeat no longer than that"
+        raise BookingRefusedError(message)
 
 
-def content_of(one: Booking, now: Now) -> dict[str, object]:
+def booking_to_entry(one: Booking, now: Now) -> dict[str, object]:
     """A booking as it is written; times with their offset, so that they mean the same everywhere."""
     found: dict[str, object] = {"name": one.name}
     if one.since:
-        found["from"] = written(one.since, now, one.rrule)
-    found["date"] = written(one.until, now, one.rrule)
-    optional = {"comment": one.comment, "rrule": one.rrule, "id": one.id, "by": one.by}
+        found["from"] = format_entry_time(one.since, now, one.rrule)
+    found["date"] = format_entry_time(one.until, now, one.rrule)
+    optional = {"comment": one.comment, "rrule": one.rrule, "id": one.id, "by": one.booked_by}
     return {**found, **{key: value for key, value in optional.items() if value}}
 
 
-def written(moment: datetime, now: Now, rule: str | None = None) -> str:
+def format_entry_time(moment: datetime, now: Now, rule: str | None = None) -> str:
     """A time as it stands in the file; to the second only where somebody meant it.
 
     What repeats has no offset: 9:00 stays 9:00 when the clocks change.
     """
-    local = now.here(moment)
+    local = now.to_local(moment)
     if rule:
         local = local.replace(tzinfo=None)
     return local.isoformat(" ", "seconds" if local.second else "minutes")
 
 
-def change(turn: Turn, several: Sequence[Found], changes: Changes) -> None:
+def change_booking(turn: BookingTransaction, several: Sequence[StoredBooking], changes: BookingChanges) -> None:
     """Move, lengthen, shorten, hand over or rename a booking that is not over."""
     one, now = several[0].booking, turn.now
-    turn.may_change(one)
+    turn.check_may_change(one)
     if changes.name is not None:
-        turn.may_name(changes.name)
-    refuse_over(one, now)
+        turn.check_may_book_for(changes.name)
+    refuse_ended(one, now)
     moved = changes.since is not None or changes.until is not None
     if one.rrule and moved:
         message = f"booking {one.id} repeats, and its times stay: release it, and book anew"
-        raise Refused(message)
+        raise BookingRefusedError(message)
     began = one.since is None or one.since.timestamp() <= now.epoch
     if began and changes.since is not None and changes.since != one.since:
         message = f"booking {one.id} has begun, and its beginning stays"
-        raise Refused(message)
+        raise BookingRefusedError(message)
     if changes.since is not None and not began:
-        refuse_past(changes.since, now)
+        refuse_past_start(changes.since, now)
     told = {key: value for key, value in changes._asdict().items() if value is not None}
     new = [replace(each.booking, **told) for each in several]
-    others = [each.booking for each in turn.found() if not is_same(each.booking, one)]
+    others = [each.booking for each in turn.list_bookings() if not is_same_booking(each.booking, one)]
     if moved:
-        turn.check([replace(each, since=each.since or now.local) for each in new], others)
-    elif changes.name is not None and not turn.who.admin:
-        turn.check_share(new, others, turn.rules)
-    written_as = content_of(new[0], now)
+        turn.check_bookings([replace(each, since=each.since or now.local) for each in new], others)
+    elif changes.name is not None and not turn.user.is_admin:
+        turn.check_share(new, others, turn.policy)
+    written_as = booking_to_entry(new[0], now)
     keys = {"since": "from", "until": "date", "name": "name", "comment": "comment"}
     content = {key: written_as.get(key) for name, key in keys.items() if name in told}
     for each in several:
-        turn.replace(each, {**content, "id": one.id})
-    turn.touched = new
+        turn.update_booking(each, {**content, "id": one.id})
+    turn.affected = new
 
 
-def refuse_over(one: Booking, now: Now) -> None:
+def refuse_ended(one: Booking, now: Now) -> None:
     """Nothing is changed in the past."""
-    if is_over(one, now):
-        message = f"booking {one.id} ended {policy.clock(ended_at(one), now)}, and the past stays as it was"
-        raise Refused(message)
+    if has_ended(one, now):
+        message = f"booking {one.id} ended {policy.format_booking_moment(compute_final_end(one), now)}, and the past stays as it was"
+        raise BookingRefusedError(message)
 
 
-def ended_at(one: Booking) -> float:
+def compute_final_end(one: Booking) -> float:
     """When it ends, with the last of its times; one that goes on for ever never does."""
-    repeats = calendar.repeats_of(one)
+    repeats = page.find_recurrence_bounds(one)
     if repeats is None or one.since is None or repeats.first is None:
-        return policy.epoch(one.until)
-    return policy.epoch(repeats.last + (one.until - one.since)) if repeats.last else math.inf
+        return policy.to_epoch(one.until)
+    return policy.to_epoch(repeats.last + (one.until - one.since)) if repeats.last else math.inf
 
 
-def is_over(one: Booking, now: Now) -> bool:
+def has_ended(one: Booking, now: Now) -> bool:
     """Whether there is nothing of it to come."""
-    return ended_at(one) <= now.epoch
+    return compute_final_end(one) <= now.epoch
 
 
-def release(turn: Turn, several: Sequence[Found]) -> None:
+def release_booking(turn: BookingTransaction, several: Sequence[StoredBooking]) -> None:
     """Give up what is still to come; what has been stays in the file, and ends now."""
     now = turn.now
     for one in several:
-        turn.may_change(one.booking)
-        refuse_over(one.booking, now)
+        turn.check_may_change(one.booking)
+        refuse_ended(one.booking, now)
     # the GPUs that somebody keeps of a booking keep its id
-    kept = [one for one in turn.found() if one not in several and not is_over(one.booking, now)]
+    kept = [one for one in turn.list_bookings() if one not in several and not has_ended(one.booking, now)]
     new_ids = {
-        (one.booking.host, one.booking.id): turn.new_id()
+        (one.booking.host, one.booking.id): turn.create_id()
         for one in several
-        if any(is_same(one.booking, other.booking) for other in kept)
+        if any(is_same_booking(one.booking, other.booking) for other in kept)
     }
     for one in several:
         booking = one.booking
         mine = new_ids.get((booking.host, booking.id))
         changed = {"id": mine} if mine else {}
-        if booking.since and policy.epoch(booking.since) > now.epoch - formatting.MINUTE:
-            turn.remove(one)
+        if booking.since and policy.to_epoch(booking.since) > now.epoch - formatting.MINUTE:
+            turn.remove_booking(one)
         elif booking.rrule:
-            turn.replace(one, {"rrule": ended(booking.rrule, now), **changed})
+            turn.update_booking(one, {"rrule": end_rrule(booking.rrule, now), **changed})
         else:
-            turn.replace(one, {"date": written(now.local.replace(microsecond=0), now), **changed})
-    turn.touched = [one.booking for one in several]
+            turn.update_booking(one, {"date": format_entry_time(now.local.replace(microsecond=0), now), **changed})
+    turn.affected = [one.booking for one in several]
 
 
-def ended(rule: str, now: Now) -> str:
+def end_rrule(rule: str, now: Now) -> str:
     """A rule that gives no more times from now on."""
     kept = [part for part in rule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
     until = datetime.fromtimestamp(now.epoch, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return ";".join([*kept, f"UNTIL={until}"])
 
 
-def in_force(turn: Turn, line: Mapping[str, Any]) -> bool:
+def is_change_in_force(turn: BookingTransaction, line: Mapping[str, Any]) -> bool:
     """Whether the file has what a line of the log left, or what became of it.
 
     A change that was logged but never made, because somebody was killed, or that is gone, stands in nobody's way.
     """
-    found = turn.found()
+    found = turn.list_bookings()
     there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in found]
     if line["before"] and all(one in there for one in line["before"]):
         return False
@@ -182,39 +196,45 @@ def in_force(turn: Turn, line: Mapping[str, Any]) -> bool:
     return all(one in there for one in line["after"]) or changed
 
 
-def undo(turn: Turn, line: Mapping[str, Any]) -> None:
+def undo_change(turn: BookingTransaction, line: Mapping[str, Any]) -> None:
     """Take back what a line of the log tells, where nobody has changed it since."""
-    gone = [find(turn, *one) for one in line["after"]]
+    gone = [find_logged_entry(turn, *one) for one in line["after"]]
     for one in gone:
-        turn.remove(one)
-    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in turn.found()]
+        turn.remove_booking(one)
+    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in turn.list_bookings()]
     for host, gpu, content in line["before"]:
         if [host, gpu, content] in there:
             message = f"the booking of {host}:{gpu} is there already"
-            raise Refused(message)
-        turn.add(host, (gpu, content))
-    back = [one for one in turn.found() if [one.booking.host, one.booking.gpu, one.entry.content] in turn.after]
+            raise BookingRefusedError(message)
+        turn.add_entries(host, (gpu, content))
+    back = [
+        one
+        for one in turn.list_bookings()
+        if [one.booking.host, one.booking.gpu, one.entry.content] in turn.entries_after
+    ]
     touched = [one.booking for one in (*back, *gone)]
-    if touched and all(is_over(one, turn.now) for one in touched):
-        refuse_over(touched[0], turn.now)
-    live = [one.booking for one in back if not is_over(one.booking, turn.now)]
-    others = [each.booking for each in turn.found() if not any(is_same(each.booking, one) for one in live)]
+    if touched and all(has_ended(one, turn.now) for one in touched):
+        refuse_ended(touched[0], turn.now)
+    live = [one.booking for one in back if not has_ended(one.booking, turn.now)]
+    others = [
+        each.booking for each in turn.list_bookings() if not any(is_same_booking(each.booking, one) for one in live)
+    ]
     changed = dates.exact(line["when"])
-    turn.check_free(live, others, given_up=changed.timestamp() if changed else None)
-    for name in {one.name for one in live} if not turn.who.admin else ():
-        turn.check_share([one for one in live if one.name == name], others, turn.rules)
-    turn.touched = [one.booking for one in back]
+    turn.check_conflicts(live, others, given_up=changed.timestamp() if changed else None)
+    for name in {one.name for one in live} if not turn.user.is_admin else ():
+        turn.check_share([one for one in live if one.name == name], others, turn.policy)
+    turn.affected = [one.booking for one in back]
 
 
-def is_same(one: Booking, other: Booking) -> bool:
+def is_same_booking(one: Booking, other: Booking) -> bool:
     """Whether both are of one booking."""
     return (one.host, one.id) == (other.host, other.id)
 
 
-def find(turn: Turn, host: str, gpu: str, content: Mapping[str, Any]) -> Found:
+def find_logged_entry(turn: BookingTransaction, host: str, gpu: str, content: Mapping[str, Any]) -> StoredBooking:
     """The entry that a line of the log left in the file."""
-    for one in turn.found():
+    for one in turn.list_bookings():
         if (one.booking.host, one.booking.gpu, one.entry.content) == (host, gpu, content):
             return one
     message = f"the booking of {host}:{gpu} has been changed since, and is not taken back"
-    raise Refused(message)
+    raise BookingRefusedError(message)

@@ -3,52 +3,54 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.model import Booking, BookingRules, Gpu
+from site_builder.core.model import Booking, BookingPolicy, Gpu
+from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
-from site_builder.fleet.active_bookings import LONGEST_REPEATED, beginnings
+from site_builder.fleet.booking_use import MAX_REPEATED_DURATION, list_repeat_starts
 
-Span = tuple[float, float]
+TimeSpan = tuple[float, float]
 # Of a booking that repeats so much is looked at: for a clash, and for the hours of a person.
-REPEATS_CLASH = timedelta(days=366)
-REPEATS_COUNT = timedelta(days=28)
-LAST = datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()
+CONFLICT_HORIZON = timedelta(days=366)
+SHARE_HORIZON = timedelta(days=28)
+MAX_EPOCH = datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()
 
 
-class Refused(Exception):
+class BookingRefusedError(Exception):
     """Why something may not be booked, changed or released, in one sentence."""
 
 
-class NotYours(Refused):
+class BookingForbiddenError(BookingRefusedError):
     """The same, where somebody else may."""
 
 
-def spans(booking: Booking, first: datetime, ahead: timedelta) -> list[Span]:
+def list_spans(booking: Booking, first: datetime, ahead: timedelta) -> list[TimeSpan]:
     """When it holds, in seconds; of one that repeats each time from `first` on, as far as that."""
     since, until = booking.since, booking.until
-    once = [(epoch(since) if since else -math.inf, epoch(until))]
-    if not booking.rrule or since is None or until - since > LONGEST_REPEATED:
+    once = [(to_epoch(since) if since else -math.inf, to_epoch(until))]
+    if not booking.rrule or since is None or until - since > MAX_REPEATED_DURATION:
         return once
     length = until - since
-    found = beginnings(booking.rrule, since, first - length, first + ahead)
+    found = list_repeat_starts(booking.rrule, since, first - length, first + ahead)
     if found is None:
         return once
     return [(begins.timestamp(), (begins + length).timestamp()) for begins in found]
 
 
-def epoch(moment: datetime) -> float:
+def to_epoch(moment: datetime) -> float:
     """A moment in seconds; the first and the last year that there are have hours that no clock can tell."""
     try:
         return moment.timestamp()
     except (OverflowError, ValueError):
-        return -math.inf if moment.year < 2 else LAST
+        return -math.inf if moment.year < 2 else MAX_EPOCH
 
 
-def clash(mine: Sequence[Span], others: Sequence[Span]) -> Span | None:
+def find_overlap(mine: Sequence[TimeSpan], others: Sequence[TimeSpan]) -> TimeSpan | None:
     """The first time of theirs that falls into one of mine; both are in order."""
     at, there = 0, 0
     while at < len(mine) and there < len(others):
@@ -62,33 +64,33 @@ def clash(mine: Sequence[Span], others: Sequence[Span]) -> Span | None:
     return None
 
 
-class Keys:
+class GpuKeyMap:
     """Which keys of a host's bookings mean the same GPU."""
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
         """By number and by UUID, where the host tells both."""
-        self.same: dict[str, str] = {}
+        self.label_by_uuid: dict[str, str] = {}
         for gpu in gpus:
             for one in (gpu, gpu.parent):
                 if one and one.uuid and one.number is not None:
-                    self.same[one.uuid.lower()] = one.label
+                    self.label_by_uuid[one.uuid.lower()] = one.label
 
-    def gpu(self, key: str) -> str:
+    def normalize_key(self, key: str) -> str:
         """One word for one GPU."""
-        return self.same.get(key.lower(), key.lower())
+        return self.label_by_uuid.get(key.lower(), key.lower())
 
-    def meet(self, one: str, other: str) -> bool:
+    def is_overlapping(self, one: str, other: str) -> bool:
         """Whether a GPU is in both; an instance is in its GPU."""
         if "*" in {one, other}:
             return True
-        mine, theirs = self.gpu(one), self.gpu(other)
+        mine, theirs = self.normalize_key(one), self.normalize_key(other)
         return mine == theirs or f"{mine}:" == theirs[: len(mine) + 1] or f"{theirs}:" == mine[: len(theirs) + 1]
 
 
-def check_overlap(  # noqa: PLR0913 # each is one thing
+def check_conflicts(  # each is one thing
     new: Booking,
     others: Iterable[Booking],
-    keys: Keys,
+    keys: GpuKeyMap,
     now: Now,
     names_shown: bool = True,
     *,
@@ -101,83 +103,85 @@ def check_overlap(  # noqa: PLR0913 # each is one thing
     begins = new.since or now.local
     counts_from = now.epoch if given_up is None else min(given_up, now.epoch)
     for other in others:
-        if not keys.meet(new.gpu, other.gpu) or (not other.rrule and epoch(other.until) <= counts_from):
+        if not keys.is_overlapping(new.gpu, other.gpu) or (not other.rrule and to_epoch(other.until) <= counts_from):
             continue
-        first = max(begins, other.since or begins, key=epoch) if new.rrule and other.rrule else begins
+        first = max(begins, other.since or begins, key=to_epoch) if new.rrule and other.rrule else begins
         # as far as the one that ends, and where neither does, a year from where both have begun
         ends = [one.until for one in (new, other) if not one.rrule]
-        last = max([first + REPEATS_CLASH, *ends], key=epoch)
-        ahead = timedelta(seconds=max(0.0, min(epoch(last), LAST) - epoch(first)))
+        last = max([first + CONFLICT_HORIZON, *ends], key=to_epoch)
+        ahead = timedelta(seconds=max(0.0, min(to_epoch(last), MAX_EPOCH) - to_epoch(first)))
         # what is over has no say, though the new one begins with the minute
-        mine = [(max(since, counts_from), until) for since, until in spans(new, first, ahead)]
-        found = clash(mine, spans(other, first, ahead))
+        mine = [(max(since, counts_from), until) for since, until in list_spans(new, first, ahead)]
+        found = find_overlap(mine, list_spans(other, first, ahead))
         if found:
-            raise Refused(taken(new, other, found, now, names_shown))
+            raise BookingRefusedError(describe_conflict(new, other, found, now, names_shown))
 
 
-def taken(new: Booking, other: Booking, when: Span, now: Now, names_shown: bool) -> str:
+def describe_conflict(new: Booking, other: Booking, when: TimeSpan, now: Now, names_shown: bool) -> str:
     """Whose it is, and when."""
     gpu = other.gpu if new.gpu == "*" else new.gpu
     what = new.host if gpu == "*" else f"{new.host}:{gpu}"
-    since = "" if when[0] == -math.inf else f"from {clock(when[0], now)} "
+    since = "" if when[0] == -math.inf else f"from {format_booking_moment(when[0], now)} "
     whom = f" by {other.name}" if other.name and names_shown else ""
     verb = "was" if when[1] <= now.epoch else "is"
-    return f"{what} {verb} booked{whom} {since}until {clock(when[1], now)} (booking {other.id})"
+    return f"{what} {verb} booked{whom} {since}until {format_booking_moment(when[1], now)} (booking {other.id})"
 
 
-def clock(seconds: float, now: Now) -> str:
+def format_booking_moment(seconds: float, now: Now) -> str:
     """A moment as people say it; the last days that there are have no other zone."""
-    return formatting.clock(datetime.fromtimestamp(max(0, min(seconds, LAST)), now.zone), now)
+    return formatting.format_moment(datetime.fromtimestamp(max(0, min(seconds, MAX_EPOCH)), now.zone), now)
 
 
-def check_time(since: datetime, until: datetime, rules: BookingRules, now: Now) -> None:
+def check_booking_times(since: datetime, until: datetime, rules: BookingPolicy, now: Now) -> None:
     """Refuse what ends before it begins or in the past, what is too long, and what is too far ahead."""
     for moment in (since, until):
         why = dates.fault(moment, now.zone)
         if why:
-            raise Refused(f"{moment.date()} {why}")
-    begins, ends = epoch(since), epoch(until)
+            raise BookingRefusedError(f"{moment.date()} {why}")
+    begins, ends = to_epoch(since), to_epoch(until)
     if ends <= begins:
-        message = f"it would end {clock(ends, now)}, before it begins {clock(begins, now)}"
-        raise Refused(message)
+        message = (
+            f"it would end {format_booking_moment(ends, now)}, before it begins {format_booking_moment(begins, now)}"
+        )
+        raise BookingRefusedError(message)
     if ends <= now.epoch:
-        message = f"it would end {clock(ends, now)}, which is in the past"
-        raise Refused(message)
-    if rules.longest and ends - begins > rules.longest:
-        length, most = formatting.duration(ends - begins), formatting.duration(rules.longest)
+        message = f"it would end {format_booking_moment(ends, now)}, which is in the past"
+        raise BookingRefusedError(message)
+    if rules.max_duration_s and ends - begins > rules.max_duration_s:
+        length, most = formatting.format_duration(ends - begins), formatting.format_duration(rules.max_duration_s)
         message = f"it would last {length}, but a booking may be {most} long"
-        raise Refused(message)
-    if rules.ahead and begins > now.epoch + rules.ahead:
-        message = f"it would begin {clock(begins, now)}, but bookings are made {formatting.duration(rules.ahead)} ahead"
-        raise Refused(message)
+        raise BookingRefusedError(message)
+    if rules.max_ahead_s and begins > now.epoch + rules.max_ahead_s:
+        message = f"it would begin {format_booking_moment(begins, now)}, but bookings are made {formatting.format_duration(rules.max_ahead_s)} ahead"
+        raise BookingRefusedError(message)
 
 
 def check_share(
-    new: Sequence[Booking], theirs: Sequence[Booking], size: Callable[[Booking], int], rules: BookingRules, now: Now
+    new: Sequence[Booking], theirs: Sequence[Booking], size: Callable[[Booking], int], rules: BookingPolicy, now: Now
 ) -> None:
     """Refuse what gives one person more GPUs at a time, or more hours, than the lab allows."""
-    if rules.gpus:
-        most = most_at_once(new, theirs, size, now)
-        if most > rules.gpus:
-            message = f"that would be {most} GPUs of one person at the same time, but {rules.gpus:.0f} are allowed"
-            raise Refused(message)
-    if rules.hours:
+    if rules.max_gpus:
+        most = count_peak_gpus(new, theirs, size, now)
+        if most > rules.max_gpus:
+            message = f"that would be {most} GPUs of one person at the same time, but {rules.max_gpus:.0f} are allowed"
+            raise BookingRefusedError(message)
+    if rules.max_gpu_hours:
         hours = sum(
             size(one) * max(0.0, ends - max(begins, now.epoch))
             for one in (*new, *theirs)
-            for begins, ends in spans(one, max(now.local, one.since or now.local, key=epoch), REPEATS_COUNT)
+            for begins, ends in list_spans(one, max(now.local, one.since or now.local, key=to_epoch), SHARE_HORIZON)
         )
-        if hours > rules.hours * formatting.HOUR:
+        if hours > rules.max_gpu_hours * formatting.HOUR:
             total = hours / formatting.HOUR
-            message = f"that would be {total:.0f} GPU-hours of one person, but {rules.hours:.0f} are allowed"
-            raise Refused(message)
+            message = f"that would be {total:.0f} GPU-hours of one person, but {rules.max_gpu_hours:.0f} are allowed"
+            raise BookingRefusedError(message)
 
 
-def most_at_once(new: Sequence[Booking], theirs: Sequence[Booking], size: Callable[[Booking], int], now: Now) -> int:
+def count_peak_gpus(new: Sequence[Booking], theirs: Sequence[Booking], size: Callable[[Booking], int], now: Now) -> int:
     """The most GPUs that a person would have at any moment of the new booking."""
-    first = max(now.local, new[0].since or now.local, key=epoch)
-    mine = [(span, size(one)) for one in new for span in spans(one, first, REPEATS_COUNT)]
-    all_of_them = mine + [(span, size(one)) for one in theirs for span in spans(one, first, REPEATS_COUNT)]
+    first = max(now.local, new[0].since or now.local, key=to_epoch)
+    mine = [(span, size(one)) for one in new for span in list_spans(one, first, SHARE_HORIZON)]
+    all_of_them = mine + [(span, size(one)) for one in theirs for span in list_spans(one, first, SHARE_HORIZON)]
     moments = {max(begins, now.epoch) for (begins, _), _ in all_of_them}
     return max(
         (
@@ -189,7 +193,7 @@ def most_at_once(new: Sequence[Booking], theirs: Sequence[Booking], size: Callab
     )
 
 
-def sizes(gpus: Mapping[str, Sequence[Gpu]]) -> Callable[[Booking], int]:
+def build_gpu_counter(gpus: Mapping[str, Sequence[Gpu]]) -> Callable[[Booking], int]:
     """How many GPUs a booking takes; a whole host of which none is known counts as one, as does each instance."""
 
     def size(one: Booking) -> int:
@@ -197,3 +201,31 @@ def sizes(gpus: Mapping[str, Sequence[Gpu]]) -> Callable[[Booking], int]:
         return max(1, len(wholes)) if one.gpu == "*" else 1
 
     return size
+
+
+# Unicode's categories of what steers a text, and has no shape of its own.
+INVISIBLE_CATEGORIES = {"Cc", "Cf"}
+
+
+class InvalidNameError(Exception):
+    """A name under which nobody can book."""
+
+
+def validate_user_name(name: str) -> str:
+    """The name as it is; one that would have to be changed first could become somebody else's."""
+    name = name.strip()
+    if not name or clean_text(name) != name or " ".join(name.split()) != name or len(name) > MAX_NAME_CHARACTERS:
+        message = f"nobody can book under this name: it must be one line of at most {MAX_NAME_CHARACTERS} letters"
+        raise InvalidNameError(message)
+    if unicodedata.normalize("NFKC", name) != name or any(
+        unicodedata.category(one) in INVISIBLE_CATEGORIES for one in name
+    ):
+        message = (
+            "nobody can book under this name: it has letters that cannot be seen, or that are another way to write "
+            "usual ones"
+        )
+        raise InvalidNameError(message)
+    return name
+
+
+MAX_NAME_CHARACTERS = 80

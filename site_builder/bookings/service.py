@@ -8,34 +8,40 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from site_builder.bookings import consul_store, json_edit, merge, operations, parser, policy, store
-from site_builder.bookings.host_lookup import Lab
-from site_builder.bookings.policy import Refused
-from site_builder.bookings.transaction import Changes, Found, Turn, Who, Wish
+from site_builder.bookings.host_lookup import HostLookup
+from site_builder.bookings.policy import BookingRefusedError
+from site_builder.bookings.transaction import (
+    BookingChanges,
+    BookingRequest,
+    BookingTransaction,
+    BookingUser,
+    StoredBooking,
+)
 from site_builder.config.settings import Settings
-from site_builder.core import formatting
+from site_builder.core import formatting, locks
 from site_builder.core.clock import Now
+from site_builder.core.files import find_bookings_file
 from site_builder.core.model import Booking
-from site_builder.core.shared_folder import booking_file
 from site_builder.core.timeparse import moments, recurrence
 
-TRIES = 5
-BUSY = frozenset({"busy", "held", "violated"})
+MAX_ATTEMPTS = 5
+BUSY_STATES = frozenset({"busy", "held", "violated"})
 
 
-class Broken(Exception):
+class BookingsUnreadableError(Exception):
     """Why the file cannot be read, so that nothing is written: the line, and what helps."""
 
 
-class Done(NamedTuple):
+class BookingResult(NamedTuple):
     """What was done, or would be: in words, what to know beside it, and the bookings that it is about."""
 
-    words: str
+    message: str
     warnings: tuple[str, ...]
     bookings: tuple[Booking, ...]
-    undoes: str | None = None
+    undone_change: str | None = None
 
 
-class Desk:
+class BookingService:
     """Takes one wish after the other; each sees the file as it is when its turn comes."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
@@ -47,62 +53,78 @@ class Desk:
         """This moment."""
         return Now(self.clock(), self.settings.zone)
 
-    def look(self, who: Who) -> Turn:
-        """The file as it is, for somebody who wants to know; what cannot be read is `Broken`."""
-        return self.turn(consul_store.ledger_of(self.settings.data, self.settings.kv).glance(), who)
+    def begin_read(self, who: BookingUser) -> BookingTransaction:
+        """The file as it is, for somebody who wants to know; what cannot be read is `BookingsUnreadableError`."""
+        return self.begin_transaction(
+            consul_store.open_booking_store(self.settings.data, self.settings.kv).read_unlocked(), who
+        )
 
-    def turn(self, content: bytes, who: Who) -> Turn:
+    def begin_transaction(self, content: bytes, who: BookingUser) -> BookingTransaction:
         """A turn with this content."""
         try:
-            file = json_edit.Text.of(content)
-        except parser.Unreadable as why:
-            path = booking_file(self.settings.data)
-            good = path.with_name(store.GOOD)
-            kept = f"; {store.GOOD} beside it could be read last" if good.exists() else ""
+            file = json_edit.BookingDocument.from_bytes(content)
+        except parser.BookingFileError as why:
+            path = find_bookings_file(self.settings.data)
+            good = path.with_name(store.LAST_GOOD_FILE)
+            kept = f"; {store.LAST_GOOD_FILE} beside it could be read last" if good.exists() else ""
             message = f"{path} cannot be read, and is left as it is: {why}{kept}"
-            raise Broken(message) from None
-        return Turn(file, Lab(self.settings), self.now(), self.settings.rules, who)
+            raise BookingsUnreadableError(message) from None
+        return BookingTransaction(file, HostLookup(self.settings), self.now(), self.settings.booking_policy, who)
 
-    def act(
+    def run_operation(
         self,
-        who: Who,
+        who: BookingUser,
         what: str,
-        act: Callable[[Turn], str],
+        act: Callable[[BookingTransaction], str],
         check: bool = False,
         more: Mapping[str, Any] | None = None,
-    ) -> Done:
+    ) -> BookingResult:
         """One turn: `act` changes the file and says what it did; with `check` it is only said."""
 
-        def make(content: bytes) -> tuple[Turn, str]:
-            found = self.turn(content, who)
+        def make(content: bytes) -> tuple[BookingTransaction, str]:
+            found = self.begin_transaction(content, who)
             return found, act(found)
 
         if check:
-            return self.done(*make(consul_store.ledger_of(self.settings.data, self.settings.kv).glance()))
-        return self.write(who, what, make, {} if more is None else more)  # undo fills it in `act`
+            return self.build_result(
+                *make(consul_store.open_booking_store(self.settings.data, self.settings.kv).read_unlocked())
+            )
+        return self.write_locked(who, what, make, {} if more is None else more)  # undo fills it in `act`
 
-    def put(self, who: Who, original: bytes, edited: bytes) -> Done:
+    def replace_file(self, who: BookingUser, original: bytes, edited: bytes) -> BookingResult:
         """The whole file as somebody edited it, with what others changed meanwhile; it may repair a broken one."""
 
-        def make(content: bytes) -> tuple[Turn, str]:
-            found = self.turn(edited, who)
+        def make(content: bytes) -> tuple[BookingTransaction, str]:
+            found = self.begin_transaction(edited, who)
             if content != original:
-                if not is_readable(original):
-                    message = f"{booking_file(self.settings.data)} was repaired by somebody else meanwhile"
-                    raise Refused(message)
-                merge.into(found, *(self.turn(one, who) for one in (original, content)))
-            before = merge.logged(self.turn(content, who)) if is_readable(content) else []
-            found.before, found.after = merge.only_first(before, merge.logged(found))
-            return found, merge.told(found.before, found.after)
+                if not is_readable_content(original):
+                    message = f"{find_bookings_file(self.settings.data)} was repaired by somebody else meanwhile"
+                    raise BookingRefusedError(message)
+                merge.merge_edits(found, *(self.begin_transaction(one, who) for one in (original, content)))
+            before = (
+                merge.list_logged_entries(self.begin_transaction(content, who)) if is_readable_content(content) else []
+            )
+            found.entries_before, found.entries_after = merge.find_entry_differences(
+                before, merge.list_logged_entries(found)
+            )
+            return found, merge.describe_entry_changes(found.entries_before, found.entries_after)
 
-        return self.write(who, "edit", make, {})
+        return self.write_locked(who, "edit", make, {})
 
-    def write(self, who: Who, what: str, make: Callable[[bytes], tuple[Turn, str]], more: Mapping[str, Any]) -> Done:
+    def write_locked(
+        self,
+        who: BookingUser,
+        what: str,
+        make: Callable[[bytes], tuple[BookingTransaction, str]],
+        more: Mapping[str, Any],
+    ) -> BookingResult:
         """Under the lock: `make` makes of the file what it shall be, and says what that is."""
-        for _ in range(TRIES):
-            with consul_store.locked(self.settings.data, self.settings.kv) as book:
+        for _ in range(MAX_ATTEMPTS):
+            with consul_store.hold_booking_lock(self.settings.data, self.settings.kv) as book:
                 found, said = make(book.read())
-                check_written(found, min(book.most, store.MOST_WRITTEN if what == "book" else store.LIMIT))
+                check_new_content(
+                    found, min(book.max_bytes, store.MAX_BOOKED_BYTES if what == "book" else store.MAX_BOOKINGS_BYTES)
+                )
                 line = {
                     "change": secrets.token_hex(4),
                     "when": found.now.local.isoformat(" ", "seconds"),
@@ -110,110 +132,120 @@ class Desk:
                     "via": who.via,
                     "what": what,
                     **more,
-                    "before": found.before,
-                    "after": found.after,
+                    "before": found.entries_before,
+                    "after": found.entries_after,
                 }
-                book.log(line)
-                if book.write(found.file.data):
-                    return self.done(found, said)
+                book.append_log(line)
+                if book.write(found.document.content):
+                    return self.build_result(found, said)
                 # somebody wrote it by hand between our two looks, or at another web host
-                book.log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
-        message = f"{booking_file(self.settings.data)} was changed by others {TRIES} times meanwhile: try again"
-        raise store.Unwritable(message)
+                book.append_log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
+        message = (
+            f"{find_bookings_file(self.settings.data)} was changed by others {MAX_ATTEMPTS} times meanwhile: try again"
+        )
+        raise locks.StorageError(message)
 
-    def done(self, found: Turn, said: str) -> Done:
+    def build_result(self, found: BookingTransaction, said: str) -> BookingResult:
         """What there is to say of a turn."""
-        return Done(said, tuple(warnings(found)), tuple(found.touched))
+        return BookingResult(said, tuple(find_booking_warnings(found)), tuple(found.affected))
 
-    def book(self, who: Who, choose: Callable[[Turn], Wish], check: bool = False) -> Done:
+    def book(
+        self, who: BookingUser, choose: Callable[[BookingTransaction], BookingRequest], check: bool = False
+    ) -> BookingResult:
         """Book what `choose` finds, all of it or nothing."""
 
-        def act(found: Turn) -> str:
-            operations.book(found, choose(found))
-            return told(found.touched, found)
+        def act(found: BookingTransaction) -> str:
+            operations.book_gpus(found, choose(found))
+            return describe_booking(found.affected, found)
 
-        return self.act(who, "book", act, check)
+        return self.run_operation(who, "book", act, check)
 
-    def change(self, who: Who, booking: str, changes: Changes, host: str | None = None, check: bool = False) -> Done:
+    def change(
+        self, who: BookingUser, booking: str, changes: BookingChanges, host: str | None = None, check: bool = False
+    ) -> BookingResult:
         """Change a booking that is not over."""
 
-        def act(found: Turn) -> str:
-            operations.change(found, found.of_id(booking, host), changes)
-            return told(found.touched, found)
+        def act(found: BookingTransaction) -> str:
+            operations.change_booking(found, found.find_by_id(booking, host), changes)
+            return describe_booking(found.affected, found)
 
-        return self.act(who, "change", act, check)
+        return self.run_operation(who, "change", act, check)
 
-    def release(self, who: Who, choose: Callable[[Turn], Sequence[Found]], check: bool = False) -> Done:
+    def release(
+        self, who: BookingUser, choose: Callable[[BookingTransaction], Sequence[StoredBooking]], check: bool = False
+    ) -> BookingResult:
         """Release what `choose` finds."""
 
-        def act(found: Turn) -> str:
-            operations.release(found, choose(found))
-            return released(found.touched, found)
+        def act(found: BookingTransaction) -> str:
+            operations.release_booking(found, choose(found))
+            return describe_release(found.affected, found)
 
-        return self.act(who, "release", act, check)
+        return self.run_operation(who, "release", act, check)
 
-    def undo(self, who: Who, which: str | None = None, check: bool = False) -> Done:
+    def undo(self, who: BookingUser, which: str | None = None, check: bool = False) -> BookingResult:
         """Take back the last change that this person made and has not taken back; an admin, that anybody made.
 
         `which` is the one that was shown before: where another came in between, nothing is taken back.
         """
         chosen: dict[str, str] = {}
 
-        def act(found: Turn) -> str:
-            line = self.last(found)
+        def act(found: BookingTransaction) -> str:
+            line = self.find_last_change(found)
             if which and line["change"] != which:
                 message = f"{line['who']} has changed something since: look again"
-                raise Refused(message)
+                raise BookingRefusedError(message)
             chosen["undoes"] = line["change"]
-            operations.undo(found, line)
-            back = "; ".join(told(one, found) for one in apart(found.touched))
-            gone = f"the booking of {places_of((one[0], one[1]) for one in found.before)} is gone again"
-            whose = line["who"] if found.names_shown else "somebody"
+            operations.undo_change(found, line)
+            back = "; ".join(describe_booking(one, found) for one in group_alike_bookings(found.affected))
+            gone = f"the booking of {format_places((one[0], one[1]) for one in found.entries_before)} is gone again"
+            whose = line["who"] if found.can_see_names else "somebody"
             return f"taken back what {whose} did at {line['when'][:16]} ({line['what']}): {back or gone}"
 
-        return self.act(who, "undo", act, check, chosen)._replace(undoes=chosen["undoes"])
+        return self.run_operation(who, "undo", act, check, chosen)._replace(undone_change=chosen["undoes"])
 
-    def last(self, found: Turn) -> dict[str, Any]:
+    def find_last_change(self, found: BookingTransaction) -> dict[str, Any]:
         """The line of the log that is to be taken back."""
         undone = set()
-        who = found.who
-        for line in store.Ledger(self.settings.data).logged():
+        who = found.user
+        for line in store.BookingStore(self.settings.data).read_log():
             undone |= {line.get("undoes"), line.get("instead")}
-            mine = who.admin or found.person(line["who"]) == found.person(who.name)
+            mine = who.is_admin or found.resolve_person(line["who"]) == found.resolve_person(who.name)
             ours = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
-            if mine and ours and line["change"] not in undone and operations.in_force(found, line):
+            if mine and ours and line["change"] not in undone and operations.is_change_in_force(found, line):
                 return line
         message = f"there is nothing that {who.name} changed and that could be taken back"
-        raise Refused(message)
+        raise BookingRefusedError(message)
 
 
-def check_written(found: Turn, most: int) -> None:
+def check_new_content(found: BookingTransaction, most: int) -> None:
     """Refuse what could not be read again, or would not count: whoever booked it would have nothing."""
-    new = found.file.data
+    new = found.document.content
     if len(new) > most:
         message = f"comments.json is full: it may have {most} bytes, and would have {len(new)}"
-        raise Refused(message)
-    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in found.found()]
-    if not all(one in there for one in found.after):
-        message = f"comments.json is full: more than {parser.MOST_BOOKINGS} bookings are not counted"
-        raise Refused(message)
+        raise BookingRefusedError(message)
+    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in found.list_bookings()]
+    if not all(one in there for one in found.entries_after):
+        message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings are not counted"
+        raise BookingRefusedError(message)
 
 
-def told(several: Sequence[Booking], found: Turn) -> str:
+def describe_booking(several: Sequence[Booking], found: BookingTransaction) -> str:
     """`atlas:0,1 for alice from now until Fri 20 Nov 18:00 (4 d 4 h)`."""
     one, now = several[0], found.now
-    whose = f" for {one.name}" if found.may_see(one) else ""
+    whose = f" for {one.name}" if found.can_see(one) else ""
     if one.rrule and one.since:
-        again = recurrence.said(one.rrule, one.since, one.until, now.zone)
-        return f"{places(several)}{whose} {again}, first {moments.said(one.since, now.local)}"
-    begun = one.since is None or policy.epoch(one.since) <= now.epoch
-    since = "now" if begun else moments.said(one.since or one.until, now.local)
-    begins = now.epoch if begun or one.since is None else policy.epoch(one.since)
-    length = formatting.duration(policy.epoch(one.until) - begins)
-    return f"{places(several)}{whose} from {since} until {moments.said(one.until, now.local)} ({length})"
+        again = recurrence.describe_recurrence(one.rrule, one.since, one.until, now.zone)
+        return (
+            f"{format_booking_places(several)}{whose} {again}, first {moments.format_full_moment(one.since, now.local)}"
+        )
+    begun = one.since is None or policy.to_epoch(one.since) <= now.epoch
+    since = "now" if begun else moments.format_full_moment(one.since or one.until, now.local)
+    begins = now.epoch if begun or one.since is None else policy.to_epoch(one.since)
+    length = formatting.format_duration(policy.to_epoch(one.until) - begins)
+    return f"{format_booking_places(several)}{whose} from {since} until {moments.format_full_moment(one.until, now.local)} ({length})"
 
 
-def apart(several: Sequence[Booking]) -> list[list[Booking]]:
+def group_alike_bookings(several: Sequence[Booking]) -> list[list[Booking]]:
     """Those that are said in one sentence, because they differ in nothing but the GPU."""
     groups: dict[object, list[Booking]] = {}
     for one in several:
@@ -221,31 +253,35 @@ def apart(several: Sequence[Booking]) -> list[list[Booking]]:
     return list(groups.values())
 
 
-def is_readable(content: bytes) -> bool:
+def is_readable_content(content: bytes) -> bool:
     """Whether anything of a file can be read."""
     try:
-        return bool(json_edit.Text.of(content))
-    except parser.Unreadable:
+        return bool(json_edit.BookingDocument.from_bytes(content))
+    except parser.BookingFileError:
         return False
 
 
-def released(several: Sequence[Booking], found: Turn) -> str:
+def describe_release(several: Sequence[Booking], found: BookingTransaction) -> str:
     """What is free again, from when on."""
     one, now = several[0], found.now
-    whose = f" of {one.name}" if found.may_see(one) else ""
+    whose = f" of {one.name}" if found.can_see(one) else ""
     if one.rrule:
-        return f"{places(several)}{whose} is not booked again; what has begun goes on to its end"
-    coming = one.since is not None and policy.epoch(one.since) > now.epoch
-    since = f"the booking from {moments.said(one.since, now.local)}" if coming and one.since else "what is left"
-    return f"{places(several)}{whose}: {since} until {moments.said(one.until, now.local)} is released"
+        return f"{format_booking_places(several)}{whose} is not booked again; what has begun goes on to its end"
+    coming = one.since is not None and policy.to_epoch(one.since) > now.epoch
+    since = (
+        f"the booking from {moments.format_full_moment(one.since, now.local)}"
+        if coming and one.since
+        else "what is left"
+    )
+    return f"{format_booking_places(several)}{whose}: {since} until {moments.format_full_moment(one.until, now.local)} is released"
 
 
-def places(several: Sequence[Booking]) -> str:
+def format_booking_places(several: Sequence[Booking]) -> str:
     """`atlas:0,1 and zeus`."""
-    return places_of((one.host, one.gpu) for one in several)
+    return format_places((one.host, one.gpu) for one in several)
 
 
-def places_of(pairs: Iterable[tuple[str, str]]) -> str:
+def format_places(pairs: Iterable[tuple[str, str]]) -> str:
     """The same of hosts and GPUs."""
     by_host: dict[str, list[str]] = {}
     for host, gpu in pairs:
@@ -253,24 +289,24 @@ def places_of(pairs: Iterable[tuple[str, str]]) -> str:
     return " and ".join(host if "*" in gpus else f"{host}:{','.join(gpus)}" for host, gpus in by_host.items())
 
 
-def warnings(found: Turn) -> list[str]:
+def find_booking_warnings(found: BookingTransaction) -> list[str]:
     """What somebody who books should know: who is on it, and that a host is silent."""
-    if not found.after:
+    if not found.entries_after:
         return []
-    wanted = {one.host for one in found.touched}
+    wanted = {one.host for one in found.affected}
     said = []
-    for name, host in found.lab.look(wanted, (), found.now).items():
+    for name, host in found.hosts.decide_statuses(wanted, (), found.now).items():
         if host.state != "fresh":
             said.append(f"{name} is {host.state}: {host.reason}")
             continue
-        keys = {one.gpu.lower() for one in found.touched if one.host == name and begins_soon(one, found.now)}
+        keys = {one.gpu.lower() for one in found.affected if one.host == name and is_starting_soon(one, found.now)}
         for gpu in host.gpus:
-            mine = keys & {"*", *gpu.gpu.names}
-            if mine and gpu.state in BUSY | {"lost", "unknown"}:
+            mine = keys & {"*", *gpu.gpu.booking_keys}
+            if mine and gpu.state in BUSY_STATES | {"lost", "unknown"}:
                 said.append(f"{name}:{gpu.gpu.label} is {gpu.state}: {gpu.reason}")
     return said
 
 
-def begins_soon(one: Booking, now: Now) -> bool:
+def is_starting_soon(one: Booking, now: Now) -> bool:
     """Whether it matters who is on it now."""
     return one.since is None or one.since.timestamp() <= now.epoch + formatting.HOUR

@@ -1,11 +1,4 @@
-"""comments.json and bookings.log as they are written: one writer at a time, whole or not at all.
-
-They are in data/, or in data/bookings/ where several accounts book: these may write there, and not in data/ itself,
-where they could redirect what others write.
-
-People who edit comments.json by hand take no lock. What they wrote while somebody booked is therefore looked for once
-more just before the file is replaced, and it keeps the owner, the group and the mode that lets them write it.
-"""
+"""Read and write comments.json and its log."""
 
 from __future__ import annotations
 
@@ -17,51 +10,46 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
 from site_builder.bookings import parser
-from site_builder.core import files, locks, shared_folder
-from site_builder.core.shared_folder import booking_folder
+from site_builder.core import files, locks
+from site_builder.core.files import CachedFile, find_booking_folder
+from site_builder.core.locks import StorageBusyError, StorageError
+from site_builder.core.model import Booking, Problem, Row
 
-FILE = shared_folder.FILE
-WATCHES = shared_folder.WATCHES
+BOOKINGS_FILE = files.BOOKINGS_FILE
+WATCHES_FILE = files.WATCHES_FILE
 # Some 20,000 bookings; what is larger was not written by people.
-LIMIT = 4 * 1024 * 1024
+MAX_BOOKINGS_BYTES = 4 * 1024 * 1024
 # What the desk writes it must be able to read again, with room for what people add by hand.
-MOST_WRITTEN = LIMIT * 3 // 4
-GOOD = "comments.last-good.json"
-LOCK = ".comments.json.lock"
-NEW = ".comments.json.new-"
-LOG = "bookings.log"
-PATIENCE = 20.0
-LOOK_EVERY = 0.01
+MAX_BOOKED_BYTES = MAX_BOOKINGS_BYTES * 3 // 4
+LAST_GOOD_FILE = "comments.last-good.json"
+LOCK_FILE = ".comments.json.lock"
+TEMPORARY_PREFIX = ".comments.json.new-"
+LOG_FILE = "bookings.log"
+LOCK_TIMEOUT_S = 20.0
+LOCK_POLL_INTERVAL_S = 0.01
 # An editor may be between emptying the file and writing it.
-EMPTY_FOR = 0.3
-LOG_LIMIT = 1024 * 1024
-ASK = "ask the admin, or book through the board with GPUBOARD_URL and a token"
-SHARE = "make it writable for a group that you share"
+EMPTY_FILE_GRACE_S = 0.3
+MAX_LOG_BYTES = 1024 * 1024
+ASK_ADMIN_HINT = "ask the admin, or book through the board with GPUBOARD_URL and a token"
+SHARED_GROUP_HINT = "make it writable for a group that you share"
 
 
-class Unwritable(Exception):
-    """Why nothing can be written, in one sentence, with what to do."""
-
-
-class Busy(Unwritable):
-    """Somebody else is writing."""
-
-
-class Ledger:
+class BookingStore:
     """The two files, for somebody who holds the lock."""
 
     def __init__(self, data: Path) -> None:
         """Of which data folder; they are where `booking_folder` says."""
-        self.data = data
-        self.folder = booking_folder(data)
-        self.most = LIMIT  # bytes that it can hold
-        self.signature: files.Signature | None = None
+        self.data_folder = data
+        self.folder = find_booking_folder(data)
+        self.max_bytes = MAX_BOOKINGS_BYTES  # bytes that it can hold
+        self.signature: files.FileSignature | None = None
 
-    def glance(self) -> bytes:
+    def read_unlocked(self) -> bytes:
         """The bookings for somebody who only looks."""
         return self.read()
 
@@ -70,97 +58,101 @@ class Ledger:
 
         One that is empty or gone, though there have been bookings, was not meant to be so.
         """
-        end = time.monotonic() + EMPTY_FOR
+        end = time.monotonic() + EMPTY_FILE_GRACE_S
         while True:
-            content = self.look()
+            content = self.read_once()
             if content.strip():
                 return content
             if self.signature is None or time.monotonic() > end:
                 break
-            time.sleep(LOOK_EVERY)
-        if has_bookings(self.folder / GOOD):
+            time.sleep(LOCK_POLL_INTERVAL_S)
+        if has_bookings(self.folder / LAST_GOOD_FILE):
             what = "is not there" if self.signature is None else "is empty"
-            message = (
-                f"{self.folder / FILE} {what}, though {GOOD} beside it has bookings: copy that back, or write {{}}"
-            )
-            raise Unwritable(message)
+            message = f"{self.folder / BOOKINGS_FILE} {what}, though {LAST_GOOD_FILE} beside it has bookings: copy that back, or write {{}}"
+            raise StorageError(message)
         return b"{}\n"
 
-    def look(self) -> bytes:
+    def read_once(self) -> bytes:
         """The file as it is at this moment."""
-        self.signature, content = look(self.folder, FILE, LIMIT)
+        self.signature, content = read_data_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
         return content
 
     def write(self, content: bytes) -> bool:
         """Put the new content in the place of what was read; False where that is no longer what stands there."""
-        with opened(self.folder) as folder:
-            like = self.like(folder)
-            self.clear(folder)
-            if not replace(
-                folder, self.folder / FILE, content, like, lambda: files.look(FILE, folder) == self.signature
+        with open_data_folder(self.folder) as folder:
+            like = self.check_owner(folder)
+            self.remove_leftovers(folder)
+            if not replace_data_file(
+                folder,
+                self.folder / BOOKINGS_FILE,
+                content,
+                like,
+                lambda: files.read_signature(BOOKINGS_FILE, folder) == self.signature,
             ):
                 return False
-            self.signature = files.look(FILE, folder)
-            with suppress(Unwritable):
-                replace(folder, self.folder / GOOD, content, like, lambda: True)
+            self.signature = files.read_signature(BOOKINGS_FILE, folder)
+            with suppress(StorageError):
+                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, like, lambda: True)
         return True
 
-    def clear(self, folder: int) -> None:
+    def remove_leftovers(self, folder: int) -> None:
         """Remove what those left who were killed: nobody else writes while we hold the lock."""
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith(NEW):
+                if entry.name.startswith(TEMPORARY_PREFIX):
                     with suppress(OSError):
                         os.unlink(entry.name, dir_fd=folder)
 
-    def like(self, folder: int) -> os.stat_result:
+    def check_owner(self, folder: int) -> os.stat_result:
         """Whose the new file shall be; who may not write the old one may not replace it either."""
         try:
-            like = os.stat(FILE, dir_fd=folder, follow_symlinks=False)
+            like = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return os.fstat(folder)
-        if not os.access(FILE, os.W_OK, dir_fd=folder):
-            message = f"{self.folder / FILE} belongs to {owner(like)}, and you may not write it: {ASK}"
-            raise Unwritable(message)
+        if not os.access(BOOKINGS_FILE, os.W_OK, dir_fd=folder):
+            message = f"{self.folder / BOOKINGS_FILE} belongs to {find_owner_name(like)}, and you may not write it: {ASK_ADMIN_HINT}"
+            raise StorageError(message)
         return like
 
-    def log(self, line: dict[str, Any]) -> None:
+    def append_log(self, line: dict[str, Any]) -> None:
         """A line of what is about to change; the file begins anew when it is large, and the last one is kept."""
-        path = self.folder / LOG
+        path = self.folder / LOG_FILE
         try:
-            with opened(self.folder) as folder:
-                like = self.like(folder)
+            with open_data_folder(self.folder) as folder:
+                like = self.check_owner(folder)
                 with suppress(FileNotFoundError):
-                    if path.stat().st_size > LOG_LIMIT:
-                        path.replace(path.with_name(f"{LOG}.1"))
-                handle = os.open(LOG, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.FLAGS, 0o600, dir_fd=folder)
+                    if path.stat().st_size > MAX_LOG_BYTES:
+                        path.replace(path.with_name(f"{LOG_FILE}.1"))
+                handle = os.open(
+                    LOG_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS, 0o600, dir_fd=folder
+                )
                 with os.fdopen(handle, "rb+") as file:
                     if os.fstat(handle).st_size == 0:
-                        take_after(handle, like)
+                        copy_ownership(handle, like)
                     else:
                         file.seek(-1, os.SEEK_END)
                         if file.read(1) != b"\n":  # somebody was killed while writing
                             file.write(b"\n")
-                    file.write(line_of(line))
+                    file.write(format_log_line(line))
                     file.flush()
                     os.fsync(handle)
         except OSError as error:
-            raise Unwritable(f"{path} cannot be written: {error.strerror}; {ASK}") from None
+            raise StorageError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
-    def logged(self) -> list[dict[str, Any]]:
+    def read_log(self) -> list[dict[str, Any]]:
         """What was changed, the newest first; a line that cannot be read is none."""
         found: list[dict[str, Any]] = []
-        for name in (f"{LOG}.1", LOG):
-            with suppress(Unwritable):
-                for line in look(self.folder, name, LOG_LIMIT + 4 * LIMIT)[1].splitlines():
+        for name in (f"{LOG_FILE}.1", LOG_FILE):
+            with suppress(StorageError):
+                for line in read_data_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[1].splitlines():
                     with suppress(ValueError):
                         one = json.loads(line)
-                        if is_line(one):
+                        if is_log_line(one):
                             found.append(one)
         return found[::-1]
 
 
-def line_of(line: dict[str, Any]) -> bytes:
+def format_log_line(line: dict[str, Any]) -> bytes:
     """A line of the log; half a letter, which JSON can hold and UTF-8 cannot, is escaped with all others."""
     try:
         return json.dumps(line, ensure_ascii=False).encode() + b"\n"
@@ -168,7 +160,7 @@ def line_of(line: dict[str, Any]) -> bytes:
         return json.dumps(line).encode() + b"\n"
 
 
-def is_line(found: object) -> bool:
+def is_log_line(found: object) -> bool:
     """Whether a line of the log has the form that we write; anybody may have written another."""
     if not isinstance(found, dict) or not isinstance(found.get("change"), str):
         return False
@@ -185,92 +177,96 @@ def is_line(found: object) -> bool:
 def has_bookings(path: Path) -> bool:
     """Whether a file could be read and has entries."""
     try:
-        text = parser.plain(parser.text_of(path.read_bytes()[:LIMIT]), [])
-    except (OSError, parser.Unreadable):
+        text = parser.to_plain_json(parser.decode_bookings_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
+    except (OSError, parser.BookingFileError):
         return False
-    return any(True for _ in parser.entries(text, []))
+    return any(True for _ in parser.iterate_entries(text, []))
 
 
-def keep_good(data: Path, content: bytes) -> None:
+def save_last_good(data: Path, content: bytes) -> None:
     """Keep a content that could be read beside the file, if we may write there."""
-    place = booking_folder(data)
-    with suppress(OSError, Unwritable), opened(place) as folder:
-        like = os.stat(FILE, dir_fd=folder, follow_symlinks=False)
-        replace(folder, place / GOOD, content, like, lambda: True)
+    place = find_booking_folder(data)
+    with suppress(OSError, StorageError), open_data_folder(place) as folder:
+        like = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
+        replace_data_file(folder, place / LAST_GOOD_FILE, content, like, lambda: True)
 
 
 @contextmanager
-def opened(data: Path) -> Iterator[int]:
+def open_data_folder(data: Path) -> Iterator[int]:
     """The folder, which nobody can exchange for another meanwhile."""
     try:
-        folder = os.open(data, files.TOP)
+        folder = os.open(data, files.ROOT_FOLDER_FLAGS)
     except OSError as error:
-        raise Unwritable(f"{data} cannot be read: {error.strerror}; set GPUBOARD_DATA or GPUBOARD_URL") from None
+        raise StorageError(f"{data} cannot be read: {error.strerror}; set GPUBOARD_DATA or GPUBOARD_URL") from None
     try:
         yield folder
     finally:
         os.close(folder)
 
 
-def look(data: Path, name: str, limit: int) -> tuple[files.Signature | None, bytes]:
+def read_data_file(data: Path, name: str, limit: int) -> tuple[files.FileSignature | None, bytes]:
     """A file in it as it is at this moment, and what tells that from the next; nothing where there is none."""
-    with opened(data) as folder:
+    with open_data_folder(data) as folder:
         try:
-            return files.read(name, folder, limit) if files.look(name, folder) else (None, b"")
-        except files.Refused as why:
-            raise Unwritable(f"{data / name} cannot be read: {why}") from None
+            return files.read_file(name, folder, limit) if files.read_signature(name, folder) else (None, b"")
+        except files.FileRefusedError as why:
+            raise StorageError(f"{data / name} cannot be read: {why}") from None
 
 
 @contextmanager
-def locked(data: Path, patience: float = PATIENCE) -> Iterator[Ledger]:
+def hold_data_lock(data: Path, patience: float = LOCK_TIMEOUT_S) -> Iterator[BookingStore]:
     """The ledger for us alone; the kernel frees it, however we end."""
     until = time.monotonic() + patience
     while True:
-        place = booking_folder(data)
-        with opened(place) as folder:
-            handle = lock_file(folder, place)
+        place = find_booking_folder(data)
+        with open_data_folder(place) as folder:
+            handle = open_lock_file(folder, place)
             try:
                 try:
-                    if not locks.wait(handle, until, LOOK_EVERY):
-                        message = f"somebody else has been writing {place / FILE} for {patience:.0f} s: try again"
-                        raise Busy(message)
+                    if not locks.acquire_lock(handle, until, LOCK_POLL_INTERVAL_S):
+                        message = (
+                            f"somebody else has been writing {place / BOOKINGS_FILE} for {patience:.0f} s: try again"
+                        )
+                        raise StorageBusyError(message)
                 except OSError as error:
-                    raise Unwritable(f"{place} cannot be locked: {error.strerror}") from None
-                if booking_folder(data) == place:  # else they were moved while we waited
-                    yield Ledger(data)
+                    raise StorageError(f"{place} cannot be locked: {error.strerror}") from None
+                if find_booking_folder(data) == place:  # else they were moved while we waited
+                    yield BookingStore(data)
                     return
             finally:
                 os.close(handle)
 
 
-def lock_file(folder: int, data: Path) -> int:
+def open_lock_file(folder: int, data: Path) -> int:
     """The file on which all wait for each other, made for all who may write in the folder."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         try:
-            return os.open(LOCK, flags, dir_fd=folder)
+            return os.open(LOCK_FILE, flags, dir_fd=folder)
         except FileNotFoundError:
-            handle = os.open(LOCK, flags | os.O_CREAT, 0o600, dir_fd=folder)
-            take_after(handle, os.fstat(folder))
+            handle = os.open(LOCK_FILE, flags | os.O_CREAT, 0o600, dir_fd=folder)
+            copy_ownership(handle, os.fstat(folder))
             return handle
         except PermissionError:  # where it is a local file, one that can be read can be locked
-            return os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            return os.open(LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
-        raise Unwritable(f"{data / LOCK} cannot be opened: {error.strerror}; {ASK}") from None
+        raise StorageError(f"{data / LOCK_FILE} cannot be opened: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
 
-def replace(folder: int, path: Path, content: bytes, like: os.stat_result, is_still: Callable[[], bool]) -> bool:
+def replace_data_file(
+    folder: int, path: Path, content: bytes, like: os.stat_result, is_still: Callable[[], bool]
+) -> bool:
     """Write a file beside another, look whether that still is what it was, and take its place."""
-    new = f"{NEW}{secrets.token_hex(4)}"
+    new = f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
-                if not take_after(handle, like):
-                    message = f"{path} belongs to {owner(like)}, who could not write it any more after you: {SHARE}"
-                    raise Unwritable(message)
+                if not copy_ownership(handle, like):
+                    message = f"{path} belongs to {find_owner_name(like)}, who could not write it any more after you: {SHARED_GROUP_HINT}"
+                    raise StorageError(message)
                 copy_attributes(path, handle)
                 os.fsync(handle)
             if not is_still():
@@ -281,11 +277,11 @@ def replace(folder: int, path: Path, content: bytes, like: os.stat_result, is_st
             with suppress(FileNotFoundError):
                 os.unlink(new, dir_fd=folder)
     except OSError as error:
-        raise Unwritable(f"{path} cannot be written: {error.strerror}; {ASK}") from None
+        raise StorageError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
     return True
 
 
-def take_after(handle: int, like: os.stat_result) -> bool:
+def copy_ownership(handle: int, like: os.stat_result) -> bool:
     """Give a file owner, group and mode of another, or of the folder; whether all who could write that still can."""
     mode = like.st_mode & 0o777
     if stat.S_ISDIR(like.st_mode):
@@ -302,10 +298,10 @@ def take_after(handle: int, like: os.stat_result) -> bool:
     os.fchmod(handle, mode)
     if stat.S_ISDIR(like.st_mode) or owned or mode & 0o002:
         return grouped or bool(mode & 0o002) or not mode & 0o020
-    return grouped and bool(mode & 0o020) and is_member(like.st_uid, like.st_gid)
+    return grouped and bool(mode & 0o020) and is_group_member(like.st_uid, like.st_gid)
 
 
-def is_member(uid: int, gid: int) -> bool:
+def is_group_member(uid: int, gid: int) -> bool:
     """Whether a user is in a group, as far as this machine knows."""
     try:
         user = pwd.getpwuid(uid)
@@ -322,6 +318,35 @@ def copy_attributes(path: Path, handle: int) -> None:
                 os.setxattr(handle, name, os.getxattr(path, name, follow_symlinks=False))
 
 
-def owner(status: os.stat_result) -> str:
+def find_owner_name(status: os.stat_result) -> str:
     """The name of whoever a file belongs to."""
     return files.login_of(status.st_uid)
+
+
+class SharedBookingFile(CachedFile[Row]):
+    """A file that accounts which book may write."""
+
+    @property
+    def folder(self) -> Path:
+        """With the bookings, also where these move while we run."""
+        return find_booking_folder(self.data_folder)
+
+
+class BookingsFile(SharedBookingFile[Booking]):
+    """The bookings: those of the last good file, while the present one cannot be read."""
+
+    def __init__(self, data: Path, state: Path | None, zone: tzinfo) -> None:
+        """Dates without an offset are in `zone`."""
+        super().__init__(
+            data,
+            state,
+            BOOKINGS_FILE,
+            lambda content: parser.parse_bookings(content, zone),
+            MAX_BOOKINGS_BYTES,
+        )
+
+    def store_content(self, content: bytes | None) -> list[Problem]:
+        """Keep the last good content in state/, and beside the file, where people look for it."""
+        if self.state_folder and content is not None:
+            save_last_good(self.data_folder, content)
+        return super().store_content(content)

@@ -8,20 +8,10 @@ from typing import NamedTuple
 from site_builder.core.model import GpuProblem
 
 # What a program reads to know which GPUs of a maker it may see.
-VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-# With this begins the id of a booking that `gpuboard run` made: it is for that run alone.
-RUN = "run-"
+VISIBLE_DEVICES_VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
-class Failed(Exception):
-    """Why there is no fleet to be had, or its board does not answer as it should, in one sentence."""
-
-
-class Unsure(Failed):
-    """No answer came to what was asked for, and it may have been done all the same."""
-
-
-class Process(NamedTuple):
+class FleetProcess(NamedTuple):
     """A process on a GPU; memory in MiB, `started` in seconds since 1970."""
 
     pid: int | None
@@ -31,7 +21,7 @@ class Process(NamedTuple):
     started: int | None
 
 
-class Booking(NamedTuple):
+class FleetBooking(NamedTuple):
     """A promise of a GPU; without `since` it holds since ever. The last four tell of one that runs if it is kept."""
 
     id: str | None
@@ -45,7 +35,7 @@ class Booking(NamedTuple):
     mean_use: float | None = None
 
 
-class Gpu(NamedTuple):
+class FleetGpu(NamedTuple):
     """A GPU with its state and the reason in words; memory in MiB, use in percent, power in W, clock in MHz.
 
     `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end. `number` is its
@@ -69,18 +59,18 @@ class Gpu(NamedTuple):
     power_draw: float | None = None
     power_limit: float | None = None
     clock: float | None = None
-    processes: tuple[Process, ...] = ()
-    bookings: tuple[Booking, ...] = ()
+    processes: tuple[FleetProcess, ...] = ()
+    bookings: tuple[FleetBooking, ...] = ()
     free_again: int | None = None
-    number: int | None = None
+    local_index: int | None = None
     place: str | None = None
     profile: str | None = None
-    of: tuple[str, ...] = ()
+    parent_keys: tuple[str, ...] = ()
     problems: tuple[GpuProblem, ...] = ()
     vendor: str = "nvidia"
 
     @property
-    def handle(self) -> str:
+    def identifier(self) -> str:
         """What names it on its host also where it has no UUID."""
         return self.uuid or f"{self.vendor} {self.label}"
 
@@ -90,17 +80,17 @@ class Gpu(NamedTuple):
         return self.place or ("?" if self.index is None else str(self.index))
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def booking_keys(self) -> tuple[str, ...]:
         """What its instances have in `of`."""
         return tuple(name.lower() for name in (self.label, self.uuid) if name and name != "?")
 
     @property
-    def avoid(self) -> bool:
+    def is_avoided(self) -> bool:
         """Whether nobody should be given it, whatever its state."""
         return any(one.avoid for one in self.problems) if self.problems else False
 
 
-class Disk(NamedTuple):
+class FleetDisk(NamedTuple):
     """A local file system, in MiB."""
 
     mount: str
@@ -108,7 +98,7 @@ class Disk(NamedTuple):
     used: float
 
 
-class Host(NamedTuple):
+class FleetHost(NamedTuple):
     """A host with its state and the reason in words; `seen` is when its last word arrived, memory in MiB.
 
     Of a GPU in MIG mode the instances are among its `gpus`, and the GPU itself is among those that are `cut`; where it
@@ -125,13 +115,13 @@ class Host(NamedTuple):
     cpus: int | None = None
     memory_total: float | None = None
     memory_available: float | None = None
-    gpus: tuple[Gpu, ...] = ()
-    disks: tuple[Disk, ...] = ()
-    cut: tuple[Gpu, ...] = ()
+    gpus: tuple[FleetGpu, ...] = ()
+    disks: tuple[FleetDisk, ...] = ()
+    mig_gpus: tuple[FleetGpu, ...] = ()
 
-    def whole_of(self, instance: Gpu) -> Gpu:
+    def find_parent(self, instance: FleetGpu) -> FleetGpu:
         """The GPU of which it is an instance."""
-        return next(one for one in self.cut if one.names == instance.of)
+        return next(one for one in self.mig_gpus if one.booking_keys == instance.parent_keys)
 
 
 class Fleet(NamedTuple):
@@ -142,14 +132,14 @@ class Fleet(NamedTuple):
     """
 
     built: int
-    hosts: tuple[Host, ...]
+    hosts: tuple[FleetHost, ...]
     problems: tuple[str, ...] = ()
-    where: str = ""
-    here: str = ""
+    source: str = ""
+    machine_name: str = ""
     every: int | None = None
-    ahead: float = 0
+    clock_ahead_s: float = 0
 
-    def host(self, name: str) -> Host | None:
+    def find_host(self, name: str) -> FleetHost | None:
         """The host of that name, in any case; with or without its domain, where only one can be meant."""
         wanted = name.lower()
         short, _, domain = wanted.partition(".")

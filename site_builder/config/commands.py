@@ -1,33 +1,39 @@
-"""`gpuboard config`: what is in force, and where each value came from."""
+"""`gpuboard config` and `gpuboard completion`, and the manual page."""
 
 from __future__ import annotations
 
-import sys
+import os
+from collections.abc import Iterator
+from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
 
-from site_builder.core.command_options import with_loaded
+from site_builder import __version__
+from site_builder.config.schema import SETTINGS
+from site_builder.core.command_options import with_loaded_settings
+from site_builder.core.terminal_text import replace_unencodable
 
 if TYPE_CHECKING:
-    from site_builder.config.conf_file import Loaded
-    from site_builder.config.settings import Given
+    from site_builder.config.conf_file import LoadedSettings
+    from site_builder.config.settings import SettingValue
 
-WIDTH = 80
-UNSET = "-"
+TERMINAL_WIDTH = 80
+UNSET_MARK = "-"
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@with_loaded
-def config(loaded: Loaded, as_json: bool) -> None:
+@with_loaded_settings
+def config(loaded: LoadedSettings, as_json: bool) -> None:
     """Print the settings in force, and where each comes from.
 
     \b
     gpuboard config
     gpuboard config --json
     """
-    rows, for_hosts = rows_here(loaded), rows_for_hosts(loaded)
+    rows, for_hosts = build_setting_rows(loaded), build_host_setting_rows(loaded)
     if as_json:
         import json  # noqa: PLC0415 # only here
 
@@ -35,46 +41,239 @@ def config(loaded: Loaded, as_json: bool) -> None:
         click.echo(json.dumps(found, indent=1))
         return
     lines = [f"# {loaded.conf.path or 'no gpuboard.conf here, in ~/.config/gpuboard or in /etc/gpuboard'}"]
-    table = aligned([(name, value or UNSET, given.where_short) for name, value, given in rows + for_hosts])
+    table = align_columns([(name, value or UNSET_MARK, given.short_where) for name, value, given in rows + for_hosts])
     lines += table[: len(rows)]
     if for_hosts:
         lines += ["# on the GPU hosts (docs/hosts.md)", *table[len(rows) :]]
-    click.echo("\n".join(printable(line) for line in lines))
+    click.echo("\n".join(replace_unencodable(line) for line in lines))
 
 
-def rows_here(loaded: Loaded) -> list[tuple[str, str, Given]]:
+def build_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
     """Name, value and origin of all settings of this side."""
     from site_builder.config.schema import SETTINGS  # noqa: PLC0415
-    from site_builder.config.settings import shown_value  # noqa: PLC0415
+    from site_builder.config.settings import format_setting_value  # noqa: PLC0415
 
     found = []
     for setting in SETTINGS:
         given = loaded.given[setting.name]
-        value = shown_value(setting, given)
+        value = format_setting_value(setting, given)
         if setting.name == "GPUBOARD_ZONE" and not value:
             value = str(getattr(loaded.settings.zone, "key", None) or "this machine's")
         found.append((setting.name, value, given))
     return found
 
 
-def rows_for_hosts(loaded: Loaded) -> list[tuple[str, str, Given]]:
+def build_host_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
     """The same of those that the file sets for the GPU hosts."""
     from site_builder.config.schema import HOST_SETTINGS  # noqa: PLC0415
-    from site_builder.config.settings import masked  # noqa: PLC0415
+    from site_builder.config.settings import mask_credentials  # noqa: PLC0415
 
     values = loaded.conf.values
-    return [(name, masked(values[name].text), values[name]) for name in HOST_SETTINGS if name in values]
+    return [(name, mask_credentials(values[name].text), values[name]) for name in HOST_SETTINGS if name in values]
 
 
-def aligned(rows: list[tuple[str, str, str]]) -> list[str]:
+def align_columns(rows: list[tuple[str, str, str]]) -> list[str]:
     """Columns that fit a terminal; a value that is too long for that pushes only its own line out."""
     first = max(len(name) for name, _, _ in rows)
-    room = WIDTH - first - 4 - max(len(origin) for _, _, origin in rows)
+    room = TERMINAL_WIDTH - first - 4 - max(len(origin) for _, _, origin in rows)
     second = max((len(value) for _, value, _ in rows if len(value) <= room), default=0)
     return [f"{name:{first}}  {value:{second}}  {origin}" for name, value, origin in rows]
 
 
-def printable(line: str) -> str:
-    """A line in which a letter that this terminal does not have is a question mark."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return line.encode(encoding, "replace").decode(encoding)
+# Each asks `gpuboard` itself, with the line up to the cursor, and is told a kind, a value and a help in each line.
+# A colon ends a word for readline: only what follows it may be offered there.
+BASH_SCRIPT = r"""_gpuboard() {
+    local line=${COMP_LINE:0:COMP_POINT} kind value help
+    local typed=${line##*[[:space:]]}
+    local head=${typed%"${typed##*:}"}
+    [[ $COMP_WORDBREAKS == *:* ]] || head=
+    COMPREPLY=()
+    while IFS=$'\t' read -r kind value help; do
+        case $kind in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$head"}") ;;
+        esac
+    done < <(_GPUBOARD_LINE=$line _GPUBOARD_COMPLETE=bash_complete "${1/#'~'/$HOME}" 2>/dev/null)
+}
+complete -o nosort -F _gpuboard gpuboard 2>/dev/null || complete -F _gpuboard gpuboard
+"""
+ZSH_SCRIPT = r"""#compdef gpuboard
+_gpuboard() {
+    local line="${(j: :)words[1,CURRENT-1]} $PREFIX" kind value help
+    local -a offered
+    compset -P '--*='
+    while IFS=$'\t' read -r kind value help; do
+        case $kind in
+            dir) _path_files -/ ;;
+            file) _path_files ;;
+            plain) offered+=("${value//:/\\:}${help:+:$help}") ;;
+        esac
+    done < <(_GPUBOARD_LINE=$line _GPUBOARD_COMPLETE=zsh_complete ${~${(Q)words[1]}} 2>/dev/null)
+    (( ! $#offered )) || _describe -V gpuboard offered
+}
+if [[ $funcstack[1] == _gpuboard ]]; then
+    _gpuboard "$@"
+else
+    compdef _gpuboard gpuboard
+fi
+"""
+FISH_SCRIPT = r"""function __gpuboard_offered
+    set -l typed (commandline -ct)
+    set -l head (string match -r -- '^--[^=]*=' $typed)
+    set -l rest (string replace -r -- '^--[^=]*=' '' $typed)
+    set -l line (commandline -cp | string collect)
+    for one in (env _GPUBOARD_LINE="$line" _GPUBOARD_COMPLETE=fish_complete gpuboard 2>/dev/null)
+        set -l parts (string split -m 2 \t -- $one)
+        switch $parts[1]
+            case dir
+                printf "$head%s\n" (__fish_complete_directories "$rest" '')
+            case file
+                printf "$head%s\n" (__fish_complete_path "$rest")
+            case plain
+                printf "$head%s\t%s\n" $parts[2] "$parts[3]"
+        end
+    end
+end
+complete -c gpuboard -f -a '(__gpuboard_offered)'
+"""
+COMPLETION_SCRIPTS = {"bash": BASH_SCRIPT, "zsh": ZSH_SCRIPT, "fish": FISH_SCRIPT}
+
+
+class GpuboardShellComplete(ShellComplete):
+    """What all three shells are told, in place of what click would tell each."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the cursor, and what is typed of the last: a letter more shows whether one has begun."""
+        *words, last = split_arg_string(os.environ.get("_GPUBOARD_LINE", "") + "x")
+        return words[1:], last[:-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """A line of what is offered."""
+        return "\t".join((item.type, item.value, " ".join((item.help or "").split())))
+
+
+def register_completion() -> None:
+    """Let click answer TAB by it."""
+    for shell in COMPLETION_SCRIPTS:
+        add_completion_class(GpuboardShellComplete, shell)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(COMPLETION_SCRIPTS)))
+def completion(shell: str) -> None:
+    """Print the script by which a shell completes commands.
+
+    It offers commands, options, folders, and the hosts and GPUs of the data folder. `./install.sh web` puts it where
+    bash (with bash-completion) and fish look for it. Otherwise a line does it, in ~/.bashrc, in ~/.zshrc (below
+    compinit), or in ~/.config/fish/config.fish:
+
+    \b
+    eval "$(gpuboard completion bash)"
+    eval "$(gpuboard completion zsh)"
+    gpuboard completion fish | source
+    """
+    click.echo(COMPLETION_SCRIPTS[shell], nl=False)
+
+
+# A day of the manual's own, since a page that is made anew without a change must stay the same.
+PAGE_DATE = "2026-11-16"
+# What roff would take for a command of its own, or would print as another letter than the one that people type.
+ROFF_ESCAPES = {"\\": r"\e", "-": r"\-", "'": r"\(aq", '"': r"\(dq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"}
+EXIT_CODES = {
+    "0": "Done. Problems in the data are told, and no failure.",
+    "1": "The answer is no: it is taken, it is not there, or nobody may.",
+    "2": "It was called in a wrong way, or it failed; one sentence on stderr says why.",
+}
+FILE_DESCRIPTIONS = {
+    "./gpuboard.conf, ~/.config/gpuboard/gpuboard.conf, /etc/gpuboard/gpuboard.conf": "The settings, as KEY=value "
+    "lines: the first of these that is there, or the one that --conf or GPUBOARD_CONF names.",
+    "data/HOST/": "What each GPU host pushes.",
+    "data/comments.json": "The bookings; in data/bookings/ where that is there, for several accounts that book.",
+    "data/watches.json": "Who waits for which GPUs; beside the bookings.",
+    "www/": "The site.",
+    "state/": "What the builder remembers.",
+}
+
+
+def render_manpage(group: click.Group) -> str:
+    """All of it, as roff with the macros of man(7)."""
+    ctx = click.Context(group, info_name="gpuboard", **group.context_settings)
+    commands = [(name, group.get_command(ctx, name)) for name in group.list_commands(ctx)]
+    lines = [
+        f'.TH GPUBOARD 1 "{PAGE_DATE}" "gpuboard {__version__}" "User Commands"',
+        *(".SH NAME", r"gpuboard \- a board of shared GPUs: free, used, promised"),
+        *(".SH SYNOPSIS", ".B gpuboard", escape_roff(" ".join(group.collect_usage_pieces(ctx)))),
+        *(".SH DESCRIPTION", *render_command_help(group), *render_command_options(group, ctx)),
+        ".SH COMMANDS",
+    ]
+    for name, command in commands:
+        if command:
+            lines += render_command(command, click.Context(command, info_name=name, parent=ctx))
+    lines += [
+        ".SH EXIT STATUS",
+        *render_definitions(EXIT_CODES),
+        ".PP",
+        escape_roff("gpuboard run ends with the code of what it ran."),
+    ]
+    lines += [
+        ".SH ENVIRONMENT",
+        escape_roff("Each counts in the environment and, as a line KEY=value, in the settings file."),
+    ]
+    lines += render_definitions(
+        {setting.name: describe_setting(setting.description, setting.default) for setting in SETTINGS}
+    )
+    lines += [".SH FILES", *render_definitions(FILE_DESCRIPTIONS)]
+    lines += [".SH SEE ALSO", r".BR nvidia\-smi (1)"]
+    return "\n".join(lines) + "\n"
+
+
+def render_command(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    """One command: how it is called, what it does, its examples and its options."""
+    yield f".SS {escape_roff(' '.join((ctx.command_path, *command.collect_usage_pieces(ctx))))}"
+    yield from render_command_help(command)
+    yield from render_command_options(command, ctx)
+    for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from render_command(inner, click.Context(inner, info_name=name, parent=ctx))
+
+
+def render_command_help(command: click.Command) -> Iterator[str]:
+    """Its help: paragraphs, and what is printed as it stands."""
+    for number, part in enumerate(cleandoc(command.help or "").split("\n\n")):
+        first, *rest = part.split("\n")
+        if first == "\b":
+            yield from (".PP", ".RS 4", ".nf", *map(escape_roff, rest), ".fi", ".RE")
+        else:
+            yield from ((".PP",) if number else ())
+            yield escape_roff(" ".join(part.split()))
+
+
+def render_command_options(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    """What click tells of each."""
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+        if record:
+            yield from (".TP", f".B {escape_roff(record[0])}", escape_roff(" ".join(record[1].split())))
+
+
+def render_definitions(rows: dict[str, str]) -> Iterator[str]:
+    """Words, and what each means."""
+    for word, what in rows.items():
+        yield from (".TP", f".B {escape_roff(word)}", escape_roff(what))
+
+
+def describe_setting(what: str, default: str) -> str:
+    """What a setting is, as a sentence."""
+    return f"{what[:1].upper()}{what[1:]}." + (f" Default: {default}." if default else "")
+
+
+def escape_roff(words: str) -> str:
+    """Words that roff prints as they are, also at the beginning of a line."""
+    safe = "".join(ROFF_ESCAPES.get(one, one if one.isascii() else rf"\[u{ord(one):04X}]") for one in words)
+    return rf"\&{safe}" if safe.startswith(".") else safe
+
+
+if __name__ == "__main__":
+    from site_builder.cli import main
+
+    click.echo(render_manpage(main), nl=False)

@@ -7,38 +7,38 @@ from dataclasses import dataclass
 
 from site_builder.config.types import (
     BOARD_URL,
+    BOOLEAN,
     CHANNELS,
     FILE,
     FOLDER,
-    KV_PLACE,
+    KV_URL,
     LISTEN,
-    MAIL,
-    NAMES,
+    LOGINS,
+    MAIL_URL,
     PERCENT,
     SENTENCE,
     SERVER_NAMES,
     SLACK_URL,
-    TRUTH,
     ZONE_NAME,
-    Kind,
-    address_of,
-    choice,
-    duration,
-    folder_of,
-    matching,
-    number,
+    SettingType,
+    choice_of,
+    duration_between,
+    number_between,
+    parse_consul_address,
+    parse_folder,
+    text_matching,
 )
 
-DAY = 86400
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-TOKEN = re.compile(r"[!-~]{1,4096}")
-LOGIN = re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}")
+DAY_S = 86400
+NAME_IN_CONSUL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TOKEN_PATTERN = re.compile(r"[!-~]{1,4096}")
+NAME_AND_PASSWORD = re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}")
 # On the board's own server: no scheme, no host, and nothing that leads up and out.
-PLACE = re.compile(r"(?!//)(?!.*\.\.)[A-Za-z0-9/][A-Za-z0-9/._~-]{0,199}")
-DOMAIN = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
-ADDRESS_ONLY = re.compile(r"[0-9A-Fa-f.:]{2,45}")
-HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
-BOT_TOKEN, APP_TOKEN = (re.compile(rf"{kind}-[A-Za-z0-9-]{{1,500}}") for kind in ("xoxb", "xapp"))
+BOOK_PATH = re.compile(r"(?!//)(?!.*\.\.)[A-Za-z0-9/][A-Za-z0-9/._~-]{0,199}")
+DOMAIN_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
+IP_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+SLACK_BOT_TOKEN, SLACK_APP_TOKEN = (re.compile(rf"{kind}-[A-Za-z0-9-]{{1,500}}") for kind in ("xoxb", "xapp"))
 
 # Those that scripts/lib/settings.sh takes from the file: they count on the GPU hosts, docs/hosts.md tells of them.
 HOST_SETTINGS = (
@@ -64,11 +64,11 @@ class Setting:
 
     name: str
     default: str
-    kind: Kind
-    what: str
-    prevents: str
+    value_type: SettingType
+    description: str
+    prevented_failure: str
     flag: str | None = None
-    secret: bool = False
+    is_secret: bool = False
 
 
 SETTINGS = (
@@ -106,14 +106,14 @@ SETTINGS = (
     Setting(
         "GPUBOARD_SHOW_COMMANDS",
         "full",
-        choice(full="full", program="program", none="none"),
+        choice_of(full="full", program="program", none="none"),
         "what is shown of commands: full, program (its name only) or none",
         "arguments, file names and project names on a page that others can read",
     ),
     Setting(
         "GPUBOARD_SHOW_USERS",
         "yes",
-        choice(yes=True, no=False),
+        choice_of(yes=True, no=False),
         "whether users are named: yes or no",
         "a public list of who works when",
     ),
@@ -159,23 +159,23 @@ SETTINGS = (
     Setting(
         "GPUBOARD_TOKEN",
         "",
-        matching(TOKEN, "a token without blanks"),
+        text_matching(TOKEN_PATTERN, "a token without blanks"),
         "what `gpuboard token` gave you: it says who you are when you book through GPUBOARD_URL",
         "a booking under somebody else's name",
-        secret=True,
+        is_secret=True,
     ),
     Setting(
         "GPUBOARD_LOGIN",
         "",
-        matching(LOGIN, "a name, a colon and a password"),
+        text_matching(NAME_AND_PASSWORD, "a name, a colon and a password"),
         "name:password for a board at GPUBOARD_URL that asks for them",
         "a board behind a password that no command can read",
-        secret=True,
+        is_secret=True,
     ),
     Setting(
         "GPUBOARD_BOOK_URL",
         "",
-        matching(PLACE, "a path on the board's own server, such as book or /cgi-bin/book.cgi"),
+        text_matching(BOOK_PATH, "a path on the board's own server, such as book or /cgi-bin/book.cgi"),
         "where the page sends bookings: book, for `gpuboard serve`, or the path of book.cgi; without it the page shows "
         "the command to copy",
         "people who edit comments.json because the page cannot book",
@@ -183,56 +183,56 @@ SETTINGS = (
     Setting(
         "GPUBOARD_BOOK_OPEN",
         "no",
-        choice(yes=True, no=False),
+        choice_of(yes=True, no=False),
         "whether anybody who reaches the board may book under any name: yes or no",
         "bookings by strangers; with yes, tokens in a lab where all trust each other",
     ),
     Setting(
         "GPUBOARD_BOOK_FOR_OTHERS",
         "yes",
-        choice(yes=True, no=False),
+        choice_of(yes=True, no=False),
         "whether people may book under another's name, which is logged: yes or no",
         "GPUs booked in the name of somebody who does not know of it",
     ),
     Setting(
         "GPUBOARD_ADMINS",
         "",
-        NAMES,
+        LOGINS,
         "logins that may change everybody's bookings and are bound by no limit, with commas between them",
         "a forgotten booking that nobody can release",
     ),
     Setting(
         "GPUBOARD_BOOK_GPUS",
         "0",
-        number(0, 100_000),
+        number_between(0, 100_000),
         "how many GPUs a person may have booked at the same time; 0 is no limit",
         "one person with all GPUs",
     ),
     Setting(
         "GPUBOARD_BOOK_HOURS",
         "0",
-        number(0, 1_000_000),
+        number_between(0, 1_000_000),
         "how many GPU-hours a person may have booked from now on (of what repeats, four weeks); 0 is no limit",
         "a fleet that is promised to the first who comes",
     ),
     Setting(
         "GPUBOARD_BOOK_LONGEST",
         "0s",
-        duration(0, 3650 * DAY),
+        duration_between(0, 3650 * DAY_S),
         "how long one booking may be; 0 is no limit",
         "GPUs that are booked for ever",
     ),
     Setting(
         "GPUBOARD_BOOK_AHEAD",
         "0s",
-        duration(0, 3650 * DAY),
+        duration_between(0, 3650 * DAY_S),
         "how far ahead a booking may begin; 0 is no limit",
         "the week before the deadline, booked a year before",
     ),
     Setting(
         "GPUBOARD_BOOK_KEEP",
         "30d",
-        duration(0, 3650 * DAY),
+        duration_between(0, 3650 * DAY_S),
         "how long a booking that is over stays in comments.json before it moves to state/bookings-past.jsonl; 0 is for "
         "ever",
         "a file in which nobody finds the bookings that count",
@@ -240,35 +240,35 @@ SETTINGS = (
     Setting(
         "GPUBOARD_PROXY",
         "",
-        matching(ADDRESS_ONLY, "the IP address of a proxy"),
+        text_matching(IP_ADDRESS, "the IP address of a proxy"),
         "the address of a proxy that says who somebody is; from any other its header is not believed",
         "anybody who passes for anybody by a header",
     ),
     Setting(
         "GPUBOARD_PROXY_HEADER",
         "X-Remote-User",
-        matching(HEADER, "the name of an HTTP header"),
+        text_matching(HEADER_NAME, "the name of an HTTP header"),
         "the header in which that proxy says it",
         "the same",
     ),
     Setting(
         "GPUBOARD_STALE_AFTER",
         "30s",
-        duration(0, DAY),
+        duration_between(0, DAY_S),
         "how much later than three intervals a snapshot may come before its host is stale",
         "old numbers that look like new ones; a longer one, hosts that flicker on a slow network",
     ),
     Setting(
         "GPUBOARD_DOWN_AFTER",
         "10m",
-        duration(1, 30 * DAY),
+        duration_between(1, 30 * DAY_S),
         "how old a host's last word may be before it is down",
         "a dead host that is only called stale; a longer one, an alarm at each reboot",
     ),
     Setting(
         "GPUBOARD_CLOCK_OFF",
         "60s",
-        duration(1, DAY),
+        duration_between(1, DAY_S),
         "how far a host's clock may be off before the board warns",
         "times of processes that are wrong, and nobody knows why",
     ),
@@ -282,7 +282,7 @@ SETTINGS = (
     Setting(
         "GPUBOARD_HELD_AFTER",
         "2h",
-        duration(0, 30 * DAY),
+        duration_between(0, 30 * DAY_S),
         "how long a GPU is idle with memory taken before it is held",
         "somebody blamed during a lunch break or a slow start",
     ),
@@ -296,21 +296,21 @@ SETTINGS = (
     Setting(
         "GPUBOARD_FREE_MIB",
         "1024",
-        number(0, 1024 * 1024),
+        number_between(0, 1024 * 1024),
         "the same limit in MiB; both must hold",
         "a large GPU called free while some GB of it are taken",
     ),
     Setting(
         "GPUBOARD_SOON",
         "1d",
-        duration(0, 30 * DAY),
+        duration_between(0, 30 * DAY_S),
         "a free GPU that is promised within this time says until when it is free",
         "a long job begun an hour before somebody else's booking",
     ),
     Setting(
         "GPUBOARD_SNAPSHOT_KIB",
         "1024",
-        number(64, 8192),
+        number_between(64, 8192),
         "the largest file of a host that is read, in KiB; of a larger one the page says so, and the last one serves",
         "every build slowed by one host that sends megabytes",
     ),
@@ -321,20 +321,20 @@ SETTINGS = (
         "where alerts go: addresses as apprise has them, with blanks between them, each with a name before it where "
         "there are several: lab=slack://… ops=mailto://…",
         "a host that is down for a weekend before anybody looks",
-        secret=True,
+        is_secret=True,
     ),
     Setting(
         "GPUBOARD_MAIL",
         "",
-        MAIL,
+        MAIL_URL,
         "the mail server by which people are told, as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
         "a booking that is broken, and whose owner hears of it last",
-        secret=True,
+        is_secret=True,
     ),
     Setting(
         "GPUBOARD_MAIL_DOMAIN",
         "",
-        matching(DOMAIN, "a domain such as lab.org"),
+        text_matching(DOMAIN_NAME, "a domain such as lab.org"),
         "where LOGIN@ this is the address of whoever has no line in the contacts",
         "a list of addresses to keep up where they follow from logins",
     ),
@@ -355,25 +355,25 @@ SETTINGS = (
     Setting(
         "GPUBOARD_HOOKS",
         "",
-        Kind(FOLDER.refusal, lambda text: folder_of(text) if text else None),
+        SettingType(FOLDER.refusal, lambda text: parse_folder(text) if text else None),
         "a folder of programs that get each alert as JSON; only the builder's user may write there",
         "a way to tell people that gpuboard does not know",
     ),
     Setting(
         "GPUBOARD_SLACK_BOT_TOKEN",
         "",
-        matching(BOT_TOKEN, "the bot token of a Slack app, which begins with xoxb-"),
+        text_matching(SLACK_BOT_TOKEN, "the bot token of a Slack app, which begins with xoxb-"),
         "the token by which `gpuboard slack` answers, and by which people get alerts as direct messages",
         "people who ask in Slack which GPU is free, and wait for somebody to look",
-        secret=True,
+        is_secret=True,
     ),
     Setting(
         "GPUBOARD_SLACK_APP_TOKEN",
         "",
-        matching(APP_TOKEN, "the app-level token of a Slack app, which begins with xapp-"),
+        text_matching(SLACK_APP_TOKEN, "the app-level token of a Slack app, which begins with xapp-"),
         "the token by which `gpuboard slack` hears what is asked, over a connection that it opens itself",
         "a port that Slack would have to reach from outside",
-        secret=True,
+        is_secret=True,
     ),
     Setting(
         "GPUBOARD_SLACK_URL",
@@ -385,14 +385,14 @@ SETTINGS = (
     Setting(
         "GPUBOARD_CONSUL_SERVICE",
         "",
-        matching(NAME, "the name of a service: letters, digits and . _ -"),
+        text_matching(NAME_IN_CONSUL, "the name of a service: letters, digits and . _ -"),
         "the service that GPU hosts register in Consul; without it Consul is not asked",
         "a host that never pushed, and that nobody misses",
     ),
     Setting(
         "GPUBOARD_KV",
         "",
-        KV_PLACE,
+        KV_URL,
         "where hosts put their snapshots into Consul, as consul://host:port/prefix; data/ is then a copy of it, and "
         "bookings live there too",
         "a web host without which nobody sees anything",
@@ -400,36 +400,36 @@ SETTINGS = (
     Setting(
         "GPUBOARD_CONSUL_DATACENTER",
         "",
-        matching(NAME, "the name of a datacenter: letters, digits and . _ -"),
+        text_matching(NAME_IN_CONSUL, "the name of a datacenter: letters, digits and . _ -"),
         "the datacenter that is asked; by default the agent's own",
         "hosts of another site on the board, or none",
     ),
     Setting(
         "CONSUL_HTTP_ADDR",
         "127.0.0.1:8500",
-        Kind("but must be host:port, with http:// or https:// before it or not", address_of),
+        SettingType("but must be host:port, with http:// or https:// before it or not", parse_consul_address),
         "where Consul answers, as host:port; https:// before it turns TLS on",
         "questions to an agent that is not there",
     ),
     Setting(
         "CONSUL_HTTP_TOKEN",
         "",
-        matching(TOKEN, "a token without blanks"),
+        text_matching(TOKEN_PATTERN, "a token without blanks"),
         "the ACL token; in a file that only the builder can read",
         "an empty host list where Consul shows nothing to strangers",
-        secret=True,
+        is_secret=True,
     ),
     Setting(
         "CONSUL_HTTP_SSL",
         "false",
-        TRUTH,
+        BOOLEAN,
         "whether Consul is asked over TLS: true or false",
         "a token that crosses the network in the clear",
     ),
     Setting(
         "CONSUL_HTTP_SSL_VERIFY",
         "true",
-        TRUTH,
+        BOOLEAN,
         "whether its certificate is checked: true or false",
         "a token told to whoever answers",
     ),

@@ -16,28 +16,28 @@ class Now:
         self.local = datetime.fromtimestamp(epoch, zone)
         self.today = self.local.date()
         tomorrow = datetime.combine(self.today + timedelta(days=1), datetime.min.time(), zone)
-        self.midnight = tomorrow.timestamp()
-        self.holds_until = math.inf
+        self.next_midnight = tomorrow.timestamp()
+        self.valid_until = math.inf
 
-    def apart(self) -> Now:
+    def copy_with_own_expiry(self) -> Now:
         """The same moment, for decisions that hold for a time of their own."""
         other = object.__new__(Now)
-        other.__dict__.update(self.__dict__, holds_until=math.inf)
+        other.__dict__.update(self.__dict__, valid_until=math.inf)
         return other
 
-    def reached(self, moment: float) -> bool:
+    def has_passed(self, moment: float) -> bool:
         """Whether it is that late; if not, what depends on this holds until then at most."""
         if self.epoch >= moment:
             return True
-        self.holds_until = min(self.holds_until, moment)
+        self.valid_until = min(self.valid_until, moment)
         return False
 
     def days_until(self, moment: datetime) -> int:
         """How many midnights lie between now and then, in our zone; it holds until the next of them."""
-        self.holds_until = min(self.holds_until, self.midnight)
-        return (self.here(moment).date() - self.today).days
+        self.valid_until = min(self.valid_until, self.next_midnight)
+        return (self.to_local(moment).date() - self.today).days
 
-    def here(self, moment: datetime) -> datetime:
+    def to_local(self, moment: datetime) -> datetime:
         """That moment in our zone; the last and the first that there are have no other."""
         try:
             return moment.astimezone(self.zone)

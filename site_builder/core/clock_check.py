@@ -60,7 +60,7 @@ def check_clock(state: Path, now: float, offsets: Iterable[float]) -> str:
     after = judge(before, read_clock(now), list(offsets))
     if is_news(before, after):
         with suppress(OSError):  # the next build judges by what is older
-            files.replace(state / FILE, json.dumps(after).encode(), 0o600)
+            files.write_atomically(state / FILE, json.dumps(after).encode(), 0o600)
     return after.doubt
 
 
@@ -119,7 +119,7 @@ def leap(before: Reading | None, after: Reading) -> str:
 
 def about(seconds: float) -> str:
     """Return a length in words, to ten minutes: seconds between two looks at the clock are no part of a leap."""
-    return formatting.duration(round(abs(seconds) / SMALL) * SMALL)
+    return formatting.format_duration(round(abs(seconds) / SMALL) * SMALL)
 
 
 def read_known(state: Path) -> Known:
@@ -141,7 +141,7 @@ def reading_of(told: Any) -> Reading | None:  # noqa: ANN401 # a file may hold a
 
 def advice(doubt: str, what: str) -> str:
     """Say in one sentence what is kept because the clock is in doubt, and how that ends."""
-    hour, week = formatting.duration(WITH_HOSTS), formatting.duration(WITHOUT_HOSTS)
+    hour, week = formatting.format_duration(WITH_HOSTS), formatting.format_duration(WITHOUT_HOSTS)
     return (
         f"{doubt}: {what} until its hosts have agreed with it for {hour}, or without hosts, until it has run evenly "
         f"for {week}; set the clock right if `date` shows a wrong time"

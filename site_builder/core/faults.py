@@ -10,14 +10,14 @@ from typing import TypeVar
 from site_builder.core.model import Problem
 
 Item = TypeVar("Item")
-PACKAGE = str(Path(__file__).parents[1]) + "/"
-FAULT = "which is a fault of gpuboard's own: please report it"
-NOT_MADE = "it could not be made anew"
+PACKAGE_PATH = str(Path(__file__).parents[1]) + "/"
+FAULT_NOTE = "which is a fault of gpuboard's own: please report it"
+NOT_RENDERED_MESSAGE = "it could not be made anew"
 # Names the outputs among the places of problems.
-WWW = "www/"
+WWW_PREFIX = "www/"
 
 
-def place_of(error: BaseException) -> str:
+def locate_exception(error: BaseException) -> str:
     """`OverflowError in renderers/host.py, line 90`: the last line of gpuboard that was reached.
 
     The message is left out: it may quote people and paths, and may be another one at each build.
@@ -26,23 +26,23 @@ def place_of(error: BaseException) -> str:
     step = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
-        if file.startswith(PACKAGE):
-            place = f" in {file[len(PACKAGE) :]}, line {step.tb_lineno}"
+        if file.startswith(PACKAGE_PATH):
+            place = f" in {file[len(PACKAGE_PATH) :]}, line {step.tb_lineno}"
         step = step.tb_next
     return f"{type(error).__name__}{place}"
 
 
-def describe(what: str, error: BaseException | str) -> str:
+def describe_fault(what: str, error: BaseException | str) -> str:
     """Say what failed and where: by the exception, or by its place."""
-    return f"{what}, {FAULT} ({error if isinstance(error, str) else place_of(error)})"
+    return f"{what}, {FAULT_NOTE} ({error if isinstance(error, str) else locate_exception(error)})"
 
 
-def concerns_a_file(error: BaseException) -> bool:
+def is_file_error(error: BaseException) -> bool:
     """Return whether the disk, a folder or a file is at fault, which has its own message; a number can be too."""
     return isinstance(error, OSError) and error.errno != errno.EOVERFLOW
 
 
-def split_by_use(
+def split_by_success(
     items: Iterable[Item], use: Callable[[Sequence[Item]], object]
 ) -> tuple[list[Item], list[tuple[Item, str]]]:
     """Try each item alone; return those that work, and the others with the place of the exception."""
@@ -52,7 +52,7 @@ def split_by_use(
         try:
             use([one])
         except Exception as error:
-            bad.append((one, place_of(error)))
+            bad.append((one, locate_exception(error)))
         else:
             good.append(one)
     return good, bad
@@ -63,7 +63,7 @@ class Catch:
 
     __slots__ = ("clears", "faults", "what", "where")
 
-    def __init__(self, faults: Faults, where: str, what: str, clears: bool) -> None:
+    def __init__(self, faults: FaultLog, where: str, what: str, clears: bool) -> None:
         """For the work of one place."""
         self.faults, self.where, self.what, self.clears = faults, where, what, clears
 
@@ -73,44 +73,44 @@ class Catch:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
         """Note what was raised; nothing that stops the program, or is about a file, is held back."""
         if error is None:
-            if self.clears and self.where not in self.faults.noted:
+            if self.clears and self.where not in self.faults.failed_places:
                 self.faults.forget(self.where)
             return False
-        if not isinstance(error, Exception) or concerns_a_file(error):
+        if not isinstance(error, Exception) or is_file_error(error):
             return False
         self.faults.note(self.where, self.what, error)
         return True
 
 
-class Faults:
+class FaultLog:
     """What failed, by its place; an entry stays until the same is done without an exception."""
 
     def __init__(self) -> None:
         """Nothing failed yet."""
-        self.found: dict[str, Problem] = {}
-        self.noted: set[str] = set()  # in this build
+        self.problems_by_place: dict[str, Problem] = {}
+        self.failed_places: set[str] = set()  # in this build
 
-    def start(self) -> None:
+    def start_build(self) -> None:
         """Begin a build."""
-        self.noted = set()
+        self.failed_places = set()
 
     def recall(self, sentences: Iterable[str]) -> None:
         """Take up the outputs that the last builder could not make, from the problems that it remembered."""
         for sentence in sentences:
             where, colon, what = sentence.partition(": ")
-            if colon and where.startswith(WWW) and FAULT in what:
-                self.found[where] = Problem(where, what)
+            if colon and where.startswith(WWW_PREFIX) and FAULT_NOTE in what:
+                self.problems_by_place[where] = Problem(where, what)
 
     def note(self, where: str, what: str, error: BaseException) -> None:
         """Remember a fault."""
-        self.found[where] = Problem(where, describe(what, error))
-        self.noted.add(where)
+        self.problems_by_place[where] = Problem(where, describe_fault(what, error))
+        self.failed_places.add(where)
 
     def forget(self, where: str) -> None:
         """Drop what is remembered of a place."""
-        self.found.pop(where, None)
+        self.problems_by_place.pop(where, None)
 
-    def catch(self, where: str, what: str = NOT_MADE, clears: bool = True) -> Catch:
+    def catch(self, where: str, what: str = NOT_RENDERED_MESSAGE, clears: bool = True) -> Catch:
         """Turn an exception into a problem; one about a file passes, as the caller says more about it.
 
         Without one, an older problem of that place is over, unless this is but a part of the work.
@@ -120,4 +120,4 @@ class Faults:
     @property
     def problems(self) -> list[Problem]:
         """All that is remembered."""
-        return list(self.found.values())
+        return list(self.problems_by_place.values())

@@ -1,17 +1,28 @@
-"""How times, durations and sizes are written, on the page and elsewhere."""
+"""Format numbers, times and names for people."""
 
 from __future__ import annotations
 
+import csv
 import math
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Union
 
 from site_builder.core.clock import Now
 
-DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+DAY_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MINUTE, HOUR, DAY = 60, 3600, 86400
+MAX_NAME_CHARACTERS = 80
+
+
+def shorten_text(text: str | None, characters: int = MAX_NAME_CHARACTERS) -> str | None:
+    """Cut a text to so many characters, the last of which is an ellipsis then."""
+    return text if text is None or len(text) <= characters else text[: characters - 1] + "…"
+
+
 # An absolute path within a sentence; not what follows a scheme (http://), a number (3/4), ~ or a folder (data/x).
 ABSOLUTE_PATH = re.compile(r"(?<![\w/.~…*-])/(?:[^\s/'\"<>:;,()]+/)*([^\s/'\"<>:;,()]+)")
 
@@ -23,7 +34,7 @@ def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
     return ABSOLUTE_PATH.sub(r"…/\1", text)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`2 d 3 h`, `3 h 20 min`, `40 min`: two units at most, rounded up."""
     minutes = math.ceil(seconds / MINUTE)
     if minutes < 60:
@@ -35,31 +46,31 @@ def duration(seconds: float) -> str:
     return f"{large} d {small} h" if small else f"{large} d"
 
 
-def left(until: float, now: Now) -> str:
+def format_time_left(until: float, now: Now) -> str:
     """`2 d 3 h left`, and until when that is true."""
     seconds = until - now.epoch
     # the text changes when a whole number of its smaller unit is left
     step = HOUR if seconds > DAY + HOUR else MINUTE
-    now.reached(until - (math.ceil(seconds / step) - 1) * step)
-    return f"{duration(seconds)} left"
+    now.has_passed(until - (math.ceil(seconds / step) - 1) * step)
+    return f"{format_duration(seconds)} left"
 
 
-def clock(moment: datetime, now: Now) -> str:
+def format_moment(moment: datetime, now: Now) -> str:
     """`18:00` for today, `tomorrow 09:00`, `Fri 18:00` within the week, else with the date."""
     days = now.days_until(moment)
-    local = now.here(moment)
+    local = now.to_local(moment)
     time = f"{local.hour:02}:{local.minute:02}"
     if days == 0:
         return time
     if days == 1:
         return f"tomorrow {time}"
     if 1 < days < 7:
-        return f"{DAYS[local.weekday()]} {time}"
+        return f"{DAY_NAMES[local.weekday()]} {time}"
     year = "" if local.year == now.local.year else f" {local.year}"
-    return f"{local.day} {MONTHS[local.month - 1]}{year} {time}"
+    return f"{local.day} {MONTH_NAMES[local.month - 1]}{year} {time}"
 
 
-def gib(mib: float | None) -> str:
+def format_gib(mib: float | None) -> str:
     """Of MiB the GiB: `71`, `3.4`; `–` where it is not known."""
     if mib is None:
         return "–"
@@ -69,17 +80,58 @@ def gib(mib: float | None) -> str:
     return f"{value:.1f}".replace(".0", "")
 
 
-def size(mib: float) -> str:
+def format_size(mib: float) -> str:
     """`512 MiB`, `3.4 GiB`, `71 GiB`, `5.2 TiB`."""
     if mib < 1023.5:
         return f"{mib:.0f} MiB"
     if mib >= 1000 * 1024:
-        return f"{gib(mib / 1024)} TiB"
-    return f"{gib(mib)} GiB"
+        return f"{format_gib(mib / 1024)} TiB"
+    return f"{format_gib(mib)} GiB"
 
 
-def names(several: Sequence[str]) -> str:
+def join_names(several: Sequence[str]) -> str:
     """`alice`, `alice and bob`, `alice, bob and 3 more`."""
     if len(several) > 3:
         return f"{', '.join(several[:2])} and {len(several) - 2} more"
     return " and ".join(filter(None, (", ".join(several[:-1]), several[-1] if several else "")))
+
+
+def format_local_time(when: float) -> str:
+    """A time as people write it, on this machine's clock."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+
+
+CsvCell = Union[str, float, int, None]
+# Where a formula may begin: at the start of a cell, and behind what another spreadsheet takes for the end of one.
+FORMULA_START = re.compile(r"(^|[;,|])([\s\"']*)(?=[=+\-@＝＋－＠])")  # noqa: RUF001 # these count too
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def escape_csv_cell(cell: CsvCell) -> CsvCell:
+    """A cell that no spreadsheet calculates; numbers stay numbers, and what is not available is empty."""
+    if not isinstance(cell, str):
+        return cell
+    return FORMULA_START.sub(r"\1\2'", CONTROL_CHARACTERS.sub("?", cell))
+
+
+class EchoWriter:
+    """What csv writes to: each line is given back, for whoever sends it on."""
+
+    @staticmethod
+    def write(line: str) -> str:
+        """The line."""
+        return line
+
+
+def format_csv_row(cells: Iterable[CsvCell]) -> str:
+    """A line of the table, with its end."""
+    return next(format_csv_lines((), [cells]))
+
+
+def format_csv_lines(head: Sequence[str], rows: Iterable[Iterable[CsvCell]]) -> Iterator[str]:
+    """All lines, one at a time, so that a long table needs no more room than a short one."""
+    write = csv.writer(EchoWriter, lineterminator="\n").writerow
+    if head:
+        yield str(write([escape_csv_cell(cell) for cell in head]))
+    for cells in rows:
+        yield str(write([escape_csv_cell(cell) for cell in cells]))

@@ -10,10 +10,10 @@ from typing import Generic, NamedTuple, TypeVar, Union
 
 Row = TypeVar("Row")
 # What a GPU is called on its host: its index, or a text where that is not enough, such as 0:1 or amd0.
-Number = Union[int, str, None]
+GpuNumber = Union[int, str, None]
 
 
-class Header(NamedTuple):
+class SnapshotHeader(NamedTuple):
     """The first line of a snapshot file."""
 
     task: str
@@ -24,7 +24,7 @@ class Header(NamedTuple):
     rc: int
 
 
-class Voice(NamedTuple):
+class ToolResult(NamedTuple):
     """How one tool of a host answered: its name, whose GPUs it tells, its exit code, its words beside the rows.
 
     `answered` is False where it did not get as far as telling all of its rows.
@@ -33,12 +33,12 @@ class Voice(NamedTuple):
     tool: str
     vendor: str
     rc: int
-    said: tuple[str, ...] = ()
-    answered: bool = True
+    messages: tuple[str, ...] = ()
+    is_complete: bool = True
 
 
 @dataclass(frozen=True)
-class Dump(Generic[Row]):
+class ParsedFile(Generic[Row]):
     """What was understood of one file: its rows, the words that it has beside them, and what is wrong with it.
 
     `voices` are the tools that told the rows, where tools did. `unreported` has the GPUs, by their handles, whose
@@ -46,11 +46,11 @@ class Dump(Generic[Row]):
     """
 
     rows: tuple[Row, ...] = ()
-    header: Header | None = None
-    whole: bool = True
-    said: tuple[str, ...] = ()
+    header: SnapshotHeader | None = None
+    is_complete: bool = True
+    messages: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    voices: tuple[Voice, ...] = ()
+    tool_results: tuple[ToolResult, ...] = ()
     unreported: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -92,12 +92,12 @@ class Gpu(NamedTuple):
         return self.place or ("?" if self.index is None else str(self.index))
 
     @property
-    def number(self) -> Number:
+    def number(self) -> GpuNumber:
         """The same, and None where it has no number."""
         return self.place or self.index
 
     @property
-    def handle(self) -> str:
+    def process_key(self) -> str:
         """What tells which processes are on it; an instance whose UUID is not told has a place of its own."""
         return self.uuid or f"{self.vendor} {self.place if self.parent else self.index}"
 
@@ -107,21 +107,21 @@ class Gpu(NamedTuple):
         return self.uuid or f"index {self.number}"
 
     @property
-    def names(self) -> set[str]:
+    def booking_keys(self) -> set[str]:
         """The keys of bookings that promise it, in small letters: an instance is promised with its GPU."""
         own = {self.label, (self.uuid or "").lower()} - {"?", ""}
-        return own if self.parent is None else own | self.parent.names
+        return own if self.parent is None else own | self.parent.booking_keys
 
     @property
-    def more(self) -> dict[str, str]:
+    def raw_fields(self) -> dict[str, str]:
         """All that was told, by nvidia-smi's names."""
         return dict(zip(self.columns, self.cells))
 
 
-class GpuProcess(NamedTuple):
+class GpuProcessRow(NamedTuple):
     """A process on a GPU, by the handle of that; the pid is None where the driver does not tell it."""
 
-    gpu: str
+    gpu_key: str
     pid: int | None
     used_memory: float | None
     name: str | None
@@ -149,7 +149,7 @@ class PsRow(NamedTuple):
     person: str | None = None
 
     @property
-    def dead(self) -> bool:
+    def is_zombie(self) -> bool:
         """A zombie: it has ended, but its memory on the GPU may live on in its children."""
         return self.state is not None and self.state[:1] in {"Z", "X"}
 
@@ -184,7 +184,7 @@ class HostFacts:
     interfaces: tuple[tuple[str, str], ...] = ()
     disk_use: tuple[DiskUse, ...] = ()
     disk_use_time: int | None = None
-    more: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class HostData:
+class HostSnapshot:
     """All that data/ has of one host, and what is wrong with it.
 
     `seen` is when its last word arrived, `taken` when each file was made, both on the clock of the machine that has
@@ -205,16 +205,16 @@ class HostData:
     """
 
     name: str
-    gpus: Dump[Gpu] | None = None
-    processes: Dump[GpuProcess] | None = None
-    ps: Dump[PsRow] | None = None
-    facts: Dump[HostFacts] | None = None
-    seen: float | None = None
-    taken: dict[str, float] = field(default_factory=dict)
-    every: dict[str, int] = field(default_factory=dict)
-    clock: float | None = None
-    gone: tuple[str, ...] = ()
-    legacy: bool = False
+    gpus: ParsedFile[Gpu] | None = None
+    processes: ParsedFile[GpuProcessRow] | None = None
+    ps_rows: ParsedFile[PsRow] | None = None
+    facts: ParsedFile[HostFacts] | None = None
+    last_seen: float | None = None
+    taken_at: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, int] = field(default_factory=dict)
+    clock_offset: float | None = None
+    missing_files: tuple[str, ...] = ()
+    is_legacy: bool = False
     problems: tuple[Problem, ...] = ()
 
 
@@ -233,7 +233,7 @@ class Booking:
     comment: str = ""
     id: str | None = None
     rrule: str | None = None
-    by: str | None = None
+    booked_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class ListedHost:
     title: str | None = None
     tags: tuple[str, ...] = ()
     maintenance: str | None = None
-    hidden: bool = False
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class ConsulAccess:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-    named_by: str = "CONSUL_HTTP_ADDR"  # the setting that has the address
+    address_setting: str = "CONSUL_HTTP_ADDR"  # the setting that has the address
 
 
 @dataclass(frozen=True)
@@ -277,10 +277,10 @@ class KvAccess:
 
 
 @dataclass(frozen=True)
-class KnownHost:
+class DiscoveredHost:
     """A host that the board shows, and who knows of it: `listed_by` has Consul, hosts.txt, hosts.json, or none of them.
 
-    `consul` is the worst of its checks (passing, warning, critical), and `consul_said` that check's own words; both are
+    `consul` is the worst of its checks (passing, warning, critical), and `consul_message` that check's own words; both are
     None where Consul is not asked, or does not list it; `not_in_consul` tells the two apart.
     """
 
@@ -288,15 +288,15 @@ class KnownHost:
     title: str | None = None
     tags: tuple[str, ...] = ()
     maintenance: str | None = None
-    hidden: bool = False
+    is_hidden: bool = False
     listed_by: tuple[str, ...] = ()
-    consul: str | None = None
-    consul_said: str | None = None
-    not_in_consul: bool = False
+    consul_status: str | None = None
+    consul_message: str | None = None
+    is_missing_in_consul: bool = False
 
 
 @dataclass(frozen=True)
-class Limits:
+class StateLimits:
     """Where one state ends and the next begins; docs/settings.md says what each prevents."""
 
     stale_after: float = 30
@@ -310,18 +310,18 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class BookingRules:
+class BookingPolicy:
     """Who may book, and how much; 0 is no limit. `url` is where the page sends bookings."""
 
     url: str | None = None
-    open: bool = False
-    for_others: bool = True
+    is_open: bool = False
+    can_book_for_others: bool = True
     admins: frozenset[str] = frozenset()
-    gpus: float = 0
-    hours: float = 0
-    longest: float = 0
-    ahead: float = 0
-    keep: float = 30 * 86400
+    max_gpus: float = 0
+    max_gpu_hours: float = 0
+    max_duration_s: float = 0
+    max_ahead_s: float = 0
+    retention_s: float = 30 * 86400
     proxy: str | None = None
     proxy_header: str = "X-Remote-User"
 
@@ -343,28 +343,28 @@ class AlertSettings:
     """
 
     channels: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    mail: str | None = field(default=None, repr=False)
+    mail_url: str | None = field(default=None, repr=False)
     mail_domain: str | None = None
-    hooks: Path | None = None
-    rules: str | None = None
-    contacts: str | None = None
+    hooks_folder: Path | None = None
+    rules_file: str | None = None
+    contacts_file: str | None = None
     slack: SlackAccess = field(default_factory=SlackAccess)
 
     @property
-    def wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether anybody is to be told anything; the contacts may name ways of their own."""
-        return bool(self.channels or self.mail or self.hooks or self.contacts)
+        return bool(self.channels or self.mail_url or self.hooks_folder or self.contacts_file)
 
 
 @dataclass(frozen=True)
-class Shown:
+class PrivacySettings:
     """What is shown of people: commands `full`, `program` or `none`; users by name or not at all."""
 
     commands: str = "full"
     users: bool = True
 
 
-class BoardBooking(NamedTuple):
+class BookingStatus(NamedTuple):
     """A booking as it stands at the moment of the build; `phase` is now, coming or ended. One of a `whole_gpu` promises
     an instance together with all others of its GPU.
 
@@ -381,11 +381,11 @@ class BoardBooking(NamedTuple):
     used_by: tuple[str, ...] | None = None
     used_by_since: int | None = None
     mean_use: float | None = None
-    whole_host: bool = False
-    whole_gpu: bool = False
+    is_whole_host: bool = False
+    is_whole_gpu: bool = False
 
 
-class BoardProcess(NamedTuple):
+class ProcessStatus(NamedTuple):
     """A process on a GPU. A `dead` one has ended, but its `children` hold what it had.
 
     `runs_as` is whose it is for the kernel, where the user is the person behind it.
@@ -397,14 +397,14 @@ class BoardProcess(NamedTuple):
     used_memory: float | None
     started: int | None
     container: str | None
-    dead: bool = False
+    is_zombie: bool = False
     children: tuple[int, ...] = ()
     image: str | None = None
     pod: str | None = None
     runs_as: str | None = None
 
 
-class KeptGpu(NamedTuple):
+class GpuBookingUse(NamedTuple):
     """What is remembered of a GPU while it is promised.
 
     `looked` is the time of the last snapshot that counted, on the clock that wrote it; `empty_since` since when nobody
@@ -412,21 +412,21 @@ class KeptGpu(NamedTuple):
     it was seen, for how many seconds, and the use in percent times those.
     """
 
-    looked: int
+    checked_at: int
     empty_since: int | None
-    others: dict[str, int]
-    use: dict[str, tuple[int, float, float]]
+    others_since: dict[str, int]
+    use_by_booking: dict[str, tuple[int, float, float]]
 
 
-class Who(NamedTuple):
+class GpuPeople(NamedTuple):
     """Who is on a GPU, by login, and who has booked it now, as it was written; `absent` are those who are not on it."""
 
     users: tuple[str, ...] = ()
     bookers: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
+    absent_bookers: tuple[str, ...] = ()
 
 
-NOBODY = Who()
+NOBODY = GpuPeople()
 
 
 class GpuProblem(NamedTuple):
@@ -442,7 +442,7 @@ class GpuProblem(NamedTuple):
     avoid: bool = False
 
 
-class BoardGpu(NamedTuple):
+class GpuStatus(NamedTuple):
     """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used.
 
     `free_again` is when the bookings end that follow each other from now on. `who` is for history alone: it is never
@@ -455,20 +455,20 @@ class BoardGpu(NamedTuple):
     model: str
     state: str
     reason: str
-    processes: tuple[BoardProcess, ...] = ()
-    bookings: tuple[BoardBooking, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
+    bookings: tuple[BookingStatus, ...] = ()
     idle_since: float | None = None
     free_until: float | None = None
     free_again: int | None = None
-    kept: KeptGpu | None = None
-    who: Who = NOBODY
-    ownerless: tuple[int | None, ...] = ()
-    unexplained: bool = False
-    of: str = ""
+    booking_use: GpuBookingUse | None = None
+    people: GpuPeople = NOBODY
+    ownerless_pids: tuple[int | None, ...] = ()
+    has_unexplained_memory: bool = False
+    parent_model: str = ""
     problems: tuple[GpuProblem, ...] = ()
 
     @property
-    def avoid(self) -> bool:
+    def is_avoided(self) -> bool:
         """Whether nobody should be given it, whatever its state."""
         return any(one.avoid for one in self.problems) if self.problems else False
 
@@ -479,7 +479,7 @@ class BoardGpu(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BoardHost:
+class HostStatus:
     """A host with its state and the reason in words.
 
     `notes` are for everyone, `problems` for the admin. `others` are processes on a GPU that the host does not tell,
@@ -492,25 +492,25 @@ class BoardHost:
     tags: tuple[str, ...]
     state: str
     reason: str
-    seen: float | None = None
+    last_seen: float | None = None
     facts: HostFacts | None = None
-    gpus: tuple[BoardGpu, ...] = ()
-    others: tuple[BoardProcess, ...] = ()
-    bookings: tuple[BoardBooking, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
+    unmatched_processes: tuple[ProcessStatus, ...] = ()
+    bookings: tuple[BookingStatus, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     logins: frozenset[str] = frozenset()
     users_shown: bool = True
-    unplaced: dict[str, tuple[BoardProcess, ...]] = field(default_factory=dict)
-    cut: tuple[str, ...] = ()
+    unplaced_processes: dict[str, tuple[ProcessStatus, ...]] = field(default_factory=dict)
+    truncated_logins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdleTimes:
     """Since when GPUs of a host are taken but not used, and when they were last looked at."""
 
-    looked: float
-    since: dict[str, float]
+    checked_at: float
+    idle_since: dict[str, float]
 
 
 class FreeGpu(NamedTuple):
@@ -520,24 +520,24 @@ class FreeGpu(NamedTuple):
     """
 
     model: str
-    memory: float
+    memory_total: float
     host: str
-    index: Number  # type: ignore[assignment]
-    until: float | None = None
-    avoid: bool = False
+    index: GpuNumber  # type: ignore[assignment]
+    free_until: float | None = None
+    is_avoided: bool = False
 
 
-class ComingGpu(NamedTuple):
+class SoonFreeGpu(NamedTuple):
     """A GPU that is not free now, and when its bookings end."""
 
-    at: int
+    free_at: int
     host: str
-    index: Number  # type: ignore[assignment]
+    index: GpuNumber  # type: ignore[assignment]
 
 
-class NamedGpu(NamedTuple):
+class GpuIdentity(NamedTuple):
     """What a GPU is called on its host; `of` is the UUID of the GPU of which it is an instance."""
 
-    number: Number
+    number: GpuNumber
     uuid: str | None
-    of: str | None = None
+    parent_uuid: str | None = None

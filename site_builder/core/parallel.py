@@ -14,60 +14,63 @@ from typing import IO, Any, NoReturn, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 # With less than this, the child costs more than it saves.
-WORTH_IT = 100
+MIN_PARALLEL_ITEMS = 100
 # As many as one byte can number, and small: neither of the two waits long for the last one of the other.
-BLOCKS = 200
+BLOCK_COUNT = 200
 
 
-def both(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def map_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """The result of each item, in their order; whatever befalls the child, all is done."""
     # a fork copies no other thread, but the locks that it holds
-    if len(items) < WORTH_IT or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
+    if len(items) < MIN_PARALLEL_ITEMS or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
         return [work(item) for item in items]
-    blocks = [items[number * len(items) // BLOCKS : (number + 1) * len(items) // BLOCKS] for number in range(BLOCKS)]
+    blocks = [
+        items[number * len(items) // BLOCK_COUNT : (number + 1) * len(items) // BLOCK_COUNT]
+        for number in range(BLOCK_COUNT)
+    ]
     next_block, put = os.pipe()  # whoever has time takes the next number from here
-    os.write(put, bytes(range(BLOCKS)))
+    os.write(put, bytes(range(BLOCK_COUNT)))
     os.close(put)
-    with room() as shared, os.fdopen(next_block, "rb", buffering=0) as queue:
+    with create_shared_file() as shared, os.fdopen(next_block, "rb", buffering=0) as queue:
         try:
             child = os.fork()
         except OSError:  # no room for another process
             return [work(item) for item in items]
         if child == 0:
-            give(work, blocks, queue, shared)
+            run_child(work, blocks, queue, shared)
         try:
-            done = {number: [work(item) for item in blocks[number]] for number in numbers(queue)}
+            done = {number: [work(item) for item in blocks[number]] for number in take_block_numbers(queue)}
         finally:
             os.waitpid(child, 0)
-        done.update(taken(shared))
-    return [result for number in range(BLOCKS) for result in done.get(number) or map(work, blocks[number])]
+        done.update(read_child_results(shared))
+    return [result for number in range(BLOCK_COUNT) for result in done.get(number) or map(work, blocks[number])]
 
 
-def room() -> IO[bytes]:
+def create_shared_file() -> IO[bytes]:
     """Where the child leaves what it has done: into a pipe it could not put more than the parent takes out at once."""
     # not every Python has been built with the first
     return os.fdopen(os.memfd_create("gpuboard"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
 
 
-def numbers(queue: FileIO) -> Iterator[int]:
+def take_block_numbers(queue: FileIO) -> Iterator[int]:
     """The numbers of the blocks that nobody has taken yet."""
     while number := queue.read(1):
         yield number[0]
 
 
-def give(
+def run_child(
     work: Callable[[Item], Result], blocks: Sequence[Sequence[Item]], queue: FileIO, shared: IO[bytes]
 ) -> NoReturn:
     """In the child: leave what comes of its blocks, and end, whatever happens."""
     try:
-        for number in numbers(queue):
+        for number in take_block_numbers(queue):
             pickle.dump((number, [work(item) for item in blocks[number]]), shared, protocol=pickle.HIGHEST_PROTOCOL)
         shared.flush()
     finally:
         os._exit(0)
 
 
-def taken(shared: IO[bytes]) -> Iterator[tuple[int, list[Any]]]:
+def read_child_results(shared: IO[bytes]) -> Iterator[tuple[int, list[Any]]]:
     """The blocks that the child has done, as far as it came."""
     shared.seek(0)
     with suppress(Exception):  # the end; or it was killed, or out of memory

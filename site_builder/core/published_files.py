@@ -2,59 +2,52 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import orjson
 
-from site_builder.core import files, own_files
-from site_builder.core.resources import assets_folder
-from site_builder.core.typed_json import make_decoder
+from site_builder.core import files
+from site_builder.core.clock import Now
+from site_builder.core.files import compute_digest, find_assets_folder
+from site_builder.core.records import make_decoder
 
 # Names who wrote the site last, where several builders may share it.
-WRITER = ".builder"
+WRITER_FILE = ".builder"
 # Whoever has not written it for so many seconds has left it; a builder that lost its state/ has another name, too.
-LEFT = 300
+WRITER_TIMEOUT_S = 300
 # A file that says when it was built is written anew after so many seconds, as a sign that the builder lives.
-SIGN_OF_LIFE = 60
+REWRITE_INTERVAL_S = 60
 
 
-def digest(*parts: bytes) -> bytes:
-    """What tells one content from another."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(b"%d " % len(part))
-        found.update(part)
-    return found.digest()
-
-
-def milliseconds(epoch: float) -> int:
+def to_milliseconds(epoch: float) -> int:
     """A time as pages and revisions tell it."""
     return int(epoch * 1000)
 
 
-class Published:
+class PublishedFiles:
     """What stands in www/, as far as it was written by us; state/published.json keeps it."""
 
     def __init__(self, www: Path, state: Path) -> None:
         """Take up what the last build wrote."""
         self.www = www
-        self.store = state / "published.json"
+        self.store_path = state / "published.json"
         self.files: dict[str, tuple[str, float, int, int]] = {}
-        self.saved = b""
+        self.saved_content = b""
         try:
-            self.saved = own_files.read(self.store)
-            self.files = make_decoder(dict[str, tuple[str, float, int, int]])(orjson.loads(self.saved))
-        except (OSError, files.Refused, ValueError):
+            self.saved_content = files.read(self.store_path)
+            self.files = make_decoder(dict[str, tuple[str, float, int, int]])(orjson.loads(self.saved_content))
+        except (OSError, files.FileRefusedError, ValueError):
             self.files = {}
 
     def is_current(self, name: str, facts: bytes, now: float) -> bool:
         """Whether the file says just this, was written not long ago, and is still as it was written."""
         written = self.files.get(name)
-        return written is not None and 0 <= now - written[1] < SIGN_OF_LIFE and self.says(name, facts)
+        return written is not None and 0 <= now - written[1] < REWRITE_INTERVAL_S and self.is_unchanged(name, facts)
 
-    def says(self, name: str, facts: bytes) -> bool:
+    def is_unchanged(self, name: str, facts: bytes) -> bool:
         """Whether the file says just this, and is still as it was written, however long ago."""
         written = self.files.get(name)
         if written is None or written[0] != facts.hex():
@@ -68,7 +61,7 @@ class Published:
     def write(self, name: str, facts: bytes, content: bytes, now: float) -> None:
         """Put a new content in its place."""
         path = f"{self.www}/{name}"  # as in `says`
-        files.replace(path, content)
+        files.write_atomically(path, content)
         status = os.lstat(path)
         self.files[name] = (facts.hex(), now, status.st_size, status.st_mtime_ns)
 
@@ -86,16 +79,41 @@ class Published:
     def save(self) -> None:
         """Remember what was written."""
         content = orjson.dumps(self.files)
-        if content != self.saved:
-            files.replace(self.store, content, 0o600)
-            self.saved = content
+        if content != self.saved_content:
+            files.write_atomically(self.store_path, content, 0o600)
+            self.saved_content = content
+
+
+class OutputFile(NamedTuple):
+    """A file of www/ that is rendered only if its fingerprint is new; `has_build_time` if it says when it was built."""
+
+    name: str
+    fingerprint: bytes
+    render: Callable[[], bytes]
+    has_build_time: bool = True
+
+
+class SiteFiles(Protocol):
+    """What a feature needs to publish a page of its own; board.site_writer.SiteWriter has it."""
+
+    published: PublishedFiles
+    assets_version: str
+
+    def write_file(self, name: str, facts: bytes, content: bytes, now: Now) -> None:
+        """Write a file."""
+
+    def write_changed_files(self, files: Iterable[OutputFile], now: Now) -> None:
+        """Write the files whose fingerprint is new."""
+
+    def find_write_time(self, name: str) -> float:
+        """Return when a file was written; 0 if it never was."""
 
 
 def copy_assets(www: Path) -> str:
     """Put them where www is another folder, and return what changes with any of them."""
-    contents = {path.name: path.read_bytes() for path in sorted(assets_folder().iterdir()) if path.is_file()}
+    contents = {path.name: path.read_bytes() for path in sorted(find_assets_folder().iterdir()) if path.is_file()}
     target = www / "assets"
-    if not target.exists() or not target.samefile(assets_folder()):
+    if not target.exists() or not target.samefile(find_assets_folder()):
         target.mkdir(exist_ok=True)
         for name, content in contents.items():
             try:
@@ -103,23 +121,23 @@ def copy_assets(www: Path) -> str:
             except OSError:
                 same = False
             if not same:
-                files.replace(target / name, content)
-    return digest(*contents.values()).hex()[:8]
+                files.write_atomically(target / name, content)
+    return compute_digest(*contents.values()).hex()[:8]
 
 
-def writer_of(www: Path, now: float) -> str | None:
+def find_site_writer(www: Path, now: float) -> str | None:
     """Who writes the site; None where nobody says so, or has said so for long."""
     try:
-        is_left = now - (www / WRITER).stat().st_mtime > LEFT
-        return None if is_left else (www / WRITER).read_text("ascii").strip()[:200] or None
+        is_left = now - (www / WRITER_FILE).stat().st_mtime > WRITER_TIMEOUT_S
+        return None if is_left else (www / WRITER_FILE).read_text("ascii").strip()[:200] or None
     except (OSError, ValueError):
         return None
 
 
-def sign(www: Path, name: str, now: float) -> None:
+def claim_site(www: Path, name: str, now: float) -> None:
     """Say that we write it."""
-    if writer_of(www, now) == name:
-        os.utime(www / WRITER)
+    if find_site_writer(www, now) == name:
+        os.utime(www / WRITER_FILE)
         return
     www.mkdir(parents=True, exist_ok=True)
-    files.replace(www / WRITER, f"{name}\n".encode())
+    files.write_atomically(www / WRITER_FILE, f"{name}\n".encode())

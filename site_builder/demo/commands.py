@@ -11,26 +11,32 @@ from typing import TYPE_CHECKING
 import click
 
 from site_builder.client import completion
-from site_builder.config.types import LISTEN, seconds_of
-from site_builder.core.command_options import Failure, tell
-from site_builder.demo.live_board import backstage, environment_of, show, start_builder, until_told_to_end
+from site_builder.config.types import LISTEN, parse_seconds
+from site_builder.core.command_options import CommandError, print_message
+from site_builder.web.live_board import (
+    build_environment,
+    create_spool_folder,
+    run_live_board,
+    start_builder,
+    stop_on_signals,
+)
 
 if TYPE_CHECKING:
-    from site_builder.demo.lab import DemoLab
+    from site_builder.demo.simulated_lab import SimulatedLab
 
-MARK = ".gpuboard-demo"
+DEMO_MARK_FILE = ".gpuboard-demo"
 
 
-def time_given(_: click.Context, __: click.Parameter, value: str) -> int:
+def parse_start_option(_: click.Context, __: click.Parameter, value: str) -> int:
     """The seconds of a time such as 9h."""
     try:
-        return seconds_of(value)
+        return parse_seconds(value)
     except ValueError:
         message = f"'{value}' is not a time, such as 30s, 10m, 9h or 2d"
         raise click.BadParameter(message) from None
 
 
-def place_given(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
+def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
     """Address and port."""
     if value is None:
         return None
@@ -46,16 +52,18 @@ def place_given(_: click.Context, __: click.Parameter, value: str | None) -> tup
 @click.option("--hosts", type=click.IntRange(1, 1000), default=15, metavar="N", help="How many.  [default: 15]")
 @click.option("--speed", type=click.FloatRange(0.1, 1000), default=1, metavar="N", help="60: a minute is an hour.")
 @click.option("--seed", type=int, default=1, metavar="N", help="Another number is another lab.")
-@click.option("--after", callback=time_given, default="0s", metavar="TIME", help="Begin so far into the story.")
+@click.option("--after", callback=parse_start_option, default="0s", metavar="TIME", help="Begin so far into the story.")
 @click.option(
-    "--listen", callback=place_given, metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]"
+    "--listen", callback=parse_listen_option, metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]"
 )
-@click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=completion.folders)
+@click.option(
+    "--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=completion.complete_folders
+)
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
-def demo(  # noqa: PLR0913, PLR0917 # one for each option
+def demo(  # one for each option
     hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int] | None, folder: str | None, once: bool
 ) -> None:
-    """Show a simulated lab until Ctrl-C, which leaves nothing.
+    """Show a simulated lab until Ctrl-C.
 
     Its hosts run the real scripts, with stand-ins for nvidia-smi, amd-smi, rocm-smi and /proc. Jobs start, grow and
     end, a host goes down and comes back, a GPU is lost, bookings are kept and broken; five weeks of this are its past.
@@ -69,73 +77,73 @@ def demo(  # noqa: PLR0913, PLR0917 # one for each option
     if once and not folder:
         message = "--once needs --folder"
         raise click.UsageError(message)
-    from site_builder.demo.lab import DemoLab, Play  # noqa: PLC0415 # --help needs none of it
+    from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab  # noqa: PLC0415 # --help needs none of it
 
-    with until_told_to_end(), backstage() as hidden, stage(folder, hidden) as place:
+    with stop_on_signals(), create_spool_folder() as hidden, prepare_demo_folder(folder, hidden) as place:
         try:
-            lab = DemoLab(Play(hosts, seed, speed, after), place, hidden)
+            lab = SimulatedLab(DemoOptions(hosts, seed, speed, after), place, hidden)
             if once:
-                build_once(lab, place)
+                build_demo_once(lab, place)
             else:
-                play(lab, place, listen)
+                run_demo(lab, place, listen)
         except OSError as error:
-            raise Failure(f"the lab in {error.filename or place} cannot go on: {error.strerror}") from None
+            raise CommandError(f"the lab in {error.filename or place} cannot go on: {error.strerror}") from None
 
 
-def play(lab: DemoLab, place: Path, listen: tuple[str, int] | None) -> None:
+def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None) -> None:
     """Round after round, built and served."""
 
     def turn() -> float:
-        lab.round()
-        return lab.every
+        lab.take_snapshots()
+        return lab.interval_s
 
     def ready(url: str) -> None:
-        tell(f"a simulated lab is at {url} until Ctrl-C")
-        tell(f"to book a GPU in it, use the page, or edit {place / 'data/comments.json'}")
+        print_message(f"a simulated lab is at {url} until Ctrl-C")
+        print_message(f"to book a GPU in it, use the page, or edit {place / 'data/comments.json'}")
 
-    hosts = lab.play.hosts
-    tell(f"starting {hosts} simulated {'host' if hosts == 1 else 'hosts'}")
-    remember(lab, place)
-    show(place / "www", listen, lambda: settings_of(lab, place), turn, ready)
+    hosts = lab.options.host_count
+    print_message(f"starting {hosts} simulated {'host' if hosts == 1 else 'hosts'}")
+    fill_demo_history(lab, place)
+    run_live_board(place / "www", listen, lambda: build_demo_settings(lab, place), turn, ready)
 
 
-def build_once(lab: DemoLab, place: Path) -> None:
+def build_demo_once(lab: SimulatedLab, place: Path) -> None:
     """One round and one page."""
-    remember(lab, place)
-    lab.round()
-    with start_builder(settings_of(lab, place)) as builder:
+    fill_demo_history(lab, place)
+    lab.take_snapshots()
+    with start_builder(build_demo_settings(lab, place)) as builder:
         code = builder.wait()
     if code:
         raise click.exceptions.Exit(code)
 
 
-def remember(lab: DemoLab, place: Path) -> None:
+def fill_demo_history(lab: SimulatedLab, place: Path) -> None:
     """The weeks before, by the clocks that the builder goes by."""
-    from site_builder.bookings.web import settings_of as parsed  # noqa: PLC0415 # --help needs none of it
     from site_builder.demo import history  # noqa: PLC0415
+    from site_builder.web.booking_app import load_environment_settings as parsed  # noqa: PLC0415 # --help needs none of it
 
-    zone, play = parsed(environment_of(settings_of(lab, place))).zone, lab.play
-    history.fill(place / "state", zone, lab.began, play.hosts, play.seed, play.after)
+    zone, play = parsed(build_environment(build_demo_settings(lab, place))).zone, lab.options
+    history.fill_history(place / "state", zone, lab.started_at, play.host_count, play.seed, play.start_offset_s)
 
 
-def settings_of(lab: DemoLab, place: Path) -> dict[str, str]:
+def build_demo_settings(lab: SimulatedLab, place: Path) -> dict[str, str]:
     """For the builder and the server: those of the lab, its folders, and a desk where everybody may try booking."""
     folders = {f"GPUBOARD_{name.upper()}": str(place / name) for name in ("data", "www", "state")}
     desk = {"GPUBOARD_BOOK_URL": "book", "GPUBOARD_BOOK_OPEN": "yes"}
-    return {**lab.settings(), **folders, **desk, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
+    return {**lab.build_settings(), **folders, **desk, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
 
 
 @contextmanager
-def stage(folder: str | None, hidden: Path) -> Iterator[Path]:
+def prepare_demo_folder(folder: str | None, hidden: Path) -> Iterator[Path]:
     """Where the lab's files stand: a folder that is kept must be new, empty or of an earlier demo."""
     if folder is None:
         yield hidden
         return
     place = Path(folder).absolute()
-    if place.exists() and not (place / MARK).exists() and (not place.is_dir() or any(place.iterdir())):
-        raise Failure(f"{place} is in use for something else: name a folder that is new or empty")
+    if place.exists() and not (place / DEMO_MARK_FILE).exists() and (not place.is_dir() or any(place.iterdir())):
+        raise CommandError(f"{place} is in use for something else: name a folder that is new or empty")
     place.mkdir(parents=True, exist_ok=True)
-    (place / MARK).touch()
+    (place / DEMO_MARK_FILE).touch()
     for name in ("data", "www", "state"):
         shutil.rmtree(place / name, ignore_errors=True)
     yield place

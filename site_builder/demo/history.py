@@ -1,205 +1,264 @@
-"""The past of the simulated lab in state/history.db: five weeks, as a builder would have kept them."""
+"""Fill the history of the demo."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
 from pathlib import Path
+from typing import NamedTuple
 
-from site_builder.demo import health_events
-from site_builder.demo.cast import MACHINES, Machine, lab
-from site_builder.demo.readings import uuid
-from site_builder.demo.story import stories
-from site_builder.demo.tracks import GAP, STEP, Host, Track, host_of
-from site_builder.demo.weeks import weeks_of
+from site_builder.core.formatting import DAY, HOUR, MINUTE
+from site_builder.demo.machines import DRIVER_VERSION, MACHINES, DemoMachine, build_gpu_uuid, build_machines
+from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, GpuTrack, HostTracks, build_host_tracks, simulate_past_weeks
+from site_builder.demo.scenario import build_scenarios
+from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_name
+from site_builder.health.model import EventValue, HealthEvent
+from site_builder.health.store import insert_events
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import MINUTES, NO_CODE, NONE, Hour, array_of
-from site_builder.history.buckets import COUNTS, NAMED, Line, Slots
-from site_builder.history.database import transaction
-from site_builder.history.model import GpuSample, HostSample, Series, Standing
-from site_builder.history.reader import COVERS, DAY, DAYS, HOUR, MINUTE, part_of
-from site_builder.history.writer import History, keep
-from site_builder.snapshots.gpu_names import of_instance, short
+from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, HostHour, array_from_bytes
+from site_builder.history.buckets import COUNT_COLUMNS, PERSON_COLUMNS, BucketColumns, HostBuckets
+from site_builder.history.database import begin_transaction
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
+from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_host_part
+from site_builder.history.writer import HistoryWriter, store_chunk
 
-EACH, IN_HOUR, IN_DAY = STEP // MINUTE, HOUR // STEP, DAY // STEP
+
+class DemoHealthEvent(NamedTuple):
+    """Something that happened to a GPU so many hours ago, and lasted for so many; to its host where there is no GPU."""
+
+    gpu: int | None
+    kind: str
+    value: EventValue
+    hours_ago: float
+    duration_hours: float = 0
+
+
+DEMO_EVENTS: dict[str, tuple[DemoHealthEvent, ...]] = {
+    "atlas": (
+        DemoHealthEvent(None, "driver", ("580.95.05", DRIVER_VERSION), 19 * 24 + 3),
+        *(DemoHealthEvent(2, "power", (41 + day, 9000 + 700 * day, None), 24 * day + 17, 13) for day in range(6)),
+        DemoHealthEvent(2, "hot", (94, 90), 9 * 24 + 7, 2.5),
+        DemoHealthEvent(2, "heat", (), 9 * 24 + 7.2, 2.2),
+    ),
+    "hydra": (
+        DemoHealthEvent(5, "uncorrected", (1, 1), 12 * 24 + 5),
+        DemoHealthEvent(5, "rows_uncorrected", (1, 1), 12 * 24 + 5),
+        DemoHealthEvent(5, "pending", (), 12 * 24 + 5, 30),
+        DemoHealthEvent(5, "lost", ("GPU is lost",), 6 * 24, 11),
+    ),
+    "lyra": (DemoHealthEvent(1, "corrected", (214, 214), 4 * 24 + 2, 5),),
+}
+
+
+def insert_demo_events(connection: sqlite3.Connection, machines: Iterable[DemoMachine], start: int, now: float) -> None:
+    """Put it there, in the transaction of the caller; the lab is watched since `start`."""
+    for machine in machines:
+        insert_events(connection, list(build_demo_events(machine, int(now) // MINUTE * MINUTE)))
+        # its signs are not known yet
+        connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,NULL,x'',x'')", (machine.name, start))
+
+
+def build_demo_events(machine: DemoMachine, now: int) -> Iterator[HealthEvent]:
+    """What happened to the GPUs of a host, the oldest first."""
+    harms = sorted(DEMO_EVENTS.get(machine.name, ()), key=lambda one: -one.hours_ago)
+    for number, one in enumerate(harms, 1):
+        at = now - int(one.hours_ago * HOUR) // MINUTE * MINUTE
+        gpu = "" if one.gpu is None else build_gpu_uuid(machine, one.gpu)
+        until = at + int(one.duration_hours * HOUR)
+        yield HealthEvent(machine.name, number, gpu, one.gpu, one.kind, one.value, at, None, min(until, now))
+
+
+MINUTES_PER_SLOT, SLOTS_PER_HOUR, SLOTS_PER_DAY = SLOT_S // MINUTE, HOUR // SLOT_S, DAY // SLOT_S
 # What is added to the use in each minute of a slot, in half percents: its mean stays.
-JITTER = (3, -4, 2, -1, 0)
-EDGE = 5  # a use so near to none or all has no room for it
+USE_JITTER = (3, -4, 2, -1, 0)
+JITTER_MARGIN = 5  # a use so near to none or all has no room for it
 
 
-def fill(state: Path, zone: tzinfo, now: float, hosts: int = len(MACHINES), seed: int = 1, after: float = 0) -> None:  # noqa: PLR0913, PLR0917 # each is one thing
+def fill_history(
+    state: Path, zone: tzinfo, now: float, hosts: int = len(MACHINES), seed: int = 1, after: float = 0
+) -> None:  # each is one thing
     """Five weeks up to this minute, of the lab that has so many hosts and that seed and is so far into its story.
 
     In a large lab the hosts with numbered names are new, and have no past. A history that is there stays as it is.
     """
-    history = History(state, zone)
+    history = HistoryWriter(state, zone)
     if history.exists:
         return
-    start = int(now) // DAY * DAY - DAYS[STEP] * DAY
+    start = int(now) // DAY * DAY - RETENTION_DAYS[SLOT_S] * DAY
     minutes = (int(now) - start) // MINUTE
     began = start - now + after  # in the lab's own time
     origin = datetime.fromtimestamp(now - after, zone)
     connection = history.connect()
-    with transaction(connection):
+    with begin_transaction(connection):
         several = []
-        for story in stories(lab(min(hosts, len(MACHINES))), seed):
-            weeks = weeks_of(story, began, after, origin, seed)
-            host = host_of(weeks, math.ceil(minutes / EACH), lambda moment: slot_of(moment, began))
-            several.append(Kept(host, start, minutes))
+        for story in build_scenarios(build_machines(min(hosts, len(MACHINES))), seed):
+            weeks = simulate_past_weeks(story, began, after, origin, seed)
+            host = build_host_tracks(
+                weeks, math.ceil(minutes / MINUTES_PER_SLOT), lambda moment: find_slot(moment, began)
+            )
+            several.append(DemoHostHistory(host, start, minutes))
         for one in several:
-            one.keep(connection)
+            one.store(connection)
         for day in range(start, int(now), DAY):
             hours = range(day, min(day + DAY, int(now)), HOUR)
-            history.take_up(connection, [(at, one.shape, one.hour(at)) for at in hours for one in several])
+            history.add_hours(connection, [(at, one.shape, one.build_hour(at)) for at in hours for one in several])
             for at in hours:
-                keep_rolled(connection, at, min(MINUTES, minutes - (at - start) // MINUTE), several)
-        health_events.tell(connection, (one.host.machine for one in several), start, now)
+                mark_rolled_up_minutes(connection, at, min(MINUTES_PER_HOUR, minutes - (at - start) // MINUTE), several)
+        insert_demo_events(connection, (one.host.machine for one in several), start, now)
     history.close()
 
 
-def slot_of(moment: float, began: float) -> int:
+def find_slot(moment: float, began: float) -> int:
     """The slot of a moment of the lab, or one that is far from all of them."""
-    return round((moment - began) / STEP) if math.isfinite(moment) else 1 << 30
+    return round((moment - began) / SLOT_S) if math.isfinite(moment) else 1 << 30
 
 
-def keep_rolled(connection: sqlite3.Connection, at: int, count: int, several: list[Kept]) -> None:
+def mark_rolled_up_minutes(connection: sqlite3.Connection, at: int, count: int, several: list[DemoHostHistory]) -> None:
     """Which minutes of an hour count no more."""
-    parts = {part_of(one.name) for one in several}
+    parts = {compute_host_part(one.name) for one in several}
     rows = [(at, part, (1 << count) - 1) for part in parts]
     connection.executemany("INSERT OR REPLACE INTO rolled VALUES(?,?,?)", rows if count > 0 else [])
 
 
-class Kept:
+class DemoHostHistory:
     """A host, as history.db keeps it."""
 
-    def __init__(self, host: Host, start: int, minutes: int) -> None:
+    def __init__(self, host: HostTracks, start: int, minutes: int) -> None:
         """From `start` on, which is the beginning of a day; so many minutes."""
         self.host, self.name, self.start = host, host.machine.name, start
         self.today = (start + minutes * MINUTE) // DAY * DAY
-        sample = block_format.pack(HostSample(self.name, None, None, tuple(gpus_of(host.machine))))
-        self.shape, self.gpus = sample.shape, sample.gpus
-        self.standings = tuple(host.standings)
-        self.load, self.memory = own(host)
-        self.by_minute = [expanded(one, minutes) for one in host.tracks]
-        self.own_by_minute = [padded(repeated(one), minutes, NONE[one.typecode]) for one in (self.load, self.memory)]
+        sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(build_demo_samples(host.machine))))
+        self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
+        self.standings = tuple(host.occupancies)
+        self.load, self.memory = simulate_host_load(host)
+        self.gpus_by_minute = [expand_to_minutes(one, minutes) for one in host.tracks]
+        self.host_by_minute = [
+            pad_last_hour(repeat_for_minutes(one), minutes, NO_VALUE[one.typecode]) for one in (self.load, self.memory)
+        ]
 
-    def keep(self, connection: sqlite3.Connection) -> None:
+    def store(self, connection: sqlite3.Connection) -> None:
         """All chunks of it; the days before today also as the longer ones."""
         connection.execute("INSERT INTO shape VALUES(?,?,?,?)", (self.shape, self.name, self.gpus, self.start))
         connection.execute("INSERT INTO told VALUES(?,?,?)", (self.name, self.start, self.shape))
         connection.execute("INSERT INTO due VALUES(?,?)", (self.today, self.shape))
-        for at in range(self.today - DAYS[MINUTE] * DAY, self.today + DAY, HOUR):
-            if self.place(at, MINUTE) < len(self.own_by_minute[0]):
-                keep(connection, MINUTE, at, self.shape, block_format.pack_hour(self.hour(at)))
-        fine = self.slots()
+        for at in range(self.today - RETENTION_DAYS[MINUTE] * DAY, self.today + DAY, HOUR):
+            if self.find_position(at, MINUTE) < len(self.host_by_minute[0]):
+                store_chunk(connection, MINUTE, at, self.shape, block_format.pack_hour(self.build_hour(at)))
+        fine = self.build_buckets()
         for day in range(self.start, self.today, DAY):
-            first = self.place(day, STEP)
-            keep(connection, STEP, day, self.shape, buckets.pack_slots(cut(fine, first, first + IN_DAY)))
-        whole = self.place(self.today, HOUR)
-        coarse = hourly(cut(fine, 0, whole * IN_HOUR), self.host)
-        for chunk in range(self.start // COVERS[HOUR] * COVERS[HOUR], self.today, COVERS[HOUR]):
-            first, last = (self.place(one, HOUR) for one in (chunk, chunk + COVERS[HOUR]))
-            found = buckets.empty(COVERS[HOUR] // HOUR, len(self.host.tracks))
-            buckets.put(found, max(0, -first), cut(coarse, max(0, first), min(last, whole)))
-            keep(connection, HOUR, chunk, self.shape, buckets.pack_slots(found))
+            first = self.find_position(day, SLOT_S)
+            store_chunk(
+                connection,
+                SLOT_S,
+                day,
+                self.shape,
+                buckets.pack_buckets(slice_buckets(fine, first, first + SLOTS_PER_DAY)),
+            )
+        whole = self.find_position(self.today, HOUR)
+        coarse = build_hourly_buckets(slice_buckets(fine, 0, whole * SLOTS_PER_HOUR), self.host)
+        for chunk in range(self.start // CHUNK_LENGTH_S[HOUR] * CHUNK_LENGTH_S[HOUR], self.today, CHUNK_LENGTH_S[HOUR]):
+            first, last = (self.find_position(one, HOUR) for one in (chunk, chunk + CHUNK_LENGTH_S[HOUR]))
+            found = buckets.create_empty_buckets(CHUNK_LENGTH_S[HOUR] // HOUR, len(self.host.tracks))
+            buckets.merge_buckets(found, max(0, -first), slice_buckets(coarse, max(0, first), min(last, whole)))
+            store_chunk(connection, HOUR, chunk, self.shape, buckets.pack_buckets(found))
 
-    def place(self, at: int, step: int) -> int:
+    def find_position(self, at: int, step: int) -> int:
         """Which slot of that length begins then."""
         return (at - self.start) // step
 
-    def hour(self, at: int) -> Hour:
+    def build_hour(self, at: int) -> HostHour:
         """One of its hours."""
-        some = slice(self.place(at, MINUTE), self.place(at, MINUTE) + MINUTES)
-        columns = [array(kind) for kind, _ in block_format.COLUMNS.values()]
+        some = slice(self.find_position(at, MINUTE), self.find_position(at, MINUTE) + MINUTES_PER_HOUR)
+        columns = [array(kind) for kind, _ in block_format.GPU_COLUMNS.values()]
         codes = array("H")
-        for *several, which in self.by_minute:
+        for *several, which in self.gpus_by_minute:
             for column, one in zip(columns, several):
                 column.extend(one[some])
             codes.extend(which[some])
-        return Hour(tuple(one[some] for one in self.own_by_minute), tuple(columns), codes, self.standings)
+        return HostHour(tuple(one[some] for one in self.host_by_minute), tuple(columns), codes, self.standings)
 
-    def slots(self) -> Slots:
+    def build_buckets(self) -> HostBuckets:
         """All of it, in slots of 5 minutes."""
-        found = Slots({"load": self.load, "own_memory": self.memory}, [])
-        tables = Tables(self.standings, found.names)
+        found = HostBuckets({"load": self.load, "own_memory": self.memory}, [])
+        tables = SlotCounts(self.standings, found.names)
         for track in self.host.tracks:
-            memory, power = ("H", track.memory, NONE["I"], 8), ("H", track.power, NONE["H"], 10)
-            line: Line = {"use": array("B", track.use), "memory": coarser(*memory)}
-            line.update({"temperature": array("B", track.temperature), "power": coarser(*power)})
-            line.update(tables.line(bytes(track.codes)))
-            found.gpus.append(line)
+            memory, power = ("H", track.memory_values, NO_VALUE["I"], 8), ("H", track.power_values, NO_VALUE["H"], 10)
+            line: BucketColumns = {"use": array("B", track.use_values), "memory": convert_unit(*memory)}
+            line.update({"temperature": array("B", track.temperatures), "power": convert_unit(*power)})
+            line.update(tables.build_columns(bytes(track.state_codes)))
+            found.gpu_columns.append(line)
         return found
 
 
-def gpus_of(machine: Machine) -> Iterator[GpuSample]:
+def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
     """Its GPUs, under the names that the builder gives them."""
     for gpu, unit in enumerate(machine.units):
         name, part = unit.model.name, unit.instance
-        model = of_instance(name, {}, part.profile) if part else short(name, {}, unit.memory)
-        number = unit.label if part or machine.units[0].maker != unit.maker else unit.index
-        series = Series(uuid(machine, gpu), number, model, float(unit.memory))
-        yield GpuSample(series, None, None, None, None, Standing("free"))
+        model = shorten_instance_name(name, {}, part.profile) if part else shorten_gpu_name(name, {}, unit.memory_mib)
+        number = unit.label if part or machine.units[0].vendor != unit.vendor else unit.index
+        series = GpuSeries(build_gpu_uuid(machine, gpu), number, model, float(unit.memory_mib))
+        yield GpuSample(series, None, None, None, None, Occupancy("free"))
 
 
-def own(host: Host) -> tuple[array[int], array[int]]:
+def simulate_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
     """Load and memory of the host itself, which follow from how many of its GPUs work."""
     machine = host.machine
     works = bytes([0]) + bytes([1]) * 200 + bytes(55)
-    gap = array("B", host.tracks[0].codes)
-    counts = [sum(several) for several in zip(*(track.use.translate(works) for track in host.tracks))]
-    loads = [int((0.4 + 1.1 * count) * 100 / machine.cpus + 0.5) for count in range(machine.gpus + 1)]
-    memory = [int((9000 + 14000 * count) * 200 / machine.memory + 0.5) for count in range(machine.gpus + 1)]
-    load = array("H", [NONE["H"] if code == GAP else loads[count] for count, code in zip(counts, gap)])
-    return load, array("B", [NONE["B"] if code == GAP else memory[count] for count, code in zip(counts, gap)])
+    gap = array("B", host.tracks[0].state_codes)
+    counts = [sum(several) for several in zip(*(track.use_values.translate(works) for track in host.tracks))]
+    loads = [int((0.4 + 1.1 * count) * 100 / machine.cpu_count + 0.5) for count in range(machine.gpu_count + 1)]
+    memory = [int((9000 + 14000 * count) * 200 / machine.memory_mib + 0.5) for count in range(machine.gpu_count + 1)]
+    load = array("H", [NO_VALUE["H"] if code == GAP_CODE else loads[count] for count, code in zip(counts, gap)])
+    return load, array("B", [NO_VALUE["B"] if code == GAP_CODE else memory[count] for count, code in zip(counts, gap)])
 
 
-def expanded(track: Track, minutes: int) -> tuple[array[int], ...]:
+def expand_to_minutes(track: GpuTrack, minutes: int) -> tuple[array[int], ...]:
     """The minutes of a GPU: columns as packed.COLUMNS has them, and codes."""
-    use = bytearray(len(track.use) * EACH)
-    for number, more in enumerate(JITTER):
-        moved = bytes(one + more if EDGE <= one <= 200 - EDGE else one for one in range(256))
-        use[number::EACH] = track.use.translate(moved)
-    codes = array("H", [NO_CODE if code == GAP else code for code in track.codes])
-    temperature = array("B", track.temperature)
+    use = bytearray(len(track.use_values) * MINUTES_PER_SLOT)
+    for number, more in enumerate(USE_JITTER):
+        moved = bytes(one + more if JITTER_MARGIN <= one <= 200 - JITTER_MARGIN else one for one in range(256))
+        use[number::MINUTES_PER_SLOT] = track.use_values.translate(moved)
+    codes = array("H", [NO_CODE if code == GAP_CODE else code for code in track.state_codes])
+    temperature = array("B", track.temperatures)
     return (
-        padded(array("B", use), minutes, NONE["B"]),
-        padded(repeated(track.memory), minutes, NONE["I"]),
-        padded(repeated(temperature), minutes, NONE["B"]),
-        padded(repeated(track.power), minutes, NONE["H"]),
-        padded(repeated(codes), minutes, NO_CODE),
+        pad_last_hour(array("B", use), minutes, NO_VALUE["B"]),
+        pad_last_hour(repeat_for_minutes(track.memory_values), minutes, NO_VALUE["I"]),
+        pad_last_hour(repeat_for_minutes(temperature), minutes, NO_VALUE["B"]),
+        pad_last_hour(repeat_for_minutes(track.power_values), minutes, NO_VALUE["H"]),
+        pad_last_hour(repeat_for_minutes(codes), minutes, NO_CODE),
     )
 
 
-def repeated(numbers: array[int]) -> array[int]:
+def repeat_for_minutes(numbers: array[int]) -> array[int]:
     """Each of them for every minute of its slot."""
-    found = array(numbers.typecode, [0]) * (len(numbers) * EACH)
-    for number in range(EACH):
-        found[number::EACH] = numbers
+    found = array(numbers.typecode, [0]) * (len(numbers) * MINUTES_PER_SLOT)
+    for number in range(MINUTES_PER_SLOT):
+        found[number::MINUTES_PER_SLOT] = numbers
     return found
 
 
-def padded(numbers: array[int], count: int, none: int) -> array[int]:
+def pad_last_hour(numbers: array[int], count: int, none: int) -> array[int]:
     """So many of them, and no value for the rest of the last hour."""
-    return numbers[:count] + array(numbers.typecode, [none]) * (-count % MINUTES)
+    return numbers[:count] + array(numbers.typecode, [none]) * (-count % MINUTES_PER_HOUR)
 
 
-def coarser(kind: str, numbers: array[int], none: int, worth: int) -> array[int]:
+def convert_unit(kind: str, numbers: array[int], none: int, worth: int) -> array[int]:
     """Numbers in a unit that is worth so many of theirs."""
-    table = {one: NONE[kind] if one == none else int(one / worth + 0.5) for one in set(numbers)}
+    table = {one: NO_VALUE[kind] if one == none else int(one / worth + 0.5) for one in set(numbers)}
     return array(kind, map(table.__getitem__, numbers))
 
 
-class Tables:
+class SlotCounts:
     """What slots of one standing count, for each of them."""
 
     def __init__(self, standings: tuple[str, ...], names: list[str]) -> None:
         """The places of people are those in `names`, which grows."""
-        told = [buckets.counted([code] * EACH, standings) for code in range(len(standings))]
+        told = [buckets.count_states([code] * MINUTES_PER_SLOT, standings) for code in range(len(standings))]
         rest = bytes(256 - len(told))
-        self.counts = [bytes(counts[n] for counts, _, _ in told) + rest for n in range(len(COUNTS))]
+        self.counts = [bytes(counts[n] for counts, _, _ in told) + rest for n in range(len(COUNT_COLUMNS))]
         self.people = []
         for several in ([owner for _, owner, _ in told], [booker for *_, booker in told]):
             for name in several:
@@ -209,47 +268,53 @@ class Tables:
             codes += [NO_CODE] * (256 - len(codes))
             self.people.append([bytes(code & 255 for code in codes), bytes(code >> 8 for code in codes)])
 
-    def line(self, codes: bytes) -> Line:
+    def build_columns(self, codes: bytes) -> BucketColumns:
         """What the slots of a GPU count."""
-        found = {name: array("B", codes.translate(table)) for name, table in zip(COUNTS, self.counts)}
-        for name, planes in zip(NAMED, self.people):
+        found = {name: array("B", codes.translate(table)) for name, table in zip(COUNT_COLUMNS, self.counts)}
+        for name, planes in zip(PERSON_COLUMNS, self.people):
             joined = bytearray(2 * len(codes))
             for number, table in enumerate(planes):
                 joined[number::2] = codes.translate(table)
-            found[name] = array_of("H", joined)
+            found[name] = array_from_bytes("H", joined)
         return found
 
 
-def cut(source: Slots, first: int, last: int) -> Slots:
+def slice_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
     """Some of the slots."""
-    gpus = [{name: one[first:last] for name, one in line.items()} for line in source.gpus]
-    return Slots({name: one[first:last] for name, one in source.own.items()}, gpus, source.names)
+    gpus = [{name: one[first:last] for name, one in line.items()} for line in source.gpu_columns]
+    return HostBuckets({name: one[first:last] for name, one in source.host_columns.items()}, gpus, source.names)
 
 
-def hourly(fine: Slots, host: Host) -> Slots:
+def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
     """The same by the hour."""
-    own_line = {name: buckets.means(one, IN_HOUR, 1, NONE[one.typecode]) for name, one in fine.own.items()}
-    found = Slots(own_line, [], fine.names)
-    for track, line in zip(host.tracks, fine.gpus):
-        mine = {name: buckets.means(line[name], IN_HOUR, 1, NONE[line[name].typecode]) for name in ("use", "memory")}
-        mine["temperature"] = buckets.highest(line["temperature"], IN_HOUR, NONE["B"])
-        mine["power"] = buckets.means(line["power"], IN_HOUR, 1, NONE["H"])
-        for name in COUNTS:
-            told = zip(*[iter(line[name])] * IN_HOUR) if any(line[name]) else ()
+    own_line = {
+        name: buckets.compute_bucket_means(one, SLOTS_PER_HOUR, 1, NO_VALUE[one.typecode])
+        for name, one in fine.host_columns.items()
+    }
+    found = HostBuckets(own_line, [], fine.names)
+    for track, line in zip(host.tracks, fine.gpu_columns):
+        mine = {
+            name: buckets.compute_bucket_means(line[name], SLOTS_PER_HOUR, 1, NO_VALUE[line[name].typecode])
+            for name in ("use", "memory")
+        }
+        mine["temperature"] = buckets.compute_bucket_maxima(line["temperature"], SLOTS_PER_HOUR, NO_VALUE["B"])
+        mine["power"] = buckets.compute_bucket_means(line["power"], SLOTS_PER_HOUR, 1, NO_VALUE["H"])
+        for name in COUNT_COLUMNS:
+            told = zip(*[iter(line[name])] * SLOTS_PER_HOUR) if any(line[name]) else ()
             mine[name] = array("B", map(sum, told)) or array("B", bytes(len(mine["use"])))
-        mine.update(most(track.codes, line, host.standings, fine.names))
-        found.gpus.append(mine)
+        mine.update(find_main_people(track.state_codes, line, host.occupancies, fine.names))
+        found.gpu_columns.append(mine)
     return found
 
 
-def most(codes: bytearray, line: Line, standings: list[str], names: list[str]) -> Line:
+def find_main_people(codes: bytearray, line: BucketColumns, standings: list[str], names: list[str]) -> BucketColumns:
     """Who had most of each hour."""
-    found: Line = {name: line[name][::IN_HOUR] for name in NAMED}
+    found: BucketColumns = {name: line[name][::SLOTS_PER_HOUR] for name in PERSON_COLUMNS}
     for hour in range(len(found["owner"])):
-        some = codes[hour * IN_HOUR : (hour + 1) * IN_HOUR]
-        if some.count(some[0]) < IN_HOUR:
-            _, *people = buckets.counted([code for code in some if code != GAP], standings)
-            for name, person in zip(NAMED, people):
+        some = codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
+        if some.count(some[0]) < SLOTS_PER_HOUR:
+            _, *people = buckets.count_states([code for code in some if code != GAP_CODE], standings)
+            for name, person in zip(PERSON_COLUMNS, people):
                 # who had least may have had no slot in which it was the first
                 found[name][hour] = names.index(person) if person in names else NO_CODE
     return found

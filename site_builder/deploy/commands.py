@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from site_builder.client import completion
-from site_builder.core.command_options import Failure, tell, with_settings
+from site_builder.core.command_options import CommandError, print_message, with_settings
 
 if TYPE_CHECKING:
     from site_builder.config.settings import Settings
-    from site_builder.deploy.job import Job, Order
-    from site_builder.deploy.web_side import Web
-    from site_builder.remote.target_syntax import Target
+    from site_builder.deploy.host_steps import DeployJob, DeployPlan
+    from site_builder.deploy.web_host import WebHost
+    from site_builder.remote.targets import Target
 
-WEB_LIMIT = 40.0
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LEFT = {
+WEB_CONNECT_TIMEOUT_S = 40.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+UNFINISHED_MESSAGES = {
     "deploy": "not done; once the reason is mended, call it again",
     "check": "not up to date",
     "remove": "not removed",
@@ -32,7 +32,7 @@ LEFT = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class DeployOptions:
     """What somebody typed."""
 
     hosts: tuple[str, ...]
@@ -46,12 +46,12 @@ class Chosen:
     ssh_config: str | None
 
     @property
-    def verb(self) -> str:
+    def action(self) -> str:
         """In one word."""
         return "check" if self.check else "remove" if self.remove else "deploy"
 
     @property
-    def config(self) -> Path | None:
+    def config_file(self) -> Path | None:
         """Another ssh configuration."""
         return Path(self.ssh_config) if self.ssh_config else None
 
@@ -63,7 +63,7 @@ class Chosen:
     "--hosts-file",
     metavar="FILE",
     help="The hosts of this file: hosts.txt's lines, or a HOST each.",
-    shell_complete=completion.files,
+    shell_complete=completion.complete_files,
 )
 @click.option("--name", metavar="NAME", help="What the one HOST is called on the board.")
 @click.option("--check", is_flag=True, help="Change nothing; tell how each host is, and what would be done.")
@@ -71,14 +71,17 @@ class Chosen:
 @click.option("--dest", metavar="ssh://USER@WEB", help="Where the hosts find the web host, if not by this connection.")
 @click.option("--web", metavar="USER@WEB", help="The web host, where this is another machine.")
 @click.option(
-    "--ssh-config", metavar="FILE", help="Another ssh configuration than your own.", shell_complete=completion.files
+    "--ssh-config",
+    metavar="FILE",
+    help="Another ssh configuration than your own.",
+    shell_complete=completion.complete_files,
 )
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, for programs.")
 @with_settings
 def deploy(settings: Settings, hosts: tuple[str, ...], as_json: bool, **options: Any) -> None:  # noqa: ANN401 # those of Chosen
-    """Put gpuboard on each HOST, or bring it up to date there, 20 at a time.
+    """Install or upgrade gpuboard on each HOST over ssh.
 
-    HOST is what you would type after ssh; NAME=HOST also says what it is called on the board, `hostname -s` otherwise.
+    It works on 20 hosts at a time. HOST is what you would type after ssh; NAME=HOST also says what it is called on the board, `hostname -s` otherwise.
     Your ssh configuration, agent, jump hosts and known_hosts count, and nothing is asked. Each host makes a key of its
     own, which can do one thing on the web host: bring that host's snapshots. Call this on the web host, as the user
     who builds the board. Exit 1 if some host is not done; call it again, and it is finished.
@@ -89,17 +92,17 @@ def deploy(settings: Settings, hosts: tuple[str, ...], as_json: bool, **options:
     gpuboard deploy --consul --check
     gpuboard deploy --remove gpu02
     """
-    chosen = Chosen(hosts=hosts, **options)
-    targets = targets_of(settings, chosen)
-    with web_side(settings, chosen) as web, ended_by_any_signal():
-        jobs, order = prepared(targets, chosen, web)
-        carry_out(jobs, order, as_json)
-    report(jobs, chosen, as_json)
+    chosen = DeployOptions(hosts=hosts, **options)
+    targets = choose_deploy_targets(settings, chosen)
+    with open_web_host(settings, chosen) as web, interrupt_on_signals():
+        jobs, order = prepare_deploy(targets, chosen, web)
+        run_deploy(jobs, order, as_json)
+    print_deploy_report(jobs, chosen, as_json)
 
 
-def targets_of(settings: Settings, chosen: Chosen) -> list[Target]:
+def choose_deploy_targets(settings: Settings, chosen: DeployOptions) -> list[Target]:
     """Which hosts are meant; by one way alone."""
-    from site_builder.core.names import is_host  # noqa: PLC0415 # --help needs none of it
+    from site_builder.core.names import is_host_name  # noqa: PLC0415 # --help needs none of it
     from site_builder.remote import targets  # noqa: PLC0415
 
     if bool(chosen.hosts) + chosen.consul + (chosen.hosts_file is not None) != 1:
@@ -111,73 +114,85 @@ def targets_of(settings: Settings, chosen: Chosen) -> list[Target]:
     if chosen.name is not None and len(chosen.hosts) != 1:
         message = "--name is for one HOST; for several: NAME=HOST"
         raise click.UsageError(message)
-    if chosen.name is not None and not is_host(chosen.name):
-        raise Failure(f"'{chosen.name}' cannot be a host's name on the board")
+    if chosen.name is not None and not is_host_name(chosen.name):
+        raise CommandError(f"'{chosen.name}' cannot be a host's name on the board")
     words = [f"{chosen.name}={host}" for host in chosen.hosts] if chosen.name is not None else chosen.hosts
     try:
         if chosen.consul:
-            found = targets.of_consul(settings.consul, settings.state, settings.data)
+            found = targets.read_consul_targets(settings.consul, settings.state, settings.data)
         else:
-            found = targets.of_file(Path(chosen.hosts_file)) if chosen.hosts_file else targets.of_words(words)
-    except targets.NoTargets as why:
-        raise Failure(str(why)) from None
+            found = (
+                targets.read_targets_file(Path(chosen.hosts_file))
+                if chosen.hosts_file
+                else targets.parse_typed_targets(words)
+            )
+    except targets.UnclearTargetsError as why:
+        raise CommandError(str(why)) from None
     for target in found:
         if target.is_url:
-            raise Failure(f"{target.name} is at a URL, and deploy goes by ssh: `gpuboard pull` is for such hosts")
+            raise CommandError(f"{target.name} is at a URL, and deploy goes by ssh: `gpuboard pull` is for such hosts")
         if [other.address for other in found].count(target.address) > 1:
-            raise Failure(f"the host {target.address} is there twice")
+            raise CommandError(f"the host {target.address} is there twice")
     return found
 
 
 @contextmanager
-def web_side(settings: Settings, chosen: Chosen) -> Iterator[Web]:
+def open_web_host(settings: Settings, chosen: DeployOptions) -> Iterator[WebHost]:
     """This machine, or the one that --web names, while it is needed."""
-    from site_builder.deploy import web_side as deploy_web_side  # noqa: PLC0415 # --help needs none of it
-    from site_builder.remote.ssh import SshError, connect  # noqa: PLC0415
+    from site_builder.deploy import web_host  # noqa: PLC0415 # --help needs none of it
+    from site_builder.remote.ssh import connect_ssh  # noqa: PLC0415
+    from site_builder.remote.ssh_config import SshError  # noqa: PLC0415
 
     if chosen.web is None:
-        yield deploy_web_side.this_machine(settings.data)
+        yield web_host.open_local_web_host(settings.data)
         return
     try:
-        connection = connect(chosen.web, WEB_LIMIT, chosen.config)
+        connection = connect_ssh(chosen.web, WEB_CONNECT_TIMEOUT_S, chosen.config_file)
     except SshError as why:
-        raise Failure(str(why)) from None
+        raise CommandError(str(why)) from None
     with connection:
-        yield deploy_web_side.over_ssh(connection)
+        yield web_host.open_remote_web_host(connection)
 
 
-def prepared(targets: list[Target], chosen: Chosen, web: Web) -> tuple[list[Job], Order]:
+def prepare_deploy(targets: list[Target], chosen: DeployOptions, web: WebHost) -> tuple[list[DeployJob], DeployPlan]:
     """What is to be done, and all that is the same for every host."""
-    from site_builder.deploy import package  # noqa: PLC0415 # --help needs none of it
-    from site_builder.deploy.job import HostFailed, Job, Order, known_lines  # noqa: PLC0415
-    from site_builder.deploy.web_side import WebFailed  # noqa: PLC0415
+    from site_builder.deploy import host_steps  # noqa: PLC0415 # --help needs none of it
+    from site_builder.deploy.host_steps import DeployJob, DeployPlan, HostDeployError, build_known_hosts_lines  # noqa: PLC0415
+    from site_builder.deploy.web_host import WebHostError  # noqa: PLC0415
 
     try:
         if chosen.dest is not None:
-            known_lines(chosen.dest, [])
-        side = web.look()
-    except (HostFailed, WebFailed) as why:
-        raise Failure(str(why)) from None
-    if not web.keys:
+            build_known_hosts_lines(chosen.dest, [])
+        side = web.read_state()
+    except (HostDeployError, WebHostError) as why:
+        raise CommandError(str(why)) from None
+    if not web.host_keys:
         message = (
             "no key of this machine's sshd is in /etc/ssh: is this the web host? If it is another, give --web USER@WEB"
         )
-        raise Failure(message)
-    order = Order(web, side, package.packed(), package.look_program(), package.digest(), verb=chosen.verb)
-    order.dest, order.config = chosen.dest, chosen.config
-    return [Job(target) for target in targets], order
+        raise CommandError(message)
+    order = DeployPlan(
+        web,
+        side,
+        host_steps.build_install_program(),
+        host_steps.read_inspect_program(),
+        host_steps.compute_scripts_digest(),
+        action=chosen.action,
+    )
+    order.destination, order.config_file = chosen.dest, chosen.config_file
+    return [DeployJob(target) for target in targets], order
 
 
 @contextmanager
-def ended_by_any_signal() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """What a closed terminal or a kill sends ends us as Ctrl-C does; a second one changes nothing."""
 
     def end(*_: object) -> None:
-        for number in SIGNALS:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, end) for number in SIGNALS}
+    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -185,34 +200,36 @@ def ended_by_any_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def lives() -> bool:
+def can_redraw_terminal() -> bool:
     """Whether a table can be drawn anew here, again and again."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def carry_out(jobs: list[Job], order: Order, as_json: bool) -> None:
+def run_deploy(jobs: list[DeployJob], order: DeployPlan, as_json: bool) -> None:
     """Do it, and show how it goes on."""
-    from site_builder.deploy import workers  # noqa: PLC0415 # --help needs none of it
-    from site_builder.deploy.table import Lines, LiveTable, Table  # noqa: PLC0415
+    from site_builder.deploy import runner  # noqa: PLC0415 # --help needs none of it
+    from site_builder.deploy.progress import LineDisplay, LiveDisplay, ProgressDisplay  # noqa: PLC0415
 
-    kind: type[Table] = Table if as_json else LiveTable if lives() else Lines
-    workers.run(jobs, order, kind(jobs, order.verb == "check"))
+    kind: type[ProgressDisplay] = ProgressDisplay if as_json else LiveDisplay if can_redraw_terminal() else LineDisplay
+    runner.run_jobs(jobs, order, kind(jobs, order.action == "check"))
 
 
-def report(jobs: list[Job], chosen: Chosen, as_json: bool) -> None:
+def print_deploy_report(jobs: list[DeployJob], chosen: DeployOptions, as_json: bool) -> None:
     """Each host that is not done, by name, with the reason and what helps; exit 1 if there is one."""
-    from site_builder.deploy import table  # noqa: PLC0415 # --help needs none of it
-    from site_builder.deploy.job import ABSENT, GOOD, REMOVED, STOPPED  # noqa: PLC0415
+    from site_builder.deploy import progress  # noqa: PLC0415 # --help needs none of it
+    from site_builder.deploy.host_steps import GOOD_RESULTS, NOT_INSTALLED, REMOVED, STOPPED  # noqa: PLC0415
 
     if as_json:
-        click.echo(table.as_json(jobs))
-    elif lives():
+        click.echo(progress.jobs_to_json(jobs))
+    elif can_redraw_terminal():
         for job in jobs:
-            if job.why and job.result != STOPPED:
-                click.echo(f"{job.shown}: {job.why}")
-    left = [job for job in jobs if job.result not in GOOD]
+            if job.reason and job.result != STOPPED:
+                click.echo(f"{job.display_name}: {job.reason}")
+    left = [job for job in jobs if job.result not in GOOD_RESULTS]
     if left:
-        tell(f"{len(left)} of {len(jobs)} hosts: {LEFT[chosen.verb]}")
+        print_message(f"{len(left)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[chosen.action]}")
         sys.exit(1)
-    if chosen.remove and any(job.result in (REMOVED, ABSENT) for job in jobs):
-        tell("what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off")
+    if chosen.remove and any(job.result in (REMOVED, NOT_INSTALLED) for job in jobs):
+        print_message(
+            "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
+        )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from site_builder.core.model import Number
+from site_builder.core.model import GpuNumber
 
 # Errors of memory that were corrected and those that were not, since the driver was loaded and over the GPU's life;
 # rows and pages of memory that were replaced after errors of each of the two kinds.
-COUNTS = (
+COUNT_NAMES = (
     "corrected",
     "uncorrected",
     "corrected_ever",
@@ -19,22 +19,22 @@ COUNTS = (
     "pages_uncorrected",
 )
 # What lasts. Those of the first line come and go with the load; power comes so often that it is told in sum.
-PASSING = ("heat", "hot", "power")
-LASTING = ("lost", "gone", "recovery", "pending", "failed")
-SPANS = frozenset({*PASSING, *LASTING})
-Value = tuple[Union[int, str, None], ...]
-NO_COUNTS = (None,) * len(COUNTS)
+TRANSIENT_KINDS = ("heat", "hot", "power")
+PERSISTENT_KINDS = ("lost", "gone", "recovery", "pending", "failed")
+SPAN_KINDS = frozenset({*TRANSIENT_KINDS, *PERSISTENT_KINDS})
+EventValue = tuple[Union[int, str, None], ...]
+NO_COUNTS = (None,) * len(COUNT_NAMES)
 # What names a GPU that has told no name of its own.
-NAMELESS = "index "
+UNNAMED_KEY_PREFIX = "index "
 # When something began that was there already when we first looked.
-BEFORE = 0
+BEFORE_FIRST_CHECK = 0
 
 
-class GpuSigns(NamedTuple):
+class GpuHealthMetrics(NamedTuple):
     """A GPU's health; `hot` is its temperature and the limit that it has reached, and empty where it has not."""
 
     key: str
-    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     bus: str | None
     lost: str | None
     counts: tuple[int | None, ...]
@@ -46,15 +46,15 @@ class GpuSigns(NamedTuple):
     hot: tuple[int, ...] | None
 
 
-class HostSigns(NamedTuple):
+class HostHealthMetrics(NamedTuple):
     """A host that is fresh; it is not `whole` where it told of a GPU that could not be understood."""
 
     driver: str | None
-    gpus: tuple[GpuSigns, ...]
-    whole: bool = True
+    gpus: tuple[GpuHealthMetrics, ...]
+    is_complete: bool = True
 
 
-class Event(NamedTuple):
+class HealthEvent(NamedTuple):
     """What happened to a GPU, or with an empty `gpu` to its host; `number` names it among those of its host.
 
     It began at `at`, or between `since` and then where nobody looked; it ended at `until`, or between then and `by`.
@@ -64,71 +64,71 @@ class Event(NamedTuple):
 
     host: str
     number: int
-    gpu: str
-    index: Number  # type: ignore[assignment]
+    gpu_key: str
+    index: GpuNumber  # type: ignore[assignment]
     kind: str
-    value: Value
-    at: int
-    since: int | None = None
-    until: int | None = None
-    by: int | None = None
+    value: EventValue
+    began_at: int
+    began_after: int | None = None
+    ended_at: int | None = None
+    ended_before: int | None = None
 
 
-class GpuState(NamedTuple):
+class GpuHealthState(NamedTuple):
     """What the next look at a GPU is compared with; `last` has of each kind the event that may go on."""
 
-    index: Number  # type: ignore[assignment]
+    index: GpuNumber  # type: ignore[assignment]
     bus: str | None
     counts: tuple[int | None, ...]
-    last: dict[str, Event]
+    latest_events: dict[str, HealthEvent]
 
 
-class HostState(NamedTuple):
+class HostHealthState(NamedTuple):
     """The same of a host, looked at `at`, by a snapshot that was `taken` then; `number` is that of its last event."""
 
-    at: int
-    taken: float | None
-    number: int
+    checked_at: int
+    taken_at: float | None
+    last_event_number: int
     driver: str | None
-    gpus: dict[str, GpuState]
+    gpus: dict[str, GpuHealthState]
 
 
-class Look(NamedTuple):
+class HostCheck(NamedTuple):
     """A look at a host: when, and when the one before it was; `taken` is the time of its snapshot."""
 
     host: str
-    at: int
-    before: int | None = None
-    taken: float | None = None
+    checked_at: int
+    previous_check_at: int | None = None
+    taken_at: float | None = None
 
 
-class Signed(NamedTuple):
+class PackedHealthMetrics(NamedTuple):
     """The signs of a host as they are kept, and the time of the snapshot that they stand in."""
 
-    signs: bytes
-    taken: float | None
+    packed: bytes
+    taken_at: float | None
 
 
-class Line(NamedTuple):
+class EventTimeline(NamedTuple):
     """A GPU's time line, or with an empty `gpu` that of its host; what goes on stands first, then what ended last.
 
     `total` is how many events there are, of which these are some.
     """
 
-    gpu: str
-    events: tuple[Event, ...]
-    total: int
+    gpu_key: str
+    events: tuple[HealthEvent, ...]
+    event_count: int
 
 
-class Lines(NamedTuple):
+class HostTimelines(NamedTuple):
     """The time lines of a host, its own first; `first` is since when it is watched, None where it is not yet.
 
     `others` is how many GPUs it had whose lines are left out.
     """
 
-    first: int | None
-    lines: tuple[Line, ...]
-    others: int = 0
+    watched_since: int | None
+    timelines: tuple[EventTimeline, ...]
+    omitted_gpu_count: int = 0
 
 
-NO_LINES = Lines(None, ())
+NO_TIMELINES = HostTimelines(None, ())

@@ -12,31 +12,30 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from site_builder.core.files import Refused
-from site_builder.core.locks import taken
+from site_builder.core.files import FileRefusedError, check_file, is_empty
+from site_builder.core.locks import try_acquire_lock
 from site_builder.core.model import Problem
-from site_builder.core.own_files import check_file, is_empty
 
-NAME = "history.db"
-WHERE = f"state/{NAME}"
-BESIDE = ("", "-wal", "-shm")
+DATABASE_NAME = "history.db"
+DATABASE_WHERE = f"state/{DATABASE_NAME}"
+FILE_SUFFIXES = ("", "-wal", "-shm")
 # How long another program may keep us waiting.
-PATIENCE = 0.5
-LOOK_EVERY = 0.01
+LOCK_TIMEOUT_S = 0.5
+LOCK_POLL_INTERVAL_S = 0.01
 # A page holds some blocks of an hour; half of one is lost behind a long one.
-PAGE = 4096
-WAL_BYTES = 8 * 1024 * 1024
-MOST_SET_ASIDE = 3
-NO_DATABASE = "file is not a database"
-EMPTY = "file is not a database: it is empty"
-CORRUPT, NOT_A_DATABASE = 11, 26
-BROKEN_WORDS = ("malformed", "not a database", "encrypted", "corrupt")
-SHARE = "used INTEGER NOT NULL, held INTEGER NOT NULL, booked INTEGER NOT NULL, unused INTEGER NOT NULL"
-STATES = ("unknown", "lost", "violated", "held", "busy", "booked", "free")
-TOLD = ("told", "use", "taken_told", "taken_use")
-SEEN = ", ".join(f"{name} INTEGER NOT NULL" for name in ("seen", *STATES, "unowned", *TOLD))
+PAGE_BYTES = 4096
+MAX_WAL_BYTES = 8 * 1024 * 1024
+MAX_BROKEN_FILES = 3
+NOT_A_DATABASE_MESSAGE = "file is not a database"
+EMPTY_FILE_MESSAGE = "file is not a database: it is empty"
+SQLITE_CORRUPT, SQLITE_NOTADB = 11, 26
+BROKEN_MESSAGES = ("malformed", "not a database", "encrypted", "corrupt")
+SHARE_COLUMNS_SQL = "used INTEGER NOT NULL, held INTEGER NOT NULL, booked INTEGER NOT NULL, unused INTEGER NOT NULL"
+STATE_COLUMNS = ("unknown", "lost", "violated", "held", "busy", "booked", "free")
+USE_COLUMNS = ("told", "use", "taken_told", "taken_use")
+SEEN_COLUMNS_SQL = ", ".join(f"{name} INTEGER NOT NULL" for name in ("seen", *STATE_COLUMNS, "unowned", *USE_COLUMNS))
 # Each brings a file from one version to the next; what is there is never changed, only added to.
-STEPS: list[tuple[str, ...]] = [
+MIGRATIONS: list[tuple[str, ...]] = [
     (
         "CREATE TABLE shape(id INTEGER PRIMARY KEY, host TEXT NOT NULL, gpus BLOB NOT NULL, first INTEGER NOT NULL)",
         "CREATE INDEX shape_host ON shape(host)",
@@ -54,13 +53,13 @@ STEPS: list[tuple[str, ...]] = [
         "CREATE TABLE due(at INTEGER, shape INTEGER, PRIMARY KEY(at, shape)) WITHOUT ROWID",
         "CREATE TABLE name(id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
         "CREATE TABLE share(day INTEGER, host INTEGER, model INTEGER, person INTEGER, "
-        f"{SHARE}, PRIMARY KEY(day, host, model, person)) WITHOUT ROWID",
-        f"CREATE TABLE seen(day INTEGER, host INTEGER, model INTEGER, {SEEN}, PRIMARY KEY(day, host, model)) "
+        f"{SHARE_COLUMNS_SQL}, PRIMARY KEY(day, host, model, person)) WITHOUT ROWID",
+        f"CREATE TABLE seen(day INTEGER, host INTEGER, model INTEGER, {SEEN_COLUMNS_SQL}, PRIMARY KEY(day, host, model)) "
         "WITHOUT ROWID",
         # the same by the hour, of all hosts together
-        f"CREATE TABLE hour_share(at INTEGER, model INTEGER, person INTEGER, {SHARE}, PRIMARY KEY(at, model, person)) "
+        f"CREATE TABLE hour_share(at INTEGER, model INTEGER, person INTEGER, {SHARE_COLUMNS_SQL}, PRIMARY KEY(at, model, person)) "
         "WITHOUT ROWID",
-        f"CREATE TABLE hour_seen(at INTEGER, model INTEGER, {SEEN}, PRIMARY KEY(at, model)) WITHOUT ROWID",
+        f"CREATE TABLE hour_seen(at INTEGER, model INTEGER, {SEEN_COLUMNS_SQL}, PRIMARY KEY(at, model)) WITHOUT ROWID",
         # a GPU, wherever it is: seen last, what its last minutes are alike in, how many they are, and all else of it
         "CREATE TABLE card(key TEXT PRIMARY KEY, last INTEGER NOT NULL, run INTEGER NOT NULL, "
         "minutes INTEGER NOT NULL, told BLOB NOT NULL) WITHOUT ROWID",
@@ -84,38 +83,38 @@ STEPS: list[tuple[str, ...]] = [
 ]
 
 
-class Unusable(Exception):
+class HistoryUnusableError(Exception):
     """Why there is no history, in one sentence."""
 
 
-def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+def open_database(path: Path, read_only: bool = False) -> sqlite3.Connection:
     """The file, of the version that we know; a new one is begun, and an old one is brought up to date."""
     if is_empty(path):
-        raise sqlite3.DatabaseError(EMPTY)
+        raise sqlite3.DatabaseError(EMPTY_FILE_MESSAGE)
     if read_only:
         address = f"file:{quote(str(path.absolute()))}?mode=ro"
-        connection = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
+        connection = sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None)
     else:
-        begin(path)
-        refuse_foreign(path)
-        connection = sqlite3.connect(str(path), timeout=PATIENCE, isolation_level=None)
+        create_database(path)
+        refuse_foreign_database(path)
+        connection = sqlite3.connect(str(path), timeout=LOCK_TIMEOUT_S, isolation_level=None)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > len(STEPS):
-            message = f"it was written by a newer gpuboard (version {version}, and we know {len(STEPS)})"
-            raise Unusable(message)
-        if read_only and version < len(STEPS):
-            message = f"it is of version {version}: the next `gpuboard build` brings it to {len(STEPS)}"
-            raise Unusable(message)
+        if version > len(MIGRATIONS):
+            message = f"it was written by a newer gpuboard (version {version}, and we know {len(MIGRATIONS)})"
+            raise HistoryUnusableError(message)
+        if read_only and version < len(MIGRATIONS):
+            message = f"it is of version {version}: the next `gpuboard build` brings it to {len(MIGRATIONS)}"
+            raise HistoryUnusableError(message)
         if not read_only:
-            prepare(connection, version)
+            prepare_for_writing(connection, version)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_foreign_database(path: Path) -> None:
     """Refuse a file that is another user's, or that others may write; it may be a link, to a larger disk."""
     try:
         status = path.stat()
@@ -123,54 +122,54 @@ def refuse_foreign(path: Path) -> None:
             check_file(status)
     except OSError:
         return  # SQLite says what is wrong
-    except Refused as why:
-        raise Unusable(str(why)) from None
+    except FileRefusedError as why:
+        raise HistoryUnusableError(str(why)) from None
 
 
-class Opened(NamedTuple):
+class DatabaseIdentity(NamedTuple):
     """What tells an open file, and the log beside it, from others that were put in their places."""
 
-    file: int
-    log: int | None
+    inode: int
+    log_inode: int | None
     size: int
 
 
-def look(path: Path) -> Opened:
+def read_database_identity(path: Path) -> DatabaseIdentity:
     """What is there now; never by opening it, since to close it again would free the locks of SQLite."""
     told, log = path.stat(), None
     if stat.S_ISDIR(told.st_mode):
-        raise sqlite3.DatabaseError(NO_DATABASE)
+        raise sqlite3.DatabaseError(NOT_A_DATABASE_MESSAGE)
     with suppress(FileNotFoundError):
-        log = path.with_name(path.name + BESIDE[1]).stat().st_ino
-    return Opened(told.st_ino, log, told.st_size)
+        log = path.with_name(path.name + FILE_SUFFIXES[1]).stat().st_ino
+    return DatabaseIdentity(told.st_ino, log, told.st_size)
 
 
-def is_same(path: Path, opened: Opened) -> bool:
+def is_same_database(path: Path, opened: DatabaseIdentity) -> bool:
     """Whether a file is the one that was opened: SQLite would go on with that, where nobody finds what is written."""
-    there = look(path)
-    if there.file == opened.file and there.size < opened.size:  # it never becomes smaller by itself
-        raise sqlite3.DatabaseError(NO_DATABASE)
+    there = read_database_identity(path)
+    if there.inode == opened.inode and there.size < opened.size:  # it never becomes smaller by itself
+        raise sqlite3.DatabaseError(NOT_A_DATABASE_MESSAGE)
     return there[:2] == opened[:2]
 
 
-def prepare(connection: sqlite3.Connection, version: int) -> None:
+def prepare_for_writing(connection: sqlite3.Connection, version: int) -> None:
     """Make it ready for writing."""
     if not version:
-        connection.execute(f"PRAGMA page_size={PAGE}")
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode=WAL")  # on a file system without it, as it is
-    connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
-    if version < len(STEPS):
-        with transaction(connection):
+    connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
+    if version < len(MIGRATIONS):
+        with begin_transaction(connection):
             # another builder may have been faster
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            for step in STEPS[version:]:
+            for step in MIGRATIONS[version:]:
                 for statement in step:
                     connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={len(STEPS)}")
+            connection.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def begin_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -182,7 +181,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def is_broken(error: Exception, path: Path) -> bool:
+def is_broken_database(error: Exception, path: Path) -> bool:
     """Whether a file is beyond use, and not only out of reach for now."""
     if not isinstance(error, sqlite3.DatabaseError):
         return False
@@ -190,87 +189,87 @@ def is_broken(error: Exception, path: Path) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", None)  # from Python 3.11 on
     if code is not None:
-        return code & 0xFF in {CORRUPT, NOT_A_DATABASE}
-    return any(word in str(error) for word in BROKEN_WORDS)
+        return code & 0xFF in {SQLITE_CORRUPT, SQLITE_NOTADB}
+    return any(word in str(error) for word in BROKEN_MESSAGES)
 
 
-def set_aside(path: Path, now: float) -> bool:
+def set_aside_database(path: Path, now: float) -> bool:
     """Give a damaged file another name, so that a new one can be begun; whether there was room for one more."""
-    if len(aside(path.parent)) >= MOST_SET_ASIDE:
+    if len(list_broken_files(path.parent)) >= MAX_BROKEN_FILES:
         return False
     new = f"{path.name}.broken-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
     while path.with_name(new).exists():
         new += "x"
-    for ending in BESIDE:
+    for ending in FILE_SUFFIXES:
         with suppress(FileNotFoundError):
             path.with_name(path.name + ending).rename(path.with_name(new + ending))
     return True
 
 
-def aside(state: Path) -> list[str]:
+def list_broken_files(state: Path) -> list[str]:
     """The damaged files that were set aside."""
     try:
-        found = [one.name for one in state.glob(f"{NAME}.broken-*")]
+        found = [one.name for one in state.glob(f"{DATABASE_NAME}.broken-*")]
     except OSError:
         return []
-    return sorted(name for name in found if not name.endswith(BESIDE[1:]))
+    return sorted(name for name in found if not name.endswith(FILE_SUFFIXES[1:]))
 
 
-def problems(state: Path) -> list[Problem]:
+def describe_broken_files(state: Path) -> list[Problem]:
     """What the page says of damaged files, for as long as they are there."""
-    several = aside(state)
+    several = list_broken_files(state)
     if not several:
         return []
     which = " and ".join(several)
     emptied = all(is_empty(state / name) for name in several)
     what = "was emptied" if emptied else "was damaged"
-    what += ", and a new one was begun" if len(several) < MOST_SET_ASIDE else " again and again"
-    return [Problem(WHERE, f"{what}: {which} is what was before; delete it when you need it no more")]
+    what += ", and a new one was begun" if len(several) < MAX_BROKEN_FILES else " again and again"
+    return [Problem(DATABASE_WHERE, f"{what}: {which} is what was before; delete it when you need it no more")]
 
 
-def begin(path: Path) -> None:
+def create_database(path: Path) -> None:
     """A new file, if there is none: what one that was deleted left beside it would be played into it."""
     if path.exists():
         return
-    with alone(path.parent):
+    with hold_folder_lock(path.parent):
         if not path.exists():
-            clear(path)
+            remove_side_files(path)
             new = path.with_name(f".{path.name}.new")
-            for ending in BESIDE:
+            for ending in FILE_SUFFIXES:
                 new.with_name(new.name + ending).unlink(missing_ok=True)
             os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))  # it names people
             # with all its tables before it has its name: one that is empty there was emptied
-            connection = sqlite3.connect(str(new), timeout=PATIENCE, isolation_level=None)
+            connection = sqlite3.connect(str(new), timeout=LOCK_TIMEOUT_S, isolation_level=None)
             try:
-                prepare(connection, 0)
+                prepare_for_writing(connection, 0)
             finally:
                 connection.close()
             new.rename(path)
 
 
-def replaced(path: Path, opened: Opened) -> None:
+def remove_replaced_log(path: Path, opened: DatabaseIdentity) -> None:
     """Another file is where one was that we had opened: the log of that one goes."""
-    with alone(path.parent):
-        there = look(path)
-        if there.file != opened.file and there.log == opened.log:
-            clear(path)
+    with hold_folder_lock(path.parent):
+        there = read_database_identity(path)
+        if there.inode != opened.inode and there.log_inode == opened.log_inode:
+            remove_side_files(path)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def hold_folder_lock(folder: Path) -> Iterator[None]:
     """While no other builder does the same, or after some patience."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + LOCK_TIMEOUT_S
     try:
         with suppress(OSError):  # not every file system has locks
-            while not taken(handle) and time.monotonic() < end:
-                time.sleep(LOOK_EVERY)
+            while not try_acquire_lock(handle) and time.monotonic() < end:
+                time.sleep(LOCK_POLL_INTERVAL_S)
         yield
     finally:
         os.close(handle)
 
 
-def clear(path: Path) -> None:
+def remove_side_files(path: Path) -> None:
     """Remove what stands beside a file."""
-    for ending in BESIDE[1:]:
+    for ending in FILE_SUFFIXES[1:]:
         path.with_name(path.name + ending).unlink(missing_ok=True)

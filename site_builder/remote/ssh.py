@@ -18,57 +18,65 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from site_builder.remote.ssh_config import HostKey, SshError, Way, by_authority, known_keys, last_line, way_to
-from site_builder.remote.ssh_keys import TIMEOUTS, left, log_in
+from site_builder.remote.ssh_config import (
+    TIMEOUT_ERRORS,
+    HostKey,
+    SshError,
+    SshHostConfig,
+    extract_last_line,
+    has_certificate_authority,
+    log_in_by_key,
+    read_known_host_keys,
+    require_time_left,
+    resolve_ssh_host,
+)
 
 if TYPE_CHECKING:
     import paramiko  # noqa: TID251 for mypy
 
-__all__ = ["Connection", "HostKey", "Result", "SshError", "connect"]
-
-LIMIT = 20.0
-RUN_LIMIT = 30.0
-MOST_OUT = 16 * 1024 * 1024
-MOST_ERR = 64 * 1024
-PIECE = 32 * 1024
-MOST_JUMPS = 8
+CONNECT_TIMEOUT_S = 20.0
+RUN_TIMEOUT_S = 30.0
+MAX_STDOUT_BYTES = 16 * 1024 * 1024
+MAX_STDERR_BYTES = 64 * 1024
+CHUNK_BYTES = 32 * 1024
+MAX_JUMPS = 8
 # Behind the exit of a command nobody waits longer than this for one of its children that holds its output.
-LATE = 1.0
+LATE_OUTPUT_GRACE_S = 1.0
 # sshd turns away whoever comes beyond its MaxStartups; the crowd must not come back all at once.
-TRIES = 8
-PAUSE = 0.3
-LONGEST_PAUSE = 3.0
+MAX_CONNECT_ATTEMPTS = 8
+FIRST_RETRY_DELAY_S = 0.3
+MAX_RETRY_DELAY_S = 3.0
 # One kind of key signs in several ways.
-SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")}
+SIGNATURE_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")}
 
 
-class Result(NamedTuple):
+class RemoteCommandResult(NamedTuple):
     """What a command did."""
 
-    code: int
-    out: bytes
-    err: bytes
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
 
     @property
-    def words(self) -> str:
+    def last_line(self) -> str:
         """The last line that it said on stderr, or else on stdout, fit to be shown."""
-        return last_line((self.err if self.err.strip() else self.out).decode(errors="replace"))
+        return extract_last_line((self.stderr if self.stderr.strip() else self.stdout).decode(errors="replace"))
 
 
-class TurnedAway(Exception):
+class ConnectionDroppedError(Exception):
     """The connection ended before it began: too many at once, or sshd starts just now."""
 
 
-class Connection:
+class SshConnection:
     """An open connection to a host, and those to the hosts that it jumps over."""
 
-    def __init__(self, way: Way, transport: paramiko.Transport, before: tuple[Line, ...]) -> None:
+    def __init__(self, way: SshHostConfig, transport: paramiko.Transport, before: tuple[SshProxy, ...]) -> None:
         """Keep it."""
-        self.way = way
+        self.host = way
         self.transport = transport
-        self.before = before
+        self.proxies = before
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> SshConnection:
         """As it is."""
         return self
 
@@ -79,7 +87,7 @@ class Connection:
     def close(self) -> None:
         """End it, from any thread; whoever waits for a command hears that it was cut."""
         self.transport.close()
-        for line in self.before:
+        for line in self.proxies:
             line.close()
 
     @property
@@ -88,7 +96,9 @@ class Connection:
         key = self.transport.get_remote_server_key()
         return HostKey(key.get_name(), b64encode(key.asbytes()).decode())
 
-    def run(self, command: str, stdin: bytes = b"", limit: float = RUN_LIMIT, most: int = MOST_OUT) -> Result:
+    def run(
+        self, command: str, stdin: bytes = b"", limit: float = RUN_TIMEOUT_S, most: int = MAX_STDOUT_BYTES
+    ) -> RemoteCommandResult:
         """Run a command of the host's own shell; of what it says at most so many bytes are taken."""
         import paramiko  # noqa: PLC0415, TID251 slow to import
 
@@ -98,25 +108,27 @@ class Connection:
             with channel:
                 channel.settimeout(limit)
                 channel.exec_command(command)
-                send(channel, stdin, deadline)
-                return heard(channel, deadline, most)
-        except TIMEOUTS:
-            message = f"{self.way.shown} did not do it within {limit:.0f} s"
-        except TooMuch:
-            message = f"{self.way.shown} says more than the {most} bytes that are read"
+                send_stdin(channel, stdin, deadline)
+                return read_command_result(channel, deadline, most)
+        except TIMEOUT_ERRORS:
+            message = f"{self.host.name} did not do it within {limit:.0f} s"
+        except OutputTooLargeError:
+            message = f"{self.host.name} says more than the {most} bytes that are read"
         except (paramiko.SSHException, OSError, EOFError) as error:
-            message = f"the connection to {self.way.shown} was cut ({last_line(str(error) or type(error).__name__)})"
+            message = (
+                f"the connection to {self.host.name} was cut ({extract_last_line(str(error) or type(error).__name__)})"
+            )
         raise SshError(message)
 
 
-class TooMuch(Exception):
+class OutputTooLargeError(Exception):
     """More output than anybody reads."""
 
 
-class Line(NamedTuple):
+class SshProxy(NamedTuple):
     """What must be closed behind a connection: one to a jump host, or a ProxyCommand."""
 
-    jump: Connection | None = None
+    jump: SshConnection | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
@@ -132,91 +144,91 @@ class Line(NamedTuple):
                 self.process.wait()
 
 
-def send(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
+def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
     """Give it all that it reads; a command that ends before it has read all is no failure of ours."""
     view = memoryview(stdin)
     with suppress(BrokenPipeError, ConnectionError):
         while view:
-            channel.settimeout(left(deadline))
+            channel.settimeout(require_time_left(deadline))
             try:
-                view = view[channel.send(bytes(view[:PIECE])) :]
-            except TIMEOUTS:
+                view = view[channel.send(bytes(view[:CHUNK_BYTES])) :]
+            except TIMEOUT_ERRORS:
                 raise
             except OSError:  # it was closed on their side
                 return
         channel.shutdown_write()
 
 
-def heard(channel: paramiko.Channel, deadline: float, most: int) -> Result:
+def read_command_result(channel: paramiko.Channel, deadline: float, most: int) -> RemoteCommandResult:
     """All that it says until it ends."""
     out, err = bytearray(), bytearray()
     last = deadline
     while True:
         if channel.recv_ready():
-            out += channel.recv(PIECE)
+            out += channel.recv(CHUNK_BYTES)
             if len(out) > most:
-                raise TooMuch
+                raise OutputTooLargeError
         elif channel.recv_stderr_ready():
-            piece = channel.recv_stderr(PIECE)
-            err += piece[: MOST_ERR - len(err)]
+            piece = channel.recv_stderr(CHUNK_BYTES)
+            err += piece[: MAX_STDERR_BYTES - len(err)]
         elif channel.eof_received or channel.closed:
             break
         else:
             if channel.exit_status_ready():
-                last = min(last, time.monotonic() + LATE)
+                last = min(last, time.monotonic() + LATE_OUTPUT_GRACE_S)
             if time.monotonic() > last and last < deadline:
                 break
-            select.select([channel], [], [], min(left(deadline), 0.5))
-        left(deadline)
-    if not channel.status_event.wait(left(deadline)):
+            select.select([channel], [], [], min(require_time_left(deadline), 0.5))
+        require_time_left(deadline)
+    if not channel.status_event.wait(require_time_left(deadline)):
         raise TimeoutError
     if channel.exit_status < 0 and not (channel.transport and channel.transport.is_active()):
         message = "it ended before the command did"
         raise EOFError(message)
-    return Result(channel.exit_status, bytes(out), bytes(err))
+    return RemoteCommandResult(channel.exit_status, bytes(out), bytes(err))
 
 
-def connect(host: str, limit: float = LIMIT, config: Path | None = None) -> Connection:
+def connect_ssh(host: str, limit: float = CONNECT_TIMEOUT_S, config: Path | None = None) -> SshConnection:
     """A connection to user@host, a name of ssh's configuration or ssh://user@host:port, within so many seconds."""
     deadline = time.monotonic() + limit
     log = logging.getLogger("paramiko")
     if not log.handlers:
         log.addHandler(logging.NullHandler())  # or it prints tracebacks
-    way = way_to(host, config)
+    way = resolve_ssh_host(host, config)
     try:
-        return again_and_again(way, deadline, MOST_JUMPS)
-    except TIMEOUTS:
-        message = f"{way.shown} does not answer within {limit:.0f} s; find out why this does not work: ssh {way.name}"
+        return connect_with_retries(way, deadline, MAX_JUMPS)
+    except TIMEOUT_ERRORS:
+        message = f"{way.name} does not answer within {limit:.0f} s; find out why this does not work: ssh {way.name}"
         raise SshError(message) from None
 
 
-def again_and_again(way: Way, deadline: float, jumps: int) -> Connection:
+def connect_with_retries(way: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
     """Where sshd turns us away at the door, come back a little later, as often as time allows."""
-    for number in range(TRIES):
+    for number in range(MAX_CONNECT_ATTEMPTS):
         try:
-            return once(way, deadline, jumps)
-        except TurnedAway as why:
-            pause = min(PAUSE * 2**number, LONGEST_PAUSE) * random.uniform(0.5, 1.5)  # noqa: S311 no secret
-            if number == TRIES - 1 or time.monotonic() + pause > deadline:
-                what = f"{way.shown} ends each connection at its beginning ({why})"
+            return connect_once(way, deadline, jumps)
+        except ConnectionDroppedError as why:
+            pause = min(FIRST_RETRY_DELAY_S * 2**number, MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.5)  # noqa: S311 no secret
+            if number == MAX_CONNECT_ATTEMPTS - 1 or time.monotonic() + pause > deadline:
+                what = f"{way.name} ends each connection at its beginning ({why})"
                 message = f"{what}: is that an sshd, and are its MaxStartups enough?"
                 raise SshError(message) from None
             time.sleep(pause)
     raise AssertionError
 
 
-def once(way: Way, deadline: float, jumps: int) -> Connection:
+def connect_once(way: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
     """One try: a line, the host's key, our own."""
     import paramiko  # noqa: PLC0415, TID251 slow to import
 
-    keys = known_keys(way)
-    sock, before = line_to(way, deadline, jumps)
+    keys = read_known_host_keys(way)
+    sock, before = open_ssh_socket(way, deadline, jumps)
     transport = None
     try:
         transport = paramiko.Transport(sock)
-        shake_hands(transport, way, keys, deadline)
+        negotiate_transport(transport, way, keys, deadline)
         check_host_key(transport, way, keys)
-        log_in(transport, way, deadline)
+        log_in_by_key(transport, way, deadline)
     except BaseException:
         if transport:
             transport.close()
@@ -225,83 +237,87 @@ def once(way: Way, deadline: float, jumps: int) -> Connection:
         for line in before:
             line.close()
         raise
-    return Connection(way, transport, before)
+    return SshConnection(way, transport, before)
 
 
-def line_to(way: Way, deadline: float, jumps: int) -> tuple[socket.socket | paramiko.Channel, tuple[Line, ...]]:
+def open_ssh_socket(
+    way: SshHostConfig, deadline: float, jumps: int
+) -> tuple[socket.socket | paramiko.Channel, tuple[SshProxy, ...]]:
     """What carries the bytes: a socket, a channel of a jump host, or a ProxyCommand."""
     if way.jumps:
-        return over_jump(way, deadline, jumps)
-    if way.command:
+        return open_jump_channel(way, deadline, jumps)
+    if way.proxy_command:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {way.command}"],
+                ["/bin/sh", "-c", f"exec {way.proxy_command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        return ours, (Line(process=process),)
+        return ours, (SshProxy(process=process),)
     try:
-        return socket.create_connection((way.address, way.port), left(deadline)), ()
-    except TIMEOUTS:
+        return socket.create_connection((way.address, way.port), require_time_left(deadline)), ()
+    except TIMEOUT_ERRORS:
         raise TimeoutError from None
     except socket.gaierror as error:
-        message = f"{way.shown} cannot be found: {way.address}: {error.strerror}"
+        message = f"{way.name} cannot be found: {way.address}: {error.strerror}"
     except ConnectionResetError:
-        raise TurnedAway("connection reset") from None
+        raise ConnectionDroppedError("connection reset") from None
     except OSError as error:
-        message = f"{way.shown} cannot be reached at {way.address} port {way.port}: {error.strerror or error}"
+        message = f"{way.name} cannot be reached at {way.address} port {way.port}: {error.strerror or error}"
     raise SshError(message)
 
 
-def over_jump(way: Way, deadline: float, jumps: int) -> tuple[paramiko.Channel, tuple[Line, ...]]:
+def open_jump_channel(way: SshHostConfig, deadline: float, jumps: int) -> tuple[paramiko.Channel, tuple[SshProxy, ...]]:
     """By the last jump host, which is reached by those before it."""
     import paramiko  # noqa: PLC0415, TID251 slow to import
 
     if not jumps:
-        message = f"{way.shown} is behind more than {MOST_JUMPS} jump hosts; does ssh's configuration go in a circle?"
+        message = f"{way.name} is behind more than {MAX_JUMPS} jump hosts; does ssh's configuration go in a circle?"
         raise SshError(message)
     *first, last = way.jumps
     name = last if last.startswith("ssh://") or ":" not in last else f"ssh://{last}"
-    jump = way_to(name, way.config)
+    jump = resolve_ssh_host(name, way.config_file)
     if first:
-        jump = replace(jump, jumps=tuple(first), command=None)
-    connection = again_and_again(jump, deadline, jumps - 1)
+        jump = replace(jump, jumps=tuple(first), proxy_command=None)
+    connection = connect_with_retries(jump, deadline, jumps - 1)
     try:
         channel = connection.transport.open_channel(
-            "direct-tcpip", (way.address, way.port), ("127.0.0.1", 0), timeout=left(deadline)
+            "direct-tcpip", (way.address, way.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
         )
     except (paramiko.SSHException, EOFError) as error:
         connection.close()
-        message = f"{way.shown} cannot be reached from {jump.shown}: {last_line(str(error))}"
+        message = f"{way.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}"
         raise SshError(message) from None
-    return channel, (Line(jump=connection),)
+    return channel, (SshProxy(jump=connection),)
 
 
-def shake_hands(transport: paramiko.Transport, way: Way, keys: list[HostKey], deadline: float) -> None:
+def negotiate_transport(
+    transport: paramiko.Transport, way: SshHostConfig, keys: list[HostKey], deadline: float
+) -> None:
     """Agree on how to speak; the kinds of key that are known come first."""
     import paramiko  # noqa: PLC0415, TID251 slow to import
 
     options = transport.get_security_options()
-    kinds = {kind for key in keys for kind in SIGNATURES.get(key.kind, (key.kind,))}
+    kinds = {kind for key in keys for kind in SIGNATURE_ALGORITHMS.get(key.key_type, (key.key_type,))}
     options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind not in kinds))
-    transport.banner_timeout = transport.handshake_timeout = left(deadline)
+    transport.banner_timeout = transport.handshake_timeout = require_time_left(deadline)
     try:
-        transport.start_client(timeout=left(deadline))
+        transport.start_client(timeout=require_time_left(deadline))
     except (EOFError, ConnectionError) as error:
-        raise TurnedAway(last_line(str(error) or "it was closed")) from None
+        raise ConnectionDroppedError(extract_last_line(str(error) or "it was closed")) from None
     except paramiko.SSHException as error:
-        left(deadline)  # time that is over is the reason
+        require_time_left(deadline)  # time that is over is the reason
         if "banner" in str(error):
-            raise TurnedAway("no greeting") from None
-        message = f"{way.shown} and we cannot agree on how to speak: {last_line(str(error))}"
+            raise ConnectionDroppedError("no greeting") from None
+        message = f"{way.name} and we cannot agree on how to speak: {extract_last_line(str(error))}"
         raise SshError(message) from None
-    left(deadline)
+    require_time_left(deadline)
 
 
-def check_host_key(transport: paramiko.Transport, way: Way, keys: list[HostKey]) -> None:
+def check_host_key(transport: paramiko.Transport, way: SshHostConfig, keys: list[HostKey]) -> None:
     """It must be one that known_hosts has: none is ever accepted by itself."""
     import paramiko  # noqa: PLC0415, TID251 slow to import
 
@@ -312,17 +328,15 @@ def check_host_key(transport: paramiko.Transport, way: Way, keys: list[HostKey])
     offered = HostKey(key.get_name(), b64encode(key.asbytes()).decode())
     if offered in keys:
         return
-    raise SshError(stranger(way, bool(keys)))
+    raise SshError(explain_untrusted_key(way, bool(keys)))
 
 
-def stranger(way: Way, known: bool) -> str:
+def explain_untrusted_key(way: SshHostConfig, known: bool) -> str:
     """The sentence on a host whose key is not the one that is known, or whose key nobody knows."""
     if known:
-        what = f"{way.shown} has another key than known_hosts says: it was installed anew, or is not itself"
-        name = way.alias or (way.address if way.port == 22 else f"[{way.address}]:{way.port}")
+        what = f"{way.name} has another key than known_hosts says: it was installed anew, or is not itself"
+        name = way.host_key_alias or (way.address if way.port == 22 else f"[{way.address}]:{way.port}")
         return f"{what}; if you know that it is, ssh-keygen -R '{name}' and log in there once by hand: ssh {way.name}"
-    if by_authority(way):
-        return (
-            f"{way.shown} is known by a certificate alone, which is not understood here: put its key into known_hosts"
-        )
-    return f"the key of {way.shown} is not known here; log in there once by hand, to see and accept it: ssh {way.name}"
+    if has_certificate_authority(way):
+        return f"{way.name} is known by a certificate alone, which is not understood here: put its key into known_hosts"
+    return f"the key of {way.name} is not known here; log in there once by hand, to see and accept it: ssh {way.name}"

@@ -1,106 +1,135 @@
-"""Many hosts at once, each with a time limit of its own: one that is slow delays nobody."""
+"""Many hosts at once, each with a time limit of its own: one that is slow delays no other."""
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
-from site_builder.remote.target_syntax import Target
-from site_builder.remote.writer import NotPulled, Way
-from site_builder.snapshots.envelope import one_line
+from site_builder.core.terminal_text import clean_excerpt
+from site_builder.remote.fetch import PullError, SnapshotFetcher
+from site_builder.remote.targets import Target
 
-AT_ONCE = 20
-# How much later than its own time limit a way may tell why: it knows better than we do.
-GRACE = 1.0
+MAX_PARALLEL_HOSTS = 20
+# How much later than its own time limit a fetcher may say why: it knows better than we do.
+REPORT_GRACE_S = 1.0
 # How long we wait for all connections to end.
-FAREWELL = 3.0
+CLOSE_TIMEOUT_S = 3.0
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
-class Outcome(NamedTuple):
-    """What came from a host, or why nothing did."""
+class WorkerPool(Generic[Key, Value]):
+    """Runs tasks in threads, at most AT_ONCE at a time, and gives up on those that take longer than they may."""
 
-    name: str
-    found: dict[str, bytes]
-    problem: str | None = None
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Key, Callable[[], Value], float]] = deque()
+        self.running: dict[Key, tuple[threading.Thread, float]] = {}
+        self.finished: queue.SimpleQueue[tuple[Key, threading.Thread, Value]] = queue.SimpleQueue()
 
+    @property
+    def pending(self) -> set[Key]:
+        """The keys of the tasks that wait or run."""
+        return {key for key, *_ in self.waiting} | self.running.keys()
 
-class Crew:
-    """Fetches again and again; the ways stay open in between, but for those that somebody forgets."""
+    def add(self, key: Key, task: Callable[[], Value], timeout_s: float = math.inf) -> None:
+        """Queue a task, which must not raise."""
+        self.waiting.append((key, task, timeout_s))
 
-    def __init__(self, targets: Iterable[Target], way_of: Callable[[Target], Way], limit: float) -> None:
-        """Nobody is asked yet."""
-        self.targets = list(targets)
-        self.way_of = way_of
-        self.limit = limit
-        self.waiting: deque[Target] = deque()
-        self.ways: dict[str, Way] = {}
-        self.running: dict[str, tuple[Way, float]] = {}
-        self.done: queue.SimpleQueue[tuple[Way, Outcome]] = queue.SimpleQueue()
-
-    def begin_round(self) -> None:
-        """Whoever is still busy with the last one is left alone."""
-        busy = {target.name for target in self.waiting} | self.running.keys()
-        self.waiting += [target for target in self.targets if target.name not in busy]
-
-    def outcomes(self, until: float) -> Iterator[Outcome]:
-        """As they come; until a moment on the monotonic clock, or until nobody is left to wait for."""
+    def iterate_results(self, until: float) -> Iterator[tuple[Key, Value | None]]:
+        """Yield each key with its result, or with None after its timeout, until a monotonic time or until all are done."""
         while True:
-            while self.waiting and len(self.running) < AT_ONCE:
-                self.start(self.waiting.popleft())
+            while self.waiting and len(self.running) < MAX_PARALLEL_HOSTS:
+                self.start_thread(*self.waiting.popleft())
             if not self.running:
                 return
             wake = min([until, *(deadline for _, deadline in self.running.values())])
             try:
-                way, outcome = self.done.get(timeout=max(0.0, wake - time.monotonic()))
+                key, thread, value = self.finished.get(timeout=max(0.0, wake - time.monotonic()))
             except queue.Empty:
                 now = time.monotonic()
-                yield from [self.give_up(name) for name, (_, end) in list(self.running.items()) if end <= now]
+                for key in [key for key, (_, deadline) in self.running.items() if deadline <= now]:
+                    del self.running[key]
+                    yield key, None
                 if now >= until:
                     return
                 continue
-            if self.running.get(outcome.name, (None,))[0] is way:  # what comes too late does not count
-                del self.running[outcome.name]
-                yield outcome
+            if self.running.get(key, (None,))[0] is thread:  # a result that comes after its timeout does not count
+                del self.running[key]
+                yield key, value
 
-    def start(self, target: Target) -> None:
-        """A thread of its own, which nobody waits for at the end."""
-        way = self.ways.get(target.name)
-        if way is None:
-            way = self.ways[target.name] = self.way_of(target)
-        deadline = time.monotonic() + self.limit
-        self.running[target.name] = way, deadline + GRACE
-        threading.Thread(target=self.fetch, args=(target.name, way, deadline), daemon=True).start()
+    def start_thread(self, key: Key, task: Callable[[], Value], timeout_s: float) -> None:
+        """Run the task in a thread that nobody waits for at the end."""
 
-    def fetch(self, name: str, way: Way, deadline: float) -> None:
-        """In the thread."""
+        def run_task() -> None:
+            self.finished.put((key, thread, task()))
+
+        thread = threading.Thread(target=run_task, daemon=True)
+        self.running[key] = thread, time.monotonic() + timeout_s
+        thread.start()
+
+
+class FetchOutcome(NamedTuple):
+    """What came from a host, or why nothing did."""
+
+    host: str
+    files: dict[str, bytes]
+    problem: str | None = None
+
+
+class FetchPool:
+    """Fetches from all targets, round after round; connections stay open in between unless somebody drops one."""
+
+    def __init__(self, targets: Iterable[Target], way_of: Callable[[Target], SnapshotFetcher], limit: float) -> None:
+        self.targets = list(targets)
+        self.create_fetcher = way_of
+        self.timeout_s = limit
+        self.fetchers: dict[str, SnapshotFetcher] = {}
+        self.pool: WorkerPool[str, FetchOutcome] = WorkerPool()
+
+    def start_round(self) -> None:
+        """Queue a fetch for each host but those that are still busy with the last one."""
+        busy = self.pool.pending
+        for target in self.targets:
+            if target.name in busy:
+                continue
+            if target.name not in self.fetchers:
+                self.fetchers[target.name] = self.create_fetcher(target)
+            task = partial(self.run_fetch, target.name, self.fetchers[target.name])
+            self.pool.add(target.name, task, self.timeout_s + REPORT_GRACE_S)
+
+    def iterate_outcomes(self, until: float) -> Iterator[FetchOutcome]:
+        """Yield outcomes as they come, until a monotonic time or until nobody is left to wait for."""
+        for name, outcome in self.pool.iterate_results(until):
+            # time limits of libraries do not help against a byte a minute
+            yield outcome or FetchOutcome(name, {}, f"no whole answer within {self.timeout_s:.0f} s")
+
+    def run_fetch(self, name: str, way: SnapshotFetcher) -> FetchOutcome:
+        """Fetch the files of one host, in its thread."""
         try:
-            outcome = Outcome(name, way.fetch(deadline))
-        except NotPulled as why:
-            outcome = Outcome(name, {}, str(why))
+            return FetchOutcome(name, way.fetch(time.monotonic() + self.timeout_s))
+        except PullError as error:
+            return FetchOutcome(name, {}, str(error))
         except Exception as error:  # a thread that dies in silence would be a host that hangs
-            outcome = Outcome(name, {}, f"nobody foresaw this: {type(error).__name__}: {one_line(error)}")
-        self.done.put((way, outcome))
+            return FetchOutcome(name, {}, f"nobody foresaw this: {type(error).__name__}: {clean_excerpt(error)}")
 
-    def give_up(self, name: str) -> Outcome:
-        """End the connection under the thread: time limits of libraries do not help against a byte a minute."""
-        del self.running[name]
-        return Outcome(name, {}, f"no whole answer within {self.limit:.0f} s")
-
-    def forget_way(self, name: str) -> None:
-        """End the connection to a host of which something went wrong; the next round begins anew."""
-        way = self.ways.pop(name, None)
+    def drop_fetcher(self, name: str) -> None:
+        """Close the connection to a host at which something went wrong; the next round opens another."""
+        way = self.fetchers.pop(name, None)
         if way:
             threading.Thread(target=way.close, daemon=True).start()
 
     def close(self) -> None:
-        """End all connections, all at once: each takes a moment."""
-        threads = [threading.Thread(target=way.close, daemon=True) for way in self.ways.values()]
+        """Close all connections at once: each takes a moment."""
+        threads = [threading.Thread(target=way.close, daemon=True) for way in self.fetchers.values()]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + FAREWELL
+        end = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))

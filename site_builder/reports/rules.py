@@ -1,29 +1,55 @@
-"""A week of the fleet: what was used and by whom, what was wasted, what happened; against the week before."""
+"""Choose the week and the content of a report."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from math import ceil
 from typing import NamedTuple
 
-from site_builder.core.model import Number
-from site_builder.core.names import in_order, natural
-from site_builder.health.model import Event
-from site_builder.history.export_rows import Called
-from site_builder.history.gpu_minutes import Seen
-from site_builder.usage import trends
-from site_builder.usage.totals import Period, Row, Usage, percent_seen
-from site_builder.usage.trends import Cell, Change, Changes, Span, Use
+from site_builder.charts.svg import UsageCell
+from site_builder.core.model import GpuNumber
+from site_builder.core.names import gpu_number_sort_key, natural_sort_key
+from site_builder.core.timeparse import dates
+from site_builder.health.model import HealthEvent
+from site_builder.history.buckets import StateMinutes
+from site_builder.history.export import PeopleNames
+from site_builder.usage import fleet_trends
+from site_builder.usage.fleet_trends import PeriodComparison, PeriodUse, UseSummary, ValueChange
+from site_builder.usage.totals import DatePeriod, UsageRow, UsageTable, compute_percent_seen
 
-DAYS = 7
+WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
+
+
+def parse_week(text: str) -> date | None:
+    """The Monday of a week; None if there is no such week."""
+    found = WEEK_NAME.fullmatch(text.strip())
+    try:
+        return date.fromisocalendar(int(found[1]), int(found[2]), 1) if found and dates.is_year(int(found[1])) else None
+    except ValueError:
+        return None
+
+
+def format_week(monday: date) -> str:
+    """A week by its Monday."""
+    year, number, _ = monday.isocalendar()
+    return f"{year:04}-W{number:02}"
+
+
+def find_last_whole_week(today: date) -> date:
+    """The Monday of the week before the one of this day."""
+    return today - timedelta(days=today.weekday() + 7)
+
+
+DAYS_PER_WEEK = 7
 # Below so many minutes nobody is told of them: a break is no waste.
-LEAST = 60
-SeenRows = Iterable[tuple[date, str, str, Seen]]
+MIN_WASTE_MINUTES = 60
+StateMinutesRows = Iterable[tuple[date, str, str, StateMinutes]]
 
 
-class GpuSlot(NamedTuple):
+class GpuBucket(NamedTuple):
     """A GPU in an hour or a part of it, in minutes: seen, taken, of it idle, promised with nobody on it; and who had
     most of it."""
 
@@ -40,57 +66,57 @@ class GpuWeek(NamedTuple):
     """A GPU in those parts of a week in which it was seen."""
 
     host: str
-    index: Number  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     model: str
-    slots: Sequence[GpuSlot]
+    buckets: Sequence[GpuBucket]
 
 
-class Wasted(NamedTuple):
+class WastedGpu(NamedTuple):
     """Minutes of a GPU, and whose they were, if that is known and may be told."""
 
     host: str
-    index: Number  # type: ignore[assignment]
+    index: GpuNumber  # type: ignore[assignment]
     model: str
-    who: str
+    person: str
     minutes: int
 
 
-class Waste(NamedTuple):
+class WeekWaste(NamedTuple):
     """What was held idle, what was promised with nobody on it, and GPUs that nobody was on; the most first."""
 
-    held: list[Wasted]
-    booked: list[Wasted]
-    unused: list[Wasted]
+    held: list[WastedGpu]
+    booked: list[WastedGpu]
+    unused: list[WastedGpu]
 
 
-class WastedNow(NamedTuple):
+class CurrentWaste(NamedTuple):
     """What is wasted at the time of the report; hours that nobody can know are None."""
 
     host: str
-    index: Number  # type: ignore[assignment]
-    who: tuple[str, ...]
+    index: GpuNumber  # type: ignore[assignment]
+    people: tuple[str, ...]
     hours: float | None
     what: str
-    do: str
+    advice: str
 
 
-class Told(NamedTuple):
+class WeekUsage(NamedTuple):
     """What history tells of a week; `begins` is its first day, where that is not the first of the week."""
 
-    days: Mapping[date, Use]
-    models: Mapping[str, Use]
-    total: Use
-    people: Usage
-    hosts: Usage
-    begins: date | None
+    days: Mapping[date, UseSummary]
+    models: Mapping[str, UseSummary]
+    total: UseSummary
+    people: UsageTable
+    hosts: UsageTable
+    history_start: date | None
 
     @property
-    def seen(self) -> int | None:
+    def seen_percent(self) -> int | None:
         """How much of the time of these GPUs was seen, in percent."""
-        return percent_seen(self.people.total)
+        return compute_percent_seen(self.people.total)
 
 
-class Week(NamedTuple):
+class WeeklyReport(NamedTuple):
     """All that a report tells. It ends at `until`, or is told up to then where it is not `over`.
 
     `now` are those that waste something at the time of the report, where that is not long after; without `users`
@@ -99,135 +125,143 @@ class Week(NamedTuple):
 
     first: date
     until: float
-    over: bool
+    is_over: bool
     zone: tzinfo
-    told: Told
-    before: Told | None
-    cells: list[list[Cell]]
-    waste: Waste
-    now: Sequence[WastedNow]
-    events: Sequence[Event]
-    users: bool
+    usage: WeekUsage
+    previous_usage: WeekUsage | None
+    cells: list[list[UsageCell]]
+    waste: WeekWaste
+    current_waste: Sequence[CurrentWaste]
+    events: Sequence[HealthEvent]
+    are_users_shown: bool
 
     @property
     def days(self) -> list[date]:
         """From Monday to Sunday."""
-        return days_from(self.first)
+        return list_week_days(self.first)
 
 
-def days_from(first: date) -> list[date]:
+def list_week_days(first: date) -> list[date]:
     """The days of a week."""
-    return trends.days_to(first + timedelta(days=DAYS - 1), DAYS)
+    return fleet_trends.list_days_until(first + timedelta(days=DAYS_PER_WEEK - 1), DAYS_PER_WEEK)
 
 
-class Hours:
+class WeekTally:
     """What GPUs did in a week of so many minutes, added up one after the other: together they have many hours."""
 
-    def __init__(self, minutes: int, called: Called, users: bool) -> None:
+    def __init__(self, minutes: int, called: PeopleNames, users: bool) -> None:
         """None yet."""
-        self.minutes, self.called, self.users = minutes, called, users
-        self.fleet: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # seen and taken
-        self.models: dict[tuple[int, str], int] = defaultdict(int)
-        self.found = Waste([], [], [])
+        self.week_minutes, self.people_names, self.are_users_shown = minutes, called, users
+        self.minutes_by_hour: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # seen and taken
+        self.seen_by_hour_and_model: dict[tuple[int, str], int] = defaultdict(int)
+        self.wasted = WeekWaste([], [], [])
 
-    def add(self, gpu: GpuWeek) -> None:
+    def add_gpu(self, gpu: GpuWeek) -> None:
         """One of them. What counts as booked does not count again as never used."""
         held: dict[str, int] = defaultdict(int)
         booked: dict[str, int] = defaultdict(int)
-        for slot in gpu.slots:
-            both = self.fleet[slot.hour]
+        for slot in gpu.buckets:
+            both = self.minutes_by_hour[slot.hour]
             both[:] = both[0] + slot.seen, both[1] + slot.taken
-            self.models[slot.hour, gpu.model] += slot.seen
-            held[self.shown(slot.owner)] += slot.held
-            booked[self.shown(slot.booker)] += slot.booked
+            self.seen_by_hour_and_model[slot.hour, gpu.model] += slot.seen
+            held[self.choose_shown_name(slot.owner)] += slot.held
+            booked[self.choose_shown_name(slot.booker)] += slot.booked
         place = (gpu.host, gpu.index, gpu.model)
-        for several, into in ((held, self.found.held), (booked, self.found.booked)):
-            into.extend(Wasted(*place, who, count) for who, count in several.items() if count >= LEAST)
-        seen = sum(slot.seen for slot in gpu.slots)
+        for several, into in ((held, self.wasted.held), (booked, self.wasted.booked)):
+            into.extend(WastedGpu(*place, who, count) for who, count in several.items() if count >= MIN_WASTE_MINUTES)
+        seen = sum(slot.seen for slot in gpu.buckets)
         left = seen - sum(booked.values())
         # one that was hardly seen is not one that nobody was on
-        if 2 * seen >= self.minutes and left >= LEAST and not any(slot.taken for slot in gpu.slots):
-            self.found.unused.append(Wasted(*place, "", left))
+        if 2 * seen >= self.week_minutes and left >= MIN_WASTE_MINUTES and not any(slot.taken for slot in gpu.buckets):
+            self.wasted.unused.append(WastedGpu(*place, "", left))
 
-    def shown(self, name: str | None) -> str:
+    def choose_shown_name(self, name: str | None) -> str:
         """Who it was, if that is known and may be told."""
-        return self.called.name(name) if name and self.users else ""
+        return self.people_names.find_display_name(name) if name and self.are_users_shown else ""
 
-    def waste(self) -> Waste:
+    def sort_waste(self) -> WeekWaste:
         """What was wasted, the most first."""
-        for several in self.found:
-            several.sort(key=lambda one: (-one.minutes, natural(one.host), in_order(one.index), one.who))
-        return self.found
+        for several in self.wasted:
+            several.sort(
+                key=lambda one: (-one.minutes, natural_sort_key(one.host), gpu_number_sort_key(one.index), one.person)
+            )
+        return self.wasted
 
-    def most_at_once(self, zone: tzinfo) -> dict[tuple[date, str], int]:
+    def count_most_at_once(self, zone: tzinfo) -> dict[tuple[date, str], int]:
         """How many of each model were seen at once on each day, at most."""
         found: dict[tuple[date, str], int] = defaultdict(int)
-        for (at, model), count in self.models.items():
+        for (at, model), count in self.seen_by_hour_and_model.items():
             key = (datetime.fromtimestamp(at, zone).date(), model)
-            found[key] = max(found[key], ceil(count / trends.MINUTES))
+            found[key] = max(found[key], ceil(count / fleet_trends.MINUTES_PER_HOUR))
         return found
 
 
-def told(  # noqa: PLR0913, PLR0917 # each is one thing
-    period: Period,
-    seen: SeenRows,
+def build_week_usage(  # each is one thing
+    period: DatePeriod,
+    seen: StateMinutesRows,
     most: Mapping[tuple[date, str], int],
-    people: Usage,
-    hosts: Usage,
+    people: UsageTable,
+    hosts: UsageTable,
     begins: date | None,
-) -> Told:
+) -> WeekUsage:
     """What history tells of a week; `most` are the GPUs of each model on each day."""
-    by_model: dict[tuple[date, str], list[Seen]] = defaultdict(list)
+    by_model: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
     for day, _, model, one in seen:
         by_model[day, model].append(one)
-    sums = {key: trends.added(several) for key, several in by_model.items()}
+    sums = {key: fleet_trends.sum_state_minutes(several) for key, several in by_model.items()}
     days = {}
-    for day in days_from(period.first):
+    for day in list_week_days(period.first):
         there = sum(count for (one, _), count in most.items() if one == day)
-        days[day] = trends.use_of(trends.added(one for (at, _), one in sums.items() if at == day), there)
+        days[day] = fleet_trends.summarize_use(
+            fleet_trends.sum_state_minutes(one for (at, _), one in sums.items() if at == day), there
+        )
     models = {}
-    for model, use in trends.by_model(sums, trends.a_day(period.zone)).items():
+    for model, use in fleet_trends.summarize_by_model(sums, fleet_trends.build_day_length(period.zone)).items():
         counts = [count for (_, one), count in most.items() if one == model]
         models[model] = use._replace(gpus=max(counts, default=use.gpus))
     began = begins if begins and period.first < begins else None
-    return Told(days, models, trends.total(models, sums.values()), people, hosts, began)
+    return WeekUsage(days, models, fleet_trends.summarize_total(models, sums.values()), people, hosts, began)
 
 
-def changes(week: Week) -> Changes:
+def compare_weeks(week: WeeklyReport) -> PeriodComparison:
     """The week against the one before it; one that is not over is compared with none."""
-    whole = week.before if week.over else None
-    return trends.changes(span(week.told), span(whole) if whole else Span(trends.NOT_SEEN, 0, 0))
+    whole = week.previous_usage if week.is_over else None
+    return fleet_trends.compare_periods(
+        summarize_week(week.usage), summarize_week(whole) if whole else PeriodUse(fleet_trends.NOTHING_SEEN, 0, 0)
+    )
 
 
-def span(one: Told) -> Span:
+def summarize_week(one: WeekUsage) -> PeriodUse:
     """A week in sums."""
-    return Span(one.total, 0, sum(row.sums.used > 0 for row in one.people.rows))
+    return PeriodUse(one.total, 0, sum(row.sums.used > 0 for row in one.people.rows))
 
 
-def model_change(week: Week, model: str) -> Change:
+def compare_model(week: WeeklyReport, model: str) -> ValueChange:
     """The GPU-hours of a model against the week before."""
-    before = week.before.models.get(model) if week.before and week.over else None
-    use = week.told.models.get(model, trends.NOT_SEEN)
-    return Change(use.taken / trends.MINUTES, before.taken / trends.MINUTES if before else None)
+    before = week.previous_usage.models.get(model) if week.previous_usage and week.is_over else None
+    use = week.usage.models.get(model, fleet_trends.NOTHING_SEEN)
+    return ValueChange(
+        use.taken / fleet_trends.MINUTES_PER_HOUR, before.taken / fleet_trends.MINUTES_PER_HOUR if before else None
+    )
 
 
-def models(week: Week) -> dict[str, Use]:
+def list_models(week: WeeklyReport) -> dict[str, UseSummary]:
     """Those of the week, and those of which there was only something in the week before."""
-    found = dict(week.told.models)
-    for model in week.before.models if week.before else ():
-        if len(found) < trends.MOST_MODELS:
-            found.setdefault(model, trends.NOT_SEEN)
+    found = dict(week.usage.models)
+    for model in week.previous_usage.models if week.previous_usage else ():
+        if len(found) < fleet_trends.MAX_MODELS:
+            found.setdefault(model, fleet_trends.NOTHING_SEEN)
     return found
 
 
-def used_before(week: Week) -> dict[str, int] | None:
+def find_previous_use(week: WeeklyReport) -> dict[str, int] | None:
     """What each person used in the week before, by their keys."""
-    if not week.before or not week.over:
+    if not week.previous_usage or not week.is_over:
         return None
-    return {row.key: row.sums.used for row in week.before.people.rows}
+    return {row.key: row.sums.used for row in week.previous_usage.people.rows}
 
 
-def gaps(week: Week) -> list[Row]:
+def list_unseen_hosts(week: WeeklyReport) -> list[UsageRow]:
     """The hosts of which something was not seen, the most first."""
-    rows = [row for row in week.told.hosts.rows if (percent_seen(row.sums) or 0) < 99]
-    return sorted(rows, key=lambda row: (-row.sums.unseen, natural(row.name)))
+    rows = [row for row in week.usage.hosts.rows if (compute_percent_seen(row.sums) or 0) < 99]
+    return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))

@@ -9,100 +9,100 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from site_builder.alerts.slack_client import cut, escaped
-from site_builder.core.terminal_text import CUT, fit, width
-from site_builder.core.terminal_text import cut as cut_cells
+from site_builder.alerts.slack_client import escape_slack_text, truncate_escaped_text
+from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width
+from site_builder.core.terminal_text import truncate_text as cut_cells
 
-MOST_TITLE, MOST_SECTION, MOST_CONTEXT = 150, 3000, 900
-MOST_LINE, MOST_NOTE = 1200, 300
+MAX_TITLE_CHARACTERS, MAX_SECTION_CHARACTERS, MAX_CONTEXT_CHARACTERS = 150, 3000, 900
+MAX_LINE_CHARACTERS, MAX_NOTE_CHARACTERS = 1200, 300
 # A table has 100 rows with its titles, and all of a message's cells 10,000 letters. Slack refuses a message of some
 # 13,000 letters, which it says nowhere: what is beside a table has the rest.
-MOST_ROWS, MOST_CELL, MOST_CELLS = 99, 300, 9000
-EMPTY = "–"
-LOOK_ALIKE = str.maketrans({"<": "‹", ">": "›", "&": "＆"})  # noqa: RUF001
+MAX_ROWS, MAX_CELL_CHARACTERS, MAX_TABLE_CHARACTERS = 99, 300, 9000
+EMPTY_CELL = "–"
+LOOKALIKE_CHARACTERS = str.maketrans({"<": "‹", ">": "›", "&": "＆"})  # noqa: RUF001
 # How wide a phone shows a line of a fixed width.
-NARROW, MOST_COLUMN, MOST_PLAIN = 60, 28, 3000
-Block = dict[str, Any]
+NARROW_WIDTH, MAX_COLUMN_WIDTH, MAX_PLAIN_CHARACTERS = 60, 28, 3000
+SlackBlock = dict[str, Any]
 
 
-class Table(NamedTuple):
+class AnswerTable(NamedTuple):
     """Cells under titles; `right` are the columns of numbers, `more` says what is left out: `12 hosts`."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    right: frozenset[int] = frozenset()
-    more: str = "{} more"
+    right_aligned: frozenset[int] = frozenset()
+    more_text: str = "{} more"
 
 
-class Answer(NamedTuple):
+class SlackAnswer(NamedTuple):
     """What is said: a line that says it all, sentences, a table, notes below it, and where the board is."""
 
     title: str
     lines: tuple[str, ...] = ()
-    table: Table | None = None
+    table: AnswerTable | None = None
     notes: tuple[str, ...] = ()
     link: str | None = None
 
 
-class Post(NamedTuple):
+class RenderedAnswer(NamedTuple):
     """A message: what a notification shows, the blocks, and the same in plain text if Slack does not take them."""
 
     text: str
-    blocks: list[Block]
-    plain: str
+    blocks: list[SlackBlock]
+    plain_text: str
 
 
-def post(answer: Answer) -> Post:
+def render_answer(answer: SlackAnswer) -> RenderedAnswer:
     """An answer, ready to be sent."""
     table = answer.table if answer.table and answer.table.rows else None
-    shown = fitting(table) if table else ()
+    shown = fit_table_rows(table) if table else ()
     left = len(table.rows) - len(shown) if table else 0
-    title = cut(escaped(answer.title.strip()), MOST_NOTE) or EMPTY
-    notes = [cut(escaped(one), MOST_NOTE) for one in answer.notes if one.strip()]
+    title = truncate_escaped_text(escape_slack_text(answer.title.strip()), MAX_NOTE_CHARACTERS) or EMPTY_CELL
+    notes = [truncate_escaped_text(escape_slack_text(one), MAX_NOTE_CHARACTERS) for one in answer.notes if one.strip()]
     if table and left:
-        notes.insert(0, escaped(f"and {table.more.format(left)}"))
-    small = [cut(" · ".join(notes), MOST_CONTEXT)] if notes else []
+        notes.insert(0, escape_slack_text(f"and {table.more_text.format(left)}"))
+    small = [truncate_escaped_text(" · ".join(notes), MAX_CONTEXT_CHARACTERS)] if notes else []
     if answer.link:
         small.append(f"<{answer.link}|the board>")
-    said = section_of(answer.lines)
-    blocks = [header(answer.title), *([section(said)] if said else [])]
+    said = join_section_lines(answer.lines)
+    blocks = [build_header_block(answer.title), *([build_section_block(said)] if said else [])]
     if table:
-        blocks.append(drawn(table, shown))
+        blocks.append(build_table_block(table, shown))
     if small:
-        blocks.append(context(small))
-    parts = (f"*{title}*", said, monospaced(table, shown) if table else "", " · ".join(small))
-    return Post(title, blocks, "\n".join(filter(None, parts)))
+        blocks.append(build_context_block(small))
+    parts = (f"*{title}*", said, format_monospaced_table(table, shown) if table else "", " · ".join(small))
+    return RenderedAnswer(title, blocks, "\n".join(filter(None, parts)))
 
 
 # Blocks
 
 
-def looking_alike(text: str) -> str:
+def replace_markup_characters(text: str) -> str:
     """A text in which nothing is a mark, whether Slack looks for marks there or not."""
-    return text.translate(LOOK_ALIKE)
+    return text.translate(LOOKALIKE_CHARACTERS)
 
 
-def header(text: str) -> Block:
+def build_header_block(text: str) -> SlackBlock:
     """The line in large letters."""
-    shown = cut_letters(looking_alike(text.strip()), MOST_TITLE) or EMPTY
+    shown = truncate_characters(replace_markup_characters(text.strip()), MAX_TITLE_CHARACTERS) or EMPTY_CELL
     return {"type": "header", "text": {"type": "plain_text", "text": shown, "emoji": False}}
 
 
-def section(text: str) -> Block:
+def build_section_block(text: str) -> SlackBlock:
     """Sentences that are escaped already; nothing in them becomes a link by itself."""
     return {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
 
 
-def context(texts: Sequence[str]) -> Block:
+def build_context_block(texts: Sequence[str]) -> SlackBlock:
     """A line in small letters; its parts are escaped already."""
     return {"type": "context", "elements": [{"type": "mrkdwn", "text": one, "verbatim": True} for one in texts]}
 
 
-def section_of(lines: Sequence[str]) -> str:
+def join_section_lines(lines: Sequence[str]) -> str:
     """Lines, escaped, as one text; what is too much is counted."""
-    kept, room = [], MOST_SECTION - MOST_NOTE
+    kept, room = [], MAX_SECTION_CHARACTERS - MAX_NOTE_CHARACTERS
     for number, line in enumerate(lines):
-        text = cut(escaped(line.strip()), MOST_LINE)
+        text = truncate_escaped_text(escape_slack_text(line.strip()), MAX_LINE_CHARACTERS)
         room -= len(text) + 1
         if room < 0:
             kept.append(f"… and {len(lines) - number} more")
@@ -111,12 +111,12 @@ def section_of(lines: Sequence[str]) -> str:
     return "\n".join(kept).strip()
 
 
-def fitting(table: Table) -> tuple[tuple[str, ...], ...]:
+def fit_table_rows(table: AnswerTable) -> tuple[tuple[str, ...], ...]:
     """The rows for which there is room, each cell with something in it."""
     kept: list[tuple[str, ...]] = []
-    room = MOST_CELLS - sum(map(len, table.titles))
-    for row in table.rows[:MOST_ROWS]:
-        cells = tuple(cell(one) for one in row)
+    room = MAX_TABLE_CHARACTERS - sum(map(len, table.titles))
+    for row in table.rows[:MAX_ROWS]:
+        cells = tuple(format_block_cell(one) for one in row)
         room -= sum(map(len, cells))
         if room < 0:
             break
@@ -124,24 +124,24 @@ def fitting(table: Table) -> tuple[tuple[str, ...], ...]:
     return tuple(kept)
 
 
-def cell(text: str) -> str:
+def format_block_cell(text: str) -> str:
     """What stands in a cell; Slack refuses one with nothing in it."""
-    return cut_letters(looking_alike(text.strip()), MOST_CELL) or EMPTY
+    return truncate_characters(replace_markup_characters(text.strip()), MAX_CELL_CHARACTERS) or EMPTY_CELL
 
 
-def cut_letters(text: str, most: int) -> str:
+def truncate_characters(text: str, most: int) -> str:
     """A text of at most so many letters, however wide they are."""
-    return text if len(text) <= most else f"{text[: most - 1]}{CUT}"
+    return text if len(text) <= most else f"{text[: most - 1]}{ELLIPSIS}"
 
 
-def drawn(table: Table, rows: Sequence[tuple[str, ...]]) -> Block:
+def build_table_block(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> SlackBlock:
     """The table; the last column has what is long, and is wrapped."""
     last = len(table.titles) - 1
     settings = [
-        {"align": "right" if number in table.right else "left", "is_wrapped": number == last}
+        {"align": "right" if number in table.right_aligned else "left", "is_wrapped": number == last}
         for number in range(len(table.titles))
     ]
-    several = [tuple(cell(one) for one in table.titles), *rows]
+    several = [tuple(format_block_cell(one) for one in table.titles), *rows]
     return {
         "type": "table",
         "rows": [[{"type": "raw_text", "text": one} for one in row] for row in several],
@@ -152,16 +152,18 @@ def drawn(table: Table, rows: Sequence[tuple[str, ...]]) -> Block:
 # Where Slack does not take the blocks
 
 
-def monospaced(table: Table, rows: Sequence[tuple[str, ...]]) -> str:
+def format_monospaced_table(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> str:
     """The same in letters of one width, narrow enough for a phone where that can be."""
-    several = [tuple(cell(one) for one in table.titles), *rows]
-    room = MOST_PLAIN
-    widths = [min(MOST_COLUMN, max(map(width, column))) for column in zip(*several)]
+    several = [tuple(format_block_cell(one) for one in table.titles), *rows]
+    room = MAX_PLAIN_CHARACTERS
+    widths = [min(MAX_COLUMN_WIDTH, max(map(measure_width, column))) for column in zip(*several)]
     lines = []
     for row in several:
-        told = [fit(one, wide, number in table.right) for number, (one, wide) in enumerate(zip(row, widths))]
-        told[-1] = cut_cells(row[-1], NARROW) if len(row) - 1 not in table.right else told[-1]
-        line = escaped("  ".join(told).rstrip().replace("`", "'"))
+        told = [
+            fit_text(one, wide, number in table.right_aligned) for number, (one, wide) in enumerate(zip(row, widths))
+        ]
+        told[-1] = cut_cells(row[-1], NARROW_WIDTH) if len(row) - 1 not in table.right_aligned else told[-1]
+        line = escape_slack_text("  ".join(told).rstrip().replace("`", "'"))
         room -= len(line) + 1
         if room < 0:
             lines.append("…")

@@ -7,30 +7,27 @@ import sys
 import time
 from contextlib import suppress
 from threading import Event
-from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.core.command_options import Failure, refuse_foreign, tell, with_settings
+from site_builder.alerts.slack_client import BotIdentity, SlackClient, SlackRequestError, SlackSocket
+from site_builder.config.settings import Settings
+from site_builder.core.command_options import CommandError, print_message, refuse_foreign, with_settings
+from site_builder.slack.bot import SlackBot
 
-if TYPE_CHECKING:
-    from site_builder.alerts.slack_client import Me, Slack, Socket
-    from site_builder.config.settings import Settings
-    from site_builder.slack.bot import Bot
-
-TOKENS = {"GPUBOARD_SLACK_BOT_TOKEN": "xoxb-", "GPUBOARD_SLACK_APP_TOKEN": "xapp-"}
+TOKEN_PREFIXES = {"GPUBOARD_SLACK_BOT_TOKEN": "xoxb-", "GPUBOARD_SLACK_APP_TOKEN": "xapp-"}
 # How long a line may be cut before we open another; the library tries by itself every few seconds.
-CUT_FOR = 60.0
-LOOK_EVERY = 0.5
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+RECONNECT_AFTER_S = 60.0
+POLL_INTERVAL_S = 0.5
+FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S = 1.0, 60.0
 # What was last said, in state/, and after how many seconds the same is said again.
-SAID, SAY_AGAIN = "slack.said", 6 * 3600
+LAST_ERROR_FILE, REPEAT_ERROR_AFTER_S = "slack.said", 6 * 3600
 
 
 @click.command()
 @with_settings
 def slack(settings: Settings) -> None:
-    """Answer in Slack until Ctrl-C.
+    """Run the Slack bot until Ctrl-C.
 
     It opens a connection to Slack by itself, so that nothing has to reach this machine, and answers whoever mentions it
     in a channel or writes to it: hosts, all, all detail, where USER, free [MODEL], book, release, help. It needs the
@@ -40,121 +37,112 @@ def slack(settings: Settings) -> None:
     \b
     gpuboard slack
     """
-    check(settings)
+    require_slack_tokens(settings)
     refuse_foreign(settings)
     from site_builder.core import locks  # noqa: PLC0415 # --help needs none of it
 
     try:
-        with locks.alone(settings.state / locks.BOT) as other:
+        with locks.try_hold_lock(settings.state / locks.BOT_LOCK_NAME) as other:
             if other is None:
-                run(settings)
+                run_bot(settings)
             elif sys.stderr.isatty():  # cron asks every minute, and would mail it
-                tell(f"the bot runs already, as process {other}; {reached(settings)}")
+                print_message(f"the bot runs already, as process {other}; {check_slack_connection(settings)}")
     except OSError as error:
-        raise Failure(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
+        raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
 
 
-def check(settings: Settings) -> None:
+def require_slack_tokens(settings: Settings) -> None:
     """Refuse to begin without tokens."""
     access = settings.alerts.slack
-    missing = [name for name, value in zip(TOKENS, (access.bot_token, access.app_token)) if not value]
+    missing = [name for name, value in zip(TOKEN_PREFIXES, (access.bot_token, access.app_token)) if not value]
     if missing:
-        what = " and ".join(f"{name} ({TOKENS[name]}…)" for name in missing)
-        raise Failure(f"{what} must be set: docs/slack.md tells how to make an app in Slack")
+        what = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
+        raise CommandError(f"{what} must be set: docs/slack.md tells how to make an app in Slack")
 
 
-def reached(settings: Settings) -> str:
+def check_slack_connection(settings: Settings) -> str:
     """Whether Slack answers at this moment, for whoever wonders why the one that runs is silent."""
-    from site_builder.alerts.slack_client import NotDone, Slack  # noqa: PLC0415
-
     try:
-        Slack(settings.alerts.slack).me()
-    except NotDone as why:
+        SlackClient(settings.alerts.slack).fetch_identity()
+    except SlackRequestError as why:
         return str(why)
     return "Slack can be reached from here, and knows its token"
 
 
-def run(settings: Settings) -> None:
+def run_bot(settings: Settings) -> None:
     """Until somebody ends it, or Slack says no."""
-    from site_builder.alerts.slack_client import NotDone, Slack, Socket  # noqa: PLC0415
-    from site_builder.slack.bot import Bot  # noqa: PLC0415
-
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        api = Slack(settings.alerts.slack)
-        me = who(api, stop)
+        api = SlackClient(settings.alerts.slack)
+        me = wait_for_identity(api, stop)
         if me is None:
             return
-        bot = Bot(settings, api, me, tell)
-        socket = Socket(api, bot.hear)
+        bot = SlackBot(settings, api, me, print_message)
+        socket = SlackSocket(api, bot.handle_envelope)
         try:
-            listen(bot, socket, stop)
+            keep_connected(bot, socket, stop)
         finally:
-            socket.leave()
+            socket.stop_reconnecting()
             bot.close()
-    except NotDone as why:
-        if was_said(settings, str(why)):
+    except SlackRequestError as why:
+        if was_recently_reported(settings, str(why)):
             sys.exit(2)
-        raise Failure(str(why)) from None
+        raise CommandError(str(why)) from None
 
 
-def was_said(settings: Settings, why: str) -> bool:
+def was_recently_reported(settings: Settings, why: str) -> bool:
     """Whether cron, which starts it every minute and mails what it says, has mailed the same not long ago."""
     from site_builder.core import files  # noqa: PLC0415
 
     if sys.stderr.isatty():
         return False
-    store, now = settings.state / SAID, time.time()
+    store, now = settings.state / LAST_ERROR_FILE, time.time()
     with suppress(OSError):
-        if store.read_text("utf-8") == why and 0 <= now - store.stat().st_mtime < SAY_AGAIN:
+        if store.read_text("utf-8") == why and 0 <= now - store.stat().st_mtime < REPEAT_ERROR_AFTER_S:
             return True
     with suppress(OSError):
-        files.replace(store, why.encode(), 0o600)
+        files.write_atomically(store, why.encode(), 0o600)
     return False
 
 
-def who(api: Slack, stop: Event) -> Me | None:
+def wait_for_identity(api: SlackClient, stop: Event) -> BotIdentity | None:
     """Who we are in Slack; it is asked until Slack answers."""
-    from site_builder.alerts.slack_client import NotDone  # noqa: PLC0415
-
-    pause = FIRST_PAUSE
+    pause = FIRST_RETRY_DELAY_S
     while True:
         try:
-            return api.me()
-        except NotDone as why:
-            pause = paused(why, pause, stop)
+            return api.fetch_identity()
+        except SlackRequestError as why:
+            pause = wait_before_retry(why, pause, stop)
             if stop.is_set():
                 return None
 
 
-def listen(bot: Bot, socket: Socket, stop: Event) -> None:
+def keep_connected(bot: SlackBot, socket: SlackSocket, stop: Event) -> None:
     """Keep a line open; one that stays cut is opened anew."""
-    from site_builder.alerts.slack_client import NotDone  # noqa: PLC0415
-
-    pause = FIRST_PAUSE
+    pause = FIRST_RETRY_DELAY_S
     while not stop.is_set():
         try:
             socket.open()
-        except NotDone as why:
-            pause = paused(why, pause, stop)
+        except SlackRequestError as why:
+            pause = wait_before_retry(why, pause, stop)
             continue
         if sys.stderr.isatty():
-            tell("the bot answers in Slack until Ctrl-C")
-        pause, open_at = FIRST_PAUSE, time.monotonic()
-        while not stop.wait(LOOK_EVERY) and time.monotonic() - open_at < CUT_FOR:
+            print_message("the bot answers in Slack until Ctrl-C")
+        pause, open_at = FIRST_RETRY_DELAY_S, time.monotonic()
+        while not stop.wait(POLL_INTERVAL_S) and time.monotonic() - open_at < RECONNECT_AFTER_S:
             if socket.is_open():
                 open_at = time.monotonic()
         if not stop.is_set():
-            bot.tell_once("the line to Slack was cut for a minute, and is opened anew")
+            bot.log_once("the line to Slack was cut for a minute, and is opened anew")
 
 
-def paused(why: Exception, pause: float, stop: Event) -> float:
+def wait_before_retry(why: SlackRequestError, pause: float, stop: Event) -> float:
     """Wait, and how long to wait the next time; where Slack itself says no, there is nothing to wait for."""
-    if getattr(why, "hopeless", False):
+    if why.is_permanent:
         raise why
-    if pause == FIRST_PAUSE:
-        tell(f"{why}; tried again until it works")
-    stop.wait(getattr(why, "wait", None) or pause)
-    return min(pause * 2, LONGEST_PAUSE)
+    if pause == FIRST_RETRY_DELAY_S:
+        print_message(f"{why}; tried again until it works")
+    stop.wait(why.retry_after_s or pause)
+    return min(pause * 2, MAX_RETRY_DELAY_S)

@@ -1,10 +1,11 @@
-"""`gpuboard serve`: the board for browsers, with no other web server."""
+"""`gpuboard serve` and `gpuboard here`."""
 
 from __future__ import annotations
 
-import errno
+import os
+import platform
 import signal
-import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,25 +13,18 @@ from typing import TYPE_CHECKING
 import click
 
 from site_builder.client import completion
-from site_builder.core.command_options import Failure, tell, with_settings
+from site_builder.core.command_options import CommandError, print_message, with_loaded_settings, with_settings
+from site_builder.web.live_board import create_spool_folder, run_live_board, stop_on_signals
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
-
+    from site_builder.config.conf_file import LoadedSettings
     from site_builder.config.settings import Settings
-    from site_builder.web.server import Site
-
-IN_THE_CLEAR = (
-    "passwords cross the network in the clear: let it listen on 127.0.0.1, and put a web server with TLS before it "
-    "(docs/webservers.md)"
-)
-CHOOSE = "choose another with --listen or GPUBOARD_LISTEN"
 
 
-def named(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+def check_htpasswd_option(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
     """The file; a name that is empty, as of a variable that nobody set, must not open the board to all."""
     if value is not None and not value.strip():
-        raise Failure(
+        raise CommandError(
             "--htpasswd names no file: write `--htpasswd FILE`, or leave it out for a board without passwords"
         )
     return value
@@ -42,8 +36,8 @@ def named(_context: click.Context, _option: click.Parameter, value: str | None) 
     "--htpasswd",
     metavar="FILE",
     help="Who may see it, with passwords.",
-    callback=named,
-    shell_complete=completion.files,
+    callback=check_htpasswd_option,
+    shell_complete=completion.complete_files,
 )
 @with_settings
 def serve(settings: Settings) -> None:
@@ -58,92 +52,84 @@ def serve(settings: Settings) -> None:
     gpuboard serve --listen 0.0.0.0:8080
     gpuboard serve --htpasswd users
     """
-    from site_builder.web.server import Server, listen  # noqa: PLC0415 # --help needs none of it
+    from site_builder.web import application  # noqa: PLC0415 # --help needs none of it
+    from site_builder.web.server import WebServer, open_listening_socket  # noqa: PLC0415
 
     where = settings.www.absolute()
     if not where.is_dir():
-        raise Failure(f"there is no folder {where}: run `gpuboard build` first, or set GPUBOARD_WWW")
-    site = site_of(where, settings)
+        raise CommandError(f"there is no folder {where}: run `gpuboard build` first, or set GPUBOARD_WWW")
+    site = application.build_application(where, settings)
     address, port = settings.listen
     try:
-        sock = listen(address, port)
+        sock = open_listening_socket(address, port)
     except OSError as error:
-        raise Failure(refused(error, address, port)) from None
-    server = Server(site, sock, settings.rules.proxy)
+        raise CommandError(application.describe_listen_error(error, address, port)) from None
+    server = WebServer(site, sock, settings.booking_policy.proxy)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close())
-    for sentence in opening(sock, settings) if sys.stderr.isatty() else ():  # cron would mail it
-        tell(sentence)
-    for sentence in warnings(sock, settings):
-        tell(sentence)
+    for sentence in (
+        application.list_start_messages(sock, settings) if sys.stderr.isatty() else ()
+    ):  # cron would mail it
+        print_message(sentence)
+    for sentence in application.list_password_warnings(sock, settings):
+        print_message(sentence)
     server.run()
 
 
-def site_of(www: Path, settings: Settings) -> WSGIApplication:
-    """All that is answered, under the board's own names, behind a password where the settings name a file of them."""
-    from site_builder.web.host_header import HostCheck  # noqa: PLC0415
-
-    return HostCheck(with_login(board_of(www, settings), settings), settings, www)
+SNAPSHOT_INTERVAL_S = 10
 
 
-def with_login(site: Site, settings: Settings) -> WSGIApplication:
-    """Ask for a password before the site, where the settings name a file of them."""
-    if not settings.htpasswd:
-        return site
-    from site_builder.web.basic_auth import Login  # noqa: PLC0415
-    from site_builder.web.passwords import Passwords, Unusable  # noqa: PLC0415
+@click.command()
+@click.option("--listen", metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]")
+@with_loaded_settings
+def here(loaded: LoadedSettings) -> None:
+    """Show the GPUs of this machine until Ctrl-C.
 
-    try:
-        return Login(site, Passwords(Path(settings.htpasswd), tell), settings.rules)
-    except Unusable as why:
-        raise Failure(str(why)) from None
+    Takes a snapshot every 10 seconds as a GPU host does, builds the site, and serves it on a port that is free.
+    Other hosts that push to data/ are on it too.
 
+    \b
+    gpuboard here
+    gpuboard here --listen 0.0.0.0:8080
+    """
+    from site_builder.core.files import (
+        find_scripts_folder,  # --help needs none of it
+        make_closed,
+    )
 
-def board_of(www: Path, settings: Settings) -> Site:
-    """The files of www/, and the desk where the settings give it an address."""
-    from site_builder.web.host_history import Minutes  # noqa: PLC0415
-    from site_builder.web.server import Site  # noqa: PLC0415
+    settings = loaded.settings
+    listen = None if loaded.given["GPUBOARD_LISTEN"].origin == "default" else settings.listen
+    name = platform.node().partition(".")[0]
+    script = str(find_scripts_folder() / "gpu-run.sh")
+    conf = str(Path(loaded.conf.path).absolute()) if loaded.conf.path else os.devnull
+    ours = {key: value for key, value in os.environ.items() if key.startswith(("GPUBOARD_", "CONSUL_"))}
+    folders = {f"GPUBOARD_{key.upper()}": str(getattr(settings, key).absolute()) for key in ("data", "www", "state")}
 
-    minutes = Minutes(settings)
-    if settings.rules.url is None:
-        return Site(www, tell, minutes=minutes)
-    from site_builder.bookings.concurrency_limit import Door  # noqa: PLC0415
-    from site_builder.bookings.web import Booking  # noqa: PLC0415
+    with stop_on_signals(), create_spool_folder() as spool:
+        environment = {
+            **os.environ,
+            "HOST": name,
+            "GPUBOARD_CONF": conf,
+            "GPUBOARD_SPOOL": str(spool),
+            "GPUBOARD_DEST": folders["GPUBOARD_DATA"],
+            **{f"GPUBOARD_{task}_EVERY": str(SNAPSHOT_INTERVAL_S) for task in ("GPUS", "PROCESSES", "PS")},
+        }
 
-    return Site(www, tell, (settings.rules.url, Door(Booking(settings, tell))), minutes)
+        def turn() -> float:
+            ended = subprocess.run([script, "once"], env=environment, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                raise CommandError(f"no snapshot of this machine could be taken: {ended.stderr.strip()}")
+            return SNAPSHOT_INTERVAL_S
 
+        def ready(url: str) -> None:
+            print_message(f"the board of {name} is at {url} until Ctrl-C")
+            print_message(f"to book a GPU, edit {folders['GPUBOARD_DATA']}/comments.json")
 
-def opening(sock: socket.socket, settings: Settings) -> list[str]:
-    """What is said at the start: where the board is, and who can read it if not this machine alone."""
-    from site_builder.web.server import is_private, url_of  # noqa: PLC0415
-
-    found = [f"the board is at {url_of(sock)} until Ctrl-C"]
-    who = f"everybody on the network {'with a password ' if settings.htpasswd else ''}can read it"
-    return found if is_private(sock) else [*found, who, *danger(sock, settings)]
-
-
-def warnings(sock: socket.socket, settings: Settings) -> list[str]:
-    """What is said in any case, and once."""
-    from site_builder.web.server import is_private  # noqa: PLC0415
-
-    return [IN_THE_CLEAR] if settings.htpasswd and not is_private(sock) else []
-
-
-def danger(sock: socket.socket, settings: Settings) -> list[str]:
-    """What is said where the desk is open to more than this machine."""
-    from site_builder.web.server import is_private  # noqa: PLC0415
-
-    is_open = settings.rules.url is not None and settings.rules.open and not settings.htpasswd and not is_private(sock)
-    return ["anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"] if is_open else []
-
-
-def refused(error: OSError, address: str, port: int) -> str:
-    """Why nothing can listen there, and what to do."""
-    place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        return f"{place} is taken by another program: {CHOOSE}"
-    if error.errno == errno.EACCES:
-        return f"only root may listen on port {port}: choose one from 1024 on with --listen or GPUBOARD_LISTEN"
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return f"{address} is not an address of this machine: {CHOOSE}"
-    return f"cannot listen on {place}: {error.strerror or error}; {CHOOSE}"
+        try:
+            make_closed(settings.data)
+            run_live_board(
+                Path(folders["GPUBOARD_WWW"]), listen, lambda: {**ours, **folders, "GPUBOARD_CONF": conf}, turn, ready
+            )
+        except OSError as error:
+            place = error.filename or folders["GPUBOARD_WWW"]
+            raise CommandError(f"{place} cannot be written: {error.strerror}") from None

@@ -1,14 +1,20 @@
-"""The embedded web server: waitress, held to what plain files and the desk need."""
+"""The built-in web server."""
 
 from __future__ import annotations
 
 import logging
+import re
 import resource
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
@@ -17,34 +23,143 @@ from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import BaseWSGIServer, TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
-from site_builder.bookings.rate_limit import group
-from site_builder.web.static_files import ALWAYS, Site, refusal
+from site_builder.config.settings import Settings
+from site_builder.core.http_headers import SECURITY_HEADERS
+from site_builder.web import compat_routes
+from site_builder.web.identity import parse_ip_address
+from site_builder.web.rate_limit import build_address_key
+from site_builder.web.static_files import (
+    ABSOLUTE_URL_START,
+    HttpResponse,
+    build_error_response,
+    parse_request_target,
+    send_response,
+    split_path,
+)
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["Server", "Site", "is_private", "listen", "url_of"]
+HOST_PATTERN = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,254}))(?::[0-9]{0,5})?")
+DNS_TIMEOUT_S = 2.0  # seconds that a request waits for the first DNS answer of this process
+UNKNOWN_NAME_MESSAGE = (
+    "The board does not answer under this name. Its admin can add the name to GPUBOARD_SERVER_NAMES, "
+    "or set GPUBOARD_URL to the address that people use."
+)
 
-CONNECTIONS = 1000
+
+class MachineNames:
+    """The names of this machine; DNS is asked once, in the background, since it may take long to fail."""
+
+    def __init__(self) -> None:
+        """Start to look up the full name."""
+        self.host_name = socket.gethostname().lower().rstrip(".")
+        self.short_name = self.host_name.partition(".")[0]
+        self.names = {self.host_name, self.short_name, f"{self.short_name}.local"} - {"", ".local"}
+        self.lookup_thread = Thread(target=self.look_up, daemon=True)
+        self.lookup_thread.start()
+
+    def look_up(self) -> None:
+        """Add the full name."""
+        with suppress(OSError, UnicodeError):  # a host name can be one that DNS does not allow
+            self.names = self.names | {socket.getfqdn(self.host_name).lower().rstrip(".")}
+
+    def is_own_name(self, name: str) -> bool:
+        """Return True if this machine is called so; wait for DNS only where its answer can make a difference."""
+        if name not in self.names and name.startswith(f"{self.short_name}."):
+            self.lookup_thread.join(DNS_TIMEOUT_S)
+        return name in self.names
+
+
+class HostHeaderCheck:
+    """A WSGI application that lets requests through to another if their Host header is a name of the board."""
+
+    def __init__(self, inner: WSGIApplication, settings: Settings, www: Path) -> None:
+        """Take the names from the settings and this machine, and those of GPU hosts from www/."""
+        self.application = inner
+        self.machine_names = MachineNames()
+        self.states_folder = www / compat_routes.STATES_FOLDER
+        url = urlsplit(settings.url or "").hostname or "localhost"
+        self.allowed_names = {"localhost", settings.listen[0].lower(), url.rstrip("."), *settings.server_names}
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        refused = self.check_host(environ)
+        return send_response(environ, start_response, refused) if refused else self.application(environ, start_response)
+
+    def check_host(self, environ: WSGIEnvironment) -> HttpResponse | None:
+        """Return the refusal of a request under another name; X-Forwarded-Host is not read, anybody can send it."""
+        hosts = [str(environ.get("HTTP_HOST", ""))]
+        if not hosts[0]:
+            if environ["SERVER_PROTOCOL"] != "HTTP/1.0":
+                return build_error_response(400)
+            hosts = []  # no browser: each sends a Host
+        target = ABSOLUTE_URL_START.match(environ["REQUEST_URI"])
+        if target:  # a name there counts more than the header (RFC 9112, 3.2.2), so that both must be ours
+            hosts.append(target[0].partition("//")[2])
+        for host in hosts:
+            name = parse_host_header(host)
+            if name is None:
+                return build_error_response(400)
+            if not self.is_allowed(name, environ):
+                return build_error_response(421, sentence=UNKNOWN_NAME_MESSAGE)
+        return None
+
+    def is_allowed(self, name: str, environ: WSGIEnvironment) -> bool:
+        """Return True if it is a name of the board, or on a route of older clients one of a GPU host."""
+        is_local = name in self.allowed_names or name.endswith(".localhost") or parse_ip_address(name) is not None
+        return (
+            is_local or self.machine_names.is_own_name(name) or (is_compat_request(environ) and self.is_gpu_host(name))
+        )
+
+    def is_gpu_host(self, name: str) -> bool:
+        """Return True if the board shows a host of this name."""
+        try:
+            return any(folder.name.lower() == name for folder in self.states_folder.iterdir())
+        except OSError:
+            return False
+
+
+def parse_host_header(host: str) -> str | None:
+    """Return the name or address in a Host header, in lower case and without port; None if it is not well formed."""
+    parts = HOST_PATTERN.fullmatch(host.lower())
+    if not parts:
+        return None
+    name = parts[1] or parts[2].rstrip(".")
+    is_valid = (
+        bool(name) and ".." not in name and not name.startswith(".") and not (parts[1] and not parse_ip_address(name))
+    )
+    return name if is_valid else None
+
+
+def is_compat_request(environ: WSGIEnvironment) -> bool:
+    """Return True for addresses that clients of other systems use."""
+    path, query = parse_request_target(environ)
+    return compat_routes.is_compat_route(path, split_path(path), query)
+
+
+MAX_CONNECTIONS = 1000
 # Connections of one address above which its oldest idle ones are closed: browsers open 6, and several people may share
 # an address. Above the second number a new connection is refused, however busy the others are.
-PER_ADDRESS, MOST_PER_ADDRESS = 100, 400
+IDLE_LIMIT_PER_ADDRESS, MAX_PER_ADDRESS = 100, 400
 # New connections taken in one round; as many slots stay free, for which idle connections are closed.
-ACCEPTED_AT_ONCE = 64
-STALLED = 5  # seconds after which a client that reads nothing of its answer may lose its slot
+MAX_ACCEPTED_PER_ROUND = 64
+STALLED_AFTER_S = 5  # seconds after which a client that reads nothing of its answer may lose its slot
 BACKLOG = 1024
-PATIENCE = 30  # seconds that a request may take to arrive
-UNSENT = 1 << 20  # bytes that may wait for a reader who asks for more
-AT_ONCE = 1 << 16  # bytes read for one send; of more, the allocator keeps some MiB for each thread that sent once
-NEVER = 1 << 60
-LIMITS = {
+REQUEST_TIMEOUT_S = 30  # seconds that a request may take to arrive
+MAX_UNSENT_BYTES = 1 << 20  # bytes that may wait for a reader who asks for more
+SEND_CHUNK_BYTES = (
+    1 << 16
+)  # bytes read for one send; of more, the allocator keeps some MiB for each thread that sent once
+UNLIMITED_BYTES = 1 << 60
+WAITRESS_SETTINGS = {
     "threads": 64,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
     "backlog": BACKLOG,
     "channel_timeout": 60,  # seconds; an open page asks every 10, on the same connection
     "cleanup_interval": 10,
     "max_request_header_size": 16 << 10,
     "max_request_body_size": 32 << 10,  # read, so that the sender gets to see that it is refused; the desk takes half
-    "outbuf_high_watermark": NEVER,  # there a thread would wait for a reader; see Channel.write_soon
+    "outbuf_high_watermark": UNLIMITED_BYTES,  # there a thread would wait for a reader; see Channel.write_soon
     "asyncore_use_poll": True,  # select() ends at 1024 files
     "log_socket_errors": False,  # a reader who went away is no news
     "clear_untrusted_proxy_headers": False,  # the desk itself asks from whom they are, and nothing else reads them
@@ -52,21 +167,21 @@ LIMITS = {
 }
 
 
-class Refusal(ErrorTask):
+class ErrorResponseTask(ErrorTask):
     """What waitress itself refuses, in our words; its own repeat the request."""
 
     def execute(self) -> None:
         """Write it, and end the connection."""
         error: Any = self.request.error  # type: ignore[attr-defined] # the stub takes the request for its error
-        answer = refusal(error.code)
+        answer = build_error_response(error.code)
         self.status = f"{error.code} {error.reason}"
-        self.response_headers = [*ALWAYS, *answer.headers]
+        self.response_headers = [*SECURITY_HEADERS, *answer.headers]
         self.set_close_on_finish()
         self.content_length = len(answer.body)
         self.write(answer.body)
 
 
-class Reply(WSGITask):
+class ResponseTask(WSGITask):
     """An answer that does not end the connection where it need not."""
 
     def set_close_on_finish(self) -> None:
@@ -90,19 +205,19 @@ class RequestParser(HTTPRequestParser):
             raise ParsingError("Transfer-Encoding is of HTTP/1.1")
 
 
-class Channel(HTTPChannel):
+class ClientChannel(HTTPChannel):
     """A connection that neither a slow sender nor a slow reader can hold at others' cost."""
 
     parser_class = RequestParser
-    task_class = Reply
-    error_task_class = Refusal
-    began = 0.0
+    task_class = ResponseTask
+    error_task_class = ErrorResponseTask
+    request_began_at = 0.0
 
     def __init__(self, server: BaseWSGIServer, sock: socket.socket, addr: Any, *more: Any, **named: Any) -> None:  # noqa: ANN401 # as waitress gives them
         """Take up a connection; waitress would read as much at once as the system has room for, which may be MiB."""
         super().__init__(server, sock, addr, *more, **named)
-        self.sendbuf_len = min(self.sendbuf_len, AT_ONCE)
-        self.client = group(str(addr[0]))
+        self.sendbuf_len = min(self.sendbuf_len, SEND_CHUNK_BYTES)
+        self.client = build_address_key(str(addr[0]))
         self.idle_since = time.monotonic()
 
     def service(self) -> None:
@@ -115,7 +230,7 @@ class Channel(HTTPChannel):
 
         Part of a request does not count: whoever sends it byte by byte holds the connection for nothing.
         """
-        if self.requests or (self.total_outbufs_len and time.time() - self.last_activity < STALLED):
+        if self.requests or (self.total_outbufs_len and time.time() - self.last_activity < STALLED_AFTER_S):
             return False
         if self.socket is None:
             return True
@@ -128,15 +243,15 @@ class Channel(HTTPChannel):
         """Take up what arrived; a request that comes letter by letter is given up in the end."""
         now = time.monotonic()
         if self.request is None:
-            self.began = now
-        elif now - self.began > PATIENCE:
+            self.request_began_at = now
+        elif now - self.request_began_at > REQUEST_TIMEOUT_S:
             self.will_close = True
             return False
         return super().received(data)
 
     def write_soon(self, data: bytes) -> int:
         """Send it; who asks for one file after the other and reads none gets no more of them."""
-        if self.total_outbufs_len > UNSENT:
+        if self.total_outbufs_len > MAX_UNSENT_BYTES:
             raise ClientDisconnected
         return super().write_soon(data)
 
@@ -144,17 +259,21 @@ class Channel(HTTPChannel):
 class BoardServer(TcpWSGIServer):
     """Keep slots for new connections, however many idle ones somebody opens."""
 
-    channel_class = Channel
-    active_channels: dict[int, Channel]  # type: ignore[assignment] # the stub takes one channel for all
+    channel_class = ClientChannel
+    active_channels: dict[int, ClientChannel]  # type: ignore[assignment] # the stub takes one channel for all
 
     def __init__(self, site: WSGIApplication, sockets: dict[int, Any], sock: socket.socket, proxy: str | None) -> None:
         """Listen on this socket; connections from `proxy` are those of many people, and not limited by address."""
-        self.sockets = sockets
-        self.proxy = group(proxy) if proxy else None
+        self.socket_map = sockets
+        self.proxy = build_address_key(proxy) if proxy else None
         self.has_new_connections = False
-        limits: dict[str, Any] = {**LIMITS, "connection_limit": connection_limit(), "sockets": [sock]}
+        limits: dict[str, Any] = {
+            **WAITRESS_SETTINGS,
+            "connection_limit": compute_connection_limit(),
+            "sockets": [sock],
+        }
         adjustments = Adjustments(**limits)
-        self.idle_limit = adjustments.connection_limit - min(ACCEPTED_AT_ONCE, adjustments.connection_limit // 4)
+        self.idle_limit = adjustments.connection_limit - min(MAX_ACCEPTED_PER_ROUND, adjustments.connection_limit // 4)
         threads = ThreadedTaskDispatcher()
         threads.set_thread_count(adjustments.threads)
         place = (sock.family, sock.type, sock.proto, sock.getsockname())
@@ -172,21 +291,21 @@ class BoardServer(TcpWSGIServer):
         """Accept all connections that wait, up to a limit; waitress accepts one in each round of its loop."""
         counts = self.count_clients()
         self.has_new_connections = True
-        for _ in range(min(ACCEPTED_AT_ONCE, self.adj.connection_limit - len(self.sockets))):
+        for _ in range(min(MAX_ACCEPTED_PER_ROUND, self.adj.connection_limit - len(self.socket_map))):
             try:
                 accepted = self.accept()
                 if accepted is None:
                     return
                 sock, address = accepted
-                client = group(str(address[0]))
-                if client != self.proxy and counts[client] >= MOST_PER_ADDRESS:
+                client = build_address_key(str(address[0]))
+                if client != self.proxy and counts[client] >= MAX_PER_ADDRESS:
                     sock.close()
                     continue
                 self.set_socket_options(sock)
             except OSError:  # the client has closed it already, or no file is left to open
                 return
             counts[client] += 1
-            self.channel_class(self, sock, self.fix_addr(address), self.adj, map=self.sockets)
+            self.channel_class(self, sock, self.fix_addr(address), self.adj, map=self.socket_map)
 
     def make_room(self) -> None:
         """Close the oldest idle connections: of addresses with too many, and of all addresses where slots run out.
@@ -194,63 +313,63 @@ class BoardServer(TcpWSGIServer):
         Call it between two rounds of the loop: within a round a new connection could get the file number of a closed
         one, and the events that were meant for that.
         """
-        excess = len(self.sockets) - self.idle_limit
+        excess = len(self.socket_map) - self.idle_limit
         if not self.has_new_connections and excess <= 0:
             return
         self.has_new_connections = False
         counts = self.count_clients()
-        if excess <= 0 and max(counts.values(), default=0) <= PER_ADDRESS:
+        if excess <= 0 and max(counts.values(), default=0) <= IDLE_LIMIT_PER_ADDRESS:
             return
         for channel in sorted(self.active_channels.values(), key=lambda channel: channel.idle_since):
-            if (excess > 0 or counts[channel.client] > PER_ADDRESS) and channel.is_idle():
+            if (excess > 0 or counts[channel.client] > IDLE_LIMIT_PER_ADDRESS) and channel.is_idle():
                 channel.handle_close()
                 counts[channel.client] -= 1
                 excess -= 1
 
 
-class Server:
+class WebServer:
     """A site on a socket that listens: `run` until `close`, from another thread or a signal handler."""
 
     def __init__(self, site: WSGIApplication, sock: socket.socket, proxy: str | None = None) -> None:
         """Make it ready; the socket is closed with it. `proxy` is the address of a web server before it."""
         for name in ("waitress", "waitress.queue"):  # a queue of readers is no news either
             logging.getLogger(name).setLevel(logging.ERROR)
-        self.map: dict[int, Any] = {}
-        self.server = BoardServer(site, self.map, sock, proxy)
-        self.ended = False
+        self.socket_map: dict[int, Any] = {}
+        self.waitress_server = BoardServer(site, self.socket_map, sock, proxy)
+        self.is_closed = False
 
     def run(self) -> None:
         """Answer until it is closed; then nothing of it is left."""
         try:
-            while not self.ended:
-                self.server.make_room()
-                timeout = 1 if self.server.in_connection_overflow else 10
-                wasyncore.loop(timeout=timeout, use_poll=True, map=self.map, count=1)
+            while not self.is_closed:
+                self.waitress_server.make_room()
+                timeout = 1 if self.waitress_server.in_connection_overflow else 10
+                wasyncore.loop(timeout=timeout, use_poll=True, map=self.socket_map, count=1)
         finally:
-            self.ended = True
-            self.clear()
+            self.is_closed = True
+            self.release_resources()
 
     def close(self) -> None:
         """End `run`; what is being sent is cut off."""
-        if not self.ended:
-            self.ended = True
-            self.server.pull_trigger()  # takes no lock, so that a signal may come at any time
+        if not self.is_closed:
+            self.is_closed = True
+            self.waitress_server.pull_trigger()  # takes no lock, so that a signal may come at any time
 
-    def clear(self) -> None:
+    def release_resources(self) -> None:
         """Give back threads, files and connections."""
-        self.server.task_dispatcher.shutdown(timeout=2)
-        for channel in [one for one in self.map.values() if isinstance(one, Channel)]:
+        self.waitress_server.task_dispatcher.shutdown(timeout=2)
+        for channel in [one for one in self.socket_map.values() if isinstance(one, ClientChannel)]:
             channel.handle_close()
-        self.server.close()
+        self.waitress_server.close()
 
 
-def connection_limit() -> int:
+def compute_connection_limit() -> int:
     """How many at a time: with no file left to open, waitress would try to accept the next without end."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, soft * 3 // 4)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft * 3 // 4)
 
 
-def listen(address: str, port: int) -> socket.socket:
+def open_listening_socket(address: str, port: int) -> socket.socket:
     """A socket that listens there; OSError says why it cannot be had."""
     failure: OSError | None = None
     for family, kind, protocol, _, where in socket.getaddrinfo(
@@ -271,12 +390,12 @@ def listen(address: str, port: int) -> socket.socket:
     raise failure or OSError("no such address")
 
 
-def is_private(sock: socket.socket) -> bool:
+def is_local_only(sock: socket.socket) -> bool:
     """Whether only this machine can reach it."""
     return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def url_of(sock: socket.socket) -> str:
+def build_server_url(sock: socket.socket) -> str:
     """Where the board is; by the name of this machine where it listens on all of its addresses."""
     address, port = sock.getsockname()[:2]
     host = socket.gethostname() if ip_address(address.partition("%")[0]).is_unspecified else address

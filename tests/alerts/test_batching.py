@@ -8,11 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.alerts.batching import MOST_FOR_HOOK, MOST_IN_LETTER, MOST_WAITING, Outbox, Scene
-from site_builder.alerts.batching import MOST_OF_HOST as MOST_OF_HOST_TOLD
-from site_builder.alerts.model import BEGUN, HAPPENED, OVER, Book, Letter, Matter
-from site_builder.alerts.rules_file import DEFAULTS
-from site_builder.alerts.titles import headline
+from site_builder.alerts.config_files import DEFAULT_RULES
+from site_builder.alerts.model import STEP_BEGUN, STEP_HAPPENED, STEP_OVER, AlertState, Condition, Notification
+from site_builder.alerts.queue import (
+    MAX_ALERTS_PER_NOTIFICATION,
+    MAX_QUEUED,
+    MAX_QUEUED_PER_HOOK,
+    AlertContext,
+    NotificationBuilder,
+)
+from site_builder.alerts.queue import MAX_PEOPLE_PER_HOST as MOST_OF_HOST_TOLD
+from site_builder.alerts.render import format_headline
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
     AT_ONCE,
@@ -36,9 +42,11 @@ from tests.support.generated_fleet import PARIS
 
 @pytest.mark.parametrize("back", [60, 20 * HOUR, 24 * HOUR, 400 * 24 * HOUR])
 def test_a_clock_that_is_set_back_keeps_no_letter_for_longer_than_was_meant(back: int) -> None:
-    letter = Letter("1-1", "channel:lab", (), made=int(START), due=int(START) + 30)
-    found = Outbox(Book(letters=(letter,)), Scene(FRESH, PARIS), Now(START - back, PARIS))
-    assert [0 <= one.due - found.at <= 30 for one in found.letters] == [True]
+    letter = Notification("1-1", "channel:lab", (), created_at=int(START), due_at=int(START) + 30)
+    found = NotificationBuilder(
+        AlertState(notifications=(letter,)), AlertContext(FRESH, PARIS), Now(START - back, PARIS)
+    )
+    assert [0 <= one.due_at - found.now_s <= 30 for one in found.notifications] == [True]
 
 
 # To whom
@@ -57,7 +65,7 @@ def test_several_at_once_are_one_letter_and_hooks_get_each_alone() -> None:
     letters = desk.look(*(down(host) for host in hosts))
     assert [len(one.alerts) for one in letters if one.to == "channel:lab"] == [5]
     assert [len(one.alerts) for one in letters if one.to == "hook:page"] == [1] * 5
-    assert headline(letters[0].alerts) == "5 hosts are down: gpu0, gpu1, gpu2, gpu3, gpu4"
+    assert format_headline(letters[0].alerts) == "5 hosts are down: gpu0, gpu1, gpu2, gpu3, gpu4"
 
 
 def test_hosts_that_go_one_after_the_other_are_one_letter_and_one_alone_does_not_wait() -> None:
@@ -83,9 +91,15 @@ def test_a_thousand_at_once_are_one_letter_that_has_room_for_some() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(1000)}
     desk = Desk(hosts=hosts, hooks=("page",))
     letter, *for_hooks = desk.look(*(down(host) for host in hosts))
-    assert (len(letter.alerts), letter.more) == (MOST_IN_LETTER, 1000 - MOST_IN_LETTER)
-    assert headline(letter.alerts, letter.more) == "1000 hosts are down: gpu0, gpu1, gpu2, gpu3 and 996 more"
-    assert len(for_hooks) == MOST_FOR_HOOK
+    assert (len(letter.alerts), letter.omitted_count) == (
+        MAX_ALERTS_PER_NOTIFICATION,
+        1000 - MAX_ALERTS_PER_NOTIFICATION,
+    )
+    assert (
+        format_headline(letter.alerts, letter.omitted_count)
+        == "1000 hosts are down: gpu0, gpu1, gpu2, gpu3 and 996 more"
+    )
+    assert len(for_hooks) == MAX_QUEUED_PER_HOOK
 
 
 def test_whoever_is_not_shown_is_named_to_nobody_but_themselves() -> None:
@@ -96,9 +110,9 @@ def test_whoever_is_not_shown_is_named_to_nobody_but_themselves() -> None:
 
 
 def test_whoever_cannot_be_reached_gets_no_letter_unless_they_asked_for_one() -> None:
-    desk = Desk(ruled("gpu-held", to=("all", "person")), reaches={"bob"}.__contains__)
-    watch = Matter("watch", "", "w1", (), "atlas:0 is free", whose=("alice",), lasting=False)
-    letters = desk.look(HELD._replace(whose=("alice", "bob")), watch)
+    desk = Desk(ruled("gpu-held", to=("all", "person")), can_reach={"bob"}.__contains__)
+    watch = Condition("watch", "", "w1", (), "atlas:0 is free", owners=("alice",), is_lasting=False)
+    letters = desk.look(HELD._replace(owners=("alice", "bob")), watch)
     assert [(one.to, one.alerts[0].rule) for one in letters] == [
         ("channel:lab", "gpu-held"),
         ("person:bob", "gpu-held"),
@@ -108,24 +122,24 @@ def test_whoever_cannot_be_reached_gets_no_letter_unless_they_asked_for_one() ->
 
 def test_a_host_that_names_any_number_of_people_has_few_of_them_told() -> None:
     several = [
-        HELD._replace(about=f"GPU-{gpu}", whose=tuple(f"user{gpu}-{number}" for number in range(8)))
+        HELD._replace(about=f"GPU-{gpu}", owners=tuple(f"user{gpu}-{number}" for number in range(8)))
         for gpu in range(99)
     ]
     desk = Desk(hosts={**FRESH, **{f"gpu{number}": ("fresh", 4) for number in range(99)}}, channels=())
     assert len(desk.look(*several)) == MOST_OF_HOST_TOLD
     desk.look(*(one._replace(host=f"gpu{number}") for number in range(99) for one in several[number:]))
-    assert len(desk.sent) <= MOST_OF_HOST_TOLD + MOST_WAITING
+    assert len(desk.sent) <= MOST_OF_HOST_TOLD + MAX_QUEUED
 
 
 def test_an_alert_says_since_when_and_links_the_page_of_its_host() -> None:
     desk = Desk(url="https://gpus.example.org/")
     (letter,) = desk.look(down(people=("alice",)))
     (told,) = letter.alerts
-    assert (told.step, told.since, told.people) == (BEGUN, START - 600, ("alice",))
+    assert (told.step, told.since, told.people) == (STEP_BEGUN, START - 600, ("alice",))
     assert told.link == "https://gpus.example.org/hosts/atlas.html"
     (letter,) = desk.look(after=2 * HOUR)
     (told,) = letter.alerts
-    assert (told.step, told.since, told.until, told.people) == (OVER, START - 600, desk.at, ("alice",))
+    assert (told.step, told.since, told.until, told.people) == (STEP_OVER, START - 600, desk.at, ("alice",))
 
 
 # Quiet hours, and at most so many an hour
@@ -139,19 +153,19 @@ def night() -> Desk:
 
 
 def test_a_night_in_which_more_goes_and_comes_back_than_a_letter_has_room_for_is_no_news() -> None:
-    hosts = {f"gpu{number}": ("fresh", 4) for number in range(MOST_IN_LETTER + 50)}
+    hosts = {f"gpu{number}": ("fresh", 4) for number in range(MAX_ALERTS_PER_NOTIFICATION + 50)}
     desk = Desk(ruled(quiet=NIGHT), hosts={**hosts, "atlas": ("fresh", 4)})
     assert desk.titles(down()) == ["atlas is down"]
     desk.look(down(), *map(down, hosts), after=11 * HOUR)
-    (letter,) = desk.book.letters
-    assert (len(letter.alerts), letter.more) == (MOST_IN_LETTER, 50)
+    (letter,) = desk.book.notifications
+    assert (len(letter.alerts), letter.omitted_count) == (MAX_ALERTS_PER_NOTIFICATION, 50)
     desk.look(down(), *map(down, list(hosts)[:50]))
-    (letter,) = desk.book.letters
-    assert len(letter.alerts) + letter.more == 50
-    assert {one.step for one in letter.alerts} == {BEGUN}
+    (letter,) = desk.book.notifications
+    assert len(letter.alerts) + letter.omitted_count == 50
+    assert {one.step for one in letter.alerts} == {STEP_BEGUN}
     desk.look()
-    (letter,) = desk.book.letters
-    assert [(one.host, one.step) for one in letter.alerts] == [("atlas", OVER)]
+    (letter,) = desk.book.notifications
+    assert [(one.host, one.step) for one in letter.alerts] == [("atlas", STEP_OVER)]
 
 
 def test_in_quiet_hours_a_letter_waits_for_their_end() -> None:
@@ -160,17 +174,17 @@ def test_in_quiet_hours_a_letter_waits_for_their_end() -> None:
     assert desk.titles(down(), down("boreas"), after=HOUR) == []
     (letter,) = desk.look(down(), down("boreas"), after=7 * HOUR)
     assert [one.title for one in letter.alerts] == ["atlas is down", "boreas is down"]
-    assert Now(letter.due, PARIS).local.strftime("%a %H:%M") == "Tue 07:00"
+    assert Now(letter.due_at, PARIS).local.strftime("%a %H:%M") == "Tue 07:00"
 
 
 def test_what_could_not_be_sent_before_the_night_wakes_nobody() -> None:
     desk = Desk(ruled(quiet=NIGHT), hooks=("page",))
-    failed = [one._replace(tries=3, due=desk.at + HOUR) for one in desk.look(down(), after=9 * HOUR)]
+    failed = [one._replace(tries=3, due_at=desk.at + HOUR) for one in desk.look(down(), after=9 * HOUR)]
     assert [one.to for one in failed] == ["channel:lab", "hook:page"]
-    desk.book = desk.book._replace(letters=tuple(failed))
+    desk.book = desk.book._replace(notifications=tuple(failed))
     desk.look(down(), after=HOUR + 30 * MINUTE)
-    (letter,) = desk.book.letters
-    assert Now(letter.due, PARIS).local.strftime("%a %H:%M") == "Tue 07:00"
+    (letter,) = desk.book.notifications
+    assert Now(letter.due_at, PARIS).local.strftime("%a %H:%M") == "Tue 07:00"
     assert desk.sent[-1].to == "hook:page"
     same = desk.book
     desk.look(down())
@@ -180,13 +194,13 @@ def test_what_could_not_be_sent_before_the_night_wakes_nobody() -> None:
 
 
 def test_the_report_of_a_week_is_a_letter_of_its_own() -> None:
-    report = Matter("weekly-report", about="2026-W46", lasting=False)
+    report = Condition("weekly-report", about="2026-W46", is_lasting=False)
     for looks in ([(down(),), (down(), report)], [(report,), (report, down())]):
         desk = night()
         desk.rules["weekly-report"] = desk.rules["weekly-report"]._replace(on=True, quiet=NIGHT)
         for matters in looks:
             assert desk.look(*matters) == []
-        rules = sorted(tuple(one.rule for one in letter.alerts) for letter in desk.book.letters)
+        rules = sorted(tuple(one.rule for one in letter.alerts) for letter in desk.book.notifications)
         assert rules == [("host-down",), ("weekly-report",)]
 
 
@@ -213,7 +227,7 @@ def test_a_booking_that_is_over_by_the_end_of_quiet_hours_is_no_news() -> None:
     desk = Desk(ruled("booking-ends", quiet=NIGHT))
     late = ends(START + 11 * HOUR + 30 * MINUTE)
     assert desk.titles(late, after=11 * HOUR + 10 * MINUTE) == []
-    assert not desk.book.letters
+    assert not desk.book.notifications
 
 
 @pytest.mark.parametrize(
@@ -231,22 +245,22 @@ def test_quiet_hours_are_those_of_the_day_as_people_read_it(quiet: tuple[int, in
     hour, minute = at.split(":")
     desk.at = int(Now(START, PARIS).local.replace(hour=int(hour), minute=int(minute)).timestamp()) - MINUTE
     told = desk.look(down())
-    (letter,) = told or desk.book.letters
+    (letter,) = told or desk.book.notifications
     assert bool(told) == (until is None)
-    assert until is None or Now(letter.due, PARIS).local.strftime("%a %H:%M") == until
+    assert until is None or Now(letter.due_at, PARIS).local.strftime("%a %H:%M") == until
 
 
 def test_what_is_more_than_the_hour_allows_is_gathered_into_one_letter() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(30)}
     desk = Desk(ruled(most=3), hosts=hosts)
-    bad: list[Matter] = []
+    bad: list[Condition] = []
     for host in hosts:
         bad.append(down(host))
         desk.look(*bad)
     assert [len(one.alerts) for one in desk.sent] == [1, 1, 1]
     letters = [letter for _ in range(90) for letter in desk.look(*bad)]
     assert [len(one.alerts) for one in letters] == [27]
-    assert letters[0].due - desk.sent[0].due == HOUR
+    assert letters[0].due_at - desk.sent[0].due_at == HOUR
 
 
 def test_what_the_hour_has_no_room_for_is_not_told_at_night() -> None:
@@ -255,7 +269,7 @@ def test_what_the_hour_has_no_room_for_is_not_told_at_night() -> None:
     assert len(desk.look(down("gpu0"), after=9 * HOUR + 30 * MINUTE)) == 1
     for several in ((down("gpu0"), down("gpu1")), (LOST._replace(host="gpu2"), down("gpu0"), down("gpu1"))):
         assert desk.look(*several, after=10 * MINUTE) == []
-    told = {Now(one.due, PARIS).local.strftime("%a %H:%M"): one.alerts[0].rule for one in desk.book.letters}
+    told = {Now(one.due_at, PARIS).local.strftime("%a %H:%M"): one.alerts[0].rule for one in desk.book.notifications}
     assert told == {"Tue 07:00": "host-down", "Mon 22:30": "gpu-lost"}
 
 
@@ -263,7 +277,7 @@ def test_one_receiver_does_not_use_up_the_hour_of_another() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(6)}
     desk = Desk(ruled("gpu-held", most=1), hosts=hosts)
     for user in ("alice", "bob", "carol"):
-        several = [HELD._replace(host=host, whose=(user,)) for host in list(hosts)[:2]]
+        several = [HELD._replace(host=host, owners=(user,)) for host in list(hosts)[:2]]
         assert [letter.to for letter in desk.look(*several)] == [f"person:{user}"]
         desk.look()
 
@@ -278,8 +292,8 @@ MATTERS = [
     HELD,
     begins(START + 2 * HOUR),
     ends(START + 3 * HOUR),
-    Matter("gpu-error", "boreas", "GPU-1 uncorrected", ("1",), lasting=False),
-    Matter("watch", "", "w", lasting=False, whose=("bob",)),
+    Condition("gpu-error", "boreas", "GPU-1 uncorrected", ("1",), is_lasting=False),
+    Condition("watch", "", "w", is_lasting=False, owners=("bob",)),
 ]
 LOOKS = st.lists(
     st.tuples(
@@ -298,18 +312,18 @@ def test_whatever_happens_nothing_is_told_twice_and_no_end_without_a_beginning(
 ) -> None:
     rules = {
         name: rule._replace(on=True, quiet=quiet, most=most, recovery=True, to=("all", "person", "hooks"))
-        for name, rule in DEFAULTS.items()
+        for name, rule in DEFAULT_RULES.items()
     }
     desk = Desk(rules, begun=begun, hooks=("page",))
     for after, which, state in looks:
         desk.state("atlas", state)
         before = desk.book
         for letter in desk.look(*(MATTERS[one] for one in sorted(which)), after=after):
-            due = Now(letter.due, PARIS).local
+            due = Now(letter.due_at, PARIS).local
             at_night = is_quiet(quiet, due.hour * 60 + due.minute)
-            set_back = desk.at < letter.made  # by hours perhaps, and then it waits no longer
+            set_back = desk.at < letter.created_at  # by hours perhaps, and then it waits no longer
             assert letter.to.startswith("hook:") or not at_night or set_back
-        assert before.begun in (None, desk.book.begun)
+        assert before.started_at in (None, desk.book.started_at)
     for to in {letter.to for letter in desk.sent}:
         letters = [letter for letter in desk.sent if letter.to == to]
         ids = [one.id for letter in letters for one in letter.alerts]
@@ -320,7 +334,9 @@ def test_whatever_happens_nothing_is_told_twice_and_no_end_without_a_beginning(
                 told.setdefault(f"{one.rule} {one.host} {one.about}", []).append(one.step)
         for steps in told.values():
             # begun and over take turns, begun first; what happened stands for itself
-            assert steps == [HAPPENED] * len(steps) or steps == ([BEGUN, OVER] * len(steps))[: len(steps)]
+            assert (
+                steps == [STEP_HAPPENED] * len(steps) or steps == ([STEP_BEGUN, STEP_OVER] * len(steps))[: len(steps)]
+            )
     names = [letter.id for letter in desk.sent]
     assert len(names) == len(set(names))
 
@@ -342,5 +358,5 @@ def test_nobody_gets_more_letters_an_hour_than_the_rule_allows(looks: list[tuple
         so ^= {which}
         desk.look(*(down(f"gpu{one}") for one in sorted(so)), after=after)
     desk.look(*(down(f"gpu{one}") for one in sorted(so)), after=2 * HOUR)
-    times = sorted(letter.due for letter in desk.sent)
+    times = sorted(letter.due_at for letter in desk.sent)
     assert all(later - earlier >= HOUR for earlier, later in zip(times, times[most:]))

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from requests import Session
 
-from site_builder.alerts import channels, contacts, http_outcome, slack_client
-from site_builder.alerts import smtp as alerts_smtp
-from site_builder.alerts.channels import Ways
-from site_builder.alerts.model import Alert, Letter, Message, Outcome
+from site_builder.alerts import channels, config_files, delivery, slack_client
+from site_builder.alerts.channels import NotificationChannels
+from site_builder.alerts.model import Alert, DeliveryOutcome, Message, Notification
 from site_builder.config.settings import Settings
 from site_builder.core.model import AlertSettings, SlackAccess
 from tests.support.board_fixture import Lab
@@ -53,23 +52,23 @@ def settings(tmp_path: Path) -> Settings:
     return Lab(tmp_path).settings()
 
 
-def ways_to(settings: Settings, known: str = "", seconds: float = 30, **more: object) -> Ways:
+def ways_to(settings: Settings, known: str = "", seconds: float = 30, **more: object) -> NotificationChannels:
     """With one channel `lab`, or as given; and contacts."""
     alerts = AlertSettings(**more)  # type: ignore[arg-type]
-    found = contacts.read(known.encode(), alerts.mail_domain)
-    return Ways(Settings(**{**vars(settings), "alerts": alerts}), found, seconds=seconds)
+    found = config_files.parse_contacts(known.encode(), alerts.mail_domain)
+    return NotificationChannels(Settings(**{**vars(settings), "alerts": alerts}), found, seconds=seconds)
 
 
-def to_lab(settings: Settings, url: str, message: Message = MESSAGE, seconds: float = 30) -> Outcome:
+def to_lab(settings: Settings, url: str, message: Message = MESSAGE, seconds: float = 30) -> DeliveryOutcome:
     return ways_to(settings, channels=(("lab", url),), seconds=seconds).send(letter("channel:lab"), message)
 
 
-def letter(to: str, via: str = "", alert: Alert = DOWN) -> Letter:
-    return Letter("1-2", to, (alert,), 1000, 1000, via)
+def letter(to: str, via: str = "", alert: Alert = DOWN) -> Notification:
+    return Notification("1-2", to, (alert,), 1000, 1000, via)
 
 
 def test_a_letter_arrives_at_a_webhook_once(settings: Settings, web: Web) -> None:
-    assert to_lab(settings, web.url("here")) == Outcome("sent")
+    assert to_lab(settings, web.url("here")) == DeliveryOutcome("sent")
     (came,) = web.at("here")
     assert (came["title"], came["message"], came["type"]) == (MESSAGE.title, MESSAGE.text, "warning")
 
@@ -87,46 +86,48 @@ def test_a_letter_arrives_at_a_webhook_once(settings: Settings, web: Web) -> Non
         ("cut", "unsure", None, "ended the connection without an answer"),
     ],
 )
-def test_what_a_receiver_did_is_told_apart(  # noqa: PLR0917
+def test_what_a_receiver_did_is_told_apart(
     settings: Settings, web: Web, path: str, how: str, wait: int | None, words: str
 ) -> None:
     before = len(web.came)
     outcome = to_lab(settings, web.url(f"{path}/{SECRET}"))
-    assert (outcome.how, outcome.wait) == (how, wait)
-    assert words in outcome.why
-    assert SECRET not in outcome.why
+    assert (outcome.status, outcome.retry_after_s) == (how, wait)
+    assert words in outcome.reason
+    assert SECRET not in outcome.reason
     assert len(web.came) == before + 1, "apprise must neither ask again nor go elsewhere"
 
 
 def test_a_receiver_that_is_not_there_did_not_take_it(settings: Settings) -> None:
-    assert to_lab(settings, "json://127.0.0.1:9/x").how == "failed"
+    assert to_lab(settings, "json://127.0.0.1:9/x").status == "failed"
     outcome = to_lab(settings, "json://no-such-host.invalid/x")
-    assert (outcome.how, outcome.why.startswith("the webhook ")) == ("failed", True)
+    assert (outcome.status, outcome.reason.startswith("the webhook ")) == ("failed", True)
 
 
 def test_of_a_receiver_that_falls_silent_nobody_knows(
     settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_outcome, "READ", 0.3)
-    assert to_lab(settings, web.url("slow")) == Outcome("unsure", "the webhook did not answer in time")
-    monkeypatch.setattr(http_outcome, "READ", 20.0)
-    assert to_lab(settings, web.url("drip"), seconds=0.5) == Outcome("unsure", "the webhook did not end within 0 s")
+    monkeypatch.setattr(delivery, "READ_TIMEOUT_S", 0.3)
+    assert to_lab(settings, web.url("slow")) == DeliveryOutcome("unsure", "the webhook did not answer in time")
+    monkeypatch.setattr(delivery, "READ_TIMEOUT_S", 20.0)
+    assert to_lab(settings, web.url("drip"), seconds=0.5) == DeliveryOutcome(
+        "unsure", "the webhook did not end within 0 s"
+    )
 
 
 def test_who_was_given_up_sends_no_more() -> None:
-    watch = http_outcome.Watch()
-    watch.given_up = True
-    http_outcome.watched()
-    token = http_outcome.WATCH.set(watch)
+    watch = delivery.RequestObserver()
+    watch.is_abandoned = True
+    delivery.install_observer()
+    token = delivery.CURRENT_OBSERVER.set(watch)
     with Session() as session, pytest.raises(Exception):  # noqa: B017 requests' own
         session.post("http://127.0.0.1:9/")
-    http_outcome.WATCH.reset(token)
-    assert watch.seen == []
+    delivery.CURRENT_OBSERVER.reset(token)
+    assert watch.outcomes == []
 
 
 def test_requests_of_others_are_left_alone(web: Web) -> None:
-    http_outcome.watched()
-    http_outcome.watched()
+    delivery.install_observer()
+    delivery.install_observer()
     with Session() as session:
         assert session.post(f"http://127.0.0.1:{web.port}/302", data="{}").status_code == 200, "redirects go on"
 
@@ -137,7 +138,7 @@ def test_slack_calls_nobody(settings: Settings, web: Web, monkeypatch: pytest.Mo
     monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
     url = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#lab"
     outcome = to_lab(settings, url, Message(f"t {HOSTILE}", f"b {HOSTILE} alice@lab.org", ""))
-    assert outcome == Outcome("sent")
+    assert outcome == DeliveryOutcome("sent")
     sent = json.dumps(web.came[-1][1], ensure_ascii=False)
     assert "alice@lab.org" in sent
     for call in ("<!", "<@", "@everyone", "@here", "<http"):
@@ -147,15 +148,15 @@ def test_slack_calls_nobody(settings: Settings, web: Web, monkeypatch: pytest.Mo
 
 def test_a_service_that_knows_only_markdown_gets_words_and_one_link() -> None:
     page = "https://gpus.lab.org/hosts/gpu_01_a.html"
-    teams = channels.understood("workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature")
-    told = channels.worded(
+    teams = channels.build_service("workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature")
+    told = channels.format_for_service(
         teams, Message("gpu_01_a is down", f"*No* [x](https://evil.example) <y>\n{page}\n\nSent.", "")
     )
     assert told["body_format"] == "markdown"
     assert told["body"].count("](") == 1
     assert f"]({page})\n\nSent" in told["body"]
     assert told["body"].startswith("\\*No\\* \\[x\\]")
-    brief = channels.worded(teams, Message("", "all of it", "", brief="the sums"))
+    brief = channels.format_for_service(teams, Message("", "all of it", "", short_text="the sums"))
     assert brief["body"] == "the sums"
 
 
@@ -173,12 +174,14 @@ def test_a_letter_of_many_hosts_has_room_in_each_chat(url: str, most: int) -> No
     page = "https://gpus.lab.org/hosts/gpu-00.html"
     text = "\n".join(f"- gpu-{number:02} is döwn.\n{page}" for number in range(100))
     message = Message("100 hosts are down: gpu-00 and 99 more", text, "")
-    told = channels.worded(channels.understood(url), message)
+    told = channels.format_for_service(channels.build_service(url), message)
     assert len(told["title"].encode()) + len(told["body"].encode()) <= most
     *_, last, more = told["body"].splitlines()
     assert more == "… and more"
     assert not last or page in last or "is d" in last, "what is there is whole"
-    assert channels.worded(channels.understood("json://127.0.0.1/x"), message)["body"] == text, "a program has room"
+    assert channels.format_for_service(channels.build_service("json://127.0.0.1/x"), message)["body"] == text, (
+        "a program has room"
+    )
 
 
 def test_an_answer_that_says_no_is_no(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,14 +189,14 @@ def test_an_answer_that_says_no_is_no(settings: Settings, web: Web, monkeypatch:
 
     monkeypatch.setattr(NotifySlack, "api_url", f"http://127.0.0.1:{web.port}/no/{{}}")
     outcome = to_lab(settings, "slack://xoxb-1234-1234-4ddbc191d40ee098cbaae6f3523ada2d/#lab")
-    assert outcome == Outcome("failed", "Slack refused it in its answer")
+    assert outcome == DeliveryOutcome("failed", "Slack refused it in its answer")
 
 
 def test_of_several_receivers_in_one_address_those_who_took_it_get_it_once() -> None:
-    watch = http_outcome.Watch()
-    watch.seen = [Outcome("sent"), Outcome("failed", "HTTP 500")]
-    assert watch.outcome(several=False).how == "failed", "logged in, and then refused"
-    assert watch.outcome(several=True).how == "unsure"
+    watch = delivery.RequestObserver()
+    watch.outcomes = [DeliveryOutcome("sent"), DeliveryOutcome("failed", "HTTP 500")]
+    assert watch.summarize_outcomes(several=False).status == "failed", "logged in, and then refused"
+    assert watch.summarize_outcomes(several=True).status == "unsure"
 
 
 def test_how_long_to_wait_is_read_as_each_writes_it() -> None:
@@ -210,14 +213,14 @@ def test_how_long_to_wait_is_read_as_each_writes_it() -> None:
         ({}, b"[" * 100_000, None),
         ({"Retry-After": "-5"}, b"{" * 100_000, None),
     ):
-        assert http_outcome.wait_of(headers, body) == seconds, (headers, body[:50])
+        assert delivery.parse_retry_after(headers, body) == seconds, (headers, body[:50])
 
 
 def test_mail_to_a_channel_is_one_message_to_all(settings: Settings, post: Post, smtp: int) -> None:
     url = f"mailto://127.0.0.1:{smtp}?from=GPU%20Board<gpus@lab.org>&to=ops@lab.org,boss@lab.org&cc=c@lab.org&bcc=b@lab.org"
     title = "atlas ist zurück \N{FIRE}\r\nBcc: victim@lab.org"
-    assert to_lab(settings, url, MESSAGE._replace(title=title)) == Outcome("sent")
-    assert to_lab(settings, url, MESSAGE._replace(title=title)) == Outcome("sent")
+    assert to_lab(settings, url, MESSAGE._replace(title=title)) == DeliveryOutcome("sent")
+    assert to_lab(settings, url, MESSAGE._replace(title=title)) == DeliveryOutcome("sent")
     (receivers, came), (_, again) = post.came[-2:]
     assert sorted(receivers) == ["b@lab.org", "boss@lab.org", "c@lab.org", "ops@lab.org"]
     assert came["Subject"] == "atlas ist zurück \N{FIRE} Bcc: victim@lab.org"
@@ -235,61 +238,65 @@ def test_mail_to_a_channel_is_one_message_to_all(settings: Settings, post: Post,
 
 def test_a_person_is_told_by_mail(settings: Settings, post: Post, smtp: int) -> None:
     server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
-    known = ways_to(settings, mail=server, mail_domain="lab.org", known="bob,robert@elsewhere.org")
-    assert known.send(letter("person:alice"), MESSAGE) == Outcome("sent")
+    known = ways_to(settings, mail_url=server, mail_domain="lab.org", known="bob,robert@elsewhere.org")
+    assert known.send(letter("person:alice"), MESSAGE) == DeliveryOutcome("sent")
     assert post.came[-1][0] == ("alice@lab.org",)
-    assert known.send(letter("person:bob"), MESSAGE) == Outcome("sent")
+    assert known.send(letter("person:bob"), MESSAGE) == DeliveryOutcome("sent")
     assert post.came[-1][0] == ("robert@elsewhere.org",)
-    assert ways_to(settings, mail=server).send(letter("person:alice"), MESSAGE) == Outcome(
+    assert ways_to(settings, mail_url=server).send(letter("person:alice"), MESSAGE) == DeliveryOutcome(
         "refused", "nobody knows how to tell alice: a line in the contacts says it, or GPUBOARD_MAIL_DOMAIN for all"
     )
-    assert "GPUBOARD_MAIL is not set" in ways_to(settings, mail_domain="lab.org").send(letter("person:a"), MESSAGE).why
+    assert (
+        "GPUBOARD_MAIL is not set" in ways_to(settings, mail_domain="lab.org").send(letter("person:a"), MESSAGE).reason
+    )
 
 
 def test_a_person_has_several_ways_and_hears_once(settings: Settings, web: Web, post: Post, smtp: int) -> None:
     server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
     known = f"eve,{web.url('500')}\neve,{web.url('eve')}\neve,eve@lab.org\neve,slack:U0123ABCD\ndan,slack:U0DAN\n"
-    there = ways_to(settings, known, mail=server)
+    there = ways_to(settings, known, mail_url=server)
     mails = len(post.came)
-    assert there.send(letter("person:eve"), MESSAGE) == Outcome("sent")
+    assert there.send(letter("person:eve"), MESSAGE) == DeliveryOutcome("sent")
     assert (len(web.at("eve")), len(post.came)) == (1, mails), "the second took it, after the first did not"
-    assert there.send(letter("person:eve", "mail"), MESSAGE) == Outcome("sent")
+    assert there.send(letter("person:eve", "mail"), MESSAGE) == DeliveryOutcome("sent")
     assert (len(web.at("eve")), len(post.came)) == (1, mails + 1)
-    assert there.send(letter("person:dan"), MESSAGE) == Outcome("failed", "the Slack bot is not set up")
+    assert there.send(letter("person:dan"), MESSAGE) == DeliveryOutcome("failed", "the Slack bot is not set up")
     told = []
-    there.direct = lambda member, _: told.append(member) or Outcome("sent")  # type: ignore[func-returns-value]
-    assert there.send(letter("person:dan"), MESSAGE) == Outcome("sent")
+    there.send_direct = lambda member, _: told.append(member) or DeliveryOutcome("sent")  # type: ignore[func-returns-value]
+    assert there.send(letter("person:dan"), MESSAGE) == DeliveryOutcome("sent")
     assert told == ["U0DAN"]
 
 
 def test_slack_has_no_longer_than_others(settings: Settings, web: Web) -> None:
     there = ways_to(settings, "dan,slack:U0DAN", seconds=0.3)
     access = SlackAccess("xoxb-1", url=f"http://127.0.0.1:{web.port}/drip/")
-    there.direct = lambda member, message: slack_client.send(access, member, message)
-    assert there.send(letter("person:dan"), MESSAGE) == Outcome("unsure", "Slack did not end within 0 s")
+    there.send_direct = lambda member, message: slack_client.send_direct_message(access, member, message)
+    assert there.send(letter("person:dan"), MESSAGE) == DeliveryOutcome("unsure", "Slack did not end within 0 s")
     for token in (f"{SECRET}\nX", f"{SECRET}\N{HORIZONTAL ELLIPSIS}"):
-        assert SECRET not in slack_client.send(SlackAccess(token, url=access.url), "U0DAN", MESSAGE).why
+        assert (
+            SECRET not in slack_client.send_direct_message(SlackAccess(token, url=access.url), "U0DAN", MESSAGE).reason
+        )
 
 
 def test_what_a_mail_server_says_is_told_apart(
     settings: Settings, smtp: int, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def to(address: str, message: Message = MESSAGE, port: int = smtp) -> Outcome:
+    def to(address: str, message: Message = MESSAGE, port: int = smtp) -> DeliveryOutcome:
         return to_lab(settings, f"mailto://127.0.0.1:{port}?from=gpus@lab.org&to={address}", message)
 
-    assert to("nobody@lab.org") == Outcome("refused", "the mail server knows no such receiver (SMTP 550)")
-    assert to("later@lab.org").how == "failed"
-    assert to("ops@lab.org", MESSAGE._replace(title="refuse me")).how == "failed"
-    assert to("ops@lab.org,nobody@lab.org") == Outcome("sent", "the mail server refused 1 of its receivers")
-    assert to("ops@lab.org", port=9).how == "failed"
-    monkeypatch.setattr(alerts_smtp, "SECONDS", 5.0)
+    assert to("nobody@lab.org") == DeliveryOutcome("refused", "the mail server knows no such receiver (SMTP 550)")
+    assert to("later@lab.org").status == "failed"
+    assert to("ops@lab.org", MESSAGE._replace(title="refuse me")).status == "failed"
+    assert to("ops@lab.org,nobody@lab.org") == DeliveryOutcome("sent", "the mail server refused 1 of its receivers")
+    assert to("ops@lab.org", port=9).status == "failed"
+    monkeypatch.setattr(delivery, "SMTP_TIMEOUT_S", 5.0)
     with mute_server() as port:
         outcome = to("ops@lab.org", port=port)
-        assert outcome == Outcome("unsure", "the mail server fell silent after it was given the message")
+        assert outcome == DeliveryOutcome("unsure", "the mail server fell silent after it was given the message")
     before = len(post.came)
-    server = alerts_smtp.Server("127.0.0.1", smtp, "insecure", None, None, ("gpuboard", "gpus@lab.org"))
-    late = alerts_smtp.Delivery(server, ("ops@lab.org",), MESSAGE, "1")
-    late.given_up = True
+    server = delivery.MailServer("127.0.0.1", smtp, "insecure", None, None, ("gpuboard", "gpus@lab.org"))
+    late = delivery.MailDelivery(server, ("ops@lab.org",), MESSAGE, "1")
+    late.is_abandoned = True
     late.send()
     assert len(post.came) == before, "who was given up sends no more"
     assert "word" not in repr(server._replace(password=SECRET))
@@ -300,7 +307,7 @@ def test_a_mail_server_that_talks_for_ever_is_not_listened_to(settings: Settings
         threading.Thread(target=chatter, args=(listener,), daemon=True).start()
         url = f"mailto://127.0.0.1:{listener.getsockname()[1]}?from=gpus@lab.org&to=ops@lab.org"
         outcome = to_lab(settings, url)
-    assert outcome == Outcome("failed", "the mail server ended the connection, or speaks no SMTP")
+    assert outcome == DeliveryOutcome("failed", "the mail server ended the connection, or speaks no SMTP")
 
 
 def chatter(listener: socket.socket) -> None:
@@ -321,9 +328,9 @@ def test_mail_goes_by_tls_with_a_login(settings: Settings, tmp_path: Path) -> No
         ):
             url = f"mailtos://board:{word}@127.0.0.1:{port}?from=gpus@lab.org&to=ops@lab.org&verify={verify}"
             outcome = to_lab(settings, url)
-            assert (outcome.how, words in outcome.why, SECRET in outcome.why) == (how, True, False)
+            assert (outcome.status, words in outcome.reason, SECRET in outcome.reason) == (how, True, False)
         plain = to_lab(settings, f"mailto://127.0.0.1:{port}?from=gpus@lab.org&to=ops@lab.org")
-        assert plain.how == "failed"
+        assert plain.status == "failed"
     assert len(post.came) == 1
 
 
@@ -348,15 +355,15 @@ def test_an_address_that_cannot_be_used_is_named_without_its_secret(
 ) -> None:
     there = ways_to(settings, channels=(("lab", url),))
     outcome = there.send(letter("channel:lab"), MESSAGE)
-    (way,) = there.check()
-    assert outcome.how == "failed"
-    assert words in outcome.why
-    assert way == channels.Way("channel:lab", f"{url.partition(':')[0]}://…", outcome.why)
-    assert SECRET not in f"{outcome} {way} {there.alerts!r} {capfd.readouterr()}"
+    (way,) = there.check_receivers()
+    assert outcome.status == "failed"
+    assert words in outcome.reason
+    assert way == channels.CheckedReceiver("channel:lab", f"{url.partition(':')[0]}://…", outcome.reason)
+    assert SECRET not in f"{outcome} {way} {there.alert_settings!r} {capfd.readouterr()}"
 
 
 def test_a_secret_without_a_scheme_is_not_taken_for_one() -> None:
-    assert SECRET not in str(channels.looked_at(SECRET))
+    assert SECRET not in str(channels.describe_url(SECRET))
 
 
 def test_nothing_is_logged(
@@ -374,11 +381,11 @@ def test_what_there_is_can_be_listed(settings: Settings, tmp_path: Path) -> None
         settings,
         "eve,eve@lab.org\ndan,slack:U0DAN\nfay,tgram://123456789:abcdefg_hijklmnop/12345\n",
         channels=(("lab", f"json://127.0.0.1/{SECRET}"), ("ops", "mailto://127.0.0.1?from=a@lab.org")),
-        mail="mailtos://u:p@smtp.lab.org?from=a@lab.org",
-        hooks=tmp_path / "none",
+        mail_url="mailtos://u:p@smtp.lab.org?from=a@lab.org",
+        hooks_folder=tmp_path / "none",
     )
-    assert there.names() == ("lab", "ops")
-    assert [tuple(way) for way in there.check()] == [
+    assert there.list_channel_names() == ("lab", "ops")
+    assert [tuple(way) for way in there.check_receivers()] == [
         ("channel:lab", "JSON (json://…)", None),
         ("channel:ops", "mail (mailto://…)", None),
         ("mail", "mail (mailtos://…)", None),
@@ -392,11 +399,11 @@ def test_what_there_is_can_be_listed(settings: Settings, tmp_path: Path) -> None
 
 def test_without_apprise_a_letter_waits(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
-    assert to_lab(settings, "json://127.0.0.1/x") == Outcome("failed", channels.MISSING)
+    assert to_lab(settings, "json://127.0.0.1/x") == DeliveryOutcome("failed", channels.APPRISE_MISSING)
     there = ways_to(settings, channels=(("lab", "json://127.0.0.1/x"),))
-    assert there.check() == [channels.Way("channel:lab", "json://…", channels.MISSING)]
-    assert there.send(letter("channel:gone"), MESSAGE).how == "refused"
-    assert there.send(letter("nonsense"), MESSAGE).how == "refused"
+    assert there.check_receivers() == [channels.CheckedReceiver("channel:lab", "json://…", channels.APPRISE_MISSING)]
+    assert there.send(letter("channel:gone"), MESSAGE).status == "refused"
+    assert there.send(letter("nonsense"), MESSAGE).status == "refused"
 
 
 def test_apprise_is_imported_only_to_send() -> None:

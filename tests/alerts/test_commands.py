@@ -13,13 +13,23 @@ import jsonschema
 import pytest
 
 from site_builder.alerts import table as alert_table
-from site_builder.alerts.model import Alert, AlertRule, Book, Known, Letter, Matter, Message, Outcome, Told
-from site_builder.alerts.rules_file import DEFAULTS
-from site_builder.alerts.status import Standing, why_waiting
-from site_builder.alerts.store import AlertBook
+from site_builder.alerts.config_files import DEFAULT_RULES
+from site_builder.alerts.model import (
+    Alert,
+    AlertRule,
+    AlertState,
+    Condition,
+    DeliveryOutcome,
+    DeliveryRecord,
+    Message,
+    Notification,
+    TrackedCondition,
+)
+from site_builder.alerts.rules import ConditionStatus, explain_waiting
+from site_builder.alerts.store import AlertStore
 from site_builder.board.builder import Builder
 from site_builder.cli import main
-from site_builder.config.conf_file import in_force
+from site_builder.config.conf_file import load_settings
 from site_builder.core import terminal_text
 from site_builder.core.clock import Now
 from tests.support.board_fixture import Lab, gpu, soon
@@ -31,10 +41,10 @@ from tests.support.sender_fixtures import Receiver, receiver
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 NOW = Now(1_790_000_000, timezone.utc)  # 14:13:20
 AT = int(NOW.epoch)
-DOWN = Matter("host-down", "atlas", what="no snapshot since 14:02", since=AT - 680, people=("alice", "bob"))
-HOT = Matter("gpu-hot", "hydra", "GPU-1", ("1", "3"), "it is at 97 °C", AT - 7200)
-ENDS = Matter(
-    "booking-ends", "atlas", "b1", ("0", "1"), since=AT - 60, whose=("alice",), lasting=False, until=AT + 2400
+DOWN = Condition("host-down", "atlas", what="no snapshot since 14:02", since=AT - 680, people=("alice", "bob"))
+HOT = Condition("gpu-hot", "hydra", "GPU-1", ("1", "3"), "it is at 97 °C", AT - 7200)
+ENDS = Condition(
+    "booking-ends", "atlas", "b1", ("0", "1"), since=AT - 60, owners=("alice",), is_lasting=False, until=AT + 2400
 )
 SECRET = "hunter2"  # noqa: S105 # of nobody
 
@@ -45,30 +55,32 @@ def alert(title: str = "atlas is down", **more: Any) -> Alert:  # noqa: ANN401 #
     )
 
 
-def letter(**more: Any) -> Letter:  # noqa: ANN401 # any field
-    return Letter("l", "channel:lab", (alert(),), AT - 60, AT)._replace(**more)
+def letter(**more: Any) -> Notification:  # noqa: ANN401 # any field
+    return Notification("l", "channel:lab", (alert(),), AT - 60, AT)._replace(**more)
 
 
 # The tables
 
 
 def test_the_list_says_what_is_the_matter_since_when_and_whether_it_was_told() -> None:
-    found = alert_table.Listed(
+    found = alert_table.AlertList(
         [
-            Standing(Known(DOWN, AT - 600, told=AT - 480), "told", "", AT - 680),
-            Standing(Known(HOT, AT - 7000, gone=AT - 60), "untold", "the rule gpu-hot is off", AT - 7200),
-            Standing(Known(ENDS, AT - 60), "coming", "", AT + 600),
+            ConditionStatus(TrackedCondition(DOWN, AT - 600, reported_at=AT - 480), "told", "", AT - 680),
+            ConditionStatus(
+                TrackedCondition(HOT, AT - 7000, cleared_at=AT - 60), "untold", "the rule gpu-hot is off", AT - 7200
+            ),
+            ConditionStatus(TrackedCondition(ENDS, AT - 60), "coming", "", AT + 600),
         ],
-        [letter(tries=3, due=AT + 120, why="it refused the connection")],
+        [letter(tries=3, due_at=AT + 120, last_error="it refused the connection")],
         {"zeus": AT + 3600},
         [
-            alert_table.Place("channel:lab", "slack://•••"),
-            alert_table.Place("channel:ops", "foo://•••", "apprise does not know foo://"),
-            alert_table.Place("mail", "mail (mailto://…)"),
+            alert_table.ListedReceiver("channel:lab", "slack://•••"),
+            alert_table.ListedReceiver("channel:ops", "foo://•••", "apprise does not know foo://"),
+            alert_table.ListedReceiver("mail", "mail (mailto://…)"),
         ],
-        [DEFAULTS["host-down"], AlertRule("gpu-hot", on=False), DEFAULTS["weekly-report"]._replace(on=True)],
+        [DEFAULT_RULES["host-down"], AlertRule("gpu-hot", on=False), DEFAULT_RULES["weekly-report"]._replace(on=True)],
     )
-    assert alert_table.listed(found, NOW, 80) == [
+    assert alert_table.format_alert_list(found, NOW, 80) == [
         "What is the matter: 2",
         "  since  rule       where      told",
         "  14:02  host-down  atlas      14:05",
@@ -104,17 +116,19 @@ def test_the_list_says_what_is_the_matter_since_when_and_whether_it_was_told() -
 
 
 def test_where_nothing_is_the_matter_the_list_is_short() -> None:
-    lines = alert_table.listed(alert_table.Listed([], [], {}, [], []), NOW, 80)
+    lines = alert_table.format_alert_list(alert_table.AlertList([], [], {}, [], []), NOW, 80)
     assert lines == ["What is the matter: nothing", "", "Where alerts go: nowhere yet", "", "Rules"]
 
 
 def test_the_history_says_to_whom_and_how_it_went() -> None:
     told = [
-        Told(AT - 60, "channel:lab", "sent", (alert(), alert("zeus is down"))),
-        Told(AT - 90000, "person:alice", "given up", (alert(),), "mail.lab.org refused it", 9),
-        Told(AT - 90000, "hook:page", "unsure", tuple(alert(f"h{at} is down") for at in range(7)), "it was ended"),
+        DeliveryRecord(AT - 60, "channel:lab", "sent", (alert(), alert("zeus is down"))),
+        DeliveryRecord(AT - 90000, "person:alice", "given up", (alert(),), "mail.lab.org refused it", 9),
+        DeliveryRecord(
+            AT - 90000, "hook:page", "unsure", tuple(alert(f"h{at} is down") for at in range(7)), "it was ended"
+        ),
     ]
-    assert alert_table.history(told, NOW, 80) == [
+    assert alert_table.format_delivery_history(told, NOW, 80) == [
         "  when          to         how",
         "  14:12         lab        sent",
         "      atlas is down",
@@ -131,9 +145,9 @@ def test_the_history_says_to_whom_and_how_it_went() -> None:
 
 def test_a_rehearsal_shows_letter_by_letter_what_would_be_sent_to_whom_and_why() -> None:
     message = Message("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
-    untold = [Standing(Known(HOT, AT - 60), "untold", "it is so for 1 min", AT - 7200)]
-    several = [(letter(), message, "Slack (slack://…)"), (letter(to="hook:page", due=AT + 600), message, "")]
-    assert alert_table.rehearsed(alert_table.Trial(several, untold), NOW, 80) == [
+    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "untold", "it is so for 1 min", AT - 7200)]
+    several = [(letter(), message, "Slack (slack://…)"), (letter(to="hook:page", due_at=AT + 600), message, "")]
+    assert alert_table.format_dry_run(alert_table.DryRunList(several, untold), NOW, 80) == [
         "Would be sent: 2 letters",
         "",
         "  to lab, Slack (slack://…), due",
@@ -154,27 +168,27 @@ def test_a_rehearsal_shows_letter_by_letter_what_would_be_sent_to_whom_and_why()
 @pytest.mark.parametrize("across", [40, 80, 200])
 def test_no_line_is_longer_than_the_terminal(across: int) -> None:
     long = DOWN._replace(host="x" * 63, what="慶 " * 90, people=("y" * 60,) * 9)
-    found = alert_table.Listed(
-        [Standing(Known(long, AT), "untold", "why " * 50, AT)],
-        [letter(to=f"person:{'z' * 60}", tries=1, why="because " * 40)],
+    found = alert_table.AlertList(
+        [ConditionStatus(TrackedCondition(long, AT), "untold", "why " * 50, AT)],
+        [letter(to=f"person:{'z' * 60}", tries=1, last_error="because " * 40)],
         {},
-        [alert_table.Place("lab", "slack://•••", "what is wrong " * 20)],
-        list(DEFAULTS.values()),
+        [alert_table.ListedReceiver("lab", "slack://•••", "what is wrong " * 20)],
+        list(DEFAULT_RULES.values()),
     )
-    trial = alert_table.Trial([(letter(), Message("t " * 90, "w " * 300, ""), "slack://•••")], found.standings)
-    for lines in (alert_table.listed(found, NOW, across), alert_table.rehearsed(trial, NOW, across)):
-        assert [line for line in lines if terminal_text.width(line) > across] == []
+    trial = alert_table.DryRunList([(letter(), Message("t " * 90, "w " * 300, ""), "slack://•••")], found.conditions)
+    for lines in (alert_table.format_alert_list(found, NOW, across), alert_table.format_dry_run(trial, NOW, across)):
+        assert [line for line in lines if terminal_text.measure_width(line) > across] == []
 
 
 def test_it_says_why_letters_wait() -> None:
     several = [
         letter(),
         letter(to="person:alice"),
-        letter(to="hook:page", claimed="somebody"),
-        letter(to="channel:ops", due=AT + 600),
-        letter(to="channel:all-of-us", due=AT + 600, tries=2, why="it is full"),
+        letter(to="hook:page", claimed_by="somebody"),
+        letter(to="channel:ops", due_at=AT + 600),
+        letter(to="channel:all-of-us", due_at=AT + 600, tries=2, last_error="it is full"),
     ]
-    assert why_waiting(several, NOW).split("; ") == [
+    assert explain_waiting(several, NOW).split("; ") == [
         "the letters to lab and alice are due",
         "the letter to hook:page is being sent",
         "the letter to ops is to leave at 14:23",
@@ -185,13 +199,13 @@ def test_it_says_why_letters_wait() -> None:
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (Outcome("sent", "202"), "lab: sent"),
-        (Outcome("failed", "it is full"), "lab: not sent: it is full"),
-        (Outcome("unsure", "it did not answer"), "lab: nobody knows whether it arrived: it did not answer"),
+        (DeliveryOutcome("sent", "202"), "lab: sent"),
+        (DeliveryOutcome("failed", "it is full"), "lab: not sent: it is full"),
+        (DeliveryOutcome("unsure", "it did not answer"), "lab: nobody knows whether it arrived: it did not answer"),
     ],
 )
-def test_how_a_test_went_is_one_sentence(outcome: Outcome, words: str) -> None:
-    assert alert_table.outcome("channel:lab", outcome) == words
+def test_how_a_test_went_is_one_sentence(outcome: DeliveryOutcome, words: str) -> None:
+    assert alert_table.format_outcome("channel:lab", outcome) == words
 
 
 # The commands
@@ -230,13 +244,13 @@ class Board:
         return found
 
     @property
-    def book(self) -> Book:
+    def book(self) -> AlertState:
         """As it is kept."""
-        return AlertBook(self.lab.state).read()
+        return AlertStore(self.lab.state).read()
 
-    def write(self, book: Book) -> None:
+    def write(self, book: AlertState) -> None:
         """Keep another one."""
-        AlertBook(self.lab.state).change(lambda _: book)
+        AlertStore(self.lab.state).change(lambda _: book)
 
     def files(self) -> dict[str, tuple[int, int]]:
         """Everything in its folders, and when it was written."""
@@ -268,7 +282,7 @@ def test_a_test_goes_to_every_channel_and_says_how_each_went(board: Board) -> No
     assert first == "lab: sent"
     assert second.startswith("ops: not sent: ")
     assert [json.loads(one)["title"] for one in board.channel.got] == ["gpuboard: a test"]
-    assert board.book == Book()
+    assert board.book == AlertState()
 
 
 def test_a_test_can_go_to_one(board: Board) -> None:
@@ -282,7 +296,7 @@ def test_a_test_can_go_to_one(board: Board) -> None:
 
 
 def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("site_builder.alerts.hooks.open_to_others", lambda _: None)  # /tmp is
+    monkeypatch.setattr("site_builder.alerts.delivery.describe_foreign_access", lambda _: None)  # /tmp is
     hooks = tmp_path / "hooks"
     hooks.mkdir(mode=0o700)
     (hooks / "keep").write_text(f"#!/bin/sh\ncat > {tmp_path}/got.json\n")
@@ -304,9 +318,14 @@ def test_the_list_is_of_what_the_builder_knows(board: Board) -> None:
     assert "no build has looked yet" in board.run("list")[2]
     now = int(time.time())
     evil = HOT._replace(what="a\x1b[2Jb")
-    known = {one.key: Known(one, now - 600, told=now) for one in (DOWN, evil)}
+    known = {one.key: TrackedCondition(one, now - 600, reported_at=now) for one in (DOWN, evil)}
     board.write(
-        Book(begun=1, known=known, letters=(letter(to="person:alice"),), silences={"atlas": now + 60, "hydra": 1})
+        AlertState(
+            started_at=1,
+            conditions=known,
+            notifications=(letter(to="person:alice"),),
+            silences={"atlas": now + 60, "hydra": 1},
+        )
     )
     code, out, err = board.run("list")
     assert (code, err) == (0, "")
@@ -316,26 +335,26 @@ def test_the_list_is_of_what_the_builder_knows(board: Board) -> None:
     assert [(one["rule"], one["state"]) for one in found["matters"]] == [("host-down", "waits"), ("gpu-hot", "told")]
     assert [one["to"] for one in found["letters"]] == ["person:alice"]
     assert found["silences"] == [{"host": "atlas", "until": now + 60}]
-    assert [one["name"] for one in found["rules"]] == list(DEFAULTS)
+    assert [one["name"] for one in found["rules"]] == list(DEFAULT_RULES)
 
 
 def test_the_history_goes_back_as_far_as_asked_the_latest_first(board: Board) -> None:
     now = int(time.time())
-    told = [Told(now - age, "channel:lab", "sent", (alert(f"{age} s ago"),)) for age in (864000, 7200, 60)]
-    board.write(Book(begun=1, history=tuple(told)))
+    told = [DeliveryRecord(now - age, "channel:lab", "sent", (alert(f"{age} s ago"),)) for age in (864000, 7200, 60)]
+    board.write(AlertState(started_at=1, history=tuple(told)))
     found = board.json("history")["history"]
     assert [one["alerts"][0]["title"] for one in found] == ["60 s ago", "7200 s ago"]
     schema = json.loads((ROOT / "docs/alert.schema.json").read_text())
     jsonschema.validate({"schema": 1, **found[0]["alerts"][0]}, schema)  # as hooks have it
     assert len(board.json("history", "--since", "30d")["history"]) == 3
     assert board.run("history", "--since", "1h")[1].splitlines()[2:] == ["      60 s ago"]
-    board.write(Book(begun=1))
+    board.write(AlertState(started_at=1))
     assert board.run("history")[2].startswith("gpuboard: nothing was told since ")
     assert board.run("history", "--since", "soon")[0] == 2
 
 
 def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
-    board.write(Book(begun=1, silences={"long-gone": 5}))
+    board.write(AlertState(started_at=1, silences={"long-gone": 5}))
     before = time.time()
     code, out, err = board.run("silence", "atlas", "HYDRA", "--for", "2h")
     assert (code, out) == (0, "")
@@ -345,7 +364,7 @@ def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
     assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas is silent no longer\n"
     assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas was not silent\n"
     assert [*board.book.silences] == ["hydra"]
-    board.write(Book(begun=1, silences={"forgotten": int(before) + 600}))
+    board.write(AlertState(started_at=1, silences={"forgotten": int(before) + 600}))
     assert board.run("silence", "forgotten", "--end")[2] == "gpuboard: forgotten is silent no longer\n"
 
 
@@ -363,7 +382,7 @@ def test_a_silence_that_is_not_understood_changes_nothing(board: Board, words: l
     found = board.run("silence", *words)
     assert found[0] == code
     assert said in found[2]
-    assert board.book == Book()
+    assert board.book == AlertState()
 
 
 def test_a_state_folder_that_is_not_there_is_one_sentence(board: Board) -> None:
@@ -387,35 +406,35 @@ def test_a_damaged_book_is_told_and_not_shown_as_a_quiet_lab(board: Board) -> No
 
 def test_run_sends_what_is_due_once_and_tells_of_each(board: Board) -> None:
     now = int(time.time())
-    due, later = letter(made=now, due=now), letter(id="m", made=now, due=now + 3600)
-    board.write(Book(begun=1, letters=(due, later)))
+    due, later = letter(created_at=now, due_at=now), letter(id="m", created_at=now, due_at=now + 3600)
+    board.write(AlertState(started_at=1, notifications=(due, later)))
     assert board.run("run")[:2] == (0, "lab: sent\n      atlas is down\n")
     assert board.run("run") == (0, "", "gpuboard: no letter is due\n")
     assert len(board.channel.got) == 1
-    assert [one.id for one in board.book.letters] == ["m"]
-    assert [one.how for one in board.book.history] == ["sent"]
+    assert [one.id for one in board.book.notifications] == ["m"]
+    assert [one.status for one in board.book.history] == ["sent"]
 
 
 def test_run_says_no_where_a_letter_did_not_arrive(board: Board) -> None:
     now = int(time.time())
     board.channel.answers.append((503, {}))
-    board.write(Book(begun=1, letters=(letter(made=now, due=now),)))
+    board.write(AlertState(started_at=1, notifications=(letter(created_at=now, due_at=now),)))
     code, out, _ = board.run("run")
     assert code == 1
     assert out.startswith("lab: not sent: ")
-    assert board.book.letters[0].tries == 1
+    assert board.book.notifications[0].tries == 1
 
 
 def test_a_rehearsal_shows_what_the_next_build_tells_and_changes_nothing(board: Board) -> None:
-    alerts = in_force(str(board.conf), {}, {}).settings.alerts
+    alerts = load_settings(str(board.conf), {}, {}).settings.alerts
     board.lab.build(alerts=alerts)
     board.run("silence", "atlas", "--for", "2h")
     for host in ("atlas", "hydra"):
         board.lab.write(host, "gpus.csv", "# err no devices were found\n", rc=6)
     board.lab.build(alerts=alerts)
     assert board.json("run", "--dry-run")["letters"] == []  # it must hold
-    longer = {key: one._replace(seen=one.seen - 600) for key, one in board.book.known.items()}
-    board.write(board.book._replace(known=longer))
+    longer = {key: one._replace(first_seen_at=one.first_seen_at - 600) for key, one in board.book.conditions.items()}
+    board.write(board.book._replace(conditions=longer))
     before = board.files()
     code, out, err = board.run("run", "--dry-run")
     assert (code, err) == (0, "")
@@ -431,9 +450,9 @@ def test_a_rehearsal_shows_what_the_next_build_tells_and_changes_nothing(board: 
     assert board.channel.got == []
     builder = Builder(board.lab.settings(alerts=alerts))
     builder.build(time.time())
-    assert builder.alerts
-    assert builder.alerts.sender
-    assert builder.alerts.sender.wait(60) == 0
+    assert builder.alert_engine
+    assert builder.alert_engine.sender_process
+    assert builder.alert_engine.sender_process.wait(60) == 0
     builder.close()
     assert [json.loads(one)["title"] for one in board.channel.got] == ["hydra has failed"]
     assert [one["alerts"][0]["title"] for one in board.json("history")["history"]] == ["hydra has failed"]
@@ -443,7 +462,7 @@ def test_a_rehearsal_takes_no_watch_away(board: Board) -> None:
     wish = {"id": "w1", "name": "alice", "when": "2 A100 free on one host", "made": soon(-900), "until": soon(3600)}
     (board.lab.data / "watches.json").write_text(json.dumps([wish]))
     (board.lab.state / "watches.json").write_text(json.dumps({"w1": int(time.time()) - 60}))
-    board.write(Book(begun=1))
+    board.write(AlertState(started_at=1))
     before = board.files()
     (found,) = (one for one in board.json("run", "--dry-run")["letters"] if one["to"] == "person:alice")
     assert "you waited for 2 A100" in found["text"]
@@ -453,8 +472,13 @@ def test_a_rehearsal_takes_no_watch_away(board: Board) -> None:
 
 def test_the_list_fits_a_terminal(board: Board) -> None:
     now = int(time.time())
-    board.write(Book(begun=1, known={DOWN.key: Known(DOWN._replace(what="word " * 60), now, told=now)}))
+    board.write(
+        AlertState(
+            started_at=1,
+            conditions={DOWN.key: TrackedCondition(DOWN._replace(what="word " * 60), now, reported_at=now)},
+        )
+    )
     terminal = Terminal(board.lab.data.parent, "alerts", "list", "--conf", str(board.conf), COLUMNS="80")
     code, said = terminal.end()
     assert code == 0
-    assert [line for line in said.splitlines() if terminal_text.width(line) > 80] == []
+    assert [line for line in said.splitlines() if terminal_text.measure_width(line) > 80] == []

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from site_builder.alerts import config_files
-from site_builder.alerts.config_files import AlertFiles, contacts_of
-from site_builder.alerts.rules_file import DEFAULTS
-from site_builder.config.conf_file import in_force
+from site_builder.alerts.config_files import DEFAULT_RULES, AlertConfigFiles, load_contacts
+from site_builder.config.conf_file import load_settings
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.model import AlertSettings
@@ -33,14 +32,14 @@ class Desk:
             path.write_bytes(content)
             path.chmod(0o600)
 
-    def files(self, **others: str) -> AlertFiles:
+    def files(self, **others: str) -> AlertConfigFiles:
         """As a builder has them that has just begun."""
         alerts = AlertSettings(
             channels=(("lab", "json://x"),),
             mail_domain="lab.org",
-            **{"rules": str(self.rules), "contacts": str(self.contacts), **others},  # type: ignore[arg-type]
+            **{"rules_file": str(self.rules), "contacts_file": str(self.contacts), **others},  # type: ignore[arg-type]
         )
-        return AlertFiles(alerts, self.lab.data, self.lab.www, self.lab.state)
+        return AlertConfigFiles(alerts, self.lab.data, self.lab.www, self.lab.state)
 
 
 @pytest.fixture
@@ -48,31 +47,31 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def told(files: AlertFiles) -> list[str]:
+def told(files: AlertConfigFiles) -> list[str]:
     return [f"{one.where}: {one.what}" for one in files.read().problems]
 
 
-def hold(files: AlertFiles) -> int:
+def hold(files: AlertConfigFiles) -> int:
     return files.read().rules["host-down"].hold
 
 
 def test_without_files_the_defaults_count_and_people_have_the_address_of_their_login(desk: Desk) -> None:
-    found = AlertFiles(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www).read()
-    assert (found.rules, found.problems, found.contacts.whole) == (DEFAULTS, [], True)
-    assert found.contacts.addresses("bob") == ("bob@lab.org",)
+    found = AlertConfigFiles(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www).read()
+    assert (found.rules, found.problems, found.contacts.is_complete) == (DEFAULT_RULES, [], True)
+    assert found.contacts.list_addresses("bob") == ("bob@lab.org",)
 
 
 def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None:
     files = desk.files()
     found = files.read()
     assert (found.rules["host-down"].hold, found.problems) == (420, [])
-    assert found.contacts.addresses("alice") == ("alice@lab.org",)
+    assert found.contacts.list_addresses("alice") == ("alice@lab.org",)
     assert files.read().rules is found.rules, "nothing changed"
     assert files.read().contacts is found.contacts
     desk.rules.write_bytes(b"[host-down]\nhold = 8m\nto = zebra\nx\n")
     desk.contacts.write_bytes(b"alice,slack:U0A\nbob\n")
     assert hold(files) == 480
-    assert files.read().contacts.addresses("alice") == ("slack:U0A",)
+    assert files.read().contacts.list_addresses("alice") == ("slack:U0A",)
     assert told(files) == [
         "GPUBOARD_ALERTS (alerts.conf): line 4: it is neither a [section] nor `key = value`",
         "GPUBOARD_ALERTS (alerts.conf): host-down should go to zebra, but GPUBOARD_NOTIFY has no such channel; "
@@ -92,7 +91,7 @@ def piped(path: Path) -> None:
 
 
 def grown(path: Path) -> None:
-    path.write_bytes(b"#" * (config_files.LIMIT + 1))
+    path.write_bytes(b"#" * (config_files.MAX_CONTACTS_BYTES + 1))
 
 
 def refolded(path: Path) -> None:
@@ -120,7 +119,7 @@ def test_a_file_that_cannot_be_read_leaves_what_was_there_and_is_told(
     harm(desk.contacts)
     found = files.read()
     assert found.rules["host-down"].hold == 420
-    assert found.contacts.addresses("alice") == ("alice@lab.org",)
+    assert found.contacts.list_addresses("alice") == ("alice@lab.org",)
     first, second = told(files)
     assert first.startswith(f"GPUBOARD_ALERTS (alerts.conf): it is not read: {words}")
     assert first.endswith("; the rules of before count")
@@ -129,7 +128,7 @@ def test_a_file_that_cannot_be_read_leaves_what_was_there_and_is_told(
     # a builder that begins now has the last good rules in state/, but no copy of the secrets in the contacts
     begun = desk.files().read()
     assert begun.rules["host-down"].hold == 420
-    assert (begun.contacts.whole, begun.contacts.addresses("bob")) == (False, ())
+    assert (begun.contacts.is_complete, begun.contacts.list_addresses("bob")) == (False, ())
     assert [one.what.rpartition("; ")[2] for one in begun.problems] == [
         "the rules of before count",
         "what is for people waits",
@@ -145,7 +144,7 @@ def test_what_is_kept_of_the_rules_is_the_builders_alone_and_contacts_are_kept_n
 def test_the_first_file_that_cannot_be_read_means_the_defaults(desk: Desk) -> None:
     desk.rules.unlink()
     files = desk.files()
-    assert files.read().rules == DEFAULTS
+    assert files.read().rules == DEFAULT_RULES
     assert told(files)[0].endswith("; those by default count")
 
 
@@ -157,7 +156,7 @@ def test_what_a_file_says_when_it_is_back_counts_at_once(desk: Desk) -> None:
     (desk.home / "away").rename(desk.rules)
     assert told(files) == []
     desk.rules.write_bytes(b"")
-    assert hold(files) == DEFAULTS["host-down"].hold, "an empty file is one that changes nothing"
+    assert hold(files) == DEFAULT_RULES["host-down"].hold, "an empty file is one that changes nothing"
 
 
 def test_contacts_that_a_group_can_write_are_not_read_and_rules_are(desk: Desk) -> None:
@@ -192,9 +191,9 @@ def test_nothing_is_read_from_data_or_www_where_others_write_or_read(desk: Desk,
     for name, content in (("a.conf", RULES), ("c.csv", CONTACTS)):
         (folder / name).write_bytes(content)
         (folder / name).chmod(0o600)
-    files = desk.files(rules=str(folder / "a.conf"), contacts=str(folder / "c.csv"))
+    files = desk.files(rules_file=str(folder / "a.conf"), contacts_file=str(folder / "c.csv"))
     found = files.read()
-    assert (found.rules, found.contacts.whole) == (DEFAULTS, False)
+    assert (found.rules, found.contacts.is_complete) == (DEFAULT_RULES, False)
     assert len(found.problems) == 2
     assert all("/, which is not the builder's alone; put it beside gpuboard.conf" in one.what for one in found.problems)
 
@@ -204,14 +203,14 @@ def test_no_secret_of_the_contacts_stands_in_a_problem_or_in_what_is_printed(des
     files = desk.files()
     found = files.read()
     assert len(found.problems) == 3
-    assert "s3cr3t" not in f"{found} {found.contacts.ways('alice')}"
+    assert "s3cr3t" not in f"{found} {found.contacts.find_contacts('alice')}"
 
 
 def test_a_full_disk_costs_nothing_but_what_would_be_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "replace", full)
+    monkeypatch.setattr(files, "write_atomically", full)
     assert (hold(desk.files()), told(desk.files())) == (420, [])
 
 
@@ -219,19 +218,19 @@ def settings_of(desk: Desk) -> Settings:
     lab = desk.lab
     folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
     given = {"GPUBOARD_CONTACTS": desk.contacts, "GPUBOARD_MAIL_DOMAIN": "lab.org", **folders}
-    return in_force("/dev/null", {}, {key: str(value) for key, value in given.items()}).settings
+    return load_settings("/dev/null", {}, {key: str(value) for key, value in given.items()}).settings
 
 
 def test_the_contacts_of_whoever_sends_know_all_names_of_a_person(desk: Desk) -> None:
     (desk.lab.data / "aliases.csv").write_text("alice, Alice L.\ntrobert, Thomas\n")
-    contacts = contacts_of(settings_of(desk))
-    assert contacts.addresses("Alice L.") == ("alice@lab.org",)
-    assert contacts.addresses("thomas") == ("trobert@lab.org",)
+    contacts = load_contacts(settings_of(desk))
+    assert contacts.list_addresses("Alice L.") == ("alice@lab.org",)
+    assert contacts.list_addresses("thomas") == ("trobert@lab.org",)
     assert list(desk.lab.state.iterdir()) == [], "only the builder keeps what it read"
 
 
 def test_while_aliases_cannot_be_read_no_address_is_made_of_a_name(desk: Desk) -> None:
     (desk.lab.data / "aliases.csv").mkdir()
-    contacts = contacts_of(settings_of(desk))
-    assert contacts.addresses("alice") == ("alice@lab.org",)
-    assert (contacts.whole, contacts.addresses("thomas")) == (False, ())
+    contacts = load_contacts(settings_of(desk))
+    assert contacts.list_addresses("alice") == ("alice@lab.org",)
+    assert (contacts.is_complete, contacts.list_addresses("thomas")) == (False, ())

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.alerts.contacts import Contact, Contacts, person_in, read
-from site_builder.core import aliases
-from site_builder.core.people import People
+from site_builder.alerts.config_files import Contact, Contacts, parse_contacts, resolve_alias
+from site_builder.core import people
+from site_builder.core.people import PeopleDirectory
 
 
 def written(contacts: Contacts, person: str, via: str = "") -> list[str]:
-    return [way.written for way in contacts.ways(person, via)]
+    return [way.written_address for way in contacts.find_contacts(person, via)]
 
 
 @pytest.mark.parametrize(
@@ -22,15 +22,17 @@ def written(contacts: Contacts, person: str, via: str = "") -> list[str]:
         ("Alice.O'Neil+gpu@mail.lab.org", Contact("mail", "Alice.O'Neil+gpu@mail.lab.org")),
         ("slack:U0123ABCD", Contact("slack", "U0123ABCD")),
         ("Slack:w0123abcd", Contact("slack", "W0123ABCD")),
-        ("tgram://123:abc/456", Contact("tgram", "tgram://123:abc/456", url=True)),
-        ("slack://T1/B2/C3/#alice", Contact("slack", "slack://T1/B2/C3/#alice", url=True)),
-        ("mailtos://u:p@lab.org?to=a@b.c,d@e.f", Contact("mail", "mailtos://u:p@lab.org?to=a@b.c,d@e.f", url=True)),
+        ("tgram://123:abc/456", Contact("tgram", "tgram://123:abc/456", is_url=True)),
+        ("slack://T1/B2/C3/#alice", Contact("slack", "slack://T1/B2/C3/#alice", is_url=True)),
+        ("mailtos://u:p@lab.org?to=a@b.c,d@e.f", Contact("mail", "mailtos://u:p@lab.org?to=a@b.c,d@e.f", is_url=True)),
     ],
 )
 def test_a_line_is_a_login_and_a_way(address: str, way: Contact) -> None:
-    contacts = read(f"\ufefflogin,address\r\n# ours\r\n alice , {address}  # her own\r\n".encode())
-    assert (contacts.problems, contacts.ways("alice")) == ((), (way,))
-    assert contacts.addresses("Alice") == ((address if "://" in address or "@" in address else f"slack:{way.address}"),)
+    contacts = parse_contacts(f"\ufefflogin,address\r\n# ours\r\n alice , {address}  # her own\r\n".encode())
+    assert (contacts.problems, contacts.find_contacts("alice")) == ((), (way,))
+    assert contacts.list_addresses("Alice") == (
+        (address if "://" in address or "@" in address else f"slack:{way.address}"),
+    )
 
 
 SECRET = "s3cr3tT0ken"  # noqa: S105 # of nobody
@@ -56,20 +58,20 @@ SECRET = "s3cr3tT0ken"  # noqa: S105 # of nobody
     ],
 )
 def test_a_line_that_is_wrong_costs_that_line_and_shows_nothing_of_it(line: str, problem: str) -> None:
-    contacts = read(f"bob,bob@lab.org\n{line}\ncarol,carol@lab.org\n".encode())
-    assert set(contacts.known) == {"bob", "carol"}
+    contacts = parse_contacts(f"bob,bob@lab.org\n{line}\ncarol,carol@lab.org\n".encode())
+    assert set(contacts.contacts_by_login) == {"bob", "carol"}
     assert len(contacts.problems) == 1
     assert contacts.problems[0].startswith(f"line 2: {problem}")
     assert SECRET not in repr(contacts)
 
 
 def test_neither_contacts_nor_a_way_shows_an_address() -> None:
-    contacts = read(f"alice,tgram://{SECRET}\nalice,{SECRET}@lab.org\n".encode())
-    assert SECRET not in f"{contacts!r} {contacts} {contacts.ways('alice')}"
+    contacts = parse_contacts(f"alice,tgram://{SECRET}\nalice,{SECRET}@lab.org\n".encode())
+    assert SECRET not in f"{contacts!r} {contacts} {contacts.find_contacts('alice')}"
 
 
 def test_several_lines_are_several_ways_and_via_picks_one() -> None:
-    contacts = read(b"alice,alice@lab.org\nALICE,slack:U0123ABCD\nalice,alice@lab.org\nbob,tgram://1/2\n")
+    contacts = parse_contacts(b"alice,alice@lab.org\nALICE,slack:U0123ABCD\nalice,alice@lab.org\nbob,tgram://1/2\n")
     assert written(contacts, "alice") == ["alice@lab.org", "slack:U0123ABCD"]
     assert written(contacts, "alice", "slack") == ["slack:U0123ABCD"]
     assert written(contacts, "alice", "tgram") == ["alice@lab.org", "slack:U0123ABCD"], "rather so than not at all"
@@ -78,20 +80,22 @@ def test_several_lines_are_several_ways_and_via_picks_one() -> None:
 
 
 def test_one_person_has_no_more_than_ten_ways() -> None:
-    contacts = read(b"".join(b"alice,alice%d@lab.org\n" % number for number in range(12)))
-    assert len(contacts.ways("alice")) == 10
+    contacts = parse_contacts(b"".join(b"alice,alice%d@lab.org\n" % number for number in range(12)))
+    assert len(contacts.find_contacts("alice")) == 10
     assert [one.partition(":")[0] for one in contacts.problems] == ["line 11", "line 12"]
 
 
 def test_whichever_name_is_given_it_is_that_person() -> None:
-    names = aliases.read(b"trobert, robert, Thomas\n")
-    contacts = read(b"trobert,t@lab.org\nTROBERT,slack:U0123ABCD\nalice,alice@lab.org\n", "lab.org").through(names)
+    names = people.parse_aliases(b"trobert, robert, Thomas\n")
+    contacts = parse_contacts(
+        b"trobert,t@lab.org\nTROBERT,slack:U0123ABCD\nalice,alice@lab.org\n", "lab.org"
+    ).with_aliases(names)
     for name in ("trobert", "Robert", " thomas "):
         assert written(contacts, name) == ["t@lab.org", "slack:U0123ABCD"]
-        assert person_in(names, name) == People(names).person(name)
+        assert resolve_alias(names, name) == PeopleDirectory(names).resolve_person(name)
     assert written(contacts, "Alice") == ["alice@lab.org"]
-    assert contacts.person_of("slack", "u0123abcd") == "trobert"
-    split = read(b"robert,t@lab.org\nthomas,slack:U0123ABCD\n").through(names)
+    assert contacts.find_person("slack", "u0123abcd") == "trobert"
+    split = parse_contacts(b"robert,t@lab.org\nthomas,slack:U0123ABCD\n").with_aliases(names)
     assert written(split, "trobert") == ["t@lab.org", "slack:U0123ABCD"]
     assert written(split, "Thomas") == ["slack:U0123ABCD"], "of several names the one that was given"
 
@@ -99,82 +103,88 @@ def test_whichever_name_is_given_it_is_that_person() -> None:
 def test_whoever_writes_aliases_gets_neither_the_letters_of_another_nor_their_name() -> None:
     lines = b"alice,alice@lab.org\nalice,slack:U0A\nmallory,mallory@lab.org\nmallory,slack:U0M\n"
     for line in (b"mallory, alice\n", b"alice, mallory\n", b"mallory, x, alice\n"):
-        contacts = read(lines, "lab.org").through(aliases.read(line))
+        contacts = parse_contacts(lines, "lab.org").with_aliases(people.parse_aliases(line))
         assert written(contacts, "alice") == ["alice@lab.org", "slack:U0A"]
-        assert contacts.person_of("slack", "U0M") == contacts.login("mallory") == "mallory"
-        assert contacts.person_of("mail", "mallory@lab.org") == "mallory"
-    contacts = read(b"", "lab.org").through(aliases.read(b"mallory, alice\n"))
-    assert contacts.person_of("mail", "mallory@lab.org") == "mallory"
+        assert contacts.find_person("slack", "U0M") == contacts.find_login("mallory") == "mallory"
+        assert contacts.find_person("mail", "mallory@lab.org") == "mallory"
+    contacts = parse_contacts(b"", "lab.org").with_aliases(people.parse_aliases(b"mallory, alice\n"))
+    assert contacts.find_person("mail", "mallory@lab.org") == "mallory"
 
 
 def test_whoever_has_no_line_has_an_address_of_their_login() -> None:
-    names = aliases.read(b"trobert, robert, Thomas\nZoe L., zlee, Zoe\n")
-    contacts = read(b"alice,slack:U0123ABCD\n", "lab.org").through(names)
+    names = people.parse_aliases(b"trobert, robert, Thomas\nZoe L., zlee, Zoe\n")
+    contacts = parse_contacts(b"alice,slack:U0123ABCD\n", "lab.org").with_aliases(names)
     assert written(contacts, "Zoe") == ["zlee@lab.org"]
     assert written(contacts, "bob") == ["bob@lab.org"]
     assert written(contacts, "Thomas") == ["trobert@lab.org"]
     assert written(contacts, "alice", "mail") == ["slack:U0123ABCD"], "she said how she wants to be told"
-    assert written(read(b""), "bob") == []
+    assert written(parse_contacts(b""), "bob") == []
 
 
 @pytest.mark.parametrize(
     "name", ["", "-x", "a b", "bob@evil.org", "x\r\nBcc: all", "x,y", "ü", "<x>", '"x"', "a" * 65, "../x", "x?to=y"]
 )
 def test_a_name_in_a_booking_becomes_no_address_unless_it_is_a_login(name: str) -> None:
-    assert written(read(b"", "lab.org"), name) == []
+    assert written(parse_contacts(b"", "lab.org"), name) == []
 
 
 def test_while_the_file_cannot_be_read_nobody_gets_an_address_by_guess() -> None:
-    assert Contacts(domain="lab.org", whole=False).ways("bob") == ()
+    assert Contacts(mail_domain="lab.org", is_complete=False).find_contacts("bob") == ()
 
 
 def test_whose_an_address_is() -> None:
-    names = aliases.read(b"trobert, Thomas\n")
+    names = people.parse_aliases(b"trobert, Thomas\n")
     lines = (
         b"alice,Alice@Lab.org\nalice,slack:U0A\nbob,slack:U0B\ncarol,slack:U0B\ndan,dan@home.net\nerin,tgram://U0E\n"
     )
-    contacts = read(lines, "lab.org").through(names)
-    assert contacts.person_of("mail", "alice@lab.ORG") == "alice"
-    assert contacts.person_of("slack", "U0A") == "alice"
-    assert contacts.person_of("slack", "U0B") is None, "it could be either"
-    assert contacts.shared() == [("bob", "carol")]
-    assert contacts.person_of("mail", "zoe@lab.org") == "zoe"
-    assert contacts.person_of("mail", "trobert@lab.org") == "trobert"
-    assert contacts.person_of("mail", "thomas@lab.org") is None, "that login may be somebody else's"
-    assert contacts.person_of("mail", "dan@lab.org") is None, "he has another address"
+    contacts = parse_contacts(lines, "lab.org").with_aliases(names)
+    assert contacts.find_person("mail", "alice@lab.ORG") == "alice"
+    assert contacts.find_person("slack", "U0A") == "alice"
+    assert contacts.find_person("slack", "U0B") is None, "it could be either"
+    assert contacts.find_shared_members() == [("bob", "carol")]
+    assert contacts.find_person("mail", "zoe@lab.org") == "zoe"
+    assert contacts.find_person("mail", "trobert@lab.org") == "trobert"
+    assert contacts.find_person("mail", "thomas@lab.org") is None, "that login may be somebody else's"
+    assert contacts.find_person("mail", "dan@lab.org") is None, "he has another address"
     for kind, address in (
         ("mail", "zoe@evil.org"), ("mail", "@lab.org"), ("mail", "zoe@lab.org@lab.org"), ("mail", ""), ("slack", ""),
         ("slack", "zoe@lab.org"), ("tgram", "tgram://U0E"), ("mail", "ü@lab.org"),
     ):  # fmt: skip
-        assert contacts.person_of(kind, address) is None, (kind, address)
-    assert read(b"").person_of("mail", "zoe@lab.org") is None
+        assert contacts.find_person(kind, address) is None, (kind, address)
+    assert parse_contacts(b"").find_person("mail", "zoe@lab.org") is None
 
 
 def test_two_logins_of_one_person_may_have_one_member_id() -> None:
-    contacts = read(b"trobert,slack:U0A\nthomas,slack:U0A\n").through(aliases.read(b"trobert, thomas\n"))
-    assert (contacts.person_of("slack", "U0A"), contacts.shared()) == ("trobert", [])
+    contacts = parse_contacts(b"trobert,slack:U0A\nthomas,slack:U0A\n").with_aliases(
+        people.parse_aliases(b"trobert, thomas\n")
+    )
+    assert (contacts.find_person("slack", "U0A"), contacts.find_shared_members()) == ("trobert", [])
     assert written(contacts, "thomas") == ["slack:U0A"]
 
 
 @given(st.binary(max_size=2000), st.text(max_size=40))
 def test_whatever_stands_there_is_read(data: bytes, name: str) -> None:
-    contacts = read(data, "lab.org").through({"x": "y"})
+    contacts = parse_contacts(data, "lab.org").with_aliases({"x": "y"})
     assert len(contacts.problems) <= 51
     assert all(one.isprintable() for one in contacts.problems)
-    for way in contacts.ways(name):
-        assert way.written.isascii()
-        assert way.written.isprintable()
-    contacts.person_of("mail", name)
-    contacts.person_of("slack", name)
+    for way in contacts.find_contacts(name):
+        assert way.written_address.isascii()
+        assert way.written_address.isprintable()
+    contacts.find_person("mail", name)
+    contacts.find_person("slack", name)
 
 
 def test_a_file_of_a_megabyte_takes_no_time() -> None:
     for line in (b"a,b\n", b"x" * 2000 + b"\n", b"a," + b"a." * 500 + b"@" + b"a." * 500 + b"\n", b" " * 2000 + b"#\n"):
-        assert len(read(line * (1_000_000 // len(line))).problems) <= 51
+        assert len(parse_contacts(line * (1_000_000 // len(line))).problems) <= 51
     many = b"".join(b"user%d,user%d@lab.org\n" % (number, number) for number in range(20_000))
-    assert len(read(many).known) == 20_000
+    assert len(parse_contacts(many).contacts_by_login) == 20_000
 
 
 def test_an_office_of_the_domain_is_nobody_unless_it_has_a_line() -> None:
-    assert Contacts(domain="lab.org").ways("Staff") == Contacts(domain="lab.org").ways("root") == ()
-    assert read(b"root,admin@lab.org\n", "lab.org").addresses("root") == ("admin@lab.org",)
+    assert (
+        Contacts(mail_domain="lab.org").find_contacts("Staff")
+        == Contacts(mail_domain="lab.org").find_contacts("root")
+        == ()
+    )
+    assert parse_contacts(b"root,admin@lab.org\n", "lab.org").list_addresses("root") == ("admin@lab.org",)

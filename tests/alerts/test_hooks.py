@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.alerts import hooks
+from site_builder.alerts import delivery
 from site_builder.alerts import render as alert_render
-from site_builder.alerts.hooks import Hook, Hooks
-from site_builder.alerts.model import Alert, Outcome
+from site_builder.alerts.delivery import Hook, HookFolder
+from site_builder.alerts.model import Alert, DeliveryOutcome
 
 ROOT = Path(__file__).parents[2]
 DATA = b'{"schema": 1, "title": "atlas is down"}\n'
@@ -25,9 +25,11 @@ Write = Callable[..., Path]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for hooks; that those above it are open to others, as /tmp is, does not count here."""
     above = {(status.st_dev, status.st_ino) for status in (one.stat() for one in tmp_path.parents)}
-    real = hooks.open_to_others
+    real = delivery.describe_foreign_access
     monkeypatch.setattr(
-        hooks, "open_to_others", lambda status: None if (status.st_dev, status.st_ino) in above else real(status)
+        delivery,
+        "describe_foreign_access",
+        lambda status: None if (status.st_dev, status.st_ino) in above else real(status),
     )
     made = tmp_path / "hooks"
     made.mkdir(mode=0o755)
@@ -50,8 +52,8 @@ def test_a_hook_gets_the_alert_and_nothing_else_of_us(
 ) -> None:
     monkeypatch.setenv("GPUBOARD_NOTIFY", "slack://secret")
     write("tell", f"cat > {tmp_path}/got; env > {tmp_path}/env; echo done >&2; pwd > {tmp_path}/pwd")
-    assert Hooks(folder).names() == ("tell",)
-    assert Hooks(folder).run("tell", DATA) == Outcome("sent")
+    assert HookFolder(folder).list_runnable_names() == ("tell",)
+    assert HookFolder(folder).run_hook("tell", DATA) == DeliveryOutcome("sent")
     assert json.loads((tmp_path / "got").read_text())["title"] == "atlas is down"
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert names <= {"PATH", "HOME", "USER", "LOGNAME", "LANG", "PWD", "SHLVL", "_", "OLDPWD"}
@@ -61,31 +63,34 @@ def test_a_hook_gets_the_alert_and_nothing_else_of_us(
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("exit 0", Outcome("sent")),
+        ("exit 0", DeliveryOutcome("sent")),
         (
             "echo the modem is busy; exit 75",
-            Outcome("failed", "the hook asks to be run again later: the modem is busy"),
+            DeliveryOutcome("failed", "the hook asks to be run again later: the modem is busy"),
         ),
-        ("exit 75", Outcome("failed", "the hook asks to be run again later")),
+        ("exit 75", DeliveryOutcome("failed", "the hook asks to be run again later")),
         (
             "echo first; printf 'cannot reach https://x.org/s3cret\\033[31m\\n'; exit 3",
-            Outcome("refused", "the hook ended with 3: cannot reach https://…"),
+            DeliveryOutcome("refused", "the hook ended with 3: cannot reach https://…"),
         ),
-        ("kill -TERM $$", Outcome("unsure", "the hook died of signal 15")),
-        ("exec 1>&- 2>&-; sleep 0.1; exit 0", Outcome("sent")),
-        ("head -c 3000000 /dev/zero; exit 0", Outcome("sent")),
-        ("head -c 3000000 /dev/zero | tr '\\000' x; exit 4", Outcome("refused", f"the hook ended with 4: {'x' * 200}")),
+        ("kill -TERM $$", DeliveryOutcome("unsure", "the hook died of signal 15")),
+        ("exec 1>&- 2>&-; sleep 0.1; exit 0", DeliveryOutcome("sent")),
+        ("head -c 3000000 /dev/zero; exit 0", DeliveryOutcome("sent")),
+        (
+            "head -c 3000000 /dev/zero | tr '\\000' x; exit 4",
+            DeliveryOutcome("refused", f"the hook ended with 4: {'x' * 200}"),
+        ),
     ],
 )
-def test_what_the_end_of_a_hook_means(folder: Path, write: Write, script: str, expected: Outcome) -> None:
+def test_what_the_end_of_a_hook_means(folder: Path, write: Write, script: str, expected: DeliveryOutcome) -> None:
     write("one", script)
-    assert Hooks(folder).run("one", DATA) == expected
+    assert HookFolder(folder).run_hook("one", DATA) == expected
 
 
 def test_a_hook_that_does_not_end_is_ended_with_all_that_it_started(folder: Path, write: Write, tmp_path: Path) -> None:
     write("slow", f"sleep 300 & echo $! > {tmp_path}/child; yes; wait")
     began = time.monotonic()
-    assert Hooks(folder, seconds=0.5).run("slow", DATA).how == "unsure"
+    assert HookFolder(folder, seconds=0.5).run_hook("slow", DATA).status == "unsure"
     assert time.monotonic() - began < 20
     wait_until_gone(int((tmp_path / "child").read_text()))
 
@@ -93,7 +98,7 @@ def test_a_hook_that_does_not_end_is_ended_with_all_that_it_started(folder: Path
 def test_what_a_hook_leaves_behind_is_not_waited_for(folder: Path, write: Write, tmp_path: Path) -> None:
     write("quick", f"sleep 300 & echo $! > {tmp_path}/child; exit 0")
     began = time.monotonic()
-    assert Hooks(folder).run("quick", DATA) == Outcome("sent")
+    assert HookFolder(folder).run_hook("quick", DATA) == DeliveryOutcome("sent")
     assert time.monotonic() - began < 20
     wait_until_gone(int((tmp_path / "child").read_text()))
 
@@ -125,7 +130,7 @@ def test_only_what_nobody_else_can_write_is_run(folder: Path, write: Write) -> N
     os.mkfifo(folder / "pipe")
     if os.geteuid() == 0:
         os.chown(write("theirs", "exit 0"), 12345, 12345)
-    found = dict(Hooks(folder).look())
+    found = dict(HookFolder(folder).check_hooks())
     expected = {
         "good": None,
         "group": "can be written by others than its owner",
@@ -139,34 +144,40 @@ def test_only_what_nobody_else_can_write_is_run(folder: Path, write: Write) -> N
     }
     assert found == {name: why for name, why in expected.items() if name in found}
     assert found.keys() >= expected.keys() - {"theirs"}
-    assert Hooks(folder).names() == ("good",)
-    assert Hooks(folder).run("group", DATA) == Outcome("failed", "the hook can be written by others than its owner")
-    assert Hooks(folder).run("../hooks/good", DATA) == Outcome("refused", "there is no such hook any more")
-    assert Hooks(None).run("good", DATA).how == "refused"
-    assert Hooks(None).look() == []
+    assert HookFolder(folder).list_runnable_names() == ("good",)
+    assert HookFolder(folder).run_hook("group", DATA) == DeliveryOutcome(
+        "failed", "the hook can be written by others than its owner"
+    )
+    assert HookFolder(folder).run_hook("../hooks/good", DATA) == DeliveryOutcome(
+        "refused", "there is no such hook any more"
+    )
+    assert HookFolder(None).run_hook("good", DATA).status == "refused"
+    assert HookFolder(None).check_hooks() == []
 
 
 def test_a_folder_that_others_can_change_runs_nothing(folder: Path, write: Write, tmp_path: Path) -> None:
     write("good", "exit 0")
     inside = "where others write: nothing in it is run"
-    assert Hooks(folder, (tmp_path / "data", tmp_path)).look() == [Hook("", f"lies inside {tmp_path}, {inside}")]
-    assert Hooks(folder, (folder,)).names() == ()
+    assert HookFolder(folder, (tmp_path / "data", tmp_path)).check_hooks() == [
+        Hook("", f"lies inside {tmp_path}, {inside}")
+    ]
+    assert HookFolder(folder, (folder,)).list_runnable_names() == ()
     link = tmp_path / "elsewhere"
     link.symlink_to(folder)
-    assert Hooks(link, (folder,)).names() == (), "a link does not lead around it"
-    assert Hooks(link).run("good", DATA) == Outcome("sent"), "the folder itself may be one"
+    assert HookFolder(link, (folder,)).list_runnable_names() == (), "a link does not lead around it"
+    assert HookFolder(link).run_hook("good", DATA) == DeliveryOutcome("sent"), "the folder itself may be one"
     folder.chmod(0o1777)
     why = "can be written by others than its owner: nothing in it is run"
-    assert Hooks(folder).look() == [Hook("", why)]
-    assert Hooks(folder).run("good", DATA) == Outcome("failed", f"the folder of hooks {why}")
+    assert HookFolder(folder).check_hooks() == [Hook("", why)]
+    assert HookFolder(folder).run_hook("good", DATA) == DeliveryOutcome("failed", f"the folder of hooks {why}")
     folder.chmod(0o755)
     tmp_path.chmod(0o770)
-    assert Hooks(folder).look() == [Hook("", f"{tmp_path}, in which it lies, {why}")]
-    assert Hooks(folder / "good").look()[0].problem == "is not a folder"
+    assert HookFolder(folder).check_hooks() == [Hook("", f"{tmp_path}, in which it lies, {why}")]
+    assert HookFolder(folder / "good").check_hooks()[0].problem == "is not a folder"
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     for place in (loop, tmp_path / "none"):
-        (one,) = Hooks(place).look()
+        (one,) = HookFolder(place).check_hooks()
         assert (one.name, one.problem is not None and one.problem.startswith("cannot be read")) == ("", True)
 
 
@@ -178,11 +189,11 @@ def test_a_link_that_others_could_turn_elsewhere_is_not_followed(folder: Path, w
     (tmp_path / "first").symlink_to("shared/../shared/link")
     for link in (shared / "link", tmp_path / "first"):
         shared.chmod(0o755)
-        assert Hooks(link).names() == ("good",)
+        assert HookFolder(link).list_runnable_names() == ("good",)
         shared.chmod(0o775)
         why = f"{shared}, by which it is reached, can be written by others than its owner: nothing in it is run"
-        assert Hooks(link).look() == [Hook("", why)]
-        assert Hooks(link).run("good", DATA).how == "failed"
+        assert HookFolder(link).check_hooks() == [Hook("", why)]
+        assert HookFolder(link).run_hook("good", DATA).status == "failed"
 
 
 def test_a_folder_below_tmp_runs_nothing(tmp_path: Path) -> None:
@@ -190,7 +201,7 @@ def test_a_folder_below_tmp_runs_nothing(tmp_path: Path) -> None:
     made.mkdir()
     if not any(one.stat().st_mode & 0o022 for one in tmp_path.parents):
         pytest.skip("this machine keeps its temporary files where nobody else can write")
-    (one,) = Hooks(made).look()
+    (one,) = HookFolder(made).check_hooks()
     assert one.name == ""
     assert one.problem
     assert "in which it lies, can be written by others" in one.problem
@@ -203,14 +214,18 @@ def test_a_hook_that_cannot_be_started_is_tried_again(folder: Path) -> None:
     ):
         (folder / name).write_text(content)
         (folder / name).chmod(0o755)
-        assert Hooks(folder).run(name, DATA) == Outcome("failed", f"the hook cannot be started: {why}")
+        assert HookFolder(folder).run_hook(name, DATA) == DeliveryOutcome(
+            "failed", f"the hook cannot be started: {why}"
+        )
 
 
 def test_the_hook_of_the_docs_works(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (script,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/alerts.md").read_text(), re.DOTALL)
     (folder / "log").write_text(script)
     (folder / "log").chmod(0o700)
-    monkeypatch.setattr(hooks, "environment", lambda: {"PATH": hooks.PATH, "HOME": str(tmp_path)})
-    data = alert_render.document(Alert("1", "host-down", "begun", "atlas is down", "", 1, "atlas", people=("alice",)))
-    assert Hooks(folder).run("log", data) == Outcome("sent")
+    monkeypatch.setattr(delivery, "build_hook_environment", lambda: {"PATH": delivery.HOOK_PATH, "HOME": str(tmp_path)})
+    data = alert_render.alert_to_json(
+        Alert("1", "host-down", "begun", "atlas is down", "", 1, "atlas", people=("alice",))
+    )
+    assert HookFolder(folder).run_hook("log", data) == DeliveryOutcome("sent")
     assert (tmp_path / "alerts.log").read_text() == "atlas is down alice \n"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.alerts import render as alert_render
-from site_builder.alerts.model import RULES, Alert, Letter
+from site_builder.alerts.model import ALL_RULES, Alert, Notification
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs/alert.schema.json").read_text())
@@ -27,12 +27,12 @@ DOWN = Alert(
 )  # fmt: skip
 
 
-def letter(*several: Alert, to: str = "channel:lab", more: int = 0) -> Letter:
-    return Letter("1-2", to, several, AT, AT, more=more)
+def letter(*several: Alert, to: str = "channel:lab", more: int = 0) -> Notification:
+    return Notification("1-2", to, several, AT, AT, omitted_count=more)
 
 
 def test_an_alert_says_what_since_when_on_what_who_and_where() -> None:
-    told = alert_render.message(letter(DOWN), PARIS)
+    told = alert_render.render_notification(letter(DOWN), PARIS)
     assert told.title == "atlas is down"
     assert told.text == (
         "No snapshot since 14:02.\n"
@@ -76,27 +76,27 @@ def test_an_alert_says_what_since_when_on_what_who_and_where() -> None:
     ],
 )
 def test_each_kind_of_alert_reads_well(alert: Alert, lines: list[str]) -> None:
-    text = alert_render.message(letter(alert), PARIS).text.splitlines()
+    text = alert_render.render_notification(letter(alert), PARIS).text.splitlines()
     assert [line for line in text if line in lines] == lines, text
 
 
 def test_several_alerts_are_one_letter() -> None:
     several = [DOWN._replace(host=f"gpu{number:02}", title=f"gpu{number:02} is down") for number in range(50)]
-    told = alert_render.message(letter(*several, more=7), PARIS)
+    told = alert_render.render_notification(letter(*several, more=7), PARIS)
     assert told.title.startswith("57 hosts are down: gpu00, gpu01")
     first = "- gpu00 is down. No snapshot since 14:02. Since: Tue 17 Nov 14:02 CET. Affected: alice, bob."
     assert told.text.splitlines()[:2] == [first, LINK]
-    assert len(told.text.splitlines()) == 2 * alert_render.MOST + 4, "two lines an alert"
+    assert len(told.text.splitlines()) == 2 * alert_render.MAX_LISTED_ALERTS + 4, "two lines an alert"
     assert f'<b><a href="{LINK}">gpu00 is down</a></b><br>No snapshot since 14:02. Since:' in told.html
     html5lib.HTMLParser(strict=True).parseFragment(told.html)
     assert "\n\nand 17 more\n\n" in told.text
     assert "and 17 more</p>" in told.html
-    assert json.loads(told.data)["host"] == "gpu00"
+    assert json.loads(told.hook_json)["host"] == "gpu00"
 
 
 def test_one_of_several_says_on_what_where_its_title_does_not() -> None:
     lost = DOWN._replace(rule="gpu-lost", title="a GPU of atlas is lost", gpus=("0", "3"), link=None, people=())
-    told = alert_render.message(letter(lost, DOWN), PARIS)
+    told = alert_render.render_notification(letter(lost, DOWN), PARIS)
     assert told.text.startswith(
         "- a GPU of atlas is lost. No snapshot since 14:02. Since: Tue 17 Nov 14:02 CET. On: atlas, GPUs 0, 3.\n"
         "- atlas is down."
@@ -105,14 +105,14 @@ def test_one_of_several_says_on_what_where_its_title_does_not() -> None:
 
 
 def test_a_letter_of_which_only_the_rest_is_left_says_how_many() -> None:
-    told = alert_render.message(letter(more=3), PARIS)
+    told = alert_render.render_notification(letter(more=3), PARIS)
     assert told[:2] == ("3 alerts", "`gpuboard alerts list` shows them.\n\nSent by gpuboard.")
 
 
 def test_where_people_are_not_shown_nobody_reads_of_another() -> None:
-    told = alert_render.message(letter(DOWN), PARIS, users=False)
+    told = alert_render.render_notification(letter(DOWN), PARIS, users=False)
     assert not any(name in f"{told}" for name in ("alice", "bob", "Affected"))
-    own = alert_render.message(letter(DOWN, to="person:bob"), PARIS, users=False)
+    own = alert_render.render_notification(letter(DOWN, to="person:bob"), PARIS, users=False)
     assert ("Affected: bob\n" in own.text, "alice" in f"{own}") == (True, False)
 
 
@@ -121,13 +121,13 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x>\r\nBcc: victim@lab.org\x00\x
 
 def test_hostile_words_are_only_words() -> None:
     alert = DOWN._replace(title=HOSTILE, what=HOSTILE, people=(HOSTILE,), gpus=(HOSTILE,), host=HOSTILE, link=HOSTILE)
-    told = alert_render.message(letter(alert, alert), PARIS)
+    told = alert_render.render_notification(letter(alert, alert), PARIS)
     assert told.title.isprintable()
     assert "<script" not in told.html
     assert "<img" not in told.html
     assert all(line.isprintable() for line in told.text.split("\n"))
     assert not any(line.startswith("Bcc") for line in told.text.split("\n"))
-    told.data.decode("utf-8")
+    told.hook_json.decode("utf-8")
     page = html5lib.parseFragment(told.html, namespaceHTMLElements=False)
     assert {one.tag for one in page.iter()} - {"DOCUMENT_FRAGMENT"} == {"div", "p", "b", "br", "a"}
 
@@ -143,20 +143,20 @@ several = st.lists(texts, max_size=3).map(tuple)
 @given(
     st.builds(
         Alert,
-        *(texts, st.sampled_from(RULES), steps, texts, texts, st.integers(0, 2**60)),
+        *(texts, st.sampled_from(ALL_RULES), steps, texts, texts, st.integers(0, 2**60)),
         *(texts, several, numbers, numbers, several, links),
     )
 )
 def test_any_alert_can_be_written(alert: Alert) -> None:
-    told = alert_render.message(letter(alert), timezone.utc)
+    told = alert_render.render_notification(letter(alert), timezone.utc)
     assert "\n" not in told.title
     told.text.encode()
-    jsonschema.validate(json.loads(told.data), {**SCHEMA, "properties": {**SCHEMA["properties"], "at": {}}})
+    jsonschema.validate(json.loads(told.hook_json), {**SCHEMA, "properties": {**SCHEMA["properties"], "at": {}}})
 
 
 def test_the_json_is_as_documented() -> None:
-    told = json.loads(alert_render.document(DOWN))
+    told = json.loads(alert_render.alert_to_json(DOWN))
     jsonschema.validate(told, SCHEMA)
     assert told["since"] == AT - 120
     assert set(told) == set(SCHEMA["properties"]) == set(SCHEMA["required"])
-    assert SCHEMA["properties"]["rule"]["enum"] == [*RULES, "test"]
+    assert SCHEMA["properties"]["rule"]["enum"] == [*ALL_RULES, "test"]

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.alerts.model import OVER, RULES, Book, Known, Matter
-from site_builder.alerts.rules import MOST_KNOWN, MOST_OF_HOST, Scene, step, why_not
-from site_builder.alerts.rules_file import DEFAULTS
-from site_builder.alerts.titles import headline
+from site_builder.alerts.config_files import DEFAULT_RULES
+from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertState, Condition, TrackedCondition
+from site_builder.alerts.queue import AlertContext
+from site_builder.alerts.render import format_headline
+from site_builder.alerts.rules import MAX_TRACKED, MAX_TRACKED_PER_HOST, explain_unreported, update_alert_state
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
     AT_ONCE,
@@ -44,8 +45,8 @@ def test_what_is_so_is_told_once_and_its_end_once() -> None:
 def test_what_was_so_when_anybody_first_looked_is_known_but_not_told_nor_its_end() -> None:
     desk = Desk(begun=False)
     assert desk.titles(down(), LOST, HELD) == []
-    assert len(desk.book.known) == 3
-    assert all(one.unsaid for one in desk.book.known.values())
+    assert len(desk.book.conditions) == 3
+    assert all(one.is_suppressed for one in desk.book.conditions.values())
     assert desk.titles() == []
     assert desk.titles(down()) == ["atlas is down"]
 
@@ -58,12 +59,14 @@ def test_what_history_finds_to_be_so_before_it_began_is_not_told_for_an_hour() -
 
 
 def test_a_host_that_claims_anything_leaves_room_for_others() -> None:
-    desk = Desk(hosts={"atlas": ("fresh", 4), "boreas": ("fresh", 4)}, home=lambda _: None)
+    desk = Desk(hosts={"atlas": ("fresh", 4), "boreas": ("fresh", 4)}, find_gpu_host=lambda _: None)
     for round_ in range(60):  # each time its GPUs have other names
         desk.look(*(LOST._replace(about=f"GPU-{round_}-{number}") for number in range(100)))
-    assert len(desk.book.known) == MOST_OF_HOST
+    assert len(desk.book.conditions) == MAX_TRACKED_PER_HOST
     assert "boreas is down" in desk.titles(down("boreas"), LOST._replace(host="boreas"))
-    full = desk.book._replace(known={str(key): Known(down(str(key)), START, START) for key in range(MOST_KNOWN)})
+    full = desk.book._replace(
+        conditions={str(key): TrackedCondition(down(str(key)), START, START) for key in range(MAX_TRACKED)}
+    )
     busy = Desk(book=full, begun=False)
     assert busy.titles(down()) == ["atlas is down"]
 
@@ -87,7 +90,7 @@ def test_the_end_is_not_told_where_the_rule_says_so() -> None:
     desk = Desk(ruled(recovery=False))
     assert desk.titles(down()) == ["atlas is down"]
     assert desk.titles() == []
-    assert not desk.book.known
+    assert not desk.book.conditions
 
 
 def test_a_rule_that_is_off_tells_nothing() -> None:
@@ -99,7 +102,7 @@ def test_the_same_book_comes_out_where_nothing_is_new() -> None:
     desk.look(down())
     for after in (1, 60, 86400):
         now = Now(desk.at + after, PARIS)
-        assert step(desk.book, [down()], desk.rules, desk.scene, now) is desk.book
+        assert update_alert_state(desk.book, [down()], desk.rules, desk.scene, now) is desk.book
 
 
 def test_what_is_said_of_something_that_nobody_is_told_of_yet_changes_no_book() -> None:
@@ -139,30 +142,30 @@ def test_where_history_cannot_be_read_no_gpu_is_well_again() -> None:
     desk = Desk()
     assert desk.titles(LOST) == ["GPU 3 of atlas is lost"]
     scene = desk.scene
-    desk.scene = scene._replace(blind=frozenset({"gpu-lost"}))
+    desk.scene = scene._replace(unreadable_rules=frozenset({"gpu-lost"}))
     assert desk.titles() == []
     desk.scene = scene
     assert desk.titles() == ["GPU 3 of atlas is back, after 3 min"]
 
 
 def test_a_gpu_that_is_gone_is_back_only_where_its_host_has_it_again() -> None:
-    desk = Desk(home={"GPU-7": "atlas"}.get)
+    desk = Desk(find_gpu_host={"GPU-7": "atlas"}.get)
     assert desk.titles(LOST) == ["GPU 3 of atlas is lost"]
     assert desk.titles() == desk.titles() == []  # another builder, which never saw it
-    desk.scene = desk.scene._replace(home={"GPU-3": "atlas"}.get)
+    desk.scene = desk.scene._replace(find_gpu_host={"GPU-3": "atlas"}.get)
     assert desk.titles() == ["GPU 3 of atlas is back, after 4 min"]
     assert desk.titles(LOST) == ["GPU 3 of atlas is lost"]
-    desk.scene = desk.scene._replace(home={"GPU-3": "boreas"}.get)
+    desk.scene = desk.scene._replace(find_gpu_host={"GPU-3": "boreas"}.get)
     assert desk.titles() == []
-    assert not desk.book.known
+    assert not desk.book.conditions
 
 
 def test_a_host_at_which_we_fail_is_not_back() -> None:
     desk = Desk()
     assert desk.titles(down(), HELD._replace(until=None)) != []
-    desk.scene = desk.scene._replace(unclear=frozenset({"atlas"}))
+    desk.scene = desk.scene._replace(failed_hosts=frozenset({"atlas"}))
     assert desk.titles() == desk.titles() == []
-    desk.scene = desk.scene._replace(unclear=frozenset())
+    desk.scene = desk.scene._replace(failed_hosts=frozenset())
     assert "atlas is back, after 14 min" in desk.titles()
 
 
@@ -191,7 +194,7 @@ def test_a_host_that_is_no_longer_shown_is_not_back() -> None:
     desk.look(down())
     desk.scene = desk.scene._replace(hosts={"boreas": ("fresh", 8)})
     assert desk.titles(down()) == desk.titles() == []
-    assert not desk.book.known
+    assert not desk.book.conditions
 
 
 # Maintenance and silence
@@ -226,10 +229,10 @@ def test_an_end_waits_for_the_end_of_a_silence() -> None:
 def test_a_silence_holds_back_what_waits_for_the_morning() -> None:
     desk = Desk(ruled(quiet=NIGHT))
     desk.look(down(), after=11 * HOUR)
-    assert len(desk.book.letters) == 1
+    assert len(desk.book.notifications) == 1
     desk.book = desk.book._replace(silences={"atlas": desk.at + 12 * HOUR})
     assert desk.titles(down()) == desk.titles(down(), after=9 * HOUR) == []
-    assert desk.book.letters == ()
+    assert desk.book.notifications == ()
     assert desk.titles(down(), after=4 * HOUR) == ["atlas is down"]
     assert len(desk.titles()) == 1
 
@@ -241,13 +244,15 @@ def test_maintenance_holds_back_what_waits_for_the_morning() -> None:
     assert desk.titles() == desk.titles(after=9 * HOUR) == []
     desk.state("atlas", "fresh")
     assert desk.titles() == []
-    assert desk.book.known == {}
+    assert desk.book.conditions == {}
 
 
 def test_a_silence_keeps_no_reminder_from_whom_it_is_for() -> None:
     desk = Desk()
     desk.book = desk.book._replace(silences={"atlas": desk.at + 10 * HOUR})
-    watch = Matter("watch", "atlas", "w1", ("0",), "atlas:0 is free; you waited", whose=("alice",), lasting=False)
+    watch = Condition(
+        "watch", "atlas", "w1", ("0",), "atlas:0 is free; you waited", owners=("alice",), is_lasting=False
+    )
     assert desk.titles(watch, ends(START + 10 * MINUTE)) == [
         "alice: atlas:0 is free",
         "alice: your booking of atlas:0,1 ends at 12:10",
@@ -293,7 +298,9 @@ def test_of_a_short_booking_half_is_over_before_its_end_is_told() -> None:
 
 
 def test_errors_that_go_on_are_told_once_and_again_after_hours_without_any() -> None:
-    error = Matter("gpu-error", "atlas", "GPU-3 uncorrected", ("3",), "uncorrected ECC errors: 2 more", lasting=False)
+    error = Condition(
+        "gpu-error", "atlas", "GPU-3 uncorrected", ("3",), "uncorrected ECC errors: 2 more", is_lasting=False
+    )
     desk = Desk()
     assert desk.titles(error) == ["GPU 3 of atlas has an error"]
     assert [desk.titles(error, after=10 * MINUTE) for _ in range(200)] == [[]] * 200
@@ -315,8 +322,8 @@ def test_a_new_host_is_told_once_and_not_those_that_were_there() -> None:
 
 
 def test_a_watch_fires_once_also_if_it_comes_true_on_another_host_and_at_the_first_look() -> None:
-    watch = Matter(
-        "watch", "atlas", "w1", ("0",), "atlas:0 is free; you waited for it", whose=("alice",), lasting=False
+    watch = Condition(
+        "watch", "atlas", "w1", ("0",), "atlas:0 is free; you waited for it", owners=("alice",), is_lasting=False
     )
     desk = Desk(begun=False)
     (letter,) = desk.look(watch._replace(via="mail"))
@@ -332,7 +339,7 @@ def test_a_clock_that_was_set_back_neither_repeats_nor_keeps_anything() -> None:
     desk.look(after=11 * HOUR)
     desk.look(down())
     desk.look(down(), after=10 * MINUTE)
-    assert len(desk.book.letters) == 1
+    assert len(desk.book.notifications) == 1
     assert desk.titles(down(), after=-400 * DAY - 11 * HOUR) == ["atlas is down"]
     assert [desk.titles(down()) for _ in range(10)] == [[]] * 10
     assert desk.titles(down(), down("boreas")) == []
@@ -354,8 +361,8 @@ def test_why_something_is_not_told_is_said() -> None:
     desk.state("boreas", "maintenance")
     desk.look(LOST, down(), down("boreas"), begins(START + HOUR))
     said = {
-        one.matter.key: why_not(one, desk.rules, desk.book.silences, desk.scene, Now(desk.at + 60, PARIS))
-        for one in desk.book.known.values()
+        one.condition.key: explain_unreported(one, desk.rules, desk.book.silences, desk.scene, Now(desk.at + 60, PARIS))
+        for one in desk.book.conditions.values()
     }
     assert list(said.values()) == [
         "it was so before anybody looked",
@@ -366,11 +373,11 @@ def test_why_something_is_not_told_is_said() -> None:
 
 
 def test_every_rule_has_a_title_for_one_and_for_several() -> None:
-    for rule in RULES:
-        desk = Desk({rule: DEFAULTS[rule]._replace(on=True, hold=0, over=0, recovery=True, to=("all", "person"))})
+    for rule in ALL_RULES:
+        desk = Desk({rule: DEFAULT_RULES[rule]._replace(on=True, hold=0, over=0, recovery=True, to=("all", "person"))})
         lasting = rule not in {"host-new", "watch", "weekly-report", "booking-begins", "booking-ends"}
         several = [
-            Matter(rule, host, "x", ("1",), "so it is", START - DAY, ("alice",), ("alice",), lasting)._replace(
+            Condition(rule, host, "x", ("1",), "so it is", START - DAY, ("alice",), ("alice",), lasting)._replace(
                 until=START + 3 if rule == "booking-ends" else None
             )
             for host in FRESH
@@ -383,10 +390,10 @@ def test_every_rule_has_a_title_for_one_and_for_several() -> None:
         told = [*desk.look(*several, after=2), *desk.look(*several, after=HOUR), *desk.look()]
         assert told, rule
         for letter in told:
-            for one in (*(alert.title for alert in letter.alerts), headline(letter.alerts)):
+            for one in (*(alert.title for alert in letter.alerts), format_headline(letter.alerts)):
                 assert 5 < len(one) <= 200
                 assert "the matter" not in one, rule
-        assert not lasting or any(one.step == OVER for letter in told for one in letter.alerts)
+        assert not lasting or any(one.step == STEP_OVER for letter in told for one in letter.alerts)
 
 
 # Whatever happens
@@ -410,5 +417,5 @@ def test_nothing_is_told_that_did_not_hold(looks: list[tuple[int, bool]], hold: 
 
 def test_a_scene_without_anybody_to_tell_is_remembered_all_the_same() -> None:
     now = Now(START, PARIS)
-    book = step(Book(), [down()], AT_ONCE, Scene(FRESH, PARIS), now)
-    assert (book.begun, len(book.known), book.letters) == (START, 1, ())
+    book = update_alert_state(AlertState(), [down()], AT_ONCE, AlertContext(FRESH, PARIS), now)
+    assert (book.started_at, len(book.conditions), book.notifications) == (START, 1, ())

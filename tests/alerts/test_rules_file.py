@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.alerts import contacts, rules_file
-from site_builder.alerts.config_files import RULES_LIMIT
-from site_builder.alerts.model import RULES, AlertRule
-from site_builder.alerts.rules_file import AT_ONCE, DEFAULTS, KEYS, keys_of, read, shown, with_channels
-from site_builder.core.formatting import duration
+from site_builder.alerts import config_files
+from site_builder.alerts.config_files import (
+    DEFAULT_RULES,
+    MAX_RULES_BYTES,
+    MOMENTARY_RULES,
+    RULE_KEYS,
+    drop_unknown_channels,
+    format_rule_values,
+    list_rule_keys,
+    parse_rules,
+)
+from site_builder.alerts.model import ALL_RULES, AlertRule
+from site_builder.core.formatting import format_duration
 from tests.integration.test_docs import rows
 from tests.support.captures import ROOT
 from tests.support.docs import blocks
@@ -23,58 +31,58 @@ PAGE = "docs/alerts.md"
 
 def rule_of(text: str, name: str = "host-down") -> AlertRule:
     """One rule of a file in which nothing is wrong."""
-    rules, problems = read(text.encode())
+    rules, problems = parse_rules(text.encode())
     assert problems == []
     return rules[name]
 
 
 def test_every_rule_has_a_default_and_nothing_changes_it_but_a_line() -> None:
-    assert tuple(DEFAULTS) == RULES
-    assert all(name == rule.name for name, rule in DEFAULTS.items())
-    assert read(b"") == (DEFAULTS, [])
+    assert tuple(DEFAULT_RULES) == ALL_RULES
+    assert all(name == rule.name for name, rule in DEFAULT_RULES.items())
+    assert parse_rules(b"") == (DEFAULT_RULES, [])
 
 
 def test_the_example_names_every_key_of_every_rule_with_its_default() -> None:
     text = EXAMPLE.read_text()
-    assert read(text.encode()) == (DEFAULTS, []), "as it is, all of it is a comment"
+    assert parse_rules(text.encode()) == (DEFAULT_RULES, []), "as it is, all of it is a comment"
     bare = re.sub(r"^#(?=[a-z]+ = )", "", text, flags=re.MULTILINE)
-    assert read(bare.encode()) == (DEFAULTS, [])
+    assert parse_rules(bare.encode()) == (DEFAULT_RULES, [])
     sections = {one.partition("]")[0]: one for one in bare.split("\n[")[1:]}
-    assert set(sections) == {"all", *RULES}
-    for name, rule in DEFAULTS.items():
-        assert re.findall(r"^(\w+) = (.*)$", sections[name], re.MULTILINE) == list(shown(rule).items())
-    assert {key for name in RULES for key in keys_of(name)} == set(KEYS)
+    assert set(sections) == {"all", *ALL_RULES}
+    for name, rule in DEFAULT_RULES.items():
+        assert re.findall(r"^(\w+) = (.*)$", sections[name], re.MULTILINE) == list(format_rule_values(rule).items())
+    assert {key for name in ALL_RULES for key in list_rule_keys(name)} == set(RULE_KEYS)
     explained = re.findall(r"^# ([a-z]+)  +", text, re.MULTILINE)
-    assert sorted(explained) == sorted(KEYS)
+    assert sorted(explained) == sorted(RULE_KEYS)
 
 
 def test_the_rules_and_contacts_of_the_docs_are_understood() -> None:
     for block in blocks("alerts"):
-        rules, problems = read(block.text.encode())
+        rules, problems = parse_rules(block.text.encode())
         assert problems == []
-        assert with_channels(rules, ("lab", "ops"))[1] == []
+        assert drop_unknown_channels(rules, ("lab", "ops"))[1] == []
     for block in blocks("contacts"):
-        assert contacts.read(block.text.encode()).problems == ()
+        assert config_files.parse_contacts(block.text.encode()).problems == ()
 
 
 def test_the_docs_tell_each_rule_and_key_with_what_counts_by_default() -> None:
     told = {row[0].strip("`"): row for row in rows(PAGE, "rule")}
-    assert tuple(told) == RULES
+    assert tuple(told) == ALL_RULES
     for name, row in told.items():
-        rule = DEFAULTS[name]
+        rule = DEFAULT_RULES[name]
         assert (row[2] == "channels") == ("all" in rule.to)
         for seconds in (rule.hold, rule.before, rule.over if rule.recovery else 0):
-            assert not seconds or duration(seconds) in row[3], (name, row[3])
-        assert ("and: " in row[1]) == (rule.recovery and name not in AT_ONCE)
-    assert {row[0].strip("`") for row in rows(PAGE, "key")} == set(KEYS)
+            assert not seconds or format_duration(seconds) in row[3], (name, row[3])
+        assert ("and: " in row[1]) == (rule.recovery and name not in MOMENTARY_RULES)
+    assert {row[0].strip("`") for row in rows(PAGE, "key")} == set(RULE_KEYS)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", ALL_RULES)
 def test_what_is_shown_of_a_rule_is_read_again(name: str) -> None:
-    other = DEFAULTS[name]._replace(
-        on=not DEFAULTS[name].on, to=("ops", "person"), quiet=(22 * 60, 7 * 60 + 30), most=3
+    other = DEFAULT_RULES[name]._replace(
+        on=not DEFAULT_RULES[name].on, to=("ops", "person"), quiet=(22 * 60, 7 * 60 + 30), most=3
     )
-    text = "\n".join(f"{key} = {value}" for key, value in shown(other).items())
+    text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(other).items())
     assert rule_of(f"[{name}]\n{text}", name) == other
 
 
@@ -124,7 +132,7 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
         ("on = yes", f"line 1: {FIRST}"),
         ("[host-down\nx", f"line 1: {FIRST}"),
         ("[hostdown]", "line 1: there is no rule 'hostdown'; is it host-down?"),
-        ("[zebra]\non = no\nnonsense", f"line 1: there is no rule 'zebra'; there are all, {', '.join(RULES)}"),
+        ("[zebra]\non = no\nnonsense", f"line 1: there is no rule 'zebra'; there are all, {', '.join(ALL_RULES)}"),
         ("[host-down]\nholds = 5m", "line 2: there is no key 'holds'; is it hold?"),
         ("[host-new]\nat = Mon 08:00", "line 2: at means nothing to host-new, which has on, to, quiet, most"),
         ("[watch]\nhold = 1h", "line 2: hold means nothing to watch, which has on, to, quiet, most"),
@@ -147,14 +155,14 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
     ],
 )
 def test_a_line_that_is_wrong_costs_that_line_and_is_told(text: str, problem: str) -> None:
-    rules, problems = read(f"{text}\n[gpu-lost]\nhold = 7m\n".encode())
+    rules, problems = parse_rules(f"{text}\n[gpu-lost]\nhold = 7m\n".encode())
     assert problems[:1] == [problem]
     assert rules.pop("gpu-lost").hold == 420
-    assert rules == {name: rule for name, rule in DEFAULTS.items() if name != "gpu-lost"}
+    assert rules == {name: rule for name, rule in DEFAULT_RULES.items() if name != "gpu-lost"}
 
 
 def test_a_key_that_stands_there_twice_is_told_and_the_last_counts() -> None:
-    rules, problems = read(b"[host-down]\nhold = 1m\n[host-failed]\n[host-down]\nhold = 3m\n")
+    rules, problems = parse_rules(b"[host-down]\nhold = 1m\n[host-failed]\n[host-down]\nhold = 3m\n")
     assert rules["host-down"].hold == 180
     assert problems == ["line 5: hold stands there twice for host-down; the last one counts"]
 
@@ -171,13 +179,15 @@ def test_a_key_that_stands_there_twice_is_told_and_the_last_counts() -> None:
     ],
 )
 def test_an_address_at_the_wrong_place_is_never_shown(line: str) -> None:
-    _, problems = read(f"[host-down]\n{line}\n".encode())
+    _, problems = parse_rules(f"[host-down]\n{line}\n".encode())
     assert len(problems) == 1
     assert "secret" not in problems[0].lower()
 
 
 def test_what_counts_for_all_is_over_the_default_and_below_what_a_rule_says_of_itself() -> None:
-    rules, problems = read(b"[gpu-hot]\nmost = 2\n[all]\nmost = 5\nquiet = 22:00-07:00\nhold = 1h\nat = Fri 17:00\n")
+    rules, problems = parse_rules(
+        b"[gpu-hot]\nmost = 2\n[all]\nmost = 5\nquiet = 22:00-07:00\nhold = 1h\nat = Fri 17:00\n"
+    )
     assert problems == []
     assert (rules["gpu-hot"].most, rules["host-down"].most, rules["watch"].most) == (2, 5, 5)
     assert {rule.quiet for rule in rules.values()} == {(1320, 420)}
@@ -186,21 +196,23 @@ def test_what_counts_for_all_is_over_the_default_and_below_what_a_rule_says_of_i
 
 
 def test_one_rule_alone_is_all_off_but_that_one() -> None:
-    rules, _ = read(b"[all]\non = no\n[host-down]\non = yes\n")
+    rules, _ = parse_rules(b"[all]\non = no\n[host-down]\non = yes\n")
     assert [name for name, rule in rules.items() if rule.on] == ["host-down"]
-    assert read(b"[all]\non = yes\n") == (DEFAULTS, []), "what is off by default has a name of its own"
+    assert parse_rules(b"[all]\non = yes\n") == (DEFAULT_RULES, []), "what is off by default has a name of its own"
 
 
 def test_what_is_about_a_person_goes_to_others_only_where_its_own_section_says_so() -> None:
-    rules, _ = read(b"[all]\nto = ops\n[gpu-held]\nto = person ops\n")
+    rules, _ = parse_rules(b"[all]\nto = ops\n[gpu-held]\nto = person ops\n")
     assert rules["host-down"].to == rules["weekly-report"].to == ("ops",)
     assert rules["booking-broken"].to == rules["watch"].to == ("person", "hooks")
     assert rules["gpu-held"].to == ("person", "ops")
 
 
 def test_a_channel_that_is_not_there_is_told_and_no_alert_is_lost_by_it() -> None:
-    rules, _ = read(b"[all]\nto = opps\n[gpu-lost]\nto = opps lab\n[booking-ends]\nto = zebra\n[gpu-hot]\nto = none\n")
-    found, problems = with_channels(rules, ("lab", "ops"))
+    rules, _ = parse_rules(
+        b"[all]\nto = opps\n[gpu-lost]\nto = opps lab\n[booking-ends]\nto = zebra\n[gpu-hot]\nto = none\n"
+    )
+    found, problems = drop_unknown_channels(rules, ("lab", "ops"))
     assert problems == [
         "host-down, host-failed and 4 more should go to opps, but GPUBOARD_NOTIFY has no such channel; is it ops?",
         "booking-ends should go to zebra, but GPUBOARD_NOTIFY has no such channel; there are lab, ops, all, hooks, "
@@ -210,7 +222,7 @@ def test_a_channel_that_is_not_there_is_told_and_no_alert_is_lost_by_it() -> Non
     assert found["gpu-lost"].to == ("lab",)
     assert found["booking-ends"].to == ("person", "hooks")
     assert found["gpu-hot"].to == (), "nobody is what was asked for"
-    assert with_channels(DEFAULTS, ()) == (DEFAULTS, [])
+    assert drop_unknown_channels(DEFAULT_RULES, ()) == (DEFAULT_RULES, [])
 
 
 @given(st.binary(max_size=2000))
@@ -221,10 +233,10 @@ def test_whatever_stands_there_is_read(data: bytes) -> None:
 @given(
     st.lists(
         st.one_of(
-            st.sampled_from([f"[{name}]" for name in ("all", *RULES)]),
+            st.sampled_from([f"[{name}]" for name in ("all", *ALL_RULES)]),
             st.builds(
                 lambda key, sign, value: f"{key}{sign}{value}",
-                st.sampled_from(sorted(KEYS)),
+                st.sampled_from(sorted(RULE_KEYS)),
                 st.sampled_from(("=", " = ", ":", "")),
                 st.one_of(st.text(max_size=12), st.from_regex(r"[0-9]{0,4}[smhd:-]?[0-9:]{0,5}", fullmatch=True)),
             ),
@@ -238,10 +250,10 @@ def test_a_file_of_nearly_right_lines_is_read(lines: list[str]) -> None:
 
 def check_whole(data: bytes) -> None:
     """Every rule is there, with values that can be; and what is said of the rest fits on the page."""
-    rules, problems = read(data)
-    assert list(rules) == list(RULES)
+    rules, problems = parse_rules(data)
+    assert list(rules) == list(ALL_RULES)
     for rule in rules.values():
-        text = "\n".join(f"{key} = {value}" for key, value in shown(rule).items())
+        text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(rule).items())
         assert rule_of(f"[{rule.name}]\n{text}", rule.name) == rule
     assert len(problems) <= 51
     assert all(len(one) <= 320 and one.isprintable() for one in problems)
@@ -256,7 +268,7 @@ def test_a_file_of_wrong_lines_as_long_as_is_read_takes_no_time() -> None:
         b"[" * 900 + b"\n",
         b" " * 990 + b"x\n",
     ):
-        data = b"[host-down]\n" + line * (RULES_LIMIT // len(line))
-        rules, problems = rules_file.read(data)
+        data = b"[host-down]\n" + line * (MAX_RULES_BYTES // len(line))
+        rules, problems = config_files.parse_rules(data)
         assert len(problems) <= 51
         assert rules["host-down"].hold == 120

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.board.builder import Report
+from site_builder.board.builder import BuildReport
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, Lab, gpu, person, process, soon, words
 from tests.support.pace import within
 
@@ -25,7 +25,7 @@ def lab(tmp_path: Path) -> Lab:
     return made
 
 
-def build(lab: Lab) -> Report:
+def build(lab: Lab) -> BuildReport:
     report = lab.build()
     assert lab.states("good") == ["busy"]
     assert "<b>alice</b>" in lab.page()

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.board import host_pages
+from site_builder.board import pages
 from site_builder.board.builder import Builder
 from site_builder.charts import cache
 from site_builder.core.clock import Now
-from site_builder.core.model import BoardHost
-from site_builder.fleet import host_view
-from site_builder.fleet.gpu_state import Rules
+from site_builder.fleet import build as fleet_build
+from site_builder.fleet.gpu_state import StateRules
 from tests.support.board_fixture import Lab, gpu
 
 
@@ -36,7 +35,7 @@ def test_a_build_leaves_nothing_that_refers_to_itself_since_nobody_collects_that
     finally:
         gc.enable()
     builder.close()
-    assert "hosts/atlas.html" in report.written
+    assert "hosts/atlas.html" in report.written_files
     assert found == 0
 
 
@@ -46,16 +45,18 @@ def test_a_host_is_decided_once_for_its_page_and_for_what_programs_read_of_it(
     hosts = [f"gpu{number}" for number in range(8)]
     decided: list[str] = []
 
-    def board_of(host: host_view.Host, rules: Rules, names: dict[str, str], now: Now) -> tuple[BoardHost, float | None]:
-        decided.append(host.known.name)
-        return host_view.board_of(host, rules, names, now)
+    def count_decision(
+        host: fleet_build.HostSources, rules: StateRules, names: dict[str, str], now: Now
+    ) -> fleet_build.DecidedHost:
+        decided.append(host.discovered.name)
+        return fleet_build.decide_host(host, rules, names, now)
 
-    monkeypatch.setattr(host_pages, "board_of", board_of)
+    monkeypatch.setattr(pages, "decide_host", count_decision)
     for used in (4, 7000):
         for name in hosts:
             lab.host(name, gpu(0, used, uuid=f"GPU-{name}"))
         decided.clear()
-        written = lab.build().written
+        written = lab.build().written_files
         assert {f"hosts/{name}.html" for name in hosts} | {f"nodes/{name}.json" for name in hosts} <= set(written)
         assert sorted(decided) == hosts
 
@@ -68,15 +69,15 @@ def test_where_each_build_has_time_for_one_host_all_have_charts_in_the_end(
         lab.host(name, gpu(0, uuid=f"GPU-{name}"))
     now = time.time()
     lab.build()  # from now on there is history
-    draw = cache.Charts.draw
+    draw = cache.ChartCache.render_host
 
-    def draw_one(self: cache.Charts, asked: cache.Asked, now: Now) -> bytes:
+    def draw_one(self: cache.ChartCache, asked: cache.ChartRequest, now: Now) -> bytes:
         found = draw(self, asked, now)
-        self.end = 0
+        self.deadline = 0
         return found
 
-    monkeypatch.setattr(cache.Charts, "draw", draw_one)
-    for path in (lab.state / cache.FOLDER).iterdir():
+    monkeypatch.setattr(cache.ChartCache, "render_host", draw_one)
+    for path in (lab.state / cache.CHARTS_FOLDER).iterdir():
         path.unlink()
     builder = Builder(lab.settings())
     for number in range(1, 61):
@@ -84,20 +85,20 @@ def test_where_each_build_has_time_for_one_host_all_have_charts_in_the_end(
             lab.host(name, gpu(0, number, uuid=f"GPU-{name}"))
         builder.build(now + number)
     builder.close()
-    assert not [name for name in hosts if cache.SOON in (lab.www / f"hosts/{name}.html").read_text()]
+    assert not [name for name in hosts if cache.NOT_DRAWN_YET in (lab.www / f"hosts/{name}.html").read_text()]
 
 
 def test_in_a_large_fleet_a_page_with_charts_is_made_less_often_than_what_programs_read(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "MOST_HOSTS", 1)
-    monkeypatch.setattr(cache, "PAGE_EVERY", 100)
+    monkeypatch.setattr(cache, "LARGE_FLEET_HOSTS", 1)
+    monkeypatch.setattr(cache, "PAGE_INTERVAL_PER_HOST_S", 100)
     written = {}
     builder = Builder(lab.settings(), every=10)
     for number, after in enumerate((0, 60, 120, 201)):
         for name in ("atlas", "hydra"):
             lab.host(name, gpu(0, number, uuid=f"GPU-{name}"))
-        written[after] = builder.build(time.time() + after).written
+        written[after] = builder.build(time.time() + after).written_files
     builder.close()
     assert [after for after, names in written.items() if "states/atlas/index.json" in names] == [0, 60, 120, 201]
     assert [after for after, names in written.items() if "hosts/atlas.html" in names] == [0, 201]

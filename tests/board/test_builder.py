@@ -21,13 +21,13 @@ from dateutil import tz
 
 from site_builder.board import commands as board_commands
 from site_builder.board import site_writer
-from site_builder.board.builder import Builder, Failed, Report
+from site_builder.board.builder import Builder, BuildError, BuildReport
 from site_builder.core import parallel
 from site_builder.core.clock import Now
-from site_builder.core.model import BoardHost, Limits, Shown
+from site_builder.core.model import HostStatus, PrivacySettings, StateLimits
 from site_builder.fleet import host_state
-from site_builder.fleet.gpu_state import Rules
-from site_builder.fleet.host_state import Case
+from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.host_state import HostInput
 from tests.support.board_fixture import Lab, gpu, person, process, soon, words
 from tests.support.machine import wait_for
 from tests.support.pace import check, wall, within
@@ -61,7 +61,7 @@ def busy_lab(lab: Lab) -> None:
 def test_the_board_and_status_json_tell_the_same(lab: Lab) -> None:
     busy_lab(lab)
     report = lab.build()
-    assert (report.hosts, report.totals, report.problems) == (2, {"busy": 1, "free": 2}, [])
+    assert (report.host_count, report.gpu_counts, report.problems) == (2, {"busy": 1, "free": 2}, [])
     assert [host["name"] for host in lab.status()["hosts"]] == ["atlas", "hydra"]
     assert lab.states("atlas") == ["busy", "free"]
     assert "<title>2 free · gpuboard</title>" in lab.page()
@@ -188,7 +188,7 @@ def test_bookings_show_the_time_left_and_grey_for_two_days(lab: Lab) -> None:
 
 
 def test_a_gpu_is_held_after_two_hours_of_idling_also_with_a_new_builder_at_each_build(lab: Lab) -> None:
-    slow = Limits(stale_after=1e6, down_after=1e6)
+    slow = StateLimits(stale_after=1e6, down_after=1e6)
     lab.host("atlas", gpu(0, 7000, 1), process(42), person(42))
     lab.build(limits=slow)
     assert lab.states() == ["busy"]
@@ -231,7 +231,7 @@ def test_without_users_no_name_is_anywhere_in_www(lab: Lab) -> None:
     )
     carla = {"name": "carla", "date": soon(900), "comment": "with alice", "id": "carla-1"}
     lab.book({"atlas": {"0": carla, "1": {"name": "carla"}}})
-    lab.build(shown=Shown(users=False))
+    lab.build(privacy=PrivacySettings(users=False))
     site = lab.page() + (lab.www / "status.json").read_text()
     assert "alice" not in site
     assert "carla" not in site
@@ -244,7 +244,7 @@ def test_without_users_no_name_is_anywhere_in_www(lab: Lab) -> None:
 )
 def test_commands_are_shown_as_the_setting_says(lab: Lab, commands: str, expected: str | None) -> None:
     lab.host("atlas", gpu(0, 7000, 97), process(42), person(42, "alice", "/usr/bin/python x.py"))
-    lab.build(shown=Shown(commands=commands))
+    lab.build(privacy=PrivacySettings(commands=commands))
     assert lab.host_status()["gpus"][0]["processes"][0]["command"] == expected
     assert ("x.py" in lab.page()) == (commands == "full")
 
@@ -271,7 +271,7 @@ def once_a_host(name: str) -> list[str]:
 
 def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_them(lab: Lab) -> None:
     busy_lab(lab)
-    written = lab.build().written
+    written = lab.build().written_files
     assert written[:9] == ["available.txt", *FLEET, *TEXTS]
     assert written[9:11] == ["available/atlas.txt", "available/hydra.txt"]
     parts = ("_top", "_waste", "_problems", "atlas", "hydra")
@@ -285,7 +285,7 @@ def test_nothing_is_rewritten_that_did_not_change_but_what_tells_of_the_build_it
     busy_lab(lab)
     lab.build()
     before = signatures(lab)
-    assert lab.build().written == ALWAYS
+    assert lab.build().written_files == ALWAYS
     after = signatures(lab)
     assert {name for name in before if before[name] != after[name]} == set(ALWAYS)
 
@@ -295,18 +295,18 @@ def test_a_card_is_written_when_more_than_its_numbers_moved(lab: Lab) -> None:
     lab.build()
     lab.host("hydra", gpu(0, 4, 1, uuid="GPU-h"))
     moved = {"index.html", "status.json", *ALWAYS, *TEXTS, *once_a_host("hydra"), *JOINED}
-    assert set(lab.build().written) == moved
+    assert set(lab.build().written_files) == moved
     lab.host("hydra", gpu(0, 9000, 50, uuid="GPU-h"))
-    assert {"cards/hydra.html", "cards/_top.html"} <= set(lab.build().written)
+    assert {"cards/hydra.html", "cards/_top.html"} <= set(lab.build().written_files)
 
 
 def test_a_living_builder_shows_within_a_minute_that_it_lives(lab: Lab) -> None:
     lab.host()
     later = 4201 - time.time() % 600  # not where ten minutes are over, when there is news on fleet.html
     lab.build(after=later)
-    assert lab.build(after=later + 50).written == ALWAYS
+    assert lab.build(after=later + 50).written_files == ALWAYS
     again = ["index.html", "live.json", "status.json", *TEXTS, "waste.json", "users.html"]
-    assert lab.build(after=later + 61).written == again
+    assert lab.build(after=later + 61).written_files == again
 
 
 def test_metrics_tell_how_long_the_build_before_took_also_if_that_was_another_builder(lab: Lab) -> None:
@@ -323,12 +323,12 @@ def test_a_page_that_somebody_deleted_or_changed_is_written_again(lab: Lab) -> N
     busy_lab(lab)
     lab.build()
     (lab.www / "index.html").write_text("mine now")
-    assert lab.build().written == ["index.html", *ALWAYS]
+    assert lab.build().written_files == ["index.html", *ALWAYS]
     for name in ("status.json", "cards/atlas.html", "term.txt", "available/atlas.txt", "states/index.json"):
         (lab.www / name).unlink()
-        assert set(lab.build().written) == {name, *ALWAYS}
+        assert set(lab.build().written_files) == {name, *ALWAYS}
     (lab.www / "hosts/atlas.html").unlink()
-    assert set(lab.build().written) == {"hosts/atlas.html", *ALWAYS}
+    assert set(lab.build().written_files) == {"hosts/atlas.html", *ALWAYS}
 
 
 def test_revisions_are_kept_from_one_builder_to_the_next(lab: Lab) -> None:
@@ -355,10 +355,10 @@ def test_where_it_builds_again_and_again_the_pages_of_hosts_are_spread(
 ) -> None:
     for number in range(9):
         lab.host(f"gpu{number}", gpu(uuid=f"GPU-{number}"))
-    monkeypatch.setattr(site_writer, "PAGES_WITHIN", 0.0)
+    monkeypatch.setattr(site_writer, "PAGES_TIME_LIMIT_S", 0.0)
     builder = Builder(lab.settings(), every=10)
     now = time.time()
-    written = [builder.build(now + 10 * n).written for n in range(18)]
+    written = [builder.build(now + 10 * n).written_files for n in range(18)]
     counts = [
         [sum(name.startswith(folder) for name in names) for names in written] for folder in ("hosts/", "nodes/gpu")
     ]
@@ -370,10 +370,10 @@ def test_only_the_card_of_a_host_that_changed_is_made_again(lab: Lab) -> None:
     busy_lab(lab)
     builder = Builder(lab.settings())
     builder.build(time.time())
-    before = dict(builder.cards.cards)
+    before = dict(builder.pipeline.built_hosts)
     lab.host("hydra", gpu(0, 30000, 90, uuid="GPU-h"))
     builder.build(time.time())
-    after = builder.cards.cards
+    after = builder.pipeline.built_hosts
     assert (after["atlas"] is before["atlas"], after["hydra"] is before["hydra"]) == (True, False)
 
 
@@ -476,10 +476,10 @@ def test_a_damaged_memory_costs_nothing_but_itself(lab: Lab) -> None:
             path.write_bytes(b"\x80\x04nonsense {")
     (lab.www / "index.html").unlink()
     report = lab.build()
-    assert report.hosts == 2
+    assert report.host_count == 2
     # what the hosts cannot tell again
     assert [one.where for one in report.problems] == ["state/history.db", "state/memory.json"]
-    assert "index.html" in report.written
+    assert "index.html" in report.written_files
 
 
 def test_an_empty_share_keeps_the_hosts_on_the_board(lab: Lab) -> None:
@@ -575,15 +575,15 @@ def test_what_nobody_foresaw_is_one_sentence_unless_asked_for_more(lab: Lab) -> 
 
 def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     busy_lab(lab)
-    real = host_state.host
+    real = host_state.decide_host_status
 
-    def failing(case: Case, rules: Rules, now: Now) -> BoardHost:
-        if case.known.name == "hydra":
+    def failing(case: HostInput, rules: StateRules, now: Now) -> HostStatus:
+        if case.discovered.name == "hydra":
             message = "oh"
             raise ZeroDivisionError(message)
         return real(case, rules, now)
 
-    monkeypatch.setattr(host_state, "host", failing)
+    monkeypatch.setattr(host_state, "decide_host_status", failing)
     assert "data/hydra: its files could not be understood" in words(lab.build())
     assert (lab.host_status("hydra")["state"], lab.states("atlas")) == ("failed", ["busy", "free"])
 
@@ -592,15 +592,15 @@ def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.Mo
 def test_a_slow_builder_ends_in_its_time_and_makes_up_for_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[float] = []
 
-    def slow(_: Builder, at: float) -> Report:
+    def slow(_: Builder, at: float) -> BuildReport:
         builds.append(at)
         time.sleep(1.2)
-        return Report(0, {}, [], [], [])
+        return BuildReport(0, {}, [], [], [])
 
     monkeypatch.setattr(Builder, "build", slow)
     began = time.monotonic()
     with within(4, wall):
-        board_commands.run(Builder(lab.settings()), 1, began, began + 3)
+        board_commands.run_builds(Builder(lab.settings()), 1, began, began + 3)
     assert len(builds) == 2
 
 
@@ -608,16 +608,16 @@ def test_a_slow_builder_ends_in_its_time_and_makes_up_for_nothing(lab: Lab, monk
 
 
 def test_many_hosts_are_made_on_both_cores_with_the_same_result(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(parallel.WORTH_IT):
+    for number in range(parallel.MIN_PARALLEL_ITEMS):
         lab.host(f"gpu{number}", gpu(0, 100 + number, uuid=f"GPU-{number}"))
     at = time.time()
     both = Builder(lab.settings())
     both.build(at)
-    monkeypatch.setattr(parallel, "WORTH_IT", 10_000)
+    monkeypatch.setattr(parallel, "MIN_PARALLEL_ITEMS", 10_000)
     (lab.state / "cards.kept").unlink(missing_ok=True)
     alone = Builder(lab.settings())
     alone.build(at)
-    assert both.cards.cards == alone.cards.cards
+    assert both.pipeline.built_hosts == alone.pipeline.built_hosts
 
 
 def test_without_room_for_a_child_one_core_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -625,7 +625,7 @@ def test_without_room_for_a_child_one_core_does_it(monkeypatch: pytest.MonkeyPat
         raise BlockingIOError
 
     monkeypatch.setattr(os, "fork", fork)
-    assert parallel.both(lambda item: item * 2, range(500)) == [item * 2 for item in range(500)]
+    assert parallel.map_parallel(lambda item: item * 2, range(500)) == [item * 2 for item in range(500)]
 
 
 def test_a_child_that_dies_leaves_no_gap() -> None:
@@ -636,7 +636,7 @@ def test_a_child_that_dies_leaves_no_gap() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return item * 2
 
-    assert parallel.both(work, range(500)) == [item * 2 for item in range(500)]
+    assert parallel.map_parallel(work, range(500)) == [item * 2 for item in range(500)]
 
 
 def test_of_a_child_that_dies_midway_what_it_had_done_counts_and_the_rest_is_done_too() -> None:
@@ -651,12 +651,12 @@ def test_of_a_child_that_dies_midway_what_it_had_done_counts_and_the_rest_is_don
             time.sleep(0.001)  # the child has its share
         return item * 2
 
-    assert parallel.both(work, range(500)) == [item * 2 for item in range(500)]
+    assert parallel.map_parallel(work, range(500)) == [item * 2 for item in range(500)]
 
 
 def test_a_python_that_cannot_share_memory_shares_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    assert parallel.both(lambda item: item * 2, range(500)) == [item * 2 for item in range(500)]
+    assert parallel.map_parallel(lambda item: item * 2, range(500)) == [item * 2 for item in range(500)]
 
 
 # The log, and forgetting
@@ -722,7 +722,7 @@ def test_a_host_that_is_none_cannot_be_forgotten(lab: Lab, name: str, code: int)
 
 def test_a_failed_build_is_an_exception_of_one_sentence(lab: Lab) -> None:
     lab.data.rmdir()
-    with pytest.raises(Failed, match="cannot be read: No such file or directory"):
+    with pytest.raises(BuildError, match="cannot be read: No such file or directory"):
         Builder(lab.settings()).build(time.time())
 
 

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.board import consul_mirror
-from site_builder.board.builder import Builder, Report
-from site_builder.config.types import kv_of
-from site_builder.consul import kv_reply
-from site_builder.consul.client import Unusable
+from site_builder.board.builder import Builder, BuildReport
+from site_builder.config.types import parse_kv_url
+from site_builder.consul import kv
+from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
-from site_builder.consul.leader import Candidate
-from site_builder.snapshots import bundle
+from site_builder.consul.leader import LeaderCandidate
+from site_builder.snapshots import envelope
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, gpu, words
 from tests.support.booking_fixtures import done
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who leads is no question here."""
-    monkeypatch.setattr("site_builder.consul.leader.Lead", kv_fixtures.Alone)
+    monkeypatch.setattr("site_builder.consul.leader.Leadership", kv_fixtures.Alone)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ class Web:
         self.settings = self.lab.settings(kv=kv_fixtures.access(address))
         self.builder = Builder(self.settings, every=1)
 
-    def build(self, after: float = 0) -> Report:
+    def build(self, after: float = 0) -> BuildReport:
         return self.builder.build(time.time() + after)
 
     def again(self) -> None:
@@ -229,9 +229,9 @@ def test_a_site_whose_writer_has_gone_is_written_by_who_does_not_lead(hosts: Hos
     hosts.push("atlas")
     web.build()
     (web.lab.www / ".builder").write_text("who-lost-its-state\n")
-    web.builder.lead.leads = lambda _=0: False  # type: ignore[union-attr,method-assign]
-    assert web.build().written == []
-    assert web.build(400).written
+    web.builder.leadership.is_leader = lambda _=0: False  # type: ignore[union-attr,method-assign]
+    assert web.build().written_files == []
+    assert web.build(400).written_files
 
 
 def test_an_entry_whose_clock_is_ahead_is_told_and_shown_as_soon_as_it_moves(hosts: Hosts, web: Web) -> None:
@@ -362,24 +362,24 @@ def test_while_consul_is_away_the_last_data_serves_and_grows_old(tmp_path: Path)
     ],
 )
 def test_an_answer_that_is_none_is_told(body: bytes, why: str) -> None:
-    dump = kv_reply.read(body, "p/data/")
-    assert (dump.whole, dump.problems) == (False, (why,))
+    dump = kv.parse_kv_entries(body, "p/data/")
+    assert (dump.is_complete, dump.problems) == (False, (why,))
 
 
 def test_entries_that_consul_never_writes_cost_themselves() -> None:
     told = [7, None, {}, {"Key": "q/data/x", "ModifyIndex": 1, "Value": ""}, {"Key": "p/data/x", "ModifyIndex": "1"}]
     told += [{"Key": "p/data/atlas", "ModifyIndex": 3, "Value": "eA=="}, {"Key": "p/data/", "ModifyIndex": 3}]
-    dump = kv_reply.read(json.dumps(told).encode(), "p/data/")
-    assert dump.rows == (kv_reply.Entry("atlas", 3, "eA=="),)
+    dump = kv.parse_kv_entries(json.dumps(told).encode(), "p/data/")
+    assert dump.rows == (kv.KvEntry("atlas", 3, "eA=="),)
     assert dump.problems == ("5 entries of its answer are not those of keys below p/data/, and do not count",)
     many = [{"Key": f"p/data/h{number}", "ModifyIndex": 1, "Value": None} for number in range(20_001)]
-    dump = kv_reply.read(json.dumps(many).encode(), "p/data/")
+    dump = kv.parse_kv_entries(json.dumps(many).encode(), "p/data/")
     assert (len(dump.rows), dump.problems) == (20_000, ("p/data/ has 20001 keys; only the first 20000 count",))
 
 
 @given(st.binary() | st.binary().map(gzip.compress), st.sampled_from(["atlas", "x"]))
 def test_no_value_makes_us_fail(value: bytes, host: str) -> None:
-    found = bundle.read(value, host)
+    found = envelope.parse_bundle(value, host)
     assert bool(found.files) != bool(found.problem)
 
 
@@ -477,19 +477,22 @@ def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_now
         good, weak = (locked.new_token(rules) for rules in (BUILDER, BUILDER.replace("write", "read")))
         stores = [KvStore(kv_fixtures.access(locked.address, token=token)) for token in (good, weak, "unknown", None)]
         assert stores[0].put("data/hosts.txt", b"atlas\n")
-        looks = [consul_mirror.Mirror(tmp_path / "data", tmp_path / "state", store.access).copy() for store in stores]
+        looks = [
+            consul_mirror.ConsulMirror(tmp_path / "data", tmp_path / "state", store.access).copy_changes()
+            for store in stores
+        ]
         assert looks[:2] == [[], []]
         assert "refuses the question (ACL not found); the token needs `key_prefix`" in looks[2][0].what
         assert "has no entries; correct GPUBOARD_KV, or if Consul has ACLs, the token needs" in looks[3][0].what
         assert (tmp_path / "data/hosts.txt").read_text() == "atlas\n"
-        candidates = [Candidate(store, "one") for store in stores[:2]]
-        assert [one.attempt().leads for one in candidates] == [True, False]
+        candidates = [LeaderCandidate(store, "one") for store in stores[:2]]
+        assert [one.attempt().is_leader for one in candidates] == [True, False]
         candidates[0].release()
         stores[0].delete("leader")
         unable = locked.new_token(BUILDER.replace("session_prefix", "agent_prefix"))
         lab = Lab(tmp_path / "web")
         monkeypatch.undo()  # this time it is a question who leads
-        monkeypatch.setattr("site_builder.board.builder.FIRST_WORD", 60)
+        monkeypatch.setattr("site_builder.board.builder.LEADERSHIP_TIMEOUT_S", 60)
         builder = Builder(lab.settings(kv=kv_fixtures.access(locked.address, token=unable)), every=1)
         try:
             builder.build(time.time())
@@ -498,7 +501,9 @@ def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_now
             builder.close()
         assert "refuses the question (Permission denied); the token needs `session_prefix` with `write`" in told[0]
         assert "this builder cannot lead" in told[0]
-        with pytest.raises(Unusable, match=r"refuses the question .Permission denied.; the token needs `key_prefix`"):
+        with pytest.raises(
+            ConsulUnavailableError, match=r"refuses the question .Permission denied.; the token needs `key_prefix`"
+        ):
             stores[1].put("data/hosts.txt", b"mine")
         assert good not in locked.log.read_text()
         assert good not in (tmp_path / "state/kv.json").read_text()
@@ -513,20 +518,20 @@ import sys
 from pathlib import Path
 import consul
 assert Path(consul.__file__).is_relative_to(sys.argv[1]), consul.__file__
-from site_builder.board.consul_mirror import Mirror
-from site_builder.bookings.consul_store import KvLedger
-from site_builder.consul.leader import Candidate
-from tests import kv_lab
-folder, access = Path(sys.argv[2]), kv_lab.access(sys.argv[3])
-print(Mirror(folder / "data", folder / "state", access).copy())
-book = KvLedger(folder / "data", access)
-book.read()
-print(book.write(b"{}"), book.write(b"{ }"), KvLedger(folder / "data", access).read())
-one, two = (Candidate(book.store, name) for name in ("one", "two"))
-print(one.attempt().leads, two.attempt().who, one.attempt().leads)
-one.release()
-print(two.attempt().leads or two.attempt().leads, book.store.delete("leader"), book.store.get("leader"))
-two.release()
+from site_builder.board.consul_mirror import ConsulMirror
+from site_builder.bookings.consul_store import ConsulBookingStore
+from site_builder.consul.leader import LeaderCandidate
+from tests.support import kv_fixtures
+folder, access = Path(sys.argv[2]), kv_fixtures.access(sys.argv[3])
+print(ConsulMirror(folder / "data", folder / "state", access).copy_changes())
+bookings = ConsulBookingStore(folder / "data", access)
+bookings.read()
+print(bookings.write(b"{}"), bookings.write(b"{ }"), ConsulBookingStore(folder / "data", access).read())
+first, second = (LeaderCandidate(bookings.kv_store, name) for name in ("one", "two"))
+print(first.attempt().is_leader, second.attempt().leader, first.attempt().is_leader)
+first.release()
+print(second.attempt().is_leader or second.attempt().is_leader, bookings.kv_store.delete("leader"), bookings.kv_store.get("leader"))
+second.release()
 """
 
 
@@ -560,7 +565,7 @@ def test_both_libraries_do_the_same(hosts: Hosts, server: ConsulServer, tmp_path
     ],
 )
 def test_the_setting_that_names_the_store(text: str, expected: object) -> None:
-    assert kv_of(text) == expected
+    assert parse_kv_url(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -573,12 +578,12 @@ def test_the_setting_that_names_the_store(text: str, expected: object) -> None:
 )
 def test_what_names_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"consul|http"):
-        kv_of(text)
+        parse_kv_url(text)
 
 
 def test_the_time_limits_leave_no_moment_in_which_two_lead() -> None:
     from site_builder.consul import leader  # noqa: PLC0415
 
-    assert leader.BEAT < leader.COUNTS < leader.SILENT
-    assert 2 * leader.BEAT + leader.SILENT < 15
-    assert consul_mirror.NEAR > 60
+    assert leader.HEARTBEAT_INTERVAL_S < leader.LEASE_S < leader.TAKEOVER_AFTER_S
+    assert 2 * leader.HEARTBEAT_INTERVAL_S + leader.TAKEOVER_AFTER_S < 15
+    assert consul_mirror.RECENT_CHECK_S > 60

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.core.faults import FAULT
+from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.model import HostFacts
 from site_builder.snapshots.parsers import host_txt
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, person, process, words
@@ -146,9 +146,9 @@ def test_a_number_that_cannot_be_costs_that_number_alone(tmp_path: Path, place: 
     lab = Lab(tmp_path)
     several = sum(1 for _ in PLACES[place](lab, "x"))
     report = lab.build()
-    assert report.hosts >= several
-    assert FAULT not in words(report)
-    assert {f"hosts/{one['name']}.html" for one in lab.status()["hosts"]} <= set(report.written)
+    assert report.host_count >= several
+    assert FAULT_NOTE not in words(report)
+    assert {f"hosts/{one['name']}.html" for one in lab.status()["hosts"]} <= set(report.written_files)
 
 
 @pytest.mark.parametrize("moment", [-(2**40), -1, 2**40])
@@ -157,7 +157,7 @@ def test_an_original_file_with_an_odd_time_is_a_host_like_another(tmp_path: Path
     lab.original("atlas", gpus="0, GPU-a, Tesla, 10 MiB, 100 MiB, 0 %, 0 %, 40, 2018/10/04 09:12:01.123\n")
     os.utime(lab.data / "atlas_gpus.csv", (moment, moment))
     report = lab.build()
-    assert FAULT not in words(report)
+    assert FAULT_NOTE not in words(report)
     assert lab.states() == ["unknown" if moment < time.time() else "busy"]
 
 
@@ -176,6 +176,6 @@ def test_an_original_file_with_an_odd_time_is_a_host_like_another(tmp_path: Path
 )
 def test_a_fact_that_cannot_be_is_not_used_and_said(line: str, why: str) -> None:
     told = f"# gpuboard 1 task=host host=a time=1 every=20 took_ms=1 rc=0\n{line}\n# end\n"
-    found = host_txt.read(told.encode())
+    found = host_txt.parse_host_txt(told.encode())
     assert found.problems == (why,)
     assert found.rows[0] == HostFacts()

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from site_builder.alerts.store import AlertBook
-from site_builder.board.builder import Builder, Failed
-from site_builder.board.outputs import registry
+from site_builder.alerts.store import AlertStore
+from site_builder.board.builder import Builder, BuildError
+from site_builder.board.outputs import output_files
 from site_builder.core import faults
-from site_builder.core.faults import FAULT, Faults
+from site_builder.core.faults import FAULT_NOTE, FaultLog
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab, gpu, person, process, soon, words
 
@@ -28,23 +28,23 @@ EVIL = "evil"
 CHANNEL = AlertSettings(channels=(("lab", "json://127.0.0.1:9"),))
 # Every file of the fleet, and what makes it.
 FLEET_FILES = {
-    "renderers.available.fleet": ["available.txt"],
-    "renderers.board.board": ["index.html"],
-    "renderers.board.parts": ["index.html", "live.json", "icon.svg"],
-    "publish.copy_assets": ["assets"],
-    "renderers.icon.icon": ["icon.svg"],
-    "renderers.live.live": ["live.json"],
-    "renderers.status.status": ["status.json"],
-    "renderers.metrics.metrics": ["metrics"],
-    "renderers.term.term": ["term.txt", "term-ansi.txt"],
-    "renderers.detail.detail": ["detail.txt"],
-    "renderers.waste.json": ["waste.json"],
-    "renderers.calendar.page": ["bookings.html"],
-    "renderers.ics.feed": ["bookings.ics", "bookings/hosts/good.ics", "bookings/people/alice.ics"],
-    "renderers.trends.page": ["fleet.html"],
-    "renderers.people.page": ["users.html"],
-    "outputs.JOINED.0": ["states/index.json"],
-    "outputs.JOINED.1": ["nodes/index.json"],
+    "board.outputs.output_files.render_fleet_available": ["available.txt"],
+    "board.pages.render_board_page": ["index.html"],
+    "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
+    "core.published_files.copy_assets": ["assets"],
+    "board.pages.render_icon": ["icon.svg"],
+    "board.outputs.live.render_live_json": ["live.json"],
+    "board.outputs.status.render_status_json": ["status.json"],
+    "board.outputs.metrics.render_metrics": ["metrics"],
+    "board.outputs.term.render_term_txt": ["term.txt", "term-ansi.txt"],
+    "board.outputs.detail.render_detail_txt": ["detail.txt"],
+    "waste.render.render_waste_json": ["waste.json"],
+    "bookings.page.render_calendar_page": ["bookings.html"],
+    "bookings.ics.render_ics_feed": ["bookings.ics", "bookings/hosts/good.ics", "bookings/people/alice.ics"],
+    "usage.fleet_page.render_fleet_page": ["fleet.html"],
+    "usage.people_page.render_people_page": ["users.html"],
+    "board.outputs.output_files.JOINED_FILES.0": ["states/index.json"],
+    "board.outputs.output_files.JOINED_FILES.1": ["nodes/index.json"],
 }
 # Those that an older content would make dangerous: they are written, and hand out nothing.
 EMPTIED = {"available.txt"}
@@ -86,9 +86,9 @@ def break_function(
     """Make a function raise, for the arguments of which `when` is true; each time is counted."""
     module, _, name = dotted.rpartition(".")
     if name.isdigit():  # of a table
-        joined = list(registry.JOINED)
-        joined[int(name)] = joined[int(name)]._replace(make=lambda _: next(iter([])))
-        monkeypatch.setattr(registry, "JOINED", tuple(joined))
+        joined = list(output_files.JOINED_FILES)
+        joined[int(name)] = joined[int(name)]._replace(join=lambda _: next(iter([])))
+        monkeypatch.setattr(output_files, "JOINED_FILES", tuple(joined))
         return []
     try:
         owner: Any = importlib.import_module(f"site_builder.{module}")
@@ -117,7 +117,7 @@ def is_evil(*arguments: object, **_: object) -> bool:
 def name_of(one: object) -> object:
     if isinstance(one, (str, bytes)):
         return EVIL if f"host={EVIL} ".encode() in os.fsencode(one)[:200] else one
-    known = getattr(one, "known", one)
+    known = getattr(one, "discovered", one)
     return getattr(known, "name", None) or getattr(known, "host", None)
 
 
@@ -130,19 +130,19 @@ def log_of(lab: Lab) -> str:
 
 @pytest.mark.parametrize("function", FLEET_FILES)
 def test_a_file_that_cannot_be_made_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    assert set(lab.build(alerts=CHANNEL).written) >= ALL
+    assert set(lab.build(alerts=CHANNEL).written_files) >= ALL
     before = {name: (lab.www / name).read_bytes() for name in ALL}
     fill(lab, 9000)
     lab.book({"good": {"0": {"name": "alice", "date": soon(19000)}}})
     assert break_function(monkeypatch, function) == []
     report = lab.build(4000, alerts=CHANNEL)
     failing = FLEET_FILES[function]
-    assert {*ALL} - {*report.written} <= {*failing}
+    assert {*ALL} - {*report.written_files} <= {*failing}
     for name in ALL.intersection(failing):
         kept = b"" if name in EMPTIED else before[name]
         assert (lab.www / name).read_bytes() == kept
     told = words(report)
-    assert f"www/{failing[0]}: it could not be made anew, {FAULT} (" in told
+    assert f"www/{failing[0]}: it could not be made anew, {FAULT_NOTE} (" in told
     assert "Error in " in told or "StopIteration in " in told
     assert str(lab.www) not in told
     assert "nobody foresaw" not in told
@@ -150,7 +150,7 @@ def test_a_file_that_cannot_be_made_costs_no_other(lab: Lab, monkeypatch: pytest
         assert f"www/{failing[0]}" in [one["where"] for one in lab.status()["problems"]]
     if "index.html" not in failing:
         assert f"www/{failing[0]}" in lab.page()
-    assert AlertBook(lab.state).read().begun
+    assert AlertStore(lab.state).read().started_at
     assert orjson_of(lab.state / "memory.json")["problems"]
     assert orjson_of(lab.state / "published.json")
 
@@ -162,7 +162,7 @@ def orjson_of(path: Path) -> dict[str, Any]:
 
 def test_a_file_that_can_be_made_again_is_no_longer_a_problem(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
-        break_function(broken, "renderers.metrics.metrics")
+        break_function(broken, "board.outputs.metrics.render_metrics")
         assert "www/metrics" in words(lab.build())
     assert words(lab.build()) == ""
     assert "www/metrics" not in lab.page()
@@ -173,9 +173,9 @@ def test_a_file_that_can_be_made_again_is_no_longer_a_problem(lab: Lab, monkeypa
 def test_the_same_fault_again_and_again_is_logged_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, every: int | None
 ) -> None:
-    break_function(monkeypatch, "renderers.people.page")
-    break_function(monkeypatch, "renderers.status.host", is_evil)
-    break_function(monkeypatch, "charts.Charts.draw", lambda _, asked, *__: asked.host == "good")
+    break_function(monkeypatch, "usage.people_page.render_people_page")
+    break_function(monkeypatch, "board.outputs.status.render_status_host", is_evil)
+    break_function(monkeypatch, "charts.cache.ChartCache.render_host", lambda _, asked, *__: asked.host == "good")
     builder = Builder(lab.settings(), every)
     for number in range(6):
         if every is None:
@@ -198,13 +198,13 @@ def test_a_full_disk_is_told_as_before(lab: Lab, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(metrics, "metrics", full)
-    with pytest.raises(Failed, match="could not be written: No space left on device"):
+    monkeypatch.setattr(metrics, "render_metrics", full)
+    with pytest.raises(BuildError, match="could not be written: No space left on device"):
         lab.build()
 
 
 def test_a_number_that_the_system_refuses_is_no_full_disk() -> None:
-    found = Faults()
+    found = FaultLog()
     with found.catch("www/x"):
         raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
     assert [one.where for one in found.problems] == ["www/x"]
@@ -219,7 +219,7 @@ def test_whoever_stops_the_builder_stops_it(
     def stopped(*_: object) -> bytes:
         raise error
 
-    monkeypatch.setattr(metrics, "metrics", stopped)
+    monkeypatch.setattr(metrics, "render_metrics", stopped)
     with pytest.raises(error):
         lab.build()
 
@@ -228,22 +228,22 @@ def test_whoever_stops_the_builder_stops_it(
 
 
 HOST_PARTS = (
-    "sources.snapshots.Told.data",
-    "sources.snapshots.look",
-    "decide.hosts.host",
-    "decide.hosts.state_of",
-    "decide.hosts.facts_of",
-    "decide.signs.gpus_of",
-    "renderers.card.card",
-    "renderers.card.models",
-    "renderers.status.host",
-    "renderers.live.host",
-    "renderers.term.host",
-    "renderers.detail.host",
-    "renderers.metrics.host",
-    "decide.fleet.summary",
-    "cards.sampled",
-    "cards.signed",
+    "snapshots.store.HostFiles.parse",
+    "snapshots.store.update_stored_file",
+    "fleet.host_state.decide_host_status",
+    "fleet.host_state.decide_host_state",
+    "fleet.host_state.filter_host_facts",
+    "health.gpu_health.list_physical_gpus",
+    "board.card.build_card",
+    "board.card.format_host_models",
+    "board.outputs.status.render_status_host",
+    "board.outputs.live.render_live_host",
+    "board.outputs.term.render_term_host",
+    "board.outputs.detail.render_detail_host",
+    "board.outputs.metrics.render_host_metrics",
+    "fleet.summary.summarize_host",
+    "board.host_pipeline.pack_host_sample",
+    "board.host_pipeline.pack_host_health",
 )
 
 
@@ -256,8 +256,8 @@ def is_evil_file(*arguments: object, **_: object) -> bool:
     [
         *((function, 0) for function in HOST_PARTS),
         # of which a child process makes some
-        ("renderers.card.card", 118),
-        ("sources.snapshots.Told.data", 118),
+        ("board.card.build_card", 118),
+        ("snapshots.store.HostFiles.parse", 118),
     ],
 )
 def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothing(
@@ -268,19 +268,19 @@ def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothin
     lab.build()
     assert f"{EVIL}:1" in (lab.www / "available.txt").read_text()
     fill(lab, 9000, *more)
-    break_function(monkeypatch, function, is_evil_file if function.endswith("snapshots.look") else is_evil)
+    break_function(monkeypatch, function, is_evil_file if function.endswith("update_stored_file") else is_evil)
     report = lab.build(70, alerts=CHANNEL)
     status = lab.host_status(EVIL)
     assert status["state"] in {"failed", "unseen"}
     assert {one["state"] for one in status["gpus"]} <= {"unknown"}
     assert lab.states("good") == ["busy", "free"]
     (what,) = (one.what for one in report.problems if one.where == f"data/{EVIL}")
-    assert FAULT in what
+    assert FAULT_NOTE in what
     assert "RuntimeError in " in what
     assert str(ROOT) not in what
     page = lab.page()
     assert f'id="{EVIL}"' in page
-    assert FAULT.replace("'", "&#39;") in page or FAULT.replace("'", "&#x27;") in page
+    assert FAULT_NOTE.replace("'", "&#39;") in page or FAULT_NOTE.replace("'", "&#x27;") in page
     assert EVIL in (lab.www / "term.txt").read_text()
     assert EVIL in (lab.www / "detail.txt").read_text()
     assert f"{EVIL}:" not in (lab.www / "available.txt").read_text()
@@ -292,11 +292,11 @@ def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothin
     assert "free" not in (lab.www / f"states/{EVIL}/index.json").read_text()
     assert '"state":"free"' in (lab.www / "states/good/index.json").read_text()
     assert [host for host in lab.live()["hosts"] if host[0] == EVIL]
-    assert {f"hosts/{name}.html" for name in ("good", EVIL)} <= set(report.written)
-    assert AlertBook(lab.state).read().begun
+    assert {f"hosts/{name}.html" for name in ("good", EVIL)} <= set(report.written_files)
+    assert AlertStore(lab.state).read().started_at
 
 
-@pytest.mark.parametrize("function", ["decide.hosts.seen_gpus", "renderers.card.rows"])
+@pytest.mark.parametrize("function", ["fleet.host_state.decide_gpus", "board.card.build_card_rows"])
 def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_files_are_the_same(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -313,11 +313,11 @@ def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_
 @pytest.mark.parametrize(
     ("function", "still"),
     [
-        ("renderers.host.facts_of", "Machine"),
-        ("renderers.host.page", ""),
-        ("charts.Charts.draw", "All that the driver tells"),
-        ("sources.events.Events.of_host", "All that the driver tells"),
-        ("renderers.health.health", "All that the driver tells"),
+        ("board.pages.list_machine_facts", "Machine"),
+        ("board.pages.render_host_page", ""),
+        ("charts.cache.ChartCache.render_host", "All that the driver tells"),
+        ("health.store.EventReader.read_timelines", "All that the driver tells"),
+        ("health.page.build_health_section", "All that the driver tells"),
     ],
 )
 def test_a_page_of_a_host_that_cannot_be_made_says_so(
@@ -331,13 +331,13 @@ def test_a_page_of_a_host_that_cannot_be_made_says_so(
     report = lab.build(70)
     told = words(report)
     assert "www/hosts/" in told
-    assert FAULT in told
+    assert FAULT_NOTE in told
     assert lab.states(EVIL) == lab.states("good") == ["busy", "free"]  # which is so, and costs nobody anything
     if still:
         assert all(still in (lab.www / f"hosts/{name}.html").read_text() for name in (EVIL, "good"))
     else:
         assert (lab.www / f"hosts/{EVIL}.html").read_text() == old
-        assert "hosts/good.html" in report.written
+        assert "hosts/good.html" in report.written_files
 
 
 def asks_for(arguments: Sequence[object], first: Any) -> bool:  # noqa: ANN401
@@ -345,7 +345,9 @@ def asks_for(arguments: Sequence[object], first: Any) -> bool:  # noqa: ANN401
     return not any(isinstance(name_of(one), str) for one in arguments) and next(first, False)
 
 
-@pytest.mark.parametrize("function", ["renderers.states.host", "renderers.nodes.host"])
+@pytest.mark.parametrize(
+    "function", ["board.outputs.host_json.render_states_host", "board.outputs.host_json.render_node_host"]
+)
 def test_files_for_programs_that_cannot_be_made_call_no_gpu_free(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -367,7 +369,7 @@ def test_an_available_file_that_cannot_be_made_hands_out_nothing(lab: Lab, monke
     def of_evil(gpus: Sequence[Any], *_: object) -> bool:
         return any(one.host == EVIL for one in gpus)
 
-    break_function(monkeypatch, "renderers.available.host", of_evil)
+    break_function(monkeypatch, "board.outputs.output_files.render_host_available", of_evil)
     assert f"www/available/{EVIL}.txt: it could not be made anew" in words(lab.build())
     assert (lab.www / f"available/{EVIL}.txt").read_text() == ""
     assert (lab.www / "available/good.txt").read_text() == "1\n"
@@ -375,7 +377,7 @@ def test_an_available_file_that_cannot_be_made_hands_out_nothing(lab: Lab, monke
 
 def test_lines_that_cannot_be_drawn_cost_the_lines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.build()
-    break_function(monkeypatch, "charts.Lines.draw", is_evil)
+    break_function(monkeypatch, "charts.cache.SparklineCache.render_host", is_evil)
     told = words(lab.build(70))
     assert f"www/cards/{EVIL}.html: the lines of its GPUs could not be drawn" in told
     assert lab.states(EVIL) == ["busy", "free"]
@@ -383,7 +385,7 @@ def test_lines_that_cannot_be_drawn_cost_the_lines(lab: Lab, monkeypatch: pytest
 
 def test_the_fault_of_a_host_that_left_the_board_leaves_with_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     builder = Builder(lab.settings(), 10)
-    break_function(monkeypatch, "renderers.host.page", is_evil)
+    break_function(monkeypatch, "board.pages.render_host_page", is_evil)
     assert f"www/hosts/{EVIL}.html" in words(builder.build(time.time()))
     (lab.data / "hosts.txt").write_text(f"{EVIL}, hidden\n")
     assert words(builder.build(time.time() + 60)) == ""
@@ -396,12 +398,12 @@ def test_the_fault_of_a_host_that_left_the_board_leaves_with_it(lab: Lab, monkey
 @pytest.mark.parametrize(
     "function",
     [
-        "readers.comments.booking",
-        "decide.bookings.repeats",
-        "decide.bookings.times",
-        "decide.calendar.is_over",
-        "renderers.ics.event_of",
-        "cards.inputs",
+        "bookings.parser.parse_booking",
+        "fleet.booking_use.expand_booking",
+        "fleet.booking_use.list_booking_times",
+        "bookings.page.has_left_calendar",
+        "bookings.ics.build_calendar_event",
+        "board.host_pipeline.fingerprint_host",
     ],
 )
 def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
@@ -415,10 +417,10 @@ def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest
     assert "alice" in (lab.www / "bookings.ics").read_text()
     assert "carol" in (lab.www / "bookings.html").read_text()
     assert "<b>alice</b>" in page
-    if function != "cards.inputs":
+    if function != "board.host_pipeline.fingerprint_host":
         assert "data/comments.json: " in told
         assert "mallory" in told or "good, GPU 1" in told
-        assert FAULT in told
+        assert FAULT_NOTE in told
 
 
 def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,23 +430,23 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
         {"id": "w2", "name": "bob", "when": "1 gpu", **times},
     ]
     (lab.data / "watches.json").write_text(json.dumps(watches))
-    break_function(monkeypatch, "decide.watches.Free.for_wish", lambda _, wish: wish.gpus == 2)
+    break_function(monkeypatch, "watches.build.FreeGpuIndex.find_gpus", lambda _, request: request.gpu_count == 2)
     builder = Builder(lab.settings(alerts=CHANNEL), 10)
     builder.build(time.time())
     told = words(builder.build(time.time() + 10))
     builder.close()
-    assert f"data/watches.json: watch w1 of mallory does not count, {FAULT}" in told
+    assert f"data/watches.json: watch w1 of mallory does not count, {FAULT_NOTE}" in told
     assert json.loads((lab.state / "watches.json").read_text()).keys() == {"w2"}
 
 
 @pytest.mark.parametrize(
     ("function", "file"),
     [
-        ("readers.aliases.read", "aliases.csv"),
-        ("readers.gpu_names.read", "gpu-names.csv"),
-        ("readers.hosts_txt.one", "hosts.txt"),
-        ("readers.comments.plain", "comments.json"),
-        ("readers.watches.entries", "watches.json"),
+        ("core.people.parse_aliases", "aliases.csv"),
+        ("fleet.gpu_models.parse_gpu_names", "gpu-names.csv"),
+        ("discovery.hosts.parse_host_line", "hosts.txt"),
+        ("bookings.parser.to_plain_json", "comments.json"),
+        ("watches.parser.parse_watch_entries", "watches.json"),
     ],
 )
 def test_a_file_of_people_at_which_we_fail_is_kept_as_it_was(
@@ -457,7 +459,7 @@ def test_a_file_of_people_at_which_we_fail_is_kept_as_it_was(
     (lab.data / file).write_text(f"{content}\n \n")
     break_function(monkeypatch, function, lambda text, *_: is_new(text))
     report = lab.build(alerts=CHANNEL)
-    assert f"data/{file}: not read: it could not be understood, {FAULT}" in words(report)
+    assert f"data/{file}: not read: it could not be understood, {FAULT_NOTE}" in words(report)
     assert lab.host_status("good")["gpus"][0]["bookings"]
     assert lab.states(EVIL) == ["busy", "free"]
 
@@ -474,15 +476,15 @@ def is_new(content: str | bytes) -> bool:
 @pytest.mark.parametrize(
     ("function", "where"),
     [
-        ("sources.history.History.record", "state/history.db"),
-        ("sources.events.EventLog.record", "state/history.db"),
-        ("sources.history.History.write", "state/history.db"),
-        ("decide.sample.outdated", ""),
-        ("decide.fleet.doubles", "data"),
-        ("build.Builder.forget", "state/forget"),
-        ("build.Builder.learn_of", "good"),
-        ("wastes.gather", ""),
-        ("sources.history.History.roll_up", None),
+        ("history.writer.HistoryWriter.record", "state/history.db"),
+        ("health.store.EventLog.record", "state/history.db"),
+        ("history.writer.HistoryWriter.write_minute", "state/history.db"),
+        ("history.model.find_outdated_hosts", ""),
+        ("fleet.summary.find_duplicate_uuids", "data"),
+        ("board.builder.Builder.forget_hosts", "state/forget"),
+        ("board.builder.Builder.update_host_state", "good"),
+        ("waste.build.collect_waste", ""),
+        ("history.writer.HistoryWriter.roll_up", None),
     ],
 )
 def test_a_step_that_fails_costs_no_other(
@@ -490,14 +492,14 @@ def test_a_step_that_fails_costs_no_other(
 ) -> None:
     break_function(monkeypatch, function)
     if where is None:
-        with pytest.raises(Failed, match="the board could not be built"):
+        with pytest.raises(BuildError, match="the board could not be built"):
             lab.build(alerts=CHANNEL)
     else:
         report = lab.build(alerts=CHANNEL)
         assert (where in words(report)) or not where
-        assert {*ALL} <= {*report.written}
+        assert {*ALL} <= {*report.written_files}
     assert lab.states("good") == ["busy", "free"]
-    assert AlertBook(lab.state).read().begun
+    assert AlertStore(lab.state).read().started_at
     assert (lab.state / "memory.json").exists()
 
 
@@ -506,10 +508,14 @@ def test_what_is_the_matter_with_one_host_keeps_nobody_from_hearing_of_another(
 ) -> None:
     for name in ("good", EVIL):
         lab.write(name, "gpus.csv", "NVIDIA-SMI has failed\n", rc=9)
-    break_function(monkeypatch, "alerts.step", lambda _, matters, *__: any(one.host == EVIL for one in matters))
+    break_function(
+        monkeypatch,
+        "alerts.build.update_alert_state",
+        lambda _, matters, *__: any(one.host == EVIL for one in matters),
+    )
     builder = Builder(lab.settings(alerts=CHANNEL), 10)
     builder.build(time.time())
-    assert {one.matter.host for one in AlertBook(lab.state).read().known.values()} == {"good"}
+    assert {one.condition.host for one in AlertStore(lab.state).read().conditions.values()} == {"good"}
     assert f"alerts: a fault of gpuboard's own at {EVIL} (RuntimeError in " in words(builder.build(time.time() + 1))
     builder.close()
 
@@ -519,12 +525,12 @@ def test_the_place_of_a_fault_is_the_last_line_of_ours() -> None:
         json.loads("{")
         pytest.fail("it is broken")
     except ValueError as error:
-        assert faults.place_of(error) == "JSONDecodeError"
+        assert faults.locate_exception(error) == "JSONDecodeError"
     try:
-        faults.split_by_use(3, len)  # type: ignore[arg-type]
+        faults.split_by_success(3, len)  # type: ignore[arg-type]
         pytest.fail("3 is no list")
     except TypeError as error:
-        assert faults.place_of(error).startswith("TypeError in faults.py, line ")
+        assert faults.locate_exception(error).startswith("TypeError in core/faults.py, line ")
 
 
 # The command itself
@@ -547,17 +553,17 @@ def run(lab: Lab, *arguments: str, before: str = "") -> subprocess.CompletedProc
 
 
 BREAK = """
-from site_builder.fleet import host_state as hosts
+from site_builder.fleet import host_state
 from site_builder.board.outputs import metrics
-real = hosts.host
-def host(case, rules, now):
-    if case.known.name == "evil":
+real = host_state.decide_host_status
+def decide(inputs, rules, now):
+    if inputs.discovered.name == "evil":
         raise ZeroDivisionError("oh")
-    return real(case, rules, now)
-hosts.host = host
+    return real(inputs, rules, now)
+host_state.decide_host_status = decide
 def broken(*_):
     raise ZeroDivisionError("oh")
-metrics.metrics = broken
+metrics.render_metrics = broken
 """
 
 
@@ -575,7 +581,7 @@ def test_a_host_that_claims_to_run_for_3000_years_stops_no_build(lab: Lab) -> No
     (problem,) = (one for one in lab.status()["problems"] if one["where"] == f"data/{EVIL}/host.txt")
     assert problem["what"] == "uptime is 99999999999, which cannot be: it is not used"
     assert all((lab.www / f"hosts/{name}.html").exists() for name in ("good", EVIL, "third"))
-    assert {one.matter.host for one in AlertBook(lab.state).read().known.values()} >= {"third"}
+    assert {one.condition.host for one in AlertStore(lab.state).read().conditions.values()} >= {"third"}
 
 
 @pytest.mark.parametrize("arguments", [("build",), ("build", "--every", "1", "--for", "3")])
@@ -587,24 +593,24 @@ def test_the_command_ends_well_and_alerts_are_evaluated_whatever_we_fail_at(lab:
     assert lab.states("good") == ["busy", "free"]
     told = {one["where"] for one in lab.status()["problems"]}
     assert {f"data/{EVIL}", "www/metrics"} <= told
-    assert {one.matter.host for one in AlertBook(lab.state).read().known.values()} >= {EVIL, "third"}
+    assert {one.condition.host for one in AlertStore(lab.state).read().conditions.values()} >= {EVIL, "third"}
     assert log_of(lab).count("www/metrics") == log_of(lab).count(f"data/{EVIL}:") == 1
     assert not (lab.www / "metrics").exists()
 
 
 def test_a_build_that_fails_as_a_whole_does_not_end_the_loop(lab: Lab) -> None:
     before = """
-from site_builder.board.host_pipeline import Cards
-real, count = Cards.make, []
-def make(*arguments):
+from site_builder.board.host_pipeline import HostPipeline
+real, count = HostPipeline.build_hosts, []
+def build_hosts(*arguments):
     count.append(1)
     if len(count) == 1:
         raise ZeroDivisionError("oh")
     return real(*arguments)
-Cards.make = make
+HostPipeline.build_hosts = build_hosts
 """
     result = run(lab, "build", "--every", "1", "--for", "4", before=before)
     assert result.returncode == 0
     assert result.stderr.count("\n") == 1
-    assert f"the board could not be built, {FAULT} (ZeroDivisionError in build.py, line " in result.stderr
+    assert f"the board could not be built, {FAULT_NOTE} (ZeroDivisionError in board/builder.py, line " in result.stderr
     assert lab.states("good") == ["busy", "free"]

@@ -14,7 +14,7 @@ import html5lib
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from site_builder.core.model import Shown
+from site_builder.core.model import PrivacySettings
 from tests.board.test_page import HOSTILE, is_shown
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, Site, node_module, served, wait_until
@@ -267,7 +267,7 @@ def test_what_is_not_to_be_shown_of_people_is_not_there(tmp_path: Path) -> None:
             }
         }
     )
-    lab.build(shown=Shown("none", users=False))
+    lab.build(privacy=PrivacySettings("none", users=False))
     text = (lab.www / "hosts/full.html").read_text()
     secrets = ("alice", "grace", "zoe", "carol", "dora", "erin", "bob", "--flag", ".py", "python", "3fb1c2a97de4")
     assert [one for one in secrets if one in text] == []

@@ -15,10 +15,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.fleet import FIELDS
 from site_builder.board.outputs import metrics
-from site_builder.core.model import BoardGpu, BoardHost, Disk, Dump, Gpu, HostFacts, KnownHost, Shown
-from site_builder.fleet import people_counts
-from site_builder.health.readings import Health, health
-from site_builder.snapshots.parsers import gpus_csv
+from site_builder.core.model import (
+    DiscoveredHost,
+    Disk,
+    Gpu,
+    GpuStatus,
+    HostFacts,
+    HostStatus,
+    ParsedFile,
+    PrivacySettings,
+)
+from site_builder.fleet import summary
+from site_builder.health.gpu_health import HealthReadings, parse_health_readings
+from site_builder.snapshots import registry
 from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, used_by
 from tests.support.pace import check, took
 from tests.support.prometheus import boards, every_state, fleet_of, program, text_of
@@ -50,15 +59,15 @@ class Samples:
         return found[0][1] if found else None
 
 
-def told(*several: BoardHost, **more: Any) -> Samples:  # noqa: ANN401
+def told(*several: HostStatus, **more: Any) -> Samples:  # noqa: ANN401
     """What the file says of these hosts."""
     return Samples(text_of(several, **more))
 
 
-def bare(*rows: Gpu, name: str = "atlas", **more: Any) -> BoardHost:  # noqa: ANN401
+def bare(*rows: Gpu, name: str = "atlas", **more: Any) -> HostStatus:  # noqa: ANN401
     """A fresh host with free GPUs."""
-    several = tuple(BoardGpu(row, "A100", "free", "no process") for row in rows)
-    return BoardHost(name, None, (), "fresh", "its snapshots arrive", NOW, None, several, **more)
+    several = tuple(GpuStatus(row, "A100", "free", "no process") for row in rows)
+    return HostStatus(name, None, (), "fresh", "its snapshots arrive", NOW, None, several, **more)
 
 
 def with_cells(**cells: str) -> Gpu:
@@ -103,7 +112,7 @@ def test_a_host_that_is_not_fresh_tells_no_reading() -> None:
     data = host_data(
         [gpu(used=7000, use=90)],
         ages=dict.fromkeys(("host.txt", "gpus.csv", "processes.csv", "ps.txt"), 900.0),
-        facts=Dump((HostFacts((1.0, 1.0, 1.0), 4, 64000, 32000, disks=(Disk("/", 10, 5),)),), head("host")),
+        facts=ParsedFile((HostFacts((1.0, 1.0, 1.0), 4, 64000, 32000, disks=(Disk("/", 10, 5),)),), head("host")),
     )
     found = told(decide(data))
     assert {name.removeprefix("gpuboard_") for name, labels, _ in found.all if "host" in labels} == {
@@ -170,7 +179,7 @@ def test_booked_is_whether_it_is_promised_now() -> None:
 def test_a_host_tells_its_load_memory_and_disks() -> None:
     disks = (Disk("/", 1000, 400), Disk("/data", 5000, 4900), Disk("/data", 5000, 4901))
     facts = HostFacts((1.5, 1.2, 1.0), 4, 64000, 32000, disks=disks)
-    found = told(decide(host_data(facts=Dump((facts,), head("host")))))
+    found = told(decide(host_data(facts=ParsedFile((facts,), head("host")))))
     assert found.value("host_load1", host="atlas") == 1.5
     assert found.value("host_cpus") == 4
     assert found.value("host_memory_total_bytes") == 64000 * MIB
@@ -180,14 +189,14 @@ def test_a_host_tells_its_load_memory_and_disks() -> None:
 
 
 def test_a_host_has_title_and_tags_that_a_query_can_match() -> None:
-    known = KnownHost("atlas", "Vision lab", ("vision", "h100"))
+    known = DiscoveredHost("atlas", "Vision lab", ("vision", "h100"))
     found = told(decide(host_data(), known=known))
     assert found.of("host_info") == [({"host": "atlas", "title": "Vision lab", "tags": ",vision,h100,"}, 1)]
 
 
 def test_age_counts_to_the_build_and_is_never_below_zero() -> None:
     board = decide(host_data())
-    early, late = replace(board, seen=NOW - 12.5), replace(board, name="nile", seen=NOW + 3)
+    early, late = replace(board, last_seen=NOW - 12.5), replace(board, name="nile", last_seen=NOW + 3)
     found = told(early, late)
     assert found.value("host_seen_timestamp_seconds", host="atlas") == NOW - 12.5
     assert found.value("host_age_seconds", host="atlas") == 12.5
@@ -201,7 +210,7 @@ def test_a_host_that_was_never_seen_has_no_age() -> None:
 
 
 def test_the_builder_tells_of_itself() -> None:
-    found = told(problems=3, duration=0.75, every=10)
+    found = told(problem_count=3, build_duration_s=0.75, build_interval_s=10)
     assert {name: value for name, labels, value in found.all if not labels} == {
         "gpuboard_problems": 3,
         "gpuboard_build_duration_seconds": 0.75,
@@ -228,21 +237,21 @@ def test_people_are_counted_by_gpus_over_all_hosts() -> None:
 
 def test_a_person_who_booked_a_gpu_twice_has_it_once() -> None:
     board = decide(host_data(), [booking(), booking(gpu="*")])
-    assert people_counts.users(board) == ({}, {"alice": 1})
+    assert summary.count_gpus_by_person(board) == ({}, {"alice": 1})
 
 
 def test_where_users_are_hidden_nobody_is_told() -> None:
-    shown = Shown(users=False)
+    shown = PrivacySettings(users=False)
     content = text_of([decide(used_by("alice"), [booking("bob", ends=5)], shown=shown)])
     assert b"user" not in content and b"alice" not in content and b"bob" not in content
     assert Samples(content).value("gpu_booked") == 1
-    assert people_counts.users(replace(decide(used_by("alice")), users_shown=False)) == ({}, {})
+    assert summary.count_gpus_by_person(replace(decide(used_by("alice")), users_shown=False)) == ({}, {})
 
 
 def test_a_board_that_names_nobody_names_nobody_here(tmp_path: Path) -> None:
     lab = every_state(tmp_path)
     for users in (True, False):
-        lab.build(shown=Shown(users=users))
+        lab.build(privacy=PrivacySettings(users=users))
         content = (lab.www / "metrics").read_text()
         people = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi", "ivan")
         assert any(name in content for name in people) == users
@@ -258,17 +267,17 @@ def test_a_booking_over_several_gpus_or_with_repeats_counts_once() -> None:
         booking("carol", gpu="2", begins=-5, ends=-1),
         booking("dave", gpu="2", begins=5, ends=6, id="d", rrule="FREQ=DAILY"),
     ]
-    assert people_counts.bookings(decide(host_data(gpus), several)) == (1, 3)
+    assert summary.count_bookings(decide(host_data(gpus), several)) == (1, 3)
 
 
 def test_bookings_of_a_host_whose_gpus_are_not_known_count_too() -> None:
-    assert people_counts.bookings(decide(None, [booking()])) == (1, 0)
+    assert summary.count_bookings(decide(None, [booking()])) == (1, 0)
 
 
 def test_there_are_no_more_people_than_prometheus_should_keep() -> None:
     crowd = {f"user{n}": n for n in range(5000)}
-    found = Samples(metrics.metrics([], metrics.Fleet(crowd, {}, (0, 0), 0, "9.9", 10), NOW))
-    assert len(found.of("user_gpus")) == metrics.MOST_USERS
+    found = Samples(metrics.render_metrics([], metrics.FleetMetrics(crowd, {}, (0, 0), 0, "9.9", 10), NOW))
+    assert len(found.of("user_gpus")) == metrics.MAX_USERS
     assert found.value("user_gpus", user="user4999") == 4999
 
 
@@ -307,7 +316,7 @@ def test_health_is_told_where_the_driver_tells_it(
 
 
 def test_a_gpu_that_tells_nothing_has_no_health() -> None:
-    assert health(gpu()) == Health()
+    assert parse_health_readings(gpu()) == HealthReadings()
 
 
 # Nothing that a host says can spoil the file
@@ -320,9 +329,9 @@ ODD = ['quo"te', "back\\slash", "new\nline", "\\n", "{}", '"} 1', "ü 中文", "
 def test_odd_names_stay_within_their_label(text: str) -> None:
     row = gpu(0, uuid=text, name=text)
     facts = HostFacts(disks=(Disk(text, 10, 5),))
-    board = BoardHost("atlas", text, (text,), "fresh", "", NOW, facts, (BoardGpu(row, text, "free", ""),))
-    found = Samples(text_of([board], users={text: 1}))
-    shown = text[: metrics.LONGEST_LABEL].replace("\ud800", "?")
+    board = HostStatus("atlas", text, (text,), "fresh", "", NOW, facts, (GpuStatus(row, text, "free", ""),))
+    found = Samples(text_of([board], gpus_used={text: 1}))
+    shown = text[: metrics.MAX_LABEL_CHARACTERS].replace("\ud800", "?")
     ((info, _),) = found.of("gpu_info")
     assert (info["name"], info["uuid"], info["model"]) == (shown, shown, shown)
     assert found.of("host_info")[0][0]["title"] == shown
@@ -369,7 +378,7 @@ def test_every_family_is_one_group_with_its_help_and_type(tmp_path: Path) -> Non
             groups.append(name)
             assert line.startswith(f"# HELP {name} ")
     assert len(groups) == len(set(groups))
-    assert groups == [family.name for family in metrics.ALL if family.name in groups]
+    assert groups == [family.name for family in metrics.ALL_FAMILIES if family.name in groups]
 
 
 def test_a_lab_with_every_state_tells_what_its_model_says(tmp_path: Path) -> None:
@@ -381,12 +390,12 @@ def test_a_lab_with_every_state_tells_what_its_model_says(tmp_path: Path) -> Non
     assert sorted((labels["host"], labels["gpu"], labels["state"]) for labels, _ in found.of("gpu_state")) == sorted(
         (one.name, str(row.gpu.index), row.state) for one in several for row in one.gpus
     )
-    for family, reading in metrics.READINGS.items():
+    for family, reading in metrics.READING_FAMILIES.items():
         expected = {
-            (one.name, str(row.gpu.index)): row.gpu[reading.place] * reading.times / reading.over  # type: ignore[operator]
+            (one.name, str(row.gpu.index)): getattr(row.gpu, reading.field) * reading.multiplier / reading.divisor
             for one in several
             for row in one.gpus
-            if row.gpu[reading.place] is not None
+            if getattr(row.gpu, reading.field) is not None
         }
         name = family.name.removeprefix("gpuboard_")
         assert {(labels["host"], labels["gpu"]): value for labels, value in found.of(name)} == expected
@@ -395,9 +404,9 @@ def test_a_lab_with_every_state_tells_what_its_model_says(tmp_path: Path) -> Non
 
 def test_promtool_has_nothing_to_say(tmp_path: Path) -> None:
     several = [*boards(every_state(tmp_path)), bare(full_gpu(), name="full")]
-    every = text_of(several, duration=1)
+    every = text_of(several, build_duration_s=1)
     named = {line.split()[2] for line in every.decode().splitlines() if line.startswith("# TYPE")}
-    assert named == {family.name for family in metrics.ALL}
+    assert named == {family.name for family in metrics.ALL_FAMILIES}
     command = [program("promtool"), "check", "metrics"]
     for content in (every, text_of([])):
         done = subprocess.run(command, input=content, capture_output=True, check=False)
@@ -418,7 +427,7 @@ def full_gpu() -> Gpu:
     }
     told = {name: cells.get(name, "1") for name in FIELDS}
     content = f"# gpuboard 1 task=gpus host=atlas time=1 every=20 took_ms=1 rc=0\n{', '.join(told)}\n"
-    (row,) = gpus_csv.read(f"{content}{', '.join(told.values())}\n# end\n".encode()).rows
+    (row,) = registry.parse_gpus_csv(f"{content}{', '.join(told.values())}\n# end\n".encode()).rows
     return row
 
 
@@ -426,11 +435,13 @@ def full_gpu() -> Gpu:
 def test_eight_thousand_gpus_are_told_in_no_time() -> None:
     rows = [full_gpu()._replace(index=index, uuid=f"GPU-{index}") for index in range(8)]
     several = [bare(*rows, name=f"gpu{number:04}") for number in range(1000)]
-    parts = [metrics.host(board) for board in several]
+    parts = [metrics.render_host_metrics(board) for board in several]
 
     def assembled() -> bytes:
-        return metrics.metrics(((lines, board.name, NOW) for lines, board in zip(parts, several)), fleet_of([]), NOW)
+        return metrics.render_metrics(
+            ((lines, board.name, NOW) for lines, board in zip(parts, several)), fleet_of([]), NOW
+        )
 
     assert assembled().count(b"\n") > 8000 * 20
-    check(took(lambda: [metrics.host(board) for board in several], rounds=5), 0.3)
+    check(took(lambda: [metrics.render_host_metrics(board) for board in several], rounds=5), 0.3)
     check(took(assembled, rounds=5), 0.1)

@@ -12,13 +12,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from site_builder.client import loader, search
 from site_builder.client import render as client_render
-from site_builder.client import search, status_parser
 from site_builder.client.model import Fleet
-from site_builder.health import metrics
+from site_builder.health import gpu_health
 from site_builder.history import block_format
-from site_builder.history.reader import Past
-from site_builder.history.sampling import sample
+from site_builder.history.model import sample_host
+from site_builder.history.reader import HistoryReader
 from tests.support.board_fixture import GPU_COLUMNS, Lab
 from tests.support.board_fixture import gpu as gpu_row
 from tests.support.booking_fixtures import ME, entries
@@ -37,7 +37,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def fleet_of(lab: Lab) -> Fleet:
-    found, wrong = status_parser.read((lab.www / "status.json").read_bytes())
+    found, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
     assert found, wrong
     return found
 
@@ -87,8 +87,8 @@ def test_whoever_reads_it_has_instances_as_what_can_be_had(lab: Lab) -> None:
     lab.build()
     (host,) = fleet_of(lab).hosts
     assert [one.label for one in host.gpus] == ["0:0", "0:1", "0:2", "0:3", "1"]
-    assert host.gpus[0].of == ("0", "gpu-0")
-    assert [one.label for one in host.cut] == ["0"]
+    assert host.gpus[0].parent_keys == ("0", "gpu-0")
+    assert [one.label for one in host.mig_gpus] == ["0"]
 
 
 @pytest.mark.parametrize("odd", [[7], [{}], [{"state": "free"}], "all", {"0:1": {}}])
@@ -96,7 +96,7 @@ def test_instances_that_cannot_be_understood_make_no_gpu_free(lab: Lab, odd: obj
     lab.build()
     told = lab.status()
     told["hosts"][0]["gpus"][0].update(instances=odd, state="free")
-    found, _ = status_parser.read(json.dumps(told).encode())
+    found, _ = loader.parse_status(json.dumps(told).encode())
     assert found
     assert found.hosts[0].gpus[0].state == "unknown"
 
@@ -105,11 +105,11 @@ def test_a_gpu_without_a_number_has_its_instances_too(lab: Lab) -> None:
     lab.build()
     told = lab.status()
     told["hosts"][0]["gpus"][0]["index"] = None
-    found, _ = status_parser.read(json.dumps(told).encode())
+    found, _ = loader.parse_status(json.dumps(told).encode())
     assert found
     (host,) = found.hosts
-    assert [len(one.get("instances", ())) for one in client_render.gpus(host)] == [4, 0]
-    assert search.models(host).startswith("1 × H100 80 GB (3g.40gb, 2g.20gb, 2 × 1g.10gb)")
+    assert [len(one.get("instances", ())) for one in client_render.fleet_gpus_to_json(host)] == [4, 0]
+    assert search.describe_models(host).startswith("1 × H100 80 GB (3g.40gb, 2g.20gb, 2 × 1g.10gb)")
 
 
 def test_list_tells_the_same_as_status_json(lab: Lab, tmp_path: Path) -> None:
@@ -205,17 +205,17 @@ def test_memory_and_states_are_those_of_instances_and_the_rest_is_the_gpus(lab: 
 
 
 def test_the_health_of_a_gpu_is_told_once() -> None:
-    found = metrics.signs(decide(host_data([*instances(), gpu(1)])))
+    found = gpu_health.build_host_health_metrics(decide(host_data([*instances(), gpu(1)])))
     assert found
     assert [(one.key, one.index) for one in found.gpus] == [("GPU-0", 0), ("GPU-1", 1)]
 
 
 def test_history_keeps_memory_and_state_of_instances_and_no_use() -> None:
-    found = sample(decide(host_data(instances())))
+    found = sample_host(decide(host_data(instances())))
     assert found
-    kept = block_format.unpack_part(block_format.pack_part([block_format.pack(found)]))
-    packed_up = block_format.pack(found)
-    again = kept.sample(packed_up.shape, "atlas", block_format.series_of(packed_up.gpus))
+    kept = block_format.unpack_minute_part(block_format.pack_minute_part([block_format.pack_sample(found)]))
+    packed_up = block_format.pack_sample(found)
+    again = kept.build_sample(packed_up.gpu_set_id, "atlas", block_format.parse_gpu_series(packed_up.packed_series))
     assert again
     assert [(one.series.index, one.series.key) for one in again.gpus] == [(f"0:{n}", f"MIG-0-{n}") for n in range(4)]
     assert {one.use for one in again.gpus} == {None}
@@ -226,11 +226,11 @@ def test_what_older_versions_kept_is_read_on(lab: Lab, tmp_path: Path) -> None:
     """The same file, before and after GPU 0 is cut into instances."""
     lab.host("atlas", gpus=gpu_row(0) + gpu_row(1))
     lab.build()
-    (series,) = block_format.series_of(b'[["GPU-0",0,"A100 80 GB",81920.0]]')
+    (series,) = block_format.parse_gpu_series(b'[["GPU-0",0,"A100 80 GB",81920.0]]')
     assert series.index == 0
     push(lab)
     lab.build(60)
-    minutes = Past(lab.state, timezone.utc).minutes("atlas", 5, time.time() + 60)
+    minutes = HistoryReader(lab.state, timezone.utc).read_minutes("atlas", 5, time.time() + 60)
     assert [[one.series.index for one in sample.gpus] for _, sample in minutes] == [
         [0, 1],
         ["0:0", "0:1", "0:2", "0:3", 1],

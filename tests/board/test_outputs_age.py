@@ -32,7 +32,9 @@ def test_files_for_programs_are_never_older_than_the_docs_say(tmp_path: Path, ev
         lab.host("atlas", gpu(0, total=number))  # which is told of a host that is not fresh, too
         builder.build(now)
         # just before it is built again
-        free += [now + every - builder.site.when(name) for name in ("available.txt", "available/atlas.txt")]
+        free += [
+            now + every - builder.site_writer.find_write_time(name) for name in ("available.txt", "available/atlas.txt")
+        ]
         one.append((number + 1 - number_in(lab.www / "nodes/atlas.json")) * every)
         every_one.append((number + 1 - number_in(lab.www / "nodes/index.json")) * every)
     builder.close()

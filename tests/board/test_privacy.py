@@ -12,27 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.core.model import Shown
-from site_builder.core.timeparse import weeks
+from site_builder.core.model import PrivacySettings
 from site_builder.history import rollups
-from site_builder.history.reader import Past
+from site_builder.history.reader import HistoryReader
+from site_builder.reports import rules as report_rules
 from tests.support import waste_fixtures
 from tests.support.board_fixture import Lab
 from tests.support.browser import ROOT
 
 PEOPLE = re.compile(rb"\b(alice|bob|carol|dave|erin)\b")
-HIDDEN = Shown(users=False)
+HIDDEN = PrivacySettings(users=False)
 
 
 def report(lab: Lab, shown: str) -> None:
     """Of the week in which the lab was built."""
-    past = Past(lab.state, timezone.utc)
-    day = rollups.first_day(past)
+    past = HistoryReader(lab.state, timezone.utc)
+    day = rollups.read_first_day(past)
     past.close()
     assert day
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_SHOW_USERS": shown}
-    command = [sys.executable, "-m", "site_builder", "report", "--week", weeks.name(day)]
+    command = [sys.executable, "-m", "site_builder", "report", "--week", report_rules.format_week(day)]
     subprocess.run(command, cwd=lab.data.parent, env=environment, check=True)
 
 
@@ -48,7 +48,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, set[s
     lab = waste_fixtures.make(tmp_path_factory.mktemp("privacy"))
     report(lab, "yes")
     before = naming(lab)
-    lab.build(100, shown=HIDDEN)
+    lab.build(100, privacy=HIDDEN)
     yield lab, before
 
 

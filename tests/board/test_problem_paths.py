@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.board.host_pages import hide_problem_paths, path_labels
+from site_builder.board.pages import build_path_labels, hide_problem_paths
 from site_builder.core.formatting import hide_paths
 from site_builder.core.model import AlertSettings, Problem
 from tests.support.board_fixture import Lab, gpu
@@ -173,9 +173,9 @@ def test_the_log_of_the_builder_still_names_the_whole_path(tmp_path: Path) -> No
 def test_folders_and_files_of_the_settings_have_their_names(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "my lab")
     alerts = AlertSettings(
-        rules="/etc/gpuboard/alerts.conf", contacts="/etc/gpuboard/contacts", hooks=Path("/opt/hooks")
+        rules_file="/etc/gpuboard/alerts.conf", contacts_file="/etc/gpuboard/contacts", hooks_folder=Path("/opt/hooks")
     )
-    labels = path_labels(lab.settings(alerts=alerts))
+    labels = build_path_labels(lab.settings(alerts=alerts))
     sentences = {
         f"{lab.data}/comments.json cannot be written": "data/comments.json cannot be written",
         f"[Errno 13] Permission denied: '{lab.state}/x.json'": "[Errno 13] Permission denied: 'state/x.json'",

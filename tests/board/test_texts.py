@@ -13,8 +13,8 @@ import pytest
 from site_builder.board.builder import Builder
 from site_builder.board.outputs import detail, term
 from site_builder.core.clock import Now
-from site_builder.core.model import BoardGpu, BoardHost, BoardProcess, Gpu, HostFacts, Shown
-from site_builder.core.terminal_text import width
+from site_builder.core.model import Gpu, GpuStatus, HostFacts, HostStatus, PrivacySettings, ProcessStatus
+from site_builder.core.terminal_text import measure_width
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.every_state import make_lab
 
@@ -40,20 +40,20 @@ def text(lab: Lab, name: str = "term.txt") -> str:
     return (lab.www / name).read_bytes().decode()
 
 
-def one_gpu(index: int | None = 0, state: str = "busy", **more: object) -> BoardGpu:
+def one_gpu(index: int | None = 0, state: str = "busy", **more: object) -> GpuStatus:
     """A GPU as the board has it."""
     readings = {"memory_used": 9000.0, "memory_total": 24564.0, "utilization_gpu": 71.0, "temperature": 66.0, **more}
     told = Gpu(index, f"GPU-{index}", "NVIDIA GeForce RTX 4090", **readings)  # type: ignore[arg-type]
-    return BoardGpu(told, "RTX 4090 24 GB", state, "in use by alice")
+    return GpuStatus(told, "RTX 4090 24 GB", state, "in use by alice")
 
 
 def assert_straight(table: str) -> None:
     """Every row of the table takes 80 cells, and its frames stand below each other."""
     rows = table.partition("free:")[0].splitlines()
-    assert {width(row) for row in rows} == {80}
+    assert {measure_width(row) for row in rows} == {80}
     for row in rows[4:]:
         places = [0, 19, 44, 62, 71, 79]
-        cells = [letter for letter in row for _ in range(width(letter))]
+        cells = [letter for letter in row for _ in range(measure_width(letter))]
         assert [cells[place] for place in places] in (["|"] * 6, ["+"] * 6)
 
 
@@ -61,16 +61,18 @@ def assert_boxes(told: str) -> None:
     """Every line of a box ends where the box does."""
     lines = [line for line in told.splitlines() if line.startswith(("  ┌", "  │", "  └"))]
     assert lines
-    assert {(width(line), line[-1] in "┐│┘") for line in lines} == {(78, True)}
-    assert max(map(width, told.splitlines())) <= 80
+    assert {(measure_width(line), line[-1] in "┐│┘") for line in lines} == {(78, True)}
+    assert max(map(measure_width, told.splitlines())) <= 80
 
 
 # term.txt
 
 
 def test_the_table_has_the_columns_that_users_of_vesta_know() -> None:
-    part = term.host(BoardHost("atlas", None, (), "fresh", "", gpus=(one_gpu(0), one_gpu(1, utilization_gpu=None))))
-    assert term.term([part], "1.2.3", NOW).decode() == (
+    part = term.render_term_host(
+        HostStatus("atlas", None, (), "fresh", "", gpus=(one_gpu(0), one_gpu(1, utilization_gpu=None)))
+    )
+    assert term.render_term_txt([part], "1.2.3", NOW).decode() == (
         "+------------------------------------------------------------------------------+\n"
         "| gpuboard 1.2.3                                                     gpu info. |\n"
         "+------------------+------------------------+-----------------+--------+-------+\n"
@@ -111,9 +113,10 @@ def test_the_table_in_colour_is_the_same_but_for_colours_that_end_in_their_line(
 
 def test_free_gpus_are_wrapped_at_80_cells_and_none_is_left_out() -> None:
     several = [
-        term.host(BoardHost(f"gpu-server-{n}", None, (), "fresh", "", gpus=(one_gpu(n, "free"),))) for n in range(40)
+        term.render_term_host(HostStatus(f"gpu-server-{n}", None, (), "fresh", "", gpus=(one_gpu(n, "free"),)))
+        for n in range(40)
     ]
-    below = term.term(several, "1", NOW).decode().split("\nfree:")[1].split("\nbuilt:")[0]
+    below = term.render_term_txt(several, "1", NOW).decode().split("\nfree:")[1].split("\nbuilt:")[0]
     assert max(map(len, f"free:{below}".splitlines())) <= 80
     assert below.split() == [f"gpu-server-{n}:{n}" for n in range(40)]
 
@@ -122,7 +125,10 @@ def test_a_name_that_is_too_long_is_the_one_that_people_use() -> None:
     longer = one_gpu()._replace(
         gpu=Gpu(0, "u", "NVIDIA RTX PRO 6000 Blackwell Server Edition"), model="RTX PRO 6000 96 GB"
     )
-    assert b"| 0:RTX PRO 6000 96 GB   |" in term.host(BoardHost("a", None, (), "fresh", "", gpus=(longer,))).plain
+    assert (
+        b"| 0:RTX PRO 6000 96 GB   |"
+        in term.render_term_host(HostStatus("a", None, (), "fresh", "", gpus=(longer,))).plain_rows
+    )
 
 
 def test_no_host_is_a_table_without_rows(lab: Lab) -> None:
@@ -150,9 +156,9 @@ def test_frames_stay_straight_and_no_terminal_is_steered_whatever_a_host_tells(l
 
 def test_numbers_beyond_all_sense_leave_the_frames_where_they_are() -> None:
     large = one_gpu(123456789012, memory_used=9e14, memory_total=9e14, utilization_gpu=9e14, temperature=9e14)
-    board = BoardHost("atlas", None, (), "fresh", "", gpus=(large,))
-    assert_straight(term.term([term.host(board)], "1", NOW).decode())
-    assert_boxes(detail.host(board, 0, NOW).decode())
+    board = HostStatus("atlas", None, (), "fresh", "", gpus=(large,))
+    assert_straight(term.render_term_txt([term.render_term_host(board)], "1", NOW).decode())
+    assert_boxes(detail.render_detail_host(board, 0, NOW).decode())
 
 
 # detail.txt
@@ -160,12 +166,14 @@ def test_numbers_beyond_all_sense_leave_the_frames_where_they_are() -> None:
 
 def test_the_boxes_are_those_that_users_of_vesta_know() -> None:
     jobs = (
-        BoardProcess(42, "root", "/usr/bin/python3 train.py --epochs 90", 6400, None, None),
-        BoardProcess(43, "alice", "serve", 1618, None, None),
+        ProcessStatus(42, "root", "/usr/bin/python3 train.py --epochs 90", 6400, None, None),
+        ProcessStatus(43, "alice", "serve", 1618, None, None),
     )
     facts = HostFacts(interfaces=(("eth0", "10.0.0.17/24"), ("ib0", "10.1.0.17/16")))
-    board = BoardHost("atlas", None, (), "fresh", "", NOW.epoch, facts, (one_gpu()._replace(processes=jobs),))
-    assert detail.detail([detail.host(board, NOW.epoch - 5.5, NOW)], "1.2.3", NOW).decode() == (
+    board = HostStatus("atlas", None, (), "fresh", "", NOW.epoch, facts, (one_gpu()._replace(processes=jobs),))
+    assert detail.render_detail_txt(
+        [detail.render_detail_host(board, NOW.epoch - 5.5, NOW)], "1.2.3", NOW
+    ).decode() == (
         "gpuboard 1.2.3\n"
         "\n"
         "#### atlas :: 10.0.0.17 ########################################################\n"
@@ -215,7 +223,7 @@ def test_a_crowd_on_one_gpu_is_counted_and_not_listed(lab: Lab) -> None:
 
 def test_what_is_not_shown_of_people_is_in_no_text(lab: Lab) -> None:
     lab.host("atlas", gpu(0, 7000, 50), process(42), person(42, "alice", "/home/alice/secret.py --key"))
-    lab.build(shown=Shown("none", False))
+    lab.build(privacy=PrivacySettings("none", False))
     for name in ("term.txt", "detail.txt", "metrics", "states/atlas/index.json", "nodes/atlas.json"):
         assert not re.search("alice|secret", text(lab, name))
     assert "  │  └── ?                           7000MiB ?   " in text(lab, "detail.txt")
@@ -272,16 +280,18 @@ def test_a_host_that_falls_silent_has_no_free_gpu_from_then_on(lab: Lab) -> None
 
 def test_what_stays_the_same_is_not_written_again_but_shows_that_the_builder_lives(lab: Lab) -> None:
     lab.host("atlas")
-    assert {"term.txt", "detail.txt", "available.txt", "available/atlas.txt", "metrics"} <= set(lab.build().written)
-    assert set(lab.build(after=5).written) == {"live.json", "metrics"}
+    assert {"term.txt", "detail.txt", "available.txt", "available/atlas.txt", "metrics"} <= set(
+        lab.build().written_files
+    )
+    assert set(lab.build(after=5).written_files) == {"live.json", "metrics"}
     os.utime(lab.www / "available/atlas.txt", (0, 0))  # as by somebody else
-    assert "available/atlas.txt" in lab.build(after=10).written
+    assert "available/atlas.txt" in lab.build(after=10).written_files
     builder = Builder(lab.settings())
     began = time.time()
     builder.build(began + 75)
     for name in ("term.txt", "detail.txt", "available.txt", "available/atlas.txt"):
         assert (lab.www / name).stat().st_mtime >= began - 0.1
-    assert builder.build(began + 80).written == ["live.json", "metrics"]
+    assert builder.build(began + 80).written_files == ["live.json", "metrics"]
 
 
 def test_the_free_gpus_of_a_host_come_the_best_first_and_what_is_not_known_last(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from site_builder.bookings import archive
-from site_builder.bookings.data_files import Bookings
-from site_builder.core.model import BookingRules
+from site_builder.bookings.store import BookingsFile
+from site_builder.core.model import BookingPolicy
 from tests.support.board_fixture import Lab
 
 OLD = {"name": "alice", "date": "2020-01-01 12:00", "team": "é"}
@@ -25,13 +25,13 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def move(lab: Lab, epoch: float, keep: float = 30 * DAY) -> list[str]:
-    settings = lab.settings(rules=BookingRules(keep=keep))
-    rows, _ = Bookings(lab.data, None, settings.zone).read()
-    return [problem.what for problem in archive.move(settings, rows, epoch)]
+    settings = lab.settings(booking_policy=BookingPolicy(retention_s=keep))
+    rows, _ = BookingsFile(lab.data, None, settings.zone).read()
+    return [problem.what for problem in archive.archive_ended_bookings(settings, rows, epoch)]
 
 
 def lines(lab: Lab) -> list[dict[str, Any]]:
-    path = lab.state / archive.FILE
+    path = lab.state / archive.ARCHIVE_FILE
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -72,10 +72,10 @@ def test_whoever_is_killed_between_both_files_loses_and_doubles_nothing(lab: Lab
     content = (lab.data / "comments.json").read_bytes()
     move(lab, ENDED + 40 * DAY)
     (lab.data / "comments.json").write_bytes(content)
-    with (lab.state / archive.FILE).open("ab") as file:
+    with (lab.state / archive.ARCHIVE_FILE).open("ab") as file:
         file.write(b'{"host": "torn')
     move(lab, ENDED + 41 * DAY)
-    text = (lab.state / archive.FILE).read_text()
+    text = (lab.state / archive.ARCHIVE_FILE).read_text()
     assert text.count('"alice"') == 1
     assert text.endswith('{"host": "torn\n')
 

@@ -260,13 +260,13 @@ def test_what_repeats_is_coming_between_two_of_its_times(lab: Lab, tmp_path: Pat
     ],
 )
 def test_a_way_to_repeat_is_a_rule(text: str, rule: str) -> None:
-    assert recurrence.rule_of(text) == rule
+    assert recurrence.parse_recurrence(text) == rule
 
 
 @pytest.mark.parametrize("text", ["", "often", "2", "tue to thu", "weekdays-fri", "FREQ=HOURLY", "a=b", "mon;tue"])
 def test_what_is_no_way_to_repeat_is_refused(text: str) -> None:
-    with pytest.raises(moments.Unclear):
-        recurrence.rule_of(text)
+    with pytest.raises(moments.UnclearTimeError):
+        recurrence.parse_recurrence(text)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_what_is_no_way_to_repeat_is_refused(text: str) -> None:
 def test_a_rule_is_said_in_words(rule: str, said: str) -> None:
     paris = ZoneInfo("Europe/Paris")
     since = datetime(2040, 7, 3, 9, tzinfo=paris)
-    assert recurrence.said(rule, since, since + timedelta(hours=3), paris) == said
+    assert recurrence.describe_recurrence(rule, since, since + timedelta(hours=3), paris) == said
 
 
 # The list

@@ -14,10 +14,10 @@ import html5lib
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from site_builder.board.builder import Builder, Report
-from site_builder.bookings import calendar, calendar_page
+from site_builder.board.builder import Builder, BuildReport
+from site_builder.bookings import page as booking_page
 from site_builder.core.clock import Now
-from site_builder.core.model import Booking, NamedGpu, Shown
+from site_builder.core.model import Booking, GpuIdentity, PrivacySettings
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import PATIENCE, Site, node_module, served
 from tests.support.generated_fleet import NOON, NOW, PARIS
@@ -47,7 +47,7 @@ def one(name: str, begins: float | None, ends: float, comment: str = "", **more:
     return {"name": name, "date": at(ends), "comment": comment, **start, **more}
 
 
-def build(lab: Lab, after: float = 0, **changes: object) -> Report:
+def build(lab: Lab, after: float = 0, **changes: object) -> BuildReport:
     """A build at noon of a Monday in Paris, or so many seconds later."""
     builder = Builder(lab.settings(**{"zone": PARIS, **changes}))
     report = builder.build(NOW + after)
@@ -262,16 +262,18 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
     now = Now(moment.replace(tzinfo=PARIS).timestamp(), PARIS)
     begins, ends = (datetime(moment.year, moment.month, 21, hour, tzinfo=PARIS) for hour in (6, 18))
     booking = Booking("atlas", "0", "alice", ends, begins, rrule="FREQ=DAILY")
-    found = calendar.calendar([calendar.Host("atlas", (booking,), (NamedGpu(0, None),))], Shown(), now)
-    days = calendar_page.days(found.midnights)
+    found = booking_page.build_calendar(
+        [booking_page.CalendarHost("atlas", (booking,), (GpuIdentity(0, None),))], PrivacySettings(), now
+    )
+    days = booking_page.build_day_columns(found.midnights)
     widths = [float(width) for _, width, _, _ in days]
     odd = {name: width for (_, width, _, name), wide in zip(days, widths) if abs(wide - widths[0]) > 0.05}
     assert list(odd) == [f"Sun {25 if hours == 25 else 28}"]
     assert sum(widths) == pytest.approx(100, abs=0.02)
     assert float(next(iter(odd.values()))) / widths[0] == pytest.approx(hours / 24, abs=0.002)
-    for time in found.times:  # each of them lies in its own day
+    for time in found.occurrences:  # each of them lies in its own day
         assert time.begins
-        place = float(calendar_page.across(time.begins.timestamp(), found.midnights))
+        place = float(booking_page.format_position_percent(time.begins.timestamp(), found.midnights))
         (left, width) = next((float(x), float(w)) for x, w, _, n in days if n.split()[1] == str(time.begins.day))
         assert left < place < left + width / 3
         assert (time.begins.hour, time.ends.hour) == (6, 18)
@@ -281,26 +283,26 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
 
 
 def test_a_look_goes_with_the_name_and_no_two_people_share_one() -> None:
-    people = [f"user{n}" for n in range(calendar_page.HUES * calendar_page.PATTERNS)]
-    found = calendar_page.looks(people)
+    people = [f"user{n}" for n in range(booking_page.HUE_COUNT * booking_page.PATTERN_COUNT)]
+    found = booking_page.assign_styles(people)
     assert len(set(found.values())) == len(people)
-    assert calendar_page.looks(reversed(people)) == found
+    assert booking_page.assign_styles(reversed(people)) == found
 
 
 def test_who_comes_or_goes_changes_the_looks_of_few() -> None:
     people = [f"user{n}" for n in range(20)]
-    whole = calendar_page.looks(people)
+    whole = booking_page.assign_styles(people)
     changed = [
         other
         for gone in people
-        for other, look in calendar_page.looks(set(people) - {gone}).items()
+        for other, look in booking_page.assign_styles(set(people) - {gone}).items()
         if look != whole[other]
     ]
     assert len(changed) < 20  # of 380
 
 
 def test_more_people_than_looks_are_no_trouble() -> None:
-    assert len(calendar_page.looks(f"user{n}" for n in range(500))) == 500
+    assert len(booking_page.assign_styles(f"user{n}" for n in range(500))) == 500
 
 
 def test_a_person_has_the_same_look_on_every_host_and_in_the_list_of_people(tmp_path: Path) -> None:
@@ -410,7 +412,7 @@ def test_hostile_text_does_not_break_the_layout(attacked: Page, width: int) -> N
 
 def test_users_that_are_not_shown_are_nowhere(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    build(lab, shown=Shown(users=False))
+    build(lab, privacy=PrivacySettings(users=False))
     text = (lab.www / "bookings.html").read_text()
     words = ("alice", "bob", "carol", "admin", "noor", "ICML", "teaching", "new fans", "people/")
     assert [word for word in words if word in text] == []
@@ -470,9 +472,9 @@ def test_the_text_of_every_hue_can_be_read(browser: Browser, site: Site, scheme:
                 const ground = light(getComputedStyle(one.querySelector("rect")).fill);
                 return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
             })""",
-            calendar_page.HUES,
+            booking_page.HUE_COUNT,
         )
-        assert len(found) == calendar_page.HUES
+        assert len(found) == booking_page.HUE_COUNT
         assert min(found) >= 7
 
 
@@ -543,7 +545,7 @@ def test_it_is_written_when_its_facts_change_and_at_each_half_hour(tmp_path: Pat
     lab = make_lab(tmp_path)
 
     def is_written(after: float) -> bool:
-        return "bookings.html" in build(lab, after).written
+        return "bookings.html" in build(lab, after).written_files
 
     assert is_written(0)
     assert not is_written(10)
@@ -573,17 +575,19 @@ def test_more_than_can_be_read_is_counted() -> None:
     now = Now(NOW, PARIS)
     until = NOON + timedelta(days=1)
     hosts = [
-        calendar.Host(
-            f"gpu{n}", tuple(Booking(f"gpu{n}", "0", "x", until, id=str(k)) for k in range(500)), (NamedGpu(0, None),)
+        booking_page.CalendarHost(
+            f"gpu{n}",
+            tuple(Booking(f"gpu{n}", "0", "x", until, id=str(k)) for k in range(500)),
+            (GpuIdentity(0, None),),
         )
         for n in range(10)
     ]
-    found = calendar.calendar(hosts, Shown(), now)
-    assert len(found.times) == calendar.MOST_TIMES
-    assert found.left_out == 5000 - calendar.MOST_TIMES
+    found = booking_page.build_calendar(hosts, PrivacySettings(), now)
+    assert len(found.occurrences) == booking_page.MAX_OCCURRENCES
+    assert found.omitted_count == 5000 - booking_page.MAX_OCCURRENCES
 
 
 def test_the_days_begin_at_midnight_of_the_zone() -> None:
-    found = calendar.calendar([], Shown(), Now(NOW, PARIS))
+    found = booking_page.build_calendar([], PrivacySettings(), Now(NOW, PARIS))
     assert [one.date() for one in found.midnights] == [date(2026, 11, 16) + timedelta(days=n) for n in range(15)]
     assert {(one.hour, one.tzinfo) for one in found.midnights} == {(0, PARIS)}

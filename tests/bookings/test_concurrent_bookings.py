@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from site_builder.bookings import parser as booking_parser
-from site_builder.bookings.policy import clash
+from site_builder.bookings.policy import find_overlap
 from tests.support.board_fixture import Lab, gpu
 from tests.support.live_page import clean_environment, free_port, gpuboard
 
@@ -99,8 +99,8 @@ def heard(accepted: bool, out: str, err: str) -> Heard:
 
 
 def entries(lab: Lab) -> list[Any]:
-    dump = booking_parser.read((lab.data / "comments.json").read_bytes(), lab.settings().zone)
-    assert (dump.whole, dump.problems) == (True, ())
+    dump = booking_parser.parse_bookings((lab.data / "comments.json").read_bytes(), lab.settings().zone)
+    assert (dump.is_complete, dump.problems) == (True, ())
     return list(dump.rows)
 
 
@@ -129,7 +129,7 @@ def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reaso
     spans: dict[str, list[tuple[float, float]]] = {}
     for one in booked:
         mine = [(one.since.timestamp(), one.until.timestamp())]
-        assert clash(mine, spans.get(one.gpu, [])) is None
+        assert find_overlap(mine, spans.get(one.gpu, [])) is None
         spans.setdefault(one.gpu, []).extend(mine)
     lines = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
     assert ids <= {entry[2]["id"] for line in lines for entry in line["after"]}

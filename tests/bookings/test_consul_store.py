@@ -14,15 +14,14 @@ import pytest
 
 from site_builder.board.builder import Builder
 from site_builder.bookings import api
-from site_builder.bookings.policy import Refused
-from site_builder.bookings.service import Desk
-from site_builder.bookings.store import Unwritable
-from site_builder.bookings.transaction import Who
-from site_builder.consul.client import Unusable
-from site_builder.consul.kv import KvStore
-from site_builder.consul.kv_reply import LONGEST_VALUE
+from site_builder.bookings.policy import BookingRefusedError
+from site_builder.bookings.service import BookingService
+from site_builder.bookings.transaction import BookingUser
+from site_builder.consul.client import ConsulUnavailableError
+from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
+from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings, KvAccess
-from site_builder.watches import parser as watche_parser
+from site_builder.watches import parser as watch_parser
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, words
 from tests.support.booking_fixtures import done, lab_of
@@ -30,7 +29,7 @@ from tests.support.consul_server import ConsulServer, free_ports
 from tests.support.kv_fixtures import PREFIX, Hosts
 from tests.support.live_page import gpuboard
 
-ALICE, BOB = Who("alice"), Who("bob")
+ALICE, BOB = BookingUser("alice"), BookingUser("bob")
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +57,9 @@ def two(tmp_path: Path) -> tuple[Lab, Lab]:
     return lab_of(tmp_path / "one"), lab_of(tmp_path / "two")
 
 
-def book(lab: Lab, access: KvAccess, who: Who, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    desk = Desk(lab.settings(kv=access))
-    return api.do(desk, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
+def book(lab: Lab, access: KvAccess, who: BookingUser, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    desk = BookingService(lab.settings(kv=access))
+    return api.handle_request(desk, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
 
 
 def names(content: bytes | None) -> list[str]:
@@ -75,12 +74,12 @@ def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
     book(one, access, ALICE, "atlas:0")
     assert names(store.get("data/comments.json")) == ["alice"]
     assert (one.data / "comments.json").read_bytes() == store.get("data/comments.json")  # who booked sees it there
-    with pytest.raises(Refused) as found:
+    with pytest.raises(BookingRefusedError) as found:
         book(other, access, BOB, "atlas:0")
     assert "alice" in str(found.value)
     book(other, access, BOB, "atlas:1")
     (mine,) = book(one, access, ALICE, "atlas:2")["bookings"]
-    api.do(Desk(other.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE)
+    api.handle_request(BookingService(other.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE)
     assert names(store.get("data/comments.json")) == ["alice", "bob"]
     for lab, who in ((one, ["book", "book"]), (other, ["book", "release"])):
         log = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
@@ -96,9 +95,9 @@ def test_of_two_desks_at_once_one_gets_the_gpu_and_the_other_is_told(
     def try_it(number: int) -> None:
         ready.wait()
         try:
-            book(two[number % 2], access, Who(f"user{number}"), "zeus:0")
+            book(two[number % 2], access, BookingUser(f"user{number}"), "zeus:0")
             said.append(f"user{number} has it")
-        except Refused as why:
+        except BookingRefusedError as why:
             said.append(str(why))
 
     threads = [threading.Thread(target=try_it, args=(number,)) for number in range(8)]
@@ -124,7 +123,9 @@ def test_bookings_at_both_desks_are_all_kept(store: Hosts, access: KvAccess, two
 def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
     one, other = two
     one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
-    assert [found["name"] for found in api.listed(Desk(one.settings(kv=access)), ALICE)["bookings"]] == ["carol"]
+    assert [
+        found["name"] for found in api.list_bookings(BookingService(one.settings(kv=access)), ALICE)["bookings"]
+    ] == ["carol"]
     assert store.get("data/comments.json") is None
     book(one, access, ALICE, "atlas:1")
     assert names(store.get("data/comments.json")) == ["alice", "carol"]
@@ -172,17 +173,17 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
 
     def lost(self: KvStore, key: str, content: bytes, **how: Any) -> bool:  # noqa: ANN401
         put(self, key, content, **how)
-        raise Unusable("does not answer within 3 s")
+        raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", lost)
     book(two[0], access, ALICE, "atlas:0")
     assert names(store.get("data/comments.json")) == ["alice"]
 
     def never(self: KvStore, key: str, content: bytes, **how: Any) -> bool:  # noqa: ANN401, ARG001
-        raise Unusable("does not answer within 3 s")
+        raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", never)
-    with pytest.raises(Unwritable, match="does not answer within 3 s, and nothing was written so far: look again"):
+    with pytest.raises(StorageError, match="does not answer within 3 s, and nothing was written so far: look again"):
         book(two[0], access, ALICE, "atlas:1")
     assert names(store.get("data/comments.json")) == ["alice"]
 
@@ -190,10 +191,10 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
         lost_here = put(self, key, content, **how)
         store.put(key, content + b"\n")
         assert lost_here
-        raise Unusable("does not answer within 3 s")
+        raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", overtaken)
-    with pytest.raises(Unwritable, match="so that nobody knows whether it was written: look again"):
+    with pytest.raises(StorageError, match="so that nobody knows whether it was written: look again"):
         book(two[0], access, ALICE, "atlas:1")
 
 
@@ -203,16 +204,16 @@ def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
     book(two[0], access, ALICE, "atlas:0")
     build(two[0], access)
     store.put("data/comments.json", b"")
-    with pytest.raises(Unwritable, match=r"is empty in Consul, though .* has bookings: put that there"):
+    with pytest.raises(StorageError, match=r"is empty in Consul, though .* has bookings: put that there"):
         book(two[0], access, BOB, "atlas:0")
     store.put("data/comments.json", b"{}")
     book(two[0], access, BOB, "atlas:0")
 
 
 def test_more_than_consul_takes_is_refused(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
-    full = {"atlas": {"0": {"name": "carol", "date": "2199-01-01", "comment": "x" * (LONGEST_VALUE - 100)}}}
+    full = {"atlas": {"0": {"name": "carol", "date": "2199-01-01", "comment": "x" * (MAX_VALUE_BYTES - 100)}}}
     store.put("data/comments.json", json.dumps(full).encode())
-    with pytest.raises(Refused, match=r"comments\.json is full: it may have 524288 bytes"):
+    with pytest.raises(BookingRefusedError, match=r"comments\.json is full: it may have 524288 bytes"):
         book(two[0], access, ALICE, "atlas:1")
 
 
@@ -220,7 +221,7 @@ def test_where_others_always_come_first_it_ends(
     store: Hosts, access: KvAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KvStore, "put", lambda *_, **__: False)
-    with pytest.raises(Unwritable, match="was changed by others 5 times meanwhile: try again"):
+    with pytest.raises(StorageError, match="was changed by others 5 times meanwhile: try again"):
         book(two[0], access, ALICE, "atlas:0")
     assert store.get("data/comments.json") is None
 
@@ -228,11 +229,11 @@ def test_where_others_always_come_first_it_ends(
 def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
     two: tuple[Lab, Lab], access: KvAccess, store: Hosts
 ) -> None:
-    alerts = AlertSettings(mail="mailto://127.0.0.1:1", mail_domain="lab.example.org")
-    first, second = (Desk(lab.settings(kv=access, alerts=alerts)) for lab in two)
-    one = api.do(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
-    other = api.do(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
-    assert [each.id for each in watche_parser.read(store.get("data/watches.json") or b"").rows] == [
+    alerts = AlertSettings(mail_url="mailto://127.0.0.1:1", mail_domain="lab.example.org")
+    first, second = (BookingService(lab.settings(kv=access, alerts=alerts)) for lab in two)
+    one = api.handle_request(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
+    other = api.handle_request(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
+    assert [each.id for each in watch_parser.parse_watches(store.get("data/watches.json") or b"").rows] == [
         one["id"],
         other["id"],
     ]
@@ -242,11 +243,13 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
         builder.build(time.time())
         builder.close()
         assert (lab.data / "watches.json").read_bytes() == store.get("data/watches.json")
-    api.do(second, {"do": "unwatch", "id": one["id"]}, ALICE)
-    assert [each.name for each in watche_parser.read(store.get("data/watches.json") or b"").rows] == ["bob"]
+    api.handle_request(second, {"do": "unwatch", "id": one["id"]}, ALICE)
+    assert [each.name for each in watch_parser.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
     silent = kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}")
-    with pytest.raises(Unwritable, match="watches live there, and nothing is written until it answers"):
-        api.do(Desk(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE)
+    with pytest.raises(StorageError, match="watches live there, and nothing is written until it answers"):
+        api.handle_request(
+            BookingService(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE
+        )
 
 
 def test_copies_of_what_accounts_book_are_in_the_folder_that_these_may_write_to(

@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, e
 
 from site_builder.board.builder import Builder
 from site_builder.bookings import parser as booking_parser
-from site_builder.bookings import rate_limit
-from site_builder.core.model import BookingRules, Shown
+from site_builder.core.model import BookingPolicy, PrivacySettings
+from site_builder.web import rate_limit
 from tests.board.test_page import HOSTILE
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, node_module, served
@@ -149,7 +149,7 @@ def entries(form: Locator, folder: Path) -> list[tuple[str, str, str, datetime, 
     """The JSON, pasted into a file and read by our reader."""
     file = folder / "comments.json"
     file.write_text(form.get_by_label("the JSON", exact=True).inner_text())
-    found = booking_parser.read(file.read_bytes(), timezone.utc)
+    found = booking_parser.parse_bookings(file.read_bytes(), timezone.utc)
     assert found.problems == ()
     return [(one.host, one.gpu, one.name, one.until, one.since, one.comment) for one in found.rows]
 
@@ -185,7 +185,7 @@ def test_the_command_books_what_the_dialog_says(page: Page, tmp_path: Path) -> N
     form.get_by_label("From when").fill(in_field(start))
     done = gpuboard(tmp_path, *command(form)[1:], "--yes", GPUBOARD_ZONE="UTC")
     assert done.returncode == 0, done.stderr
-    found = booking_parser.read((lab.data / "comments.json").read_bytes(), timezone.utc).rows
+    found = booking_parser.parse_bookings((lab.data / "comments.json").read_bytes(), timezone.utc).rows
     assert [(one.gpu, one.name, one.since, one.until, one.comment) for one in found] == [
         (number, "alice", start, end, TRICKY) for number in ("2", "3")
     ]
@@ -476,11 +476,13 @@ def test_hostile_texts_are_texts(browser: Browser, tmp_path: Path) -> None:
 class Desk:
     """A lab, and `gpuboard serve` with a desk at `book`."""
 
-    def __init__(self, folder: Path, shown: Shown | None = None, **environment: str) -> None:
+    def __init__(self, folder: Path, shown: PrivacySettings | None = None, **environment: str) -> None:
         """Build it, and wait until it answers."""
         self.folder = folder
         self.lab = four(Lab(folder))
-        self.builder = Builder(self.lab.settings(rules=BookingRules(url="book"), shown=shown or Shown()), 10)
+        self.builder = Builder(
+            self.lab.settings(booking_policy=BookingPolicy(url="book"), privacy=shown or PrivacySettings()), 10
+        )
         self.builder.build(time.time())
         port = free_port()
         self.url = f"http://127.0.0.1:{port}/"
@@ -506,7 +508,7 @@ class Desk:
     def booked(self) -> list[tuple[str, str, str, datetime, str]]:
         """What stands in the file."""
         path = self.lab.data / "comments.json"
-        found = booking_parser.read(path.read_bytes(), timezone.utc).rows if path.exists() else ()
+        found = booking_parser.parse_bookings(path.read_bytes(), timezone.utc).rows if path.exists() else ()
         return [
             (one.host, one.gpu, one.name, one.until, one.comment)
             for one in found
@@ -520,7 +522,7 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def desk_in(folder: Path, shown: Shown | None = None, **environment: str) -> Iterator[Desk]:
+def desk_in(folder: Path, shown: PrivacySettings | None = None, **environment: str) -> Iterator[Desk]:
     one = Desk(folder, shown, **environment)
     try:
         yield one
@@ -702,8 +704,10 @@ def test_who_asks_too_often_is_told_to_wait(browser: Browser, free_for_all: Desk
         page = visit(context, free_for_all.url)
         form = dialog(page)
         expect(form).to_contain_text("Anybody can book here")
-        full = {"127.0.0.1": [rate_limit.ROOM, time.time() + DAY]}  # a vessel that does not empty while we look
-        (free_for_all.lab.state / rate_limit.FILE).write_text(json.dumps(full))
+        full = {
+            "127.0.0.1": [rate_limit.BUCKET_CAPACITY, time.time() + DAY]
+        }  # a vessel that does not empty while we look
+        (free_for_all.lab.state / rate_limit.REQUESTS_FILE).write_text(json.dumps(full))
         choose(form, "3", until=later(1), name="bob")
         expect(said(form)).to_contain_text("too many requests from your address: try again in")
 
@@ -929,7 +933,7 @@ def test_where_nobody_books_for_others_there_is_no_name_to_give(browser: Browser
 
 
 def test_where_users_are_hidden_nobody_else_is_named(browser: Browser, tmp_path: Path) -> None:
-    shown = Shown(users=False)
+    shown = PrivacySettings(users=False)
     with desk_in(tmp_path, shown, GPUBOARD_BOOK_OPEN="yes", GPUBOARD_SHOW_USERS="no") as desk:
         desk.lab.book({"atlas": {"2": {"name": "carol", "date": soon(3 * DAY), "comment": "secret"}}})
         with context_of(browser) as context:
@@ -954,7 +958,7 @@ def test_a_desk_that_is_gone_is_told_and_the_form_stays(browser: Browser, free_f
 
 def test_an_address_without_a_desk_is_told(browser: Browser, tmp_path: Path) -> None:
     lab = four(Lab(tmp_path))
-    lab.build(rules=BookingRules(url="book"))
+    lab.build(booking_policy=BookingPolicy(url="book"))
     with served(lab.www, tmp_path / "server") as site, context_of(browser) as context:
         form = dialog(visit(context, site.url))
         expect(said(form)).to_contain_text("tell its admin to look at GPUBOARD_BOOK_URL")

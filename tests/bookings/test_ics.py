@@ -16,12 +16,12 @@ import pytest
 import vobject
 from dateutil import tz
 
-from site_builder.board.builder import Builder, Report
-from site_builder.bookings.build import EMPTY_KEPT, feed_of
+from site_builder.board.builder import Builder, BuildReport
+from site_builder.bookings.build import EMPTY_FEED_RETENTION_S, build_feed_path
 from site_builder.core.clock import Now
-from site_builder.core.model import Booking, Shown
-from site_builder.core.people import People
-from site_builder.fleet import active_bookings
+from site_builder.core.model import Booking, PrivacySettings
+from site_builder.core.people import PeopleDirectory
+from site_builder.fleet import booking_use
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import ROOT
 from tests.support.generated_fleet import NOON, NOW, PARIS
@@ -60,7 +60,7 @@ def lab(tmp_path: Path) -> Lab:
     return lab
 
 
-def build(lab: Lab, after: float = 0, **changes: object) -> Report:
+def build(lab: Lab, after: float = 0, **changes: object) -> BuildReport:
     """A build at noon of a Monday in Paris, or so many seconds later."""
     builder = Builder(lab.settings(**{"zone": PARIS, **changes}))
     report = builder.build(NOW + after)
@@ -178,7 +178,7 @@ def test_every_event_of_every_feed_comes_back_as_it_was_booked(lab: Lab) -> None
         assert events(lab, f"bookings/hosts/{host}.ics") == of_host
     for name in ("alice", "bob", "Zoë 🚀"):
         of_person = {uid: event for uid, event in expected.items() if f" {name}: " in event.summary}
-        assert events(lab, feed_of(name, People({}))) == of_person
+        assert events(lab, build_feed_path(name, PeopleDirectory({}))) == of_person
 
 
 def test_the_form_is_that_of_the_standard(lab: Lab) -> None:
@@ -281,7 +281,9 @@ def test_repeats_are_those_of_the_board_also_when_the_clocks_change(lab: Lab, ru
     (event,) = components(lab)
     booking = Booking("atlas", "0", "alice", begins + timedelta(hours=2), begins, rrule=rule)
     last = begins + timedelta(days=14)
-    board = [since for since, _ in active_bookings.times(booking, Now(moment, zone)) if since and since <= last]
+    board = [
+        since for since, _ in booking_use.list_booking_times(booking, Now(moment, zone)) if since and since <= last
+    ]
     assert len(board) > (0 if "INTERVAL" in rule or "MONTHLY" in rule else 1)
     assert expanded(event, last) == [since.astimezone(timezone.utc) for since in board]
 
@@ -390,7 +392,7 @@ def test_a_build_that_writes_no_feed_does_not_load_the_library(booked: Lab, monk
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     monkeypatch.setitem(sys.modules, "icalendar", None)  # which makes its import fail
-    assert "bookings.ics" not in build(booked, 1).written
+    assert "bookings.ics" not in build(booked, 1).written_files
 
 
 def test_an_event_that_changes_keeps_its_name_and_gets_a_new_stamp(booked: Lab) -> None:
@@ -439,9 +441,9 @@ def test_a_feed_that_lost_its_last_booking_stays_for_its_subscribers(booked: Lab
     assert feeds(booked) == before
     assert [components(booked, name) for name in before] == [[]] * len(before)
     written = contents(booked)
-    build(booked, EMPTY_KEPT)
+    build(booked, EMPTY_FEED_RETENTION_S)
     assert contents(booked) == written
-    build(booked, EMPTY_KEPT + 100)
+    build(booked, EMPTY_FEED_RETENTION_S + 100)
     assert feeds(booked) == {FLEET}
 
 
@@ -479,10 +481,10 @@ NAMES = [
 
 
 def test_two_people_never_share_a_feed() -> None:
-    people = People({})
-    made = [feed_of(name, people) for name in NAMES]
-    again = [feed_of(path.rpartition("/")[2][: -len(".ics")], people) for path in made]
-    assert len({people.person(name) for name in NAMES}) == len(set(made))
+    people = PeopleDirectory({})
+    made = [build_feed_path(name, people) for name in NAMES]
+    again = [build_feed_path(path.rpartition("/")[2][: -len(".ics")], people) for path in made]
+    assert len({people.resolve_person(name) for name in NAMES}) == len(set(made))
     assert [path for path in made if path.count("/") != 2 or not path.isascii() or "/." in path] == []
     lossy = [(a, b) for a, b, name in zip(made, again, NAMES) if a == b and a != f"bookings/people/{name}.ics"]
     assert lossy == [("bookings/people/con.ics", "bookings/people/con.ics")]
@@ -497,7 +499,7 @@ def test_the_names_of_one_person_share_a_feed(lab: Lab) -> None:
 
 
 def test_where_users_are_not_shown_no_feed_names_them(booked: Lab) -> None:
-    build(booked, 20, shown=Shown(users=False))
+    build(booked, 20, privacy=PrivacySettings(users=False))
     assert feeds(booked) == {FLEET, "bookings/hosts/atlas.ics", "bookings/hosts/hydra.ics"}
     texts = [(booked.www / name).read_text() for name in feeds(booked)]
     assert [word for word in ("alice", "bob", "ICML", "icml") for text in texts if word in text] == []
@@ -505,12 +507,12 @@ def test_where_users_are_not_shown_no_feed_names_them(booked: Lab) -> None:
 
 
 def test_where_users_are_not_shown_an_event_keeps_its_name_while_its_booking_changes(booked: Lab) -> None:
-    hidden = Shown(users=False)
-    build(booked, 20, shown=hidden)
+    hidden = PrivacySettings(users=False)
+    build(booked, 20, privacy=hidden)
     before = set(events(booked))
     booking = one(ends=4, id="icml", comment="longer")
     booked.book({"atlas": {"0": booking}, "hydra": {"2": one("carol", None, 6, id="bob")}})
-    build(booked, 40, shown=hidden)
+    build(booked, 40, privacy=hidden)
     assert set(events(booked)) == before
     assert len(before) == 2
 
@@ -519,7 +521,7 @@ def test_where_users_are_not_shown_no_event_is_named_by_what_tells_who_booked(la
     uids: list[str] = []
     for name in ("alice", "bob"):  # whose entries have no id but one that is made of what they say
         lab.book({"atlas": {"0": one(name)}})
-        build(lab, shown=Shown(users=False))
+        build(lab, privacy=PrivacySettings(users=False))
         uids += events(lab)
     assert uids[0] == uids[1]
 
@@ -542,7 +544,7 @@ def test_only_who_has_bookings_has_a_feed_and_one_change_writes_few(crowd: Lab) 
     told = json.loads((crowd.data / "comments.json").read_text())
     told["gpu7"]["0"][0]["comment"] = "changed"
     crowd.book(told)
-    written = {name for name in build(crowd, 20).written if name.endswith(".ics")}
+    written = {name for name in build(crowd, 20).written_files if name.endswith(".ics")}
     assert written == {FLEET, "bookings/hosts/gpu7.ics", "bookings/people/user7-0.ics"}
 
 

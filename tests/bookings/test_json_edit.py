@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.bookings import json_edit
-from site_builder.bookings.json_edit import Text
-from site_builder.bookings.parser import Entry
+from site_builder.bookings.json_edit import BookingDocument
+from site_builder.bookings.parser import BookingEntry
 
 ALICE = {"name": "alice", "date": "2027-03-01 18:00"}
 BOB = {"name": "bob", "date": "2027-03-01 18:00"}
 A, B = json.dumps(ALICE), json.dumps(BOB)
 
 
-def text(content: str) -> Text:
-    return Text.of(content.encode())
+def text(content: str) -> BookingDocument:
+    return BookingDocument.from_bytes(content.encode())
 
 
-def said(file: Text) -> list[tuple[str, str, str]]:
-    return [(one.host, one.gpu, str(one.content.get("name", ""))) for one in file.entries() if one.content]
+def said(file: BookingDocument) -> list[tuple[str, str, str]]:
+    return [(one.host, one.gpu, str(one.content.get("name", ""))) for one in file.list_entries() if one.content]
 
 
-def entry_of(file: Text, name: str) -> Entry:
-    (found,) = (one for one in file.entries() if one.content.get("name") == name)
+def entry_of(file: BookingDocument, name: str) -> BookingEntry:
+    (found,) = (one for one in file.list_entries() if one.content.get("name") == name)
     return found
 
 
@@ -53,7 +53,7 @@ def entry_of(file: Text, name: str) -> Entry:
     ],
 )
 def test_an_entry_is_added_in_the_form_that_is_there(before: str, host: str, gpu: str, after: str) -> None:
-    assert json_edit.added(text(before), host, gpu, BOB).text == after
+    assert json_edit.add_entry(text(before), host, gpu, BOB).text == after
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_an_entry_is_added_in_the_form_that_is_there(before: str, host: str, gpu
 )
 def test_an_entry_is_removed_and_the_others_keep_their_places(before: str, after: str) -> None:
     file = text(before)
-    assert json_edit.removed(file, entry_of(file, "bob")).text == after
+    assert json_edit.remove_entry(file, entry_of(file, "bob")).text == after
 
 
 def test_of_an_entry_only_what_changes_changes() -> None:
     file = text('{"atlas": [{ "name": "bob", // him\n "team": [1, 2],\n "date": "2027-03-01", "from": "2027-02-28" }]}')
-    new = json_edit.replaced(
+    new = json_edit.update_entry(
         file, entry_of(file, "bob"), {"date": "2027-03-02", "from": None, "comment": "Straße", "name": "bob"}
     )
     assert new.text == (
@@ -91,39 +91,42 @@ def test_of_an_entry_only_what_changes_changes() -> None:
 
 def test_several_are_added_at_once() -> None:
     file = text(f'{{\n "atlas": {{\n  "0": {A}\n }}\n}}')
-    new = json_edit.added_all(file, "atlas", [("1", BOB), ("0", BOB), ("2", BOB), ("1", ALICE)])
+    new = json_edit.add_entries(file, "atlas", [("1", BOB), ("0", BOB), ("2", BOB), ("1", ALICE)])
     assert new.text == f'{{\n "atlas": {{\n  "0": [{A}, {B}],\n  "1": [{B}, {A}],\n  "2": {B}\n }}\n}}'
 
 
 def test_half_a_letter_stays_as_it_was_written() -> None:
     file = text('{"atlas": [{"name": "bob", "comment": "\\ud83d"}]}')
-    new = json_edit.added(
-        json_edit.replaced(file, file.entries()[0], {"date": "2027-03-01"}), "atlas", "1", file.entries()[0].content
+    new = json_edit.add_entry(
+        json_edit.update_entry(file, file.list_entries()[0], {"date": "2027-03-01"}),
+        "atlas",
+        "1",
+        file.list_entries()[0].content,
     )
-    assert new.data.count(b"\\ud83d") == 2
+    assert new.content.count(b"\\ud83d") == 2
 
 
 def test_what_is_no_booking_is_not_written_over() -> None:
-    with pytest.raises(json_edit.Odd, match="line 2: what stands under atlas is no booking"):
-        json_edit.added(text('{\n"atlas": 7}'), "atlas", "0", BOB)
+    with pytest.raises(json_edit.EntryPlacementError, match="line 2: what stands under atlas is no booking"):
+        json_edit.add_entry(text('{\n"atlas": 7}'), "atlas", "0", BOB)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
 def test_a_file_keeps_its_encoding(encoding: str) -> None:
     content = '{"atlas": [{"name": "Père Noël"}]}'
-    file = json_edit.added(Text.of(content.encode(encoding)), "atlas", "1", {"name": "Zoë 😀"})
-    assert file.data.startswith(content.encode(encoding)[:-2])
-    assert [name for _, _, name in said(Text.of(file.data))] == ["Père Noël", "Zoë 😀"]
+    file = json_edit.add_entry(BookingDocument.from_bytes(content.encode(encoding)), "atlas", "1", {"name": "Zoë 😀"})
+    assert file.content.startswith(content.encode(encoding)[:-2])
+    assert [name for _, _, name in said(BookingDocument.from_bytes(file.content))] == ["Père Noël", "Zoë 😀"]
 
 
 def test_latin_1_that_would_read_as_utf_8_becomes_utf_8() -> None:
-    file = Text.of('{"a": [{"name": "Ã©"}, {"name": "é"}]}'.encode("latin-1"))
-    file = json_edit.removed(file, file.entries()[1])
-    assert said(Text.of(file.data)) == [("a", "0", "Ã©")]
+    file = BookingDocument.from_bytes('{"a": [{"name": "Ã©"}, {"name": "é"}]}'.encode("latin-1"))
+    file = json_edit.remove_entry(file, file.list_entries()[1])
+    assert said(BookingDocument.from_bytes(file.content)) == [("a", "0", "Ã©")]
 
 
 def test_of_a_key_that_stands_there_twice_the_last_is_changed() -> None:
-    file = json_edit.added(text(f'{{"atlas": {{"0": {A}}}, "atlas": {{"1": {A}}}}}'), "atlas", "2", BOB)
+    file = json_edit.add_entry(text(f'{{"atlas": {{"0": {A}}}, "atlas": {{"1": {A}}}}}'), "atlas", "2", BOB)
     assert said(file) == [("atlas", "1", "alice"), ("atlas", "2", "bob")]
 
 
@@ -166,35 +169,35 @@ def noisy(content: object, draw: Any) -> str:  # noqa: ANN401
     return json.dumps(content, ensure_ascii=draw(st.booleans()))
 
 
-def pictured(file: Text) -> list[str]:
+def pictured(file: BookingDocument) -> list[str]:
     """Each entry with its place, in no order."""
     return sorted(
-        repr((one.host, one.gpu, sorted(one.content.items(), key=repr))) for one in file.entries() if one.content
+        repr((one.host, one.gpu, sorted(one.content.items(), key=repr))) for one in file.list_entries() if one.content
     )
 
 
 @given(st.data())
 def test_any_changes_leave_all_else_as_it_was(data: st.DataObject) -> None:
     written = noisy(data.draw(FILE), data.draw)
-    file = Text.of(written.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode())
+    file = BookingDocument.from_bytes(written.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode())
     for kind, host, gpu, content, which in data.draw(st.lists(CHANGE, max_size=6)):
-        before, entries = pictured(file), [one for one in file.entries() if one.content]
+        before, entries = pictured(file), [one for one in file.list_entries() if one.content]
         if kind == "add":
-            file = json_edit.added(file, host, gpu, content)
+            file = json_edit.add_entry(file, host, gpu, content)
             gone, new = 0, 1
         elif not entries:
             continue
         elif kind == "remove":
-            file = json_edit.removed(file, entries[which % len(entries)])
+            file = json_edit.remove_entry(file, entries[which % len(entries)])
             gone, new = 1, 0
         else:
             old = entries[which % len(entries)]
-            file = json_edit.replaced(file, old, content)
+            file = json_edit.update_entry(file, old, content)
             wanted = {**old.content, **{key: one for key, one in content.items() if one is not None}}
             wanted = {key: one for key, one in wanted.items() if not (key in content and content[key] is None)}
-            assert wanted in [one.content for one in file.entries()]
+            assert wanted in [one.content for one in file.list_entries()]
             gone, new = 1, 1
-        file = Text.of(file.data)
+        file = BookingDocument.from_bytes(file.content)
         after = pictured(file)
         left = [one for one in before if one in after]
         assert len(left) >= len(before) - gone

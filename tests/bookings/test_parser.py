@@ -19,8 +19,8 @@ ALICE = {"name": "alice", "date": "2027-03-01 18:00", "comment": "ICML run"}
 
 
 def read(text: str) -> tuple[list[Booking], list[str]]:
-    dump = booking_parser.read(text.encode(), PARIS)
-    assert dump.whole
+    dump = booking_parser.parse_bookings(text.encode(), PARIS)
+    assert dump.is_complete
     return list(dump.rows), list(dump.problems)
 
 
@@ -77,13 +77,13 @@ def test_comments_trailing_commas_and_escaped_slashes_are_forgiven() -> None:
 def test_latin_1_and_a_byte_order_mark_are_forgiven() -> None:
     text = '{"atlas": [{"name": "Père Noël", "date": "2027-12-24 18:00", "comment": ""}]}'
     for data in (text.encode("latin-1"), b"\xef\xbb\xbf" + text.encode()):
-        assert [booking.name for booking in booking_parser.read(data, PARIS).rows] == ["Père Noël"]
+        assert [booking.name for booking in booking_parser.parse_bookings(data, PARIS).rows] == ["Père Noël"]
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_an_empty_file_may_be_about_to_be_written_and_is_not_read(text: str) -> None:
-    dump = booking_parser.read(text.encode(), PARIS)
-    assert (dump.whole, dump.problems) == (False, ("it is empty; write {} where there are no bookings",))
+    dump = booking_parser.parse_bookings(text.encode(), PARIS)
+    assert (dump.is_complete, dump.problems) == (False, ("it is empty; write {} where there are no bookings",))
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_doubled_key_is_told_and_the_last_one_counts() -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_names_the_line(text: str, problem: str) -> None:
-    dump = booking_parser.read(text.encode(), PARIS)
-    assert (dump.whole, dump.rows) == (False, ())
+    dump = booking_parser.parse_bookings(text.encode(), PARIS)
+    assert (dump.is_complete, dump.rows) == (False, ())
     assert dump.problems[0].startswith(problem)
 
 
@@ -196,8 +196,8 @@ JSON = st.recursive(
 
 @given(st.one_of(st.binary(), JSON.map(lambda content: json.dumps(content).encode())))
 def test_nothing_makes_the_reader_fail(data: bytes) -> None:
-    booking_parser.read(data, PARIS)
-    booking_parser.read(b'{"atlas": [{"name": "a", "date": "' + data + b'"}]}', PARIS)
+    booking_parser.parse_bookings(data, PARIS)
+    booking_parser.parse_bookings(b'{"atlas": [{"name": "a", "date": "' + data + b'"}]}', PARIS)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ import pytest
 
 from site_builder.bookings import api
 from site_builder.bookings import store as booking_store
-from site_builder.bookings.service import Desk
-from site_builder.bookings.store import Unwritable
-from site_builder.bookings.transaction import Who
+from site_builder.bookings.service import BookingService
+from site_builder.bookings.transaction import BookingUser
+from site_builder.core.locks import StorageError
 from tests.support.board_fixture import Lab
 from tests.support.board_fixture import gpu as gpu_row
 
@@ -47,9 +47,11 @@ def lab() -> Iterator[Lab]:
 def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
     """What somebody hears who books."""
     try:
-        found = api.do(Desk(lab.settings()), {"do": "book", "gpus": [f"atlas:{gpu}"], "for": "2h"}, Who(who))
+        found = api.handle_request(
+            BookingService(lab.settings()), {"do": "book", "gpus": [f"atlas:{gpu}"], "for": "2h"}, BookingUser(who)
+        )
         return f"booked {found['bookings'][0]['id']}"
-    except Unwritable as why:
+    except StorageError as why:
         return str(why)
 
 
@@ -100,8 +102,8 @@ def test_owner_group_and_mode_stay(lab: Lab) -> None:
     share(path, ALICE, LAB_GROUP, 0o664)
     assert book(lab).startswith("booked")
     assert of(path) == (ALICE, LAB_GROUP, "0o664")
-    assert of(lab.data / booking_store.GOOD) == (ALICE, LAB_GROUP, "0o664")
-    assert of(lab.data / booking_store.LOG) == (ALICE, LAB_GROUP, "0o664")
+    assert of(lab.data / booking_store.LAST_GOOD_FILE) == (ALICE, LAB_GROUP, "0o664")
+    assert of(lab.data / booking_store.LOG_FILE) == (ALICE, LAB_GROUP, "0o664")
 
 
 @AS_ROOT
@@ -110,7 +112,7 @@ def test_two_people_of_a_group_book_in_turn(lab: Lab) -> None:
     for gpu, uid in enumerate((ALICE, BOB, ALICE, BOB)):
         lab.host("atlas", "".join(gpu_row(index) for index in range(4)))
         assert as_user(uid, [LAB_GROUP], lambda: book(lab, str(gpu), f"user{gpu}")).startswith("booked")  # noqa: B023
-    names = [one["name"] for one in api.listed(Desk(lab.settings()), Who(""))["bookings"]]
+    names = [one["name"] for one in api.list_bookings(BookingService(lab.settings()), BookingUser(""))["bookings"]]
     assert names == ["user0", "user1", "user2", "user3"]
     assert of(lab.data / "comments.json")[1:] == (LAB_GROUP, "0o664")
 
@@ -141,17 +143,17 @@ def test_nobody_is_locked_out_by_whoever_books(lab: Lab) -> None:
 @AS_ROOT
 def test_a_folder_that_cannot_be_written_is_one_sentence(lab: Lab) -> None:
     said = as_user(ALICE, [], lambda: book(lab))
-    assert said.endswith(f"cannot be opened: Permission denied; {booking_store.ASK}")
+    assert said.endswith(f"cannot be opened: Permission denied; {booking_store.ASK_ADMIN_HINT}")
     lab.book({})
     (lab.data / "comments.json").chmod(0o666)
-    (lab.data / booking_store.LOCK).touch(0o644)
+    (lab.data / booking_store.LOCK_FILE).touch(0o644)
     assert "cannot be written: Permission denied" in as_user(ALICE, [], lambda: book(lab))
 
 
 @AS_ROOT
 def test_what_somebody_left_who_was_killed_is_in_nobodys_way(lab: Lab) -> None:
     share(lab.data, 0, LAB_GROUP, 0o2775)
-    left = lab.data / f"{booking_store.NEW}1234"
+    left = lab.data / f"{booking_store.TEMPORARY_PREFIX}1234"
     left.write_text("half")
     share(left, BOB, BOB, 0o600)
     assert as_user(ALICE, [LAB_GROUP], lambda: book(lab)).startswith("booked")
@@ -159,8 +161,8 @@ def test_what_somebody_left_who_was_killed_is_in_nobodys_way(lab: Lab) -> None:
 
 
 def test_while_somebody_writes_the_others_wait_and_in_the_end_say_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(booking_store, "PATIENCE", 0.3)
-    with (lab.data / booking_store.LOCK).open("w") as held:
+    monkeypatch.setattr(booking_store, "LOCK_TIMEOUT_S", 0.3)
+    with (lab.data / booking_store.LOCK_FILE).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert "somebody else has been writing" in book(lab)
     assert book(lab).startswith("booked")
@@ -168,20 +170,20 @@ def test_while_somebody_writes_the_others_wait_and_in_the_end_say_so(lab: Lab, m
 
 def test_a_hand_that_writes_between_our_two_looks_is_not_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     by_hand = {"atlas": {"7": {"name": "hand", "date": "2199-01-01"}}}
-    log = booking_store.Ledger.log
+    log = booking_store.BookingStore.append_log
     times: list[int] = []
 
-    def and_then(self: booking_store.Ledger, line: dict[str, object]) -> None:
+    def and_then(self: booking_store.BookingStore, line: dict[str, object]) -> None:
         log(self, line)
         if not times:
             times.append(1)
             lab.book(by_hand)
 
-    monkeypatch.setattr(booking_store.Ledger, "log", and_then)
+    monkeypatch.setattr(booking_store.BookingStore, "append_log", and_then)
     assert book(lab).startswith("booked")
     content = json.loads((lab.data / "comments.json").read_text())
     assert list(content["atlas"]) == ["7", "0"]
-    said = [json.loads(line)["what"] for line in (lab.data / booking_store.LOG).read_text().splitlines()]
+    said = [json.loads(line)["what"] for line in (lab.data / booking_store.LOG_FILE).read_text().splitlines()]
     assert said == ["book", "nothing", "book"]
 
 
@@ -234,13 +236,13 @@ def test_killed_at_any_step_the_file_is_whole_the_lock_is_free_and_each_change_i
         now = list(json.loads((lab.data / "comments.json").read_text()).get("atlas", {}))
         assert now[: len(before)] == before
         assert len(now) - len(before) in {0, 1}
-        logged = {entry[1] for line in booking_store.Ledger(lab.data).logged() for entry in line["after"]}
+        logged = {entry[1] for line in booking_store.BookingStore(lab.data).read_log() for entry in line["after"]}
         assert set(now) <= logged
         before = now
         if went_on:
             break
     assert step > 20
-    assert [path.name for path in lab.data.iterdir() if path.name.startswith(booking_store.NEW)] == []
+    assert [path.name for path in lab.data.iterdir() if path.name.startswith(booking_store.TEMPORARY_PREFIX)] == []
 
 
 def test_a_link_is_not_followed(lab: Lab, tmp_path: Path) -> None:
@@ -251,17 +253,17 @@ def test_a_link_is_not_followed(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_the_log_is_bounded(lab: Lab) -> None:
-    (lab.data / booking_store.LOG).write_bytes(b'{"what": "old"}\n' * 100_000)
+    (lab.data / booking_store.LOG_FILE).write_bytes(b'{"what": "old"}\n' * 100_000)
     book(lab)
-    assert (lab.data / booking_store.LOG).stat().st_size < 1000
-    assert (lab.data / f"{booking_store.LOG}.1").exists()
-    assert booking_store.Ledger(lab.data).logged()[0]["what"] == "book"
+    assert (lab.data / booking_store.LOG_FILE).stat().st_size < 1000
+    assert (lab.data / f"{booking_store.LOG_FILE}.1").exists()
+    assert booking_store.BookingStore(lab.data).read_log()[0]["what"] == "book"
 
 
 def test_a_line_that_was_cut_costs_that_line(lab: Lab) -> None:
-    (lab.data / booking_store.LOG).write_bytes(b'{"what": "cut')
+    (lab.data / booking_store.LOG_FILE).write_bytes(b'{"what": "cut')
     book(lab)
-    assert [line["what"] for line in booking_store.Ledger(lab.data).logged()] == ["book"]
+    assert [line["what"] for line in booking_store.BookingStore(lab.data).read_log()] == ["book"]
 
 
 def test_access_lists_stay_where_the_disk_has_them(lab: Lab) -> None:
@@ -280,4 +282,4 @@ def test_the_last_content_that_could_be_read_stands_beside_it_also_after_a_hand(
     lab.build()
     lab.book('{"atlas": ')
     lab.build()
-    assert (lab.data / booking_store.GOOD).read_text() == '{"atlas": {}} // by hand'
+    assert (lab.data / booking_store.LAST_GOOD_FILE).read_text() == '{"atlas": {}} // by hand'

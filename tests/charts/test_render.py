@@ -13,10 +13,10 @@ import pytest
 
 from site_builder.charts import cache
 from site_builder.charts import render as charts_render
-from site_builder.charts.svg import Run
-from site_builder.core.model import Shown
-from site_builder.core.people import People
-from site_builder.history.writer import History
+from site_builder.charts.svg import BucketRun
+from site_builder.core.model import PrivacySettings
+from site_builder.core.people import PeopleDirectory
+from site_builder.history.writer import HistoryWriter
 from tests.support import pace
 from tests.support.board_fixture import Lab
 from tests.support.chart_fixtures import DAY, HOUR, Drawing, past_of, plot, rows_of
@@ -49,7 +49,7 @@ def drawn(full: Drawing) -> str:
 
 def small(lab: Lab, minutes: int, *gpus: object, before: int = 0) -> Drawing:
     """A host of which so many minutes are known, the last of them `before` minutes ago."""
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     record(history, NOW - (minutes + before) * 60, minutes, [host(*gpus)])  # type: ignore[arg-type]
     history.close()
     return Drawing(lab)
@@ -68,7 +68,7 @@ def test_a_row_tells_mean_use_memory_and_power_highest_temperature_owner_and_boo
         gpu("busy", ["alice"], ["bob"], use=use, memory=40960, temperature=temperature, power=power)
         for use, temperature, power in ((100, 60, 300), (50, 80, 100))
     ]
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     record(history, NOW - 3600, 60, lambda minute: [host(several[minute % 2])])
     history.close()
     *_, last = rows_of(plot(Drawing(lab).draw(NOW), "day", 0))
@@ -82,7 +82,7 @@ def test_the_machine_tells_load_and_memory(lab: Lab) -> None:
 
 
 def test_a_gap_is_a_gap_in_the_line_and_in_the_table(lab: Lab) -> None:
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     for start in (NOW - 3 * HOUR, NOW - HOUR):
         record(history, start, 60, [host(gpu(use=0))])
     history.close()
@@ -105,7 +105,8 @@ def test_what_was_not_told_is_a_gap_beside_what_was(lab: Lab) -> None:
 )
 def test_a_name_that_has_no_room_is_cut_and_says_so(slots: int, told: str | None) -> None:
     found = re.findall(
-        r"<text x=3 y=12>([^<]*)</text>", charts_render.label(Run(0, slots), 100, 0, *charts_render.booked_by("<dana>"))
+        r"<text x=3 y=12>([^<]*)</text>",
+        charts_render.render_band_label(BucketRun(0, slots), 100, 0, *charts_render.list_booking_labels("<dana>")),
     )
     assert found == ([told] if told else [])
 
@@ -117,20 +118,20 @@ def test_people_and_bookings_stand_behind_by_name(drawn: str) -> None:
 
 
 def test_one_person_has_one_tint_whatever_the_host_and_the_span(drawn: str) -> None:
-    from site_builder.charts.render import tint  # noqa: PLC0415
+    from site_builder.charts.render import choose_tint  # noqa: PLC0415
 
-    assert f'class="who t{tint("alice")}"' in plot(drawn, "day", 0)
-    assert f'class="who t{tint("alice")}"' in plot(drawn, "week", 0)
+    assert f'class="who t{choose_tint("alice")}"' in plot(drawn, "day", 0)
+    assert f'class="who t{choose_tint("alice")}"' in plot(drawn, "week", 0)
 
 
 def test_two_names_of_one_person_are_one(lab: Lab) -> None:
     drawing = small(lab, 60, gpu("busy", ["al"]))
-    drawing.asked = drawing.asked._replace(people=People({"al": "Alice L."}))
+    drawing.asked = drawing.asked._replace(people=PeopleDirectory({"al": "Alice L."}))
     assert rows_of(plot(drawing.draw(NOW), "day", 0))[-1][5] == "Alice L."
 
 
 def test_people_who_are_not_shown_are_in_no_chart(full: Drawing, drawn: str) -> None:
-    asked, full.asked = full.asked, full.asked._replace(shown=Shown("program", False))
+    asked, full.asked = full.asked, full.asked._replace(privacy=PrivacySettings("program", False))
     try:
         charts = full.draw(NOW)
     finally:
@@ -227,7 +228,7 @@ def test_a_kept_chart_that_is_damaged_is_drawn_again(lab: Lab, content: bytes) -
 def test_when_people_are_no_longer_shown_no_kept_chart_tells_of_them(lab: Lab) -> None:
     drawing = small(lab, 60, gpu("busy", ["alice"]))
     assert "alice" in drawing.draw(NOW)
-    drawing.asked = drawing.asked._replace(shown=Shown("program", False))
+    drawing.asked = drawing.asked._replace(privacy=PrivacySettings("program", False))
     assert "alice" not in drawing.draw(NOW + 1)
     assert not [path for path in drawing.charts.folder.iterdir() if b"alice" in path.read_bytes()]
 
@@ -236,7 +237,7 @@ def test_nothing_is_kept_of_a_host_that_left(lab: Lab) -> None:
     drawing = small(lab, 60, gpu())
     drawing.draw(NOW)
     assert list(drawing.charts.folder.iterdir())
-    drawing.charts.start(["hydra"], patient=True)
+    drawing.charts.start_build(["hydra"], patient=True)
     assert list(drawing.charts.folder.iterdir()) == []
 
 
@@ -269,19 +270,19 @@ def test_in_a_large_fleet_the_day_is_drawn_less_often(lab: Lab) -> None:
 
 def test_a_build_that_has_no_time_left_takes_what_is_kept_and_draws_the_rest_later(lab: Lab) -> None:
     drawing = small(lab, 60, gpu())
-    drawing.charts.end = time.monotonic() - 1
-    assert drawing.draw(NOW).count(cache.SOON) == 4
-    drawing.charts.end = float("inf")
+    drawing.charts.deadline = time.monotonic() - 1
+    assert drawing.draw(NOW).count(cache.NOT_DRAWN_YET) == 4
+    drawing.charts.deadline = float("inf")
     drawing.draw(NOW)
-    drawing.charts.end = time.monotonic() - 1
+    drawing.charts.deadline = time.monotonic() - 1
     assert drawing.times(NOW + 3 * HOUR) == dict.fromkeys(SPANS, NOW)
 
 
 def test_a_build_that_stands_alone_does_not_draw_for_minutes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = small(lab, 60, gpu())
-    monkeypatch.setattr(cache, "CHARTS_ALONE", -1)
-    drawing.charts.start(["atlas"], patient=True)
-    assert drawing.draw(NOW).count(cache.SOON) == 4
+    monkeypatch.setattr(cache, "CHARTS_TIME_LIMIT_ALONE_S", -1)
+    drawing.charts.start_build(["atlas"], patient=True)
+    assert drawing.draw(NOW).count(cache.NOT_DRAWN_YET) == 4
 
 
 # What they cost

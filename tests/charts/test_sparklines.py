@@ -11,9 +11,9 @@ import pytest
 
 from site_builder.board.builder import Builder
 from site_builder.charts import cache
-from site_builder.charts.cache import Lines
+from site_builder.charts.cache import SparklineCache
 from site_builder.core.html import Html
-from site_builder.history.writer import History
+from site_builder.history.writer import HistoryWriter
 from tests.support import history_fixtures
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.history_fixtures import record
@@ -28,7 +28,7 @@ def lab(tmp_path: Path) -> Lab:
 
 def remember(lab: Lab, hosts: list[str], hours: int = 3, use: float = 50) -> None:
     """Some hours of each host, which end now; a minute of every five is enough."""
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     several = [
         history_fixtures.host(history_fixtures.gpu("busy", ["alice"], key=f"GPU-{name}", use=use), name=name)
         for name in hosts
@@ -111,11 +111,13 @@ def test_a_line_that_moved_is_news_of_its_card_alone(lab: Lab) -> None:
     push(lab, NAMES[:3])
     builder = Builder(lab.settings(), every=10)
     now = time.time()
-    builder.lines.kept["gpu01"] = cache.Line(now, {"GPU-gpu01": Html("<svg></svg>")})
+    builder.sparkline_cache.cached["gpu01"] = cache.HostSparklines(now, {"GPU-gpu01": Html("<svg></svg>")})
     for number in range(3):
         builder.build(now + number)
     before = revisions(lab)
-    builder.lines.kept["gpu01"] = cache.Line(now - 1000, builder.lines.kept["gpu01"].lines)
+    builder.sparkline_cache.cached["gpu01"] = cache.HostSparklines(
+        now - 1000, builder.sparkline_cache.cached["gpu01"].sparklines
+    )
     builder.build(now + 4)
     after = revisions(lab)
     assert [name for name in after if after[name] != before[name]] == ["gpu01"]
@@ -126,9 +128,9 @@ def test_the_next_builder_takes_up_the_lines(lab: Lab) -> None:
     remember(lab, ["atlas"])
     push(lab, ["atlas"])
     lab.build()
-    lines = Lines(lab.settings(), History(lab.state, timezone.utc))
-    assert lines.due(["atlas"], time.time()) == []
-    assert lines.due(["atlas"], time.time() + cache.LINE_LASTS + 1) == ["atlas"]
+    lines = SparklineCache(lab.settings(), HistoryWriter(lab.state, timezone.utc))
+    assert lines.list_due_hosts(["atlas"], time.time()) == []
+    assert lines.list_due_hosts(["atlas"], time.time() + cache.SPARKLINE_LIFETIME_S + 1) == ["atlas"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"code": 1}', b"\xff", b'{"code": "x", "hosts": {"atlas": 1}}'])
@@ -142,17 +144,17 @@ def test_lines_that_cannot_be_read_are_drawn_again(lab: Lab, content: bytes) -> 
 
 def test_past_100_hosts_the_board_has_no_lines(lab: Lab) -> None:
     remember(lab, ["gpu00"])
-    lines = Lines(lab.settings(), History(lab.state, timezone.utc))
+    lines = SparklineCache(lab.settings(), HistoryWriter(lab.state, timezone.utc))
     hosts = [f"gpu{number:02}" for number in range(101)]
-    assert lines.of(hosts[:100], time.time(), patient=True).keys() == {"gpu00"}
-    assert lines.of(hosts, time.time(), patient=True) == {}
+    assert lines.render_hosts(hosts[:100], time.time(), patient=True).keys() == {"gpu00"}
+    assert lines.render_hosts(hosts, time.time(), patient=True) == {}
 
 
 def test_a_host_that_left_leaves_no_line(lab: Lab) -> None:
     remember(lab, ["atlas", "hydra"])
-    lines = Lines(lab.settings(), History(lab.state, timezone.utc))
-    lines.of(["atlas", "hydra"], time.time(), patient=True)
-    lines.of(["atlas"], time.time(), patient=True)
+    lines = SparklineCache(lab.settings(), HistoryWriter(lab.state, timezone.utc))
+    lines.render_hosts(["atlas", "hydra"], time.time(), patient=True)
+    lines.render_hosts(["atlas"], time.time(), patient=True)
     lines.save()
     assert b"hydra" not in (lab.state / "lines.json").read_bytes()
 
@@ -170,6 +172,6 @@ def test_the_page_of_a_host_that_is_silent_moves_along_with_time(lab: Lab) -> No
     now = time.time()
     builder.build(now)
     builder.build(now + 700)  # it is down by then
-    written = [("hosts/atlas.html" in builder.build(now + 700 + after).written) for after in (60, 880, 920, 960)]
+    written = [("hosts/atlas.html" in builder.build(now + 700 + after).written_files) for after in (60, 880, 920, 960)]
     assert written == [False, False, True, False]
     builder.close()

@@ -10,7 +10,8 @@ import pytest
 
 import site_builder
 from site_builder import available_gpus, gpu_info, load_fleet
-from site_builder.client.model import Failed, Fleet, Gpu
+from site_builder.client.model import Fleet, FleetGpu
+from site_builder.core.board_client import FleetUnavailableError
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.booking_fixtures import lab_of, served
 from tests.support.docs import ROOT, Block, blocks
@@ -74,9 +75,9 @@ def test_the_fleet_of_a_folder_and_of_a_url_are_the_same_and_typed(lab: Lab, own
     assert isinstance(by_path, Fleet)
     assert by_path.hosts[0].gpus == by_text.hosts[0].gpus == by_url.hosts[0].gpus
     assert [one.name for one in by_path.hosts] == [one.name for one in by_url.hosts]
-    there = by_path.host(HERE)
+    there = by_path.find_host(HERE)
     assert there
-    assert isinstance(there.gpus[1], Gpu)
+    assert isinstance(there.gpus[1], FleetGpu)
     assert [(one.user, one.command) for one in there.gpus[1].processes] == [("alice", "python train.py")]
 
 
@@ -86,20 +87,20 @@ def test_the_settings_of_the_environment_say_where_the_fleet_is(lab: Lab, monkey
     assert available_gpus() == []
     assert [one["type"] for one in gpu_info()] == ["NVIDIA A100-SXM4-80GB"] * 2
     assert len(load_fleet().hosts) == 3
-    (booking,) = (load_fleet().host(HERE) or pytest.fail()).gpus[0].bookings
+    (booking,) = (load_fleet().find_host(HERE) or pytest.fail()).gpus[0].bookings
     assert (booking.name, booking.until.tzinfo is not None) == ("bob", True)
 
 
 @pytest.mark.usefixtures("own")
 def test_what_goes_wrong_is_one_exception_with_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Failed, match="nothing answers at"):
+    with pytest.raises(FleetUnavailableError, match="nothing answers at"):
         load_fleet("http://127.0.0.1:9/")
-    with pytest.raises(Failed, match="there is no folder"):
+    with pytest.raises(FleetUnavailableError, match="there is no folder"):
         load_fleet(tmp_path / "nowhere")
-    with pytest.raises(Failed, match="GPUBOARD_URL is"):
+    with pytest.raises(FleetUnavailableError, match="GPUBOARD_URL is"):
         load_fleet("http://not a url")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Failed, match="there is no nvidia-smi"):
+    with pytest.raises(FleetUnavailableError, match="there is no nvidia-smi"):
         gpu_info()
 
 

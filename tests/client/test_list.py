@@ -19,10 +19,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from site_builder.client import loader, search
 from site_builder.client import render as client_render
-from site_builder.client import search, status_parser
-from site_builder.client import table as client_table
-from site_builder.client.model import Booking, Fleet, Gpu, Host, Process
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
 from site_builder.core import terminal_text
 from site_builder.core.clock import Now
 from tests.support.board_fixture import Lab, gpu, person, process
@@ -39,11 +38,13 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 SCREEN = {"TERM": "xterm", "COLUMNS": "", "LINES": ""}
 
 
-def job(pid: int | None = 4242, user: str | None = "alice", command: str | None = "train.py", age: int = 3) -> Process:
-    return Process(pid, user, command, 1000, NOW - age * HOUR)
+def job(
+    pid: int | None = 4242, user: str | None = "alice", command: str | None = "train.py", age: int = 3
+) -> FleetProcess:
+    return FleetProcess(pid, user, command, 1000, NOW - age * HOUR)
 
 
-def card(state: str = "free", reason: str = "", *jobs: Process, **more: Any) -> Gpu:  # noqa: ANN401
+def card(state: str = "free", reason: str = "", *jobs: FleetProcess, **more: Any) -> FleetGpu:  # noqa: ANN401
     plain: dict[str, Any] = {
         "memory_used": 72704.0,
         "memory_total": 81559.0,
@@ -51,22 +52,24 @@ def card(state: str = "free", reason: str = "", *jobs: Process, **more: Any) -> 
         "temperature": 64.0,
         "clock": 1980.0,
     }
-    return Gpu(0, "GPU-0", "NVIDIA H100 80GB HBM3", "H100 80 GB", state, reason, **{**plain, "processes": jobs, **more})
+    return FleetGpu(
+        0, "GPU-0", "NVIDIA H100 80GB HBM3", "H100 80 GB", state, reason, **{**plain, "processes": jobs, **more}
+    )
 
 
-def host(*gpus: Gpu, name: str = "atlas", state: str = "fresh", **more: Any) -> Host:  # noqa: ANN401
-    return Host(name, None, (), state, "", gpus=gpus)._replace(**more)
+def host(*gpus: FleetGpu, name: str = "atlas", state: str = "fresh", **more: Any) -> FleetHost:  # noqa: ANN401
+    return FleetHost(name, None, (), state, "", gpus=gpus)._replace(**more)
 
 
-def promise(begins: float, ends: float, name: str | None = "carol", comment: str | None = None) -> Booking:
-    return Booking("b1", name, MOMENT + timedelta(hours=begins), MOMENT + timedelta(hours=ends), comment)
+def promise(begins: float, ends: float, name: str | None = "carol", comment: str | None = None) -> FleetBooking:
+    return FleetBooking("b1", name, MOMENT + timedelta(hours=begins), MOMENT + timedelta(hours=ends), comment)
 
 
-def lines(*hosts: Host, across: int | None = None, colour: bool = False, heads: bool = False) -> list[str]:
-    return client_table.table(Fleet(NOW, hosts), Now(NOW, timezone.utc), across, colour, heads)
+def lines(*hosts: FleetHost, across: int | None = None, colour: bool = False, heads: bool = False) -> list[str]:
+    return client_render.format_gpu_table(Fleet(NOW, hosts), Now(NOW, timezone.utc), across, colour, heads)
 
 
-def row(gpu: Gpu, across: int | None = None) -> str:
+def row(gpu: FleetGpu, across: int | None = None) -> str:
     """The line of the only GPU."""
     _, *found = lines(host(gpu), across=across)
     return "\n".join(found)
@@ -99,7 +102,7 @@ def test_what_is_not_available_is_a_question_mark_and_never_zero() -> None:
     assert "?/80 GiB" in row(card(memory_used=None))
     assert "71/? GiB" in row(card(memory_total=None))
     assert row(card()._replace(index=None)).startswith(" ? [ ]")
-    unknown = Process(None, None, None, None, None)
+    unknown = FleetProcess(None, None, None, None, None)
     assert row(card("busy", "in use", unknown)).split()[-4:] == ["?", "?", "?", "?"]
 
 
@@ -122,7 +125,10 @@ def test_several_processes_share_a_line_each_user_once() -> None:
     ],
 )
 def test_how_long_a_process_runs_is_told_in_words(seconds: int, long: str, short: str) -> None:
-    assert (client_table.ago(seconds, False), client_table.ago(seconds, True)) == (long, short)
+    assert (client_render.format_time_ago(seconds, False), client_render.format_time_ago(seconds, True)) == (
+        long,
+        short,
+    )
 
 
 def test_a_booked_gpu_says_for_whom_and_until_when() -> None:
@@ -168,14 +174,14 @@ def test_a_violation_says_its_reason_and_where_there_is_no_room_in_a_line_of_its
 
 def test_a_command_that_is_cut_begins_with_what_tells_most() -> None:
     assert (
-        client_table.brief("/opt/conda/bin/python3.11 -m ipykernel_launcher -f x.json")
+        client_render.shorten_command("/opt/conda/bin/python3.11 -m ipykernel_launcher -f x.json")
         == "ipykernel_launcher -f x.json"
     )
-    assert client_table.brief("python /home/alice/vit/train.py --lr 1") == "train.py --lr 1"
-    assert client_table.brief("python -u -B train.py") == "train.py"
-    assert client_table.brief("python -c print(1)") == "python -c print(1)"
-    assert client_table.brief("/usr/bin/blender") == "blender"
-    assert client_table.brief("python") == "python"
+    assert client_render.shorten_command("python /home/alice/vit/train.py --lr 1") == "train.py --lr 1"
+    assert client_render.shorten_command("python -u -B train.py") == "train.py"
+    assert client_render.shorten_command("python -c print(1)") == "python -c print(1)"
+    assert client_render.shorten_command("/usr/bin/blender") == "blender"
+    assert client_render.shorten_command("python") == "python"
 
 
 # Hosts
@@ -206,7 +212,7 @@ def test_columns_are_the_same_for_all_hosts() -> None:
 # Widths
 
 
-def hostile() -> list[Host]:
+def hostile() -> list[FleetHost]:
     """Long and wide in every cell."""
     long = job(4194304, "王小明" * 4, "python /home/王小明/訓練.py " + "--x " * 99, 1)
     gpus = (
@@ -222,7 +228,7 @@ def hostile() -> list[Host]:
 
 @pytest.mark.parametrize("across", [40, 60, 79, 80, 100, 109, 110, 140, 250])
 def test_every_line_fits_the_terminal(across: int) -> None:
-    assert max(map(terminal_text.width, lines(*hostile(), across=across, heads=True))) <= across
+    assert max(map(terminal_text.measure_width, lines(*hostile(), across=across, heads=True))) <= across
 
 
 def test_80_columns_show_all_columns_and_some_of_the_command() -> None:
@@ -249,7 +255,7 @@ def test_a_wide_terminal_shows_more() -> None:
 
 def test_in_a_file_nothing_is_cut() -> None:
     text = "\n".join(lines(*hostile(), heads=True))
-    assert terminal_text.CUT not in text
+    assert terminal_text.ELLIPSIS not in text
     for part in ("--x " * 98, "語" * 80, "Edition 96 GB", "29person29", "4194275", "n" * 70, "r" * 300, "é" * 90):
         assert part in text
 
@@ -288,9 +294,9 @@ def test_a_thousand_hosts_are_drawn_within_a_quarter_of_a_second() -> None:
 def test_json_is_what_status_json_says_of_the_hosts_that_fit(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     told = lab.status()
-    fleet, _ = status_parser.read((lab.www / "status.json").read_bytes())
+    fleet, _ = loader.parse_status((lab.www / "status.json").read_bytes())
     assert fleet
-    found = json.loads(client_render.fleet(fleet))
+    found = json.loads(client_render.render_fleet_json(fleet))
     assert found["hosts"] == told["hosts"]
     assert (found["schema"], found["built"]) == (told["schema"], told["built"])
 
@@ -346,13 +352,13 @@ def test_one_host_with_absurd_numbers_takes_no_column_from_the_others() -> None:
     usual, shown = lines(plain, across=80), lines(plain, absurd, across=80)
     assert "temp" in usual[0]
     assert "temp" in shown[0]
-    assert all(terminal_text.width(line) <= 80 for line in shown)
+    assert all(terminal_text.measure_width(line) <= 80 for line in shown)
 
 
 def test_the_name_of_a_script_is_no_host_of_a_domain() -> None:
     fleet = Fleet(NOW, (host(card(), name="train"), host(card("busy", "", job()), name="z")))
-    assert [one.name for one in search.only(fleet, ["train.py"]).hosts] == ["z"]
-    assert [one.name for one in search.only(fleet, ["train"]).hosts] == ["train"]
+    assert [one.name for one in search.search_fleet(fleet, ["train.py"]).hosts] == ["z"]
+    assert [one.name for one in search.search_fleet(fleet, ["train"]).hosts] == ["train"]
 
 
 def test_it_lists_a_board_of_another_machine(small: Lab) -> None:
@@ -479,7 +485,7 @@ def test_watching_keeps_to_the_size_of_the_terminal_also_when_that_changes(tmp_p
     frame = terminal.text[terminal.text.rindex("\x1b[H") :]
     drawn = [ESCAPE.sub("", line) for line in frame.replace("\r", "").split("\n")]
     assert len(drawn) == 5
-    assert max(map(terminal_text.width, drawn)) <= 50
+    assert max(map(terminal_text.measure_width, drawn)) <= 50
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end()[0] == 0
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.client import search, status_parser
+from site_builder.client import loader, search
 from site_builder.client.model import Fleet
-from site_builder.client.search import Term
+from site_builder.client.search import SearchTerm
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.every_state import make_lab
 from tests.support.searches import ALL, FOUND, FOUND_IN_THE_PAGE, NOT_FOUND, NOT_YET_TYPED
 
 
 def fleet_of(lab: Lab) -> Fleet:
-    fleet, why = status_parser.read((lab.www / "status.json").read_bytes())
+    fleet, why = loader.parse_status((lab.www / "status.json").read_bytes())
     assert fleet, why
     return fleet
 
@@ -32,27 +32,30 @@ def found_in(fleet: Fleet) -> dict[str, str]:
 
 @pytest.mark.parametrize(("words", "found"), FOUND)
 def test_words_find_what_they_find_in_the_page(states: Fleet, words: str, found: dict[str, str]) -> None:
-    assert found_in(search.fitting(states, search.terms(words))) == found
+    assert found_in(search.match_fleet(states, search.parse_search_text(words))) == found
 
 
 @pytest.mark.parametrize(("words", "found"), FOUND_IN_THE_PAGE)
 def test_words_that_only_the_page_has_find_nothing(states: Fleet, words: str, found: dict[str, str]) -> None:
-    assert found_in(search.fitting(states, search.terms(words))) == {} != found
+    assert found_in(search.match_fleet(states, search.parse_search_text(words))) == {} != found
 
 
 @pytest.mark.parametrize("words", NOT_FOUND)
 def test_letters_with_a_meaning_elsewhere_are_text(states: Fleet, words: str) -> None:
-    assert found_in(search.fitting(states, search.terms(words))) == {}
+    assert found_in(search.match_fleet(states, search.parse_search_text(words))) == {}
 
 
 @pytest.mark.parametrize("words", NOT_YET_TYPED)
 def test_a_word_that_is_not_yet_typed_hides_nothing(states: Fleet, words: str) -> None:
-    assert search.terms(words) == []
-    assert list(found_in(search.fitting(states, []))) == ALL
+    assert search.parse_search_text(words) == []
+    assert list(found_in(search.match_fleet(states, []))) == ALL
 
 
 def test_what_fits_keeps_all_else_of_its_host(states: Fleet) -> None:
-    before, after = states.host("hydra"), search.fitting(states, search.terms("jupyter")).host("hydra")
+    before, after = (
+        states.find_host("hydra"),
+        search.match_fleet(states, search.parse_search_text("jupyter")).find_host("hydra"),
+    )
     assert before and after
     assert before._replace(gpus=before.gpus[:1]) == after
 
@@ -62,7 +65,7 @@ def test_quotes_within_a_word_are_text(tmp_path: Path, words: str) -> None:
     lab = Lab(tmp_path)
     lab.host("gpu2", gpu(0, 9000, 50), process(), person(command="""python -c 'print("a.b*c")'"""))
     lab.build()
-    assert found_in(search.fitting(fleet_of(lab), search.terms(words))) == {"gpu2": "0"}
+    assert found_in(search.match_fleet(fleet_of(lab), search.parse_search_text(words))) == {"gpu2": "0"}
 
 
 # On a command line
@@ -71,18 +74,18 @@ def test_quotes_within_a_word_are_text(tmp_path: Path, words: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "terms"),
     [
-        (["state:free", "mem>20"], [Term("state", "free"), Term("mem>", "20", 20)]),
-        (["state:free mem>20"], [Term("state", "free"), Term("mem>", "20", 20)]),
-        (["python eval.py"], [Term("any", "python eval.py")]),
-        (["command:python eval.py"], [Term("command", "python eval.py")]),
-        (['command:"python eval.py" x'], [Term("command", "python eval.py"), Term("any", "x")]),
-        (["state:free python"], [Term("state", "free"), Term("any", "python")]),
-        (["Thomas R."], [Term("any", "thomas r.")]),
+        (["state:free", "mem>20"], [SearchTerm("state", "free"), SearchTerm("mem>", "20", 20)]),
+        (["state:free mem>20"], [SearchTerm("state", "free"), SearchTerm("mem>", "20", 20)]),
+        (["python eval.py"], [SearchTerm("any", "python eval.py")]),
+        (["command:python eval.py"], [SearchTerm("command", "python eval.py")]),
+        (['command:"python eval.py" x'], [SearchTerm("command", "python eval.py"), SearchTerm("any", "x")]),
+        (["state:free python"], [SearchTerm("state", "free"), SearchTerm("any", "python")]),
+        (["Thomas R."], [SearchTerm("any", "thomas r.")]),
         (["", " "], []),
     ],
 )
-def test_the_quotes_of_the_shell_hold_words_together(arguments: list[str], terms: list[Term]) -> None:
-    assert search.typed(arguments) == terms
+def test_the_quotes_of_the_shell_hold_words_together(arguments: list[str], terms: list[SearchTerm]) -> None:
+    assert search.parse_search_arguments(arguments) == terms
 
 
 @pytest.mark.parametrize(
@@ -104,4 +107,4 @@ def test_the_name_of_a_host_is_that_host_alone_and_several_are_all_of_them(
     lab.host("gpu1", gpu(0, 9000, 50) + gpu(1))
     lab.host("gpu10", gpu(0))
     lab.build()
-    assert found_in(search.only(fleet_of(lab), arguments)) == found
+    assert found_in(search.search_fleet(fleet_of(lab), arguments)) == found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.client import status_parser
+from site_builder.client import loader
 from site_builder.client.model import Fleet
 from tests.support.every_state import make_lab
 
@@ -29,7 +29,7 @@ def board(gpu: dict[str, Any] | None = None, **host: Any) -> dict[str, Any]:  # 
 
 
 def read(told: object) -> Fleet:
-    found, why = status_parser.read(json.dumps(told).encode())
+    found, why = loader.parse_status(json.dumps(told).encode())
     assert found, why
     return found
 
@@ -100,7 +100,7 @@ def test_what_steers_a_terminal_is_taken_out_wherever_it_stands() -> None:
         told = board({"name": evil, "processes": [{"pid": 1, "user": evil, "command": evil}]}, title=evil)
         told["problems"] = [{"where": evil, "what": evil}]
         for content in (json.dumps(told), json.dumps(told, ensure_ascii=False)):
-            found, _ = status_parser.read(content.encode())
+            found, _ = loader.parse_status(content.encode())
             assert found
             assert evil not in repr(found).encode().decode("unicode_escape")
 
@@ -109,7 +109,7 @@ def test_a_text_is_one_line_whatever_it_was() -> None:
     for evil in ("x\n 3 [ ] H100", "a\tb", "a\r\nb", "\u200fa"):
         told = board({"reason": evil, "processes": [{"pid": 1, "user": evil, "command": evil}]})
         for content in (json.dumps(told), json.dumps(told, ensure_ascii=False)):
-            found, _ = status_parser.read(content.encode())
+            found, _ = loader.parse_status(content.encode())
             assert found
             (gpu,) = found.hosts[0].gpus
             for text in (gpu.reason, gpu.processes[0].user, gpu.processes[0].command):
@@ -119,7 +119,7 @@ def test_a_text_is_one_line_whatever_it_was() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_fail(content: bytes) -> None:
-    found, why = status_parser.read(content)
+    found, why = loader.parse_status(content)
     assert (found is None) == bool(why)
 
 
@@ -130,4 +130,4 @@ PLAIN = st.none() | st.booleans() | st.floats() | st.text() | st.integers()
 @given(st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=20))
 def test_no_json_makes_it_fail(hosts: object) -> None:
     content = json.dumps({"schema": 1, "built": 1, "hosts": [hosts, {"name": "a", "state": "fresh", "gpus": [hosts]}]})
-    status_parser.read(content.encode(errors="surrogatepass"))
+    loader.parse_status(content.encode(errors="surrogatepass"))

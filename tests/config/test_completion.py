@@ -130,7 +130,7 @@ def words(lines: list[str]) -> list[str]:
 
 def test_fish_offers_commands_with_their_help(folder: Path) -> None:
     assert sorted(words(fish(folder, "gpuboard "))) == sorted(COMMANDS)
-    assert fish(folder, "gpuboard tok") == ["token\tMake a token by which NAME may book, and..."]
+    assert fish(folder, "gpuboard tok") == ["token\tCreate a booking token for NAME, and print..."]
 
 
 def test_fish_offers_options_shells_hosts_and_gpus(folder: Path) -> None:

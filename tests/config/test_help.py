@@ -7,7 +7,7 @@ from inspect import cleandoc
 
 import pytest
 
-from site_builder.cli import GROUPS
+from site_builder.cli import COMMAND_GROUPS
 from tests.integration.test_docs import is_valid
 from tests.support.docs import ALL_COMMANDS, command_of, help_of
 
@@ -51,7 +51,7 @@ def test_an_example_stands_in_the_help_on_a_line_of_its_own(name: str) -> None:
 
 def test_the_help_of_gpuboard_has_each_command_once_under_its_heading() -> None:
     told = help_of("gpuboard").partition("Options:")[2]
-    for title, names in GROUPS.items():
+    for title, names in COMMAND_GROUPS.items():
         section = re.search(rf"^{title}:\n((?:  .*\n?)*)", told, re.MULTILINE)
         found = re.findall(r"^  (\w+) ", section[1], re.MULTILINE) if section else []
         assert found == list(names)

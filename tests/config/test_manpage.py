@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from site_builder.config import manpage
+from site_builder.config import commands as config_commands
 from site_builder.config.schema import SETTINGS
 from tests.support.browser import missing
 from tests.support.docs import ALL_COMMANDS, ROOT, help_of
@@ -38,7 +38,7 @@ def test_the_manual_page_is_made_of_the_help() -> None:
     command = [
         sys.executable,
         "-m",
-        "site_builder.config.manpage",
+        "site_builder.config.commands",
     ]  # on its own: click keeps what another test asked a command
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     if UPDATE:
@@ -89,7 +89,7 @@ def test_no_letter_of_a_help_is_taken_for_roff(tmp_path: Path) -> None:
         """Taken from above."""
 
     page = tmp_path / "nasty.1"
-    page.write_text(manpage.page(group))
+    page.write_text(config_commands.render_manpage(group))
     assert run("mandoc", "-Tlint", "-W", "warning", str(page)).stdout == ""
     for command in (["mandoc", "-Tutf8"], ["man", "--warnings", "-l"]):
         words = plain(run(*command, str(page)).stdout)

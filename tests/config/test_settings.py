@@ -24,10 +24,17 @@ from hypothesis import strategies as st
 from site_builder.cli import COMMANDS, main
 from site_builder.config import conf_file
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS, Setting
-from site_builder.config.settings import BY_NAME, Given, Settings, Wrong, resolve, settings_of
-from site_builder.config.types import duration_of, seconds_of
+from site_builder.config.settings import (
+    SETTINGS_BY_NAME,
+    Settings,
+    SettingsError,
+    SettingValue,
+    build_settings,
+    resolve_setting_values,
+)
+from site_builder.config.types import format_short_duration, parse_seconds
 from site_builder.core.command_options import with_settings
-from site_builder.core.model import ConsulAccess, Limits, Shown
+from site_builder.core.model import ConsulAccess, PrivacySettings, StateLimits
 from tests.support.pace import check, took, within
 
 ROOT = Path(__file__).parents[2]
@@ -41,25 +48,25 @@ def parsed(
     environment: Mapping[str, str] | None = None,
     file: str = "",
 ) -> Settings:
-    values, _ = conf_file.parse(file.encode(), "gpuboard.conf")
-    found = resolve(flags or {}, environment or {}, values)
-    return settings_of(found, lambda name: conf_file.zone_of(name, environment or {}), conf_file.place_of)
+    values, _ = conf_file.parse_conf_file(file.encode(), "gpuboard.conf")
+    found = resolve_setting_values(flags or {}, environment or {}, values)
+    return build_settings(found, lambda name: conf_file.find_zone(name, environment or {}), conf_file.resolve_folder)
 
 
 def refusal(file: str = "", **environment: str) -> str:
-    with pytest.raises(Wrong) as wrong:
+    with pytest.raises(SettingsError) as wrong:
         parsed({}, environment, file)
     return str(wrong.value)
 
 
 def warnings(file: str) -> list[str]:
-    return conf_file.parse(file.encode(), "gpuboard.conf")[1]
+    return conf_file.parse_conf_file(file.encode(), "gpuboard.conf")[1]
 
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, in which no settings of this machine count but those in /etc."""
-    for name in (*BY_NAME, *HOST_SETTINGS, *ENVIRONMENT_ONLY, "TZ"):
+    for name in (*SETTINGS_BY_NAME, *HOST_SETTINGS, *ENVIRONMENT_ONLY, "TZ"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GPUBOARD_CONF", "/dev/null")
@@ -93,20 +100,23 @@ def gpuboard(*words: str, command: click.Command = main) -> Result:
 def test_without_any_setting_the_defaults_are_those_of_the_model() -> None:
     found = parsed(environment={"TZ": "Europe/Paris"})
     assert (found.data, found.www, found.state) == (Path("data"), Path("www"), Path("state"))
-    assert (found.limits, found.shown, found.consul) == (Limits(), Shown(), None)
+    assert (found.limits, found.privacy, found.consul) == (StateLimits(), PrivacySettings(), None)
     assert str(found.zone) == "Europe/Paris"
 
 
 def test_every_limit_can_be_set() -> None:
-    names = [f"GPUBOARD_{field.name.upper()}" for field in fields(Limits)]
+    names = [f"GPUBOARD_{field.name.upper()}" for field in fields(StateLimits)]
     lines = [f"{name}={number}" for number, name in enumerate(names, 11)]
-    assert parsed(file="\n".join(lines)).limits == Limits(*range(11, 11 + len(names)))
+    assert parsed(file="\n".join(lines)).limits == StateLimits(*range(11, 11 + len(names)))
 
 
 def test_a_flag_wins_over_the_environment_over_the_file_over_the_default() -> None:
     flags, environment = {"GPUBOARD_DATA": "flag"}, {"GPUBOARD_DATA": "env", "GPUBOARD_WWW": "env"}
-    file = {name: Given("file", "/x/gpuboard.conf", 3) for name in ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")}
-    found = resolve(flags, environment, file)
+    file = {
+        name: SettingValue("file", "/x/gpuboard.conf", 3)
+        for name in ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
+    }
+    found = resolve_setting_values(flags, environment, file)
     origins = [(found[name].text, found[name].where) for name in (*file, "GPUBOARD_SOON")]
     assert origins == [
         ("flag", "--data"),
@@ -117,19 +127,24 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default() -> No
 
 
 def test_an_empty_value_is_the_default_and_says_so() -> None:
-    file = {"GPUBOARD_SOON": Given("", "/x/gpuboard.conf", 2), "GPUBOARD_WWW": Given("hidden", "/x/gpuboard.conf", 3)}
-    found = resolve({}, {"GPUBOARD_WWW": ""}, file)
+    file = {
+        "GPUBOARD_SOON": SettingValue("", "/x/gpuboard.conf", 2),
+        "GPUBOARD_WWW": SettingValue("hidden", "/x/gpuboard.conf", 3),
+    }
+    found = resolve_setting_values({}, {"GPUBOARD_WWW": ""}, file)
     assert (found["GPUBOARD_WWW"].text, found["GPUBOARD_WWW"].where) == ("www", "environment, empty")
-    assert (found["GPUBOARD_SOON"].text, found["GPUBOARD_SOON"].where_short) == ("1d", "gpuboard.conf, line 2, empty")
+    assert (found["GPUBOARD_SOON"].text, found["GPUBOARD_SOON"].short_where) == ("1d", "gpuboard.conf, line 2, empty")
 
 
 def test_an_empty_flag_is_refused() -> None:
-    with pytest.raises(Wrong, match=r"GPUBOARD_DATA is '' \(--data\), but must be a folder"):
+    with pytest.raises(SettingsError, match=r"GPUBOARD_DATA is '' \(--data\), but must be a folder"):
         parsed({"GPUBOARD_DATA": ""})
 
 
 def test_what_is_shown_of_people() -> None:
-    assert parsed(file="GPUBOARD_SHOW_COMMANDS=program\nGPUBOARD_SHOW_USERS=no").shown == Shown("program", users=False)
+    assert parsed(file="GPUBOARD_SHOW_COMMANDS=program\nGPUBOARD_SHOW_USERS=no").privacy == PrivacySettings(
+        "program", users=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,17 +161,17 @@ def test_what_is_shown_of_people() -> None:
     ],
 )
 def test_a_time_may_have_a_unit_and_is_shown_with_one(text: str, seconds: int, shown: str) -> None:
-    assert (seconds_of(text), duration_of(seconds)) == (seconds, shown)
+    assert (parse_seconds(text), format_short_duration(seconds)) == (seconds, shown)
 
 
 @given(st.integers(0, 10**8))
 def test_a_time_that_is_shown_is_read_as_the_same(seconds: int) -> None:
-    assert seconds_of(duration_of(seconds)) == seconds
+    assert parse_seconds(format_short_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_each_default_is_shown_as_the_docs_write_it(setting: Setting) -> None:
-    assert setting.kind.show(setting.default) == setting.default
+    assert setting.value_type.format_value(setting.default) == setting.default
 
 
 # What is refused
@@ -259,7 +274,7 @@ def test_where_it_listens_is_an_address_and_a_port_or_a_port_of_this_machine_alo
 
 @pytest.mark.parametrize("text", ["0", "65536", "board", ":80", "::1:80", "http://board:80", "board:80/x"])
 def test_an_address_on_which_nothing_can_listen_is_refused(text: str) -> None:
-    with pytest.raises(Wrong, match=r"GPUBOARD_LISTEN is '.*' .*must be address:port or a port"):
+    with pytest.raises(SettingsError, match=r"GPUBOARD_LISTEN is '.*' .*must be address:port or a port"):
         parsed({"GPUBOARD_LISTEN": text})
 
 
@@ -329,7 +344,7 @@ def test_what_is_not_a_zone_is_refused_and_no_path_is_followed(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["Asia/Tokyo", ":Asia/Tokyo"])
 def test_the_variable_tz_is_this_machines_zone(name: str) -> None:
-    assert offset(conf_file.zone_of("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
+    assert offset(conf_file.find_zone("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
 
 
 @pytest.mark.parametrize("environment", [{}, {"TZ": ""}])
@@ -338,13 +353,13 @@ def test_else_it_is_that_of_localtime_under_its_name(environment: dict[str, str]
     there.parent.mkdir(parents=True)
     there.write_bytes(tokyo())
     (tmp_path / "localtime").symlink_to(there)
-    zone = conf_file.zone_of("", environment, tmp_path / "localtime")
+    zone = conf_file.find_zone("", environment, tmp_path / "localtime")
     assert (offset(zone), str(zone)) == (timedelta(hours=9), "Lab/Tokyo")
 
 
 def test_a_tz_that_names_localtime_is_localtime(tmp_path: Path) -> None:
     (tmp_path / "localtime").write_bytes(tokyo())
-    zone = conf_file.zone_of("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
+    zone = conf_file.find_zone("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
     assert offset(zone) == timedelta(hours=9)
 
 
@@ -362,18 +377,18 @@ def tokyo() -> bytes:
 def test_else_it_is_what_the_c_library_says(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "localtime").write_bytes(content)
-    assert conf_file.zone_of("", {}, tmp_path / "localtime") == tz.tzlocal()
+    assert conf_file.find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
 
 
 def test_a_tz_that_is_a_rule_is_the_c_librarys() -> None:
-    code = "import os, datetime; from site_builder.config.conf_file import zone_of;"
-    code += "print(datetime.datetime(2026, 1, 15, tzinfo=zone_of('', os.environ)))"
+    code = "import os, datetime; from site_builder.config.conf_file import find_zone;"
+    code += "print(datetime.datetime(2026, 1, 15, tzinfo=find_zone('', os.environ)))"
     assert python(code, TZ="XYZ-3:30") == "2026-01-15 00:00:00+03:30\n"
 
 
 def test_a_machine_without_zones_takes_dateutils() -> None:
-    assert offset(conf_file.dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
-    assert offset(conf_file.dateutil_zone("UTC")) == timedelta(0)
+    assert offset(conf_file.load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
+    assert offset(conf_file.load_dateutil_zone("UTC")) == timedelta(0)
 
 
 # The file: what sh and Python read alike
@@ -405,7 +420,9 @@ def as_sh_reads(file: Path, shell: str = "dash", **environment: str) -> dict[str
 
 def as_python_reads(file: Path) -> dict[str, bytes]:
     """The same for Python; nothing is the default."""
-    values = {key: given.text for key, given in conf_file.load(str(file), {}).values.items() if key in HOST_SETTINGS}
+    values = {
+        key: given.text for key, given in conf_file.load_conf_file(str(file), {}).values.items() if key in HOST_SETTINGS
+    }
     return {**HOST_DEFAULTS, **{key: os.fsencode(value) for key, value in values.items() if value}}
 
 
@@ -451,8 +468,8 @@ def test_what_sh_refuses_python_refuses(line: str, tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
     file.write_text(f"# ours\n{line}\n")
     assert isinstance(as_sh_reads(file), str)
-    with pytest.raises(Wrong, match=f"^{re.escape(str(file))}, line 2: .*; write GPUBOARD_[A-Z]*=value$"):
-        conf_file.load(str(file), {})
+    with pytest.raises(SettingsError, match=f"^{re.escape(str(file))}, line 2: .*; write GPUBOARD_[A-Z]*=value$"):
+        conf_file.load_conf_file(str(file), {})
 
 
 @given(
@@ -484,19 +501,21 @@ def test_sh_and_python_read_the_same_whatever_is_written(lines: list[tuple[str, 
 @example(b"GPUBOARD_ZONE=\xff")
 def test_no_content_raises_anything_but_the_one_error(content: bytes) -> None:
     try:
-        values, told = conf_file.parse(content, "gpuboard.conf")
-        settings_of(resolve({}, {}, values), lambda name: conf_file.zone_of(name, {}), conf_file.place_of)
-    except Wrong as wrong:
+        values, told = conf_file.parse_conf_file(content, "gpuboard.conf")
+        build_settings(
+            resolve_setting_values({}, {}, values), lambda name: conf_file.find_zone(name, {}), conf_file.resolve_folder
+        )
+    except SettingsError as wrong:
         told = [str(wrong)]
     assert all(sentence.isprintable() for sentence in told)
 
 
-@given(st.sampled_from([*BY_NAME]), st.text())
+@given(st.sampled_from([*SETTINGS_BY_NAME]), st.text())
 def test_no_value_raises_anything_but_the_one_error(name: str, value: str) -> None:
     environment = {"GPUBOARD_CONSUL_SERVICE": "gpu", name: value}
     try:
         parsed({}, environment)
-    except Wrong as wrong:
+    except SettingsError as wrong:
         assert str(wrong).isprintable()
 
 
@@ -535,7 +554,7 @@ def test_no_warning_repeats_a_value() -> None:
 
 def test_a_file_that_is_something_else_costs_neither_time_nor_a_screenful() -> None:
     with within(1):
-        assert len(warnings("".join(f"GPUBOARD_DATA{number}=x\n" for number in range(3000)))) == conf_file.MOST
+        assert len(warnings("".join(f"GPUBOARD_DATA{number}=x\n" for number in range(3000)))) == conf_file.MAX_WARNINGS
         assert len(warnings(f"GPUBOARD_{'DATA' * 16000}=x")[0]) < 400
 
 
@@ -543,72 +562,78 @@ def test_a_token_that_everybody_can_read_is_told(tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
     file.write_text("CONSUL_HTTP_TOKEN=hush\n")
     file.chmod(0o644)
-    assert conf_file.load(str(file), {}).warnings == (
+    assert conf_file.load_conf_file(str(file), {}).warnings == (
         f"{file} has a token or a password in it, and everybody here can read it: chmod o-r",
     )
     file.chmod(0o640)
-    assert conf_file.load(str(file), {}).warnings == ()
+    assert conf_file.load_conf_file(str(file), {}).warnings == ()
     file.write_text("CONSUL_HTTP_TOKEN=\n")
     file.chmod(0o644)
-    assert conf_file.load(str(file), {}).warnings == ()
+    assert conf_file.load_conf_file(str(file), {}).warnings == ()
 
 
 # The file: where it is looked for
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> conf_file.Places:
+def places(tmp_path: Path) -> conf_file.ConfFolders:
     for folder in ("here", "home/.config/gpuboard", "etc/gpuboard"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "gpuboard.conf").write_text("")
-    return conf_file.Places(tmp_path / "here", tmp_path / "home", tmp_path / "etc")
+    return conf_file.ConfFolders(tmp_path / "here", tmp_path / "home", tmp_path / "etc")
 
 
-def test_the_first_file_that_is_there_counts(places: conf_file.Places) -> None:
-    for path in places.candidates():
-        assert conf_file.load(None, {}, places) == conf_file.Conf(path, {})
+def test_the_first_file_that_is_there_counts(places: conf_file.ConfFolders) -> None:
+    for path in places.list_candidates():
+        assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(path, {})
         path.unlink()
-    assert conf_file.load(None, {}, places) == conf_file.Conf(None, {})
+    assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(None, {})
 
 
-def test_a_file_that_is_named_counts_alone(places: conf_file.Places, tmp_path: Path) -> None:
+def test_a_file_that_is_named_counts_alone(places: conf_file.ConfFolders, tmp_path: Path) -> None:
     (tmp_path / "env.conf").write_text("")
     (tmp_path / "flag.conf").write_text("")
     environment = {"GPUBOARD_CONF": str(tmp_path / "env.conf")}
-    assert conf_file.load(None, environment, places).path == tmp_path / "env.conf"
-    assert conf_file.load(str(tmp_path / "flag.conf"), environment, places).path == tmp_path / "flag.conf"
+    assert conf_file.load_conf_file(None, environment, places).path == tmp_path / "env.conf"
+    assert conf_file.load_conf_file(str(tmp_path / "flag.conf"), environment, places).path == tmp_path / "flag.conf"
 
 
 def test_the_file_of_another_user_in_this_folder_is_left_alone(
-    places: conf_file.Places, monkeypatch: pytest.MonkeyPatch
+    places: conf_file.ConfFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, home, _ = places.candidates()
+    here, home, _ = places.list_candidates()
     owner = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
-    assert conf_file.load(None, {}, places) == conf_file.Conf(home, {}, (f"{here} is another user's, and left alone",))
+    assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(
+        home, {}, (f"{here} is another user's, and left alone",)
+    )
 
 
 def test_a_home_that_is_not_told_is_looked_up() -> None:
-    assert conf_file.places_of({}).home == conf_file.places_of({"HOME": ""}).home == Path("~").expanduser()
+    assert (
+        conf_file.find_conf_folders({}).home_folder
+        == conf_file.find_conf_folders({"HOME": ""}).home_folder
+        == Path("~").expanduser()
+    )
 
 
 def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(Wrong, match=r"^cannot read the settings file .*/none: No such file or directory$"):
-        conf_file.load(str(tmp_path / "none"), {})
-    with pytest.raises(Wrong, match=r"^cannot read the settings file .*: Is a directory$"):
-        conf_file.load(None, {"GPUBOARD_CONF": str(tmp_path)})
+    with pytest.raises(SettingsError, match=r"^cannot read the settings file .*/none: No such file or directory$"):
+        conf_file.load_conf_file(str(tmp_path / "none"), {})
+    with pytest.raises(SettingsError, match=r"^cannot read the settings file .*: Is a directory$"):
+        conf_file.load_conf_file(None, {"GPUBOARD_CONF": str(tmp_path)})
 
 
 def test_a_file_that_is_too_large_or_no_text_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
-    file.write_bytes(b"#" * conf_file.LIMIT)
-    assert conf_file.load(str(file), {}).values == {}
-    file.write_bytes(b"#" * (conf_file.LIMIT + 1))
-    with pytest.raises(Wrong, match=r"has more than 64 KB, and is not read$"):
-        conf_file.load(str(file), {})
+    file.write_bytes(b"#" * conf_file.MAX_CONF_BYTES)
+    assert conf_file.load_conf_file(str(file), {}).values == {}
+    file.write_bytes(b"#" * (conf_file.MAX_CONF_BYTES + 1))
+    with pytest.raises(SettingsError, match=r"has more than 64 KB, and is not read$"):
+        conf_file.load_conf_file(str(file), {})
     file.write_bytes(b"GPUBOARD_DATA=a\0b")
-    with pytest.raises(Wrong, match=r"is not a text file$"):
-        conf_file.load(str(file), {})
+    with pytest.raises(SettingsError, match=r"is not a text file$"):
+        conf_file.load_conf_file(str(file), {})
 
 
 # gpuboard config
@@ -644,7 +669,7 @@ def test_config_as_json(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (alone / "my.conf").chmod(0o600)
     monkeypatch.setenv("GPUBOARD_CONF", str(alone / "my.conf"))
     found = {row["name"]: row for row in json.loads(gpuboard("config", "--json").stdout)}
-    assert set(found) == {*BY_NAME, "GPUBOARD_LIMIT"}
+    assert set(found) == {*SETTINGS_BY_NAME, "GPUBOARD_LIMIT"}
     token = {"name": "CONSUL_HTTP_TOKEN", "value": "•••", "from": f"{alone}/my.conf, line 1"}
     assert found["CONSUL_HTTP_TOKEN"] == token
     assert found["GPUBOARD_CONSUL_SERVICE"] == {"name": "GPUBOARD_CONSUL_SERVICE", "value": None, "from": "default"}
@@ -727,8 +752,8 @@ def test_settings_cost_less_than_5_ms(tmp_path: Path) -> None:
     file.write_bytes(EXAMPLE.read_bytes().replace(b"\n#GPUBOARD_", b"\nGPUBOARD_"))
 
     def load() -> None:
-        found = resolve({}, {}, conf_file.load(str(file), {}).values)
-        settings_of(found, lambda name: conf_file.zone_of(name, {}), conf_file.place_of)
+        found = resolve_setting_values({}, {}, conf_file.load_conf_file(str(file), {}).values)
+        build_settings(found, lambda name: conf_file.find_zone(name, {}), conf_file.resolve_folder)
 
     check(took(load, rounds=5), 0.005)
 
@@ -742,7 +767,7 @@ def test_the_host_side_takes_from_the_file_what_python_knows_of_it() -> None:
     assert set(" ".join(cases).replace("|", " ").split()) == set(HOST_SETTINGS)
     of_both = re.findall(r"^ +(CONSUL_[A-Z_ |]+)\) ;;", reader, re.MULTILINE)
     found = set(" ".join(of_both).replace("|", " ").split())
-    assert found == {name for name in BY_NAME if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
+    assert found == {name for name in SETTINGS_BY_NAME if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
 
 
 def kept(path: Path, part: str, start: str) -> None:
@@ -761,23 +786,23 @@ def test_the_docs_have_every_setting_with_its_default() -> None:
     for setting in SETTINGS:
         default = f"`{setting.default}`" if setting.default else "none"
         name = f"`{setting.name}`" + (f", `{setting.flag}`" if setting.flag else "")
-        lines.append(f"| {name} | {default} | {setting.what} | {setting.prevents} |")
+        lines.append(f"| {name} | {default} | {setting.description} | {setting.prevented_failure} |")
     kept(DOCS, "\n".join(lines), lines[0])
 
 
 def test_the_example_has_every_setting_with_its_default() -> None:
     lines = ["# --- The web host: docs/settings.md ---"]
     for setting in SETTINGS:
-        lines += [f"# {setting.what[0].upper()}{setting.what[1:]}.", f"#{setting.name}={setting.default}"]
+        lines += [f"# {setting.description[0].upper()}{setting.description[1:]}.", f"#{setting.name}={setting.default}"]
     kept(EXAMPLE, "\n".join(lines), lines[0])
-    assert set(re.findall(r"^#([A-Z_]+)=", EXAMPLE.read_text(), re.MULTILINE)) == {*BY_NAME, *HOST_SETTINGS}
+    assert set(re.findall(r"^#([A-Z_]+)=", EXAMPLE.read_text(), re.MULTILINE)) == {*SETTINGS_BY_NAME, *HOST_SETTINGS}
 
 
 def test_the_example_can_be_used_as_it_is_and_with_every_line_on(tmp_path: Path) -> None:
-    assert conf_file.load(str(EXAMPLE), {}) == conf_file.Conf(EXAMPLE, {})
+    assert conf_file.load_conf_file(str(EXAMPLE), {}) == conf_file.ConfFile(EXAMPLE, {})
     file = tmp_path / "my.conf"
     file.write_text(re.sub(r"^#([A-Z_]+=)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE))
-    found = conf_file.load(str(file), {})
+    found = conf_file.load_conf_file(str(file), {})
     assert (len(found.values), found.warnings) == (len(SETTINGS) + len(HOST_SETTINGS), ())
     environment = {"TZ": "Europe/Paris"}
     assert parsed(environment=environment, file=file.read_text()) == parsed(environment=environment)
@@ -795,6 +820,6 @@ def test_every_name_in_the_code_is_documented() -> None:
 
 def test_a_variable_that_looks_much_like_a_setting_is_told(tmp_path: Path) -> None:
     environment = {"GPUBOARD_SHOW_COMANDS": "none", "GPUBOARD_TEST_SHELL": "dash", "GPUBOARD_CONF": ""}
-    places = conf_file.Places(tmp_path, tmp_path, tmp_path)
-    (warning,) = conf_file.load(None, environment, places).warnings
+    places = conf_file.ConfFolders(tmp_path, tmp_path, tmp_path)
+    (warning,) = conf_file.load_conf_file(None, environment, places).warnings
     assert warning == "the environment has GPUBOARD_SHOW_COMANDS, which is no setting; is it GPUBOARD_SHOW_COMMANDS?"

@@ -13,9 +13,9 @@ import pytest
 
 from site_builder.board.builder import Builder
 from site_builder.consul import leader
-from site_builder.consul.client import Unusable
-from site_builder.consul.kv import KvStore, Value
-from site_builder.consul.leader import Candidate, Lead, Word
+from site_builder.consul.client import ConsulUnavailableError
+from site_builder.consul.kv import KvStore, KvValue
+from site_builder.consul.leader import LeaderCandidate, Leadership, LeadershipStatus
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, gpu
 from tests.support.consul_server import ConsulServer, free_ports
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other tests starts a process in its own time."""
-    monkeypatch.setattr("site_builder.board.builder.FIRST_WORD", PATIENCE)
+    monkeypatch.setattr("site_builder.board.builder.LEADERSHIP_TIMEOUT_S", PATIENCE)
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ class Pair:
     def __init__(self, address: str) -> None:
         self.clock = Clock()
         self.store = KvStore(kv_fixtures.access(address))
-        self.one, self.two = (Candidate(self.store, name, self.clock) for name in ("one", "two"))
+        self.one, self.two = (LeaderCandidate(self.store, name, self.clock) for name in ("one", "two"))
 
-    def after(self, seconds: float, who: Candidate) -> Word:
+    def after(self, seconds: float, who: LeaderCandidate) -> LeadershipStatus:
         self.clock.now += seconds
         return who.attempt()
 
@@ -76,50 +76,54 @@ def pair(store: Hosts) -> Iterator[Pair]:
 
 
 def test_who_comes_first_leads_as_long_as_it_gives_signs_of_life(pair: Pair, store: Hosts) -> None:
-    assert pair.one.attempt().leads
+    assert pair.one.attempt().is_leader
     for _ in range(8):
-        assert pair.after(2, pair.one).leads
-        assert pair.after(0.5, pair.two) == Word(False, pair.clock.now, "one")
+        assert pair.after(2, pair.one).is_leader
+        assert pair.after(0.5, pair.two) == LeadershipStatus(False, pair.clock.now, "one")
     assert (store.get("leader") or b"").startswith(b"one beat ")
 
 
 def test_who_is_silent_for_8_seconds_loses_the_lead_and_learns_it(pair: Pair) -> None:
     pair.one.attempt()
-    assert not pair.after(1, pair.two).leads
-    assert not pair.after(7.9, pair.two).leads
+    assert not pair.after(1, pair.two).is_leader
+    assert not pair.after(7.9, pair.two).is_leader
     word = pair.after(0.2, pair.two)
-    assert (word.leads, word.took) == (True, "one")
-    assert pair.after(0, pair.one) == Word(False, pair.clock.now, "two")
+    assert (word.is_leader, word.taken_from) == (True, "one")
+    assert pair.after(0, pair.one) == LeadershipStatus(False, pair.clock.now, "two")
     pair.two.release()
-    assert [pair.after(1, pair.one).leads for _ in range(2)] == [False, True]
+    assert [pair.after(1, pair.one).is_leader for _ in range(2)] == [False, True]
 
 
 def test_the_lead_that_is_given_away_goes_to_another_at_the_second_look_so_that_cron_does_not_change_it(
     pair: Pair,
 ) -> None:
     for _ in range(2):
-        assert pair.after(1, pair.one).leads
-        assert not pair.after(0, pair.two).leads
+        assert pair.after(1, pair.one).is_leader
+        assert not pair.after(0, pair.two).is_leader
         pair.one.release()
-        assert not pair.after(1, pair.two).leads
-        pair.one = Candidate(pair.store, "one", pair.clock)
+        assert not pair.after(1, pair.two).is_leader
+        pair.one = LeaderCandidate(pair.store, "one", pair.clock)
     pair.after(1, pair.one)
     pair.one.release()
-    assert [pair.after(2, pair.two).leads for _ in range(2)] == [False, True]
+    assert [pair.after(2, pair.two).is_leader for _ in range(2)] == [False, True]
 
 
 def test_a_time_without_consul_is_nobodys_silence(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.one.attempt()
     pair.two.attempt()
     with monkeypatch.context() as away:
-        away.setattr(pair.store, "get", lambda _: (_ for _ in ()).throw(Unusable("answers with an error (500)")))
+        away.setattr(
+            pair.store, "get", lambda _: (_ for _ in ()).throw(ConsulUnavailableError("answers with an error (500)"))
+        )
         for _ in range(6):
-            assert pair.after(2, pair.one) == Word(False, pair.clock.now, trouble="answers with an error (500)")
-            assert not pair.after(0.1, pair.two).leads
-    assert not pair.after(0.1, pair.two).leads  # it is back, and whoever leads has time to say so
-    assert pair.after(1, pair.one).leads
-    assert not pair.after(1, pair.two).leads
-    assert not pair.after(6, pair.two).leads
+            assert pair.after(2, pair.one) == LeadershipStatus(
+                False, pair.clock.now, problem="answers with an error (500)"
+            )
+            assert not pair.after(0.1, pair.two).is_leader
+    assert not pair.after(0.1, pair.two).is_leader  # it is back, and whoever leads has time to say so
+    assert pair.after(1, pair.one).is_leader
+    assert not pair.after(1, pair.two).is_leader
+    assert not pair.after(6, pair.two).is_leader
 
 
 def test_where_consul_lost_its_data_nobody_leads_while_another_may_believe_that_it_does(
@@ -129,31 +133,31 @@ def test_where_consul_lost_its_data_nobody_leads_while_another_may_believe_that_
     pair.two.attempt()
     store.call("PUT", f"/v1/session/destroy/{pair.one.session}")
     store.delete("leader")
-    assert not pair.after(1, pair.two).leads
-    assert not pair.after(5.9, pair.two).leads
-    assert pair.after(0.2, pair.two).leads
+    assert not pair.after(1, pair.two).is_leader
+    assert not pair.after(5.9, pair.two).is_leader
+    assert pair.after(0.2, pair.two).is_leader
     pair.two.release()
     with monkeypatch.context() as away:
-        away.setattr(pair.store, "get", lambda _: (_ for _ in ()).throw(Unusable("does not answer")))
-        assert not pair.after(1, pair.one).leads
+        away.setattr(pair.store, "get", lambda _: (_ for _ in ()).throw(ConsulUnavailableError("does not answer")))
+        assert not pair.after(1, pair.one).is_leader
     pair.one.session = None
-    assert not pair.after(5.9, pair.one).leads
-    assert pair.after(0.2, pair.one).leads
+    assert not pair.after(5.9, pair.one).is_leader
+    assert pair.after(0.2, pair.one).is_leader
 
 
 def test_the_silence_of_who_leads_begins_when_we_have_the_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.one.attempt()
     get = pair.store.get
 
-    def slow(key: str) -> Value | None:
+    def slow(key: str) -> KvValue | None:
         pair.clock.now += 2.9
         return get(key)
 
     with monkeypatch.context() as late:
         late.setattr(pair.store, "get", slow)
         pair.two.attempt()
-    assert not pair.after(7.9, pair.two).leads
-    assert pair.after(0.2, pair.two).leads
+    assert not pair.after(7.9, pair.two).is_leader
+    assert pair.after(0.2, pair.two).is_leader
 
 
 def test_no_check_of_an_agent_ends_a_session_before_its_owner_knows(pair: Pair, store: Hosts) -> None:
@@ -166,7 +170,7 @@ def test_no_check_of_an_agent_ends_a_session_before_its_owner_knows(pair: Pair, 
 def test_a_session_that_consul_ended_is_replaced(pair: Pair, store: Hosts) -> None:
     pair.one.attempt()
     store.call("PUT", f"/v1/session/destroy/{pair.one.session}")
-    assert [pair.after(2, pair.one).leads for _ in range(2)][-1]
+    assert [pair.after(2, pair.one).is_leader for _ in range(2)][-1]
 
 
 def test_a_key_that_says_nonsense_is_somebodys(pair: Pair, store: Hosts) -> None:
@@ -174,16 +178,16 @@ def test_a_key_that_says_nonsense_is_somebodys(pair: Pair, store: Hosts) -> None
     session = pair.one.session
     for content in (b"\x1b[31m", b"x" * 5000, b"", b"../x beat 1"):
         store.call("PUT", f"/v1/kv/{PREFIX}/leader?acquire={session}", content)
-        assert pair.after(0.1, pair.two).who == "somebody"
+        assert pair.after(0.1, pair.two).leader == "somebody"
 
 
 # The process beside a builder
 
 
-def wait_for(lead: Lead, leads: bool = True) -> None:
+def wait_for(lead: Leadership, leads: bool = True) -> None:
     end = time.monotonic() + PATIENCE
-    while lead.leads() != leads:
-        assert time.monotonic() < end, lead.word
+    while lead.is_leader() != leads:
+        assert time.monotonic() < end, lead.status
         time.sleep(0.05)
 
 
@@ -191,44 +195,44 @@ def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not
     store: Hosts, tmp_path: Path
 ) -> None:
     access = kv_fixtures.access(store.address)
-    one = Lead(tmp_path, access)
+    one = Leadership(tmp_path, access)
     try:
-        assert one.leads(PATIENCE)
-        assert one.name == leader.name_of(tmp_path)  # it keeps its name
+        assert one.is_leader(PATIENCE)
+        assert one.name == leader.load_builder_name(tmp_path)  # it keeps its name
         other = tmp_path / "other"
         other.mkdir()
-        two = Lead(other, access)
+        two = Leadership(other, access)
         try:
-            assert not two.leads(PATIENCE)
-            assert two.word
-            assert two.word.who == one.name
+            assert not two.is_leader(PATIENCE)
+            assert two.status
+            assert two.status.leader == one.name
             one.close()
             wait_for(two)
             process = two.process
             process.kill()
             process.wait()
-            assert not two.leads()  # it is started again, and first has to find out
+            assert not two.is_leader()  # it is started again, and first has to find out
             assert two.process is not process
         finally:
             two.close()
     finally:
         one.close()
-    away = Lead(tmp_path, kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}"))
+    away = Leadership(tmp_path, kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}"))
     try:
-        assert not away.leads(PATIENCE)
-        assert away.word
-        assert away.word.trouble == "does not answer (connection refused)"
+        assert not away.is_leader(PATIENCE)
+        assert away.status
+        assert away.status.problem == "does not answer (connection refused)"
     finally:
         away.close()
 
 
 def test_a_sign_of_life_counts_for_6_seconds(store: Hosts, tmp_path: Path) -> None:
-    lead = Lead(tmp_path, kv_fixtures.access(store.address))
+    lead = Leadership(tmp_path, kv_fixtures.access(store.address))
     try:
-        assert lead.leads(PATIENCE)
-        lead.word = Word(True, time.monotonic() - leader.COUNTS)
-        lead.hear = lambda: None  # type: ignore[method-assign] # the process hangs
-        assert not lead.leads()
+        assert lead.is_leader(PATIENCE)
+        lead.status = LeadershipStatus(True, time.monotonic() - leader.LEASE_S)
+        lead.read_status = lambda: None  # type: ignore[method-assign] # the process hangs
+        assert not lead.is_leader()
     finally:
         lead.close()
 
@@ -242,22 +246,22 @@ def test_a_site_that_another_writes_is_written_only_by_who_leads(store: Hosts, t
     www = tmp_path / "www"
     access = kv_fixtures.access(store.address)
     one = Builder(labs[0].settings(kv=access, www=www), every=1)
-    assert one.lead
-    wait_for(one.lead)
+    assert one.leadership
+    wait_for(one.leadership)
     two = Builder(labs[1].settings(kv=access, www=www), every=1)
-    assert two.lead
+    assert two.leadership
     try:
-        assert "index.html" in one.build(time.time()).written
-        assert (www / ".builder").read_text() == f"{one.lead.name}\n"
+        assert "index.html" in one.build(time.time()).written_files
+        assert (www / ".builder").read_text() == f"{one.leadership.name}\n"
         store.push("atlas", gpu(0, 9000, 97))
         report = two.build(time.time())
-        assert (report.hosts, report.written, two.leads) == (1, [], False)
+        assert (report.host_count, report.written_files, two.is_leader) == (1, [], False)
         one.close()
-        wait_for(two.lead)
+        wait_for(two.leadership)
         one = Builder(labs[0].settings(kv=access, www=www), every=1)
-        assert "index.html" in two.build(time.time()).written
-        assert (www / ".builder").read_text() == f"{two.lead.name}\n"
-        assert one.build(time.time()).written == []
+        assert "index.html" in two.build(time.time()).written_files
+        assert (www / ".builder").read_text() == f"{two.leadership.name}\n"
+        assert one.build(time.time()).written_files == []
         assert b'"state":"busy"' in (www / "status.json").read_bytes()
     finally:
         one.close()
@@ -270,8 +274,8 @@ def test_builders_with_a_site_of_their_own_all_write_it(store: Hosts, tmp_path: 
     builders = [Builder(lab.settings(kv=kv_fixtures.access(store.address)), every=1) for lab in labs]
     try:
         for builder in builders:
-            assert "index.html" in builder.build(time.time()).written
-        assert [builder.leads for builder in builders].count(
+            assert "index.html" in builder.build(time.time()).written_files
+        assert [builder.is_leader for builder in builders].count(
             True
         ) == 1  # with the first build, which may be the only one
     finally:
@@ -284,25 +288,25 @@ def test_the_first_word_is_a_decision_since_some_builders_hear_no_other(
 ) -> None:
     pair.one.attempt()
     pair.one.release()
-    monkeypatch.setattr(leader, "BEAT", 0.1)
+    monkeypatch.setattr(leader, "HEARTBEAT_INTERVAL_S", 0.1)
     (builder, here), (words, tell) = os.pipe(), os.pipe()
-    thread = threading.Thread(target=leader.beside, args=(pair.two, builder, tell))
+    thread = threading.Thread(target=leader.run_candidate, args=(pair.two, builder, tell))
     thread.start()
     first = json.loads(os.read(words, 65536).split(b"\n")[0])
     os.close(here)
     thread.join(PATIENCE)
     for one in (builder, words, tell):
         os.close(one)
-    assert first["leads"]
+    assert first["is_leader"]
 
 
 def test_the_process_beside_a_builder_holds_none_of_its_locks(store: Hosts, tmp_path: Path) -> None:
     lab = Lab(tmp_path / "one")
     held = os.open(lab.state / "lock", os.O_RDWR | os.O_CREAT)
     builder = Builder(lab.settings(kv=kv_fixtures.access(store.address)), every=1)
-    assert builder.lead
+    assert builder.leadership
     try:
-        files = Path(f"/proc/{builder.lead.process.pid}/fd")
+        files = Path(f"/proc/{builder.leadership.process.pid}/fd")
         assert str(lab.state / "lock") not in [str(one.readlink()) for one in files.iterdir()]
     finally:
         builder.close()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from site_builder.alerts.batching import Scene
-from site_builder.alerts.model import Book, Told
-from site_builder.alerts.rules import step
+from site_builder.alerts.model import AlertState, DeliveryRecord
+from site_builder.alerts.queue import AlertContext
+from site_builder.alerts.rules import update_alert_state
 from site_builder.bookings import archive
 from site_builder.core import clock_check
 from site_builder.core.clock import Now
@@ -59,7 +59,7 @@ def test_one_build_with_the_clock_40_days_ahead_removes_nothing(lab: Lab, tmp_pa
     for _ in range(2):
         build_at(tmp_path, "+40d")
     assert (lab.data / "comments.json").read_bytes() == before
-    assert not (lab.state / archive.FILE).exists()
+    assert not (lab.state / archive.ARCHIVE_FILE).exists()
     (problem,) = problems(lab)
     assert problem.startswith("the clock of this machine leapt by 40 d ahead: bookings that seem to be over stay in ")
     assert "set the clock right" in problem
@@ -197,18 +197,18 @@ def test_the_file_is_not_written_at_every_build(tmp_path: Path) -> None:
 
 
 def test_alerts_forget_nothing_while_the_clock_is_in_doubt() -> None:
-    book = Book(
-        begun=NOW,
+    book = AlertState(
+        started_at=NOW,
         silences={"atlas": NOW + DAY},
-        once={"k": NOW + DAY},
-        history=(Told(NOW - 60 * DAY, "a", "sent", ()),),
+        reported_once={"k": NOW + DAY},
+        history=(DeliveryRecord(NOW - 60 * DAY, "a", "sent", ()),),
     )
     now = Now(NOW + AHEAD, timezone.utc)
-    scene = Scene({}, timezone.utc)
-    kept = step(book, [], {}, scene._replace(expires=False), now)
-    assert (kept.silences, kept.once, kept.history) == (book.silences, book.once, book.history)
-    gone = step(book, [], {}, scene, now)
-    assert (gone.silences, gone.once, gone.history) == ({}, {}, ())
+    scene = AlertContext({}, timezone.utc)
+    kept = update_alert_state(book, [], {}, scene._replace(expires=False), now)
+    assert (kept.silences, kept.reported_once, kept.history) == (book.silences, book.reported_once, book.history)
+    gone = update_alert_state(book, [], {}, scene, now)
+    assert (gone.silences, gone.reported_once, gone.history) == ({}, {}, ())
 
 
 # The way back
@@ -242,7 +242,7 @@ def test_all_that_a_wrong_clock_took_is_restored_at_once(lab: Lab, tmp_path: Pat
     live = {"name": ME, "date": date(5), "comment": "run"}
     line = {"host": "atlas", "gpu": "1", "id": "x1", "from": None, "date": date(5), "entry": live}
     expired(lab, tmp_path, **{"0": OLD})
-    with (lab.state / archive.FILE).open("a") as file:
+    with (lab.state / archive.ARCHIVE_FILE).open("a") as file:
         file.write(json.dumps(line) + "\n{torn\n" + json.dumps({**line, "gpu": "2"}) + "\n[]\n")
     done(tmp_path, "bookings", "--restore", "all")
     assert entries(lab) == {"atlas": {"1": live, "2": live}}
@@ -254,7 +254,7 @@ def test_all_that_a_wrong_clock_took_is_restored_at_once(lab: Lab, tmp_path: Pat
 def test_nothing_is_restored_over_a_booking_that_was_made_since(lab: Lab, tmp_path: Path) -> None:
     live = {"name": ME, "date": date(5), "id": "abc"}
     line = {"host": "atlas", "gpu": "0", "id": "abc", "from": None, "date": date(5), "entry": live}
-    (lab.state / archive.FILE).write_text(json.dumps(line) + "\n")
+    (lab.state / archive.ARCHIVE_FILE).write_text(json.dumps(line) + "\n")
     done(tmp_path, "book", "atlas:0", "--for", "1h", "--name", "dana")
     before = entries(lab)
     found = gpuboard(tmp_path, "bookings", "--restore", "abc")

@@ -12,16 +12,20 @@ from dateutil import tz
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from site_builder.bookings import api, calendar, ics, operations, policy
+from site_builder.bookings import api, ics, operations, policy
+from site_builder.bookings import page as booking_page
 from site_builder.bookings import parser as booking_parser
-from site_builder.bookings.service import Desk
-from site_builder.bookings.transaction import Who
-from site_builder.client import status_parser
+from site_builder.bookings.gpu_selection import UnclearRequestError
+from site_builder.bookings.service import BookingService
+from site_builder.bookings.transaction import BookingUser
+from site_builder.client import loader
 from site_builder.core.clock import Now
-from site_builder.core.model import Booking, Shown
-from site_builder.core.timeparse import dates, moments, recurrence, rrules, weeks
-from site_builder.fleet import active_bookings
-from site_builder.watches import parser as watche_parser
+from site_builder.core.model import Booking, PrivacySettings
+from site_builder.core.timeparse import dates, moments, recurrence
+from site_builder.core.timeparse.moments import UnclearTimeError
+from site_builder.fleet import booking_use
+from site_builder.reports import rules as report_rules
+from site_builder.watches import parser as watch_parser
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import done, lab_of
 from tests.support.live_page import gpuboard
@@ -95,13 +99,13 @@ def test_a_booking_that_would_end_after_the_last_year_is_refused(lab: Lab, tmp_p
 def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -> None:
     friday, later = "2200-12-26 09:00", "2200-12-26 10:00"
     request = {"do": "book", "gpus": ["atlas:0"], "from": friday, "until": later, "rrule": "FREQ=YEARLY;BYMONTHDAY=1"}
-    with pytest.raises(api.Unclear, match="not happen once"):
-        api.do(Desk(lab.settings()), request, Who("alice"))
+    with pytest.raises(UnclearRequestError, match="not happen once"):
+        api.handle_request(BookingService(lab.settings()), request, BookingUser("alice"))
 
 
 @pytest.mark.parametrize("text", ["1969-W52", "2201-W01", "0001-W01", "9999-W52"])
 def test_a_week_out_of_bounds_is_none(text: str) -> None:
-    assert weeks.read(text) is None
+    assert report_rules.parse_week(text) is None
 
 
 # Bounds
@@ -126,16 +130,16 @@ def test_a_week_out_of_bounds_is_none(text: str) -> None:
     ],
 )
 def test_years_and_offsets_have_bounds(text: str, why: str) -> None:
-    assert dates.read(text, timezone.utc)[1] == why
+    assert dates.parse_date(text, timezone.utc)[1] == why
 
 
 def test_what_a_board_may_write_it_can_read_again() -> None:
     for zone in ZONES:
         now = Now(datetime(2026, 11, 18, tzinfo=timezone.utc).timestamp(), zone)
-        last = recurrence.last_moment(dates.read("2200-12-31", zone)[0] or now.local, zone)
-        rule = recurrence.rule_of("daily", last, zone)
-        assert rrules.read(rule, zone) == (rule, "")
-        assert operations.ended(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
+        last = recurrence.extend_to_day_end(dates.parse_date("2200-12-31", zone)[0] or now.local, zone)
+        rule = recurrence.parse_recurrence("daily", last, zone)
+        assert recurrence.parse_rrule(rule, zone) == (rule, "")
+        assert operations.end_rrule(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
 
 
 # Anything
@@ -174,23 +178,23 @@ NOWS = st.sampled_from(["2026-11-18T10:00", "1970-01-01T00:00", "2037-12-31T23:5
 @given(TEXTS, st.sampled_from(ZONES), NOWS)
 @example("2026-12-24 18:00+24:00", timezone.utc, "2026-11-18T10:00")
 def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None:
-    found, why = dates.read(text, zone)
+    found, why = dates.parse_date(text, zone)
     assert (found is None) == bool(why)
     if found:
         assert 1970 <= found.astimezone(zone).year <= 2200
     exact = dates.exact(text)
     assert exact is None or exact.timestamp() is not None
-    assert watche_parser.moment(text) is None or exact
-    status_parser.booking({"date": text, "from": text}, str)
+    assert watch_parser.parse_epoch(text) is None or exact
+    loader.parse_fleet_booking({"date": text, "from": text}, str)
     dates.day(text)
     now = datetime.fromisoformat(f"{at}+00:00").astimezone(zone)
     for end in (False, True):
         try:
-            moment = moments.moment(text, now, end=end)
-        except moments.Unclear:
+            moment = moments.parse_moment(text, now, end=end)
+        except UnclearTimeError:
             continue
         assert not dates.fault(moment, zone)
-        assert moments.said(moment, now)
+        assert moments.format_full_moment(moment, now)
 
 
 @given(TEXTS, TEXTS, RULES, st.sampled_from(ZONES), NOWS)
@@ -198,8 +202,10 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
 @example("1970-01-01", "1970-01-02", "FREQ=DAILY;COUNT=99999", ZONES[1], "2200-12-31T12:00")
 @example("2200-12-30", "2200-12-31 23:00", "FREQ=DAILY", ZONES[2], "2200-12-31T12:00")
 def test_what_is_accepted_can_be_decided_and_shown(begins: str, ends: str, rule: str, zone: tzinfo, at: str) -> None:
-    entry = booking_parser.Entry("atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0)
-    one, _ = booking_parser.booking(entry, zone)
+    entry = booking_parser.BookingEntry(
+        "atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0
+    )
+    one, _ = booking_parser.parse_booking(entry, zone)
     if one is None:
         return
     now = Now(datetime.fromisoformat(f"{at}+00:00").timestamp(), zone)
@@ -208,22 +214,22 @@ def test_what_is_accepted_can_be_decided_and_shown(begins: str, ends: str, rule:
 
 def use(one: Booking, now: Now) -> None:
     """Everything that is worked out of a booking."""
-    active_bookings.at([one], Shown(), now)
-    host = calendar.Host("atlas", (one,), ())
-    calendar.calendar([host], Shown(), now)
-    (promise,) = calendar.promises(host, Shown())
-    calendar.is_over(one, now)
-    ics.feed("x", [ics.event_of(promise, "x@x", int(now.epoch), now.local)])
-    assert api.booking_of([one], now)["date"]
-    operations.is_over(one, now)
-    operations.content_of(one, now)
-    assert moments.said(one.until, now.local)
+    booking_use.build_booking_statuses([one], PrivacySettings(), now)
+    host = booking_page.CalendarHost("atlas", (one,), ())
+    booking_page.build_calendar([host], PrivacySettings(), now)
+    (promise,) = booking_page.group_host_bookings(host, PrivacySettings())
+    booking_page.has_left_calendar(one, now)
+    ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
+    assert api.booking_to_json([one], now)["date"]
+    operations.has_ended(one, now)
+    operations.booking_to_entry(one, now)
+    assert moments.format_full_moment(one.until, now.local)
     if one.rrule and one.since:
-        assert recurrence.said(one.rrule, one.since, one.until, now.zone)
+        assert recurrence.describe_recurrence(one.rrule, one.since, one.until, now.zone)
     for other in (one, Booking("atlas", "0", "bob", now.local + timedelta(days=1), now.local)):
         try:
-            policy.check_overlap(one, [other], policy.Keys(()), now)
-        except policy.Refused:
+            policy.check_conflicts(one, [other], policy.GpuKeyMap(()), now)
+        except policy.BookingRefusedError:
             continue
 
 
@@ -234,7 +240,7 @@ def test_a_build_and_its_commands_take_any_dates(lab: Lab, several: list[tuple[s
     lab.book({"atlas": {"0": entries, "*": [FATAL[0], GOOD]}})
     lab.build(zone=zone)
     assert "bob" in lab.page()
-    listed = api.listed(Desk(lab.settings(zone=zone)), Who("bob"))
+    listed = api.list_bookings(BookingService(lab.settings(zone=zone)), BookingUser("bob"))
     assert "bob" in {one["name"] for one in listed["bookings"]}
 
 

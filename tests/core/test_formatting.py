@@ -11,11 +11,22 @@ from dateutil import tz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.board.card import card, html
+from site_builder.board.card import build_card, render_card
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.model import BoardHost, Booking, Dump, Gpu, GpuProcess, HostData, Idle, KnownHost, Limits, Shown
-from site_builder.fleet import active_bookings
+from site_builder.core.model import (
+    Booking,
+    DiscoveredHost,
+    Gpu,
+    GpuProcessRow,
+    HostSnapshot,
+    HostStatus,
+    IdleTimes,
+    ParsedFile,
+    PrivacySettings,
+    StateLimits,
+)
+from site_builder.fleet import booking_use
 from tests.support.generated_fleet import EVERY, FILES, NOON, NOW, PARIS, decide, gpu, head, now, person, process
 
 HOUR, DAY = 3600, 86400
@@ -49,12 +60,12 @@ def after(days: float = 0, hours: float = 0, minutes: float = 0, seconds: float 
     ],
 )
 def test_what_is_left_has_two_units_at_most_and_is_rounded_up(seconds: float, expected: str) -> None:
-    assert formatting.left(NOW + seconds, now()) == expected
+    assert formatting.format_time_left(NOW + seconds, now()) == expected
 
 
 @pytest.mark.parametrize("seconds", [0, -1, -1e6])
 def test_a_duration_is_never_negative(seconds: float) -> None:
-    assert formatting.duration(seconds) == "0 min"
+    assert formatting.format_duration(seconds) == "0 min"
 
 
 # Times
@@ -78,7 +89,7 @@ def test_a_duration_is_never_negative(seconds: float) -> None:
     ],
 )
 def test_a_time_is_written_as_people_say_it_in_our_zone(moment: datetime, expected: str) -> None:
-    assert formatting.clock(moment, now()) == expected
+    assert formatting.format_moment(moment, now()) == expected
 
 
 # Sizes
@@ -100,7 +111,7 @@ def test_a_time_is_written_as_people_say_it_in_our_zone(moment: datetime, expect
     ],
 )
 def test_gib_have_a_decimal_only_below_ten(mib: float | None, expected: str) -> None:
-    assert formatting.gib(mib) == expected
+    assert formatting.format_gib(mib) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,7 +128,7 @@ def test_gib_have_a_decimal_only_below_ten(mib: float | None, expected: str) -> 
     ],
 )
 def test_a_size_has_the_unit_that_suits_it(mib: float, expected: str) -> None:
-    assert formatting.size(mib) == expected
+    assert formatting.format_size(mib) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,34 +142,34 @@ def test_a_size_has_the_unit_that_suits_it(mib: float, expected: str) -> None:
     ],
 )
 def test_of_many_names_the_first_are_said(names: list[str], expected: str) -> None:
-    assert formatting.names(names) == expected
+    assert formatting.join_names(names) == expected
 
 
 # Now
 
 
 def test_what_depends_on_nothing_holds_for_ever() -> None:
-    assert now().holds_until == math.inf
+    assert now().valid_until == math.inf
 
 
 def test_what_was_reached_stays_so() -> None:
     moment = now()
-    assert moment.reached(NOW)
-    assert moment.holds_until == math.inf
+    assert moment.has_passed(NOW)
+    assert moment.valid_until == math.inf
 
 
 def test_what_was_not_reached_holds_until_the_first_of_it() -> None:
     moment = now()
-    assert not any(moment.reached(NOW + seconds) for seconds in (300, 20, 5000))
-    assert moment.holds_until == NOW + 20
+    assert not any(moment.has_passed(NOW + seconds) for seconds in (300, 20, 5000))
+    assert moment.valid_until == NOW + 20
 
 
 def test_what_is_decided_apart_holds_for_a_time_of_its_own() -> None:
     moment = now()
-    moment.reached(NOW + 20)
-    other = moment.apart()
-    other.reached(NOW + 300)
-    assert (moment.holds_until, other.holds_until) == (NOW + 20, NOW + 300)
+    moment.has_passed(NOW + 20)
+    other = moment.copy_with_own_expiry()
+    other.has_passed(NOW + 300)
+    assert (moment.valid_until, other.valid_until) == (NOW + 20, NOW + 300)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +184,7 @@ def test_what_is_decided_apart_holds_for_a_time_of_its_own() -> None:
 )
 def test_a_day_is_as_long_as_the_clocks_make_it(day: datetime, zone: tzinfo, hours: float) -> None:
     epoch = day.replace(tzinfo=zone).timestamp()
-    assert Now(epoch, zone).midnight == epoch + hours * HOUR
+    assert Now(epoch, zone).next_midnight == epoch + hours * HOUR
 
 
 # What was said holds until it is said to: the cards are kept on this alone
@@ -197,7 +208,7 @@ SHARES = st.one_of(st.floats(0, 1, exclude_max=True), st.just(1.0))
 
 def later(moment: Now, share: float) -> Now:
     """A moment at which all that was decided still holds."""
-    until = min(moment.holds_until, moment.epoch + 100 * DAY)
+    until = min(moment.valid_until, moment.epoch + 100 * DAY)
     assert until > moment.epoch
     epoch = moment.epoch + (until - moment.epoch) * share
     # a datetime has no more than microseconds
@@ -207,15 +218,15 @@ def later(moment: Now, share: float) -> Now:
 @given(EPOCHS, st.floats(0.001, 400 * DAY), SHARES)
 def test_what_is_left_is_the_same_for_as_long_as_it_says(epoch: float, seconds: float, share: float) -> None:
     moment = Now(epoch, PARIS)
-    text = formatting.left(epoch + seconds, moment)
-    assert formatting.left(epoch + seconds, later(moment, share)) == text
+    text = formatting.format_time_left(epoch + seconds, moment)
+    assert formatting.format_time_left(epoch + seconds, later(moment, share)) == text
 
 
 @given(EPOCHS, st.floats(0.001, 400 * DAY))
 def test_what_is_left_does_not_hold_for_longer_than_its_unit(epoch: float, seconds: float) -> None:
     moment = Now(epoch, PARIS)
-    formatting.left(epoch + seconds, moment)
-    assert moment.holds_until <= epoch + HOUR
+    formatting.format_time_left(epoch + seconds, moment)
+    assert moment.valid_until <= epoch + HOUR
 
 
 @given(EPOCHS, st.floats(-20 * DAY, 400 * DAY), st.sampled_from(ZONES), SHARES)
@@ -224,8 +235,8 @@ def test_a_time_is_written_the_same_for_as_long_as_it_says(
 ) -> None:
     moment = Now(epoch, zone)
     then = datetime.fromtimestamp(epoch + seconds, timezone.utc)
-    text = formatting.clock(then, moment)
-    assert formatting.clock(then, later(moment, share)) == text
+    text = formatting.format_moment(then, moment)
+    assert formatting.format_moment(then, later(moment, share)) == text
 
 
 AGES = st.one_of(st.sampled_from([0.0, 5.0, 59.9, 60.0, 89.9, 599.9, 600.0]), st.floats(0, 120), st.floats(0, 3 * DAY))
@@ -281,63 +292,68 @@ def promises(draw: st.DrawFn) -> tuple[Now, list[Booking]]:
 @given(promises(), SHARES)
 def test_bookings_stand_the_same_for_as_long_as_they_say(what: tuple[Now, list[Booking]], share: float) -> None:
     moment, several = what
-    first = active_bookings.at(several, Shown(), moment)
-    assert active_bookings.at(several, Shown(), later(moment, share)) == first
+    first = booking_use.build_booking_statuses(several, PrivacySettings(), moment)
+    assert booking_use.build_booking_statuses(several, PrivacySettings(), later(moment, share)) == first
 
 
 @st.composite
-def host_datas(draw: st.DrawFn, epoch: float) -> HostData:
+def host_datas(draw: st.DrawFn, epoch: float) -> HostSnapshot:
     ages = FRESH if draw(st.booleans()) else AGES
     taken = {file: epoch - draw(ages) for file in FILES}
     gpus: list[Gpu] = draw(st.lists(GPUS, max_size=3, unique_by=lambda one: one.index))
-    processes: list[GpuProcess] = [process(42, "GPU-0"), process(43, "GPU-1")][: draw(st.integers(0, 2))]
-    told: Dump[Gpu] = Dump(tuple(gpus), head("gpus", draw(st.sampled_from([0, 0, 15]))))
+    processes: list[GpuProcessRow] = [process(42, "GPU-0"), process(43, "GPU-1")][: draw(st.integers(0, 2))]
+    told: ParsedFile[Gpu] = ParsedFile(tuple(gpus), head("gpus", draw(st.sampled_from([0, 0, 15]))))
     is_there = draw(st.booleans())
-    return HostData(
+    return HostSnapshot(
         "atlas",
         told if gpus or is_there else None,
-        Dump(tuple(processes), head("processes")) if draw(st.integers(0, 5)) else None,
-        Dump((person(42, "alice"), person(43, draw(st.sampled_from(["bob", None, "1000"])))), head("ps")),
+        ParsedFile(tuple(processes), head("processes")) if draw(st.integers(0, 5)) else None,
+        ParsedFile((person(42, "alice"), person(43, draw(st.sampled_from(["bob", None, "1000"])))), head("ps")),
         None,
         taken["host.txt"],
         taken,
         {**EVERY, "gpus.csv": draw(st.sampled_from([20, 20, 300, 999_999]))},
         draw(st.sampled_from([0.0, 61.0, -4000.0])),
-        legacy=draw(st.integers(0, 9)) == 0,
+        is_legacy=draw(st.integers(0, 9)) == 0,
     )
 
 
 @st.composite
-def moments(draw: st.DrawFn) -> tuple[Now, HostData, list[Booking], Idle]:
+def moments(draw: st.DrawFn) -> tuple[Now, HostSnapshot, list[Booking], IdleTimes]:
     """A moment, and all that a host is judged by at it."""
     epoch = draw(EPOCHS)
     idle = {key: epoch - draw(st.floats(0, 3 * HOUR)) for key in ("GPU-0", "GPU-1")}
     data = draw(host_datas(epoch))
-    looked = data.taken["gpus.csv"] - draw(st.sampled_from([0, 20, 700]))
+    looked = data.taken_at["gpus.csv"] - draw(st.sampled_from([0, 20, 700]))
     several = draw(st.lists(bookings(epoch), max_size=4))
-    return Now(epoch, draw(st.sampled_from(ZONES))), data, several, Idle(looked, idle)
+    return Now(epoch, draw(st.sampled_from(ZONES))), data, several, IdleTimes(looked, idle)
 
 
 def both(
-    what: tuple[Now, HostData, list[Booking], Idle], share: float, limits: Limits, shown: Shown
-) -> tuple[tuple[BoardHost, str], tuple[BoardHost, str]]:
+    what: tuple[Now, HostSnapshot, list[Booking], IdleTimes], share: float, limits: StateLimits, shown: PrivacySettings
+) -> tuple[tuple[HostStatus, str], tuple[HostStatus, str]]:
     """What is decided and written at a moment, and at a later one at which that still holds."""
     moment, data, several, idle = what
 
-    def at(when: Now) -> tuple[BoardHost, str]:
-        known = KnownHost("atlas", consul="critical")
+    def at(when: Now) -> tuple[HostStatus, str]:
+        known = DiscoveredHost("atlas", consul_status="critical")
         board = decide(data, several, idle=idle, known=known, limits=limits, shown=shown, at=when)
-        return board, html(card(board, when))
+        return board, render_card(build_card(board, when))
 
     first = at(moment)
     return first, at(later(moment, share))
 
 
 @settings(max_examples=200)
-@given(moments(), SHARES, st.sampled_from([Limits(), Limits(soon=7200, held_after=60)]), st.sampled_from([True, False]))
+@given(
+    moments(),
+    SHARES,
+    st.sampled_from([StateLimits(), StateLimits(soon=7200, held_after=60)]),
+    st.sampled_from([True, False]),
+)
 def test_a_host_is_decided_and_drawn_the_same_for_as_long_as_that_holds(
-    what: tuple[Now, HostData, list[Booking], Idle], share: float, limits: Limits, users: bool
+    what: tuple[Now, HostSnapshot, list[Booking], IdleTimes], share: float, limits: StateLimits, users: bool
 ) -> None:
-    first, again = both(what, share, limits, Shown(users=users))
+    first, again = both(what, share, limits, PrivacySettings(users=users))
     assert again[0] == first[0]
     assert again[1] == first[1]

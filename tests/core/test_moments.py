@@ -10,7 +10,13 @@ from dateutil import tz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.core.timeparse.moments import Length, Unclear, length, moment, said
+from site_builder.core.timeparse.moments import (
+    Duration,
+    UnclearTimeError,
+    format_full_moment,
+    parse_duration,
+    parse_moment,
+)
 from tests.support.pace import within
 
 PARIS: tzinfo = tz.gettz("Europe/Paris") or timezone.utc
@@ -22,56 +28,56 @@ BACK = datetime(2026, 10, 24, 12, 0, tzinfo=PARIS)  # the day before they go bac
 
 
 def read(text: str, now: datetime = NOW, start: datetime | None = None, end: bool = False) -> str:
-    found = moment(text, now, start=start, end=end)
+    found = parse_moment(text, now, start=start, end=end)
     assert found.tzinfo is not None
     return found.replace(tzinfo=None).isoformat(" ", "minutes")
 
 
 def refused(text: str, now: datetime = NOW, start: datetime | None = None, end: bool = False) -> str:
     """What is said of it; and that each example in it would do."""
-    with pytest.raises(Unclear) as told:
-        moment(text, now, start=start, end=end)
+    with pytest.raises(UnclearTimeError) as told:
+        parse_moment(text, now, start=start, end=end)
     assert 1 <= len(told.value.examples) <= 2
     for example in told.value.examples:
         assert f'"{example}"' in str(told.value)
-        moment(example, now, start=start, end=end)
+        parse_moment(example, now, start=start, end=end)
     return str(told.value)
 
 
 def examples(text: str, now: datetime = NOW, start: datetime | None = None, end: bool = False) -> list[str]:
     """The moments that the refusal offers."""
     refused(text, now, start, end)
-    with pytest.raises(Unclear) as told:
-        moment(text, now, start=start, end=end)
+    with pytest.raises(UnclearTimeError) as told:
+        parse_moment(text, now, start=start, end=end)
     return [read(example, now, start, end) for example in told.value.examples]
 
 
 LENGTHS = {
-    "90m": Length(0, 5400),
-    "2h": Length(0, 7200),
-    "2d3h": Length(2, 10800),
-    "1w": Length(7, 0),
-    "2 days": Length(2, 0),
-    "1 day 3 hours": Length(1, 10800),
-    "1 Day, 3 Hours and 5 mins": Length(1, 11100),
-    "1.5h": Length(0, 5400),
-    "1.5d": Length(1, 43200),
-    "0.5w": Length(3, 43200),
-    "1h30": Length(0, 5400),
-    "1h30m": Length(0, 5400),
-    "18h": Length(0, 64800),
-    "+2d": Length(2, 0),
-    "+ 2 d": Length(2, 0),
-    "in 2 hours": Length(0, 7200),
-    "2H": Length(0, 7200),
-    "2\u00a0h": Length(0, 7200),
+    "90m": Duration(0, 5400),
+    "2h": Duration(0, 7200),
+    "2d3h": Duration(2, 10800),
+    "1w": Duration(7, 0),
+    "2 days": Duration(2, 0),
+    "1 day 3 hours": Duration(1, 10800),
+    "1 Day, 3 Hours and 5 mins": Duration(1, 11100),
+    "1.5h": Duration(0, 5400),
+    "1.5d": Duration(1, 43200),
+    "0.5w": Duration(3, 43200),
+    "1h30": Duration(0, 5400),
+    "1h30m": Duration(0, 5400),
+    "18h": Duration(0, 64800),
+    "+2d": Duration(2, 0),
+    "+ 2 d": Duration(2, 0),
+    "in 2 hours": Duration(0, 7200),
+    "2H": Duration(0, 7200),
+    "2\u00a0h": Duration(0, 7200),
 }
 
 
 @pytest.mark.parametrize("text", LENGTHS)
 def test_a_length_is_read(text: str) -> None:
-    assert length(text) == LENGTHS[text]
-    assert moment(text, NOW) == LENGTHS[text].after(NOW, PARIS)
+    assert parse_duration(text) == LENGTHS[text]
+    assert parse_moment(text, NOW) == LENGTHS[text].add_to(NOW, PARIS)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +104,10 @@ def test_a_length_is_read(text: str) -> None:
     ],
 )
 def test_what_is_no_length_is_refused_with_one(text: str, why: str) -> None:
-    with pytest.raises(Unclear, match=why) as told:
-        length(text)
+    with pytest.raises(UnclearTimeError, match=why) as told:
+        parse_duration(text)
     assert told.value.examples
-    assert all(length(example) for example in told.value.examples)
+    assert all(parse_duration(example) for example in told.value.examples)
 
 
 def test_a_length_counts_from_the_start_only_as_an_end() -> None:
@@ -124,10 +130,10 @@ def test_a_day_ends_at_the_same_clock_time_and_hours_are_exact(zone: tzinfo) -> 
 @pytest.mark.parametrize("zone", BOTH)
 def test_a_day_that_would_end_in_the_hour_of_the_jump_still_ends(zone: tzinfo) -> None:
     assert read("1d", datetime(2026, 3, 28, 2, 30, tzinfo=zone)) == "2026-03-29 03:00"
-    found = moment("1d", datetime(2026, 10, 24, 2, 30, tzinfo=zone))
+    found = parse_moment("1d", datetime(2026, 10, 24, 2, 30, tzinfo=zone))
     assert found.utcoffset() == timedelta(hours=2)
     second = datetime(2026, 10, 25, 2, 10, tzinfo=zone, fold=1)
-    assert moment("20m", second).isoformat() == "2026-10-25T02:30:00+01:00"
+    assert parse_moment("20m", second).isoformat() == "2026-10-25T02:30:00+01:00"
 
 
 CLEAR = {
@@ -298,7 +304,7 @@ def test_a_time_that_comes_twice_is_refused_with_both(zone: tzinfo) -> None:
         told = refused(text, BACK.replace(tzinfo=zone))
         assert '"2026-10-25T02:30+02:00" or "2026-10-25T02:30+01:00"' in told
     for exact in ("2026-10-25T02:30+02:00", "2026-10-25T02:30+01:00"):
-        assert moment(exact, BACK.replace(tzinfo=zone)).isoformat(timespec="minutes") == exact
+        assert parse_moment(exact, BACK.replace(tzinfo=zone)).isoformat(timespec="minutes") == exact
     assert read("3:00", BACK.replace(tzinfo=zone)) == "2026-10-25 03:00"
 
 
@@ -317,8 +323,8 @@ def test_a_day_begins_also_where_the_clocks_jump_at_midnight(kind: type[ZoneInfo
     assert read("tomorrow", santiago) == "2026-09-06 01:00"
     assert read("today 24:00", santiago) == "2026-09-06 01:00"
     havana = datetime(2026, 10, 31, 12, 0, tzinfo=kind("America/Havana"))  # 00:00 comes twice
-    assert moment("tomorrow", havana).isoformat() == "2026-11-01T00:00:00-04:00"
-    assert moment("today 24:00", havana) == moment("tomorrow", havana)
+    assert parse_moment("tomorrow", havana).isoformat() == "2026-11-01T00:00:00-04:00"
+    assert parse_moment("today 24:00", havana) == parse_moment("tomorrow", havana)
 
 
 @pytest.mark.parametrize(
@@ -370,16 +376,16 @@ def test_what_is_no_time_is_refused_with_what_would_be(text: str, why: str) -> N
 
 
 def test_a_moment_is_said_plainly() -> None:
-    assert said(datetime(2026, 11, 20, 18, 0, tzinfo=PARIS), NOW) == "Fri 20 Nov 18:00"
-    assert said(datetime(2027, 1, 1, 9, 5, tzinfo=PARIS), NOW) == "Fri 1 Jan 2027 09:05"
-    assert said(datetime(2026, 12, 31, 23, 30, tzinfo=timezone.utc), NOW) == "Fri 1 Jan 2027 00:30"
-    assert said(moment("2026-10-25T02:30+01:00", BACK), BACK) == "Sun 25 Oct 02:30 (+01:00)"
+    assert format_full_moment(datetime(2026, 11, 20, 18, 0, tzinfo=PARIS), NOW) == "Fri 20 Nov 18:00"
+    assert format_full_moment(datetime(2027, 1, 1, 9, 5, tzinfo=PARIS), NOW) == "Fri 1 Jan 2027 09:05"
+    assert format_full_moment(datetime(2026, 12, 31, 23, 30, tzinfo=timezone.utc), NOW) == "Fri 1 Jan 2027 00:30"
+    assert format_full_moment(parse_moment("2026-10-25T02:30+01:00", BACK), BACK) == "Sun 25 Oct 02:30 (+01:00)"
 
 
 @pytest.mark.parametrize("text", [text for text in CLEAR if text != "today 9:00"])
 def test_what_is_said_is_understood(text: str) -> None:
     if CLEAR[text] > "2026-11-18 10:00":
-        assert read(said(moment(text, NOW), NOW)) == CLEAR[text]
+        assert read(format_full_moment(parse_moment(text, NOW), NOW)) == CLEAR[text]
 
 
 WORDS = """
@@ -394,17 +400,17 @@ TEXTS = st.one_of(st.text(), st.text("0123456789:.-/+ hdwmaptz"), st.lists(WORD,
 @given(TEXTS, st.booleans())
 def test_any_text_is_a_moment_or_refused_with_what_would_be(text: str, end: bool) -> None:
     try:
-        assert moment(text, NOW, end=end).utcoffset() is not None
-    except Unclear:
+        assert parse_moment(text, NOW, end=end).utcoffset() is not None
+    except UnclearTimeError:
         refused(text, end=end)
 
 
 @given(TEXTS)
 def test_any_text_is_a_length_or_refused_with_one(text: str) -> None:
     try:
-        assert length(text).after(NOW, PARIS) > NOW
-    except Unclear as told:
-        assert all(length(example) for example in told.examples)
+        assert parse_duration(text).add_to(NOW, PARIS) > NOW
+    except UnclearTimeError as told:
+        assert all(parse_duration(example) for example in told.examples)
 
 
 @pytest.mark.parametrize("text", ["1" * 99, "1h" * 50, "1 " * 50, "1 day and " * 9, "fri " * 25, "at " * 33, "9:" * 50])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from site_builder.core.timeparse import past_moments
-from site_builder.core.timeparse.durations import Unclear
+from site_builder.core.timeparse import moments
+from site_builder.core.timeparse.moments import UnclearTimeError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 # A Tuesday.
@@ -34,7 +34,7 @@ WORDS = (
 
 
 def said(text: str, now: datetime = NOW, end: bool = False) -> str:
-    return past_moments.moment(text, now, end=end).isoformat()
+    return moments.parse_past_moment(text, now, end=end).isoformat()
 
 
 @pytest.mark.parametrize(
@@ -101,23 +101,23 @@ def test_an_end_is_understood_and_never_ahead(text: str, meant: str) -> None:
     ],
 )
 def test_what_is_not_clear_is_refused_with_what_to_write(text: str, why: str) -> None:
-    with pytest.raises(Unclear, match=why) as told:
+    with pytest.raises(UnclearTimeError, match=why) as told:
         said(text)
     assert told.value.examples
 
 
 @pytest.mark.parametrize("text", ["today", "tue", "2026-11-17", "yesterday", "2026-11-10", "mon"])
 def test_an_end_that_names_a_day_and_no_hour_is_refused_with_both(text: str) -> None:
-    with pytest.raises(Unclear, match="could be the beginning") as told:
+    with pytest.raises(UnclearTimeError, match="could be the beginning") as told:
         said(text, end=True)
-    first, last = (past_moments.moment(one, NOW, end=True) for one in told.value.examples)
+    first, last = (moments.parse_past_moment(one, NOW, end=True) for one in told.value.examples)
     assert first < last <= NOW
 
 
 def test_what_is_offered_instead_is_over_too() -> None:
-    with pytest.raises(Unclear) as told:
+    with pytest.raises(UnclearTimeError) as told:
         said("whenever")
-    assert all(past_moments.moment(one, NOW) <= NOW for one in told.value.examples)
+    assert all(moments.parse_past_moment(one, NOW) <= NOW for one in told.value.examples)
 
 
 def test_a_day_ago_is_at_the_same_clock_time_over_a_change_of_the_clocks() -> None:
@@ -146,8 +146,8 @@ def test_what_the_clock_shows_twice_is_over_when_it_was_shown_first() -> None:
 def test_any_text_is_a_moment_that_is_over_or_unclear(text: str, now: datetime, zone: tzinfo, end: bool) -> None:
     moment = now.replace(tzinfo=zone)
     try:
-        found = past_moments.moment(text, moment, end=end)
-    except Unclear as why:
+        found = moments.parse_past_moment(text, moment, end=end)
+    except UnclearTimeError as why:
         assert why.examples
     else:
         assert found.timestamp() <= moment.timestamp()

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from site_builder.board import containers
+from site_builder.board import card
 from site_builder.board.builder import Builder
-from site_builder.core.model import BoardProcess, HostData, PsRow, Shown
-from site_builder.core.people import People, number_of
+from site_builder.core.model import HostSnapshot, PrivacySettings, ProcessStatus, PsRow
+from site_builder.core.people import PeopleDirectory, parse_uid
 from site_builder.snapshots.parsers import legacy_files
-from site_builder.usage.totals import person_of, shown
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, process
 from tests.support.captures import CAPTURES, needs_shared
 from tests.support.generated_fleet import booking, decide, only_gpu, person, reason, state, used_by
@@ -23,11 +22,11 @@ from tests.support.generated_fleet import booking, decide, only_gpu, person, rea
 NEW_COLUMNS = PS_COLUMNS.replace("container", "container\timage\tpod\tperson")
 
 
-def by_uid(user: str, uid: str | None) -> HostData:
+def by_uid(user: str, uid: str | None) -> HostSnapshot:
     return used_by("x", ps=[person(user=user, uid=uid)])
 
 
-def the_process(data: HostData, **more: object) -> BoardProcess:
+def the_process(data: HostSnapshot, **more: object) -> ProcessStatus:
     (found,) = only_gpu(data, **more).processes
     return found
 
@@ -52,7 +51,7 @@ def the_process(data: HostData, **more: object) -> BoardProcess:
     ],
 )
 def test_a_user_may_be_a_number(user: str, number: int | None) -> None:
-    assert number_of(user) == number
+    assert parse_uid(user) == number
 
 
 @pytest.mark.parametrize(
@@ -84,15 +83,15 @@ def test_a_number_that_aliases_name_is_that_person(alias: str) -> None:
 
 @pytest.mark.parametrize("told", ["4000000000", "uid 4000000000", "-294967296", "4000000+"])
 def test_a_number_is_one_user_however_it_is_told(told: str) -> None:
-    people = People({}, ["uid 4000000000"])
-    assert person_of(told, people) == "uid 4000000000"
-    assert person_of(told, People({"4000000000": "Dora"})) == "dora"
-    assert shown([told, "uid 4000000000"], people) == "uid 4000000000"
+    people = PeopleDirectory({}, ["uid 4000000000"])
+    assert people.resolve_user(told) == "uid 4000000000"
+    assert PeopleDirectory({"4000000000": "Dora"}).resolve_user(told) == "dora"
+    assert people.choose_display_name([told, "uid 4000000000"]) == "uid 4000000000"
 
 
 def test_a_number_that_was_cut_and_may_be_two_users_stays_as_it_is() -> None:
-    people = People({}, ["uid 4000000000", "uid 4000000001", "alice"])
-    assert (people.user("4000000+"), people.of_login("4000000+")) == ("4000000+", None)
+    people = PeopleDirectory({}, ["uid 4000000000", "uid 4000000001", "alice"])
+    assert (people.display_login("4000000+"), people.find_person("4000000+")) == ("4000000+", None)
 
 
 def test_long_numbers_are_learned_since_ps_may_cut_them() -> None:
@@ -104,28 +103,31 @@ def test_long_numbers_are_learned_since_ps_may_cut_them() -> None:
 
 
 def test_a_name_that_was_cut_is_shown_in_full_where_it_can_be_but_one() -> None:
-    people = People({}, ["maximilian", "Alexander", "alexandra"])
-    assert people.user("maximil+") == "maximilian"
-    assert people.user("alexand+") == "alexand+"
-    assert people.user("nobody.+") == "nobody.+"
-    assert People({}, ["Maximilian"]).user("Maximil+") == "Maximilian"
-    assert People({"maximilian": "Max M.", "max m.": "Max M."}).user("maximil+") == "Max M."
-    assert People({}, ["an-account-of-the-lab-for-all"]).user("an-account-of-the-l+") == "an-account-of-the-lab-for-all"
+    people = PeopleDirectory({}, ["maximilian", "Alexander", "alexandra"])
+    assert people.display_login("maximil+") == "maximilian"
+    assert people.display_login("alexand+") == "alexand+"
+    assert people.display_login("nobody.+") == "nobody.+"
+    assert PeopleDirectory({}, ["Maximilian"]).display_login("Maximil+") == "Maximilian"
+    assert PeopleDirectory({"maximilian": "Max M.", "max m.": "Max M."}).display_login("maximil+") == "Max M."
+    assert (
+        PeopleDirectory({}, ["an-account-of-the-lab-for-all"]).display_login("an-account-of-the-l+")
+        == "an-account-of-the-lab-for-all"
+    )
 
 
 def test_a_name_that_fits_was_not_cut() -> None:
-    people = People({}, ["maximil", "maximilian"])
-    assert people.user("maximil+") == "maximilian"
+    people = PeopleDirectory({}, ["maximil", "maximilian"])
+    assert people.display_login("maximil+") == "maximilian"
 
 
 def test_what_aliases_say_of_a_name_that_was_cut_comes_first() -> None:
-    people = People({"alexand+": "Alexandra"}, ["alexander", "alexandrov"])
-    assert (people.user("alexand+"), people.of_login("alexand+")) == ("Alexandra", "alexandra")
+    people = PeopleDirectory({"alexand+": "Alexandra"}, ["alexander", "alexandrov"])
+    assert (people.display_login("alexand+"), people.find_person("alexand+")) == ("Alexandra", "alexandra")
 
 
 def test_two_spellings_of_one_login_on_a_gpu_are_one_person() -> None:
     found = only_gpu(used_by("maximil+", "maximilian"), logins=["maximilian"])
-    assert found.who.users == ("maximil+",)
+    assert found.people.users == ("maximil+",)
     assert found.reason == "in use by maximilian"
 
 
@@ -133,10 +135,10 @@ def test_two_spellings_of_one_login_on_a_gpu_are_one_person() -> None:
 def test_what_ps_makes_of_odd_names_is_joined_or_left_as_it_is() -> None:
     rows = (CAPTURES / "ps/local__ps-pid-user-etime-cmd.txt").read_text().splitlines()[1:]
     told = [row.split()[1] for row in rows]
-    people = People(
+    people = PeopleDirectory(
         {}, ["user-with-hyphen", "john.doe@realm", "ninecharsx", "domain\\user", "müller", "uid 4000000000"]
     )
-    named = {one: people.user(one) for one in told}
+    named = {one: people.display_login(one) for one in told}
     assert named["user-wi+"] == "user-with-hyphen"
     assert named["john.do+"] == "john.doe@realm"
     assert named["domain\\+"] == "domain\\user"
@@ -147,13 +149,15 @@ def test_what_ps_makes_of_odd_names_is_joined_or_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["john doe", "DOMAIN\\john doe", "müller", "a@b", "machine$", "x " * 50 + "x"])
 def test_the_original_scripts_may_tell_names_with_spaces(name: str) -> None:
-    (row,) = legacy_files.users(f"  42 {name}  Thu Oct  4 09:12:01 2018\n".encode(), datetime(2018, 10, 4, 10)).rows
+    (row,) = legacy_files.parse_legacy_users(
+        f"  42 {name}  Thu Oct  4 09:12:01 2018\n".encode(), datetime(2018, 10, 4, 10)
+    ).rows
     assert row.user == name
 
 
 def test_a_line_of_blanks_takes_no_time_to_read() -> None:
     began = time.monotonic()
-    legacy_files.users(b"1 " + b"x " * 200_000 + b"\n" + b"1 " + b" " * 200_000 + b"\n", None)
+    legacy_files.parse_legacy_users(b"1 " + b"x " * 200_000 + b"\n" + b"1 " + b" " * 200_000 + b"\n", None)
     assert time.monotonic() - began < 2
 
 
@@ -177,7 +181,7 @@ def test_who_is_behind_roots_process_is_its_user() -> None:
     assert reason(data, booking("bob")) == "violated: booked by bob, used by alice"
     found = the_process(data)
     assert (found.user, found.runs_as, found.image) == ("alice", "root", "torch:2")
-    assert only_gpu(data).who.users == ("alice",)
+    assert only_gpu(data).people.users == ("alice",)
     assert "alice" in decide(data, logins=()).logins
 
 
@@ -234,12 +238,12 @@ def test_a_container_is_told_by_the_name_that_people_know(
 ) -> None:
     plain: dict[str, object] = {"container": "docker:01", "image": "torch:2", "runs_as": "root"}
     told = {"pid": 1, "user": "alice", "command": "x", "used_memory": 1, "started": 1, **plain, **more}
-    one = BoardProcess(**told)  # type: ignore[arg-type]
-    assert (containers.in_short(one), containers.in_full(one)) == (short, full)
+    one = ProcessStatus(**told)  # type: ignore[arg-type]
+    assert (card.describe_container(one), card.format_full_container(one)) == (short, full)
 
 
-@pytest.mark.parametrize("hidden", [Shown("none"), Shown(users=False)])
-def test_images_and_pods_are_not_shown_where_containers_are_not(hidden: Shown) -> None:
+@pytest.mark.parametrize("hidden", [PrivacySettings("none"), PrivacySettings(users=False)])
+def test_images_and_pods_are_not_shown_where_containers_are_not(hidden: PrivacySettings) -> None:
     found = the_process(used_by("x", ps=[in_container(pod="alice/x")]), shown=hidden)
     assert (found.container, found.image, found.pod) == (None, None, None)
     assert (found.user, found.runs_as) == (("alice", "root") if hidden.users else (None, None))
@@ -290,11 +294,11 @@ def test_a_container_of_root_is_its_persons_on_the_page(lab: Lab) -> None:
     assert "docker:0123456789ab torch:2" in page
 
 
-@pytest.mark.parametrize("shown", [Shown("none"), Shown(users=False)])
-def test_nothing_in_www_tells_images_where_containers_are_not_shown(lab: Lab, shown: Shown) -> None:
+@pytest.mark.parametrize("shown", [PrivacySettings("none"), PrivacySettings(users=False)])
+def test_nothing_in_www_tells_images_where_containers_are_not_shown(lab: Lab, shown: PrivacySettings) -> None:
     told = {"container": "docker:0123456789ab", "image": "dora/torch", "pod": "dora-ns/train"}
     host(lab, "atlas", row(42, "root", 0, **told, person="dora.s"))
-    lab.build(shown=shown)
+    lab.build(privacy=shown)
     for path in lab.www.rglob("*"):
         text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
         assert b"dora/" not in text
@@ -324,10 +328,10 @@ def test_hosts_without_cut_names_are_not_made_again_for_a_new_login(lab: Lab) ->
     host(lab, "atlas", row(42, "alice"))
     builder = Builder(lab.settings())
     builder.build(time.time())
-    card = builder.cards.cards["atlas"]
+    card = builder.pipeline.built_hosts["atlas"]
     host(lab, "vega", row(43, "bob"))
     builder.build(time.time())
-    assert builder.cards.cards["atlas"] is card
+    assert builder.pipeline.built_hosts["atlas"] is card
     builder.close()
 
 

@@ -17,24 +17,30 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.bookings import api, separate
+from site_builder.bookings import api
 from site_builder.bookings import store as booking_store
-from site_builder.bookings.separate import SeparationError, separate_bookings
-from site_builder.bookings.service import Desk
-from site_builder.bookings.store import Unwritable
-from site_builder.bookings.transaction import Who
-from site_builder.config.conf_file import in_force
-from site_builder.core import shared_folder
-from site_builder.core.protection import CORRECT, name_writers
-from site_builder.core.shared_folder import booking_folder
-from site_builder.doctor import data_folder
-from site_builder.doctor.check_result import Case, Found
-from site_builder.watches import store as watche_store
+from site_builder.bookings.service import BookingService
+from site_builder.bookings.transaction import BookingUser
+from site_builder.config.conf_file import load_settings
+from site_builder.core import files
+from site_builder.core.files import CORRECT, find_booking_folder, name_writers
+from site_builder.core.locks import StorageError
+from site_builder.doctor import data_checks
+from site_builder.doctor.model import CheckResult, DoctorContext
+from site_builder.watches import store as watch_store
+from site_builder.web import booking_folder
+from site_builder.web.booking_folder import SeparationError, separate_bookings
 from tests.bookings.test_store import ALICE, BOB, LAB_GROUP, as_user, killed_at, share
 from tests.support.board_fixture import Lab, gpu, words
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-COMPANIONS = ("comments.json", "watches.json", booking_store.GOOD, booking_store.LOG, booking_store.LOCK)
+COMPANIONS = (
+    "comments.json",
+    "watches.json",
+    booking_store.LAST_GOOD_FILE,
+    booking_store.LOG_FILE,
+    booking_store.LOCK_FILE,
+)
 
 
 @pytest.fixture
@@ -54,15 +60,15 @@ def book(lab: Lab, index: int, who: str = "alice") -> str:
     """Book a GPU; return the answer in words."""
     request = {"do": "book", "gpus": [f"atlas:{index}"], "for": "2h"}
     try:
-        api.do(Desk(lab.settings()), request, Who(who))
-    except Unwritable as why:
+        api.handle_request(BookingService(lab.settings()), request, BookingUser(who))
+    except StorageError as why:
         return str(why)
     return "booked"
 
 
 def watch(lab: Lab, name: str) -> str:
     """Add an entry to watches.json."""
-    watche_store.WatchList(lab.data).change(lambda entries: [*entries, {"id": name, "name": name}])
+    watch_store.WatchStore(lab.data).change(lambda entries: [*entries, {"id": name, "name": name}])
     return "watched"
 
 
@@ -74,8 +80,8 @@ def booked(folder: Path) -> list[str]:
 def by_old_program(monkeypatch: pytest.MonkeyPatch, act: Callable[[], str]) -> str:
     """Run `act` as a version that knows only data/."""
     with monkeypatch.context() as patch:
-        for module in (booking_store, watche_store):
-            patch.setattr(module, "booking_folder", lambda data: data)
+        for module in (booking_store, watch_store):
+            patch.setattr(module, "find_booking_folder", lambda data: data)
         return act()
 
 
@@ -97,7 +103,7 @@ def test_bookings_watches_and_their_companions_are_in_the_folder_where_there_is_
     assert {path.name for path in (lab.data / "bookings").iterdir()} == set(COMPANIONS)
     assert [path.name for path in lab.data.iterdir() if path.is_file()] == []
     assert [one["name"] for one in lab.status()["hosts"][0]["gpus"][0]["bookings"]] == ["alice"]
-    assert api.listed(Desk(lab.settings()), Who("alice"))["bookings"][0]["where"] == "atlas:0"
+    assert api.list_bookings(BookingService(lab.settings()), BookingUser("alice"))["bookings"][0]["where"] == "atlas:0"
 
 
 def test_without_the_folder_all_is_in_data_as_before(lab: Lab) -> None:
@@ -128,33 +134,35 @@ def test_a_file_that_is_left_in_data_is_told_of_and_does_not_count(lab: Lab) -> 
     assert data_check(lab).status == "fail"
 
 
-def data_check(lab: Lab) -> Found:
+def data_check(lab: Lab) -> CheckResult:
     """Return what the doctor finds of data/."""
     folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
-    return data_folder.folder(Case(in_force("/dev/null", {}, {key: str(folder) for key, folder in folders.items()})))
+    return data_checks.check_data_folder(
+        DoctorContext(load_settings("/dev/null", {}, {key: str(folder) for key, folder in folders.items()}))
+    )
 
 
 @AS_ROOT
 def test_a_folder_that_another_account_made_is_not_used_and_told_of(lab: Lab) -> None:
     (lab.data / "bookings").mkdir()
     os.chown(lab.data / "bookings", BOB, BOB)
-    assert booking_folder(lab.data) == lab.data
+    assert find_booking_folder(lab.data) == lab.data
     assert "data/bookings: it is not used" in words(lab.build())
     (lab.data / "bookings").rmdir()
     (lab.data / "bookings").symlink_to(lab.state)
-    assert booking_folder(lab.data) == lab.data
+    assert find_booking_folder(lab.data) == lab.data
     assert "data/bookings: it is not used" in words(lab.build())
 
 
 def test_who_waits_for_the_lock_while_bookings_move_books_in_the_new_place(lab: Lab) -> None:
     assert book(lab, 0) == "booked"
     answers: list[str] = []
-    with (lab.data / booking_store.LOCK).open() as held:
+    with (lab.data / booking_store.LOCK_FILE).open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         waiting = threading.Thread(target=lambda: answers.append(book(lab, 1)))
         waiting.start()
         end = time.monotonic() + 10
-        lock = str(lab.data / booking_store.LOCK)
+        lock = str(lab.data / booking_store.LOCK_FILE)
         while sum(lock == str(path.resolve()) for path in Path("/proc/self/fd").iterdir()) < 2:
             assert time.monotonic() < end
         (lab.data / ".new").mkdir()
@@ -226,9 +234,9 @@ def test_bookings_move_once_and_data_is_closed(lab: Lab) -> None:
         "bookings",
         "comments.json",
         "watches.json",
-        booking_store.LOCK,
+        booking_store.LOCK_FILE,
     }
-    assert shared_folder.is_pointer(lab.data / "comments.json")
+    assert files.is_moved_file_link(lab.data / "comments.json")
     assert words(lab.build()) == ""
     before = sorted((path.name, path.stat().st_mtime_ns) for path in lab.data.rglob("*"))
     assert move(lab) == []
@@ -256,7 +264,7 @@ def test_after_the_move_a_program_of_an_older_version_books_nothing(lab: Lab, mo
     move(lab)
     said = by_old_program(monkeypatch, lambda: book(lab, 1))
     assert said.endswith("cannot be read: it is a link, and links are not followed")
-    with pytest.raises(Unwritable):
+    with pytest.raises(StorageError):
         by_old_program(monkeypatch, lambda: watch(lab, "later"))
     assert booked(lab.data / "bookings") == ["0"]
 
@@ -284,12 +292,14 @@ def test_killed_at_any_step_the_next_call_finishes_and_no_booking_is_lost(
         assert answers[1] == "booked"
         move(lab)
         assert booked(lab.data / "bookings") == ["0", *(["1"] if answers[0] == "booked" else []), "2"]
-        changes = [line["after"][0][1] for line in booking_store.Ledger(lab.data).logged() if line["what"] == "book"]
+        changes = [
+            line["after"][0][1] for line in booking_store.BookingStore(lab.data).read_log() if line["what"] == "book"
+        ]
         assert sorted(changes) == booked(lab.data / "bookings")
         assert [one["id"] for one in json.loads((lab.data / "bookings/watches.json").read_text())] == ["first"]
         assert stat.S_IMODE(lab.data.stat().st_mode) == 0o2750
         left = {path.name for path in lab.data.iterdir()} - {"atlas", "bookings", "comments.json", "watches.json"}
-        assert left == {booking_store.LOCK}
+        assert left == {booking_store.LOCK_FILE}
         assert words(lab.build()) == ""
         if went_on:
             break
@@ -303,12 +313,12 @@ def test_killed_at_any_step_the_next_call_finishes_and_no_booking_is_lost(
 def test_a_folder_that_a_member_of_the_group_put_in_the_way_is_not_filled(lab: Lab) -> None:
     book(lab, 0)
     open_to_the_group(lab)
-    (lab.data / separate.NEW).mkdir()
-    os.chown(lab.data / separate.NEW, BOB, LAB_GROUP)
+    (lab.data / booking_folder.NEW_FOLDER).mkdir()
+    os.chown(lab.data / booking_folder.NEW_FOLDER, BOB, LAB_GROUP)
     with pytest.raises(SeparationError, match="belongs to user 7102: remove it"):
         move(lab)
-    (lab.data / separate.NEW).rmdir()
-    (lab.data / separate.NEW).symlink_to(lab.state)
+    (lab.data / booking_folder.NEW_FOLDER).rmdir()
+    (lab.data / booking_folder.NEW_FOLDER).symlink_to(lab.state)
     with pytest.raises(OSError, match="Not a directory"):
         move(lab)
     assert booked(lab.data) == ["0"]
@@ -334,13 +344,13 @@ def test_what_the_receiver_had_in_data_goes(lab: Lab) -> None:
     (lab.data / ".receive/gpu1").mkdir(parents=True)
     (lab.data / ".receive/gpu1/lock").touch()
     (lab.data / "receive.log").write_text("refused\n")
-    separate.move_receiver_files(lab.settings())
+    booking_folder.move_receiver_files(lab.settings())
     assert [path.name for path in lab.data.iterdir()] == ["atlas"]
     assert (lab.state / "receive/receive.log").read_text() == "refused\n"
     assert stat.S_IMODE((lab.state / "receive").stat().st_mode) == 0o700
     (lab.data / ".receive").symlink_to(lab.state)
     (lab.data / "receive.log").symlink_to(lab.state / "receive/receive.log")
-    separate.move_receiver_files(lab.settings())
+    booking_folder.move_receiver_files(lab.settings())
     assert (lab.state / "receive/receive.log").exists()
     assert not (lab.data / ".receive").is_symlink()
 
@@ -367,7 +377,7 @@ def set_access_list(folder: Path, kind: str) -> None:
 
 def push_to_folder(lab: Lab, home: Path) -> subprocess.CompletedProcess[str]:
     """Push the files of atlas once more."""
-    script = Path(separate.__file__).parents[2] / "scripts/lib/to-folder.sh"
+    script = Path(booking_folder.__file__).parents[2] / "scripts/lib/to-folder.sh"
     command = [str(script), str(lab.data), "atlas", str(home), "gpus.csv"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -19,25 +19,24 @@ from typing import Any
 import orjson
 import pytest
 
-from site_builder.alerts.hooks import Hooks
-from site_builder.alerts.model import Told
-from site_builder.alerts.store import AlertBook
+from site_builder.alerts.delivery import HookFolder
+from site_builder.alerts.model import DeliveryRecord
+from site_builder.alerts.store import AlertStore
 from site_builder.board import host_pipeline
 from site_builder.board.builder import Builder
-from site_builder.bookings.identity import Caller
-from site_builder.bookings.store import Unwritable
-from site_builder.bookings.tokens import Tokens
-from site_builder.core import files, locked_file, own_files
-from site_builder.core.command_options import load
+from site_builder.bookings.tokens import TokenStore
+from site_builder.core import files, locks
+from site_builder.core.command_options import load_command_settings
+from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings
-from site_builder.core.record_file import DamagedFileError, read_records, write_records
-from site_builder.core.typed_json import dump_json, list_pairs
-from site_builder.doctor import builder
-from site_builder.doctor.check_result import Case
-from site_builder.fleet.store import Memory
+from site_builder.core.records import DamagedFileError, dump_json, list_pairs, read_records, write_records
+from site_builder.doctor import builder_checks
+from site_builder.doctor.model import DoctorContext
+from site_builder.fleet.store import BuilderState
 from site_builder.history import rollups
-from site_builder.history.gpu_minutes import Month, Seen, Share
+from site_builder.history.buckets import MonthUsage, StateMinutes, UsageShare
 from site_builder.snapshots import store as snapshots_store
+from site_builder.web.identity import WebCaller
 from tests.support import every_state
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.sender_fixtures import alert, book
@@ -83,12 +82,12 @@ class Trap:
 def test_a_pickle_of_an_older_version_is_deleted_unread(lab: Lab, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     for name in (
-        host_pipeline.OLD_STORE,
-        snapshots_store.OLD_STORE,
-        rollups.OLD_NAME,
-        host_pipeline.STORE,
-        snapshots_store.STORE,
-        rollups.NAME,
+        host_pipeline.OLD_STORE_NAME,
+        snapshots_store.OLD_STORE_FILE,
+        rollups.OLD_SUMS_FILE,
+        host_pipeline.STORE_NAME,
+        snapshots_store.STORE_FILE,
+        rollups.SUMS_FILE,
     ):
         (lab.state / name).write_bytes(pickle.dumps(Trap(mark)))
     (lab.state / "templates").mkdir()
@@ -98,11 +97,13 @@ def test_a_pickle_of_an_older_version_is_deleted_unread(lab: Lab, tmp_path: Path
     assert not mark.exists()
     assert lab.states("atlas") == ["busy", "free"]
     left = {path.name for path in lab.state.iterdir()}
-    assert left.isdisjoint({host_pipeline.OLD_STORE, snapshots_store.OLD_STORE, rollups.OLD_NAME, "templates"})
+    assert left.isdisjoint(
+        {host_pipeline.OLD_STORE_NAME, snapshots_store.OLD_STORE_FILE, rollups.OLD_SUMS_FILE, "templates"}
+    )
 
 
 def test_no_module_loads_a_format_that_can_execute_code() -> None:
-    allowed = {"halves.py"}  # what passes between us and our own child, through memory
+    allowed = {"parallel.py"}  # what passes between us and our own child, through memory
     loading = set()
     for path in (ROOT / "site_builder").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -123,31 +124,39 @@ def test_every_state_that_a_card_can_have_is_kept_from_one_builder_to_the_next(t
     builder.build(time.time())
     builder.close()
     again = Builder(made.settings())
-    assert len(again.cards.cards) > 3
-    assert again.cards.cards == builder.cards.cards
-    assert again.cards.rules == builder.cards.rules
-    assert (again.snapshots.native, again.snapshots.original) == (builder.snapshots.native, builder.snapshots.original)
-    assert builder.users_page.sums
-    assert rollups.loaded(made.state / rollups.NAME) == builder.users_page.sums.kept
+    assert len(again.pipeline.built_hosts) > 3
+    assert again.pipeline.built_hosts == builder.pipeline.built_hosts
+    assert again.pipeline.common_fingerprint == builder.pipeline.common_fingerprint
+    assert (again.snapshots.native_files, again.snapshots.legacy_files) == (
+        builder.snapshots.native_files,
+        builder.snapshots.legacy_files,
+    )
+    assert builder.people_page.rollup
+    assert rollups.load_rollup_state(made.state / rollups.SUMS_FILE) == builder.people_page.rollup.state
 
 
 def test_a_month_of_sums_is_kept(tmp_path: Path) -> None:
-    month = Month(
+    month = MonthUsage(
         first=date(2026, 10, 1),
         since=date(2026, 10, 3),
         until=1_793_491_200,
-        shares={"alice": Share(1, 2, 3, 4)},
-        had={("atlas", "A100"): Share(1, 2, 3, 4)},
-        seen={("atlas", "A100"): Seen(*range(13))},
-        unseen={("atlas", "A100"): 7},
+        shares={"alice": UsageShare(1, 2, 3, 4)},
+        shares_by_place={("atlas", "A100"): UsageShare(1, 2, 3, 4)},
+        seen_by_place={("atlas", "A100"): StateMinutes(*range(13))},
+        unseen_by_place={("atlas", "A100"): 7},
     )
-    kept = rollups.Kept(file=(12, 34), months={month.first: rollups.Done(month.until, rollups.dump_month(month))})
-    kept.open = rollups.Open(month.first, 5, [month.first], {"alice": [1, 2, 3, 4]}, {("a", "b"): [1, 2, 3, 4]}, {})
-    kept.late, kept.made = {month.first}, (b"\x00\xff", "<p>")
-    content = dump_json([rollups.FORM, list_pairs(kept)])
-    (tmp_path / rollups.NAME).write_bytes(content)
-    assert rollups.loaded(tmp_path / rollups.NAME) == kept
-    assert rollups.load_month(kept.months[month.first].month) == month
+    kept = rollups.RollupState(
+        database_identity=(12, 34),
+        finished_months={month.first: rollups.FinishedMonth(month.until, rollups.dump_month(month))},
+    )
+    kept.unfinished_month = rollups.UnfinishedMonth(
+        month.first, 5, [month.first], {"alice": [1, 2, 3, 4]}, {("a", "b"): [1, 2, 3, 4]}, {}
+    )
+    kept.late_months, kept.rendered_months = {month.first}, (b"\x00\xff", "<p>")
+    content = dump_json([rollups.SUMS_VERSION, list_pairs(kept)])
+    (tmp_path / rollups.SUMS_FILE).write_bytes(content)
+    assert rollups.load_rollup_state(tmp_path / rollups.SUMS_FILE) == kept
+    assert rollups.load_month(kept.finished_months[month.first].packed_month) == month
 
 
 SHAPES: list[bytes] = [
@@ -171,7 +180,7 @@ SHAPES: list[bytes] = [
     b"[" * 5000,
 ]
 FILES = (
-    *(host_pipeline.STORE, snapshots_store.STORE, rollups.NAME),
+    *(host_pipeline.STORE_NAME, snapshots_store.STORE_FILE, rollups.SUMS_FILE),
     *("lines.json", "memory.json", "published.json", "noticed.json", "watches.json", "tokens.json", "alerts.json"),
     *("consul.json", "comments.json", "aliases.csv", "builder", "kv.json", "alerts.conf.good"),
 )
@@ -188,13 +197,13 @@ def test_a_file_of_another_shape_never_ends_a_build(lab: Lab, content: bytes) ->
     builder = Builder(lab.settings(alerts=AlertSettings((("lab", "json://127.0.0.1:1/"),))))
     report = builder.build(time.time())
     builder.close()
-    assert builder.alerts
-    if builder.alerts.sender:
-        builder.alerts.sender.wait(60)
-    assert (report.hosts, lab.states("atlas")) == (2, ["busy", "free"])
+    assert builder.alert_engine
+    if builder.alert_engine.sender_process:
+        builder.alert_engine.sender_process.wait(60)
+    assert (report.host_count, lab.states("atlas")) == (2, ["busy", "free"])
 
 
-@pytest.mark.parametrize("name", [host_pipeline.STORE, snapshots_store.STORE, rollups.NAME])
+@pytest.mark.parametrize("name", [host_pipeline.STORE_NAME, snapshots_store.STORE_FILE, rollups.SUMS_FILE])
 def test_a_damaged_byte_costs_no_more_than_to_rebuild_the_file(lab: Lab, name: str) -> None:
     at = time.time()
     builder = Builder(lab.settings())
@@ -211,24 +220,24 @@ def test_a_damaged_byte_costs_no_more_than_to_rebuild_the_file(lab: Lab, name: s
             del bad[place : place + chance.randrange(1, 50)]
         (lab.state / name).write_bytes(bad)
         again = Builder(lab.settings())
-        for host, card in again.cards.cards.items():
-            assert card == builder.cards.cards[host]
+        for host, card in again.pipeline.built_hosts.items():
+            assert card == builder.pipeline.built_hosts[host]
         again.history.close()
     report = lab.build()
-    assert (report.hosts, lab.states("atlas")) == (2, ["busy", "free"])
+    assert (report.host_count, lab.states("atlas")) == (2, ["busy", "free"])
 
 
-def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_pipeline.Card]:
+def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_pipeline.BuiltHost]:
     """What is loaded where somebody has rewritten the JSON of every card, with a checksum that is right."""
-    store = lab.state / host_pipeline.STORE
-    (head, _), *records = list(read_records(store, host_pipeline.TITLE))
+    store = lab.state / host_pipeline.STORE_NAME
+    (head, _), *records = list(read_records(store, host_pipeline.STORE_TITLE))
     new = []
     for text, texts in records:
         stored = orjson.loads(text)
         change(stored)
         new.append((orjson.dumps(stored), texts))
-    write_records(store, host_pipeline.TITLE, [(head, []), *new])
-    return host_pipeline.load_cards(store)[1]
+    write_records(store, host_pipeline.STORE_TITLE, [(head, []), *new])
+    return host_pipeline.load_built_hosts(store)[1]
 
 
 @pytest.mark.parametrize(
@@ -243,31 +252,31 @@ def test_a_card_with_a_value_of_another_type_is_made_anew(lab: Lab, place: int, 
         stored[place] = value
 
     assert changed_cards(lab, change) == {}
-    assert lab.build().hosts == 2
+    assert lab.build().host_count == 2
 
 
 def test_a_file_that_claims_to_be_huge_is_not_believed(tmp_path: Path) -> None:
-    store = tmp_path / host_pipeline.STORE
-    store.write_bytes(host_pipeline.TITLE.encode() + b"\n9999999999\nx\nend 1 00000000\n")
+    store = tmp_path / host_pipeline.STORE_NAME
+    store.write_bytes(host_pipeline.STORE_TITLE.encode() + b"\n9999999999\nx\nend 1 00000000\n")
     with pytest.raises(DamagedFileError):
-        host_pipeline.load_cards(store)
+        host_pipeline.load_built_hosts(store)
 
 
 def test_a_link_or_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "memory.json"
     path.write_bytes(b"{}")
-    assert own_files.read(path) == b"{}"
+    assert files.read(path) == b"{}"
     path.chmod(0o620)
-    with pytest.raises(files.Refused, match="others can write it"):
-        own_files.read(path)
+    with pytest.raises(files.FileRefusedError, match="others can write it"):
+        files.read(path)
     path.chmod(0o600)
     (tmp_path / "link").symlink_to(path)
-    with pytest.raises(files.Refused):
-        own_files.read(tmp_path / "link")
+    with pytest.raises(files.FileRefusedError):
+        files.read(tmp_path / "link")
     if os.geteuid() == 0:
         os.chown(path, NOBODY, -1)
-        with pytest.raises(files.Refused, match="it belongs to nobody"):
-            own_files.read(path)
+        with pytest.raises(files.FileRefusedError, match="it belongs to nobody"):
+            files.read(path)
 
 
 # The folder is ours alone
@@ -332,7 +341,7 @@ def test_root_does_not_build_another_users_board_and_leaves_nothing_there(
     foreign: Lab, tmp_path: Path, has_state: bool
 ) -> None:
     mark, folder = tmp_path / "executed", foreign.data.parent
-    (foreign.state / host_pipeline.OLD_STORE).write_bytes(pickle.dumps(Trap(mark)))
+    (foreign.state / host_pipeline.OLD_STORE_NAME).write_bytes(pickle.dumps(Trap(mark)))
     hooks = folder / "hooks"
     hooks.mkdir()
     (hooks / "page").write_text(f"#!/bin/sh\nmkdir {mark}\n")
@@ -346,7 +355,7 @@ def test_root_does_not_build_another_users_board_and_leaves_nothing_there(
     assert result.returncode == 2
     assert result.stderr == f"gpuboard: {where} belongs to nobody: run this as nobody, with sudo -u nobody\n"
     assert (everything(folder), mark.exists()) == (before, False)
-    assert Hooks(hooks).names() == ()
+    assert HookFolder(hooks).list_runnable_names() == ()
 
 
 @needs_root
@@ -388,8 +397,8 @@ def test_who_may_not_enter_the_state_folder_books_as_before(lab: Lab, foreign: L
     lab.build()  # so that all is imported that this user may not be able to read
 
     def check() -> None:
-        memory = Memory(foreign.state)
-        assert (memory.logins, memory.idle) == (set(), {})
+        memory = BuilderState(foreign.state)
+        assert (memory.logins, memory.idle_times) == (set(), {})
 
     assert as_nobody(check) == 0
 
@@ -399,13 +408,13 @@ def test_who_may_not_enter_the_state_folder_books_as_before(lab: Lab, foreign: L
 
 def test_an_emptied_memory_is_reported_and_its_copy_is_used(lab: Lab) -> None:
     lab.build()
-    before = Memory(lab.state)
+    before = BuilderState(lab.state)
     assert before.logins == {"alice"}
     (lab.state / "memory.json").write_bytes(b"")
     lab.host("atlas", gpu(0) + gpu(1))
     lab.build()
     assert problems_of(lab)["state/memory.json"] == "is empty: the last good copy of it is used"
-    assert Memory(lab.state).logins == {"alice"}
+    assert BuilderState(lab.state).logins == {"alice"}
     lab.build()
     assert "state/memory.json" not in problems_of(lab)
 
@@ -417,70 +426,70 @@ def test_an_emptied_memory_without_a_copy_is_reported(lab: Lab) -> None:
 
 
 def test_emptied_tokens_stay_valid_by_their_copy_and_that_is_told(lab: Lab) -> None:
-    tokens = Tokens(lab.state)
-    token = tokens.make("alice", 1)
+    tokens = TokenStore(lab.state)
+    token = tokens.create_token("alice", 1)
     tokens.path.write_bytes(b"")
-    assert (tokens.name_of(token), tokens.name_of("wrong")) == ("alice", None)
+    assert (tokens.find_token_owner(token), tokens.find_token_owner("wrong")) == ("alice", None)
     lab.build()
     assert problems_of(lab)["state/tokens.json"] == "is empty: the last good copy of it is used"
     result = gpuboard(lab.data.parent, "token", "--list")
     assert result.stdout.startswith("alice ")
     assert result.stderr == "gpuboard: state/tokens.json is empty: the last good copy of it is used\n"
-    tokens.make("bob", 1)
-    assert [one.name for one in Tokens(lab.state).all()] == ["alice", "bob"]
+    tokens.create_token("bob", 1)
+    assert [one.name for one in TokenStore(lab.state).list_tokens()] == ["alice", "bob"]
 
 
 def test_emptied_tokens_without_a_copy_let_nobody_in(lab: Lab) -> None:
     (lab.state / "tokens.json").write_bytes(b"")
-    with pytest.raises(Unwritable, match="is empty: put your copy of it back, or remove it"):
-        Tokens(lab.state).name_of("any")
-    with pytest.raises(Unwritable, match="is empty"):
-        Tokens(lab.state).make("alice", 1)
+    with pytest.raises(StorageError, match="is empty: put your copy of it back, or remove it"):
+        TokenStore(lab.state).find_token_owner("any")
+    with pytest.raises(StorageError, match="is empty"):
+        TokenStore(lab.state).create_token("alice", 1)
     lab.build()
     assert problems_of(lab)["state/tokens.json"].startswith("is empty: put your copy of it back")
     (lab.state / "tokens.json").unlink()
-    assert Tokens(lab.state).make("alice", 1)
+    assert TokenStore(lab.state).create_token("alice", 1)
 
 
 def test_the_copy_brings_no_revoked_token_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = Tokens(lab.state)
-    token = tokens.make("alice", 1)
-    kept, count = locked_file.replace, [0]
+    tokens = TokenStore(lab.state)
+    token = tokens.create_token("alice", 1)
+    kept, count = locks.write_locked_file, [0]
 
     def full(path: Path, content: bytes) -> None:
         count[0] += 1
         if count[0] == 2:
             message = "no room"
-            raise Unwritable(message)
+            raise StorageError(message)
         kept(path, content)
 
-    monkeypatch.setattr(locked_file, "replace", full)
-    with pytest.raises(Unwritable):  # nobody is told that it was revoked
-        tokens.revoke("alice")
-    assert tokens.name_of(token) == "alice"
-    tokens.revoke("alice")
+    monkeypatch.setattr(locks, "write_locked_file", full)
+    with pytest.raises(StorageError):  # nobody is told that it was revoked
+        tokens.revoke_tokens("alice")
+    assert tokens.find_token_owner(token) == "alice"
+    tokens.revoke_tokens("alice")
     tokens.path.write_bytes(b"")
-    assert tokens.name_of(token) is None
+    assert tokens.find_token_owner(token) is None
 
 
 def test_the_builder_keeps_a_copy_of_tokens_of_an_older_version(lab: Lab) -> None:
-    tokens = Tokens(lab.state)
-    token = tokens.make("alice", 1)
-    own_files.copy_of(tokens.path).unlink()
+    tokens = TokenStore(lab.state)
+    token = tokens.create_token("alice", 1)
+    files.copy_of(tokens.path).unlink()
     lab.build()
     tokens.path.write_bytes(b"")
-    assert tokens.name_of(token) == "alice"
+    assert tokens.find_token_owner(token) == "alice"
 
 
 def test_the_desk_tells_its_log_of_emptied_tokens(lab: Lab) -> None:
-    from site_builder.bookings.web import Booking  # noqa: PLC0415
+    from site_builder.web.booking_app import BookingApplication  # noqa: PLC0415
 
-    token = Tokens(lab.state).make("alice", 1)
+    token = TokenStore(lab.state).create_token("alice", 1)
     (lab.state / "tokens.json").write_bytes(b"")
     said: list[str] = []
-    desk = Booking(lab.settings(), said.append)
-    caller: Caller = desk.caller({"REMOTE_ADDR": "192.0.2.1", "HTTP_AUTHORIZATION": f"Bearer {token}"})
-    assert caller.who.name == "alice"
+    desk = BookingApplication(lab.settings(), said.append)
+    caller: WebCaller = desk.identify_caller({"REMOTE_ADDR": "192.0.2.1", "HTTP_AUTHORIZATION": f"Bearer {token}"})
+    assert caller.user.name == "alice"
     assert said == [f"{lab.state / 'tokens.json'} is empty: the last good copy of it is used"]
 
 
@@ -512,22 +521,22 @@ def test_a_builder_that_is_killed_while_it_begins_history_leaves_no_empty_file(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(database, "prepare", killed)
+        patched.setattr(database, "prepare_for_writing", killed)
         with pytest.raises(KeyboardInterrupt):
-            database.connect(lab.state / "history.db")
+            database.open_database(lab.state / "history.db")
     assert not (lab.state / "history.db").exists()
     lab.build()
     assert problems_of(lab) == {}
     assert not list(lab.state.glob(".history.db*"))
 
 
-@pytest.mark.parametrize("name", builder.SMALL)
+@pytest.mark.parametrize("name", builder_checks.IRREPLACEABLE_FILES)
 def test_the_doctor_finds_an_emptied_file(lab: Lab, name: str) -> None:
     lab.state.chmod(0o700)
     (lab.state / name).write_bytes(b"")
     flags: dict[str, str | None] = {"state": str(lab.state), "data": str(lab.data), "www": str(lab.www)}
-    found = builder.state(Case(load(None, flags), "", lab.data))
-    assert (found.status, f"{name} is empty" in found.what) == ("warn", True)
+    found = builder_checks.check_state_folder(DoctorContext(load_command_settings(None, flags), "", lab.data))
+    assert (found.status, f"{name} is empty" in found.message) == ("warn", True)
 
 
 # A full disk names the file
@@ -555,7 +564,7 @@ def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left") as caught:
-        files.replace(tmp_path / "x.json", full)
+        files.write_atomically(tmp_path / "x.json", full)
     assert caught.value.filename == str(tmp_path / "x.json")
 
 
@@ -565,17 +574,17 @@ def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
 def test_an_unsure_notification_is_on_the_page_for_a_day(lab: Lab) -> None:
     now = int(time.time())
     told = [
-        Told(now - 100, "channel:lab", "unsure", (alert(1),), "it did not answer in time"),
-        Told(now - 50, "person:alice", "unsure", (alert(2),), "it did not answer in time"),
-        Told(now - 90_000, "hook:page", "unsure", (alert(3),), "it was ended"),
+        DeliveryRecord(now - 100, "channel:lab", "unsure", (alert(1),), "it did not answer in time"),
+        DeliveryRecord(now - 50, "person:alice", "unsure", (alert(2),), "it did not answer in time"),
+        DeliveryRecord(now - 90_000, "hook:page", "unsure", (alert(3),), "it was ended"),
     ]
-    AlertBook(lab.state).change(lambda _: book()._replace(begun=1, history=tuple(told)))
+    AlertStore(lab.state).change(lambda _: book()._replace(started_at=1, history=tuple(told)))
     builder = Builder(lab.settings(alerts=AlertSettings((("lab", "json://127.0.0.1:1/secret"),))))
     builder.build(now)
     builder.close()
-    assert builder.alerts
-    if builder.alerts.sender:
-        builder.alerts.sender.wait(60)
+    assert builder.alert_engine
+    if builder.alert_engine.sender_process:
+        builder.alert_engine.sender_process.wait(60)
     what = [one["what"] for one in lab.status()["problems"] if one["where"] == "alerts"]
     assert what == [
         "it is not known whether a notification for channel lab arrived: it did not answer in time",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from site_builder.core.terminal_text import cut, fit, one_line, width, wrap
+from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text, wrap_text
 
 TEXTS = ("atlas", "日本語", "héllo", "e\u0301", "\u1112\u1161\u11ab", "so\u00adft", "\u0600a", "🎉 run", "عربي", "Ⅷ½")
 
@@ -24,25 +24,25 @@ def counted() -> Iterator[ctypes.CDLL]:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_takes_as_many_cells_as_the_c_library_says(text: str, counted: ctypes.CDLL) -> None:
-    assert width(text) == counted.wcswidth(ctypes.c_wchar_p(text), len(text))
+    assert measure_width(text) == counted.wcswidth(ctypes.c_wchar_p(text), len(text))
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("cells", [1, 2, 3, 5, 12])
 def test_a_text_is_made_to_fit(text: str, cells: int) -> None:
-    assert width(cut(text, cells)) <= cells
-    assert width(fit(text, cells)) == width(fit(text, cells, right=True)) == cells
-    assert text.startswith(cut(text, cells).rstrip("…"))
+    assert measure_width(truncate_text(text, cells)) <= cells
+    assert measure_width(fit_text(text, cells)) == measure_width(fit_text(text, cells, right=True)) == cells
+    assert text.startswith(truncate_text(text, cells).rstrip("…"))
 
 
 def test_a_text_of_several_lines_becomes_one() -> None:
-    assert one_line("a\n b\tc\r\n\u200fd ") == "a b c d"
+    assert flatten_text("a\n b\tc\r\n\u200fd ") == "a b c d"
 
 
 @pytest.mark.parametrize("most", [2, 3, 7, 80])
 def test_a_text_is_broken_into_lines_that_fit_and_no_letter_is_lost(most: int) -> None:
     text = f"{' '.join(TEXTS)} {'日本語' * 9} {'x' * 100}"
-    lines = wrap(text, most)
-    assert [line for line in lines if width(line) > most] == []
+    lines = wrap_text(text, most)
+    assert [line for line in lines if measure_width(line) > most] == []
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-    assert wrap("", most) == []
+    assert wrap_text("", most) == []

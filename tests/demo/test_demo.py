@@ -17,20 +17,20 @@ from typing import Any
 
 import pytest
 
-from site_builder.demo import cast
-from site_builder.demo.story import BOOKINGS, HOUR, MINUTE, HostStory, stories
+from site_builder.demo import machines
+from site_builder.demo.scenario import DEMO_BOOKINGS, HOUR_S, MINUTE_S, HostScenario, build_scenarios
 from tests.support.live_page import Live, clean_environment, gpuboard, is_gone
 
 ROOT = Path(__file__).parents[2]
 FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
 
 
-def lab(hosts: int = len(cast.MACHINES), seed: int = 1) -> dict[str, HostStory]:
-    return {one.machine.name: one for one in stories(cast.lab(hosts), seed)}
+def lab(hosts: int = len(machines.MACHINES), seed: int = 1) -> dict[str, HostScenario]:
+    return {one.machine.name: one for one in build_scenarios(machines.build_machines(hosts), seed)}
 
 
-def taken(story: HostStory, now: float) -> set[int]:
-    return {gpu for job in story.at(now) for gpu in job.gpus}
+def taken(story: HostScenario, now: float) -> set[int]:
+    return {gpu for job in story.list_jobs_at(now) for gpu in job.gpus}
 
 
 @pytest.fixture(scope="module")
@@ -54,62 +54,68 @@ def hosts_of(folder: Path) -> dict[str, Any]:
 
 def test_the_same_seed_is_the_same_lab_however_often_one_looks() -> None:
     often, seldom = lab(), lab()
-    for moment in range(0, 3 * HOUR, 60):
+    for moment in range(0, 3 * HOUR_S, 60):
         for story in often.values():
-            story.at(moment)
-    assert [story.at(3 * HOUR) for story in often.values()] == [story.at(3 * HOUR) for story in seldom.values()]
+            story.list_jobs_at(moment)
+    assert [story.list_jobs_at(3 * HOUR_S) for story in often.values()] == [
+        story.list_jobs_at(3 * HOUR_S) for story in seldom.values()
+    ]
 
 
 def test_another_seed_is_another_lab() -> None:
-    assert [story.at(0) for story in lab().values()] != [story.at(0) for story in lab(seed=2).values()]
+    assert [story.list_jobs_at(0) for story in lab().values()] != [
+        story.list_jobs_at(0) for story in lab(seed=2).values()
+    ]
 
 
 def test_a_host_lives_the_same_life_in_a_larger_lab() -> None:
-    assert lab()["hydra"].at(HOUR) == lab(200)["hydra"].at(HOUR)
+    assert lab()["hydra"].list_jobs_at(HOUR_S) == lab(200)["hydra"].list_jobs_at(HOUR_S)
 
 
 def test_something_starts_or_ends_every_minute_or_so() -> None:
     seen = lab()
-    moments = [[story.at(now) for story in seen.values()] for now in range(0, 20 * MINUTE, 10)]
+    moments = [[story.list_jobs_at(now) for story in seen.values()] for now in range(0, 20 * MINUTE_S, 10)]
     assert sum(before != after for before, after in zip(moments, moments[1:])) >= 15
 
 
 def test_a_job_takes_its_memory_step_by_step() -> None:
-    (job, *_) = lab()["atlas"].at(0)
-    early, late = (job.memory(80000, job.begins + seconds) for seconds in (10, 600))
+    (job, *_) = lab()["atlas"].list_jobs_at(0)
+    early, late = (job.simulate_memory(80000, job.starts_at + seconds) for seconds in (10, 600))
     assert 0 < early < late / 2
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_deadline_fills_the_cluster(seed: int) -> None:
     shares = []
-    seen = [one for one in lab(60, seed).values() if one.machine.tries]
+    seen = [one for one in lab(60, seed).values() if one.machine.short_runs_per_hour]
     for hour in (3, 15):
-        shares.append(sum(len(taken(one, hour * HOUR)) for one in seen) / sum(one.machine.gpus for one in seen))
+        shares.append(sum(len(taken(one, hour * HOUR_S)) for one in seen) / sum(one.machine.gpu_count for one in seen))
     assert shares[0] < 0.7
     assert shares[1] > 0.8
 
 
 def test_no_gpu_has_two_jobs_but_where_two_share_one() -> None:
     for story in lab(40).values():
-        for now in range(0, 24 * HOUR, HOUR):
-            gpus = [gpu for job in story.at(now) for gpu in job.gpus]
+        for now in range(0, 24 * HOUR_S, HOUR_S):
+            gpus = [gpu for job in story.list_jobs_at(now) for gpu in job.gpus]
             assert len(gpus) == len(set(gpus)) or story.machine.name == "draco"
 
 
 def test_bookings_are_kept_and_broken() -> None:
     seen = lab()
     users = {
-        one.comment: {job.person for job in seen[one.host].at(0) if one.gpus and set(job.gpus) & set(one.gpus)}
-        for one in BOOKINGS
-        if one.begins <= 0 < one.ends
+        one.comment: {
+            job.person for job in seen[one.host].list_jobs_at(0) if one.gpus and set(job.gpus) & set(one.gpus)
+        }
+        for one in DEMO_BOOKINGS
+        if one.starts_at <= 0 < one.ends_at
     }
     assert users == {"ICML run": {"alice"}, "demo for the visitors": set(), "evaluation": {"marek"}, "thesis": set()}
 
 
 def test_a_host_goes_down_and_returns() -> None:
     draco = lab()["draco"]
-    assert [draco.is_silent(minute * MINUTE) for minute in (0, 1, 3, 15, 21, 9 * 60 + 3)] == [
+    assert [draco.is_silent(minute * MINUTE_S) for minute in (0, 1, 3, 15, 21, 9 * 60 + 3)] == [
         False,
         False,
         True,
@@ -122,10 +128,10 @@ def test_a_host_goes_down_and_returns() -> None:
 def test_what_runs_on_several_gpus_runs_on_whole_ones_of_one_maker() -> None:
     several = 0
     for story in lab(60).values():
-        for now in range(0, 48 * HOUR, HOUR):
-            for job in story.at(now):
+        for now in range(0, 48 * HOUR_S, HOUR_S):
+            for job in story.list_jobs_at(now):
                 units = [story.machine.units[gpu] for gpu in job.gpus]
-                assert len({unit.maker for unit in units}) == 1
+                assert len({unit.vendor for unit in units}) == 1
                 assert len(units) == 1 or all(unit.instance is None for unit in units)
                 several += len(units) > 1
     assert several
@@ -141,7 +147,7 @@ def test_one_instance_is_free_and_one_is_booked_whatever_the_seed(seed: int) -> 
 
 def test_every_snapshot_is_by_the_real_scripts_and_whole(page: Path) -> None:
     folders = [path for path in (page / "data").iterdir() if path.is_dir()]
-    assert {path.name for path in folders} == {one.name for one in cast.MACHINES} - {cast.OLD}
+    assert {path.name for path in folders} == {one.name for one in machines.MACHINES} - {machines.LEGACY_HOST}
     for folder in folders:
         assert {path.name for path in folder.iterdir() if path.is_file()} == FILES
         for name in FILES:
@@ -275,7 +281,7 @@ def test_at_speed_hours_become_minutes_and_states_still_hold(tmp_path: Path) -> 
     assert hosts["atlas"]["gpus"][6]["state"] == "held"
     assert hosts["pascal"]["state"] == "down"
     job = hosts["atlas"]["gpus"][0]["processes"][0]["started"]
-    assert 50 * MINUTE < time.time() - job < 54 * MINUTE
+    assert 50 * MINUTE_S < time.time() - job < 54 * MINUTE_S
 
 
 def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -12,14 +12,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from site_builder.demo import cast, history
-from site_builder.demo.story import BEFORE, HOUR, stories
-from site_builder.demo.weeks import DOWN
-from site_builder.history.block_format import series_of
-from site_builder.history.gpu_minutes import UNIT
-from site_builder.history.model import STATES, TAKEN
-from site_builder.history.reader import DAY, DAYS, MINUTE, Past
-from site_builder.history.writer import History
+from site_builder.core.formatting import DAY, MINUTE
+from site_builder.demo import history, machines
+from site_builder.demo.past_weeks import DOWN_HOSTS
+from site_builder.demo.scenario import HOUR_S, LEAD_TIME_S, build_scenarios
+from site_builder.history.block_format import parse_gpu_series
+from site_builder.history.buckets import UNITS_PER_MINUTE
+from site_builder.history.model import GPU_STATES, TAKEN_STATES
+from site_builder.history.reader import RETENTION_DAYS, HistoryReader
+from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, folder, minutes, roll, used
 from tests.support.live_page import gpuboard
 from tests.support.pace import check, took
@@ -28,18 +29,18 @@ from tests.support.pace import check, took
 NOW = epoch("2026-09-22T14:37") + 12
 EVER = (date(1990, 1, 1), date(2100, 1, 1))
 BERLIN = ZoneInfo("Europe/Berlin")
-ALL = len(cast.MACHINES)
+ALL = len(machines.MACHINES)
 
 
-def filled(  # noqa: PLR0917
+def filled(
     state: Path, hosts: int = ALL, seed: int = 1, after: float = 0, zone: tzinfo = timezone.utc, now: int = NOW
-) -> Past:
-    history.fill(state, zone, now, hosts, seed, after)
-    return Past(state, zone)
+) -> HistoryReader:
+    history.fill_history(state, zone, now, hosts, seed, after)
+    return HistoryReader(state, zone)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HistoryReader]:
     """The past of the whole lab."""
     made = filled(folder(tmp_path_factory.mktemp("past")))
     yield made
@@ -71,7 +72,7 @@ def test_another_seed_is_another_past(tmp_path: Path) -> None:
     for seed in (1, 2):
         state = tmp_path / str(seed)
         state.mkdir()
-        found.append(used(filled(state, 2, seed).tallies(*EVER, NOW)))
+        found.append(used(filled(state, 2, seed).read_daily_usage(*EVER, NOW)))
     assert found[0] != found[1]
 
 
@@ -83,9 +84,9 @@ def test_a_history_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     assert content(state) == before
 
 
-def test_a_host_has_the_same_past_in_a_larger_lab(tmp_path: Path, whole: Past) -> None:
-    small = filled(folder(tmp_path), hosts=2).tallies(*EVER, NOW)
-    large = whole.tallies(*EVER, NOW)
+def test_a_host_has_the_same_past_in_a_larger_lab(tmp_path: Path, whole: HistoryReader) -> None:
+    small = filled(folder(tmp_path), hosts=2).read_daily_usage(*EVER, NOW)
+    large = whole.read_daily_usage(*EVER, NOW)
     hosts = {row.host for row in small.seen}
     assert [row for row in large.shares if row.host in hosts] == small.shares
     assert [row for row in large.seen if row.host in hosts] == small.seen
@@ -104,41 +105,43 @@ def test_it_is_there_at_once(tmp_path: Path) -> None:
 # As a builder would have kept it
 
 
-def test_five_weeks_are_there_of_each_host(whole: Past) -> None:
-    assert whole.hosts() == sorted(one.name for one in cast.MACHINES)
-    for name in whole.hosts():
-        (first, *_) = whole.series(name, NOW - 36 * DAY, NOW, 3600).gpus
-        seen = [at for at, count in enumerate(first.line["seen"]) if count]
+def test_five_weeks_are_there_of_each_host(whole: HistoryReader) -> None:
+    assert whole.list_hosts() == sorted(one.name for one in machines.MACHINES)
+    for name in whole.list_hosts():
+        (first, *_) = whole.read_host(name, NOW - 36 * DAY, NOW, 3600).gpus
+        seen = [at for at, count in enumerate(first.columns["seen"]) if count]
         assert seen[0] <= 24
         assert len(seen) > 30 * 24
 
 
-def test_nothing_is_told_of_what_has_not_come(whole: Past) -> None:
+def test_nothing_is_told_of_what_has_not_come(whole: HistoryReader) -> None:
     for step in (60, 300, 3600):
-        found = whole.series("atlas", NOW - HOUR, NOW + DAY, step)
-        last = max(at for at, count in enumerate(found.gpus[0].line["seen"]) if count)
+        found = whole.read_host("atlas", NOW - HOUR_S, NOW + DAY, step)
+        last = max(at for at, count in enumerate(found.gpus[0].columns["seen"]) if count)
         assert found.since + last * step <= NOW
 
 
-def test_all_steps_say_the_same(whole: Past) -> None:
+def test_all_steps_say_the_same(whole: HistoryReader) -> None:
     since = NOW // DAY * DAY - DAY
-    for name in whole.hosts():
+    for name in whole.list_hosts():
         told = []
         for step in (60, 300, 3600):
-            found = whole.series(name, since, NOW, step)
-            told.append([[sum(one.line[state]) for state in ("seen", *STATES, "promised")] for one in found.gpus])
+            found = whole.read_host(name, since, NOW, step)
+            told.append(
+                [[sum(one.columns[state]) for state in ("seen", *GPU_STATES, "promised")] for one in found.gpus]
+            )
         assert told[0] == told[1] == told[2]
 
 
-def test_the_sums_are_those_of_the_minutes(whole: Past) -> None:
-    told = whole.tallies(*EVER, NOW)
-    start = NOW // DAY * DAY - DAYS[300] * DAY
+def test_the_sums_are_those_of_the_minutes(whole: HistoryReader) -> None:
+    told = whole.read_daily_usage(*EVER, NOW)
+    start = NOW // DAY * DAY - RETENTION_DAYS[300] * DAY
     by_host = Counter[str]()
     for row in told.seen:
         by_host[row.host] += row.seen.seen
-    for name in whole.hosts():
-        drawn = whole.series(name, start, NOW, 300)
-        assert sum(sum(one.line["seen"]) for one in drawn.gpus) == by_host[name]
+    for name in whole.list_hosts():
+        drawn = whole.read_host(name, start, NOW, 300)
+        assert sum(sum(one.columns["seen"]) for one in drawn.gpus) == by_host[name]
 
 
 @pytest.mark.parametrize("moment", ["2026-09-22T00:00", "2026-09-22T00:01", "2026-09-22T14:00", "2026-10-25T23:59"])
@@ -146,35 +149,35 @@ def test_the_sums_are_those_of_the_minutes(whole: Past) -> None:
 def test_it_is_whole_whenever_and_wherever_the_demo_begins(tmp_path: Path, moment: str, zone: tzinfo) -> None:
     now = epoch(moment)
     told = filled(folder(tmp_path), hosts=1, zone=zone, now=now)
-    start = now // DAY * DAY - DAYS[300] * DAY
-    assert minutes(told.tallies(*EVER, now)) == 8 * (now - start) // MINUTE
+    start = now // DAY * DAY - RETENTION_DAYS[300] * DAY
+    assert minutes(told.read_daily_usage(*EVER, now)) == 8 * (now - start) // MINUTE
     for step, since in ((60, now - 2 * DAY), (300, start), (3600, start)):
-        found = told.series("atlas", since, now, step)
-        assert sum(sum(one.line["seen"]) for one in found.gpus) == 8 * (now - since) // MINUTE
+        found = told.read_host("atlas", since, now, step)
+        assert sum(sum(one.columns["seen"]) for one in found.gpus) == 8 * (now - since) // MINUTE
     told.close()
 
 
-def test_the_sums_are_closed(whole: Past) -> None:
-    told = whole.tallies(*EVER, NOW)
+def test_the_sums_are_closed(whole: HistoryReader) -> None:
+    told = whole.read_daily_usage(*EVER, NOW)
     for row in told.seen:
-        assert row.seen.seen == sum(getattr(row.seen, state) for state in STATES)
-    taken = sum(minutes(told, state) for state in TAKEN)
-    assert sum(row.share.used for row in told.shares) == (taken - minutes(told, "unowned")) * UNIT
-    assert sum(row.share.held for row in told.shares) == minutes(told, "held") * UNIT
+        assert row.seen.seen == sum(getattr(row.seen, state) for state in GPU_STATES)
+    taken = sum(minutes(told, state) for state in TAKEN_STATES)
+    assert sum(row.share.used for row in told.shares) == (taken - minutes(told, "unowned")) * UNITS_PER_MINUTE
+    assert sum(row.share.held for row in told.shares) == minutes(told, "held") * UNITS_PER_MINUTE
     assert all(row.share.unused <= row.share.booked for row in told.shares)
 
 
-def test_the_sums_by_the_hour_are_those_by_the_day(whole: Past) -> None:
-    told, hours = whole.tallies(*EVER, NOW), whole.by_hour(NOW - 40 * DAY, NOW)
+def test_the_sums_by_the_hour_are_those_by_the_day(whole: HistoryReader) -> None:
+    told, hours = whole.read_daily_usage(*EVER, NOW), whole.read_hourly_usage(NOW - 40 * DAY, NOW)
     assert sum(seen.seen for seen in hours.seen.values()) == minutes(told)
     by_person = Counter[str]()
     for (_, _, person), share in hours.shares.items():
         by_person[person] += share.used
-    assert {person: round(units / UNIT, 6) for person, units in by_person.items() if units} == used(told)
+    assert {person: round(units / UNITS_PER_MINUTE, 6) for person, units in by_person.items() if units} == used(told)
 
 
 def test_days_are_those_of_the_zone(tmp_path: Path) -> None:
-    found = filled(folder(tmp_path), hosts=1, zone=BERLIN).tallies(*EVER, NOW)
+    found = filled(folder(tmp_path), hosts=1, zone=BERLIN).read_daily_usage(*EVER, NOW)
     assert max(row.day for row in found.seen) == datetime.fromtimestamp(NOW, BERLIN).date()
     by_day = Counter[date]()
     for row in found.seen:
@@ -184,39 +187,39 @@ def test_days_are_those_of_the_zone(tmp_path: Path) -> None:
 
 def test_a_builder_goes_on_with_it_and_counts_nothing_again(tmp_path: Path) -> None:
     state = folder(tmp_path)
-    before = filled(state, hosts=2).tallies(*EVER, NOW)
-    history = History(state, timezone.utc)
+    before = filled(state, hosts=2).read_daily_usage(*EVER, NOW)
+    history = HistoryWriter(state, timezone.utc)
     for now in (NOW, NOW + DAY, NOW + 2 * DAY):
         roll(history, now)
-        told = history.tallies(*EVER, now)
+        told = history.read_daily_usage(*EVER, now)
         assert (minutes(told), used(told)) == (minutes(before), used(before))
-    drawn = history.series("atlas", NOW // DAY * DAY, NOW, 300)
-    assert sum(drawn.gpus[0].line["seen"]) == (NOW - NOW // DAY * DAY) // MINUTE
+    drawn = history.read_host("atlas", NOW // DAY * DAY, NOW, 300)
+    assert sum(drawn.gpus[0].columns["seen"]) == (NOW - NOW // DAY * DAY) // MINUTE
     history.close()
 
 
 # What happened in it
 
 
-@pytest.mark.parametrize("name", [one for one in DOWN if one != cast.OLD])
-def test_a_host_that_was_down_has_a_gap_and_no_zeros(whole: Past, name: str) -> None:
-    begins, ends = (max(-35 * DAY, min(0, moment)) for moment in DOWN[name])
+@pytest.mark.parametrize("name", [one for one in DOWN_HOSTS if one != machines.LEGACY_HOST])
+def test_a_host_that_was_down_has_a_gap_and_no_zeros(whole: HistoryReader, name: str) -> None:
+    begins, ends = (max(-35 * DAY, min(0, moment)) for moment in DOWN_HOSTS[name])
     for step in (300, 3600):
-        inside = whole.series(name, NOW + begins + HOUR, NOW + ends - HOUR, step)
+        inside = whole.read_host(name, NOW + begins + HOUR_S, NOW + ends - HOUR_S, step)
         assert inside.gpus == ()
-        assert set(inside.values("load")) == {None}
-    assert whole.series(name, NOW + begins - DAY, NOW + begins - HOUR, 300).gpus
+        assert set(inside.list_values("load")) == {None}
+    assert whole.read_host(name, NOW + begins - DAY, NOW + begins - HOUR_S, 300).gpus
 
 
-def test_people_have_habits_of_their_own(whole: Past) -> None:
-    hours = used(whole.tallies(*EVER, NOW))
-    assert set(hours) == set(cast.PEOPLE)
+def test_people_have_habits_of_their_own(whole: HistoryReader) -> None:
+    hours = used(whole.read_daily_usage(*EVER, NOW))
+    assert set(hours) == set(machines.PEOPLE)
     assert max(hours.values()) > 1.8 * min(hours.values())
 
 
-def test_nights_and_weekends_are_quieter(whole: Past) -> None:
+def test_nights_and_weekends_are_quieter(whole: HistoryReader) -> None:
     taken, seen = Counter[str](), Counter[str]()
-    for (at, _), told in whole.by_hour(NOW - 30 * DAY, NOW - 3 * DAY).seen.items():
+    for (at, _), told in whole.read_hourly_usage(NOW - 30 * DAY, NOW - 3 * DAY).seen.items():
         local = datetime.fromtimestamp(at, timezone.utc)
         when = "weekend" if local.weekday() >= 5 else "day" if 10 <= local.hour < 19 else "night"
         taken[when] += told.busy + told.held + told.violated
@@ -226,32 +229,32 @@ def test_nights_and_weekends_are_quieter(whole: Past) -> None:
     assert share["day"] > 1.1 * share["weekend"]
 
 
-def test_there_is_waste_of_each_kind(whole: Past) -> None:
-    told = whole.tallies(*EVER, NOW)
+def test_there_is_waste_of_each_kind(whole: HistoryReader) -> None:
+    told = whole.read_daily_usage(*EVER, NOW)
     assert minutes(told, "held") > 0.05 * minutes(told)
     assert sum(row.share.unused for row in told.shares) > 0
     assert minutes(told, "violated") > 0
-    (unused,) = (one for one in whole.series("perseus", NOW - 35 * DAY, NOW, 3600).gpus if one.series.index == 7)
-    assert sum(unused.line["free"]) == sum(unused.line["seen"]) > 30 * 24 * 60
+    (unused,) = (one for one in whole.read_host("perseus", NOW - 35 * DAY, NOW, 3600).gpus if one.series.index == 7)
+    assert sum(unused.columns["free"]) == sum(unused.columns["seen"]) > 30 * 24 * 60
 
 
-def test_an_instance_has_a_past_of_its_own_of_which_its_use_is_not_known(whole: Past) -> None:
-    drawn = whole.series("gemini", NOW - 7 * DAY, NOW, 3600)
+def test_an_instance_has_a_past_of_its_own_of_which_its_use_is_not_known(whole: HistoryReader) -> None:
+    drawn = whole.read_host("gemini", NOW - 7 * DAY, NOW, 3600)
     assert [one.series.index for one in drawn.gpus] == ["0:0", "0:1", "0:2", "0:3", 1]
     assert [one.series.model for one in drawn.gpus][::3] == ["H100 3g.40gb", "H100 1g.10gb"]
     first, *_, last = drawn.gpus
     assert first.series.key.startswith("MIG-")
-    assert set(first.values("use")) == {None}
-    assert any(first.line["busy"])
-    assert sum(first.line["held"]) == 0
-    assert any(last.values("use"))
+    assert set(first.list_values("use")) == {None}
+    assert any(first.columns["busy"])
+    assert sum(first.columns["held"]) == 0
+    assert any(last.list_values("use"))
 
 
-def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: Past) -> None:
-    drawn = whole.series("centaurus", NOW - 7 * DAY, NOW, 3600)
+def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: HistoryReader) -> None:
+    drawn = whole.read_host("centaurus", NOW - 7 * DAY, NOW, 3600)
     assert [one.series.index for one in drawn.gpus] == [0, 1, "amd0", "amd1"]
     assert [one.series.model for one in drawn.gpus][1:3] == ["RTX A6000 48 GB", "RX 7900 XTX 24 GB"]
-    assert all(any(one.values("use")) for one in drawn.gpus)
+    assert all(any(one.list_values("use")) for one in drawn.gpus)
 
 
 # No seam
@@ -260,9 +263,9 @@ def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: Past) -> None:
 def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     """Who is on which GPU, by the story itself."""
     found: dict[tuple[str, str], set[str]] = {}
-    for story in stories(cast.lab(ALL), 1):
-        lost = story.lost(after)
-        for job in story.at(after):
+    for story in build_scenarios(machines.build_machines(ALL), 1):
+        lost = story.list_lost_gpus(after)
+        for job in story.list_jobs_at(after):
             for gpu in job.gpus:
                 if gpu not in lost:
                     label = story.machine.units[gpu].label
@@ -270,43 +273,43 @@ def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     return found
 
 
-@pytest.mark.parametrize("after", [0, 5 * HOUR])
+@pytest.mark.parametrize("after", [0, 5 * HOUR_S])
 def test_who_was_there_last_is_who_is_there_when_it_begins(tmp_path: Path, after: int) -> None:
     told = filled(folder(tmp_path), after=after)
     expected, found = people_at(after), {}
-    for name in told.hosts():
-        for _, sample in told.minutes(name, 1, NOW, NOW - 10 * MINUTE):
+    for name in told.list_hosts():
+        for _, sample in told.read_minutes(name, 1, NOW, NOW - 10 * MINUTE):
             for one in sample.gpus:
-                if one.standing.who.users:
-                    found[name, str(one.series.index)] = set(one.standing.who.users)
-    silent = {name for name in told.hosts() if not told.minutes(name, 1, NOW, NOW - 10 * MINUTE)}
+                if one.occupancy.people.users:
+                    found[name, str(one.series.index)] = set(one.occupancy.people.users)
+    silent = {name for name in told.list_hosts() if not told.read_minutes(name, 1, NOW, NOW - 10 * MINUTE)}
     expected = {key: people for key, people in expected.items() if key[0] not in silent}
     same = sum(people == found.get(key) for key, people in expected.items())
     assert same >= len(expected) - 2  # somebody may come or go in the last minutes
     assert set(found) - set(expected) == set() or len(set(found) - set(expected)) <= 2
 
 
-def test_the_lab_is_as_full_before_its_story_begins_as_after(whole: Past) -> None:
+def test_the_lab_is_as_full_before_its_story_begins_as_after(whole: HistoryReader) -> None:
     def share(since: float, until: float) -> float:
-        told = whole.by_hour(since, until).seen.values()
+        told = whole.read_hourly_usage(since, until).seen.values()
         return sum(one.busy + one.held + one.violated for one in told) / sum(one.seen for one in told)
 
-    edge = NOW - BEFORE
-    assert share(edge, edge + 4 * HOUR) > 0.8 * share(edge - 4 * HOUR, edge)
+    edge = NOW - LEAD_TIME_S
+    assert share(edge, edge + 4 * HOUR_S) > 0.8 * share(edge - 4 * HOUR_S, edge)
 
 
 def test_the_first_build_goes_on_with_the_same_gpus(tmp_path: Path) -> None:
     assert gpuboard(tmp_path, "demo", "--once", "--hosts", "3", "--folder", "lab").returncode == 0
-    told = Past(tmp_path / "lab/state", timezone.utc)
+    told = HistoryReader(tmp_path / "lab/state", timezone.utc)
     now = time.time() + 60
-    for name in told.hosts():
-        drawn = told.series(name, now - DAY, now, 60)
-        assert len(drawn.gpus) == next(one.gpus for one in cast.MACHINES if one.name == name)
-        assert sum(bool(count) for count in drawn.gpus[0].line["seen"]) >= 1438
+    for name in told.list_hosts():
+        drawn = told.read_host(name, now - DAY, now, 60)
+        assert len(drawn.gpus) == next(one.gpu_count for one in machines.MACHINES if one.name == name)
+        assert sum(bool(count) for count in drawn.gpus[0].columns["seen"]) >= 1438
     connection = sqlite3.connect(tmp_path / "lab/state/history.db")
     shapes = connection.execute("SELECT host, gpus FROM shape").fetchall()
     # a lost GPU does not tell how much memory it has
-    assert len({(name, tuple(one[:3] for one in series_of(gpus))) for name, gpus in shapes}) == 3
+    assert len({(name, tuple(one[:3] for one in parse_gpu_series(gpus))) for name, gpus in shapes}) == 3
     assert connection.execute("SELECT count(*) FROM minute").fetchone() >= (1,)
     connection.close()
     told.close()

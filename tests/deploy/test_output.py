@@ -16,16 +16,25 @@ from rich.console import Console
 
 from site_builder.cli import main
 from site_builder.core.model import ConsulAccess
-from site_builder.deploy import host_facts, package
-from site_builder.deploy.host_steps import check_name, lacking, look, own_dest, reason, take_away
-from site_builder.deploy.job import HostFailed, Job, Order, known_lines
-from site_builder.deploy.table import LiveTable, as_json
-from site_builder.deploy.web_side import Side, Web, own_keys, own_port
+from site_builder.deploy import host_steps
+from site_builder.deploy.host_steps import (
+    DeployJob,
+    DeployPlan,
+    HostDeployError,
+    build_known_hosts_lines,
+    check_host_name,
+    choose_destination,
+    describe_installer_failure,
+    inspect_host,
+    list_outdated_parts,
+    remove_from_host,
+)
+from site_builder.deploy.progress import LiveDisplay, jobs_to_json
+from site_builder.deploy.web_host import WebHost, WebHostState, find_sshd_port, read_sshd_keys
 from site_builder.remote import targets
-from site_builder.remote.ssh import Connection, HostKey, Result
-from site_builder.remote.ssh_config import Way
-from site_builder.remote.target_syntax import Target
-from site_builder.remote.targets import NoTargets
+from site_builder.remote.ssh import RemoteCommandResult, SshConnection
+from site_builder.remote.ssh_config import HostKey, SshHostConfig
+from site_builder.remote.targets import Target, UnclearTargetsError
 from tests.support.consul_server import ConsulServer
 
 KEY = "ssh-ed25519 " + "A" * 68
@@ -67,7 +76,7 @@ def test_a_file_has_lines_of_hosts_txt_or_such_words_as_are_typed(tmp_path: Path
     file = tmp_path / "hosts"
     listed = "# ours\natlas, Big one, a100 nvlink, maintenance: fan, and more\n"
     file.write_text(listed + "\nadmin@gpu02\nnova=10.0.0.7 # new\n10.0.0.8\n")
-    assert targets.of_file(file) == [
+    assert targets.read_targets_file(file) == [
         Target("atlas", "atlas"),
         Target("admin@gpu02"),
         Target("10.0.0.7", "nova"),
@@ -75,8 +84,8 @@ def test_a_file_has_lines_of_hosts_txt_or_such_words_as_are_typed(tmp_path: Path
     ]
     for bad in ("two words\n", "a b=c\n", "-oProxyCommand=x y\n", "# nobody\n"):
         file.write_text(bad)
-        with pytest.raises(NoTargets):
-            targets.of_file(file)
+        with pytest.raises(UnclearTargetsError):
+            targets.read_targets_file(file)
 
 
 def test_the_hosts_of_consul_have_the_names_of_the_board(tmp_path: Path) -> None:
@@ -85,16 +94,16 @@ def test_the_hosts_of_consul_have_the_names_of_the_board(tmp_path: Path) -> None
         server.register("gpu01.lab.example", "gpus")
         server.register("n17", "gpus", host="atlas")
         access = ConsulAccess("gpus", address=server.address)
-        found = targets.of_consul(access, tmp_path, tmp_path / "data")
+        found = targets.read_consul_targets(access, tmp_path, tmp_path / "data")
         assert found == [Target("n17", "atlas"), Target("gpu01.lab.example", "gpu01")]
     finally:
         server.stop()
-    with pytest.raises(NoTargets, match="does not answer"):  # the last list would name hosts that are gone
-        targets.of_consul(access, tmp_path, tmp_path)
+    with pytest.raises(UnclearTargetsError, match="does not answer"):  # the last list would name hosts that are gone
+        targets.read_consul_targets(access, tmp_path, tmp_path)
 
 
 def test_what_goes_to_a_host_can_be_unpacked_and_started_there() -> None:
-    text = package.packed().split("<<'END'")[1].partition("\n")[2].partition("END\n")[0]
+    text = host_steps.build_install_program().split("<<'END'")[1].partition("\n")[2].partition("END\n")[0]
     with tarfile.open(fileobj=io.BytesIO(b64decode(text))) as archive:
         modes = {entry.name: entry.mode for entry in archive}
     assert modes["install.sh"] & stat.S_IXUSR
@@ -123,45 +132,50 @@ end 1
 """
 
 
-def told(**changed: str) -> host_facts.Facts:
+def told(**changed: str) -> host_steps.HostInspection:
     """The answer of a host, with some facts changed."""
     text = ANSWER.format(key=KEY)
     for word, value in changed.items():
         text = "\n".join(f"{word} {value}" if line.startswith(f"{word} ") else line for line in text.split("\n"))
-    return host_facts.read(text.encode())
+    return host_steps.parse_host_inspection(text.encode())
 
 
 def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
     found = told()
-    assert (found.name, found.seen_from, found.key, found.lacks) == ("gpu01", "10.0.0.5", KEY, [])
+    assert (found.name, found.our_address, found.public_key, found.missing_required) == ("gpu01", "10.0.0.5", KEY, [])
     assert not found.has_driver
-    assert told(key='ssh-ed25519 AAAA\ncommand="x" ssh-rsa').key == ""
-    assert told(key="restrict ssh-ed25519 AAAA").key == ""
-    assert told(seen="$(reboot) 1 2 3").seen_from == ""
-    assert told(missing="flock").lacks == ["flock"]
-    assert told(dest="\x1b[31mred").dest == "?[31mred"
-    assert told(reach="").reach == {"": ()}
-    assert len(told(missing="x" * 9000).lacks[0]) == 20
+    assert told(key='ssh-ed25519 AAAA\ncommand="x" ssh-rsa').public_key == ""
+    assert told(key="restrict ssh-ed25519 AAAA").public_key == ""
+    assert told(seen="$(reboot) 1 2 3").our_address == ""
+    assert told(missing="flock").missing_required == ["flock"]
+    assert told(dest="\x1b[31mred").destination == "?[31mred"
+    assert told(reach="").addresses_by_name == {"": ()}
+    assert len(told(missing="x" * 9000).missing_required[0]) == 20
     for bad in ("../x", "-x", "a b", ""):
-        with pytest.raises(host_facts.Unclear, match="cannot be a host's name"):
+        with pytest.raises(host_steps.HostInspectionError, match="cannot be a host's name"):
             told(name=bad)
     for torn in (b"", b"gpuboard-look 1\nname gpu01\n", b"\xff\x00" * 1000):
-        with pytest.raises(host_facts.Unclear, match="not whole"):
-            host_facts.read(torn)
+        with pytest.raises(host_steps.HostInspectionError, match="not whole"):
+            host_steps.parse_host_inspection(torn)
 
 
-def order(**more: Any) -> Order:  # noqa: ANN401 of any kind
+def order(**more: Any) -> DeployPlan:  # noqa: ANN401 of any kind
     """One for a web side that is elsewhere."""
-    web = Web(
-        lambda _: Result(0, b"", b""), "", ["web.lab", "web; reboot"], "gpuboard", 22, [HostKey("ssh-ed25519", "WEB")]
+    web = WebHost(
+        lambda _: RemoteCommandResult(0, b"", b""),
+        "",
+        ["web.lab", "web; reboot"],
+        "gpuboard",
+        22,
+        [HostKey("ssh-ed25519", "WEB")],
     )
-    return Order(web, Side(1000, {"gpu01": KEY}, {"gpu01": 990}), "", "", "abc", **more)
+    return DeployPlan(web, WebHostState(1000, {"gpu01": KEY}, {"gpu01": 990}), "", "", "abc", **more)
 
 
 def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
-    known = known_lines("ssh://gpuboard@web.lab", order().web.keys)[1]
+    known = build_known_hosts_lines("ssh://gpuboard@web.lab", order().web_host.host_keys)[1]
     good = told()
-    assert lacking(order(), good, good.dest, known) == []
+    assert list_outdated_parts(order(), good, good.destination, known) == []
     for word, value, what in (
         ("scripts", "abd", "scripts"),
         ("crontab", "", "crontab"),
@@ -171,7 +185,7 @@ def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
         ("loops", "1 GPUs does not run", "loops"),
         ("installed", "gpu02", "loops"),
     ):
-        assert lacking(order(), told(**{word: value}), good.dest, known) == [what]
+        assert list_outdated_parts(order(), told(**{word: value}), good.destination, known) == [what]
 
 
 OTHER = "ssh-ed25519 " + "B" * 68
@@ -190,17 +204,17 @@ OTHER = "ssh-ed25519 " + "B" * 68
 def test_what_a_host_says_it_is_does_not_give_it_the_place_of_another(
     word: str, named: str | None, refused: str | None
 ) -> None:
-    job, one = Job(Target(word, named)), order()
-    check_name(job, one, told())  # its key is the one that is enrolled
+    job, one = DeployJob(Target(word, named)), order()
+    check_host_name(job, one, told())  # its key is the one that is enrolled
     liar = told(key=OTHER)
     if refused is None:
-        check_name(job, one, liar)  # it lost its key
+        check_host_name(job, one, liar)  # it lost its key
         return
-    with pytest.raises(HostFailed, match=refused):
-        check_name(job, one, liar)
-    one.side.enrolled.clear()
-    with pytest.raises(HostFailed, match=refused):  # a host that pushes by scp
-        check_name(job, one, liar)
+    with pytest.raises(HostDeployError, match=refused):
+        check_host_name(job, one, liar)
+    one.web_state.enrolled_keys.clear()
+    with pytest.raises(HostDeployError, match=refused):  # a host that pushes by scp
+        check_host_name(job, one, liar)
 
 
 class Host:
@@ -208,10 +222,10 @@ class Host:
 
     def __init__(self, out: str, code: int = 0) -> None:
         """So."""
-        self.done = Result(code, out.encode(), b"")
+        self.done = RemoteCommandResult(code, out.encode(), b"")
         self.commands: list[bytes] = []
 
-    def run(self, _: str, stdin: bytes, __: float) -> Result:
+    def run(self, _: str, stdin: bytes, __: float) -> RemoteCommandResult:
         """The same each time."""
         self.commands.append(stdin)
         return self.done
@@ -219,36 +233,38 @@ class Host:
 
 def test_a_host_that_answers_for_another_name_than_it_was_given_is_refused() -> None:
     answer: Any = Host(ANSWER.format(key=KEY))
-    assert look(Job(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
-    with pytest.raises(HostFailed, match="it answers for gpu01, and not for gpu07"):
-        look(Job(Target("gpu07", "gpu07")), order(), answer)
+    assert inspect_host(DeployJob(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
+    with pytest.raises(HostDeployError, match="it answers for gpu01, and not for gpu07"):
+        inspect_host(DeployJob(Target("gpu07", "gpu07")), order(), answer)
 
 
 def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -> None:
     said: list[str] = []
     for word, taken in (("gpu07", False), ("gpu01", True)):
-        one = order(verb="remove")
-        one.side.arrived.clear()
-        one.web.shell = lambda program: said.append(program) or Result(0, b"", b"")  # type: ignore[func-returns-value]
-        job, host = Job(Target(word)), Host("")
-        take_away(job, one, host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
+        one = order(action="remove")
+        one.web_state.arrival_times.clear()
+        one.web_host.run_shell = lambda program: said.append(program) or RemoteCommandResult(0, b"", b"")  # type: ignore[func-returns-value]
+        job, host = DeployJob(Target(word)), Host("")
+        remove_from_host(job, one, host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
         assert any("remove gpu01" in program for program in said) is taken
-        assert bool(job.why) is not taken
+        assert bool(job.reason) is not taken
         assert [command.split(b"\n")[-2] for command in host.commands] == [b"./install.sh remove host </dev/null"]
 
 
 def test_what_a_host_says_steers_no_terminal() -> None:
-    hostile = Result(1, f"To fix it: \x1b]0;x\x07{'y' * 9000}\n".encode(), b"\x1b[2J no\n")
-    assert reason(hostile).isprintable()
-    assert len(reason(hostile)) < 700
+    hostile = RemoteCommandResult(1, f"To fix it: \x1b]0;x\x07{'y' * 9000}\n".encode(), b"\x1b[2J no\n")
+    assert describe_installer_failure(hostile).isprintable()
+    assert len(describe_installer_failure(hostile)) < 700
 
 
 def test_the_destination_is_found_out_or_asked_for() -> None:
-    assert order().web.names == ["web.lab"], "what is no name never comes into a command"
-    way = Connection(Way("gpu01", "gpu01", 22, "lab"), None, ())  # type: ignore[arg-type] # it is not used
-    assert own_dest(order(), way, told()) == "ssh://gpuboard@web.lab"
-    with pytest.raises(HostFailed, match=r"it does not know web\.lab: say where it finds the web host, with --dest"):
-        own_dest(order(), way, told(reach="web.lab 127.0.1.1"))
+    assert order().web_host.host_names == ["web.lab"], "what is no name never comes into a command"
+    way = SshConnection(SshHostConfig("gpu01", "gpu01", 22, "lab"), None, ())  # type: ignore[arg-type] # it is not used
+    assert choose_destination(order(), way, told()) == "ssh://gpuboard@web.lab"
+    with pytest.raises(
+        HostDeployError, match=r"it does not know web\.lab: say where it finds the web host, with --dest"
+    ):
+        choose_destination(order(), way, told(reach="web.lab 127.0.1.1"))
 
 
 @pytest.mark.parametrize(
@@ -262,36 +278,38 @@ def test_the_destination_is_found_out_or_asked_for() -> None:
     ],
 )
 def test_the_web_host_is_known_as_ssh_will_call_it(dest: str, address: str) -> None:
-    assert known_lines(dest, [HostKey("ssh-ed25519", "K")]) == (address, [f"{address} ssh-ed25519 K"])
+    assert build_known_hosts_lines(dest, [HostKey("ssh-ed25519", "K")]) == (address, [f"{address} ssh-ed25519 K"])
     for bad in ("ssh://u@a b", "ssh://u@-x y", "ssh://u@a;b", "ssh://u@a/../b", "consul://x/y", "ssh://$(x)"):
-        with pytest.raises(HostFailed):
-            known_lines(bad, [])
+        with pytest.raises(HostDeployError):
+            build_known_hosts_lines(bad, [])
 
 
 def test_our_own_sshd_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("site_builder.deploy.web_side.SSH_FOLDER", tmp_path)
-    assert (own_port(), own_keys()) == (22, [])
+    monkeypatch.setattr("site_builder.deploy.web_host.SSH_FOLDER", tmp_path)
+    assert (find_sshd_port(), read_sshd_keys()) == (22, [])
     (tmp_path / "sshd_config").write_text("#Port 22\nPort 2222\n")
     (tmp_path / "ssh_host_ed25519_key.pub").write_text(f"{KEY} root@web\n")
     (tmp_path / "ssh_host_ed25519_key").touch()
     (tmp_path / "junk.pub").write_bytes(b"\xff\xfe")
     (tmp_path / "junk").touch()
     (tmp_path / "user_ca.pub").write_text(f"ssh-ed25519 {'B' * 68} who logs in, and not sshd\n")
-    assert own_port() == 2222
-    assert [" ".join(key) for key in own_keys()] == [KEY]
+    assert find_sshd_port() == 2222
+    assert [" ".join(key) for key in read_sshd_keys()] == [KEY]
 
 
 def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
-    jobs = [Job(Target(f"gpu{number:02}.cluster.lab.example"), step="install", began=1) for number in range(40)]
-    jobs[3].result, jobs[3].why = "failed", "no"
+    jobs = [
+        DeployJob(Target(f"gpu{number:02}.cluster.lab.example"), step="install", started_at=1) for number in range(40)
+    ]
+    jobs[3].result, jobs[3].reason = "failed", "no"
     for job in jobs[10:]:
         job.result = "installed"
-    table = LiveTable(jobs, checks=False)
+    table = LiveDisplay(jobs, checks=False)
     table.console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
-    assert len(table.rows(whole=False)) == 21
-    assert jobs[3] in table.rows(whole=False)
-    table.console.print(table.table())
+    assert len(table.choose_rows(whole=False)) == 21
+    assert jobs[3] in table.choose_rows(whole=False)
+    table.console.print(table.build_table())
     lines = table.console.file.getvalue().split("\n")  # type: ignore[attr-defined] # a StringIO
     assert len(lines) <= 24
     assert "9 at work, 1 failed, 30 installed" in "".join(lines)
-    assert json.loads(as_json(jobs))[3]["why"] == "no"
+    assert json.loads(jobs_to_json(jobs))[3]["why"] == "no"

@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from site_builder.config.conf_file import in_force
-from site_builder.doctor import check_result
-from site_builder.doctor.check_result import Case, Check, Found
+from site_builder.config.conf_file import load_settings
+from site_builder.doctor import model as doctor_model
 from site_builder.doctor.checks import CHECKS
-from site_builder.web.server import Server, Site, listen
+from site_builder.doctor.model import Check, CheckResult, DoctorContext
+from site_builder.web.server import WebServer, open_listening_socket
+from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab, gpu
 from tests.support.consul_server import READ_ALL, ConsulServer
 from tests.support.docs import ROOT, help_of, text_of
@@ -50,25 +51,25 @@ def board(lab: Lab) -> Lab:
     return lab
 
 
-def case_of(lab: Lab, **environment: str) -> Case:
+def case_of(lab: Lab, **environment: str) -> DoctorContext:
     """As the command makes it of these variables."""
     folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
     given = {**{key: str(folder) for key, folder in folders.items()}, **environment}
-    return Case(in_force("/dev/null", {}, given), home=lab.data.parent, environment=given)
+    return DoctorContext(load_settings("/dev/null", {}, given), home=lab.data.parent, environment=given)
 
 
-def look(case: Case, name: str) -> Found:
-    return check_result.look(BY_ID[name], case)
+def look(case: DoctorContext, name: str) -> CheckResult:
+    return doctor_model.run_check(BY_ID[name], case)
 
 
-def told(case: Case, name: str) -> tuple[str, str]:
+def told(case: DoctorContext, name: str) -> tuple[str, str]:
     """Status and all words of one check."""
     one = look(case, name)
     assert bool(one.advice) == (one.status in ("warn", "fail"))
-    return one.status, f"{one.what} -> {one.advice}"
+    return one.status, f"{one.message} -> {one.advice}"
 
 
-def assert_finds(case: Case, name: str, status: str, words: str) -> None:
+def assert_finds(case: DoctorContext, name: str, status: str, words: str) -> None:
     found = told(case, name)
     assert found[0] == status, found
     assert re.search(words, found[1]), found
@@ -122,24 +123,24 @@ def test_settings_that_are_wrong_are_a_finding_and_cost_only_what_needs_them(lab
 
 
 def test_a_check_that_hangs_or_breaks_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(_: Case) -> Found:
+    def breaks(_: DoctorContext) -> CheckResult:
         raise ZeroDivisionError
 
-    def closed(_: Case) -> Found:
+    def closed(_: DoctorContext) -> CheckResult:
         raise PermissionError(13, "Permission denied", "/srv/data")
 
-    monkeypatch.setattr(check_result, "LIMIT", 0.05)
-    case = Case(None, "x")
+    monkeypatch.setattr(doctor_model, "CHECK_TIMEOUT_S", 0.05)
+    case = DoctorContext(None, "x")
     end = threading.Event()
     checks = [
-        Check("x", "a", lambda _: Found("pass", str(end.wait(30)))),
+        Check("x", "a", lambda _: CheckResult("pass", str(end.wait(30)))),
         Check("x", "b", breaks),
         Check("x", "c", closed),
     ]
-    found = [one.found for one in check_result.look_at(checks, case)]
+    found = [one.result for one in doctor_model.run_checks(checks, case)]
     end.set()
     assert [one.status for one in found] == ["fail", "fail", "fail"]
-    assert [one.what.partition(" (")[0] for one in found] == [
+    assert [one.message.partition(" (")[0] for one in found] == [
         "no answer within 0.05 s",
         "the check itself failed",
         "/srv/data: Permission denied",
@@ -282,11 +283,11 @@ def test_units_of_systemd_take_the_place_of_cron(lab: Lab) -> None:
     wants.mkdir(parents=True)
     (wants / "gpuboard-build.service").symlink_to("../gpuboard-build.service")
     case = case_of(lab)
-    assert look(case, "linger").apart  # that unit is gone
+    assert look(case, "linger").is_not_applicable  # that unit is gone
     (wants.parent / "gpuboard-build.service").touch()
     assert_finds(case, "crontab", "pass", "systemd starts it: gpuboard-build.service")
-    assert look(case, "cron-daemon").apart
-    assert look(case, "cron-allowed").apart
+    assert look(case, "cron-daemon").is_not_applicable
+    assert look(case, "cron-allowed").is_not_applicable
     assert told(case, "linger")[0] in ("fail", "pass")  # as this machine has it
 
 
@@ -310,8 +311,8 @@ def test_a_crontab_that_calls_what_is_gone_starts_nothing(
 @pytest.fixture
 def served(board: Lab) -> Iterator[str]:
     """The board by our own server."""
-    sock = listen("127.0.0.1", 0)
-    server = Server(Site(board.www), sock)
+    sock = open_listening_socket("127.0.0.1", 0)
+    server = WebServer(StaticSite(board.www), sock)
     thread = threading.Thread(target=server.run)
     thread.start()
     yield f"http://127.0.0.1:{sock.getsockname()[1]}/"
@@ -428,7 +429,7 @@ def test_a_server_that_is_away_is_told_once_and_the_rest_is_left_out(lab: Lab) -
         closed.bind(("127.0.0.1", 0))
         case = case_of(lab, GPUBOARD_URL=f"http://127.0.0.1:{closed.getsockname()[1]}/")
         assert_finds(case, "url", "fail", "nothing answers at")
-        assert all(look(case, name).apart for name in WEB[1:])
+        assert all(look(case, name).is_not_applicable for name in WEB[1:])
     assert_finds(case_of(lab), "url", "skip", "nobody said where")
 
 
@@ -436,7 +437,7 @@ def test_a_server_that_is_away_is_told_once_and_the_rest_is_left_out(lab: Lab) -
 
 
 def test_consul_is_asked_for_its_leader_the_token_and_the_service(lab: Lab, tmp_path: Path) -> None:
-    assert look(case_of(lab), "consul").apart
+    assert look(case_of(lab), "consul").is_not_applicable
     server = ConsulServer(tmp_path / "consul", acl=True)
     try:
         server.register("atlas", "gpu")
@@ -454,7 +455,7 @@ def test_consul_is_asked_for_its_leader_the_token_and_the_service(lab: Lab, tmp_
 
 def hosts_in_kv(lab: Lab, server: ConsulServer) -> None:
     """The same server, as the store of which data/ is a copy."""
-    assert look(case_of(lab), "kv").apart
+    assert look(case_of(lab), "kv").is_not_applicable
     place = f"consul://{server.address}/lab"
     master = partial(case_of, lab, GPUBOARD_KV=place, CONSUL_HTTP_TOKEN=server.token)
     assert_finds(master(), "kv", "warn", "has nothing below lab/data/")

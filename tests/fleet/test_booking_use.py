@@ -14,27 +14,26 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from site_builder.board import card
-from site_builder.board import page as board_page
+from site_builder.board import card, pages
 from site_builder.board.builder import Builder
 from site_builder.core.model import (
-    BoardBooking,
-    BoardGpu,
     Booking,
-    ComingGpu,
-    HostData,
-    Idle,
-    KeptGpu,
-    KnownHost,
-    Limits,
+    BookingStatus,
+    DiscoveredHost,
+    GpuBookingUse,
+    GpuStatus,
+    HostSnapshot,
+    IdleTimes,
+    PrivacySettings,
     Problem,
-    Shown,
+    SoonFreeGpu,
+    StateLimits,
 )
-from site_builder.core.people import People
-from site_builder.fleet.gpu_state import Rules
-from site_builder.fleet.host_state import Case, host
-from site_builder.fleet.store import Memory
-from site_builder.fleet.summary import summary
+from site_builder.core.people import PeopleDirectory
+from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.host_state import HostInput, decide_host_status
+from site_builder.fleet.store import BuilderState
+from site_builder.fleet.summary import summarize_host
 from tests.support import board_fixture
 from tests.support.board_fixture import Lab, soon
 from tests.support.browser import served
@@ -64,40 +63,46 @@ TOO_WIDE = """() => {
 class Follower:
     """A builder's memory over several snapshots of one host."""
 
-    def __init__(self, *bookings: Booking, shown: Shown | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, *bookings: Booking, shown: PrivacySettings | None = None, limits: StateLimits | None = None
+    ) -> None:
         self.bookings = bookings
-        self.rules = Rules(limits or Limits(), People({}, ("alice", "bob", "carol")), shown or Shown())
-        self.kept: dict[str, KeptGpu] = {}
+        self.rules = StateRules(
+            limits or StateLimits(), PeopleDirectory({}, ("alice", "bob", "carol")), shown or PrivacySettings()
+        )
+        self.kept: dict[str, GpuBookingUse] = {}
 
-    def see(self, after: float, data: HostData, taken: float | None = None, stamp: float | None = None) -> BoardGpu:
+    def see(
+        self, after: float, data: HostSnapshot, taken: float | None = None, stamp: float | None = None
+    ) -> GpuStatus:
         """What is said of the GPU so many seconds after noon, by a snapshot that was taken then, and says so."""
         taken = after if taken is None else taken
         stamp = int(NOW + (taken if stamp is None else stamp))
-        moved: dict[str, Any] = {"taken": {file: at + taken for file, at in data.taken.items()}}
-        for name in ("gpus", "ps"):
+        moved: dict[str, Any] = {"taken_at": {file: at + taken for file, at in data.taken_at.items()}}
+        for name in ("gpus", "ps_rows"):
             dump = getattr(data, name)
             moved[name] = replace(dump, header=dump.header._replace(time=stamp))
-        told = replace(data, seen=(data.seen or 0) + taken, **moved)
-        case = Case(KnownHost("atlas"), told, self.bookings, Idle(0, {}), {}, self.kept)
-        found = host(case, self.rules, now(after))
-        learned = summary(found, told.taken["gpus.csv"]).kept
+        told = replace(data, last_seen=(data.last_seen or 0) + taken, **moved)
+        case = HostInput(DiscoveredHost("atlas"), told, self.bookings, IdleTimes(0, {}), {}, self.kept)
+        found = decide_host_status(case, self.rules, now(after))
+        learned = summarize_host(found, told.taken_at["gpus.csv"]).booking_uses
         self.kept = self.kept if learned is None else learned
         (one,) = found.gpus
         return one
 
-    def each(self, *moments: tuple[float, HostData]) -> BoardBooking:
+    def each(self, *moments: tuple[float, HostSnapshot]) -> BookingStatus:
         """The first booking, after all these."""
         for after, data in moments:
             found = self.see(after, data)
         return found.bookings[0]
 
 
-def use(percent: float | None) -> HostData:
+def use(percent: float | None) -> HostSnapshot:
     """Alice is on the GPU, and uses so much of it."""
     return used_by("alice", gpus=[gpu(used=7000, use=percent)])
 
 
-def steady(percent: float, until: float, begin: float = 0, every: float = 60) -> list[tuple[float, HostData]]:
+def steady(percent: float, until: float, begin: float = 0, every: float = 60) -> list[tuple[float, HostSnapshot]]:
     """The same at each minute."""
     return [(begin + step * every, use(percent)) for step in range(int((until - begin) / every) + 1)]
 
@@ -154,7 +159,7 @@ UNKNOWN = (
 
 
 @pytest.mark.parametrize("data", UNKNOWN)
-def test_a_gpu_of_which_nobody_knows_whether_it_is_used_is_not_called_unused(data: HostData) -> None:
+def test_a_gpu_of_which_nobody_knows_whether_it_is_used_is_not_called_unused(data: HostSnapshot) -> None:
     follower = Follower(booking("alice", begins=-1))
     follower.see(0, EMPTY)
     found = follower.see(20, data)
@@ -189,11 +194,11 @@ def test_a_booking_that_is_made_longer_is_the_same() -> None:
 # Used by somebody else
 
 
-def by_bob(elapsed: int | None = 3600, *more: str) -> HostData:
+def by_bob(elapsed: int | None = 3600, *more: str) -> HostSnapshot:
     data = used_by("bob", *more)
-    assert data.ps
-    told = tuple(row._replace(elapsed=elapsed) for row in data.ps.rows)
-    return replace(data, ps=replace(data.ps, rows=told))
+    assert data.ps_rows
+    told = tuple(row._replace(elapsed=elapsed) for row in data.ps_rows.rows)
+    return replace(data, ps_rows=replace(data.ps_rows, rows=told))
 
 
 def test_who_else_is_on_it_is_named_since_their_process_began() -> None:
@@ -234,7 +239,7 @@ def test_who_booked_too_is_no_other() -> None:
 
 
 def test_where_users_are_hidden_it_is_said_that_but_not_who() -> None:
-    found = Follower(booking("alice", begins=-3), shown=Shown(users=False)).each((0, by_bob(1800)))
+    found = Follower(booking("alice", begins=-3), shown=PrivacySettings(users=False)).each((0, by_bob(1800)))
     assert (found.name, found.used_by, found.used_by_since) == (None, None, NOW - 1800)
 
 
@@ -327,13 +332,13 @@ def test_only_gpus_that_are_promised_now_are_remembered() -> None:
 def test_what_is_remembered_of_a_gpu_is_bounded() -> None:
     follower = Follower(*(booking(f"alice{n}", begins=-1) for n in range(400)))
     follower.see(0, EMPTY)
-    assert len(follower.kept["GPU-0"].use) <= 20
+    assert len(follower.kept["GPU-0"].use_by_booking) <= 20
 
 
 # Free again
 
 
-def again(*bookings: Booking, data: HostData = EMPTY) -> float | None:
+def again(*bookings: Booking, data: HostSnapshot = EMPTY) -> float | None:
     found = only_gpu(data, *bookings).free_again
     return None if found is None else (found - NOW) / HOUR
 
@@ -372,11 +377,11 @@ def test_a_gpu_that_is_booked_and_used_comes_free_when_its_booking_ends(user: st
 # What the board says
 
 
-def cell(one: BoardBooking) -> str:
-    return re.sub(r"<[^>]*>", "", card.booking(one, now()).kept)
+def cell(one: BookingStatus) -> str:
+    return re.sub(r"<[^>]*>", "", card.build_booking_cell(one, now()).use_html)
 
 
-FACTS = BoardBooking("alice", NOON - timedelta(days=1), NOON + timedelta(days=1), None, None, "now")
+FACTS = BookingStatus("alice", NOON - timedelta(days=1), NOON + timedelta(days=1), None, None, "now")
 
 
 @pytest.mark.parametrize(
@@ -399,21 +404,23 @@ def test_the_board_says_whether_a_booking_is_kept(facts: dict[str, Any], expecte
     assert cell(FACTS._replace(**facts)) == expected
 
 
-def top(*coming: ComingGpu) -> str:
-    fleet = board_page.Fleet({"atlas": "fresh"}, {}, [], list[Problem](), None, "1", coming)
-    return re.sub(r"<[^>]*>", "", board_page.parts(fleet, now()).top.decode())
+def top(*coming: SoonFreeGpu) -> str:
+    fleet = pages.BoardPageContent({"atlas": "fresh"}, {}, [], list[Problem](), None, "1", coming)
+    return re.sub(r"<[^>]*>", "", pages.render_board_parts(fleet, now()).top.decode())
 
 
 def test_where_no_gpu_is_free_the_page_says_which_come_next() -> None:
     at = int(NOW)
     found = top(
-        ComingGpu(at + 4 * DAY, "zeus", 2), ComingGpu(at + 6 * HOUR, "atlas", 0), ComingGpu(at + 6 * HOUR, "atlas", 1)
+        SoonFreeGpu(at + 4 * DAY, "zeus", 2),
+        SoonFreeGpu(at + 6 * HOUR, "atlas", 0),
+        SoonFreeGpu(at + 6 * HOUR, "atlas", 1),
     )
     assert "No GPU is free. Next: atlas:0,1 18:00 zeus:2 Fri 12:00" in found
 
 
 def test_no_more_than_five_are_named() -> None:
-    assert top(*(ComingGpu(int(NOW) + n, f"h{n}", 0) for n in range(9))).count("12:00") == 5
+    assert top(*(SoonFreeGpu(int(NOW) + n, f"h{n}", 0) for n in range(9))).count("12:00") == 5
 
 
 def test_where_nothing_is_known_to_come_free_nothing_is_said_of_it() -> None:
@@ -425,18 +432,25 @@ def test_where_nothing_is_known_to_come_free_nothing_is_said_of_it() -> None:
 
 
 def test_what_is_remembered_is_the_same_after_a_restart(tmp_path: Path) -> None:
-    kept = {"GPU-0": KeptGpu(5, None, {"bob": 3}, {"7 alice": (4, 1.0, 2.5)}), "GPU-1": KeptGpu(5, 4, {}, {})}
-    memory = Memory(tmp_path)
-    memory.keep("atlas", kept)
+    kept = {
+        "GPU-0": GpuBookingUse(5, None, {"bob": 3}, {"7 alice": (4, 1.0, 2.5)}),
+        "GPU-1": GpuBookingUse(5, 4, {}, {}),
+    }
+    memory = BuilderState(tmp_path)
+    memory.update_booking_uses("atlas", kept)
     memory.save()
-    assert Memory(tmp_path).kept == {"atlas": kept}
+    assert BuilderState(tmp_path).booking_uses == {"atlas": kept}
 
 
 def test_the_memory_of_a_builder_that_knew_nothing_of_this_is_read(tmp_path: Path) -> None:
     old = {"idle": {"atlas": {"looked": 1, "since": {"GPU-0": 1.5}}}, "logins": ["alice"], "problems": []}
     (tmp_path / "memory.json").write_text(json.dumps(old))
-    memory = Memory(tmp_path)
-    assert (memory.kept, memory.idle, memory.logins) == ({}, {"atlas": Idle(1, {"GPU-0": 1.5})}, {"alice"})
+    memory = BuilderState(tmp_path)
+    assert (memory.booking_uses, memory.idle_times, memory.logins) == (
+        {},
+        {"atlas": IdleTimes(1, {"GPU-0": 1.5})},
+        {"alice"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -450,8 +464,8 @@ def test_the_memory_of_a_builder_that_knew_nothing_of_this_is_read(tmp_path: Pat
 )
 def test_a_damaged_memory_begins_anew(tmp_path: Path, damaged: object) -> None:
     (tmp_path / "memory.json").write_text(json.dumps({"idle": {}, "kept": damaged, "logins": ["a"], "problems": []}))
-    memory = Memory(tmp_path)
-    assert (memory.kept, memory.logins) == ({}, set())
+    memory = BuilderState(tmp_path)
+    assert (memory.booking_uses, memory.logins) == ({}, set())
 
 
 # Whole builds
@@ -498,7 +512,7 @@ def test_a_build_in_which_nothing_is_new_writes_no_card(lab: Lab) -> None:
     at = time.time()
     builder.build(at)
     kept = (lab.state / "memory.json").read_bytes()
-    assert "cards/atlas.html" not in builder.build(at + 1).written
+    assert "cards/atlas.html" not in builder.build(at + 1).written_files
     assert (lab.state / "memory.json").read_bytes() == kept
 
 
@@ -506,14 +520,14 @@ def test_forgetting_a_host_forgets_how_its_bookings_are_kept(lab: Lab) -> None:
     lab.book({"atlas": [{"name": "alice", "date": soon(DAY)}]})
     lab.host("atlas")
     lab.build()
-    assert "atlas" in Memory(lab.state).kept
+    assert "atlas" in BuilderState(lab.state).booking_uses
     (lab.state / "forget").mkdir()
     (lab.state / "forget/atlas").touch()
     for file in (lab.data / "atlas").iterdir():
         file.unlink()
     (lab.data / "atlas").rmdir()
     lab.build()
-    assert Memory(lab.state).kept == {}
+    assert BuilderState(lab.state).booking_uses == {}
 
 
 def test_a_broken_booking_names_who_and_since_when(lab: Lab) -> None:
@@ -543,7 +557,7 @@ def test_hidden_users_are_not_named_by_what_they_break(lab: Lab) -> None:
         board_fixture.person(1, "alice"),
     )
     lab.host("atlas", board_fixture.gpu(0, 7000, 90), board_fixture.process(), board_fixture.person(user="bob"))
-    lab.build(shown=Shown(users=False))
+    lab.build(privacy=PrivacySettings(users=False))
     assert booked(lab)["used_by"] is None
     assert booked(lab)["used_by_since"] is not None
     everything = "".join(path.read_text() for path in lab.www.rglob("*") if path.suffix in {".html", ".json"})
@@ -604,7 +618,7 @@ def test_of_a_host_with_one_gpu_its_row_tells_all(lab: Lab) -> None:
 def test_hidden_users_are_not_named_by_a_booking_of_the_whole_host(lab: Lab) -> None:
     whole_host(lab)
     lab.host("atlas", board_fixture.gpu(0) + board_fixture.gpu(1))
-    lab.build(shown=Shown(users=False))
+    lab.build(privacy=PrivacySettings(users=False))
     assert "Whole host: until" in lab.page()
     assert "alice" not in lab.page()
     assert "course" not in lab.page()
@@ -651,7 +665,7 @@ def test_the_mean_alone_moves_no_card_but_in_steps() -> None:
         found = decide(used_by("alice"), [booking("alice", begins=-1)])
         (one,) = found.gpus
         judged = one._replace(bookings=(one.bookings[0]._replace(mean_use=mean),))
-        return card.structure(card.card(replace(found, gpus=(judged,)), now()))
+        return card.serialize_card_structure(card.build_card(replace(found, gpus=(judged,)), now()))
 
     assert structure(83.1) == structure(84.9) != structure(88)
 

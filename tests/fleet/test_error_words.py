@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from site_builder.core.model import BoardGpu, BoardHost
-from site_builder.snapshots.parsers import gpus_csv, legacy_files, processes_csv
+from site_builder.core.model import GpuStatus, HostStatus
+from site_builder.snapshots import registry
+from site_builder.snapshots.parsers import legacy_files
 from tests.snapshots.test_gpus_csv import our_fields
 from tests.support.amd_fixtures import card, listed, metric, part, running, static, value
 from tests.support.captures import snapshot
@@ -201,21 +202,21 @@ ANSWERS = {
 FORMS = pytest.mark.parametrize("form", sorted(ANSWERS))
 
 
-def board(form: str, **other: str) -> BoardHost:
+def board(form: str, **other: str) -> HostStatus:
     """What the board says of the host; `other` has a cell that is not as in the good answer."""
     answer = ANSWERS[form]
-    told = gpus_csv.read(snapshot("gpus", answer.make({**answer.cells, **other})))
-    return decide(host_data(told, processes_csv.read(snapshot("processes", answer.no_process))))
+    told = registry.parse_gpus_csv(snapshot("gpus", answer.make({**answer.cells, **other})))
+    return decide(host_data(told, registry.parse_processes_csv(snapshot("processes", answer.no_process))))
 
 
-def handed_out(host: BoardHost) -> list[BoardGpu]:
+def handed_out(host: HostStatus) -> list[GpuStatus]:
     return [one for one in host.gpus if one.state in {"free", "booked"}]
 
 
 @FORMS
 def test_the_good_answer_is_of_a_free_gpu(form: str) -> None:
     (one,) = board(form).gpus
-    assert (one.state, one.avoid) == ("free", False), one.reason
+    assert (one.state, one.is_avoided) == ("free", False), one.reason
 
 
 @FORMS
@@ -234,7 +235,7 @@ def test_lost_or_requires_reset_in_a_reading_is_lost_with_these_words(form: str)
             (one,) = board(form, **{cell: word}).gpus
             words = " ".join(word.strip("[]").split())
             assert (one.state, one.reason) == ("lost", f"the driver cannot reach it: {words}"), cell
-            assert one.avoid
+            assert one.is_avoided
 
 
 @FORMS
@@ -247,7 +248,7 @@ def test_an_error_in_memory_use_or_temperature_is_never_free_and_its_words_are_t
             assert one.state == "unknown", f"{cell}: {word}"
             assert word.strip("[]") in one.reason
             assert re.match(r"its (memory|use|temperature) cannot be read: ", one.reason)
-            assert one.avoid
+            assert one.is_avoided
 
 
 @FORMS
@@ -255,7 +256,7 @@ def test_an_error_in_all_readings_is_lost(form: str) -> None:
     """Power limits, sizes and names do not prove that a GPU works."""
     answer = ANSWERS[form]
     (one,) = board(form, **dict.fromkeys(filter(answer.watched.match, answer.cells), answer.errors[0])).gpus
-    assert (one.state, one.avoid) == ("lost", True)
+    assert (one.state, one.is_avoided) == ("lost", True)
     assert answer.errors[0].strip("[]") in one.reason
 
 
@@ -275,14 +276,14 @@ def test_a_reading_that_there_is_none_of_is_no_error(form: str, word: str) -> No
 @pytest.mark.parametrize(("cell", "kind"), [("fan.speed", "fan"), ("power.draw", "power")])
 def test_an_error_in_fan_or_power_alone_is_a_warning(cell: str, kind: str, word: str) -> None:
     (one,) = board("nvidia-smi csv", **{cell: word}).gpus
-    assert (one.state, one.avoid) == ("free", False)
+    assert (one.state, one.is_avoided) == ("free", False)
     assert [(problem.kind, problem.weight) for problem in one.problems] == [(kind, "look")]
 
 
 @pytest.mark.parametrize(("cell", "kind"), [("Fan speed (%)", "fan"), ("Average Graphics Package Power (W)", "power")])
 def test_so_it_is_for_amd(cell: str, kind: str) -> None:
     (one,) = board("rocm-smi text", **{cell: "Unknown error"}).gpus
-    assert (one.state, one.avoid) == ("free", False)
+    assert (one.state, one.is_avoided) == ("free", False)
     assert [(problem.kind, problem.weight) for problem in one.problems] == [(kind, "look")]
 
 
@@ -300,7 +301,7 @@ def test_sizes_and_limits_alone_do_not_prove_that_a_gpu_works() -> None:
 def test_a_gpu_of_which_the_driver_says_that_it_must_be_reset_is_lost(form: str, cell: str) -> None:
     (one,) = board(form, **{cell: "Yes"}).gpus
     assert (one.state, one.reason) == ("lost", "the driver cannot reach it: GPU requires reset")
-    assert (one.avoid, [problem.kind for problem in one.problems]) == (True, ["reset"])
+    assert (one.is_avoided, [problem.kind for problem in one.problems]) == (True, ["reset"])
 
 
 @pytest.mark.parametrize("form", ["nvidia-smi csv", "nvidia-smi xml", "nvidia-smi xml, MIG"])
@@ -313,7 +314,7 @@ def test_a_gpu_of_which_the_driver_says_that_it_must_be_reset_is_lost(form: str,
 )
 def test_a_gpu_that_is_to_be_recovered_is_never_free(form: str, action: str, state: str) -> None:
     (one,) = board(form, gpu_recovery_action=action).gpus
-    assert (one.state, one.avoid) == (state, True)
+    assert (one.state, one.is_avoided) == (state, True)
     assert one.reason == f"the driver says that it needs to be recovered: {action}"
 
 
@@ -324,16 +325,16 @@ def test_a_gpu_that_needs_no_recovery_is_free(word: str) -> None:
 
 def test_what_is_to_be_drained_stays_busy_while_somebody_is_on_it() -> None:
     cells = {**CSV, "gpu_recovery_action": "Drain and Reset", "memory.used": "7000"}
-    told = gpus_csv.read(snapshot("gpus", csv(cells)))
+    told = registry.parse_gpus_csv(snapshot("gpus", csv(cells)))
     (one,) = decide(
-        host_data(told, processes_csv.read(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n")))
+        host_data(told, registry.parse_processes_csv(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n")))
     ).gpus
-    assert (one.state, one.avoid) == ("busy", True)
+    assert (one.state, one.is_avoided) == ("busy", True)
 
 
 def test_a_drain_that_an_older_driver_recommends_is_one() -> None:
     (one,) = board("nvidia-smi csv", **{"reset_status.drain_and_reset_recommended": "Yes"}).gpus
-    assert (one.state, one.avoid) == ("unknown", True)
+    assert (one.state, one.is_avoided) == ("unknown", True)
     assert "Drain and Reset" in one.reason
 
 
@@ -350,15 +351,15 @@ def test_a_drain_that_an_older_driver_recommends_is_one() -> None:
 def test_a_message_beside_the_rows_that_calls_a_gpu_lost_counts_for_that_gpu(form: str, line: str) -> None:
     answer = ANSWERS[form]
     head, _, rest = answer.make(answer.cells).partition(b"\n")
-    told = gpus_csv.read(snapshot("gpus", head + b"\n" + line.encode() + b"\n" + rest))
-    host = decide(host_data(told, processes_csv.read(snapshot("processes", answer.no_process))))
+    told = registry.parse_gpus_csv(snapshot("gpus", head + b"\n" + line.encode() + b"\n" + rest))
+    host = decide(host_data(told, registry.parse_processes_csv(snapshot("processes", answer.no_process))))
     assert {one.state for one in host.gpus} == {"lost"}
 
 
 def test_a_message_of_rocm_smi_that_calls_a_card_lost_counts() -> None:
     told = rocm_text({name: str(text) for name, text in CARD.items()}) + b"GPU[0]\t\t: GPU is lost\n"
-    read = gpus_csv.read(snapshot("gpus", told))
-    (one,) = decide(host_data(read, processes_csv.read(snapshot("processes", ROCM_NONE)))).gpus
+    read = registry.parse_gpus_csv(snapshot("gpus", told))
+    (one,) = decide(host_data(read, registry.parse_processes_csv(snapshot("processes", ROCM_NONE)))).gpus
     assert (one.state, one.reason) == ("lost", "the driver cannot reach it: GPU is lost")
 
 
@@ -368,10 +369,10 @@ def test_instances_of_a_gpu_with_an_error_share_it() -> None:
     assert one.reason == "its temperature cannot be read: Unknown Error"
 
 
-def old_board(cells: dict[str, str], *rows: str) -> BoardHost:
+def old_board(cells: dict[str, str], *rows: str) -> HostStatus:
     text = "".join(f"{row}\n" for row in (", ".join(cells.values()), *rows))
-    told, newest = legacy_files.gpus(text.encode())
-    data = host_data(told, legacy_files.processes(b"", newest), legacy=True, taken={"gpus.csv": NOW})
+    told, newest = legacy_files.parse_legacy_gpus(text.encode())
+    data = host_data(told, legacy_files.parse_legacy_processes(b"", newest), is_legacy=True, taken_at={"gpus.csv": NOW})
     return decide(data)
 
 

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from site_builder.core.model import (
-    BoardProcess,
-    Dump,
+    DiscoveredHost,
     Gpu,
-    GpuProcess,
-    HostData,
-    Idle,
-    KnownHost,
-    Limits,
+    GpuProcessRow,
+    HostSnapshot,
+    IdleTimes,
+    ParsedFile,
+    PrivacySettings,
+    ProcessStatus,
     PsRow,
-    Shown,
-    Voice,
+    StateLimits,
+    ToolResult,
 )
-from site_builder.core.people import People
-from site_builder.fleet.host_state import models_of
-from site_builder.fleet.summary import summary
-from site_builder.snapshots.gpu_names import short
+from site_builder.core.people import PeopleDirectory
+from site_builder.fleet.gpu_models import shorten_gpu_name
+from site_builder.fleet.host_state import build_model_names
+from site_builder.fleet.summary import summarize_host
 from tests.support.generated_fleet import (
     NOW,
     booking,
@@ -39,18 +39,20 @@ from tests.support.generated_fleet import (
     used_by,
 )
 
-HIDDEN = Shown(users=False)
+HIDDEN = PrivacySettings(users=False)
 IDLE_USE = [gpu(used=7000, use=0)]
 LOST = "GPU is lost"
 ERROR = "its temperature cannot be read: Unknown Error"
 
 
-def held_by(*users: str) -> HostData:
+def held_by(*users: str) -> HostSnapshot:
     return used_by(*users, gpus=IDLE_USE)
 
 
-def not_told(rc: int = 9) -> Dump[GpuProcess]:
-    return Dump((), head("processes", rc), voices=(Voice("nvidia-smi", "nvidia", rc, answered=False),))
+def not_told(rc: int = 9) -> ParsedFile[GpuProcessRow]:
+    return ParsedFile(
+        (), head("processes", rc), tool_results=(ToolResult("nvidia-smi", "nvidia", rc, is_complete=False),)
+    )
 
 
 # Of two that hold, the first counts
@@ -68,7 +70,7 @@ def test_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost(age: float)
 
 
 def test_so_is_one_of_a_host_under_maintenance() -> None:
-    (found,) = decide(host_data([gpu(lost=LOST)]), known=KnownHost("atlas", maintenance="new fans")).gpus
+    (found,) = decide(host_data([gpu(lost=LOST)]), known=DiscoveredHost("atlas", maintenance="new fans")).gpus
     assert found.state == "lost"
 
 
@@ -127,7 +129,7 @@ def test_what_nobody_is_on_and_nobody_booked_is_free() -> None:
         ),
     ],
 )
-def test_each_state_has_its_reason(data: HostData, more: dict[str, Any], expected: str) -> None:
+def test_each_state_has_its_reason(data: HostSnapshot, more: dict[str, Any], expected: str) -> None:
     (found,) = decide(data, **more).gpus
     assert f"{found.state}: {found.reason}" == expected
 
@@ -153,37 +155,41 @@ PROCESSES_UNTOLD = pytest.mark.parametrize(
     [
         pytest.param(None, id="no file"),
         pytest.param(not_told(), id="no answer"),
-        *(pytest.param(Dump((), head("processes", rc)), id=f"rc {rc}") for rc in (74, 124, 127, 137, 200)),
+        *(pytest.param(ParsedFile((), head("processes", rc)), id=f"rc {rc}") for rc in (74, 124, 127, 137, 200)),
     ],
 )
 
 
 @PROCESSES_UNTOLD
-def test_where_the_processes_were_not_told_an_empty_gpu_is_not_free(processes: Dump[GpuProcess] | None) -> None:
+def test_where_the_processes_were_not_told_an_empty_gpu_is_not_free(
+    processes: ParsedFile[GpuProcessRow] | None,
+) -> None:
     assert reason(host_data(processes=processes)) == "unknown: the processes on it could not be read"
 
 
 @PROCESSES_UNTOLD
-def test_where_the_processes_were_not_told_a_promised_gpu_is_not_unused(processes: Dump[GpuProcess] | None) -> None:
+def test_where_the_processes_were_not_told_a_promised_gpu_is_not_unused(
+    processes: ParsedFile[GpuProcessRow] | None,
+) -> None:
     assert state(host_data(processes=processes), booking("alice")) == "unknown"
 
 
 @PROCESSES_UNTOLD
-def test_where_the_processes_were_not_told_memory_in_use_is_busy(processes: Dump[GpuProcess] | None) -> None:
+def test_where_the_processes_were_not_told_memory_in_use_is_busy(processes: ParsedFile[GpuProcessRow] | None) -> None:
     assert state(host_data([gpu(used=7000, use=90)], processes=processes)) == "busy"
 
 
 @PROCESSES_UNTOLD
 @pytest.mark.parametrize(("use", "expected"), [(4, "unknown"), (5, "busy"), (90, "busy"), (None, "unknown")])
 def test_where_the_processes_were_not_told_use_above_the_limit_is_busy(
-    processes: Dump[GpuProcess] | None, use: float | None, expected: str
+    processes: ParsedFile[GpuProcessRow] | None, use: float | None, expected: str
 ) -> None:
     assert state(host_data([gpu(use=use)], processes=processes)) == expected
 
 
-def not_reported(**words: str) -> Dump[GpuProcess]:
+def not_reported(**words: str) -> ParsedFile[GpuProcessRow]:
     """A list of processes that has words in the place of those of some GPUs."""
-    return Dump((), head("processes"), unreported={name.replace("_", "-"): word for name, word in words.items()})
+    return ParsedFile((), head("processes"), unreported={name.replace("_", "-"): word for name, word in words.items()})
 
 
 def test_a_gpu_whose_processes_are_not_reported_is_unknown_with_the_words_as_reason() -> None:
@@ -212,21 +218,21 @@ def test_what_is_not_reported_of_a_gpu_is_not_of_its_instances_either() -> None:
 
 
 def test_an_error_of_nvidia_smi_with_no_row_beside_it_tells_nothing() -> None:
-    assert state(host_data(processes=Dump((), head("processes", 6)))) == "unknown"
+    assert state(host_data(processes=ParsedFile((), head("processes", 6)))) == "unknown"
 
 
 def test_the_error_for_a_lost_gpu_hides_no_free_one() -> None:
-    gpus = Dump((gpu(),), head("gpus", 15))
-    assert state(host_data(gpus=gpus, processes=Dump((), head("processes", 15)))) == "free"
+    gpus = ParsedFile((gpu(),), head("gpus", 15))
+    assert state(host_data(gpus=gpus, processes=ParsedFile((), head("processes", 15)))) == "free"
 
 
 def test_a_torn_list_of_processes_tells_nothing() -> None:
-    assert state(host_data(processes=Dump((), head("processes"), whole=False))) == "unknown"
+    assert state(host_data(processes=ParsedFile((), head("processes"), is_complete=False))) == "unknown"
 
 
 def test_processes_on_a_gpu_that_is_not_told_may_be_on_any() -> None:
-    elsewhere = GpuProcess("MIG-1", 42, 400, "python")
-    assert state(host_data(processes=Dump((elsewhere,), head("processes")))) == "unknown"
+    elsewhere = GpuProcessRow("MIG-1", 42, 400, "python")
+    assert state(host_data(processes=ParsedFile((elsewhere,), head("processes")))) == "unknown"
 
 
 def test_a_gpu_that_tells_neither_memory_nor_use_is_unknown() -> None:
@@ -246,7 +252,7 @@ def test_of_a_gpu_that_shares_the_memory_of_its_host_what_its_processes_have_is_
     assert only_gpu(on_it).gpu.memory_used is None  # which is more than these have, and nobody knows how much
     idle = used_by("alice", gpus=[gpu(use=0, **shared)])
     assert reason(idle, idle=idle_for(9000)).startswith("held: 6.8 GiB taken by alice")
-    untold = used_by("alice", gpus=[gpu(use=90, **shared)], processes=[GpuProcess("GPU-0", 42, None, "python")])
+    untold = used_by("alice", gpus=[gpu(use=90, **shared)], processes=[GpuProcessRow("GPU-0", 42, None, "python")])
     assert reason(untold) == "busy: in use by alice"
 
 
@@ -277,8 +283,8 @@ def test_memory_below_1_gib_and_below_5_percent_is_free(used: float, total: floa
 def test_the_limits_of_free_memory_are_settings() -> None:
     data = host_data([gpu(used=3000)])
     assert state(data) == "busy"
-    assert state(data, limits=Limits(free_mib=4000)) == "free"
-    assert state(data, limits=Limits(free_mib=4000, free_percent=3)) == "busy"
+    assert state(data, limits=StateLimits(free_mib=4000)) == "free"
+    assert state(data, limits=StateLimits(free_mib=4000, free_percent=3)) == "busy"
 
 
 def test_a_process_makes_a_gpu_busy_however_little_it_takes() -> None:
@@ -292,7 +298,7 @@ def test_memory_that_no_process_explains_is_the_reason() -> None:
     assert reason(host_data([gpu(used=72_700)])) == "busy: 71 GiB in use that no process explains"
 
 
-def the_process(data: HostData, **more: object) -> BoardProcess:
+def the_process(data: HostSnapshot, **more: object) -> ProcessStatus:
     (found,) = only_gpu(data, **more).processes
     return found
 
@@ -312,18 +318,18 @@ CHILDREN = (person(50, "bob", gpu_pid=42), person(51, "bob", gpu_pid=42))
 def test_a_dead_process_with_living_children_is_theirs_and_they_are_what_to_kill(ps: tuple[PsRow, ...]) -> None:
     data = used_by("x", ps=ps)
     found = the_process(data)
-    assert (found.pid, found.user, found.dead, found.children) == (42, "bob", True, (50, 51))
+    assert (found.pid, found.user, found.is_zombie, found.children) == (42, "bob", True, (50, 51))
     assert reason(data) == "busy: process 42 is dead, but its children live on: kill 50 51"
 
 
 def test_a_dead_process_without_children_is_not_said_to_live_on() -> None:
     found = the_process(used_by("x", ps=[person(42, "bob", state="Z")]))
-    assert (found.user, found.dead, found.children) == ("bob", False, ())
+    assert (found.user, found.is_zombie, found.children) == ("bob", False, ())
 
 
 def test_a_living_process_is_not_mistaken_for_its_children() -> None:
     found = the_process(used_by("x", ps=[person(42, "alice"), person(50, "bob", gpu_pid=42)]))
-    assert (found.user, found.dead) == ("alice", False)
+    assert (found.user, found.is_zombie) == ("alice", False)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +370,7 @@ def test_idle_is_use_below_5_percent_that_is_told(use: float | None, expected: s
 
 def test_the_limits_of_idling_are_settings() -> None:
     data = used_by("bob", gpus=[gpu(used=7000, use=9)])
-    assert state(data, idle=idle_for(60), limits=Limits(idle_percent=10, held_after=60)) == "held"
+    assert state(data, idle=idle_for(60), limits=StateLimits(idle_percent=10, held_after=60)) == "held"
 
 
 def test_memory_that_no_process_explains_can_be_held() -> None:
@@ -406,12 +412,12 @@ def test_a_gpu_without_a_uuid_idles_by_its_number() -> None:
 
 def test_what_the_next_build_needs_to_know_of_idling_is_summed_up() -> None:
     board = decide(held_by("bob"), idle=idle_for(3000))
-    assert summary(board, NOW).idle == Idle(NOW, {"GPU-0": NOW - 3000})
+    assert summarize_host(board, NOW).idle_times == IdleTimes(NOW, {"GPU-0": NOW - 3000})
 
 
 def test_a_host_that_is_not_fresh_leaves_what_is_remembered_of_idling() -> None:
     board = decide(used_by("bob", gpus=IDLE_USE, ages={"host.txt": 300}), idle=idle_for(3000))
-    assert summary(board, NOW).idle is None
+    assert summarize_host(board, NOW).idle_times is None
 
 
 # Violated
@@ -499,7 +505,7 @@ def test_a_verdict_on_a_cut_name_is_the_same_at_the_next_build() -> None:
 
 
 def test_cut_names_that_were_once_learned_are_no_people() -> None:
-    assert not People({}, ["alexande+", "1000"]).known
+    assert not PeopleDirectory({}, ["alexande+", "1000"]).known_people
 
 
 def test_of_two_who_booked_the_same_gpu_either_may_use_it() -> None:
@@ -541,7 +547,7 @@ def test_a_booking_of_another_gpu_is_none_of_this_one(key: str) -> None:
         (host_data(), {"bookings": [booking("alice", begins=3, ends=9)]}, "free: until 15:00, then promised"),
     ],
 )
-def test_where_users_are_not_shown_no_reason_names_one(data: HostData, more: dict[str, Any], expected: str) -> None:
+def test_where_users_are_not_shown_no_reason_names_one(data: HostSnapshot, more: dict[str, Any], expected: str) -> None:
     (found,) = decide(data, shown=HIDDEN, **more).gpus
     assert f"{found.state}: {found.reason}" == expected
 
@@ -565,7 +571,7 @@ def test_where_users_are_not_shown_a_booking_has_neither_name_nor_comment() -> N
 )
 def test_commands_are_shown_in_full_or_the_program_only_or_not(shown: str, command: str | None) -> None:
     data = used_by("bob", ps=[person(command="/usr/bin/python3 train.py --name x")])
-    assert the_process(data, shown=Shown(shown)).command == command
+    assert the_process(data, shown=PrivacySettings(shown)).command == command
 
 
 @pytest.mark.parametrize(
@@ -581,7 +587,7 @@ def test_commands_are_shown_in_full_or_the_program_only_or_not(shown: str, comma
 )
 def test_the_program_has_neither_folders_nor_arguments(command: str, expected: str) -> None:
     data = used_by("bob", ps=[person(command=command)])
-    assert the_process(data, shown=Shown("program")).command == expected
+    assert the_process(data, shown=PrivacySettings("program")).command == expected
 
 
 def test_where_ps_does_not_tell_the_command_nvidia_smi_does() -> None:
@@ -591,7 +597,7 @@ def test_where_ps_does_not_tell_the_command_nvidia_smi_does() -> None:
 @pytest.mark.parametrize(("shown", "expected"), [("full", "docker 1f2e"), ("program", "docker 1f2e"), ("none", None)])
 def test_containers_are_not_shown_where_commands_are_not(shown: str, expected: str | None) -> None:
     data = used_by("bob", ps=[person(container="docker 1f2e")])
-    assert the_process(data, shown=Shown(shown)).container == expected
+    assert the_process(data, shown=PrivacySettings(shown)).container == expected
 
 
 # Names of GPUs
@@ -613,7 +619,7 @@ def test_containers_are_not_shown_where_commands_are_not(shown: str, expected: s
 def test_a_gpu_is_called_what_people_call_it_with_the_size_it_is_sold_with(
     name: str, memory: float | None, expected: str
 ) -> None:
-    assert short(name, {"Ours": "the old one"}, memory) == expected
+    assert shorten_gpu_name(name, {"Ours": "the old one"}, memory) == expected
 
 
 def test_a_gpu_that_tells_no_name_is_a_gpu() -> None:
@@ -627,5 +633,5 @@ def test_names_of_our_own_are_used() -> None:
 def test_a_lost_gpu_is_called_like_its_sisters() -> None:
     lost = Gpu(1, "GPU-1", "NVIDIA GeForce RTX 4090", lost="GPU is lost")
     sister = Gpu(0, "GPU-0", "NVIDIA GeForce RTX 4090", memory_used=3, memory_total=24564, utilization_gpu=0)
-    data = HostData("atlas", gpus=Dump((sister, lost)))
-    assert models_of(data, {})["NVIDIA GeForce RTX 4090"] == "RTX 4090 24 GB"
+    data = HostSnapshot("atlas", gpus=ParsedFile((sister, lost)))
+    assert build_model_names(data, {})["NVIDIA GeForce RTX 4090"] == "RTX 4090 24 GB"

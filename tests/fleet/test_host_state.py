@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from site_builder.core.model import (
-    BoardHost,
+    DiscoveredHost,
     DiskUse,
-    Dump,
-    GpuProcess,
-    HostData,
+    GpuProcessRow,
     HostFacts,
-    KnownHost,
-    Limits,
+    HostSnapshot,
+    HostStatus,
+    ParsedFile,
+    PrivacySettings,
     Problem,
-    Shown,
-    Voice,
+    StateLimits,
+    ToolResult,
 )
 from tests.support.generated_fleet import (
     EVERY,
@@ -32,20 +32,21 @@ from tests.support.generated_fleet import (
 )
 
 
-def verdict(host: BoardHost) -> tuple[str, str]:
+def verdict(host: HostStatus) -> tuple[str, str]:
     return host.state, host.reason
 
 
-def legacy(age: float = 0) -> HostData:
-    return host_data(seen=NOW - age, taken={"gpus.csv": NOW - age}, every={"gpus.csv": 20}, legacy=True, clock=None)
+def legacy(age: float = 0) -> HostSnapshot:
+    times = {"last_seen": NOW - age, "taken_at": {"gpus.csv": NOW - age}, "intervals": {"gpus.csv": 20}}
+    return host_data(**times, is_legacy=True, clock_offset=None)  # type: ignore[arg-type]
 
 
 def failed(rc: int, *said: str) -> str:
-    found = decide(host_data(Dump((), head("gpus", rc), said=said)))
+    found = decide(host_data(ParsedFile((), head("gpus", rc), messages=said)))
     return f"{found.state}: {found.reason}"
 
 
-def whats(host: BoardHost) -> list[str]:
+def whats(host: HostStatus) -> list[str]:
     return [problem.what for problem in host.problems]
 
 
@@ -83,8 +84,8 @@ def test_ten_minutes_after_its_last_word_a_host_is_down() -> None:
 @pytest.mark.parametrize("file", ["host.txt", "gpus.csv", "processes.csv"])
 def test_no_claimed_interval_keeps_a_file_fresh_beyond_ten_minutes(file: str) -> None:
     every = {**EVERY, file: 999_999}
-    assert decide(host_data(ages={file: 599.9}, every=every)).state == "fresh"
-    assert decide(host_data(ages={file: 600}, every=every)).state != "fresh"
+    assert decide(host_data(ages={file: 599.9}, intervals=every)).state == "fresh"
+    assert decide(host_data(ages={file: 600}, intervals=every)).state != "fresh"
 
 
 def test_a_host_that_was_last_heard_of_days_ago_says_the_day() -> None:
@@ -92,7 +93,7 @@ def test_a_host_that_was_last_heard_of_days_ago_says_the_day() -> None:
 
 
 def test_the_limits_of_age_are_settings() -> None:
-    limits = Limits(stale_after=0, down_after=100)
+    limits = StateLimits(stale_after=0, down_after=100)
     assert decide(host_data(ages={"host.txt": 30}), limits=limits).state == "stale"
     assert decide(host_data(ages={"host.txt": 100}), limits=limits).state == "down"
 
@@ -161,7 +162,7 @@ def test_a_host_that_is_old_is_down_rather_than_failed() -> None:
 
 
 def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
-    host = decide(host_data(Dump((gpu(),), head("gpus", 15), said=("Unable to determine the handle",))))
+    host = decide(host_data(ParsedFile((gpu(),), head("gpus", 15), messages=("Unable to determine the handle",))))
     assert [one.state for one in host.gpus] == ["free"]
     assert host.state == "fresh"
     assert host.problems == (
@@ -174,8 +175,8 @@ def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
 
 
 def test_a_failure_to_tell_the_processes_is_a_problem() -> None:
-    told: Dump[GpuProcess] = Dump(
-        (), head("processes", 124), voices=(Voice("nvidia-smi", "nvidia", 124, answered=False),)
+    told: ParsedFile[GpuProcessRow] = ParsedFile(
+        (), head("processes", 124), tool_results=(ToolResult("nvidia-smi", "nvidia", 124, is_complete=False),)
     )
     assert decide(host_data(processes=told)).problems == (
         Problem("data/atlas/processes.csv", "nvidia-smi did not answer in time and was stopped"),
@@ -195,28 +196,28 @@ def test_a_failure_to_tell_the_processes_is_a_problem() -> None:
     ],
 )
 def test_a_host_that_never_pushed_is_unseen_and_says_who_knows_it(listed_by: tuple[str, ...], expected: str) -> None:
-    assert verdict(decide(None, known=KnownHost("atlas", listed_by=listed_by))) == ("unseen", expected)
+    assert verdict(decide(None, known=DiscoveredHost("atlas", listed_by=listed_by))) == ("unseen", expected)
 
 
 def test_a_host_without_a_whole_host_file_is_unseen_and_says_so() -> None:
-    data = host_data(seen=None, taken={}, facts=None, clock=None)
-    known = KnownHost("atlas", listed_by=("Consul",))
+    data = host_data(last_seen=None, taken_at={}, facts=None, clock_offset=None)
+    known = DiscoveredHost("atlas", listed_by=("Consul",))
     assert verdict(decide(data, known=known)) == ("unseen", "no whole host.txt has arrived yet")
 
 
 def test_a_host_of_the_original_scripts_without_gpus_is_unseen() -> None:
-    data = HostData("atlas", facts=Dump((HostFacts(),)), legacy=True)
+    data = HostSnapshot("atlas", facts=ParsedFile((HostFacts(),)), is_legacy=True)
     assert verdict(decide(data)) == ("unseen", "its file of GPUs has not arrived yet")
 
 
 @pytest.mark.parametrize("data", [None, host_data(), host_data(ages={"host.txt": 7000})])
-def test_maintenance_is_said_whatever_the_host_does(data: HostData | None) -> None:
-    known = KnownHost("atlas", maintenance="new fans")
+def test_maintenance_is_said_whatever_the_host_does(data: HostSnapshot | None) -> None:
+    known = DiscoveredHost("atlas", maintenance="new fans")
     assert verdict(decide(data, known=known)) == ("maintenance", "new fans")
 
 
 def test_no_gpu_of_a_host_in_maintenance_is_free() -> None:
-    host = decide(host_data([gpu(0), gpu(1)]), known=KnownHost("atlas", maintenance="new fans"))
+    host = decide(host_data([gpu(0), gpu(1)]), known=DiscoveredHost("atlas", maintenance="new fans"))
     assert [one.state for one in host.gpus] == ["unknown", "unknown"]
 
 
@@ -225,29 +226,29 @@ def test_no_gpu_of_a_host_in_maintenance_is_free() -> None:
 
 @pytest.mark.parametrize("age", [300, 700])
 def test_what_consul_says_of_a_silent_host_stands_in_its_reason(age: float) -> None:
-    known = KnownHost("atlas", consul="critical", consul_said="Agent not live")
+    known = DiscoveredHost("atlas", consul_status="critical", consul_message="Agent not live")
     assert decide(host_data(ages={"host.txt": age}), known=known).reason.endswith(
         ". Consul: critical, “Agent not live”"
     )
 
 
 def test_consul_without_words_is_quoted_by_its_state_alone() -> None:
-    known = KnownHost("atlas", consul="warning")
+    known = DiscoveredHost("atlas", consul_status="warning")
     assert decide(host_data(ages={"host.txt": 700}), known=known).reason == "no snapshot since 11:48. Consul: warning"
 
 
 def test_that_consul_is_content_explains_no_silence() -> None:
-    known = KnownHost("atlas", consul="passing", consul_said="Agent alive")
+    known = DiscoveredHost("atlas", consul_status="passing", consul_message="Agent alive")
     assert decide(host_data(ages={"host.txt": 700}), known=known).reason == "no snapshot since 11:48"
 
 
 def test_that_consul_finds_a_fresh_host_critical_is_a_note_and_no_state() -> None:
-    host = decide(host_data(), known=KnownHost("atlas", consul="critical", consul_said="disk full"))
+    host = decide(host_data(), known=DiscoveredHost("atlas", consul_status="critical", consul_message="disk full"))
     assert (host.state, host.notes) == ("fresh", ("Consul: critical, “disk full”",))
 
 
 def test_a_host_that_is_not_in_consul_says_so() -> None:
-    assert decide(host_data(), known=KnownHost("atlas", not_in_consul=True)).notes == ("not in Consul",)
+    assert decide(host_data(), known=DiscoveredHost("atlas", is_missing_in_consul=True)).notes == ("not in Consul",)
 
 
 def test_where_consul_is_not_asked_nothing_is_said_of_it() -> None:
@@ -267,43 +268,45 @@ def test_where_consul_is_not_asked_nothing_is_said_of_it() -> None:
     ],
 )
 def test_a_clock_that_is_off_by_more_than_a_minute_is_a_problem(clock: float, expected: list[str]) -> None:
-    assert whats(decide(host_data(clock=clock))) == expected
+    assert whats(decide(host_data(clock_offset=clock))) == expected
 
 
 def test_a_clock_that_is_off_changes_nothing_else() -> None:
     right = decide(used_by("alice"))
-    wrong = decide(used_by("alice", clock=-31_536_000.0, ps=Dump((person(),), head("ps")._replace(time=1))))
+    wrong = decide(
+        used_by("alice", clock_offset=-31_536_000.0, ps=ParsedFile((person(),), head("ps")._replace(time=1)))
+    )
     assert (wrong.state, [one.state for one in wrong.gpus]) == (right.state, [one.state for one in right.gpus])
 
 
 def test_when_a_process_began_is_told_on_our_clock() -> None:
     def started(off: int) -> int | None:
-        ps = Dump((person(elapsed=3600),), head("ps")._replace(time=int(NOW) + off))
-        return decide(used_by("alice", clock=float(off), ps=ps)).gpus[0].processes[0].started
+        ps = ParsedFile((person(elapsed=3600),), head("ps")._replace(time=int(NOW) + off))
+        return decide(used_by("alice", clock_offset=float(off), ps=ps)).gpus[0].processes[0].started
 
     assert started(0) == started(7200) == started(-7200) == int(NOW) - 3600
 
 
 @pytest.mark.parametrize(("elapsed", "time"), [(999_999_999_999, int(NOW)), (5, 999_999_999_999), (5, 0)])
 def test_a_process_that_claims_to_have_begun_when_none_can_have_tells_no_start(elapsed: int, time: int) -> None:
-    ps = Dump((person(elapsed=elapsed),), head("ps")._replace(time=time))
+    ps = ParsedFile((person(elapsed=elapsed),), head("ps")._replace(time=time))
     assert decide(used_by("alice", ps=ps)).gpus[0].processes[0].started is None
 
 
 def test_files_that_are_gone_are_a_problem_and_the_way_out_is_told() -> None:
-    host = decide(host_data(gone=("gpus.csv", "ps.txt")))
+    host = decide(host_data(missing_files=("gpus.csv", "ps.txt")))
     assert host.problems == (
         Problem("data/atlas", "gone: gpus.csv, ps.txt; `gpuboard forget atlas` takes the host off the board"),
     )
 
 
 def test_a_host_all_of_whose_files_are_gone_says_so() -> None:
-    host = decide(host_data(ages={"host.txt": 700}, gone=tuple(EVERY)))
+    host = decide(host_data(ages={"host.txt": 700}, missing_files=tuple(EVERY)))
     assert host.reason == "no snapshot since 11:48, and its files are gone from data/"
 
 
 def test_a_host_some_of_whose_files_are_gone_is_not_said_to_have_none() -> None:
-    assert decide(host_data(ages={"host.txt": 700}, gone=("ps.txt",))).reason == "no snapshot since 11:48"
+    assert decide(host_data(ages={"host.txt": 700}, missing_files=("ps.txt",))).reason == "no snapshot since 11:48"
 
 
 def test_what_was_wrong_with_the_files_stays_told() -> None:
@@ -315,14 +318,14 @@ def test_what_was_wrong_with_the_files_stays_told() -> None:
 
 
 def test_title_tags_and_facts_are_those_of_the_host() -> None:
-    host = decide(host_data(), known=KnownHost("atlas", "The big one", ("vision",)))
+    host = decide(host_data(), known=DiscoveredHost("atlas", "The big one", ("vision",)))
     assert (host.name, host.title, host.tags) == ("atlas", "The big one", ("vision",))
-    assert (host.facts, host.seen) == (HostFacts(cpus=4), NOW)
+    assert (host.facts, host.last_seen) == (HostFacts(cpus=4), NOW)
 
 
 def test_a_process_on_a_gpu_that_the_host_does_not_tell_is_shown_on_the_host() -> None:
     host = decide(host_data(processes=[process(on="GPU-9")], ps=[person()]))
-    assert [(one.pid, one.user) for one in host.others] == [(42, "alice")]
+    assert [(one.pid, one.user) for one in host.unmatched_processes] == [(42, "alice")]
 
 
 def test_logins_are_learned_but_for_numbers_and_names_that_were_cut() -> None:
@@ -332,14 +335,14 @@ def test_logins_are_learned_but_for_numbers_and_names_that_were_cut() -> None:
 
 
 def test_disk_use_by_person_is_not_shown_where_users_are_not() -> None:
-    facts = Dump((HostFacts(cpus=4, disk_use=(DiskUse("/data/alice", 5),)),), head("host"))
-    host = decide(host_data(facts=facts), shown=Shown(users=False))
+    facts = ParsedFile((HostFacts(cpus=4, disk_use=(DiskUse("/data/alice", 5),)),), head("host"))
+    host = decide(host_data(facts=facts), shown=PrivacySettings(users=False))
     assert host.facts == HostFacts(cpus=4)
 
 
 @pytest.mark.parametrize(("claimed", "expected"), [(int(NOW), int(NOW)), (999_999_999_999, None)])
 def test_disk_use_that_claims_to_be_of_a_time_to_come_has_no_time(claimed: int, expected: int | None) -> None:
-    facts = decide(host_data(facts=Dump((HostFacts(disk_use_time=claimed),), head("host")))).facts
+    facts = decide(host_data(facts=ParsedFile((HostFacts(disk_use_time=claimed),), head("host")))).facts
     assert facts == HostFacts(disk_use_time=expected)
 
 
@@ -353,10 +356,10 @@ def test_users_are_unknown_once_ps_is_so_old_that_a_pid_may_be_another_process()
 def test_a_decision_holds_until_the_host_would_be_stale() -> None:
     moment = now()
     decide(host_data(), at=moment)
-    assert moment.holds_until == NOW + 60
+    assert moment.valid_until == NOW + 60
 
 
 def test_a_host_from_the_future_is_not_fresh() -> None:
-    ahead = decide(host_data(seen=NOW + 3600, taken={"host.txt": NOW + 3600}))
+    ahead = decide(host_data(last_seen=NOW + 3600, taken_at={"host.txt": NOW + 3600}))
     assert ahead.state == "stale"
     assert "from the future" in ahead.reason

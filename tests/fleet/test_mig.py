@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from site_builder.core.model import BoardGpu, BoardHost, Booking, Gpu
-from site_builder.fleet.mig import Whole, wholes
+from site_builder.core.model import Booking, Gpu, GpuStatus, HostStatus
+from site_builder.fleet.mig import WholeGpu, list_whole_gpus
 from tests.support.generated_fleet import booking, decide, gpu, host_data, idle_for, person, process
 from tests.support.mig_fixtures import instance, instances, whole
 
 A100 = gpu(1)
 
 
-def states(board: BoardHost) -> dict[str, str]:
+def states(board: HostStatus) -> dict[str, str]:
     return {one.gpu.label: one.state for one in board.gpus}
 
 
-def of_gpus(*gpus: Gpu, bookings: tuple[Booking, ...] = (), **more: Any) -> BoardHost:  # noqa: ANN401
+def of_gpus(*gpus: Gpu, bookings: tuple[Booking, ...] = (), **more: Any) -> HostStatus:  # noqa: ANN401
     return decide(host_data(list(gpus), **more), bookings)
 
 
-def gpu_0(board: BoardHost) -> BoardGpu:
-    return wholes(board)[0].board
+def gpu_0(board: HostStatus) -> GpuStatus:
+    return list_whole_gpus(board)[0].status
 
 
 # Names
@@ -123,7 +123,7 @@ def test_a_process_on_the_gpu_makes_its_empty_instances_unknown_and_no_others() 
     board = of_gpus(*instances(_1=7014), A100, processes=[process(7), process(on="MIG-0-1")], ps=[person(7, "bob")])
     assert states(board) == {"0:0": "unknown", "0:1": "busy", "0:2": "unknown", "0:3": "unknown", "1": "free"}
     assert board.gpus[0].reason == "there are processes on its GPU of which it is not told on which instance"
-    assert board.others == ()
+    assert board.unmatched_processes == ()
     assert [one.user for one in gpu_0(board).processes if one.user] == ["bob"]
 
 
@@ -147,7 +147,7 @@ def test_a_booking_of_an_instance_promises_that_alone(key: str) -> None:
 def test_a_booking_of_the_gpu_or_the_host_promises_all_of_its_instances(key: str) -> None:
     board = of_gpus(*instances(), bookings=(booking(gpu=key),))
     assert set(states(board).values()) == {"booked"}
-    assert [one.whole_gpu for one in board.gpus[0].bookings] == [key != "*"]
+    assert [one.is_whole_gpu for one in board.gpus[0].bookings] == [key != "*"]
     assert not board.problems
 
 
@@ -195,7 +195,7 @@ def test_a_booking_of_all_instances_is_one_booking_of_the_gpu() -> None:
 
 def test_gpus_that_are_not_cut_are_as_they_are() -> None:
     board = of_gpus(gpu(0), *instances(whole(1)), gpu(2))
-    found = wholes(board)
-    assert [one.board.gpu.label for one in found] == ["0", "1", "2"]
+    found = list_whole_gpus(board)
+    assert [one.status.gpu.label for one in found] == ["0", "1", "2"]
     assert [len(one.instances) for one in found] == [0, 4, 0]
-    assert found[0] == Whole(board.gpus[0])
+    assert found[0] == WholeGpu(board.gpus[0])

@@ -15,16 +15,16 @@ from playwright.sync_api import Browser
 
 from site_builder.board.builder import Builder
 from site_builder.config.settings import Settings
-from site_builder.core.model import BoardGpu, BoardHost, Gpu, Shown
-from site_builder.demo import health_events
-from site_builder.demo.cast import MACHINES
-from site_builder.health import diff
+from site_builder.core.model import Gpu, GpuStatus, HostStatus, PrivacySettings
+from site_builder.demo import history as demo_history
+from site_builder.demo.machines import MACHINES
+from site_builder.health import events
 from site_builder.health import page as health_page
-from site_builder.health.metrics import signed
-from site_builder.health.model import Lines
+from site_builder.health.gpu_health import pack_host_health
+from site_builder.health.model import HostTimelines
 from site_builder.health.store import EventLog
-from site_builder.history.database import transaction
-from site_builder.history.writer import History
+from site_builder.history.database import begin_transaction
+from site_builder.history.writer import HistoryWriter
 from tests.board.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 from tests.support import pace
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
@@ -69,9 +69,9 @@ class Told:
         builder = Builder(self.settings)
         began = time.time() // 60 * 60
         # hosts are fresh by the clock of the files, and so the clock of history is the one that goes
-        real = builder.history.record, builder.events.record
+        real = builder.history.record, builder.event_log.record
         builder.history.record = lambda samples, now, reach=0: real[0](samples, began + 60 * self.number, reach)  # type: ignore[method-assign] # noqa: ARG005
-        builder.events.record = lambda told, now, within=9: real[1](told, began + 60 * self.number, within)  # type: ignore[method-assign] # noqa: ARG005
+        builder.event_log.record = lambda told, now, within=9: real[1](told, began + 60 * self.number, within)  # type: ignore[method-assign] # noqa: ARG005
         builder.build(time.time())
         builder.close()
         self.number += 1
@@ -140,7 +140,7 @@ def test_gpus_that_tell_nothing_of_their_health_have_no_table(tmp_path: Path) ->
 def test_it_is_the_same_where_people_are_not_shown(tmp_path: Path) -> None:
     parts = []
     for users in (True, False):
-        told = Told(tmp_path / str(users), shown=Shown(users=users))
+        told = Told(tmp_path / str(users), privacy=PrivacySettings(users=users))
         told.minute({})
         told.minute({UNCORRECTED: "1"})
         parts.append(re.sub(r"\d+ \w+ \d{4} \d\d:\d\d|\d\d:\d\d", "", told.part))
@@ -148,41 +148,41 @@ def test_it_is_the_same_where_people_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_of_many_events_the_last_are_shown_and_those_that_are_grave(tmp_path: Path) -> None:
-    history = History(tmp_path, now().zone)
-    log = EventLog(history, diff.compare)
+    history = HistoryWriter(tmp_path, now().zone)
+    log = EventLog(history, events.compare_health)
     host = board([{UNCORRECTED: "0"}])
     start = int(now().epoch) - 100 * 3600
     for number in range(100):
         warm = {REASONS: "0x20"} if number % 2 else {}
         host = board([{UNCORRECTED: "1" if number > 3 else "0", **warm}])
         history.record([], start + 3600 * number)
-        log.record({"atlas": signed(host, None)}, start + 3600 * number)
-    lines = log.of_host("atlas", ("GPU-0",), now().epoch, 20, ("uncorrected",))
+        log.record({"atlas": pack_host_health(host, None)}, start + 3600 * number)
+    lines = log.read_timelines("atlas", ("GPU-0",), now().epoch, 20, ("uncorrected",))
     history.close()
-    well = health_page.health(host, lines, now())
+    well = health_page.build_health_section(host, lines, now())
     assert well
-    (line,) = well.lines
+    (line,) = well.timelines
     assert len(line.rows) == 21
     assert line.rows[-1].what == "uncorrected ECC errors: 1 more (now 1)"
-    assert line.earlier == lines.lines[0].total - 21 > 20
-    assert [one.what for one in well.first] == ["uncorrected ECC errors: 1 more (now 1)"]
+    assert line.earlier_count == lines.timelines[0].event_count - 21 > 20
+    assert [one.what for one in well.urgent_events] == ["uncorrected ECC errors: 1 more (now 1)"]
 
 
 @pytest.mark.parametrize(("count", "quiet"), [(1, "the GPU"), (3, "any GPU"), (0, "any GPU")])
 def test_gpus_to_which_nothing_happened_are_named_together(count: int, quiet: str) -> None:
-    well = health_page.health(board([{}] * count), Lines(1, ()), now())
+    well = health_page.build_health_section(board([{}] * count), HostTimelines(1, ()), now())
     assert well
-    assert well.quiet == quiet
+    assert well.quiet_gpus == quiet
 
 
-def board(gpus: list[dict[str, str]]) -> BoardHost:
+def board(gpus: list[dict[str, str]]) -> HostStatus:
     """A host that is fresh."""
     rows = []
     for index, more in enumerate(gpus):
         cells = {**FIELDS, **more}
         one = Gpu(index, f"GPU-{index}", "A100", temperature=40, columns=tuple(cells), cells=tuple(cells.values()))
-        rows.append(BoardGpu(one, "A100", "free", ""))
-    return BoardHost("atlas", None, (), "fresh", "", gpus=tuple(rows))
+        rows.append(GpuStatus(one, "A100", "free", ""))
+    return HostStatus("atlas", None, (), "fresh", "", gpus=tuple(rows))
 
 
 def test_a_row_that_is_not_understood_takes_no_gpu_away(tmp_path: Path) -> None:
@@ -194,19 +194,19 @@ def test_a_row_that_is_not_understood_takes_no_gpu_away(tmp_path: Path) -> None:
 
 
 def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
-    history = History(tmp_path, now().zone)
+    history = HistoryWriter(tmp_path, now().zone)
     connection, start = history.connect(), int(now().epoch) - 35 * 86400
-    with transaction(connection):
-        health_events.tell(connection, MACHINES, start, now().epoch)
-    log = EventLog(history, diff.compare)
+    with begin_transaction(connection):
+        demo_history.insert_demo_events(connection, MACHINES, start, now().epoch)
+    log = EventLog(history, events.compare_health)
     history.record([], now().epoch)
-    log.record({machine.name: signed(board([{}]), None) for machine in MACHINES}, now().epoch)
-    told = {machine.name: log.of_host(machine.name, (), now().epoch, 50) for machine in MACHINES}
+    log.record({machine.name: pack_host_health(board([{}]), None) for machine in MACHINES}, now().epoch)
+    told = {machine.name: log.read_timelines(machine.name, (), now().epoch, 50) for machine in MACHINES}
     assert not history.problems
     history.close()
-    assert {one.first for one in told.values()} == {start}
-    kinds = [event.kind for lines in told.values() for line in lines.lines for event in line.events]
-    assert sorted(kinds) == sorted(one.kind for several in health_events.HARMS.values() for one in several)
+    assert {one.watched_since for one in told.values()} == {start}
+    kinds = [event.kind for lines in told.values() for line in lines.timelines for event in line.events]
+    assert sorted(kinds) == sorted(one.kind for several in demo_history.DEMO_EVENTS.values() for one in several)
 
 
 # In a browser
@@ -267,17 +267,19 @@ def test_the_html_is_right(browser: Browser, long: Served, tmp_path: Path) -> No
 
 @pytest.mark.alone
 def test_a_long_time_line_is_read_and_drawn_in_some_milliseconds(tmp_path: Path) -> None:
-    history = History(tmp_path, now().zone)
-    log = EventLog(history, diff.compare)
+    history = HistoryWriter(tmp_path, now().zone)
+    log = EventLog(history, events.compare_health)
     keys = [f"GPU-{one}" for one in range(8)]
     start = int(now().epoch) - 400 * 3600
     for number in range(400):
         host = board([{REASONS: "0x24" if number % 2 else "0x0", UNCORRECTED: str(number)}] * 8)
         history.record([], start + 3600 * number)
-        log.record({"atlas": signed(host, None)}, start + 3600 * number)
+        log.record({"atlas": pack_host_health(host, None)}, start + 3600 * number)
 
     def draw() -> None:
-        assert health_page.health(host, log.of_host("atlas", keys, now().epoch, 20, ("uncorrected",)), now())
+        assert health_page.build_health_section(
+            host, log.read_timelines("atlas", keys, now().epoch, 20, ("uncorrected",)), now()
+        )
 
     draw()
     pace.check(pace.took(draw, rounds=5), 0.02)

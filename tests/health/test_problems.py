@@ -10,11 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.core.model import Dump, Gpu, GpuProblem, Header, Voice
+from site_builder.core.model import Gpu, GpuProblem, ParsedFile, SnapshotHeader, ToolResult
 from site_builder.fleet import host_state
-from site_builder.health.problem_kinds import CODES, KINDS, SAYINGS, WEIGHTS, advised
-from site_builder.health.problems import COLUMNS, MANY_CORRECTED, WARM, Problems
-from site_builder.snapshots.parsers import gpus_csv
+from site_builder.health.problems import (
+    EXIT_CODE_KINDS,
+    MESSAGE_KINDS,
+    MIN_CORRECTED_ERRORS,
+    PROBLEM_COLUMNS,
+    PROBLEM_KINDS,
+    SEVERITIES,
+    WARM_CELSIUS,
+    ProblemFinder,
+    format_advice,
+)
+from site_builder.snapshots import registry
 from tests.snapshots.test_gpus_csv import BUNDLES, our_fields
 from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
 
@@ -46,8 +55,8 @@ def gpu(temperature: float | None = 45.0, lost: str | None = None, vendor: str =
 
 
 def found(one: Gpu, *said: str, took: int = 100, rc: int = 0) -> tuple[GpuProblem, ...]:
-    header = Header("gpus", "atlas", 1700000000, 20, took, rc)
-    return Problems(Dump((one,), header), [Voice("nvidia-smi", "nvidia", rc, said)]).of(one)
+    header = SnapshotHeader("gpus", "atlas", 1700000000, 20, took, rc)
+    return ProblemFinder(ParsedFile((one,), header), [ToolResult("nvidia-smi", "nvidia", rc, said)]).find_problems(one)
 
 
 def kinds(one: Gpu, *said: str) -> list[str]:
@@ -168,8 +177,8 @@ def test_that_there_were_none_lately_is_said_only_where_that_is_known() -> None:
 
 
 def test_corrected_errors_are_told_where_there_are_many() -> None:
-    assert found(gpu(ecc__errors__corrected__volatile__total=str(MANY_CORRECTED - 1))) == ()
-    problem = only(gpu(ecc__errors__corrected__volatile__total=str(MANY_CORRECTED)))
+    assert found(gpu(ecc__errors__corrected__volatile__total=str(MIN_CORRECTED_ERRORS - 1))) == ()
+    problem = only(gpu(ecc__errors__corrected__volatile__total=str(MIN_CORRECTED_ERRORS)))
     assert (problem.kind, problem.weight, problem.what[:5]) == ("ecc-corrected", "told", "1,000")
 
 
@@ -230,9 +239,9 @@ def test_a_gpu_that_cannot_be_reached_has_advice_by_what_was_said(lost: str, kin
     [
         ("[Unknown Error]", 45.0, True),
         ("ERR!", 45.0, True),
-        ("0", float(WARM), True),
+        ("0", float(WARM_CELSIUS), True),
         ("0 %", 80.0, True),
-        ("0", WARM - 1.0, False),
+        ("0", WARM_CELSIUS - 1.0, False),
         ("0", None, False),
         ("[N/A]", 85.0, False),
         ("[Not Supported]", 85.0, False),
@@ -283,7 +292,7 @@ def test_what_persistence_mode_costs_is_told_where_it_costs() -> None:
 
 def test_the_doctor_on_the_host_gives_the_same_advice() -> None:
     script = (Path(__file__).parents[2] / "scripts/lib/doctor-driver.sh").read_text()
-    assert f"'{KINDS['persistence'].advice}'" in script
+    assert f"'{PROBLEM_KINDS['persistence'].advice}'" in script
     assert "the driver starts anew at each call, which takes" in script
 
 
@@ -323,17 +332,17 @@ def test_what_names_no_gpu_is_nobodys() -> None:
     assert found(gpu(), "WARNING: something", "GPU", "0000:41") == ()
 
 
-@pytest.mark.parametrize(("code", "kind"), CODES.items())
+@pytest.mark.parametrize(("code", "kind"), EXIT_CODE_KINDS.items())
 def test_an_exit_code_that_names_no_gpu_is_a_problem_of_the_host_with_advice(code: int, kind: str) -> None:
-    dump = Dump[Gpu](voices=(Voice("nvidia-smi", "nvidia", code),))
-    told = host_state.complaint(dump)
+    dump = ParsedFile[Gpu](tool_results=(ToolResult("nvidia-smi", "nvidia", code),))
+    told = host_state.describe_tool_failures(dump)
     assert told.startswith(f"nvidia-smi ended with exit code {code}; ")
-    assert KINDS[kind].advice[:12] in told or "Xid" in told
+    assert PROBLEM_KINDS[kind].advice[:12] in told or "Xid" in told
 
 
 def test_one_that_names_a_gpu_leaves_the_advice_to_that() -> None:
-    dump = Dump[Gpu](voices=(Voice("nvidia-smi", "nvidia", 14, (INFOROM,)),))
-    assert host_state.complaint(dump) == f"nvidia-smi ended with exit code 14: {INFOROM}"
+    dump = ParsedFile[Gpu](tool_results=(ToolResult("nvidia-smi", "nvidia", 14, (INFOROM,)),))
+    assert host_state.describe_tool_failures(dump) == f"nvidia-smi ended with exit code 14: {INFOROM}"
 
 
 # All together
@@ -363,12 +372,12 @@ def test_one_without_a_number_is_named_by_its_place() -> None:
 
 
 def test_each_kind_says_how_grave_it_is_and_what_to_do() -> None:
-    for kind, known in KINDS.items():
+    for kind, known in PROBLEM_KINDS.items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind)
-        assert known.weight in WEIGHTS
+        assert known.weight in SEVERITIES
         assert known.what and known.advice
         assert known.avoid or known.weight != "grave"  # what is grave is never handed out
-    assert {kind for _, kind in SAYINGS} | set(CODES.values()) <= set(KINDS)
+    assert {kind for _, kind in MESSAGE_KINDS} | set(EXIT_CODE_KINDS.values()) <= set(PROBLEM_KINDS)
 
 
 WORDS = {"grave": "grave", "look": "worth a look", "told": "told"}
@@ -386,10 +395,10 @@ FIRST = {
 
 
 def row_of_docs(kind: str) -> str:
-    known = KINDS[kind]
+    known = PROBLEM_KINDS[kind]
     what = known.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
     avoid = ", not handed out" if known.avoid else ""
-    return f"| `{kind}` | {what} | {WORDS[known.weight]}{avoid} | {advised(known.advice, 'nvidia')} |"
+    return f"| `{kind}` | {what} | {WORDS[known.weight]}{avoid} | {format_advice(known.advice, 'nvidia')} |"
 
 
 def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:
@@ -399,7 +408,7 @@ def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:
         "| kind | what is said | how grave | what to do |\n| --- | --- | --- | --- |\n"
     )
     rows, end, after = rest.partition("\n\n")
-    told = "\n".join(map(row_of_docs, KINDS))
+    told = "\n".join(map(row_of_docs, PROBLEM_KINDS))
     if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
         path.write_text(f"{before}{begin}{told}{end}{after}")
         rows = told
@@ -415,7 +424,7 @@ anything = st.one_of(
 
 
 @given(
-    st.lists(anything, min_size=len(COLUMNS), max_size=len(COLUMNS)),
+    st.lists(anything, min_size=len(PROBLEM_COLUMNS), max_size=len(PROBLEM_COLUMNS)),
     st.one_of(st.none(), st.text(max_size=300)),
     st.one_of(st.none(), st.floats(0, 1e6)),
     st.lists(st.one_of(st.text(max_size=300), st.just(INFOROM)), max_size=3),
@@ -423,11 +432,11 @@ anything = st.one_of(
 def test_whatever_a_host_tells_its_problems_are_few_and_short(
     cells: list[str], lost: str | None, temperature: float | None, said: list[str]
 ) -> None:
-    one = Gpu(0, "GPU-0", "A100", temperature=temperature, lost=lost, columns=COLUMNS, cells=tuple(cells))
+    one = Gpu(0, "GPU-0", "A100", temperature=temperature, lost=lost, columns=PROBLEM_COLUMNS, cells=tuple(cells))
     problems = found(one, *said)
-    assert len({problem.kind for problem in problems}) == len(problems) <= len(KINDS)
+    assert len({problem.kind for problem in problems}) == len(problems) <= len(PROBLEM_KINDS)
     for problem in problems:
-        assert problem.kind in KINDS
+        assert problem.kind in PROBLEM_KINDS
         assert len(problem.what) <= 400
         assert len(problem.advice) <= 400
         assert "{" not in problem.advice
@@ -448,9 +457,9 @@ def test_of_recorded_machines_only_what_is_so_is_told(bundle: Path, state: str) 
     known = set(replay(bundle, "--help-query-gpu").decode().replace('"', " ").split())
     fields = ",".join(name for name in our_fields() if name in known)
     answer = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state, REPLAY_GPUS="8")
-    dump = gpus_csv.read(snapshot("gpus", answer))
-    judge = Problems(dump, dump.voices)
-    told = {one.kind for row in dump.rows for one in judge.of(row)}
+    dump = registry.parse_gpus_csv(snapshot("gpus", answer))
+    judge = ProblemFinder(dump, dump.tool_results)
+    told = {one.kind for row in dump.rows for one in judge.find_problems(row)}
     assert len(dump.rows) == 8
     assert told == ({"persistence"} if "geforce" in bundle.name else set())
 
@@ -479,6 +488,6 @@ def test_recorded_errors_are_problems_of_their_gpus(file: str, header: str, expe
     if expected is None:  # where its place on the bus is told, as we ask for it
         body, expected = body.replace(b", 16.20", b", 00000000:01:00.0"), [["inforom"]]
         header = header.replace(" y", " pci.bus_id")
-    dump = gpus_csv.read(snapshot("gpus", header.encode() + b"\n" + body))
-    judge = Problems(dump, dump.voices)
-    assert [[one.kind for one in judge.of(row)] for row in dump.rows] == expected
+    dump = registry.parse_gpus_csv(snapshot("gpus", header.encode() + b"\n" + body))
+    judge = ProblemFinder(dump, dump.tool_results)
+    assert [[one.kind for one in judge.find_problems(row)] for row in dump.rows] == expected

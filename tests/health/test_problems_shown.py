@@ -15,14 +15,13 @@ import pytest
 from playwright.sync_api import Browser
 
 from site_builder.bookings import gpu_selection, policy
-from site_builder.client import search, status_parser
-from site_builder.client import table as client_table
+from site_builder.client import loader, picker, search
+from site_builder.client import render as client_render
 from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
-from site_builder.core.model import BoardGpu, Booking, FreeGpu, Gpu, GpuProblem
-from site_builder.fleet import select
-from site_builder.watches import request_parser
-from site_builder.watches import rules as watche_rules
+from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
+from site_builder.watches import build as watch_build
+from site_builder.watches import parser as watch_parser
 from tests.board.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 from tests.support.board_fixture import Lab, person, process
 from tests.support.browser import node_module
@@ -41,7 +40,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture(scope="module")
 def fleet(lab: Lab) -> Fleet:
-    found, wrong = status_parser.read((lab.www / "status.json").read_bytes())
+    found, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
     assert found, wrong
     return found
 
@@ -140,8 +139,8 @@ def test_a_gpu_that_was_lost_stays_lost_for_programs_while_its_host_is_down(tmp_
     tell(lab, "atlas", row(0) + lost(1))
     lab.build(after=3600)
     assert lab.states() == ["unknown", "lost"]
-    fleet, wrong = status_parser.read((lab.www / "status.json").read_bytes())
-    host = fleet.host("atlas") if fleet else None
+    fleet, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
+    host = fleet.find_host("atlas") if fleet else None
     assert host, wrong
     assert [one.state for one in host.gpus] == ["unknown", "lost"]
 
@@ -149,36 +148,38 @@ def test_a_gpu_that_was_lost_stays_lost_for_programs_while_its_host_is_down(tmp_
 # Who is given a GPU
 
 
-def asker() -> select.Asker:
-    return select.Asker(lambda _: True, frozenset(), 0)
+def asker() -> picker.GpuRequester:
+    return picker.GpuRequester(lambda _: True, frozenset(), 0)
 
 
 def test_nobody_is_given_a_gpu_that_is_in_trouble(lab: Lab, fleet: Fleet) -> None:
     assert (lab.www / "available/atlas.txt").read_text().strip() == "0,6,7"
-    found = select.available(fleet.hosts, select.Wish(), asker())
+    found = picker.find_available_gpus(fleet.hosts, picker.GpuRequest(), asker())
     assert [one.gpu.index for one in found if one.host.name == "atlas"] == [0, 6, 7]
 
 
 def test_why_it_is_not_to_be_had_is_said(fleet: Fleet) -> None:
-    atlas = fleet.host("atlas")
+    atlas = fleet.find_host("atlas")
     assert atlas
-    assert select.why_none([atlas], select.Wish(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
+    assert (
+        picker.explain_none_available([atlas], picker.GpuRequest(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
+    )
 
 
 def test_those_who_wait_for_a_gpu_are_not_sent_to_one_in_trouble() -> None:
     well = FreeGpu("A100", 81920, "atlas", 0)
-    free = watche_rules.Free([well._replace(index=1, avoid=True), well], 0)
-    assert free.for_wish(request_parser.Wish()) == [well]
-    assert watche_rules.Free([well._replace(avoid=True)], 0).for_wish(request_parser.Wish()) == []
+    free = watch_build.FreeGpuIndex([well._replace(index=1, is_avoided=True), well], 0)
+    assert free.find_gpus(watch_parser.WatchRequest()) == [well]
+    assert watch_build.FreeGpuIndex([well._replace(is_avoided=True)], 0).find_gpus(watch_parser.WatchRequest()) == []
 
 
 def test_a_booking_of_any_free_gpu_passes_it_by() -> None:
     ill = GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True)
-    well = BoardGpu(Gpu(0, "GPU-0", "A100"), "A100", "free", "")
+    well = GpuStatus(Gpu(0, "GPU-0", "A100"), "A100", "free", "")
     new = Booking("atlas", "0", "alice", a_moment().local + timedelta(hours=2))
-    keys = policy.Keys([well.gpu])
-    assert gpu_selection.is_free(new, (), keys, well, a_moment())
-    assert not gpu_selection.is_free(new, (), keys, well._replace(problems=(ill,)), a_moment())
+    keys = policy.GpuKeyMap([well.gpu])
+    assert gpu_selection.can_book_gpu(new, (), keys, well, a_moment())
+    assert not gpu_selection.can_book_gpu(new, (), keys, well._replace(problems=(ill,)), a_moment())
 
 
 def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> None:
@@ -189,12 +190,14 @@ def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> N
 
 def test_a_board_that_tells_odd_problems_is_read_all_the_same() -> None:
     told = {"problems": [{"kind": 7, "weight": ["grave"], "what": None, "avoid": "yes"}, 3, None]}
-    gpu = status_parser.gpu({"index": 0, "state": "free", **told}, status_parser.cleaned, "fresh")
+    gpu = loader.parse_fleet_gpu({"index": 0, "state": "free", **told}, loader.as_clean_text, "fresh")
     assert gpu.problems == (GpuProblem("", "told", "?", ""),)
     several: tuple[object, ...] = (None, {}, "x", 3)
     for odd in several:
         assert (
-            status_parser.gpu({"index": 0, "state": "free", "problems": odd}, status_parser.cleaned, "fresh").problems
+            loader.parse_fleet_gpu(
+                {"index": 0, "state": "free", "problems": odd}, loader.as_clean_text, "fresh"
+            ).problems
             == ()
         )
 
@@ -286,7 +289,7 @@ def test_what_a_driver_says_is_shown_and_not_believed(tmp_path: Path) -> None:
 
 def test_the_table_says_what_is_wrong(fleet: Fleet) -> None:
     found = fleet._replace(hosts=tuple(one for one in fleet.hosts if one.name == "atlas"))
-    lines = client_table.table(found, Now(fleet.built, a_moment().zone), 80, heads=False)
+    lines = client_render.format_gpu_table(found, Now(fleet.built, a_moment().zone), 80, heads=False)
     assert all(len(line) <= 80 for line in lines)
     text = "\n".join(lines)
     assert re.search(r"^ 0 \[ \]", text, re.MULTILINE)
@@ -300,7 +303,7 @@ def test_the_table_says_what_is_wrong(fleet: Fleet) -> None:
     ("word", "expected"), [("ecc", [1]), ("inforom", [2]), ("heat", [3]), ("gpu-reset", [4]), ("lanes", [6])]
 )
 def test_a_search_finds_what_the_rows_say(fleet: Fleet, word: str, expected: list[int]) -> None:
-    found = search.only(fleet, [word])
+    found = search.search_fleet(fleet, [word])
     assert [gpu.index for host in found.hosts for gpu in host.gpus] == expected
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from site_builder.health import diff
+from site_builder.core.formatting import DAY, HOUR, MINUTE
+from site_builder.health import events
 from site_builder.health import store as health_store
-from site_builder.health.descriptions import GRAVE, sentence
-from site_builder.health.format import pack_signs
-from site_builder.health.model import BEFORE, GpuSigns, Signed
-from site_builder.health.store import EventLog, Events
-from site_builder.history.block_format import Damaged
-from site_builder.history.reader import DAY, HOUR, MINUTE, Past
-from site_builder.history.writer import History
+from site_builder.health.events import CRITICAL_KINDS, describe_event
+from site_builder.health.model import BEFORE_FIRST_CHECK, GpuHealthMetrics, PackedHealthMetrics
+from site_builder.health.store import EventLog, EventReader, pack_health_metrics
+from site_builder.history.block_format import DamagedBlockError
+from site_builder.history.reader import HistoryReader
+from site_builder.history.writer import HistoryWriter
 from tests.support import pace
 from tests.support.health_fixtures import NOON, A, B, gpu
 from tests.support.history_fixtures import folder, roll
@@ -35,22 +35,22 @@ class Keeper:
     """A builder's history and what it tells of health."""
 
     def __init__(self, state: Path) -> None:
-        self.history = History(state, timezone.utc)
-        self.log = EventLog(self.history, diff.compare)
+        self.history = HistoryWriter(state, timezone.utc)
+        self.log = EventLog(self.history, events.compare_health)
 
-    def look(self, at: float, *gpus: GpuSigns, name: str = "atlas", taken: float | None = None) -> None:
+    def look(self, at: float, *gpus: GpuHealthMetrics, name: str = "atlas", taken: float | None = None) -> None:
         """A build at that moment, in which one host is fresh."""
         self.build(at, {name: signed(*gpus, taken=at if taken is None else taken)})
 
-    def build(self, at: float, hosts: dict[str, Signed | None], within: float = 60) -> None:
+    def build(self, at: float, hosts: dict[str, PackedHealthMetrics | None], within: float = 60) -> None:
         self.history.record([host_of(sample(), name=name) for name, one in hosts.items() if one], at)
         self.log.record(hosts, at, within)
         assert not self.history.problems
 
     def told(self, name: str = "atlas", now: float = NOON + DAY, most: int = 50, *keys: str) -> list[tuple[str, str]]:
         """What the time lines of a host say: of which GPU, and what."""
-        lines = self.log.of_host(name, keys or (A, B), now, most, sorted(GRAVE))
-        return [(line.gpu, event.kind) for line in lines.lines for event in line.events]
+        lines = self.log.read_timelines(name, keys or (A, B), now, most, sorted(CRITICAL_KINDS))
+        return [(line.gpu_key, event.kind) for line in lines.timelines for event in line.events]
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
@@ -60,8 +60,8 @@ class Keeper:
         self.history.close()
 
 
-def signed(*gpus: GpuSigns, taken: float | None = None, driver: str = "590.1") -> Signed:
-    return Signed(pack_signs(driver, [tuple(one) for one in gpus]), taken)
+def signed(*gpus: GpuHealthMetrics, taken: float | None = None, driver: str = "590.1") -> PackedHealthMetrics:
+    return PackedHealthMetrics(pack_health_metrics(driver, [tuple(one) for one in gpus]), taken)
 
 
 @pytest.fixture
@@ -86,18 +86,23 @@ def test_what_happened_is_read_back_as_it_was_told(keeper: Keeper) -> None:
     keeper.look(NOON, gpu())
     keeper.look(NOON + 60, gpu(**LOST))
     keeper.look(NOON + 120, gpu())
-    (line,) = keeper.log.of_host("atlas", (A,), NOON + 120, 20).lines
+    (line,) = keeper.log.read_timelines("atlas", (A,), NOON + 120, 20).timelines
     (event,) = line.events
-    assert (event.kind, event.at, event.until, event.value) == ("lost", NOON + 60, NOON + 120, ("GPU is lost",))
-    assert (line.gpu, line.total) == (A, 1)
-    assert Events(Past(keeper.history.path.parent, timezone.utc)).read(NOON, NOON + DAY) == [event]
+    assert (event.kind, event.began_at, event.ended_at, event.value) == (
+        "lost",
+        NOON + 60,
+        NOON + 120,
+        ("GPU is lost",),
+    )
+    assert (line.gpu_key, line.event_count) == (A, 1)
+    assert EventReader(HistoryReader(keeper.history.path.parent, timezone.utc)).read_events(NOON, NOON + DAY) == [event]
 
 
 def test_of_a_host_that_is_well_it_is_known_since_when(keeper: Keeper) -> None:
     keeper.look(NOON, gpu())
     keeper.look(NOON + 60, gpu())
-    assert keeper.log.of_host("atlas", (A,), NOON + DAY, 20) == (NOON, (), 0)
-    assert keeper.log.of_host("hydra", (B,), NOON + DAY, 20) == (None, (), 0)
+    assert keeper.log.read_timelines("atlas", (A,), NOON + DAY, 20) == (NOON, (), 0)
+    assert keeper.log.read_timelines("hydra", (B,), NOON + DAY, 20) == (None, (), 0)
 
 
 def test_a_minute_is_looked_at_once(keeper: Keeper) -> None:
@@ -147,13 +152,13 @@ def test_a_builder_that_begins_anew_goes_on_where_the_last_one_was(keeper: Keepe
 
 def test_a_builder_that_fails_in_between_tells_all_of_it_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper.look(NOON, gpu())
-    real = health_store.put
+    real = health_store.insert_events
 
     def full(connection: sqlite3.Connection, told: Any) -> int:  # noqa: ANN401
         real(connection, told)
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(health_store, "put", full)
+    monkeypatch.setattr(health_store, "insert_events", full)
     keeper.history.record([host_of(sample())], NOON + 60)
     keeper.log.record({"atlas": signed(gpu(uncorrected=2, uncorrected_ever=2), taken=NOON + 60)}, NOON + 60)
     assert ["health" in one.what for one in keeper.history.problems] == [True]
@@ -169,12 +174,12 @@ import os, sys
 from pathlib import Path
 from tests.support.health_fixtures import NOON, gpu
 from tests.health.test_store import Keeper
-from site_builder.health import store as events
-real = events.put
-def put(connection, told):
-    real(connection, told)
+from site_builder.health import store
+real = store.insert_events
+def insert_and_die(connection, events):
+    real(connection, events)
     os.kill(os.getpid(), 9)
-events.put = put
+store.insert_events = insert_and_die
 Keeper(Path(sys.argv[1])).look(NOON + 60, gpu(failed=True))
 """
 
@@ -212,13 +217,16 @@ def test_a_host_that_comes_back_as_it_was_has_no_events(keeper: Keeper) -> None:
 
 
 def test_a_gpu_that_moves_takes_its_time_line_along(keeper: Keeper) -> None:
-    both: dict[str, Signed | None] = {"atlas": signed(gpu(), gpu(B, index=1)), "hydra": signed(gpu("GPU-c"))}
+    both: dict[str, PackedHealthMetrics | None] = {
+        "atlas": signed(gpu(), gpu(B, index=1)),
+        "hydra": signed(gpu("GPU-c")),
+    }
     keeper.build(NOON, both)
     keeper.build(NOON + 60, {**both, "atlas": signed(gpu(), gpu(B, index=1, uncorrected=3, uncorrected_ever=3))})
     keeper.build(NOON + 120, {**both, "atlas": signed(gpu())})
     keeper.build(NOON + 180, {"atlas": signed(gpu()), "hydra": signed(gpu("GPU-c"), gpu(B, index=1))})
-    found = keeper.log.of_host("hydra", ("GPU-c", B), NOON + 240, 20)
-    assert [[(one.host, sentence(one)) for one in line.events] for line in found.lines] == [
+    found = keeper.log.read_timelines("hydra", ("GPU-c", B), NOON + 240, 20)
+    assert [[(one.host, describe_event(one)) for one in line.events] for line in found.timelines] == [
         [
             ("hydra", "new in this host; it was in atlas before"),
             ("atlas", "uncorrected ECC errors: 3 more (now 3)"),
@@ -249,13 +257,13 @@ def test_what_another_host_claims_of_a_gpu_is_not_in_its_time_line(keeper: Keepe
 
 
 def test_gpus_that_are_others_each_minute_stay_within_bounds(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_store, "MOST_OF_HOST", 300)
+    monkeypatch.setattr(health_store, "MAX_EVENTS_PER_HOST", 300)
     for number in range(8):
         keeper.look(NOON + HOUR * number, *(gpu(f"GPU-{number}-{one}", index=one) for one in range(200)))
-    found = keeper.log.of_host("atlas", [f"GPU-7-{one}" for one in range(200)], NOON + DAY, 2)
-    assert len(keeper.rows) <= 300 + health_store.MOST_AT_ONCE
-    assert found.others > 0
-    assert len(found.lines) <= 200 + health_store.MOST_HAD
+    found = keeper.log.read_timelines("atlas", [f"GPU-7-{one}" for one in range(200)], NOON + DAY, 2)
+    assert len(keeper.rows) <= 300 + health_store.MAX_EVENTS_AT_ONCE
+    assert found.omitted_gpu_count > 0
+    assert len(found.timelines) <= 200 + health_store.MAX_FORMER_GPUS
     ((state,),) = keeper.history.connect().execute("SELECT state FROM counter").fetchall()
     assert len(state) < 400_000
 
@@ -263,17 +271,17 @@ def test_gpus_that_are_others_each_minute_stay_within_bounds(keeper: Keeper, mon
 def test_of_a_gpu_that_fails_for_ever_the_last_and_what_goes_on_is_kept(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_store, "MOST_OF_GPU", {True: 5, False: 10})
+    monkeypatch.setattr(health_store, "MAX_EVENTS_PER_GPU", {True: 5, False: 10})
     for number in range(60):
         keeper.look(NOON + HOUR * number, gpu(failed=True, heat=bool(number % 2), power=bool(number % 2)))
     kinds = [row[4] for row in keeper.rows]
     assert 10 <= len(kinds) <= 20
-    assert (keeper.rows[0][4], keeper.rows[0][7], keeper.rows[0][8]) == ("failed", BEFORE, None)
+    assert (keeper.rows[0][4], keeper.rows[0][7], keeper.rows[0][8]) == ("failed", BEFORE_FIRST_CHECK, None)
     assert max(row[1] for row in keeper.rows) in {row[1] for row in keeper.rows[-2:]}
 
 
 def test_a_loud_host_takes_no_room_from_the_others(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_store, "MOST", 50)
+    monkeypatch.setattr(health_store, "MAX_EVENTS", 50)
     keeper.build(NOON, {"loud": signed(*(gpu(f"GPU-{one}", index=one) for one in range(100))), "atlas": signed(gpu())})
     loud = signed(*(gpu(f"GPU-{one}", index=one, failed=True) for one in range(100)))
     keeper.build(NOON + 60, {"loud": loud, "atlas": signed(gpu(failed=True))})
@@ -286,9 +294,9 @@ def test_a_loud_host_takes_no_room_from_the_others(keeper: Keeper, monkeypatch: 
 def test_hostile_words_are_kept_as_words(keeper: Keeper, text: str) -> None:
     keeper.look(NOON, gpu(f"GPU {text}"))
     keeper.look(NOON + 60, gpu(f"GPU {text}", lost=text, recovery=text))
-    found = keeper.log.of_host("atlas", (f"GPU {text}",), NOON + 60, 20)
-    assert {one.value for one in found.lines[0].events} == {(text,)}
-    assert all(text in sentence(one) for one in found.lines[0].events)
+    found = keeper.log.read_timelines("atlas", (f"GPU {text}",), NOON + 60, 20)
+    assert {one.value for one in found.timelines[0].events} == {(text,)}
+    assert all(text in describe_event(one) for one in found.timelines[0].events)
 
 
 def test_after_two_years_events_go_and_hosts_that_are_away_as_long(keeper: Keeper) -> None:
@@ -323,15 +331,15 @@ def test_a_value_that_is_damaged_is_not_known(keeper: Keeper) -> None:
     keeper.look(NOON, gpu())
     keeper.look(NOON + 60, gpu(uncorrected_ever=1))
     keeper.history.connect().execute("UPDATE event SET value=x'ff00'")
-    (line,) = keeper.log.of_host("atlas", (A,), NOON + 60, 20).lines
-    assert sentence(line.events[0]) == "uncorrected ECC errors: ? more (now ?)"
+    (line,) = keeper.log.read_timelines("atlas", (A,), NOON + 60, 20).timelines
+    assert describe_event(line.events[0]) == "uncorrected ECC errors: ? more (now ?)"
 
 
 def test_a_host_that_we_fail_at_does_not_cost_the_others(keeper: Keeper) -> None:
-    bad = Signed(b"not json", NOON)
+    bad = PackedHealthMetrics(b"not json", NOON)
     keeper.history.record([host_of(sample())], NOON)
     keeper.log.record({"bad": bad, "atlas": signed(gpu(failed=True))}, NOON)
-    assert ["bad" in one.what and Damaged.__name__ in one.what for one in keeper.history.problems] == [True]
+    assert ["bad" in one.what and DamagedBlockError.__name__ in one.what for one in keeper.history.problems] == [True]
     assert keeper.told() == [(A, "failed")]
     keeper.build(NOON + 60, {"bad": signed(gpu(B)), "atlas": signed(gpu())})
 
@@ -340,14 +348,16 @@ def test_a_clock_that_ran_a_year_ahead_hides_nothing_that_goes_on(keeper: Keeper
     keeper.look(NOON, gpu())
     keeper.look(NOON + 365 * DAY, gpu(failed=True, uncorrected_ever=1))
     keeper.look(NOON + 60, gpu(failed=True, uncorrected_ever=1))
-    (line,) = keeper.log.of_host("atlas", (A,), NOON + 60, 20).lines
-    assert [(one.kind, one.at, one.since) for one in line.events] == [("failed", NOON + 60, BEFORE)]
+    (line,) = keeper.log.read_timelines("atlas", (A,), NOON + 60, 20).timelines
+    assert [(one.kind, one.began_at, one.began_after) for one in line.events] == [
+        ("failed", NOON + 60, BEFORE_FIRST_CHECK)
+    ]
 
 
 # Time
 
 
-def fleet(number: int, hosts: int = 1000, gpus: int = 8) -> dict[str, Signed | None]:
+def fleet(number: int, hosts: int = 1000, gpus: int = 8) -> dict[str, PackedHealthMetrics | None]:
     """Many hosts, of whose GPUs some other ones are slowed by power each time."""
     return {
         f"gpu{one:04}": signed(
@@ -364,7 +374,7 @@ def test_what_takes_long_is_spread_over_builds(keeper: Keeper) -> None:
         keeper.log.record(hosts, NOON + number, 0)
         count = keeper.history.connect().execute("SELECT count(*) FROM counter").fetchone()
         assert count == (number + 1,)
-    assert keeper.log.recorded == NOON
+    assert keeper.log.recorded_minute == NOON
 
 
 @pytest.mark.alone
@@ -374,7 +384,7 @@ def test_where_nothing_is_new_a_thousand_hosts_cost_nothing(keeper: Keeper) -> N
 
     def minute() -> None:
         at = next(moments)
-        keeper.history.recorded = at
+        keeper.history.recorded_at = at
         keeper.log.record(again, at)
 
     pace.check(pace.took(minute, rounds=5), 0.01)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.bookings.data_files import Names
-from site_builder.core.people import People
-from site_builder.history.export_rows import Called
-from site_builder.history.reader import DAY, HOUR, MINUTE, Past
-from site_builder.history.sampling import outdated
+from site_builder.core.formatting import DAY, HOUR, MINUTE
+from site_builder.core.people import PeopleDirectory
+from site_builder.fleet.gpu_models import NameFiles
+from site_builder.history.export import PeopleNames
+from site_builder.history.model import find_outdated_hosts
+from site_builder.history.reader import HistoryReader
 from tests.support.fake_clock import NOON, Machine, machine_in
 from tests.support.history_fixtures import minutes, used
 
@@ -66,10 +67,10 @@ def test_a_clock_a_year_ahead_and_back_costs_no_minute_and_adds_none(machine: Ma
     machine.use("atlas", "alice")
     machine.minutes(SOME, LATE + SOME * MINUTE)
     assert used(machine.tallies()) == {"alice": 2 * SOME}
-    past = Past(machine.lab.state, timezone.utc)
-    (one,) = past.series("atlas", LATE, machine.now, 60).gpus
-    assert list(one.line["seen"]) == [1] * (2 * SOME)
-    assert {*one.people("owner")} == {"alice"}
+    past = HistoryReader(machine.lab.state, timezone.utc)
+    (one,) = past.read_host("atlas", LATE, machine.now, 60).gpus
+    assert list(one.columns["seen"]) == [1] * (2 * SOME)
+    assert {*one.list_people("owner")} == {"alice"}
     past.close()
     assert machine.problems() == []
 
@@ -79,10 +80,10 @@ def test_a_clock_a_year_ahead_deletes_nothing(machine: Machine) -> None:
         machine.minutes(2, NOON + day * DAY)
     machine.minutes(3, NOON + 365 * DAY)
     machine.minutes(2, NOON + 3 * DAY)
-    past = Past(machine.lab.state, timezone.utc)
+    past = HistoryReader(machine.lab.state, timezone.utc)
     for step in (60, 300, 3600):
-        (one,) = past.series("atlas", NOON, machine.now, step).gpus
-        assert sum(one.line["seen"]) == 8
+        (one,) = past.read_host("atlas", NOON, machine.now, step).gpus
+        assert sum(one.columns["seen"]) == 8
     past.close()
 
 
@@ -94,7 +95,7 @@ def test_a_clock_that_shows_any_time_costs_neither_page_nor_history(machine: Mac
     told = machine.tallies()
     assert used(told)["alice"] - 6 in (0, 2)  # what is told of 1970 is long over
     assert machine.report
-    assert machine.report.hosts == 1
+    assert machine.report.host_count == 1
 
 
 # GPUs, hosts and people
@@ -110,9 +111,13 @@ def test_a_gpu_that_moves_to_another_host_counts_once_and_on_both(machine: Machi
     told = machine.tallies()
     assert used(told) == {"alice": 21, "bob": 21}
     assert minutes(told) == 42
-    past = Past(machine.lab.state, timezone.utc)
+    past = HistoryReader(machine.lab.state, timezone.utc)
     found = {
-        name: [sum(one.line["seen"]) for one in past.series(name, NOON, NOON + HOUR, 300).gpus if one.series.key == key]
+        name: [
+            sum(one.columns["seen"])
+            for one in past.read_host(name, NOON, NOON + HOUR, 300).gpus
+            if one.series.key == key
+        ]
         for name, key in (("atlas", "GPU-0"), ("hydra", "GPU-0"))
     }
     past.close()
@@ -143,7 +148,7 @@ def test_a_host_that_is_renamed_counts_once_also_while_its_old_name_looks_fresh(
 def test_a_host_is_outdated_only_if_others_tell_all_of_its_gpus_later(
     hosts: dict[str, tuple[list[str], float | None]], old: set[str]
 ) -> None:
-    assert outdated(hosts) == old
+    assert find_outdated_hosts(hosts) == old
 
 
 def test_five_spellings_of_one_user_are_one_person(machine: Machine) -> None:
@@ -154,12 +159,12 @@ def test_five_spellings_of_one_user_are_one_person(machine: Machine) -> None:
         machine.use("atlas", name)
         machine.minutes(2)
     told = machine.tallies()
-    people = People(Names(machine.lab.data, None).read()[0])
-    called = Called(people, {row.person for row in told.shares})
+    people = PeopleDirectory(NameFiles(machine.lab.data, None).read_names()[0])
+    called = PeopleNames(people, {row.person for row in told.shares})
     for what, expected in (("used", 10), ("booked", 10), ("unused", 0)):
         sums: dict[str, float] = {}
         for name, count in used(told, what).items():
-            sums[called.name(name)] = sums.get(called.name(name), 0) + count
+            sums[called.find_display_name(name)] = sums.get(called.find_display_name(name), 0) + count
         assert sums == ({"Alice Smith": expected} if expected else {})
 
 
@@ -177,13 +182,13 @@ RECORDS = """
 import sys
 from datetime import timezone
 from pathlib import Path
-from site_builder.history.writer import History
+from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import gpu, host
-history = History(Path(sys.argv[1]), timezone.utc)
+history = HistoryWriter(Path(sys.argv[1]), timezone.utc)
 hosts = [host(gpu("busy", ["alice"], use=50), name=f"gpu{n}") for n in range(8)]
 for number in range(150):
     at = int(sys.argv[2]) + 60 * number
-    while history.recorded != at:  # the other may keep it locked for long on a slow machine
+    while history.recorded_at != at:  # the other may keep it locked for long on a slow machine
         history.record(hosts, at)
     history.roll_up(at, 0.01)
 while not history.roll_up(at + 3 * 86400, 60):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.core.model import Shown
-from site_builder.history.database import aside
+from site_builder.core.model import PrivacySettings
+from site_builder.history.database import list_broken_files
 from tests.support.fake_clock import Machine, machine_in
 from tests.support.history_fixtures import used
 
@@ -55,7 +55,7 @@ def test_a_file_that_is_replaced_while_building_is_set_aside_and_one_sentence_sa
         path.unlink()
     damage(machine.lab.state / "history.db")
     machine.minutes(4)
-    (name,) = aside(machine.lab.state)
+    (name,) = list_broken_files(machine.lab.state)
     (what,) = machine.problems()
     assert "was damaged, and a new one was begun" in what
     assert name in what
@@ -176,7 +176,7 @@ def test_a_disk_that_is_full_for_a_while_costs_its_minutes_and_one_sentence(mach
 
 def test_where_people_are_hidden_the_sentence_names_none_and_history_goes_on(machine: Machine) -> None:
     machine.close()
-    machine.builders = [machine.builder(shown=Shown(users=False))]
+    machine.builders = [machine.builder(privacy=PrivacySettings(users=False))]
     machine.minutes(2)
     (machine.lab.state / "history.db").write_text("alice" * 2000)
     machine.minutes(2)

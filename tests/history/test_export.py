@@ -20,16 +20,17 @@ from zoneinfo import ZoneInfo
 import click
 import pytest
 
-from site_builder.core import aliases as core_aliases
-from site_builder.core.people import People
+from site_builder.core import people
+from site_builder.core.formatting import DAY, HOUR
+from site_builder.core.people import PeopleDirectory
 from site_builder.history import commands as history_commands
-from site_builder.history import export as history_export
-from site_builder.history.commands import Span
-from site_builder.history.database import transaction
-from site_builder.history.export_rows import Called, Row
-from site_builder.history.model import STATES
-from site_builder.history.reader import DAY, HOUR, Past
-from site_builder.history.writer import History, keep
+from site_builder.history import export
+from site_builder.history.commands import ExportPeriod
+from site_builder.history.database import begin_transaction
+from site_builder.history.export import ExportRow, PeopleNames
+from site_builder.history.model import GPU_STATES
+from site_builder.history.reader import HistoryReader
+from site_builder.history.writer import HistoryWriter, store_chunk
 from tests.support.docs import blocks, prose_of
 from tests.support.history_fixtures import epoch, folder, gpu, host, record, roll
 from tests.support.live_page import clean_environment, gpuboard
@@ -39,25 +40,29 @@ BERLIN = ZoneInfo("Europe/Berlin")
 PAGE = "docs/history.md"
 
 
-def called(*names: str, aliases: str = "") -> Called:
-    return Called(People(core_aliases.read(aliases.encode()), names), names)
+def called(*names: str, aliases: str = "") -> PeopleNames:
+    return PeopleNames(PeopleDirectory(people.parse_aliases(aliases.encode()), names), names)
 
 
 def rows(
-    past: Past, span: tuple[int, int, int], name: str = "atlas", who: Called | None = None, zone: tzinfo = timezone.utc
-) -> list[Row]:
-    return list(history_commands.rows_of(past, name, Span(*span), who or called(), zone))
+    past: HistoryReader,
+    span: tuple[int, int, int],
+    name: str = "atlas",
+    who: PeopleNames | None = None,
+    zone: tzinfo = timezone.utc,
+) -> list[ExportRow]:
+    return list(history_commands.read_export_rows(past, name, ExportPeriod(*span), who or called(), zone))
 
 
-def cells(told: Sequence[Row]) -> list[dict[str, str]]:
+def cells(told: Sequence[ExportRow]) -> list[dict[str, str]]:
     """The same, through CSV."""
-    return list(csv.DictReader(io.StringIO("".join(history_export.csv(told)))))
+    return list(csv.DictReader(io.StringIO("".join(export.render_export_csv(told)))))
 
 
 # What stands in a row
 
 
-def test_a_minute_tells_all_that_was_known_of_it(history: History) -> None:
+def test_a_minute_tells_all_that_was_known_of_it(history: HistoryWriter) -> None:
     record(history, NOON, 1, [host(gpu("violated", ["bob", "carol"], ["alice"], use=55, memory=7000, power=61.5))])
     (row,) = rows(history, (NOON, NOON + 60, 60))
     assert row[:7] == ("2026-03-10T12:00:00+00:00", "atlas", 0, "GPU-0", "A100 80 GB", 81920, "violated")
@@ -67,7 +72,9 @@ def test_a_minute_tells_all_that_was_known_of_it(history: History) -> None:
 
 @pytest.mark.parametrize("step", [300, 3600])
 @pytest.mark.parametrize("rolled", [False, True])
-def test_a_longer_slot_tells_means_and_minutes_and_who_had_most(history: History, step: int, rolled: bool) -> None:
+def test_a_longer_slot_tells_means_and_minutes_and_who_had_most(
+    history: HistoryWriter, step: int, rolled: bool
+) -> None:
     record(history, NOON, 3, [host(gpu("busy", ["alice"], ["dana"], use=90, temperature=70, memory=8000))])
     record(history, NOON + 180, 1, [host(gpu("held", ["bob"], use=0, temperature=50, memory=8000))])
     record(history, NOON + 240, 1, [host(gpu(use=0, memory=0))])
@@ -79,7 +86,7 @@ def test_a_longer_slot_tells_means_and_minutes_and_who_had_most(history: History
 
 
 @pytest.mark.parametrize(("step", "expected"), [(60, 7), (300, 3), (3600, 2)])
-def test_where_nothing_was_seen_there_is_no_row(history: History, step: int, expected: int) -> None:
+def test_where_nothing_was_seen_there_is_no_row(history: HistoryWriter, step: int, expected: int) -> None:
     record(history, NOON, 6, [host(gpu(use=0))])
     record(history, NOON + 2 * HOUR, 1, [host(gpu(use=0))])
     found = rows(history, (NOON - DAY, NOON + DAY, step))
@@ -88,34 +95,34 @@ def test_where_nothing_was_seen_there_is_no_row(history: History, step: int, exp
     assert {row.use for row in found} == {0}
 
 
-def test_what_is_not_available_is_empty_in_csv_and_null_in_json(history: History) -> None:
+def test_what_is_not_available_is_empty_in_csv_and_null_in_json(history: HistoryWriter) -> None:
     nothing = gpu("unknown", use=None, memory=None, temperature=None, power=None)
     record(history, NOON, 1, [host(nothing)])
     for step in (60, 300):
         found = rows(history, (NOON, NOON + step, step))
         (cell,) = cells(found)
         assert [cell[name] for name in ("use", "memory_used", "temperature", "power", "users")] == [""] * 5
-        (told,) = json.loads("".join(history_export.json(found)))
+        (told,) = json.loads("".join(export.render_export_json(found)))
         assert [told[name] for name in ("use", "memory_used", "temperature", "power")] == [None] * 4
         assert (told["users"], told["state"]) == ([], "unknown")
 
 
 @pytest.mark.parametrize("step", [60, 300])
-def test_csv_and_json_say_the_same(history: History, step: int) -> None:
+def test_csv_and_json_say_the_same(history: HistoryWriter, step: int) -> None:
     record(history, NOON, 5, [host(gpu("busy", ["alice"], use=50.5), gpu(index=1))])
     found = rows(history, (NOON, NOON + 300, step))
-    objects = json.loads("".join(history_export.json(found)))
+    objects = json.loads("".join(export.render_export_json(found)))
     plain = [{key: ", ".join(one) if isinstance(one, list) else str(one) for key, one in o.items()} for o in objects]
     assert cells(found) == plain
-    assert list(objects[0]) == list(Row._fields)
+    assert list(objects[0]) == list(ExportRow._fields)
 
 
 @pytest.mark.parametrize("step", [60, 300])
-def test_no_name_is_a_formula_and_none_breaks_a_line(history: History, step: int) -> None:
+def test_no_name_is_a_formula_and_none_breaks_a_line(history: HistoryWriter, step: int) -> None:
     hostile = ["=cmd()", "+1", "-2", "@SUM(A1)", 'a"b', "c,d", "e\nf", "\x1b[31mred"]
     record(history, NOON, 1, lambda _: [host(*(gpu("busy", [one], index=n) for n, one in enumerate(hostile)))])
     found = rows(history, (NOON, NOON + step, step))
-    text = "".join(history_export.csv(found))
+    text = "".join(export.render_export_csv(found))
     assert len(text.splitlines()) == 1 + len(hostile)
     names = [one["users"] for one in cells(found)]
     assert not [name for name in names if name[0] in "=+-@"]
@@ -123,7 +130,7 @@ def test_no_name_is_a_formula_and_none_breaks_a_line(history: History, step: int
     assert "\x1b" not in text
 
 
-def test_five_spellings_of_one_person_are_one_name(history: History) -> None:
+def test_five_spellings_of_one_person_are_one_name(history: HistoryWriter) -> None:
     spellings = ["asmith", "ASmith", "alice", "Alice Smith", "alice smith"]
     record(history, NOON, 1, [host(*(gpu("busy", [one], [one], index=n) for n, one in enumerate(spellings)))])
     who = called(*spellings, aliases="asmith, alice, Alice Smith\n")
@@ -132,17 +139,17 @@ def test_five_spellings_of_one_person_are_one_name(history: History) -> None:
         assert {row.users + row.bookers for row in found} == {("Alice Smith", "Alice Smith")}
 
 
-def test_one_person_under_two_names_on_one_gpu_is_named_once(history: History) -> None:
+def test_one_person_under_two_names_on_one_gpu_is_named_once(history: HistoryWriter) -> None:
     record(history, NOON, 1, [host(gpu("busy", ["asmith", "alice"]))])
     (row,) = rows(history, (NOON, NOON + 60, 60), who=called(aliases="asmith, alice\n"))
     assert row.users == ("alice",)
 
 
 def test_without_aliases_upper_and_lower_case_are_one_person() -> None:
-    assert {called("Alice", "alice").name(one) for one in ("Alice", "alice")} == {"alice"}
+    assert {called("Alice", "alice").find_display_name(one) for one in ("Alice", "alice")} == {"alice"}
 
 
-def test_a_gpu_that_moved_is_told_by_both_hosts_and_counts_once(history: History) -> None:
+def test_a_gpu_that_moved_is_told_by_both_hosts_and_counts_once(history: HistoryWriter) -> None:
     moved = gpu(key="GPU-moved", use=70)
     record(history, NOON, 10, [host(moved, name="atlas"), host(gpu(key="GPU-9"), name="hydra")])
     record(history, NOON + 600, 10, [host(gpu(key="GPU-8"), name="atlas"), host(moved, name="hydra")])
@@ -153,21 +160,21 @@ def test_a_gpu_that_moved_is_told_by_both_hosts_and_counts_once(history: History
     assert len({row.time for several in found.values() for row in several}) == 4
 
 
-def test_a_block_that_is_damaged_is_a_gap_and_the_rest_is_there(history: History) -> None:
+def test_a_block_that_is_damaged_is_a_gap_and_the_rest_is_there(history: HistoryWriter) -> None:
     for day in range(3):
         record(history, NOON + day * DAY, 1, [host(gpu())])
     roll(history, NOON + 4 * DAY)
     history.connect().execute("UPDATE chunk SET block=x'00' WHERE step=300 AND at=?", (NOON // DAY * DAY + DAY,))
     found = rows(history, (NOON, NOON + 3 * DAY, 300))
     assert [row.time[:10] for row in found] == ["2026-03-10", "2026-03-12"]
-    assert history.trouble is None
+    assert history.problem is None
 
 
 # Times
 
 
 @pytest.mark.parametrize(("day", "hours"), [("2026-10-25", 25), ("2026-03-29", 23)])
-def test_over_a_change_of_the_clocks_each_hour_has_its_own_time(history: History, day: str, hours: int) -> None:
+def test_over_a_change_of_the_clocks_each_hour_has_its_own_time(history: HistoryWriter, day: str, hours: int) -> None:
     first = epoch(f"{day}T00:00", BERLIN)
     last = first + hours * HOUR
     for at in range(first - HOUR, last + HOUR, HOUR):
@@ -181,26 +188,30 @@ def test_over_a_change_of_the_clocks_each_hour_has_its_own_time(history: History
 
 
 @pytest.mark.parametrize("step", [60, 300, 3600])
-def test_two_exports_that_meet_have_each_slot_once(history: History, step: int) -> None:
+def test_two_exports_that_meet_have_each_slot_once(history: HistoryWriter, step: int) -> None:
     record(history, NOON, 150, [host(gpu())])
     now = datetime.fromtimestamp(NOON + 3 * HOUR, timezone.utc)
     edges = ["2026-03-10 11:00", "2026-03-10 12:37:20", "2026-03-10 13:15", "now"]
-    spans = [history_commands.asked(*pair, str(step), now) for pair in zip(edges, edges[1:])]
+    spans = [history_commands.parse_export_period(*pair, str(step), now) for pair in zip(edges, edges[1:])]
     found = [row.time for span in spans for row in rows(history, span)]
-    assert found == [row.time for row in rows(history, history_commands.asked(edges[0], edges[-1], str(step), now))]
+    assert found == [
+        row.time for row in rows(history, history_commands.parse_export_period(edges[0], edges[-1], str(step), now))
+    ]
     assert len(found) == len(set(found))
 
 
 @pytest.mark.parametrize(("since", "step"), [("1h", 60), ("2d", 60), ("3d", 300), ("35d", 300), ("36d", 3600)])
 def test_by_default_it_is_as_fine_as_it_is_kept(since: str, step: int) -> None:
-    assert history_commands.asked(since, None, None, datetime.fromtimestamp(NOON, timezone.utc)).step == step
+    assert (
+        history_commands.parse_export_period(since, None, None, datetime.fromtimestamp(NOON, timezone.utc)).step == step
+    )
 
 
 def test_what_is_not_kept_that_finely_is_coarser_and_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     now = datetime.fromtimestamp(NOON, timezone.utc)
-    assert history_commands.asked("7d", None, "60", now).step == 300
+    assert history_commands.parse_export_period("7d", None, "60", now).step == 300
     assert "minutes are kept for 2 days: since 7d these are steps of 5 minutes" in capsys.readouterr().err
-    assert history_commands.asked("7d", None, "3600", now).step == 3600
+    assert history_commands.parse_export_period("7d", None, "3600", now).step == 3600
     assert capsys.readouterr().err == ""
 
 
@@ -216,7 +227,7 @@ def test_what_is_not_kept_that_finely_is_coarser_and_that_is_told(capsys: pytest
 )
 def test_times_that_cannot_be_meant_are_refused(since: str, until: str | None, why: str) -> None:
     with pytest.raises(click.UsageError, match=re.escape(why)):
-        history_commands.asked(since, until, None, datetime.fromtimestamp(NOON, timezone.utc))
+        history_commands.parse_export_period(since, until, None, datetime.fromtimestamp(NOON, timezone.utc))
 
 
 # The command
@@ -226,7 +237,7 @@ def test_times_that_cannot_be_meant_are_refused(since: str, until: str | None, w
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the last hours of two hosts."""
     place = tmp_path_factory.mktemp("lab")
-    history = History(folder(place), timezone.utc)
+    history = HistoryWriter(folder(place), timezone.utc)
     start = int(time.time()) // 60 * 60 - 2 * HOUR
     record(history, start, 5, [host(gpu("busy", ["Łukasz"])), host(gpu(key="GPU-9"), name="hydra2")])
     history.close()
@@ -254,7 +265,7 @@ def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "out", "why"),
     [
-        (["--since", "1h", "--csv"], 1, ",".join(Row._fields) + "\n", "nothing was seen in that time"),
+        (["--since", "1h", "--csv"], 1, ",".join(ExportRow._fields) + "\n", "nothing was seen in that time"),
         (["--since", "1h", "--json"], 1, "[]\n", "nothing was seen in that time"),
         (["--since", "3h"], 2, "", "say --csv or --json"),
         (["--since", "3h", "--csv", "--json"], 2, "", "say --csv or --json"),
@@ -280,7 +291,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes) -> N
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_whoever_reads_it_may_end_first(history: History) -> None:
+def test_whoever_reads_it_may_end_first(history: HistoryWriter) -> None:
     start = int(time.time()) // 60 * 60 - HOUR
     record(history, start, 30, [host(*(gpu(index=number) for number in range(100)))])
     words = shlex.join([sys.executable, "-m", "site_builder", "export", "--since", "2h", "--csv"])
@@ -288,7 +299,7 @@ def test_whoever_reads_it_may_end_first(history: History) -> None:
     place, environment = history.path.parent.parent, clean_environment()
     (place / "data").mkdir()
     found = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
-    assert (found.stdout, found.stderr) == (",".join(Row._fields) + "\n", "")
+    assert (found.stdout, found.stderr) == (",".join(ExportRow._fields) + "\n", "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 # no file
@@ -302,11 +313,13 @@ def test_a_full_disk_is_told(lab: Path) -> None:
     assert found.stderr == "gpuboard: the rows could not be written: No space left on device\n"
 
 
-def peak(past: Past, days: int) -> int:
+def peak(past: HistoryReader, days: int) -> int:
     """The most memory that so many days take."""
     tracemalloc.start()
-    for _ in history_export.csv(
-        history_commands.rows_of(past, "atlas", Span(NOON - days * DAY, NOON, 300), called(), timezone.utc)
+    for _ in export.render_export_csv(
+        history_commands.read_export_rows(
+            past, "atlas", ExportPeriod(NOON - days * DAY, NOON, 300), called(), timezone.utc
+        )
     ):
         pass
     _, most = tracemalloc.get_traced_memory()
@@ -314,15 +327,15 @@ def peak(past: Past, days: int) -> int:
     return most
 
 
-def test_a_month_needs_no_more_memory_than_some_days(history: History) -> None:
+def test_a_month_needs_no_more_memory_than_some_days(history: HistoryWriter) -> None:
     record(history, NOON, 1, [host(*(gpu("busy", ["alice"], index=number) for number in range(8)))])
     roll(history, NOON + 2 * DAY)
     today = NOON // DAY * DAY
     connection = history.connect()
     ((shape, block),) = connection.execute("SELECT shape, block FROM chunk WHERE step=300")
-    with transaction(connection):
+    with begin_transaction(connection):
         for day in range(1, 32):
-            keep(connection, 300, today - day * DAY, shape, block)
+            store_chunk(connection, 300, today - day * DAY, shape, block)
     peak(history, 2)
     assert peak(history, 30) < 1.5 * peak(history, 3)
 
@@ -332,14 +345,14 @@ def test_a_month_needs_no_more_memory_than_some_days(history: History) -> None:
 
 def test_the_docs_name_all_columns_in_their_order() -> None:
     table = prose_of(PAGE).partition("| column |")[2].partition("\n\n")[0]
-    assert [line.split("|")[1].strip(" `") for line in table.splitlines()[2:]] == list(Row._fields)
+    assert [line.split("|")[1].strip(" `") for line in table.splitlines()[2:]] == list(ExportRow._fields)
 
 
 def test_the_docs_name_all_states() -> None:
-    assert [state for state in STATES if f"`{state}`" not in prose_of(PAGE)] == []
+    assert [state for state in GPU_STATES if f"`{state}`" not in prose_of(PAGE)] == []
 
 
-def test_the_example_in_plain_python_runs(history: History) -> None:
+def test_the_example_in_plain_python_runs(history: HistoryWriter) -> None:
     start = int(time.time()) // 60 * 60 - HOUR
     record(history, start, 30, [host(gpu("busy", ["alice"], use=80)), host(gpu("held", ["bob"]), name="hydra")])
     (plain,) = [one.text for one in blocks("py") if one.page == PAGE and "pandas" not in one.text]
@@ -357,4 +370,4 @@ def test_the_example_for_a_notebook_names_columns_that_there_are() -> None:
     compile(notebook, PAGE, "exec")
     named = re.findall(r'[\[(]"([a-z_]+)"', notebook)
     assert len(named) > 5
-    assert set(named) <= {*Row._fields, "h"}
+    assert set(named) <= {*ExportRow._fields, "h"}

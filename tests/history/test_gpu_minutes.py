@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.history.block_format import Packed
-from site_builder.history.gpu_minutes import UNIT
-from site_builder.history.model import STATES
-from site_builder.history.reader import DAY, HOUR
-from site_builder.history.writer import History
+from site_builder.core.formatting import DAY, HOUR
+from site_builder.history.block_format import PackedSample
+from site_builder.history.buckets import UNITS_PER_MINUTE
+from site_builder.history.model import GPU_STATES
+from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import A100, epoch, gpu, host, minutes, record, roll, used
 
 PARIS, KOLKATA = ZoneInfo("Europe/Paris"), ZoneInfo("Asia/Kolkata")
@@ -26,7 +26,7 @@ LATE = NOON + 30 * DAY
 
 
 @pytest.mark.parametrize("rolled", [False, True])
-def test_a_fleet_that_was_added_up_by_hand(history: History, rolled: bool) -> None:
+def test_a_fleet_that_was_added_up_by_hand(history: HistoryWriter, rolled: bool) -> None:
     """Ninety minutes of four GPUs; each sum below was worked out on paper."""
     first = [
         host(
@@ -50,7 +50,7 @@ def test_a_fleet_that_was_added_up_by_hand(history: History, rolled: bool) -> No
     record(history, NOON + 70 * 60, 20, last)
     if rolled:
         roll(history, LATE)
-    told = history.tallies(*MARCH, LATE)
+    told = history.read_daily_usage(*MARCH, LATE)
     assert used(told) == {"alice": 40 + 20 + 10, "bob": 20 + 30 + 10, "carol": 10 + 30}
     assert used(told, "held") == {"alice": 20, "bob": 20}
     assert used(told, "booked") == {"carol": 40 + 30 + 30, "dave": 30}
@@ -74,103 +74,110 @@ def test_a_fleet_that_was_added_up_by_hand(history: History, rolled: bool) -> No
     assert {(one.day, one.host, one.model) for one in told.seen} == {(date(2026, 3, 10), "atlas", A100)}
 
 
-def test_minutes_of_a_gap_belong_to_nobody(history: History) -> None:
+def test_minutes_of_a_gap_belong_to_nobody(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
     record(history, NOON + 3000, 10, [host(gpu("busy", ["alice"]))])
     roll(history, LATE)
-    told = history.tallies(*MARCH, LATE)
+    told = history.read_daily_usage(*MARCH, LATE)
     assert used(told) == {"alice": 20}
     assert minutes(told) == 20
 
 
-def test_what_was_not_seen_for_a_while_does_not_count_for_it(history: History) -> None:
+def test_what_was_not_seen_for_a_while_does_not_count_for_it(history: HistoryWriter) -> None:
     here = [host(gpu("busy", ["alice"])), host(gpu("busy", ["bob"]), name="hydra")]
     record(history, NOON, 60, lambda number: here[: 1 if 20 <= number < 50 else 2])
     roll(history, LATE)
-    assert used(history.tallies(*MARCH, LATE)) == {"alice": 60, "bob": 30}
+    assert used(history.read_daily_usage(*MARCH, LATE)) == {"alice": 60, "bob": 30}
 
 
 @pytest.mark.parametrize(
     ("day", "hours"), [("2026-10-24", 24), ("2026-10-25", 25), ("2026-10-26", 24), ("2026-03-29", 23)]
 )
 def test_a_day_is_as_long_as_it_is_in_the_lab(state: Path, day: str, hours: int) -> None:
-    history = History(state, PARIS)
+    history = HistoryWriter(state, PARIS)
     start = epoch(f"{day}T00:00", PARIS) - 2 * HOUR
     record(history, start, 29 * 60, [host(gpu("busy", ["alice"]))])
     roll(history, start + 3 * DAY)
     only = date.fromisoformat(day)
-    assert used(history.tallies(only, only, start + 3 * DAY)) == {"alice": hours * 60}
+    assert used(history.read_daily_usage(only, only, start + 3 * DAY)) == {"alice": hours * 60}
     history.close()
 
 
 def test_a_month_ends_when_it_does_in_the_lab(state: Path) -> None:
-    history = History(state, PARIS)
+    history = HistoryWriter(state, PARIS)
     end = epoch("2026-11-01T00:00", PARIS)
     record(history, end - 600, 15, [host(gpu("busy", ["alice"]))])
     for _ in range(2):
-        october = history.tallies(date(2026, 10, 1), date(2026, 10, 31), end + DAY)
-        november = history.tallies(date(2026, 11, 1), date(2026, 11, 30), end + DAY)
+        october = history.read_daily_usage(date(2026, 10, 1), date(2026, 10, 31), end + DAY)
+        november = history.read_daily_usage(date(2026, 11, 1), date(2026, 11, 30), end + DAY)
         assert (used(october), used(november)) == ({"alice": 10}, {"alice": 5})
         roll(history, end + DAY)
     history.close()
 
 
 def test_midnight_may_be_at_half_past(state: Path) -> None:
-    history = History(state, KOLKATA)
+    history = HistoryWriter(state, KOLKATA)
     midnight = epoch("2026-03-11T00:00", KOLKATA)
     assert midnight % HOUR == 1800
     record(history, midnight - 600, 30, [host(gpu("busy", ["alice"]))])
     roll(history, midnight + DAY)
-    found = {row.day.day: row.share.used / UNIT for row in history.tallies(*MARCH, midnight + DAY).shares}
+    found = {
+        row.day.day: row.share.used / UNITS_PER_MINUTE
+        for row in history.read_daily_usage(*MARCH, midnight + DAY).shares
+    }
     assert found == {10: 10, 11: 20}
     history.close()
 
 
-def test_a_host_that_gets_another_name_is_billed_under_both_and_once(history: History) -> None:
+def test_a_host_that_gets_another_name_is_billed_under_both_and_once(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]), name="old")])
     record(history, NOON + 600, 10, [host(gpu("busy", ["alice"]), name="new")])
     roll(history, LATE)
-    told = history.tallies(*MARCH, LATE)
-    assert {row.host: row.share.used / UNIT for row in told.shares} == {"old": 10, "new": 10}
+    told = history.read_daily_usage(*MARCH, LATE)
+    assert {row.host: row.share.used / UNITS_PER_MINUTE for row in told.shares} == {"old": 10, "new": 10}
 
 
-def test_what_a_clock_that_ran_ahead_told_of_a_host_is_gone_once_that_minute_comes(history: History) -> None:
+def test_what_a_clock_that_ran_ahead_told_of_a_host_is_gone_once_that_minute_comes(history: HistoryWriter) -> None:
     both = [host(gpu("busy", ["alice"])), host(gpu("busy", ["bob"], key="GPU-h"), name="hydra")]
     record(history, NOON + 3 * HOUR, 5, both)
     record(history, NOON, 1, both)
     record(history, NOON + 3 * HOUR, 5, both[:1])  # hydra is down
-    assert used(history.tallies(*MARCH, NOON + 4 * HOUR)) == {"alice": 6, "bob": 1}
+    assert used(history.read_daily_usage(*MARCH, NOON + 4 * HOUR)) == {"alice": 6, "bob": 1}
 
 
-def test_models_are_told_apart(history: History) -> None:
+def test_models_are_told_apart(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]), gpu("busy", ["alice"], index=1, model="H100"))])
     roll(history, LATE)
-    told = history.tallies(*MARCH, LATE)
-    assert {row.model: row.share.used / UNIT for row in told.shares} == {A100: 10, "H100": 10}
+    told = history.read_daily_usage(*MARCH, LATE)
+    assert {row.model: row.share.used / UNITS_PER_MINUTE for row in told.shares} == {A100: 10, "H100": 10}
 
 
-def test_the_same_by_the_hour(history: History) -> None:
+def test_the_same_by_the_hour(history: HistoryWriter) -> None:
     record(history, NOON + 1800, 60, [host(gpu("busy", ["alice", "bob"], use=50)), host(gpu(), name="hydra")])
     for _ in range(2):
-        found = history.by_hour(NOON, NOON + 2 * HOUR)
-        assert found.shares[NOON, A100, "alice"].used == found.shares[NOON + HOUR, A100, "bob"].used == 15 * UNIT
+        found = history.read_hourly_usage(NOON, NOON + 2 * HOUR)
+        assert (
+            found.shares[NOON, A100, "alice"].used
+            == found.shares[NOON + HOUR, A100, "bob"].used
+            == 15 * UNITS_PER_MINUTE
+        )
         assert found.seen[NOON, A100].seen == 60
         assert found.seen[NOON, A100].use == 30 * 100
         roll(history, NOON + HOUR)
         roll(history, NOON + 2 * HOUR)
 
 
-def test_a_person_with_more_than_ten_companions_loses_nothing(history: History) -> None:
+def test_a_person_with_more_than_ten_companions_loses_nothing(history: HistoryWriter) -> None:
     people = [f"user{number:02}" for number in range(13)]
     record(history, NOON, 7, [host(gpu("busy", people))])
     roll(history, LATE)
-    assert sum(row.share.used for row in history.tallies(*MARCH, LATE).shares) == 7 * UNIT
+    assert sum(row.share.used for row in history.read_daily_usage(*MARCH, LATE).shares) == 7 * UNITS_PER_MINUTE
 
 
 PEOPLE = ["alice", "bob", "Łukasz", "x" * 60]
 GPUS = st.builds(
     gpu,
-    state=st.sampled_from(STATES),
+    state=st.sampled_from(GPU_STATES),
     users=st.lists(st.sampled_from(PEOPLE), unique=True, max_size=4),
     bookers=st.lists(st.sampled_from(PEOPLE), unique=True, max_size=2),
     use=st.one_of(st.none(), st.floats(0, 100)),
@@ -186,27 +193,29 @@ def test_sums_are_the_minutes_that_were_recorded(
 ) -> None:
     """Whatever the fleet did, in whatever order the clock went, and whenever it was rolled up."""
     with TemporaryDirectory() as path:
-        history = History(Path(path), timezone.utc)
+        history = HistoryWriter(Path(path), timezone.utc)
         expected: Counter[str] = Counter()
         kept: set[tuple[int, str]] = set()
         for turn, start in enumerate(starts):
             for number, fleet in enumerate(fleets):
                 at = NOON + 60 * (start + number)
-                several: list[Packed] = [host(one, name=name) for name, one in fleet.items()]  # type: ignore[arg-type]
-                recorded = history.recorded != at
+                several: list[PackedSample] = [host(one, name=name) for name, one in fleet.items()]  # type: ignore[arg-type]
+                recorded = history.recorded_at != at
                 history.record(several, at)
                 # hosts of one part share a minute, and these three are in parts of their own
                 for name, one in fleet.items() if recorded else ():
                     if (at, name) not in kept:
                         kept.add((at, name))
-                        expected[one.standing.state] += 1  # type: ignore[attr-defined]
+                        expected[one.occupancy.state] += 1  # type: ignore[attr-defined]
             if turn in rolls:
                 history.roll_up(NOON + 60 * start + HOUR, 9)
         for _ in range(2):
-            told = history.tallies(*MARCH, LATE)
+            told = history.read_daily_usage(*MARCH, LATE)
             assert minutes(told) == len(kept)
-            assert {state: minutes(told, state) for state in STATES} == {state: expected[state] for state in STATES}
+            assert {state: minutes(told, state) for state in GPU_STATES} == {
+                state: expected[state] for state in GPU_STATES
+            }
             taken = sum(minutes(told, state) for state in ("violated", "held", "busy"))
-            assert sum(row.share.used for row in told.shares) == (taken - minutes(told, "unowned")) * UNIT
+            assert sum(row.share.used for row in told.shares) == (taken - minutes(told, "unowned")) * UNITS_PER_MINUTE
             assert history.roll_up(LATE, 9)
         history.close()

@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from site_builder.core.formatting import DAY, HOUR
 from site_builder.history import idle_runs
-from site_builder.history.block_format import Damaged
-from site_builder.history.idle_run_store import known_of
-from site_builder.history.idle_runs import EMPTY, IDLE, USED, Promise, believed, card_of
-from site_builder.history.reader import DAY, HOUR
-from site_builder.history.writer import History
+from site_builder.history.block_format import DamagedBlockError
+from site_builder.history.idle_run_store import read_idle_history
+from site_builder.history.idle_runs import (
+    RUN_EMPTY,
+    RUN_IDLE,
+    RUN_USED,
+    BookedRun,
+    build_fleet_gpu_key,
+    find_current_run,
+)
+from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll
 from tests.support.idle_run_fixtures import known, wear, worn_by
 
@@ -27,39 +34,39 @@ BOOKED, CAROLS = gpu("booked", (), ["alice"]), gpu("booked", (), ["carol"])
 
 def test_a_run_begins_with_its_first_minute_and_counts_all_that_follow() -> None:
     one = known(NOON, lambda slot: BUSY if slot < 20 else ALICE, ALICE)
-    assert (one.run, one.since, one.minutes, one.who) == (IDLE, NOON + 20 * 60, 40 + 60, ("alice",))
-    assert (one.first, one.last, one.taken) == (NOON, NOON + 119 * 60, NOON + 119 * 60)
+    assert (one.kind, one.since, one.minutes, one.people) == (RUN_IDLE, NOON + 20 * 60, 40 + 60, ("alice",))
+    assert (one.first_seen, one.last_seen, one.last_taken) == (NOON, NOON + 119 * 60, NOON + 119 * 60)
 
 
 @pytest.mark.parametrize("gap", [None, LOST, gpu("unknown")])
 def test_what_was_not_seen_or_is_not_clear_neither_ends_a_run_nor_counts(gap: object) -> None:
     one = known(NOON, ALICE, gap, gap, ALICE)  # type: ignore[arg-type]
-    assert (one.run, one.since, one.minutes) == (IDLE, NOON, 120)
+    assert (one.kind, one.since, one.minutes) == (RUN_IDLE, NOON, 120)
 
 
-@pytest.mark.parametrize(("other", "run"), [(BUSY, USED), (FREE, EMPTY), (BOOKED, EMPTY)])
+@pytest.mark.parametrize(("other", "run"), [(BUSY, RUN_USED), (FREE, RUN_EMPTY), (BOOKED, RUN_EMPTY)])
 def test_one_minute_of_something_else_ends_a_run(other: object, run: int) -> None:
     one = known(NOON, ALICE, lambda slot: other if slot == 59 else ALICE)  # type: ignore[arg-type, return-value]
-    assert (one.run, one.since, one.minutes, one.who) == (run, NOON + 119 * 60, 1, ())
+    assert (one.kind, one.since, one.minutes, one.people) == (run, NOON + 119 * 60, 1, ())
     assert known(NOON, ALICE, lambda slot: other if slot == 0 else ALICE).minutes == 59  # type: ignore[arg-type, return-value]
 
 
 def test_use_just_below_the_limit_is_idle_and_use_at_it_is_not() -> None:
-    assert known(NOON, gpu("busy", ["alice"], use=4.5)).run == IDLE
-    assert known(NOON, gpu("busy", ["alice"], use=5)).run == USED
+    assert known(NOON, gpu("busy", ["alice"], use=4.5)).kind == RUN_IDLE
+    assert known(NOON, gpu("busy", ["alice"], use=5)).kind == RUN_USED
 
 
 def test_use_that_is_not_told_neither_ends_idleness_nor_counts_but_somebody_is_there() -> None:
     untold = gpu("busy", ["alice"], use=None)
     idle = known(NOON, ALICE, untold, ALICE)
-    assert (idle.run, idle.since, idle.minutes) == (IDLE, NOON, 120)
-    assert known(NOON, FREE, untold).run == USED
-    assert known(NOON, untold).run == USED
+    assert (idle.kind, idle.since, idle.minutes) == (RUN_IDLE, NOON, 120)
+    assert known(NOON, FREE, untold).kind == RUN_USED
+    assert known(NOON, untold).kind == RUN_USED
 
 
 def test_whoever_comes_after_is_not_told_to_hold_it_since_before() -> None:
     one = known(NOON, ALICE, BOB)
-    assert (one.since, one.minutes, one.who) == (NOON + HOUR, 60, ("bob",))
+    assert (one.since, one.minutes, one.people) == (NOON + HOUR, 60, ("bob",))
 
 
 @pytest.mark.parametrize("then", [["alice", "bob"], ["ALICE"], []])
@@ -69,7 +76,7 @@ def test_a_run_goes_on_for_those_who_stay_in_any_spelling_and_where_nobody_knows
 
 
 def test_a_gpu_that_is_violated_and_idle_is_idle() -> None:
-    assert known(NOON, gpu("violated", ["bob"], ["alice"], use=0)).run == IDLE
+    assert known(NOON, gpu("violated", ["bob"], ["alice"], use=0)).kind == RUN_IDLE
 
 
 # Moved, renamed, told twice
@@ -87,12 +94,12 @@ def test_minutes_that_two_hosts_tell_count_once() -> None:
 
 def test_where_two_hosts_say_something_else_of_the_same_minutes_nothing_is_made_of_them() -> None:
     one = known(NOON, lambda slot: BUSY if slot < 30 else None, before=known(NOON - HOUR, FREE, FREE), name="hydra")
-    assert (one.run, one.since, one.minutes, one.taken) == (EMPTY, NOON + 30 * 60, 30, NOON + 29 * 60)
+    assert (one.kind, one.since, one.minutes, one.last_taken) == (RUN_EMPTY, NOON + 30 * 60, 30, NOON + 29 * 60)
 
 
 def test_a_gpu_without_a_uuid_is_known_by_its_place_on_its_host() -> None:
-    assert card_of("atlas", "index 0") != card_of("hydra", "index 0")
-    assert card_of("atlas", "GPU-1") == card_of("hydra", "GPU-1")
+    assert build_fleet_gpu_key("atlas", "index 0") != build_fleet_gpu_key("hydra", "index 0")
+    assert build_fleet_gpu_key("atlas", "GPU-1") == build_fleet_gpu_key("hydra", "GPU-1")
 
 
 # Clocks
@@ -101,20 +108,20 @@ def test_a_gpu_without_a_uuid_is_known_by_its_place_on_its_host() -> None:
 def test_a_clock_that_ran_a_year_ahead_leaves_the_run_as_it_was() -> None:
     before = known(NOON, ALICE, ALICE)
     ahead = known(NOON + YEAR, FREE, FREE, before=before)
-    assert believed(ahead, NOON + 2 * HOUR) == before
+    assert find_current_run(ahead, NOON + 2 * HOUR) == before
     one = known(NOON + 2 * HOUR, ALICE, before=ahead)
-    assert (one.run, one.since, one.minutes) == (IDLE, NOON, 180)
+    assert (one.kind, one.since, one.minutes) == (RUN_IDLE, NOON, 180)
 
 
 def test_a_clock_that_was_a_year_behind_leaves_the_run_as_it_was() -> None:
     behind = known(NOON - YEAR, FREE, FREE, before=known(NOON, ALICE, ALICE))
     one = known(NOON + 4 * HOUR, ALICE, before=behind)
-    assert (one.run, one.since, one.minutes) == (IDLE, NOON, 180)
+    assert (one.kind, one.since, one.minutes) == (RUN_IDLE, NOON, 180)
 
 
 def test_after_a_year_without_power_a_run_goes_on() -> None:
     one = known(NOON + YEAR, FREE, before=known(NOON, FREE))
-    assert (one.run, one.since, one.minutes) == (EMPTY, NOON, 120)
+    assert (one.kind, one.since, one.minutes) == (RUN_EMPTY, NOON, 120)
 
 
 def test_a_clock_that_goes_back_an_hour_counts_no_minute_twice() -> None:
@@ -131,8 +138,8 @@ def test_whatever_is_told_in_whatever_order_no_run_has_more_minutes_than_it_last
         one, ended = worn_by(NOON + hours * HOUR, sample, before=one)  # type: ignore[arg-type]
         assert all(0 < each.minutes * 60 <= each.until - each.since for each in ended)
         if one:
-            assert 0 <= one.minutes * 60 <= one.last + 60 - one.since
-            assert idle_runs.unpack(idle_runs.pack(one)) == one
+            assert 0 <= one.minutes * 60 <= one.last_seen + 60 - one.since
+            assert idle_runs.unpack_run(idle_runs.pack_run(one)) == one
 
 
 # Promises
@@ -140,7 +147,7 @@ def test_whatever_is_told_in_whatever_order_no_run_has_more_minutes_than_it_last
 
 def test_a_promise_that_nobody_was_there_for_is_told_when_it_is_over() -> None:
     _, ended = worn_by(NOON, FREE, lambda slot: BOOKED if slot >= 15 else FREE, BOOKED, FREE)
-    assert [(one.who, one.since, one.until, one.minutes) for one in ended] == [
+    assert [(one.people, one.since, one.until, one.minutes) for one in ended] == [
         (("alice",), NOON + 75 * 60, NOON + 3 * HOUR, 105)
     ]
 
@@ -149,7 +156,7 @@ def test_a_promise_that_runs_is_not_over() -> None:
     one, ended = worn_by(NOON, BOOKED, BOOKED)
     assert not ended
     assert one
-    assert one.promise == Promise(NOON, NOON + 119 * 60, 120, 0, ("alice",))
+    assert one.booked_run == BookedRun(NOON, NOON + 119 * 60, 120, 0, ("alice",))
 
 
 @pytest.mark.parametrize("used", [gpu("busy", ["alice"], ["alice"], use=50), gpu("violated", ["bob"], ["alice"])])
@@ -165,65 +172,65 @@ def test_what_was_not_seen_of_a_promise_does_not_count() -> None:
 
 def test_two_people_one_after_the_other_have_two_promises() -> None:
     _, ended = worn_by(NOON, BOOKED, CAROLS, FREE)
-    assert [(one.who, one.minutes) for one in ended] == [(("alice",), 60), (("carol",), 60)]
+    assert [(one.people, one.minutes) for one in ended] == [(("alice",), 60), (("carol",), 60)]
 
 
 def test_where_promises_overlap_no_minute_counts_twice() -> None:
     _, ended = worn_by(NOON, BOOKED, gpu("booked", (), ["alice", "carol"]), CAROLS, FREE)
-    assert [(one.who, one.minutes) for one in ended] == [(("alice", "carol"), 180)]
+    assert [(one.people, one.minutes) for one in ended] == [(("alice", "carol"), 180)]
 
 
 # In history.db
 
 
-def test_it_is_written_as_hours_are_rolled_up_and_each_minute_once(history: History) -> None:
+def test_it_is_written_as_hours_are_rolled_up_and_each_minute_once(history: HistoryWriter) -> None:
     record(history, NOON, 30, [host(ALICE)])
     roll(history, NOON + HOUR)
     record(history, NOON + 30 * 60, 60, [host(ALICE)])  # told late
     roll(history, NOON + 2 * HOUR)
-    found = known_of(history, ["GPU-0"], 1, 0, NOON + DAY)
-    assert (found.worn["GPU-0"].since, found.worn["GPU-0"].minutes, found.first) == (NOON, 90, NOON)
+    found = read_idle_history(history, ["GPU-0"], 1, 0, NOON + DAY)
+    assert (found.runs["GPU-0"].since, found.runs["GPU-0"].minutes, found.first_at) == (NOON, 90, NOON)
 
 
-def test_the_limit_of_idleness_is_that_of_the_settings(history: History) -> None:
+def test_the_limit_of_idleness_is_that_of_the_settings(history: HistoryWriter) -> None:
     history.idle_percent = 30
     wear(history, NOON, 1, host(gpu("busy", ["alice"], use=29)))
-    assert known_of(history, ["GPU-0"], 1, 0, NOON).worn["GPU-0"].run == IDLE
+    assert read_idle_history(history, ["GPU-0"], 1, 0, NOON).runs["GPU-0"].kind == RUN_IDLE
 
 
-def test_only_those_that_are_asked_for_or_empty_for_long_are_read(history: History) -> None:
+def test_only_those_that_are_asked_for_or_empty_for_long_are_read(history: HistoryWriter) -> None:
     wear(history, NOON, 1, host(gpu(index=0), gpu("busy", ["alice"], index=1, use=0)))
     wear(history, NOON, 2, host(gpu(index=2), name="hydra"))
-    assert set(known_of(history, ["GPU-1"], 120, 0, NOON).worn) == {"GPU-1", "GPU-2"}
+    assert set(read_idle_history(history, ["GPU-1"], 120, 0, NOON).runs) == {"GPU-1", "GPU-2"}
 
 
-def test_a_promise_that_only_a_clock_ahead_ended_goes_on(history: History) -> None:
+def test_a_promise_that_only_a_clock_ahead_ended_goes_on(history: HistoryWriter) -> None:
     wear(history, NOON, 2, host(BOOKED))
     wear(history, NOON + YEAR, 1, host(FREE))
-    assert known_of(history, [], 1, 0, NOON + DAY).unkept
+    assert read_idle_history(history, [], 1, 0, NOON + DAY).unused_bookings
     wear(history, NOON + 2 * HOUR, 1, host(BOOKED))
-    assert not known_of(history, [], 1, 0, NOON + DAY).unkept
+    assert not read_idle_history(history, [], 1, 0, NOON + DAY).unused_bookings
     wear(history, NOON + 3 * HOUR, 1, host(FREE))
-    (one,) = known_of(history, [], 1, 0, NOON + DAY).unkept
+    (one,) = read_idle_history(history, [], 1, 0, NOON + DAY).unused_bookings
     assert (one.since, one.until, one.minutes) == (NOON, NOON + 3 * HOUR, 180)
 
 
-def test_promises_are_kept_for_some_weeks_and_gpus_for_two_years(history: History) -> None:
+def test_promises_are_kept_for_some_weeks_and_gpus_for_two_years(history: HistoryWriter) -> None:
     record(history, NOON - 70 * DAY, 1, [host(BOOKED)])
     record(history, NOON - 70 * DAY + 60, 1, [host(FREE)])
     for day in range(40):
         record(history, NOON - 40 * DAY + day * DAY, 1, [host(FREE)])
     roll(history, NOON)
-    found = known_of(history, ["GPU-0"], 1, 0, NOON)
-    assert not found.unkept
-    assert found.worn["GPU-0"].minutes == 42
+    found = read_idle_history(history, ["GPU-0"], 1, 0, NOON)
+    assert not found.unused_bookings
+    assert found.runs["GPU-0"].minutes == 42
 
 
-def test_a_damaged_row_costs_that_gpu_alone(history: History) -> None:
+def test_a_damaged_row_costs_that_gpu_alone(history: HistoryWriter) -> None:
     wear(history, NOON, 1, host(gpu(index=0), gpu(index=1)))
     history.connect().execute("UPDATE card SET told='[1' WHERE key='GPU-0'")
-    assert set(known_of(history, ["GPU-0", "GPU-1"], 1, 0, NOON).worn) == {"GPU-1"}
+    assert set(read_idle_history(history, ["GPU-0", "GPU-1"], 1, 0, NOON).runs) == {"GPU-1"}
     wear(history, NOON + HOUR, 1, host(gpu(index=0), gpu(index=1)))
-    assert known_of(history, ["GPU-0"], 1, 0, NOON).worn["GPU-0"].minutes == 60
-    with pytest.raises(Damaged):
-        idle_runs.unpack(b'{"a": 1}')
+    assert read_idle_history(history, ["GPU-0"], 1, 0, NOON).runs["GPU-0"].minutes == 60
+    with pytest.raises(DamagedBlockError):
+        idle_runs.unpack_run(b'{"a": 1}')

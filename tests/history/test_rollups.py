@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.history.gpu_minutes import UNIT, Lately, Month, Place, Seen
-from site_builder.history.reader import DAY, HOUR
-from site_builder.history.rollups import NAME, Running, Shape
-from site_builder.history.writer import History
+from site_builder.core.formatting import DAY, HOUR
+from site_builder.history.buckets import UNITS_PER_MINUTE, HostModel, MonthUsage, RecentUsage, StateMinutes
+from site_builder.history.rollups import SUMS_FILE, GpuSetChange, UsageRollup
+from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll, used
 from tests.support.pace import check, took
 
@@ -23,57 +23,61 @@ HOURS = (2, 24)
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def none(_: Iterable[Shape], __: date, ___: int, ____: dict[Place, Seen]) -> dict[Place, int]:
+def none(_: Iterable[GpuSetChange], __: date, ___: int, ____: dict[HostModel, StateMinutes]) -> dict[HostModel, int]:
     """Nothing is missed."""
     return {}
 
 
-def running(history: History) -> Running:
-    return Running(history, HOURS, 13, none)
+def running(history: HistoryWriter) -> UsageRollup:
+    return UsageRollup(history, HOURS, 13, none)
 
 
-def done(sums: Running, now: float) -> Lately:
+def done(sums: UsageRollup, now: float) -> RecentUsage:
     """All that is to do."""
-    sums.go_on(now, 60)
-    assert sums.done
-    return sums.found()
+    sums.advance(now, 60)
+    assert sums.is_done
+    return sums.load_recent_usage()
 
 
-def minutes(lately: Lately, place: int = 0) -> dict[str, float]:
+def minutes(lately: RecentUsage, place: int = 0) -> dict[str, float]:
     """What each person had in a window."""
-    return {name: share.used / UNIT for name, share in lately.windows[place].shares.items() if share.used}
+    return {name: share.used / UNITS_PER_MINUTE for name, share in lately.windows[place].shares.items() if share.used}
 
 
-def of_month(month: Month) -> dict[str, float]:
-    return {name: share.used / UNIT for name, share in month.shares.items() if share.used}
+def of_month(month: MonthUsage) -> dict[str, float]:
+    return {name: share.used / UNITS_PER_MINUTE for name, share in month.shares.items() if share.used}
 
 
 # Windows
 
 
-def test_a_window_has_the_minutes_that_are_rolled_up_and_those_that_are_not(history: History) -> None:
+def test_a_window_has_the_minutes_that_are_rolled_up_and_those_that_are_not(history: HistoryWriter) -> None:
     record(history, NOON, 90, [host(gpu("busy", ["alice", "bob"]), gpu(index=1))])
     sums = running(history)
     now = NOON + 90 * 60
     for _ in range(2):
         found = done(sums, now)
         assert minutes(found) == {"alice": 45, "bob": 45}
-        assert (found.windows[0].minutes, found.windows[0].seen.seen, found.windows[0].seen.free) == (90, 180, 90)
+        assert (
+            found.windows[0].seen_minutes,
+            found.windows[0].state_minutes.seen,
+            found.windows[0].state_minutes.free,
+        ) == (90, 180, 90)
         assert found.windows[0].since == NOON
         roll(history, now)
 
 
-def test_a_window_leaves_out_what_was_before_it(history: History) -> None:
+def test_a_window_leaves_out_what_was_before_it(history: HistoryWriter) -> None:
     record(history, NOON - 5 * HOUR, 60, [host(gpu("busy", ["alice"]))])
     record(history, NOON, 90, [host(gpu("busy", ["bob"]))])
     roll(history, NOON + 90 * 60)
     found = done(running(history), NOON + 90 * 60)
     assert minutes(found, 0) == {"bob": 90}
     assert minutes(found, 1) == {"alice": 60, "bob": 90}
-    assert found.windows[1].minutes == 150
+    assert found.windows[1].seen_minutes == 150
 
 
-def test_each_minute_is_added_as_it_comes_and_none_is_read_twice(history: History, state: Path) -> None:
+def test_each_minute_is_added_as_it_comes_and_none_is_read_twice(history: HistoryWriter, state: Path) -> None:
     sums = running(history)
     for number in range(75):
         history.record([host(gpu("busy", ["alice"]))], NOON + 60 * number)
@@ -82,27 +86,27 @@ def test_each_minute_is_added_as_it_comes_and_none_is_read_twice(history: Histor
         if number % 20 == 0:  # another builder goes on
             sums.save()
             sums = running(history)
-    assert sum(bin(one.bits).count("1") for one in sums.kept.minutes.values()) == 15
-    assert (state / NAME).stat().st_mode & 0o777 == 0o600  # it names people
+    assert sum(bin(one.minute_bits).count("1") for one in sums.state.pending_hours.values()) == 15
+    assert (state / SUMS_FILE).stat().st_mode & 0o777 == 0o600  # it names people
 
 
-def test_a_minute_that_has_not_come_does_not_count(history: History) -> None:
+def test_a_minute_that_has_not_come_does_not_count(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
     record(history, NOON + 365 * DAY, 5, [host(gpu("busy", ["carol"]))])
     assert minutes(done(running(history), NOON + 600)) == {"alice": 10}
 
 
-def test_that_nobody_was_there_was_seen(history: History) -> None:
+def test_that_nobody_was_there_was_seen(history: HistoryWriter) -> None:
     record(history, NOON, 60, lambda number: [host(gpu("busy", ["alice"]))] if number < 30 else [])
     (window, _) = done(running(history), NOON + HOUR - 1).windows
-    assert (window.minutes, window.seen.seen) == (60, 30)
+    assert (window.seen_minutes, window.state_minutes.seen) == (60, 30)
 
 
 # Months
 
 
 def test_months_are_those_of_the_lab_and_of_all_hours_that_are_over(state: Path) -> None:
-    history = History(state, BERLIN)
+    history = HistoryWriter(state, BERLIN)
     midnight = epoch("2026-03-01T00:00", BERLIN)
     record(history, midnight - 2 * HOUR, 5 * 60 + 20, [host(gpu("busy", ["alice"])), host(gpu(key="x"), name="hydra")])
     now = midnight + 3 * HOUR + 20 * 60
@@ -110,23 +114,23 @@ def test_months_are_those_of_the_lab_and_of_all_hours_that_are_over(state: Path)
     march, february = done(running(history), now).months
     assert (march.first, march.until, of_month(march)) == (date(2026, 3, 1), midnight + 3 * HOUR, {"alice": 180})
     assert (february.first, february.until, of_month(february)) == (date(2026, 2, 1), midnight, {"alice": 120})
-    assert {host for host, _ in march.seen} == {"atlas", "hydra"}
+    assert {host for host, _ in march.seen_by_place} == {"atlas", "hydra"}
     assert (march.since, february.since) == (date(2026, 3, 1), date(2026, 2, 28))  # with which history begins
-    assert used(history.tallies(date(2026, 2, 1), date(2026, 2, 28), now)) == of_month(february)
+    assert used(history.read_daily_usage(date(2026, 2, 1), date(2026, 2, 28), now)) == of_month(february)
     history.close()
 
 
-def test_of_months_long_ago_no_more_is_kept_than_what_they_come_to(history: History) -> None:
+def test_of_months_long_ago_no_more_is_kept_than_what_they_come_to(history: HistoryWriter) -> None:
     for start in ("2026-01-10T12:00", "2026-02-10T12:00", "2026-03-10T12:00"):
         record(history, epoch(start), 60, [host(gpu("busy", ["alice"])), host(gpu(key="x"), name="hydra")])
     roll(history, NOON + HOUR)
     march, february, january = done(running(history), NOON + HOUR).months
     assert (of_month(march), of_month(february), of_month(january)) == ({"alice": 60}, {"alice": 60}, {})
-    assert january.had["", ""].used == 60 * UNIT
-    assert (january.seen["", ""].seen, january.seen["", ""].free) == (120, 60)
+    assert january.shares_by_place["", ""].used == 60 * UNITS_PER_MINUTE
+    assert (january.seen_by_place["", ""].seen, january.seen_by_place["", ""].free) == (120, 60)
 
 
-def test_a_month_waits_until_all_hosts_are_rolled_up(history: History) -> None:
+def test_a_month_waits_until_all_hosts_are_rolled_up(history: HistoryWriter) -> None:
     record(history, NOON, 60, [host(gpu("busy", ["alice"])), host(gpu("busy", ["bob"], key="x"), name="hydra")])
     sums = running(history)
     assert done(sums, NOON + HOUR + 60).months == ()
@@ -134,7 +138,7 @@ def test_a_month_waits_until_all_hosts_are_rolled_up(history: History) -> None:
     assert of_month(done(sums, NOON + HOUR + 60).months[0]) == {"alice": 60, "bob": 60}
 
 
-def test_an_hour_that_comes_late_is_added_to_a_month_that_was_over(history: History) -> None:
+def test_an_hour_that_comes_late_is_added_to_a_month_that_was_over(history: HistoryWriter) -> None:
     record(history, epoch("2026-02-10T12:00"), 60, [host(gpu("busy", ["alice"]))])
     roll(history, NOON)
     sums = running(history)
@@ -148,7 +152,7 @@ def test_an_hour_that_comes_late_is_added_to_a_month_that_was_over(history: Hist
 # Whatever happens
 
 
-def test_another_history_is_begun_anew(history: History, state: Path) -> None:
+def test_another_history_is_begun_anew(history: HistoryWriter, state: Path) -> None:
     record(history, NOON - 2 * DAY, 90, [host(gpu("busy", ["alice"]))])
     roll(history, NOON)
     sums = running(history)
@@ -163,25 +167,25 @@ def test_another_history_is_begun_anew(history: History, state: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x05nonsense", b"(dp0\n."])
-def test_what_was_kept_and_is_damaged_is_added_up_again(history: History, state: Path, content: bytes) -> None:
+def test_what_was_kept_and_is_damaged_is_added_up_again(history: HistoryWriter, state: Path, content: bytes) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
-    (state / NAME).write_bytes(content)
+    (state / SUMS_FILE).write_bytes(content)
     assert minutes(done(running(history), NOON + 600)) == {"alice": 10}
 
 
-def test_what_was_kept_and_is_not_what_it_seems_costs_no_build(history: History) -> None:
+def test_what_was_kept_and_is_not_what_it_seems_costs_no_build(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
     sums = running(history)
     done(sums, NOON + 600)
-    sums.kept.minutes = None  # type: ignore[assignment]
-    sums.go_on(NOON + 600, 9)
-    assert history.trouble
-    assert "could not be added up" in history.trouble.what
+    sums.state.pending_hours = None  # type: ignore[assignment]
+    sums.advance(NOON + 600, 9)
+    assert history.problem
+    assert "could not be added up" in history.problem.what
     assert minutes(done(sums, NOON + 600)) == {"alice": 10}
-    assert not history.trouble
+    assert not history.problem
 
 
-def test_which_gpus_a_host_told_last_is_known_however_long_ago_it_was(history: History) -> None:
+def test_which_gpus_a_host_told_last_is_known_however_long_ago_it_was(history: HistoryWriter) -> None:
     record(history, NOON - 1000 * DAY, 2, [host(gpu())])
     record(history, NOON - 900 * DAY, 2, [host(gpu(), gpu(index=1)), host(gpu(key="x"), name="hydra")])
     record(history, NOON, 2, [host(gpu(), gpu(index=1))])
@@ -192,27 +196,27 @@ def test_which_gpus_a_host_told_last_is_known_however_long_ago_it_was(history: H
     assert found == [("atlas", NOON - 900 * DAY), ("hydra", NOON - 900 * DAY)]
 
 
-def test_without_history_there_is_nothing(history: History) -> None:
-    assert running(history).found() == Lately((), ())
+def test_without_history_there_is_nothing(history: HistoryWriter) -> None:
+    assert running(history).load_recent_usage() == RecentUsage((), ())
     sums = running(history)
-    sums.go_on(NOON, 1)
-    assert sums.found() == Lately((), ())
+    sums.advance(NOON, 1)
+    assert sums.load_recent_usage() == RecentUsage((), ())
 
 
-def test_a_damaged_minute_is_a_gap(history: History) -> None:
+def test_a_damaged_minute_is_a_gap(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
     history.connect().execute("UPDATE minute SET block=x'00' WHERE at=?", (NOON + 60,))
     assert minutes(done(running(history), NOON + 600)) == {"alice": 9}
 
 
-def test_a_build_does_no_more_than_it_has_time_for_and_the_next_builder_goes_on(history: History) -> None:
+def test_a_build_does_no_more_than_it_has_time_for_and_the_next_builder_goes_on(history: HistoryWriter) -> None:
     several = [host(gpu("busy", ["alice"], key=f"GPU-{n}"), name=f"gpu{n:02}") for n in range(32)]
     record(history, NOON, 20, several)
-    found, goes = Lately((), ()), 0
+    found, goes = RecentUsage((), ()), 0
     while not found.windows:
         sums = running(history)
-        sums.go_on(NOON + 1200, 0)
-        found = sums.found()
+        sums.advance(NOON + 1200, 0)
+        found = sums.load_recent_usage()
         sums.save()
         goes += 1
     assert minutes(found) == {"alice": 32 * 20}
@@ -241,7 +245,7 @@ def test_windows_and_months_are_what_was_recorded(
     builders: set[int],
 ) -> None:
     """Whenever it is rolled up, and however often another builder comes."""
-    history = History(tmp_path_factory.mktemp("state"), timezone.utc)
+    history = HistoryWriter(tmp_path_factory.mktemp("state"), timezone.utc)
     sums = running(history)
     for number in range(80):
         now = NOON - HOUR + 60 * (begins + number)
@@ -250,13 +254,13 @@ def test_windows_and_months_are_what_was_recorded(
         if number in rolls:
             history.roll_up(now, 9)
         if number in builders:
-            sums.go_on(now, 0)
+            sums.advance(now, 0)
             sums.save()
             sums = running(history)
-    told = history.tallies(date(2026, 3, 1), date(2026, 3, 31), now)
+    told = history.read_daily_usage(date(2026, 3, 1), date(2026, 3, 31), now)
     found = done(sums, now)
     assert {name: round(one, 6) for name, one in minutes(found, 1).items()} == used(told)
-    assert found.windows[1].minutes == 80
+    assert found.windows[1].seen_minutes == 80
     assert history.roll_up(now + HOUR, 9)
     found = done(sums, now + HOUR)
     assert {name: round(one, 6) for name, one in of_month(found.months[0]).items()} == used(told)
@@ -264,7 +268,7 @@ def test_windows_and_months_are_what_was_recorded(
 
 
 @pytest.mark.slow
-def test_a_minute_of_a_thousand_hosts_is_added_in_a_moment(history: History) -> None:
+def test_a_minute_of_a_thousand_hosts_is_added_in_a_moment(history: HistoryWriter) -> None:
     several = [
         host(*(gpu("busy", [f"user{(n + g) % 300}"], index=g, key=f"GPU-{n}-{g}") for g in range(8)), name=f"gpu{n:04}")
         for n in range(1000)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.core.model import BoardGpu, BoardHost, Gpu, Shown
-from site_builder.history.block_format import Packed
-from site_builder.history.model import HostSample
-from site_builder.history.reader import DAY, HOUR, Past, step_for
-from site_builder.history.sampling import sample
-from site_builder.history.writer import History
+from site_builder.core.formatting import DAY, HOUR
+from site_builder.core.model import Gpu, GpuStatus, HostStatus, PrivacySettings
+from site_builder.history.block_format import PackedSample
+from site_builder.history.model import HostSample, sample_host
+from site_builder.history.reader import HistoryReader, choose_finest_step
+from site_builder.history.writer import HistoryWriter
 from tests.support.board_fixture import Lab, person, process
 from tests.support.board_fixture import gpu as row
 from tests.support.history_fixtures import epoch, folder, gpu, host, record, roll
@@ -31,20 +31,22 @@ def test_a_build_records_what_the_board_says(tmp_path: Path) -> None:
     lab.host("atlas", gpus=row(0, 7000, 55) + row(1), processes=process(), ps=person())
     report = lab.build()
     assert not report.problems
-    found = only(Past(lab.state, timezone.utc).minutes("atlas", 5, time.time()))
+    found = only(HistoryReader(lab.state, timezone.utc).read_minutes("atlas", 5, time.time()))
     first, second = found.gpus
     assert (first.use, first.memory, first.temperature, first.power) == (55, 7000, 41, 61.5)
     assert first.series[:3] == ("GPU-0", 0, "A100 80 GB")
-    assert (first.standing.state, first.standing.who.users) == ("busy", ("alice",))
-    assert (second.standing.state, second.standing.who.users) == ("free", ())
+    assert (first.occupancy.state, first.occupancy.people.users) == ("busy", ("alice",))
+    assert (second.occupancy.state, second.occupancy.people.users) == ("free", ())
     assert (found.load, found.memory) == (38, 50)
 
 
 def test_logins_are_kept_where_the_page_must_not_name_them(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpus=row(0, 7000, 55), processes=process(), ps=person())
-    lab.build(shown=Shown(users=False))
-    assert only(Past(lab.state, timezone.utc).minutes("atlas", 1, time.time())).gpus[0].standing.who.users == ("alice",)
+    lab.build(privacy=PrivacySettings(users=False))
+    assert only(HistoryReader(lab.state, timezone.utc).read_minutes("atlas", 1, time.time())).gpus[
+        0
+    ].occupancy.people.users == ("alice",)
     published = [path for path in lab.www.rglob("*") if path.is_file() and "assets" not in path.parts]
     assert not [path for path in published if b"alice" in path.read_bytes()]
     assert (lab.state / "history.db").stat().st_mode & 0o777 == 0o600
@@ -55,108 +57,113 @@ def test_a_host_that_is_not_fresh_is_a_gap_and_no_zero(tmp_path: Path) -> None:
     lab.host("atlas", gpus=row(0, 7000, 55))
     lab.build()
     lab.build(after=3600)
-    past = Past(lab.state, timezone.utc)
-    assert len(past.minutes("atlas", 10, time.time() + 3600)) == 1
-    drawn = past.series("atlas", time.time() + 3000, time.time() + 3600, 60)
+    past = HistoryReader(lab.state, timezone.utc)
+    assert len(past.read_minutes("atlas", 10, time.time() + 3600)) == 1
+    drawn = past.read_host("atlas", time.time() + 3000, time.time() + 3600, 60)
     assert drawn.gpus == ()
-    assert set(drawn.values("load")) == {None}
+    assert set(drawn.list_values("load")) == {None}
 
 
-def test_what_is_not_available_stays_so(history: History) -> None:
+def test_what_is_not_available_stays_so(history: HistoryWriter) -> None:
     nothing = gpu("unknown", use=None, memory=None, temperature=None, power=None)
     record(history, NOON, 1, [host(nothing, load=None, memory=None)])
     roll(history, NOON + 3 * DAY)
-    found = history.series("atlas", NOON, NOON + 300, 300)
+    found = history.read_host("atlas", NOON, NOON + 300, 300)
     for column in ("use", "memory", "temperature", "power"):
-        assert found.gpus[0].values(column) == [None]
-    assert found.values("load") == found.values("own_memory") == [None]
-    assert list(found.gpus[0].line["unknown"]) == [1]
+        assert found.gpus[0].list_values(column) == [None]
+    assert found.list_values("load") == found.list_values("own_memory") == [None]
+    assert list(found.gpus[0].columns["unknown"]) == [1]
 
 
 @pytest.mark.parametrize("wild", [float("inf"), float("nan"), -5.0, 1e300])
-def test_a_number_that_no_gpu_can_have_harms_nothing(history: History, wild: float) -> None:
+def test_a_number_that_no_gpu_can_have_harms_nothing(history: HistoryWriter, wild: float) -> None:
     record(history, NOON, 1, [host(gpu(use=wild, memory=wild, temperature=wild, power=wild), load=wild, memory=wild)])
     roll(history, NOON + 3 * DAY)
-    assert history.series("atlas", NOON, NOON + 60, 300).gpus
+    assert history.read_host("atlas", NOON, NOON + 60, 300).gpus
 
 
-def test_a_minute_is_recorded_once_and_the_first_counts(history: History) -> None:
+def test_a_minute_is_recorded_once_and_the_first_counts(history: HistoryWriter) -> None:
     history.record([host(gpu(use=10))], NOON + 2)
     history.record([host(gpu(use=90))], NOON + 32)
-    other = History(history.path.parent, timezone.utc)
+    other = HistoryWriter(history.path.parent, timezone.utc)
     other.record([host(gpu(use=95))], NOON + 42)
     other.close()
-    assert only(history.minutes("atlas", 9, NOON + 59)).gpus[0].use == 10
+    assert only(history.read_minutes("atlas", 9, NOON + 59)).gpus[0].use == 10
 
 
-def test_minutes_that_a_slow_builder_cannot_see_are_like_the_last_one(history: History) -> None:
+def test_minutes_that_a_slow_builder_cannot_see_are_like_the_last_one(history: HistoryWriter) -> None:
     history.record([host(gpu(use=10))], NOON, reach=300)
     history.record([host(gpu(use=90))], NOON + 300, reach=300)
     history.record([host(gpu(use=90))], NOON + 1300, reach=300)
-    found = history.series("atlas", NOON, NOON + 1320, 60).gpus[0].values("use")
+    found = history.read_host("atlas", NOON, NOON + 1320, 60).gpus[0].list_values("use")
     assert found == [10] * 5 + [90] + [None] * 15 + [90]
 
 
-def test_that_no_host_was_fresh_was_seen_too(history: History) -> None:
+def test_that_no_host_was_fresh_was_seen_too(history: HistoryWriter) -> None:
     history.record([host(gpu(use=10))], NOON, reach=300)
     history.record([], NOON + 60, reach=300)
     history.record([host(gpu(use=10))], NOON + 120, reach=300)
-    assert history.series("atlas", NOON, NOON + 180, 60).gpus[0].values("use") == [10, None, 10]
+    assert history.read_host("atlas", NOON, NOON + 180, 60).gpus[0].list_values("use") == [10, None, 10]
 
 
-def test_a_builder_that_looks_often_leaves_a_gap_where_it_did_not_run(history: History) -> None:
+def test_a_builder_that_looks_often_leaves_a_gap_where_it_did_not_run(history: HistoryWriter) -> None:
     history.record([host(gpu(use=10))], NOON, reach=10)
     history.record([host(gpu(use=90))], NOON + 180, reach=10)
-    assert history.series("atlas", NOON, NOON + 240, 60).gpus[0].values("use") == [10, None, None, 90]
+    assert history.read_host("atlas", NOON, NOON + 240, 60).gpus[0].list_values("use") == [10, None, None, 90]
 
 
-def story(number: int) -> list[Packed]:
+def story(number: int) -> list[PackedSample]:
     state = "busy" if number % 120 < 90 else "free"
     users = (["alice"] if number % 120 < 60 else ["bob"]) if state == "busy" else []
     return [host(gpu(state, users, use=number % 100, temperature=30 + number % 50, power=100 + number % 7))]
 
 
 @pytest.mark.parametrize("rolled", [False, True])
-def test_slots_say_the_same_before_and_after_they_are_rolled_up(history: History, rolled: bool) -> None:
+def test_slots_say_the_same_before_and_after_they_are_rolled_up(history: HistoryWriter, rolled: bool) -> None:
     start = epoch("2026-03-10T00:00")
     record(history, start, 1440, story)
     if rolled:
         roll(history, start + DAY + 600)
     for step in (60, 300, 3600):
         width = step // 60
-        found = history.series("atlas", start, start + DAY, step)
+        found = history.read_host("atlas", start, start + DAY, step)
         (one,) = found.gpus
-        assert found.count == 1440 // width
+        assert found.bucket_count == 1440 // width
         for column, less, turn in (("use", 0, 100), ("power", 100, 7)):
-            for slot, told in enumerate(one.values(column)):
+            for slot, told in enumerate(one.list_values(column)):
                 several = [less + n % turn for n in range(slot * width, slot * width + width)]
                 assert told == pytest.approx(sum(several) / width, abs=0.51)
-        for slot, told in enumerate(one.values("temperature")):
+        for slot, told in enumerate(one.list_values("temperature")):
             assert told == max(30 + n % 50 for n in range(slot * width, slot * width + width))
-        busy = [sum(n % 120 < 90 for n in range(s * width, s * width + width)) for s in range(found.count)]
-        assert list(one.line["busy"]) == busy
-        assert list(one.line["seen"]) == [width] * found.count
-        owners = one.people("owner")
+        busy = [sum(n % 120 < 90 for n in range(s * width, s * width + width)) for s in range(found.bucket_count)]
+        assert list(one.columns["busy"]) == busy
+        assert list(one.columns["seen"]) == [width] * found.bucket_count
+        owners = one.list_people("owner")
         assert owners[0] == "alice"
         assert owners[70 * 60 // step if step < 3600 else 1] == "bob"
         assert (owners[100 * 60 // step] if step < 3600 else None) is None
 
 
-def test_gaps_stay_gaps_at_every_step(history: History) -> None:
+def test_gaps_stay_gaps_at_every_step(history: HistoryWriter) -> None:
     start = epoch("2026-03-10T00:00")
     record(history, start, 62, [host(gpu(use=50))])
     record(history, start + 6 * HOUR, 10, [host(gpu(use=50))])
     roll(history, start + 40 * DAY)
     for step in (300, 3600):
-        found = history.series("atlas", start, start + DAY, step)
-        told = found.gpus[0].values("use")
-        seen = list(found.gpus[0].line["seen"])
+        found = history.read_host("atlas", start, start + DAY, step)
+        told = found.gpus[0].list_values("use")
+        seen = list(found.gpus[0].columns["seen"])
         assert [one is None for one in told] == [not one for one in seen]
         assert sum(seen) == 72
-    assert history.series("atlas", start, start + DAY, 3600).gpus[0].values("use")[:7] == [50, 50, *[None] * 4, 50]
+    assert history.read_host("atlas", start, start + DAY, 3600).gpus[0].list_values("use")[:7] == [
+        50,
+        50,
+        *[None] * 4,
+        50,
+    ]
 
 
-def test_what_is_kept_becomes_coarser_with_age(history: History) -> None:
+def test_what_is_kept_becomes_coarser_with_age(history: HistoryWriter) -> None:
     start = epoch("2026-01-01T00:00")
     for day in range(80):
         record(history, start + day * DAY + 12 * HOUR, 5, [host(gpu(use=50))])
@@ -170,39 +177,39 @@ def test_what_is_kept_becomes_coarser_with_age(history: History) -> None:
     assert 35 <= oldest[300] <= 36.1
     assert oldest[3600] >= 80
     assert connection.execute("SELECT count(*) FROM minute").fetchone() == (0,)
-    assert history.series("atlas", start, now, 3600).gpus[0].values("use").count(50) == 80
+    assert history.read_host("atlas", start, now, 3600).gpus[0].list_values("use").count(50) == 80
 
 
 def test_the_finest_step_that_is_kept_is_chosen() -> None:
-    assert step_for(NOON - DAY, NOON) == 60
-    assert step_for(NOON - 7 * DAY, NOON) == 300
-    assert step_for(NOON - 365 * DAY, NOON) == 3600
+    assert choose_finest_step(NOON - DAY, NOON) == 60
+    assert choose_finest_step(NOON - 7 * DAY, NOON) == 300
+    assert choose_finest_step(NOON - 365 * DAY, NOON) == 3600
 
 
-def test_a_roll_up_is_bounded_and_goes_on_where_it_stopped(history: History) -> None:
+def test_a_roll_up_is_bounded_and_goes_on_where_it_stopped(history: HistoryWriter) -> None:
     hosts = [host(gpu(use=10), name=f"gpu{number}") for number in range(40)]
     record(history, NOON, 60, hosts)
     rounds = 0
     while not history.roll_up(NOON + HOUR, 0):
         rounds += 1
     assert rounds >= 16
-    assert sum(one.seen.seen for one in history.tallies(day(NOON), day(NOON), NOON + HOUR).seen) == 40 * 60
+    assert sum(one.seen.seen for one in history.read_daily_usage(day(NOON), day(NOON), NOON + HOUR).seen) == 40 * 60
 
 
 def day(at: float) -> date:
     return datetime.fromtimestamp(at, timezone.utc).date()
 
 
-def test_the_last_minutes_are_told_across_the_roll_up(history: History) -> None:
+def test_the_last_minutes_are_told_across_the_roll_up(history: HistoryWriter) -> None:
     record(history, NOON - 30 * 60, 60, lambda number: [host(gpu(use=number))])
     roll(history, NOON + 60)
-    found = history.minutes("atlas", 50, NOON + 30 * 60)
+    found = history.read_minutes("atlas", 50, NOON + 30 * 60)
     assert [one.gpus[0].use for _, one in found] == list(range(10, 60))
     assert [at for at, _ in found] == [NOON - 30 * 60 + 60 * number for number in range(10, 60)]
-    assert history.minutes("nobody", 5, NOON) == []
+    assert history.read_minutes("nobody", 5, NOON) == []
 
 
-def test_a_gpu_that_moves_to_another_host_is_told_by_both(history: History) -> None:
+def test_a_gpu_that_moves_to_another_host_is_told_by_both(history: HistoryWriter) -> None:
     moved = gpu(key="GPU-moved", use=70)
     record(history, NOON, 10, [host(gpu(index=0), moved, name="atlas"), host(gpu(key="GPU-9"), name="hydra")])
     record(history, NOON + 600, 10, [host(gpu(index=0), name="atlas"), host(gpu(key="GPU-9"), moved, name="hydra")])
@@ -210,57 +217,57 @@ def test_a_gpu_that_moves_to_another_host_is_told_by_both(history: History) -> N
         roll(history, now)
         step = 60 if now < NOON + DAY else 300
         for name, half in (("atlas", slice(None, 10 * 60 // step)), ("hydra", slice(10 * 60 // step, None))):
-            found = {one.series.key: one for one in history.series(name, NOON, NOON + 1200, step).gpus}
+            found = {one.series.key: one for one in history.read_host(name, NOON, NOON + 1200, step).gpus}
             assert len(found) == 2
-            told = found["GPU-moved"].values("use")
+            told = found["GPU-moved"].list_values("use")
             assert set(told[half]) == {70}
             assert told.count(70) * 2 == len(told)
 
 
-def test_a_gpu_that_comes_later_has_no_past(history: History) -> None:
+def test_a_gpu_that_comes_later_has_no_past(history: HistoryWriter) -> None:
     record(history, NOON, 7, [host(gpu(index=0, use=10))])
     record(history, NOON + 420, 7, [host(gpu(index=0, use=10), gpu(index=1, use=20))])
     roll(history, NOON + 3 * DAY)
-    first, second = history.series("atlas", NOON, NOON + 900, 300).gpus
-    assert first.values("use") == [10, 10, 10]
-    assert first.line["seen"][0] == 5
-    assert second.values("use") == [None, 20, 20]
+    first, second = history.read_host("atlas", NOON, NOON + 900, 300).gpus
+    assert first.list_values("use") == [10, 10, 10]
+    assert first.columns["seen"][0] == 5
+    assert second.list_values("use") == [None, 20, 20]
 
 
 @pytest.mark.parametrize("rolled", [0, HOUR, 2 * DAY])
-def test_a_slot_in_which_a_host_got_other_gpus_has_all_of_its_minutes(history: History, rolled: int) -> None:
+def test_a_slot_in_which_a_host_got_other_gpus_has_all_of_its_minutes(history: HistoryWriter, rolled: int) -> None:
     before = gpu("busy", ["alice"], ["dana"], use=60, temperature=70, power=100)
     record(history, NOON, 20, [host(before)])
     record(history, NOON + 20 * 60, 40, [host(gpu("held", ["bob"], use=0, power=40), gpu(index=1))])
     if rolled:
         roll(history, NOON + rolled)
-    first, second = history.series("atlas", NOON, NOON + HOUR, HOUR).gpus
-    assert [first.line[name][0] for name in ("seen", "busy", "held", "promised")] == [60, 20, 40, 20]
-    assert [first.values(name) for name in ("use", "temperature", "power")] == [[20], [70], [60]]
-    assert (first.people("owner"), first.people("booker")) == (["bob"], ["dana"])
-    assert second.line["seen"][0] == 40
+    first, second = history.read_host("atlas", NOON, NOON + HOUR, HOUR).gpus
+    assert [first.columns[name][0] for name in ("seen", "busy", "held", "promised")] == [60, 20, 40, 20]
+    assert [first.list_values(name) for name in ("use", "temperature", "power")] == [[20], [70], [60]]
+    assert (first.list_people("owner"), first.list_people("booker")) == (["bob"], ["dana"])
+    assert second.columns["seen"][0] == 40
 
 
-def test_names_in_odd_letters_come_back_as_they_were(history: History) -> None:
+def test_names_in_odd_letters_come_back_as_they_were(history: HistoryWriter) -> None:
     names = ["Łukasz", "张伟", "O'Brien; DROP TABLE", 'q"uote', "=cmd()", "é" * 40]
     record(history, NOON, 3, [host(gpu("busy", names, names[:1]))])
     roll(history, NOON + 3 * DAY)
-    told = history.tallies(day(NOON), day(NOON), NOON + 3 * DAY)
+    told = history.read_daily_usage(day(NOON), day(NOON), NOON + 3 * DAY)
     assert sorted({row.person for row in told.shares}) == sorted(names)
 
 
-def test_a_thousand_gpus_on_one_host(history: History) -> None:
+def test_a_thousand_gpus_on_one_host(history: HistoryWriter) -> None:
     gpus = [gpu("busy", [f"user{number}"], index=number, use=number % 100) for number in range(1000)]
     record(history, NOON, 3, [host(*gpus)])
     roll(history, NOON + 3 * DAY)
-    found = history.series("atlas", NOON, NOON + 300, 300)
-    assert [one.values("use") for one in found.gpus] == [[number % 100] for number in range(1000)]
-    assert [one.people("owner") for one in found.gpus] == [[f"user{number}"] for number in range(1000)]
+    found = history.read_host("atlas", NOON, NOON + 300, 300)
+    assert [one.list_values("use") for one in found.gpus] == [[number % 100] for number in range(1000)]
+    assert [one.list_people("owner") for one in found.gpus] == [[f"user{number}"] for number in range(1000)]
 
 
 def test_gpus_that_nothing_tells_apart_are_kept_apart() -> None:
-    nameless = BoardGpu(Gpu(None, None, "A100"), "A100", "free", "")
-    found = sample(BoardHost("atlas", None, (), "fresh", "", gpus=(nameless, nameless)))
+    nameless = GpuStatus(Gpu(None, None, "A100"), "A100", "free", "")
+    found = sample_host(HostStatus("atlas", None, (), "fresh", "", gpus=(nameless, nameless)))
     assert found
     assert len({one.series.key for one in found.gpus}) == 2
 
@@ -272,13 +279,13 @@ def test_forgetting_a_host_keeps_its_history(tmp_path: Path) -> None:
     (lab.state / "forget").mkdir()
     (lab.state / "forget/atlas").touch()
     lab.build()
-    assert Past(lab.state, timezone.utc).hosts() == ["atlas"]
+    assert HistoryReader(lab.state, timezone.utc).list_hosts() == ["atlas"]
 
 
 def test_without_a_file_there_is_no_history_yet(tmp_path: Path) -> None:
-    past = Past(folder(tmp_path), timezone.utc)
+    past = HistoryReader(folder(tmp_path), timezone.utc)
     assert not past.exists
-    assert past.series("atlas", 0, 600, 60).gpus == ()
-    assert past.minutes("atlas", 1, NOON) == []
-    assert past.tallies(day(0), day(NOON), NOON) == ([], [])
-    assert past.trouble is None
+    assert past.read_host("atlas", 0, 600, 60).gpus == ()
+    assert past.read_minutes("atlas", 1, NOON) == []
+    assert past.read_daily_usage(day(0), day(NOON), NOON) == ([], [])
+    assert past.problem is None

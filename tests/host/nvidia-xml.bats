@@ -233,11 +233,12 @@ hidden_or_named() {
         PYTHONPATH="$BATS_TEST_DIRNAME/../.." "$BATS_TEST_DIRNAME/../../.venv/bin/python" - "$file" "$SPOOL" <<'END'
 import sys
 from pathlib import Path
-from site_builder.snapshots.parsers import gpus_csv as gpus; from site_builder.snapshots.parsers import processes_csv as processes
+from site_builder.snapshots.registry import parse_gpus_csv
+from site_builder.snapshots.registry import parse_processes_csv
 told, kept = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
-for task, reader in ("gpus", gpus), ("processes", processes):
+for task, parse in ("gpus", parse_gpus_csv), ("processes", parse_processes_csv):
     head = f"# gpuboard 1 task={task} host=gpu1 time=1 every=1 took_ms=1 rc=0\n# part nvidia-xml rc=0\n".encode()
-    whole, left = reader.read(head + told + b"\n# end\n"), reader.read((kept / f"{task}.csv").read_bytes())
+    whole, left = parse(head + told + b"\n# end\n"), parse((kept / f"{task}.csv").read_bytes())
     assert whole.rows == left.rows, (whole.rows, left.rows)
     assert whole.problems == left.problems
 END

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from site_builder.core.model import GpuProcess
-from site_builder.snapshots.parsers import gpus_csv, processes_csv
-from site_builder.snapshots.registry import TOOLS, Tool
+from site_builder.core.model import GpuProcessRow
+from site_builder.snapshots import registry
+from site_builder.snapshots.registry import GPU_TOOLS, GpuTool
 from tests.snapshots import test_parser_contract
 from tests.support.browser import missing
 from tests.support.captures import snapshot
@@ -36,19 +36,21 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setitem(TOOLS, FORM, Tool(FORM, "acme", module.gpus, module.processes))
+    monkeypatch.setitem(GPU_TOOLS, FORM, GpuTool(FORM, "acme", module.parse_gpus, module.parse_processes))
     yield module
 
 
 @pytest.mark.usefixtures("reader")
 def test_the_reader_of_the_page_understands_its_answers() -> None:
     body = f"# part {FORM}/gpus rc=0\n{block('answer', 0)}".encode()
-    first, second = gpus_csv.read(snapshot("gpus", body)).rows
+    first, second = registry.parse_gpus_csv(snapshot("gpus", body)).rows
     assert (first.index, first.uuid, first.name, first.vendor) == (0, "ACME-A17", "Acme X1", "acme")
     assert (first.memory_used, first.utilization_gpu, first.power_draw, second.power_draw) == (512, 3, None, 210)
-    dump = processes_csv.read(snapshot("processes", f"# part {FORM}/processes rc=0\n{block('answer', 1)}".encode()))
-    assert dump.rows == (GpuProcess("ACME-A18", 4242, 29500, "train"),)
-    assert dump.voices[0].answered
+    dump = registry.parse_processes_csv(
+        snapshot("processes", f"# part {FORM}/processes rc=0\n{block('answer', 1)}".encode())
+    )
+    assert dump.rows == (GpuProcessRow("ACME-A18", 4242, 29500, "train"),)
+    assert dump.tool_results[0].is_complete
 
 
 @pytest.mark.usefixtures("reader")
@@ -91,9 +93,9 @@ def test_what_its_collector_writes_is_understood(tmp_path: Path) -> None:
         "GPUBOARD_DEST": str(tmp_path / "data"),
     }
     subprocess.run([scripts / "gpu-run.sh", "once"], env=environment, check=True, cwd=tmp_path)
-    dump = gpus_csv.read((tmp_path / "data/gpu1/gpus.csv").read_bytes())
+    dump = registry.parse_gpus_csv((tmp_path / "data/gpu1/gpus.csv").read_bytes())
     assert ([gpu.uuid for gpu in dump.rows], dump.problems) == (["ACME-A17", "ACME-A18"], ())
-    dump_of = processes_csv.read((tmp_path / "data/gpu1/processes.csv").read_bytes())
+    dump_of = registry.parse_processes_csv((tmp_path / "data/gpu1/processes.csv").read_bytes())
     assert ([row.pid for row in dump_of.rows], dump_of.problems) == ([4242], ())
 
 

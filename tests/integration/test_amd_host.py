@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from site_builder.client.model import Gpu, Host
-from site_builder.client.run_command import seeing
+from site_builder.client import picker
+from site_builder.client.model import FleetGpu, FleetHost
+from site_builder.client.picker import GpuChoice
+from site_builder.client.run_command import build_run_environment
 from site_builder.core import subprocesses
-from site_builder.fleet import select
-from site_builder.fleet.select import Choice
 from tests.support.amd_fixtures import listed, metric, part, running, static
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import served
@@ -103,25 +103,28 @@ def test_a_tool_of_amd_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_no_line_of_a_tool_passes_for_one_of_ours() -> None:
-    said = subprocesses.Asked(("/bin/printf", "# a\\r# part x rc=0\\n# end\\r\\nb\\r\\n")).answer()
+    said = subprocesses.LimitedProcess(("/bin/printf", "# a\\r# part x rc=0\\n# end\\r\\nb\\r\\n")).read_output()
     assert said == (0, b" # a?# part x rc=0\n # end\nb\n")
 
 
 def test_no_second_one_is_started_while_one_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(subprocesses, "LIMIT", 0.2)
+    monkeypatch.setattr(subprocesses, "TIMEOUT_S", 0.2)
     tool = tmp_path / "amd-smi"
     tool.write_text("#!/bin/sh\nexec sleep 20\n")
     tool.chmod(0o755)
-    first = subprocesses.Asked((str(tool),))
+    first = subprocesses.LimitedProcess((str(tool),))
     monkeypatch.setattr(os, "killpg", lambda *_: None)  # one that cannot be killed
-    assert first.answer() == (subprocesses.TIMED_OUT, b"")
+    assert first.read_output() == (subprocesses.EXIT_TIMED_OUT, b"")
     try:
-        assert subprocesses.Asked((str(tool),)).answer() == (subprocesses.STILL_HANGS, b"")
-        assert subprocesses.Asked(("/bin/echo", "x")).answer() == (0, b"x\n")  # another program is none of its concern
+        assert subprocesses.LimitedProcess((str(tool),)).read_output() == (subprocesses.EXIT_STILL_HANGS, b"")
+        assert subprocesses.LimitedProcess(("/bin/echo", "x")).read_output() == (
+            0,
+            b"x\n",
+        )  # another program is none of its concern
     finally:
         first.process.kill()
         first.process.communicate()
-        subprocesses.LEFT.clear()
+        subprocesses.HUNG_PROCESSES.clear()
 
 
 def test_numbers_of_two_makers_are_never_mixed(tmp_path: Path) -> None:
@@ -171,11 +174,13 @@ def test_a_card_without_a_uuid_can_be_run_on_and_is_given_to_one_alone(tmp_path:
 
 
 def test_several_gpus_for_one_process_are_of_one_maker() -> None:
-    gpus = [Gpu(n, f"{maker}-{n}", None, "x", "free", "", vendor=maker) for maker in ("nvidia", "amd") for n in (0, 1)]
-    host = Host("a", None, (), "fresh", "", gpus=tuple(gpus))
-    choices = [Choice(host, one) for one in (gpus[0], gpus[2], gpus[3], gpus[1])]
-    assert [one.gpu.uuid for one in select.on_one_host(choices, 2)] == ["amd-0", "amd-1"]
-    assert seeing(choices[1:3], {"CUDA_VISIBLE_DEVICES": "5"}) == {
+    gpus = [
+        FleetGpu(n, f"{maker}-{n}", None, "x", "free", "", vendor=maker) for maker in ("nvidia", "amd") for n in (0, 1)
+    ]
+    host = FleetHost("a", None, (), "fresh", "", gpus=tuple(gpus))
+    choices = [GpuChoice(host, one) for one in (gpus[0], gpus[2], gpus[3], gpus[1])]
+    assert [one.gpu.uuid for one in picker.select_on_one_host(choices, 2)] == ["amd-0", "amd-1"]
+    assert build_run_environment(choices[1:3], {"CUDA_VISIBLE_DEVICES": "5"}) == {
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "0,1",
     }

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from site_builder.bookings.rate_limit import FILE, LOOKS
-from site_builder.bookings.store import LOCK
-from site_builder.web.static_files import ALWAYS
+from site_builder.bookings.store import LOCK_FILE
+from site_builder.core.http_headers import SECURITY_HEADERS
+from site_builder.web.rate_limit import LISTS_FILE, REQUESTS_FILE
 from tests.support import booking_servers
 from tests.support.booking_servers import SCRIPT, Got, Place, Served, basic
 from tests.support.docs import ROOT
@@ -51,7 +51,10 @@ def each(request: pytest.FixtureRequest) -> Iterator[Served]:
 def desk(each: Served) -> Served:
     """The same, with nothing booked and nobody counted."""
     lab = each.place.lab
-    for folder, names in ((lab.data, ("comments.json", "comments.last-good.json")), (lab.state, (FILE, LOOKS))):
+    for folder, names in (
+        (lab.data, ("comments.json", "comments.last-good.json")),
+        (lab.state, (REQUESTS_FILE, LISTS_FILE)),
+    ):
         for name in names:
             (folder / name).unlink(missing_ok=True)
     return each
@@ -123,7 +126,7 @@ def test_no_other_method_is_answered_and_no_other_page_invited(desk: Served, met
 
 def test_the_answer_has_its_headers_and_is_kept_nowhere(desk: Served) -> None:
     headers = desk.get().headers
-    assert dict(ALWAYS).items() <= headers.items()
+    assert dict(SECURITY_HEADERS).items() <= headers.items()
     assert headers["Cache-Control"] == "no-store"
 
 
@@ -184,7 +187,7 @@ def test_the_board_answers_while_many_wait_at_the_desk(place: Place) -> None:
     with booking_servers.serve(place) as served:
         served.post({**BOOK, "gpus": ["atlas:1"]})
         threads = [threading.Thread(target=lambda: answers.append(served.post(BOOK))) for _ in range(60)]
-        with (place.lab.data / LOCK).open("rb") as lock:  # as somebody who books, and takes long
+        with (place.lab.data / LOCK_FILE).open("rb") as lock:  # as somebody who books, and takes long
             fcntl.flock(lock, fcntl.LOCK_EX)
             for one in threads:
                 one.start()
@@ -314,7 +317,7 @@ def test_the_cgi_of_an_installed_package_finds_its_own_python(place: Place) -> N
     shutil.copytree(ROOT / "site_builder", packages / "site_builder", ignore=ignore)
     shutil.copytree(ROOT / "scripts", packages / "site_builder/scripts", ignore=ignore)
     (packages / "needs.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
-    copy = packages / "site_builder/booking/web.py"
+    copy = packages / "site_builder/web/booking_app.py"
     copy.write_text(f"{copy.read_text()}\n\nNOT_SET_UP = 'this very copy'\n")
     link = place.folder / "link.cgi"
     link.symlink_to(packages / "site_builder/scripts/book.cgi")

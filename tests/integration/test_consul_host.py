@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.core.model import ConsulAccess, KnownHost
-from site_builder.discovery.discover import Discovery
+from site_builder.core.model import ConsulAccess, DiscoveredHost
+from site_builder.discovery.hosts import HostDiscovery
 from tests.support.consul_cluster import ConsulCluster, Server
 from tests.support.consul_server import ROOT
 
@@ -49,11 +49,11 @@ class Host:
         return done.returncode, (done.stdout + done.stderr).decode()
 
 
-def listed(cluster: ConsulCluster, folder: Path) -> dict[str, KnownHost]:
+def listed(cluster: ConsulCluster, folder: Path) -> dict[str, DiscoveredHost]:
     (folder / "data").mkdir(exist_ok=True)
     (folder / "state").mkdir(exist_ok=True)
     access = ConsulAccess("gpuboard", address=cluster.running[0].address)
-    hosts, problems = Discovery(folder / "data", folder / "state", access).read(())
+    hosts, problems = HostDiscovery(folder / "data", folder / "state", access).list_hosts(())
     assert problems == []
     return hosts
 
@@ -67,7 +67,7 @@ def test_a_host_that_registered_is_found_and_its_stopped_collector_is_told(
             assert host.run("gpu-check.sh", "--register", host.name) == (0, "")
 
         def states() -> dict[str, str | None]:
-            return {name: host.consul for name, host in listed(cluster, tmp_path).items()}
+            return {name: host.consul_status for name, host in listed(cluster, tmp_path).items()}
 
         cluster.wait_until(lambda: states() == {"atlas": "passing", "titan": "passing"}, "not both pass")
         assert other.run("gpu-check.sh", "kill", "titan")[0] == 0

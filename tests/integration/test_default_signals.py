@@ -86,7 +86,12 @@ def test_under_nohup_the_command_outlives_the_terminal_and_ends_with_the_wrapper
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_tests_that_send_signals_pass_where_these_are_ignored(workers: str) -> None:
     """Real ones: a program that SIGINT, SIGHUP or Ctrl-C must reach; before, these failed or waited for ever."""
-    chosen = ["tests/test_run_gpus.py", "tests/test_list.py", "-k", "signal_reaches_the_command or ends_it_cleanly"]
+    chosen = [
+        "tests/client/test_run.py",
+        "tests/client/test_list.py",
+        "-k",
+        "signal_reaches_the_command or ends_it_cleanly",
+    ]
     result = run_ignoring([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", workers, *chosen])
     assert result.returncode == 0, result.stdout[-3000:]
     assert " passed" in result.stdout

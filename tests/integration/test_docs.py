@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 import pytest
 
-from site_builder.cli import Commands
+from site_builder.cli import LazyCommandGroup
 from site_builder.config import conf_file
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
-from site_builder.core import aliases
-from site_builder.discovery import hosts_txt
-from site_builder.snapshots import gpu_names
-from site_builder.web.static_files import ALWAYS
+from site_builder.core import people
+from site_builder.core.http_headers import SECURITY_HEADERS
+from site_builder.discovery import hosts
+from site_builder.fleet import gpu_models
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import missing
 from tests.support.docs import (
@@ -124,7 +124,7 @@ def is_valid_command(words: list[str]) -> bool:
     """The same for gpuboard; click itself parses them."""
     if not words or words[0] in ("--version", "--debug", "--help"):
         return bool(words)
-    group: click.Group = Commands()
+    group: click.Group = LazyCommandGroup()
     command = group.get_command(click.Context(group), words[0])
     while isinstance(command, click.Group) and words[1:] and not words[1].startswith("-"):
         group, words = command, words[1:]
@@ -211,22 +211,22 @@ def test_settings_of_the_docs_are_understood(block: Block, tmp_path: Path) -> No
     file = tmp_path / "gpuboard.conf"
     file.write_text(block.text)
     file.chmod(0o600)  # some have a token in them
-    found = conf_file.load(str(file), {})
+    found = conf_file.load_conf_file(str(file), {})
     assert (len(found.values), found.warnings) == (len(block.text.splitlines()), ())
     for setting in SETTINGS:
         if setting.name in found.values:
-            setting.kind.parse(found.values[setting.name].text)
+            setting.value_type.parse(found.values[setting.name].text)
 
 
 @pytest.mark.parametrize("block", blocks("hosts"), ids=block_id)
 def test_a_host_list_of_the_docs_is_understood(block: Block) -> None:
-    found = hosts_txt.read(block.text.encode())
+    found = hosts.parse_hosts_txt(block.text.encode())
     assert (len(found.rows), found.problems) == (len(block.text.splitlines()), ())
 
 
 @pytest.mark.parametrize("block", blocks("aliases", "gpu-names"), ids=block_id)
 def test_names_of_the_docs_are_understood(block: Block) -> None:
-    reader = {"aliases": aliases.read, "gpu-names": gpu_names.read}[block.kind]
+    reader = {"aliases": people.parse_aliases, "gpu-names": gpu_models.parse_gpu_names}[block.kind]
     assert set(reader(block.text.encode()).values()) == {block.text.strip().rpartition(", ")[2]}
 
 
@@ -268,32 +268,30 @@ def rows(page: str, title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
 
 
-def test_the_map_of_the_modules_is_complete() -> None:
+def test_the_map_lists_every_package_in_the_order_of_the_import_contract() -> None:
     folder = ROOT / "site_builder"
-    there = {path.name for path in folder.glob("*.py")}
-    there |= {f"{path.name}/" for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._"}
-    assert sorted(row[0].strip("`") for row in rows("docs/architecture.md", "in `site_builder/`")) == sorted(there)
-
-
-def test_the_docs_name_what_lint_forbids_each_layer() -> None:
-    told = {row[0].strip("`/"): row[2] for row in rows("docs/architecture.md", "in `site_builder/`") if len(row) > 2}
-    found = {}
-    for rules in sorted((ROOT / "site_builder").glob("*/ruff.toml")):
-        banned = re.findall(r'^"site_builder\.(\w+)"', rules.read_text(), re.MULTILINE)
-        found[rules.parent.name] = ", ".join(banned)
-    assert {layer: words for layer, words in told.items() if words.strip("| ")} == found
+    present = {path.name for path in folder.glob("*.py")}
+    present |= {f"{path.name}/" for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._"}
+    listed = [row[0].strip("`") for row in rows("docs/architecture.md", "in `site_builder/`")]
+    assert sorted(listed) == sorted(present)
+    contract = re.search(r"layers = \[(.*?)\]", text_of("pyproject.toml"), re.DOTALL)
+    assert contract
+    layers = re.findall(r'"(\w+)"', contract[1])
+    packages = [name.strip("/") for name in listed if name.strip("/") in layers]
+    assert packages == [layer for layer in reversed(layers) if f"{layer}/" in present]
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/hosts.md", "docs/board.md"])
 def test_every_file_of_ours_that_a_page_names_is_there(page: str) -> None:
-    folders = "scripts|site_builder|tests|install|bench|sources|readers|decide|renderers|commands|templates"
+    packages = "|".join(path.name for path in (ROOT / "site_builder").iterdir() if path.is_dir())
+    folders = f"scripts|site_builder|tests|install|bench|{packages}"
     named = [word for word in inline(page) if re.fullmatch(rf"(?:{folders})/[\w./*-]*", word) and "X" not in word]
     assert [word for word in named if not any(list(base.glob(word)) for base in (ROOT, ROOT / "site_builder"))] == []
 
 
 def test_the_headers_of_the_docs_are_those_that_are_sent() -> None:
     told = [(row[0].strip("`"), row[1].strip("`")) for row in rows("docs/security.md", "header")]
-    assert told == [*ALWAYS]
+    assert told == [*SECURITY_HEADERS]
 
 
 def test_the_settings_in_the_readme_have_their_defaults() -> None:
@@ -312,7 +310,7 @@ def test_every_setting_that_a_page_names_is_one(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_value_that_a_page_gives_a_setting_is_allowed(page: str) -> None:
-    kinds = {setting.name: setting.kind for setting in SETTINGS}
+    kinds = {setting.name: setting.value_type for setting in SETTINGS}
     for word in inline(page):
         name, equals, value = word.partition("=")
         if equals and name in kinds:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from site_builder.board.outputs import metrics
-from site_builder.core.model import BoardHost
+from site_builder.core.model import HostStatus
 from tests.board.test_metrics import full_gpu
 from tests.integration.test_docs import rows
 from tests.support import booking_servers
@@ -27,7 +27,7 @@ DASHBOARD = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 ODD_NAME = 'NVIDIA "A\\B" {中文} \\n# 1'
-NAMES = {family.name for family in metrics.ALL}
+NAMES = {family.name for family in metrics.ALL_FAMILIES}
 # Panels that are empty where all is well.
 EMPTY_WHERE_ALL_IS_WELL = {"Errors in the memory of GPUs"}
 
@@ -55,7 +55,7 @@ class Scraped(NamedTuple):
     port: int
     lab: Lab
     content: bytes
-    boards: list[BoardHost]
+    boards: list[HostStatus]
     prometheus: Prometheus
 
 
@@ -99,12 +99,12 @@ def test_prometheus_takes_every_sample(scraped: Scraped) -> None:
 
 
 def test_prometheus_answers_with_the_values_of_the_board(scraped: Scraped) -> None:
-    for family, reading in metrics.READINGS.items():
+    for family, reading in metrics.READING_FAMILIES.items():
         expected = {
-            (one.name, str(row.gpu.index)): row.gpu[reading.place] * reading.times / reading.over  # type: ignore[operator]
+            (one.name, str(row.gpu.index)): getattr(row.gpu, reading.field) * reading.multiplier / reading.divisor
             for one in scraped.boards
             for row in one.gpus
-            if row.gpu[reading.place] is not None
+            if getattr(row.gpu, reading.field) is not None
         }
         found = scraped.prometheus.query(family.name)
         assert {(labels["host"], labels["gpu"]): value for labels, value in found} == expected
@@ -129,7 +129,7 @@ def test_prometheus_knows_the_type_and_the_help_of_every_metric(scraped: Scraped
     (target,) = scraped.prometheus.ask("targets")["activeTargets"]
     assert (target["health"], target["lastError"]) == ("up", "")
     told = {one["metric"]: (one["type"], one["help"]) for one in scraped.prometheus.ask("targets/metadata")}
-    assert told == {family.name: (family.kind, family.what) for family in metrics.ALL}
+    assert told == {family.name: (family.metric_type, family.help_text) for family in metrics.ALL_FAMILIES}
 
 
 # What the docs say
@@ -137,11 +137,11 @@ def test_prometheus_knows_the_type_and_the_help_of_every_metric(scraped: Scraped
 
 def test_the_docs_list_every_metric_and_no_other() -> None:
     told = [(row[0].strip("`"), row[1], row[2]) for row in rows("docs/prometheus.md", "metric")]
-    assert told == [(family.name, family.labels, family.what) for family in metrics.ALL]
+    assert told == [(family.name, family.labels, family.help_text) for family in metrics.ALL_FAMILIES]
 
 
 def test_every_label_is_one_that_the_docs_name(scraped: Scraped) -> None:
-    labels = {family.name: {*family.labels.split(", ")} - {""} for family in metrics.ALL}
+    labels = {family.name: {*family.labels.split(", ")} - {""} for family in metrics.ALL_FAMILIES}
     for line in scraped.content.decode().splitlines():
         if not line.startswith("#"):
             name, _, rest = line.partition("{")

@@ -14,7 +14,7 @@ from site_builder.board.outputs import metrics
 from tests.support.prometheus import ALERTS, program, promtool, series_of
 
 RULES = {"rule_files": [str(ALERTS)]}
-NAMES = {family.name for family in metrics.ALL}
+NAMES = {family.name for family in metrics.ALL_FAMILIES}
 
 
 class Alert(NamedTuple):

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, HttpCredentials
 
-from site_builder.core.model import BookingRules
-from site_builder.web.static_files import ALWAYS, REPORT_POLICY, kind_of
+from site_builder.core.http_headers import SECURITY_HEADERS
+from site_builder.core.model import BookingPolicy
+from site_builder.web.static_files import REPORT_SECURITY_POLICY, find_content_type
 from tests.support import booking_servers, web_servers
 from tests.support.board_fixture import gpu
 from tests.support.booking_servers import basic
@@ -63,7 +64,7 @@ def stage() -> Iterator[Stage]:
         lab = place.lab
         for number in range(16):
             lab.host(f"gpu{number:02}", gpu(0) + gpu(1))
-        lab.build(rules=BookingRules(url="book"))
+        lab.build(booking_policy=BookingPolicy(url="book"))
         for name, text in {"reports/2026-W45.html": "a report", "odd.csv": "a,b", ".hidden": "secret"}.items():
             (lab.www / name).parent.mkdir(exist_ok=True)
             (lab.www / name).write_text(text)
@@ -84,9 +85,9 @@ def test_every_answer_has_the_headers_of_gpuboard_serve_each_once(web: Web) -> N
     for path in (*OLD, "/hosts/gpu00.html", "/assets/board.css?1", "/nothing-there", "/reports/2026-W45.html"):
         got = web.ask(path)
         assert got.status == (404 if "nothing" in path else 200), (path, got.status, web.place.words())
-        for name, value in ALWAYS:
+        for name, value in SECURITY_HEADERS:
             is_report = name == "Content-Security-Policy" and path.startswith("/reports/")
-            assert got.header(name) == (REPORT_POLICY if is_report else value), path
+            assert got.header(name) == (REPORT_SECURITY_POLICY if is_report else value), path
 
 
 def test_a_browser_asks_again_for_all_but_assets_with_their_version(web: Web) -> None:
@@ -121,7 +122,7 @@ def test_each_file_has_the_type_that_gpuboard_serve_gives_it(web: Web) -> None:
     assert {".html", ".css", ".js", ".json", ".txt", ".ics", ".csv", ".svg", "metrics"} <= endings.keys()
     for one in endings.values():
         got = web.ask(f"/{one.relative_to(web.place.lab.www)}")
-        assert got.header("Content-Type").lower() == kind_of(one.name)[0], one
+        assert got.header("Content-Type").lower() == find_content_type(one.name)[0], one
 
 
 def test_nothing_is_served_but_the_board(web: Web) -> None:
@@ -175,7 +176,7 @@ def test_the_desk_knows_who_logged_in_and_believes_no_header(web: Web) -> None:
     if web.kind.startswith("lighttpd before"):
         return  # it cannot tell, as the docs say
     assert got.header("Cache-Control") == "no-store"
-    for name, value in ALWAYS:
+    for name, value in SECURITY_HEADERS:
         assert got.header(name) == value
     host = f"127.0.0.1:{web.port}"
     own = {"Origin": f"https://{host}", "Content_Type": "application/json", "X_Gpuboard": "1"}

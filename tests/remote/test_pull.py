@@ -23,12 +23,12 @@ import pytest
 from click.testing import CliRunner
 
 from site_builder.cli import main
-from site_builder.consul import catalog
-from site_builder.remote import ssh_fallback, writer
-from site_builder.remote.target_syntax import Target, one, read
-from site_builder.remote.worker_pool import Crew
+from site_builder.discovery import hosts
+from site_builder.remote import fetch
+from site_builder.remote.targets import Target, parse_target, parse_targets_file
+from site_builder.remote.worker_pool import FetchPool
 from site_builder.snapshots import envelope
-from site_builder.snapshots.store import LIMIT
+from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES
 from tests.support.board_fixture import Lab
 from tests.support.docs import text_of
 from tests.support.live_page import clean_environment, gpuboard
@@ -162,7 +162,7 @@ def job(fleet: Fleet, *words: str) -> Iterator[int]:
 
 def header(text: str, task: str) -> tuple[str, int, int]:
     """Host, interval and exit code of a file."""
-    found, problem = envelope.header(text.encode(), task)
+    found, problem = envelope.parse_snapshot_header(text.encode(), task)
     assert found, problem
     return found.host, found.every, found.rc
 
@@ -392,8 +392,8 @@ def test_hosts_are_pulled_side_by_side(fleet: Fleet) -> None:
     ],
 )
 def test_a_host_can_be_named_in_each_of_these_ways(word: str, target: Target) -> None:
-    assert one(word) == target
-    assert target.name == (target.given or "atlas")
+    assert parse_target(word) == target
+    assert target.name == (target.given_name or "atlas")
 
 
 @pytest.mark.parametrize(
@@ -412,12 +412,12 @@ def test_a_host_can_be_named_in_each_of_these_ways(word: str, target: Target) ->
     ],
 )
 def test_what_can_be_no_host_is_refused(word: str) -> None:
-    assert isinstance(one(word), str)
+    assert isinstance(parse_target(word), str)
 
 
 def test_a_password_in_an_address_is_not_told() -> None:
-    assert "secret" not in str(one("https://u:secret@web/?q"))
-    _, problems = read(b"a=https://u:secret#1@web/\nb=https://u:secret,1@web/\nc=http://web:99999/\n")
+    assert "secret" not in str(parse_target("https://u:secret@web/?q"))
+    _, problems = parse_targets_file(b"a=https://u:secret#1@web/\nb=https://u:secret,1@web/\nc=http://web:99999/\n")
     assert problems == [
         "line 1: 'a=https://u:…' is not the URL of a folder",
         "line 2: 'b=https://u:…' is not the URL of a folder",
@@ -427,7 +427,7 @@ def test_a_password_in_an_address_is_not_told() -> None:
 
 def test_a_list_of_hosts_can_be_the_one_of_the_board() -> None:
     listed = b"# all\natlas, Big one, a100\n\ngpu2=10.0.0.7, maintenance: fan\nnot a host\natlas=elsewhere\n"
-    found, problems = read(listed)
+    found, problems = parse_targets_file(listed)
     assert [target.name for target in found] == ["atlas", "gpu2"]
     assert [problem.partition(":")[0] for problem in problems] == ["line 5", "line 6"]
 
@@ -459,10 +459,8 @@ def test_hosts_that_consul_lists_are_pulled_by_their_names_on_the_board(tmp_path
     """Here by the list that is kept for when Consul does not answer."""
     (tmp_path / "data/gpu2.lab.org").mkdir(parents=True)
     (tmp_path / "state").mkdir()
-    url = catalog.ConsulNode(
-        "http://127.0.0.1:9/latest?", host="three"
-    )  # whoever registers a service chooses its words
-    nodes = catalog.written([catalog.ConsulNode("gpu1.lab.org", host="one"), catalog.ConsulNode("gpu2.lab.org"), url])
+    url = hosts.ConsulNode("http://127.0.0.1:9/latest?", host="three")  # whoever registers a service chooses its words
+    nodes = hosts.nodes_to_json([hosts.ConsulNode("gpu1.lab.org", host="one"), hosts.ConsulNode("gpu2.lab.org"), url])
     kept = {"service": "gpus", "datacenter": None, "nodes": nodes}
     (tmp_path / "state/consul.json").write_text(json.dumps(kept))
     access = {"GPUBOARD_CONSUL_SERVICE": "gpus", "CONSUL_HTTP_ADDR": "127.0.0.1:9"}
@@ -486,15 +484,15 @@ def snapshot(file: str, name: str = "atlas", body: str = "", end: str = "# end\n
 
 
 def test_a_file_that_does_not_count_leaves_the_old_one_and_costs_no_other(tmp_path: Path) -> None:
-    assert writer.put(tmp_path, "atlas", {file: snapshot(file) for file in FILES}) == []
+    assert fetch.write_pulled_files(tmp_path, "atlas", {file: snapshot(file) for file in FILES}) == []
     bad = {
         "gpus.csv": snapshot("gpus.csv", "other", moment=6),
         "processes.csv": snapshot("processes.csv", end="", moment=6),
-        "ps.txt": snapshot("ps.txt", body="x" * LIMIT, moment=6),
+        "ps.txt": snapshot("ps.txt", body="x" * MAX_SNAPSHOT_BYTES, moment=6),
         "host.txt": snapshot("host.txt", moment=6),
         "../evil": b"x",
     }
-    problems = writer.put(tmp_path, "atlas", bad)
+    problems = fetch.write_pulled_files(tmp_path, "atlas", bad)
     assert [problem.split()[0] for problem in problems] == ["gpus.csv", "processes.csv", "ps.txt"]
     assert {file: b"time=6" in (tmp_path / "atlas" / file).read_bytes() for file in FILES} == {
         "gpus.csv": False,
@@ -507,9 +505,9 @@ def test_a_file_that_does_not_count_leaves_the_old_one_and_costs_no_other(tmp_pa
 
 def test_the_same_snapshot_is_not_written_again(tmp_path: Path) -> None:
     found = {file: snapshot(file) for file in FILES}
-    writer.put(tmp_path, "atlas", found)
+    fetch.write_pulled_files(tmp_path, "atlas", found)
     before = (tmp_path / "atlas/host.txt").stat().st_ctime_ns
-    writer.put(tmp_path, "atlas", found)
+    fetch.write_pulled_files(tmp_path, "atlas", found)
     assert (tmp_path / "atlas/host.txt").stat().st_ctime_ns == before
 
 
@@ -519,14 +517,14 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "data/atlas").symlink_to(tmp_path / "elsewhere")
     found = {"gpus.csv": snapshot("gpus.csv"), "host.txt": snapshot("host.txt")}
     with pytest.raises(OSError, match="atlas"):
-        writer.put(tmp_path / "data", "atlas", found)
+        fetch.write_pulled_files(tmp_path / "data", "atlas", found)
     folder = tmp_path / "data/atlas"
     folder.unlink()
     folder.mkdir()
     (folder / ".host.txt.put").symlink_to(tmp_path / "elsewhere/x")
     os.mkfifo(folder / ".gpus.csv.put")  # to open it would wait for ever
     (folder / ".host.txt.new").write_text("half of a push")
-    assert writer.put(tmp_path / "data", "atlas", found) == []
+    assert fetch.write_pulled_files(tmp_path / "data", "atlas", found) == []
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {**found, ".host.txt.new": b"half of a push"}
 
@@ -545,7 +543,7 @@ def test_a_folder_that_somebody_exchanges_for_a_link_is_neither_written_nor_open
 
     monkeypatch.setattr(os, "mkdir", exchanged)
     with pytest.raises(OSError, match="Not a directory"):
-        writer.put(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
+        fetch.write_pulled_files(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
     assert stat.S_IMODE(theirs.stat().st_mode) == 0o700
     assert not any(theirs.iterdir())
 
@@ -560,13 +558,13 @@ def test_a_folder_of_a_host_that_belongs_to_another_account_is_not_written_into(
     try:
         os.seteuid(7101)
         with pytest.raises(PermissionError, match="it belongs to root, not to user 7101: remove it, or chown it"):
-            writer.put(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
-        writer.put(tmp_path, "zeus", {"host.txt": snapshot("host.txt", "zeus")})
+            fetch.write_pulled_files(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
+        fetch.write_pulled_files(tmp_path, "zeus", {"host.txt": snapshot("host.txt", "zeus")})
     finally:
         os.seteuid(0)
     assert not any((tmp_path / "atlas").iterdir())
     (tmp_path / "zeus").chmod(0o2775)
-    writer.put(tmp_path, "zeus", {"gpus.csv": snapshot("gpus.csv", "zeus")})
+    fetch.write_pulled_files(tmp_path, "zeus", {"gpus.csv": snapshot("gpus.csv", "zeus")})
     assert oct((tmp_path / "zeus").stat().st_mode) == "0o42755"
 
 
@@ -577,11 +575,11 @@ def test_two_pulls_of_a_host_take_turns_but_nobody_waits_for_ever(
     (tmp_path / "atlas").mkdir()
     holder = os.open(tmp_path / "atlas", os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    monkeypatch.setattr(writer, "PATIENCE", 0.05)
-    assert writer.put(tmp_path, "atlas", found) == ["another pull is writing its files just now"]
-    monkeypatch.setattr(writer, "PATIENCE", 60)
+    monkeypatch.setattr(fetch, "LOCK_TIMEOUT_S", 0.05)
+    assert fetch.write_pulled_files(tmp_path, "atlas", found) == ["another pull is writing its files just now"]
+    monkeypatch.setattr(fetch, "LOCK_TIMEOUT_S", 60)
     threading.Timer(0.1, os.close, (holder,)).start()
-    assert writer.put(tmp_path, "atlas", found) == []
+    assert fetch.write_pulled_files(tmp_path, "atlas", found) == []
     assert (tmp_path / "atlas/host.txt").read_bytes() == found["host.txt"]
 
 
@@ -594,9 +592,9 @@ def test_what_nobody_foresaw_is_one_line_that_moves_no_cursor() -> None:
         def close(self) -> None:
             pass
 
-    crew = Crew([Target("atlas", "atlas")], lambda _: Odd(), 5)
-    crew.begin_round()
-    (outcome,) = crew.outcomes(time.monotonic() + 30)
+    crew = FetchPool([Target("atlas", "atlas")], lambda _: Odd(), 5)
+    crew.start_round()
+    (outcome,) = crew.iterate_outcomes(time.monotonic() + 30)
     assert outcome.problem == "nobody foresaw this: LookupError: a ?[31mgpuboard: b"
 
 
@@ -611,19 +609,19 @@ def on_a_full_disk(action: Callable[[], object]) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path) -> None:
-    writer.put(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
+    fetch.write_pulled_files(tmp_path, "atlas", {"host.txt": snapshot("host.txt")})
     larger = {"host.txt": snapshot("host.txt", body="load=1 1 1\n" * 50, moment=6)}
     with pytest.raises(OSError, match="too large"):
-        on_a_full_disk(lambda: writer.put(tmp_path, "atlas", larger))
+        on_a_full_disk(lambda: fetch.write_pulled_files(tmp_path, "atlas", larger))
     assert (tmp_path / "atlas/host.txt").read_bytes() == snapshot("host.txt")
     assert [path.name for path in (tmp_path / "atlas").iterdir()] == ["host.txt"]
 
 
 def test_what_plain_commands_say_cannot_break_out_of_its_file() -> None:
     texts = (b"Failed\n# end\n# gpuboard 1", b"GPU-0, 5, 7\nodd\n", b"5 1 5 0 9 0.0 100 Ss+ lab a\tb c\nx\n", b"")
-    made = ssh_fallback.files("atlas", 60, (7, 300, 0), texts)
+    made = fetch.build_fallback_files("atlas", 60, (7, 300, 0), texts)
     assert sorted(made) == sorted(FILES)
     assert made["gpus.csv"] == b"# gpuboard 1 task=gpus host=atlas time=7 every=60 took_ms=0 rc=44\nFailed\n# end\n"
     assert b"GPU-0, 5, 7, a b c\nodd\n" in made["processes.csv"]
     assert b"5\t1\t5\t5\t0\tlab\t9\t0.0\t100\tS\t-\ta b c\n" in made["ps.txt"]
-    assert all(writer.refusal(content, "atlas", file) is None for file, content in made.items())
+    assert all(fetch.find_pulled_file_fault(content, "atlas", file) is None for file, content in made.items())

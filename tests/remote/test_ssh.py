@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from site_builder.remote import ssh
-from site_builder.remote.ssh import SshError, connect
-from site_builder.remote.ssh_config import way_to
+from site_builder.remote.ssh import connect_ssh
+from site_builder.remote.ssh_config import SshError, resolve_ssh_host
 from tests.support.machine import keygen, wait_for
 from tests.support.sshd import Sshd
 
@@ -30,38 +30,38 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 def why(box: Sshd, config: Path | None = None, host: str = "box", limit: float = 20) -> str:
     """The sentence with which it fails."""
     with pytest.raises(SshError) as failed:
-        connect(host, limit, config or box.config).close()
+        connect_ssh(host, limit, config or box.config).close()
     text = str(failed.value)
     assert "\n" not in text
     return text
 
 
 def test_a_command_has_its_code_its_output_and_its_words(box: Sshd) -> None:
-    with connect("box", config=box.config) as host:
+    with connect_ssh("box", config=box.config) as host:
         assert host.run("cat; echo no >&2; exit 3", b"abc" * 100_000) == (3, b"abc" * 100_000, b"no\n")
-        assert host.run("true", b"not read" * 100_000).code == 0
-        assert host.run("kill -9 $$").code == -1
-        assert host.run("printf 'a\\n\\033[31mred\\r\\n' >&2").words == "?[31mred"
+        assert host.run("true", b"not read" * 100_000).exit_code == 0
+        assert host.run("kill -9 $$").exit_code == -1
+        assert host.run("printf 'a\\n\\033[31mred\\r\\n' >&2").last_line == "?[31mred"
 
 
 def test_the_host_proves_itself_by_a_key_that_can_be_told_on(box: Sshd) -> None:
-    with connect("box", config=box.config) as host:
+    with connect_ssh("box", config=box.config) as host:
         assert " ".join(host.host_key) in (box.folder / "host_key.pub").read_text()
 
 
 def test_configuration_is_read_by_ssh_itself(box: Sshd, tmp_path: Path) -> None:
     (tmp_path / "more").write_text(f"Host far*\n  HostName 127.0.0.1\n  Port {box.port}\n")
     text = f"Include {tmp_path}/more\nHost far*\n  IdentityFile {box.folder}/id\n  UserKnownHostsFile {box.known}\n"
-    with connect("far7", config=box.configured(text)) as host:
-        assert host.run("echo $SSH_CONNECTION").out.split()[3] == str(box.port).encode()
+    with connect_ssh("far7", config=box.configured(text)) as host:
+        assert host.run("echo $SSH_CONNECTION").stdout.split()[3] == str(box.port).encode()
 
 
 def test_jump_hosts_one_behind_the_other(box: Sshd) -> None:
     jumps = "Host behind\n  HostName 127.0.0.1\n  ProxyJump box,second\nHost behind second\n"
     both = jumps + f"  Port {box.port}\n  HostName 127.0.0.1\n  IdentityFile {box.folder}/id\n"
     config = box.configured(both + f"  UserKnownHostsFile {box.known}\n")
-    with connect("behind", config=config) as host:
-        assert host.run("echo here").out == b"here\n"
+    with connect_ssh("behind", config=config) as host:
+        assert host.run("echo here").stdout == b"here\n"
     assert "circle" in why(box, box.configured("Host box\n  ProxyJump box\n"))
 
 
@@ -83,8 +83,8 @@ def test_a_proxy_command_carries_it_and_ends_with_it(box: Sshd, tmp_path: Path) 
         "move(line.recv, lambda piece: os.write(1, piece))\n"
     )
     config = box.configured(f"Host box\n  ProxyCommand {shutil.which('python3')} {proxy} %h %p\n")
-    with connect("box", config=config) as host:
-        assert host.run("echo here").out == b"here\n"
+    with connect_ssh("box", config=config) as host:
+        assert host.run("echo here").stdout == b"here\n"
     pid = (tmp_path / "pid").read_text()
     wait_for(lambda: not Path("/proc", pid).exists())
     dead = box.configured("Host box\n  ProxyCommand false\n")
@@ -103,7 +103,7 @@ def test_keys_of_the_agent_count_and_a_hung_agent_does_not(
         text = box.config.read_text().replace(f"{box.folder}/id", "none").replace("IdentityAgent none", "")
         by_agent = tmp_path / "config"
         by_agent.write_text(text.replace("IdentitiesOnly yes", ""))
-        connect("box", config=by_agent).close()
+        connect_ssh("box", config=by_agent).close()
         by_agent.write_text(text)
         assert "no key here for box" in why(box, by_agent)
         agent.send_signal(signal.SIGSTOP)
@@ -139,9 +139,9 @@ def test_a_host_with_another_key_than_the_known_one_is_refused(box: Sshd, tmp_pa
     known.write_text(f"@cert-authority * {other}")
     assert "known by a certificate alone" in why(box, config)
     known.write_text(f"[127.0.0.*]:{box.port} {own}")
-    connect("box", config=config).close()
+    connect_ssh("box", config=config).close()
     subprocess.run(["/usr/bin/ssh-keygen", "-q", "-H", "-f", str(box.known)], check=True, capture_output=True)
-    connect("box", config=box.config).close()
+    connect_ssh("box", config=box.config).close()
 
 
 def test_a_key_that_is_not_enrolled_names_the_command_that_helps(box: Sshd, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_what_is_no_host_is_refused_before_ssh_sees_it(box: Sshd) -> None:
     for bad in ("-oProxyCommand=false", "a b", "", "a\nb", "x" * 300):
         assert "cannot be a host" in why(box, host=bad)
     assert "cannot be found" in why(box, host="no-such-host.invalid")
-    assert way_to("user@10.0.0.1").user == "user"
+    assert resolve_ssh_host("user@10.0.0.1").user == "user"
 
 
 def test_nobody_at_the_port_is_told_at_once(box: Sshd) -> None:
@@ -178,18 +178,18 @@ def test_a_server_that_never_greets_and_one_that_is_no_sshd_cost_no_more_than_th
 
 
 def test_a_command_that_hangs_ends_at_its_limit_and_one_that_talks_too_much_at_its_bound(box: Sshd) -> None:
-    with connect("box", config=box.config) as host:
+    with connect_ssh("box", config=box.config) as host:
         with pytest.raises(SshError, match="box did not do it within 1 s"):
             host.run("sleep 60", limit=1)
         with pytest.raises(SshError, match="says more than the 1000 bytes"):
             host.run("yes", most=1000)
         loud = host.run("yes | head -c 300000 >&2; echo done")
-        assert (loud.out, len(loud.err)) == (b"done\n", ssh.MOST_ERR)
-        assert host.run("echo on; sleep 6 &").out == b"on\n", "a child that stays does not hold us"
+        assert (loud.stdout, len(loud.stderr)) == (b"done\n", ssh.MAX_STDERR_BYTES)
+        assert host.run("echo on; sleep 6 &").stdout == b"on\n", "a child that stays does not hold us"
 
 
 def test_a_closed_connection_ends_the_command_that_somebody_waits_for(box: Sshd) -> None:
-    host = connect("box", config=box.config)
+    host = connect_ssh("box", config=box.config)
     threading.Timer(0.3, host.close).start()
     with pytest.raises(SshError, match="the connection to box was cut"):
         host.run("sleep 60", limit=50)
@@ -201,7 +201,7 @@ def test_a_crowd_at_the_door_gets_in_one_after_the_other(tmp_path: Path) -> None
 
         def one() -> None:
             try:
-                connect("box", 60, server.config).close()
+                connect_ssh("box", 60, server.config).close()
                 found.append("in")
             except SshError as error:
                 found.append(error)

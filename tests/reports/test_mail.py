@@ -24,20 +24,20 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from playwright.sync_api import Browser, Page
 
-from site_builder.alerts.model import AlertRule, Matter, Message
-from site_builder.alerts.store import book_of
+from site_builder.alerts import build as alert_build
+from site_builder.alerts.model import AlertRule, Condition, Message
+from site_builder.alerts.store import open_alert_store
 from site_builder.board.builder import Builder
 from site_builder.config import conf_file
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAYS
-from site_builder.core.model import AlertSettings, Shown
-from site_builder.core.timeparse import weeks
-from site_builder.health.model import Event
-from site_builder.history.writer import History
-from site_builder.reports import build as report_build
+from site_builder.core.formatting import DAY_NAMES
+from site_builder.core.model import AlertSettings, PrivacySettings
+from site_builder.health.model import HealthEvent
+from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect, mail
-from site_builder.reports.rules import Waste, Wasted, WastedNow, Week
+from site_builder.reports import rules as report_rules
+from site_builder.reports.rules import CurrentWaste, WastedGpu, WeeklyReport, WeekWaste
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
@@ -64,17 +64,17 @@ def settings(lab: Lab) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def week(settings: Settings) -> Week:
+def week(settings: Settings) -> WeeklyReport:
     return week_of(settings)
 
 
 @pytest.fixture(scope="module")
-def html(week: Week) -> str:
-    return mail.html(week, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
+def html(week: WeeklyReport) -> str:
+    return mail.render_report_mail(week, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
 
 
 def message_of(settings: Settings) -> Message:
-    found = report_build.message(settings, FIRST, MORNING)
+    found = alert_build.build_report_message(settings, FIRST, MORNING)
     assert found
     return found
 
@@ -109,26 +109,26 @@ def cells(html: str, name: str) -> list[str]:
 def test_it_is_due_from_its_hour_on_and_for_two_days(
     settings: Settings, moment: str, rule: AlertRule, about: str | None
 ) -> None:
-    found = report_build.due(settings, epoch(moment, PARIS), rule)
+    found = alert_build.find_due_report(settings, epoch(moment, PARIS), rule)
     assert (found.about if found else None) == about
 
 
 def test_it_has_happened_and_is_the_same_whoever_asks_and_when(settings: Settings) -> None:
     at = epoch("2026-11-16T08:00", PARIS)
-    found = {report_build.due(settings, at + later, RULE) for later in (0, 1.5, 7 * HOUR, 2 * DAY - 1)}
+    found = {alert_build.find_due_report(settings, at + later, RULE) for later in (0, 1.5, 7 * HOUR, 2 * DAY - 1)}
     what = "week 46 of 2026 is over"
-    assert found == {Matter("weekly-report", about="2026-W46", what=what, since=at, lasting=False)}
+    assert found == {Condition("weekly-report", about="2026-W46", what=what, since=at, is_lasting=False)}
 
 
 def test_without_history_none_is_due_and_one_that_cannot_be_read_is_tried_when_it_is_sent(tmp_path: Path) -> None:
     settings = Lab(tmp_path).settings(zone=PARIS)
     at = epoch("2026-11-16T08:00", PARIS)
-    assert report_build.due(settings, at, RULE) is None
-    assert report_build.message(settings, FIRST, MORNING) is None
+    assert alert_build.find_due_report(settings, at, RULE) is None
+    assert alert_build.build_report_message(settings, FIRST, MORNING) is None
     (settings.state / "history.db").write_bytes(b"nonsense" * 1000)
-    assert report_build.due(settings, at, RULE)
-    with pytest.raises(collect.Unread):
-        report_build.message(settings, FIRST, MORNING)
+    assert alert_build.find_due_report(settings, at, RULE)
+    with pytest.raises(collect.HistoryReadError):
+        alert_build.build_report_message(settings, FIRST, MORNING)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_without_history_none_is_due_and_one_that_cannot_be_read_is_tried_when_i
     [(("all",), ["channel:lab", "channel:ops"]), (("ops",), ["channel:ops"]), (("person", "hooks"), []), ((), [])],
 )
 def test_a_report_by_hand_goes_to_the_channels_of_the_rule(to: tuple[str, ...], receivers: list[str]) -> None:
-    assert report_build.receivers(RULE._replace(to=to), ["lab", "ops"]) == receivers
+    assert alert_build.list_report_receivers(RULE._replace(to=to), ["lab", "ops"]) == receivers
 
 
 # What it says
@@ -174,7 +174,7 @@ def test_subject_text_and_what_a_chat_gets(settings: Settings) -> None:
     found = message_of(settings)
     assert found.title == "gpuboard: week 46 of 2026, 120.0 GPU-hours used"
     assert found.text.startswith("gpuboard: week 46 of 2026\nMon 9 Nov to Sun 15 Nov 2026, Europe/Paris\n")
-    assert found.brief.splitlines() == [
+    assert found.short_text.splitlines() == [
         "Mon 9 Nov to Sun 15 Nov 2026, Europe/Paris",
         "120.0 GPU-hours used: 186 % more than before (42.0)",
         "23 % taken, of all that was seen: 8 % before",
@@ -189,19 +189,19 @@ def test_it_links_the_page_where_there_is_one(settings: Settings, tmp_path: Path
     there = Settings(**{**vars(settings), "www": tmp_path})
     address = "https://gpus.lab.org/board/reports/2026-W46.html"
     found = message_of(there)
-    assert address in found.text and f"\nAll of it: {address}" in found.brief
+    assert address in found.text and f"\nAll of it: {address}" in found.short_text
     assert re.findall('href="([^"]*)"', found.html) == [address, "https://gpus.lab.org/board/"]
     assert address not in message_of(settings).html
 
 
 def test_where_users_are_not_shown_nobody_is_named(settings: Settings) -> None:
-    found = message_of(Settings(**{**vars(settings), "shown": Shown(users=False)}))
+    found = message_of(Settings(**{**vars(settings), "privacy": PrivacySettings(users=False)}))
     assert "People are not shown" in found.html
     assert not re.search("alice|bob|carol", "".join(map(str, found)))
 
 
 def test_a_week_that_is_not_over_says_so(settings: Settings) -> None:
-    found = report_build.message(settings, FIRST, MONDAY + 2 * DAY + 90 * 60)
+    found = alert_build.build_report_message(settings, FIRST, MONDAY + 2 * DAY + 90 * 60)
     assert found
     assert "This week is not over: it is told up to Wed 11 Nov 01:30" in found.html
 
@@ -223,24 +223,24 @@ def test_what_others_wrote_does_nothing_and_is_short(html: str) -> None:
     assert "x" * 161 not in html
 
 
-def test_gmail_shows_all_of_the_longest_report(week: Week) -> None:
+def test_gmail_shows_all_of_the_longest_report(week: WeeklyReport) -> None:
     """With as many rows as there are, and letters that take the most room."""
     odd = "<&\"'" * 50
-    wide = [Wasted(odd, 7, odd, odd, 999_999)] * 500
-    model = next(iter(week.told.models.values()))
+    wide = [WastedGpu(odd, 7, odd, odd, 999_999)] * 500
+    model = next(iter(week.usage.models.values()))
     models = {f"{number}{odd}": model for number in range(40)}
-    row = next(one for one in week.told.people.rows if one.sums.used)
-    people = week.told.people._replace(rows=tuple(row._replace(name=odd, key=str(number)) for number in range(500)))
-    hosts = week.told.hosts
+    row = next(one for one in week.usage.people.rows if one.sums.used)
+    people = week.usage.people._replace(rows=tuple(row._replace(name=odd, key=str(number)) for number in range(500)))
+    hosts = week.usage.hosts
     gaps = hosts._replace(rows=tuple(hosts.rows[-1]._replace(name=odd, key=str(number)) for number in range(500)))
     longest = week._replace(
-        told=week.told._replace(models=models, people=people, hosts=gaps),
-        before=None,
-        waste=Waste(wide, wide, wide),
-        now=[WastedNow(odd, 7, (odd, odd, odd), 31.5, odd, odd)] * 500,
-        events=[Event(odd, 1, "GPU-h", 0, "lost", (odd,), MONDAY, None, None)] * 500,
+        usage=week.usage._replace(models=models, people=people, hosts=gaps),
+        previous_usage=None,
+        waste=WeekWaste(wide, wide, wide),
+        current_waste=[CurrentWaste(odd, 7, (odd, odd, odd), 31.5, odd, odd)] * 500,
+        events=[HealthEvent(odd, 1, "GPU-h", 0, "lost", (odd,), MONDAY, None, None)] * 500,
     )
-    body = mail.html(longest, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
+    body = mail.render_report_mail(longest, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
     assert len(body.encode()) < GMAIL
     for more in (
         "and 20 more models",
@@ -398,7 +398,7 @@ def test_receivers_go_with_mail_alone(run: Report) -> None:
 def machine_zone() -> tzinfo:
     """Paris as a machine's own zone is read, from a file: another process cannot be given it as it is."""
     (path, *_) = (path for folder in TZPATH if (path := Path(folder, "Europe/Paris")).exists())
-    found = conf_file.zone_in(path)
+    found = conf_file.read_localtime_zone(path)
     assert found
     return found
 
@@ -406,28 +406,28 @@ def machine_zone() -> tzinfo:
 def test_the_builder_sends_it_once_when_it_is_due(tmp_path: Path, inbox: Inbox) -> None:
     lab, zone, now = Lab(tmp_path), machine_zone(), time.time()
     at = datetime.fromtimestamp(now - HOUR, zone)
-    first = weeks.last_whole(at.date())
+    first = report_rules.find_last_whole_week(at.date())
     noon = int(datetime.combine(first + timedelta(days=3), datetime.min.time(), zone).timestamp()) + 12 * HOUR
-    history = History(lab.state, zone)
+    history = HistoryWriter(lab.state, zone)
     keep(history, noon, noon + 2 * HOUR, [host(gpu("busy", ["alice"]))])
     roll(history, now)
     history.close()
     lab.host()
     rules = tmp_path / "alerts.conf"
     address = inbox.notify.split()[0].partition("=")[2]
-    settings = lab.settings(zone=zone, alerts=AlertSettings(channels=(("lab", address),), rules=str(rules)))
+    settings = lab.settings(zone=zone, alerts=AlertSettings(channels=(("lab", address),), rules_file=str(rules)))
     before = len(inbox.mails)
-    for text in ("", f"[weekly-report]\non = yes\nat = {DAYS[at.weekday()]} {at:%H:%M}\n", None):
+    for text in ("", f"[weekly-report]\non = yes\nat = {DAY_NAMES[at.weekday()]} {at:%H:%M}\n", None):
         if text is not None:
             rules.write_text(text)
         builder = Builder(settings)
         builder.build(time.time())
-        assert builder.alerts
-        if builder.alerts.sender:
-            assert builder.alerts.sender.wait(60) == 0
+        assert builder.alert_engine
+        if builder.alert_engine.sender_process:
+            assert builder.alert_engine.sender_process.wait(60) == 0
         builder.close()
     (mail,) = inbox.mails[before:]
     year, number, _ = first.isocalendar()
     assert mail["Subject"] == f"gpuboard: week {number} of {year}, 2.0 GPU-hours used"
-    book = book_of(lab.state, None).read()
-    assert ([one.how for one in book.history], book.letters) == (["sent"], ())
+    book = open_alert_store(lab.state, None).read()
+    assert ([one.status for one in book.history], book.notifications) == (["sent"], ())

@@ -15,10 +15,11 @@ import html5lib
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from site_builder.core.terminal_text import width
-from site_builder.reports.commands import page as page_of
-from site_builder.reports.rules import WastedNow, Week
-from site_builder.reports.text import text
+from site_builder.core.http_headers import CONTENT_SECURITY_POLICY
+from site_builder.core.terminal_text import measure_width
+from site_builder.reports.commands import render_standalone_page as page_of
+from site_builder.reports.rules import CurrentWaste, WeeklyReport
+from site_builder.reports.text import render_report_text
 from site_builder.web import static_files
 from tests.support.board_fixture import Lab
 from tests.support.browser import PATIENCE, ROOT, node_module
@@ -37,12 +38,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def week(lab: Lab) -> Week:
+def week(lab: Lab) -> WeeklyReport:
     return week_of(lab.settings(zone=PARIS))
 
 
 @pytest.fixture(scope="module")
-def html(lab: Lab, week: Week) -> str:
+def html(lab: Lab, week: WeeklyReport) -> str:
     return page_of(week, lab.settings(zone=PARIS), MORNING).decode()
 
 
@@ -94,15 +95,15 @@ def test_gpuboard_serve_lets_it_have_its_style(browser: Browser, server: Running
 
 
 def test_only_a_report_may_have_a_style_in_itself(server: Running) -> None:
-    assert server.get(f"/{REPORT}").headers[POLICY] == static_files.REPORT_POLICY
+    assert server.get(f"/{REPORT}").headers[POLICY] == static_files.REPORT_SECURITY_POLICY
     for path in ("/", "/reports/none.html", "/reports/"):
-        assert server.get(path).headers[POLICY] == static_files.POLICY
+        assert server.get(path).headers[POLICY] == CONTENT_SECURITY_POLICY
 
 
 def test_a_report_that_is_known_already_keeps_its_policy(server: Running) -> None:
     first = server.get(f"/{REPORT}")
     again = server.get(f"/{REPORT}", If_None_Match=first.headers["Etag"])
-    assert (again.status, again.headers[POLICY]) == (304, static_files.REPORT_POLICY)
+    assert (again.status, again.headers[POLICY]) == (304, static_files.REPORT_SECURITY_POLICY)
 
 
 def test_its_own_policy_allows_that_one_style_and_no_script(html: str) -> None:
@@ -156,22 +157,24 @@ def test_what_is_wasted_now_says_what_to_do(html: str) -> None:
 # As text
 
 
-def test_a_long_list_says_how_much_is_left_out(week: Week) -> None:
-    told = text(week._replace(now=[*week.now] * 10, events=[*week.events] * 20))
+def test_a_long_list_says_how_much_is_left_out(week: WeeklyReport) -> None:
+    told = render_report_text(week._replace(current_waste=[*week.current_waste] * 10, events=[*week.events] * 20))
     assert "\n  and 12 more: gpuboard waste lists them\n" in told
     assert "\nand 40 more\n" in told
 
 
-def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: Week) -> None:
-    odd = WastedNow("atlas", 1, ("\x1b[31m計算機" * 40,), None, "\x07\u202e" + "計" * 99, HOSTILE)
-    told = text(week._replace(now=[*week.now, odd]), f"https://gpus.lab.org/{'x' * 99}")
-    assert [line for line in told.splitlines() if width(line) > 78] == []
+def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: WeeklyReport) -> None:
+    odd = CurrentWaste("atlas", 1, ("\x1b[31m計算機" * 40,), None, "\x07\u202e" + "計" * 99, HOSTILE)
+    told = render_report_text(
+        week._replace(current_waste=[*week.current_waste, odd]), f"https://gpus.lab.org/{'x' * 99}"
+    )
+    assert [line for line in told.splitlines() if measure_width(line) > 78] == []
     assert all(letter == "\n" or letter.isprintable() for letter in told)
     assert "\u202e" not in told
 
 
-def test_the_text_has_all_parts_and_says_where_the_charts_are(week: Week) -> None:
-    told = text(week, "https://gpus.lab.org/reports/2026-W46.html")
+def test_the_text_has_all_parts_and_says_where_the_charts_are(week: WeeklyReport) -> None:
+    told = render_report_text(week, "https://gpus.lab.org/reports/2026-W46.html")
     heads = re.findall(r"\n\n([A-Z][a-z ]+)\n-+\n", told)
     assert heads == ["In short", "Use by day", "Use by model", "People", "Waste", "Health"]
     assert told.endswith("\nWith charts: https://gpus.lab.org/reports/2026-W46.html\n")
@@ -214,7 +217,7 @@ def test_every_element_stands_where_it_may(browser: Browser, server: Running, tm
 
 
 def test_the_docs_have_the_policy_of_reports() -> None:
-    assert f"`{static_files.REPORT_POLICY}`" in (ROOT / "docs/security.md").read_text()
+    assert f"`{static_files.REPORT_SECURITY_POLICY}`" in (ROOT / "docs/security.md").read_text()
 
 
 def test_cron_makes_it_on_monday_morning() -> None:

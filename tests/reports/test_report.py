@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.history.writer import History
-from site_builder.usage.trends_build import NAMES_PEOPLE
+from site_builder.history.writer import HistoryWriter
+from site_builder.usage.build import NAMED_REPORT_START
 from tests.support.board_fixture import Lab
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
 from tests.support.week_fixtures import DAY, HOUR, MONDAY, MORNING, PARIS, Report, lab_of, reporter
@@ -69,7 +69,7 @@ def test_people_have_what_was_worked_out_on_paper(lab: Lab, run: Report) -> None
 
 def test_a_person_who_is_spelt_otherwise_than_in_the_week_before_is_not_new(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     keep(history, MONDAY - 7 * DAY, MONDAY - 7 * DAY + 10 * HOUR, [host(gpu("busy", ["Alice"]))])
     keep(history, MONDAY, MONDAY + 15 * HOUR, [host(gpu("busy", ["alice"]))])
     roll(history, MORNING)
@@ -80,7 +80,7 @@ def test_a_person_who_is_spelt_otherwise_than_in_the_week_before_is_not_new(tmp_
 
 def test_what_one_person_held_under_two_spellings_is_one_line(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     for start, name in ((MONDAY, "Alice"), (MONDAY + 10 * HOUR, "alice")):
         keep(history, start, start + 10 * HOUR, [host(gpu("held", [name]))])
     roll(history, MORNING)
@@ -90,7 +90,7 @@ def test_what_one_person_held_under_two_spellings_is_one_line(tmp_path: Path, ru
 
 def test_what_one_held_is_not_told_of_who_worked_in_the_rest_of_the_hour(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     for start in range(MONDAY, MONDAY + 6 * HOUR, HOUR):
         keep(history, start, start + 1500, [host(gpu("held", ["bob"]))])
         keep(history, start + 1500, start + HOUR, [host(gpu("busy", ["alice"]))])
@@ -155,7 +155,7 @@ def test_a_week_has_as_many_hours_as_its_clocks_say(
 ) -> None:
     lab = Lab(tmp_path)
     start = epoch(monday, PARIS)
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     keep(history, start - HOUR, start + hours * HOUR + HOUR, [host(gpu("busy", ["alice"], use=50))])
     roll(history, start + 9 * DAY)
     history.close()
@@ -170,7 +170,7 @@ def test_a_week_has_as_many_hours_as_its_clocks_say(
 def test_a_week_that_lies_in_two_years_and_months_is_whole(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
     start = epoch("2026-12-28T00:00", PARIS)
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     keep(history, start, start + 7 * DAY, [host(gpu("busy", ["alice"], use=50))])
     history.close()
     told = run(lab, "--text", now=start + 7 * DAY + HOUR).out
@@ -181,7 +181,7 @@ def test_a_week_that_lies_in_two_years_and_months_is_whole(tmp_path: Path, run: 
 def test_an_old_week_is_told_with_its_hours_too(tmp_path: Path, run: Report) -> None:
     """Of which sums by the hour are kept no more."""
     lab = Lab(tmp_path)
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     keep(history, MONDAY, MONDAY + DAY, [host(gpu("busy", ["alice"], use=50))])
     for day in range(1, 80):
         history.record([host(gpu())], MONDAY + day * DAY + 10 * DAY)
@@ -270,7 +270,7 @@ def test_text_goes_to_a_file_where_one_is_named(lab: Lab, run: Report, tmp_path:
 def test_aliases_merge_names(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
     (lab.data / "aliases.csv").write_text("alice, Alice A.\nasmith, Alice A.\n")
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     keep(history, MONDAY - 2 * HOUR, MONDAY, [host(gpu("busy", ["asmith"]))])
     keep(history, MONDAY, MONDAY + HOUR, [host(gpu("busy", ["alice"]))])
     keep(history, MONDAY + HOUR, MONDAY + 3 * HOUR, [host(gpu("busy", ["asmith"]))])
@@ -286,4 +286,4 @@ def test_where_users_are_not_shown_nobody_is_named(lab: Lab, run: Report, words:
 
 
 def test_a_report_that_names_people_says_so_in_its_first_line(lab: Lab, run: Report) -> None:
-    assert run(lab, "--out", "-").out.encode().startswith(NAMES_PEOPLE)
+    assert run(lab, "--out", "-").out.encode().startswith(NAMED_REPORT_START)

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.alerts.slack_client import cut, escaped
-from site_builder.client.model import Booking, Fleet, Gpu, Host, Process
+from site_builder.alerts.slack_client import escape_slack_text, truncate_escaped_text
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
 from site_builder.core.clock import Now
 from site_builder.core.model import GpuProblem
-from site_builder.core.people import People
-from site_builder.slack import answers, blocks, booking_commands, message_parser
-from site_builder.slack.answers import Scene
-from site_builder.slack.blocks import Answer, Table
-from site_builder.slack.message_parser import Ask
+from site_builder.core.people import PeopleDirectory
+from site_builder.slack import answers, blocks, lookup
+from site_builder.slack.answers import AnswerContext
+from site_builder.slack.blocks import AnswerTable, SlackAnswer
+from site_builder.slack.lookup import BotCommand
 from tests.support import block_kit
 from tests.support.live_page import ROOT
 
@@ -27,36 +27,38 @@ OWN = "UBOT00001"
 NOW = int(time.time())
 
 
-def busy(index: int, user: str | None = "alice", state: str = "busy", **more: Any) -> Gpu:  # noqa: ANN401
-    process = Process(42, user, "/usr/bin/python train.py", 7000, NOW - 7200)
+def busy(index: int, user: str | None = "alice", state: str = "busy", **more: Any) -> FleetGpu:  # noqa: ANN401
+    process = FleetProcess(42, user, "/usr/bin/python train.py", 7000, NOW - 7200)
     told = {"memory_used": 70000, "memory_total": 81920, "utilization_gpu": 90}
-    return Gpu(index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", state, "", processes=(process,), **{**told, **more})
+    return FleetGpu(
+        index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", state, "", processes=(process,), **{**told, **more}
+    )
 
 
-def free(index: int, **more: Any) -> Gpu:  # noqa: ANN401
+def free(index: int, **more: Any) -> FleetGpu:  # noqa: ANN401
     told = {"memory_used": 4, "memory_total": 81920, "utilization_gpu": 0}
-    return Gpu(index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", "free", "", **{**told, **more})
+    return FleetGpu(index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", "free", "", **{**told, **more})
 
 
-def host(name: str, *gpus: Gpu, state: str = "fresh", reason: str = "") -> Host:
-    return Host(name, None, (), state, reason, NOW, (1.5, 1, 1), 64, gpus=gpus)
+def host(name: str, *gpus: FleetGpu, state: str = "fresh", reason: str = "") -> FleetHost:
+    return FleetHost(name, None, (), state, reason, NOW, (1.5, 1, 1), 64, gpus=gpus)
 
 
-def scene(*hosts: Host, **more: Any) -> Scene:  # noqa: ANN401
+def scene(*hosts: FleetHost, **more: Any) -> AnswerContext:  # noqa: ANN401
     aliases = more.pop("aliases", {})
-    return Scene(Fleet(NOW, hosts), Now(NOW, timezone.utc), People(aliases), **more)
+    return AnswerContext(Fleet(NOW, hosts), Now(NOW, timezone.utc), PeopleDirectory(aliases), **more)
 
 
-def sent(answer: Answer) -> dict[str, Any]:
+def sent(answer: SlackAnswer) -> dict[str, Any]:
     """The message, which is right in all its forms."""
-    ready = blocks.post(answer)
+    ready = blocks.render_answer(answer)
     assert block_kit.faults({"text": ready.text, "blocks": ready.blocks}) == []
-    assert block_kit.faults({"text": ready.plain}) == []
-    assert len(ready.plain) < 8_000
-    return {"text": ready.text, "blocks": ready.blocks, "plain": ready.plain}
+    assert block_kit.faults({"text": ready.plain_text}) == []
+    assert len(ready.plain_text) < 8_000
+    return {"text": ready.text, "blocks": ready.blocks, "plain": ready.plain_text}
 
 
-def rows(answer: Answer) -> list[tuple[str, ...]]:
+def rows(answer: SlackAnswer) -> list[tuple[str, ...]]:
     return list(answer.table.rows) if answer.table else []
 
 
@@ -79,30 +81,30 @@ def rows(answer: Answer) -> list[tuple[str, ...]]:
     ],
 )
 def test_slack_marks_become_the_words_that_were_typed(text: str, plain: str) -> None:
-    assert message_parser.plain(text, OWN) == plain
+    assert lookup.decode_slack_text(text, OWN) == plain
 
 
 @pytest.mark.parametrize(
     ("text", "ask"),
     [
-        ("", Ask("help")),
-        ("HOSTS", Ask("hosts")),
-        ("/free A100", Ask("free", ("A100",))),
-        (": all detail atlas", Ask("", (":", "all", "detail", "atlas"))),
-        ("who alice", Ask("where", ("alice",))),
-        ("where is Marek S.", Ask("where", ("Marek", "S."))),
-        ("where is alice?", Ask("where", ("alice",))),
-        ("who is on atlas?", Ask("all", ("atlas",))),
-        ("free A100, please", Ask("free", ("A100",))),
-        ("book atlas for 2h comment why not?", Ask("book", ("atlas", "for", "2h", "comment", "why", "not?"))),
-        ("?", Ask("help")),
-        ("fre", Ask("", ("fre",), "free")),
-        ("relase k7m2xp", Ask("", ("relase", "k7m2xp"), "release")),
-        ("supercalifragilistic", Ask("", ("supercalifragilistic",))),
+        ("", BotCommand("help")),
+        ("HOSTS", BotCommand("hosts")),
+        ("/free A100", BotCommand("free", ("A100",))),
+        (": all detail atlas", BotCommand("", (":", "all", "detail", "atlas"))),
+        ("who alice", BotCommand("where", ("alice",))),
+        ("where is Marek S.", BotCommand("where", ("Marek", "S."))),
+        ("where is alice?", BotCommand("where", ("alice",))),
+        ("who is on atlas?", BotCommand("all", ("atlas",))),
+        ("free A100, please", BotCommand("free", ("A100",))),
+        ("book atlas for 2h comment why not?", BotCommand("book", ("atlas", "for", "2h", "comment", "why", "not?"))),
+        ("?", BotCommand("help")),
+        ("fre", BotCommand("", ("fre",), "free")),
+        ("relase k7m2xp", BotCommand("", ("relase", "k7m2xp"), "release")),
+        ("supercalifragilistic", BotCommand("", ("supercalifragilistic",))),
     ],
 )
-def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: Ask) -> None:
-    assert message_parser.ask(text) == ask
+def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: BotCommand) -> None:
+    assert lookup.parse_bot_command(text) == ask
 
 
 @given(
@@ -112,7 +114,7 @@ def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: Ask
 def test_no_envelope_is_too_odd(anything: object) -> None:
     event = dict.fromkeys(("type", "channel", "user", "ts", "text", "subtype"), anything)
     for payload in (anything, {"event": anything}, {"event": event}, {"event": {**event, "type": "app_mention"}}):
-        message_parser.question({"payload": payload}, OWN)
+        lookup.parse_question({"payload": payload}, OWN)
 
 
 # Orders
@@ -136,7 +138,7 @@ def test_no_envelope_is_too_odd(anything: object) -> None:
     ],
 )
 def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]) -> None:
-    assert booking_commands.order(text.split()) == {"do": "book", **expected}
+    assert answers.parse_booking_message(text.split()) == {"do": "book", **expected}
 
 
 @pytest.mark.parametrize(
@@ -150,8 +152,8 @@ def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]
     ],
 )
 def test_what_an_order_lacks_is_one_sentence(text: str, why: str) -> None:
-    with pytest.raises(booking_commands.Unclear) as found:
-        booking_commands.order(text.split())
+    with pytest.raises(answers.IncompleteMessageError) as found:
+        answers.parse_booking_message(text.split())
     assert str(found.value) == why
 
 
@@ -162,10 +164,10 @@ def test_a_large_fleet_is_shortened_and_says_by_how_much() -> None:
     several = [host(f"node{number:04}", *(busy(index) for index in range(8))) for number in range(1000)]
     fleet = scene(*several, link="https://gpus.lab.org/")
     for answer, more in (
-        (answers.hosts(fleet), "more hosts"),
-        (answers.every(fleet), "more hosts"),
-        (answers.detail(fleet), "more GPUs: `all detail HOST`"),
-        (answers.where(fleet, "alice"), "more hosts"),
+        (answers.answer_hosts(fleet), "more hosts"),
+        (answers.answer_all(fleet), "more hosts"),
+        (answers.answer_detail(fleet), "more GPUs: `all detail HOST`"),
+        (answers.answer_where(fleet, "alice"), "more hosts"),
     ):
         message = sent(answer)
         table = next(one for one in message["blocks"] if one["type"] == "table")
@@ -179,9 +181,9 @@ def test_a_large_fleet_is_shortened_and_says_by_how_much() -> None:
 def test_of_many_hosts_those_in_trouble_come_first_and_then_what_is_free() -> None:
     several = [host(f"node{number:03}", busy(0)) for number in range(150)]
     several[120], several[130] = host("spare", free(0)), host("dead", free(0)._replace(state="unknown"), state="down")
-    for answer in (answers.hosts(scene(*several)), answers.every(scene(*several))):
+    for answer in (answers.answer_hosts(scene(*several)), answers.answer_all(scene(*several))):
         assert [row[0] for row in rows(answer)[:3]] == ["dead", "spare", "node000"]
-    assert rows(answers.hosts(scene(*several[:99])))[0][0] == "node000"
+    assert rows(answers.answer_hosts(scene(*several[:99])))[0][0] == "node000"
 
 
 def test_who_has_what_is_told_in_a_row_a_host() -> None:
@@ -189,60 +191,62 @@ def test_who_has_what_is_told_in_a_row_a_host() -> None:
         host("atlas", free(0), busy(1), busy(2), busy(3, "bob", "held"), free(4), free(5), free(6)),
         host("hera", state="down", reason="no snapshot since 14:02"),
         host("none"),
-        host("odd", busy(0, None), Gpu(None, None, None, "GPU", "lost", "fallen off the bus")),
+        host("odd", busy(0, None), FleetGpu(None, None, None, "GPU", "lost", "fallen off the bus")),
     )
-    assert rows(answers.every(fleet)) == [
+    assert rows(answers.answer_all(fleet)) == [
         ("atlas", "0,4-6 free · 1,2 alice · 3 bob (held)"),
         ("hera", "down: no snapshot since 14:02"),
         ("none", "no GPU"),
         ("odd", "0 busy · ? lost"),
     ]
-    assert answers.every(fleet).title == "9 GPUs: 4 free, 3 busy, 1 held, 1 lost"
-    assert rows(answers.every(fleet, ["hera"])) == [("hera", "down: no snapshot since 14:02")]
-    assert answers.every(fleet, ["zeus"]).title == "nothing fits “zeus”"
-    assert answers.hosts(scene()).title == "there are no hosts on the board yet"
+    assert answers.answer_all(fleet).title == "9 GPUs: 4 free, 3 busy, 1 held, 1 lost"
+    assert rows(answers.answer_all(fleet, ["hera"])) == [("hera", "down: no snapshot since 14:02")]
+    assert answers.answer_all(fleet, ["zeus"]).title == "nothing fits “zeus”"
+    assert answers.answer_hosts(scene()).title == "there are no hosts on the board yet"
 
 
 def test_one_person_has_several_names_and_a_hidden_one_has_none() -> None:
     until = datetime.fromtimestamp(NOW, timezone.utc) + timedelta(hours=2)
-    promise = Booking("k7m2xp", "Alice Smith", None, until, "ICML")
+    promise = FleetBooking("k7m2xp", "Alice Smith", None, until, "ICML")
     over = promise._replace(until=until - timedelta(hours=3))
     fleet = scene(
         host("atlas", busy(0, "asmith"), busy(1, "Alice Smith"), free(2, bookings=(promise, over))),
         aliases={"asmith": "Alice Smith"},
     )
-    answer = answers.where(fleet, "asmith")
+    answer = answers.answer_where(fleet, "asmith")
     assert answer.title == "Alice Smith is on 2 GPUs of 1 host"
     assert rows(answer)[0] == ("atlas", "0,1", "14 GiB", "train.py (2 h)")
     (line,) = answer.lines
     assert line.startswith("booked: atlas:2 until ")
     assert line.endswith("(ICML)")
-    hidden = answers.where(fleet._replace(users_shown=False), "asmith")
-    assert (hidden.title, hidden.table, hidden.lines) == (answers.HIDDEN, None, ())
+    hidden = answers.answer_where(fleet._replace(users_shown=False), "asmith")
+    assert (hidden.title, hidden.table, hidden.lines) == (answers.USERS_HIDDEN_MESSAGE, None, ())
 
 
 def test_what_is_not_known_is_never_free_nor_nobodys() -> None:
     fleet = scene(host("atlas", free(0)._replace(state="unknown"), state="stale"), host("zeus", busy(0)))
-    for answer in (answers.free(fleet), answers.where(fleet, "bob")):
+    for answer in (answers.answer_free(fleet), answers.answer_where(fleet, "bob")):
         assert "not known: atlas is stale" in answer.notes
         assert answer.table is None
-    assert answers.free(fleet).title == "no GPU is free"
-    assert answers.free(fleet).lines == ("2 GPUs: 1 busy, 1 unknown",)
+    assert answers.answer_free(fleet).title == "no GPU is free"
+    assert answers.answer_free(fleet).lines == ("2 GPUs: 1 busy, 1 unknown",)
 
 
 def test_nobody_is_told_to_take_a_gpu_that_is_in_trouble() -> None:
     broken = (GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True),)
     atlas = host("atlas", free(0, problems=broken), free(1))
-    assert [row[:2] for row in rows(answers.free(scene(atlas)))] == [("atlas", "1")]
-    assert rows(answers.every(scene(atlas))) == [("atlas", "0 free (in trouble) · 1 free")]
+    assert [row[:2] for row in rows(answers.answer_free(scene(atlas)))] == [("atlas", "1")]
+    assert rows(answers.answer_all(scene(atlas))) == [("atlas", "0 free (in trouble) · 1 free")]
 
 
 def test_free_lists_instances_behind_whole_gpus_and_several_only_by_their_profile() -> None:
-    parts = [free(0, place=f"0:{n}", profile="1g.10gb", of=("0",))._replace(model="A100 1g.10gb") for n in range(2)]
+    parts = [
+        free(0, place=f"0:{n}", profile="1g.10gb", parent_keys=("0",))._replace(model="A100 1g.10gb") for n in range(2)
+    ]
     asked = scene(host("atlas", *parts), host("hydra", free(0, memory_total=1024)))
-    assert [row[0] for row in rows(answers.free(asked))] == ["hydra", "atlas"]
-    assert answers.free(asked, ["2", "A100"]).title == "no host has 2 A100 free"
-    assert [row[:2] for row in rows(answers.free(asked, ["2", "1g.10gb"]))] == [("atlas", "0:0,0:1")]
+    assert [row[0] for row in rows(answers.answer_free(asked))] == ["hydra", "atlas"]
+    assert answers.answer_free(asked, ["2", "A100"]).title == "no host has 2 A100 free"
+    assert [row[:2] for row in rows(answers.answer_free(asked, ["2", "1g.10gb"]))] == [("atlas", "0:0,0:1")]
 
 
 def test_free_takes_a_number_of_gpus_on_one_host_and_models_as_people_write_them() -> None:
@@ -257,11 +261,11 @@ def test_free_takes_a_number_of_gpus_on_one_host_and_models_as_people_write_them
         ("4090", ["hera"]),
         ("3 A100", []),
     ):
-        assert [row[0] for row in rows(answers.free(fleet, asked.split()))] == names
-    assert answers.free(fleet, ["2", "A100"]).title == "1 host with 2 A100 free"
-    assert answers.free(fleet, ["3", "A100"]).title == "no host has 3 A100 free"
-    assert answers.free(fleet, ["3", "A100"]).lines == ("4 GPUs: 3 free, 1 busy",)
-    assert answers.free(scene(host("hera", card))).title == "1 GPU free"
+        assert [row[0] for row in rows(answers.answer_free(fleet, asked.split()))] == names
+    assert answers.answer_free(fleet, ["2", "A100"]).title == "1 host with 2 A100 free"
+    assert answers.answer_free(fleet, ["3", "A100"]).title == "no host has 3 A100 free"
+    assert answers.answer_free(fleet, ["3", "A100"]).lines == ("4 GPUs: 3 free, 1 busy",)
+    assert answers.answer_free(scene(host("hera", card))).title == "1 GPU free"
 
 
 TEXT = (
@@ -276,21 +280,21 @@ TEXT = (
 def test_no_answer_is_beyond_slacks_limits_nor_calls_anybody(
     title: str, lines: list[str], cells: list[tuple[str, str]], notes: list[str]
 ) -> None:
-    table = Table(("a", "b"), tuple(cells * 10), frozenset({1}))
-    sent(Answer(title or "x", tuple(lines), table, tuple(notes), "https://gpus.lab.org/"))
+    table = AnswerTable(("a", "b"), tuple(cells * 10), frozenset({1}))
+    sent(SlackAnswer(title or "x", tuple(lines), table, tuple(notes), "https://gpus.lab.org/"))
 
 
 @given(TEXT, st.integers(2, 60))
 def test_a_text_is_cut_between_letters_and_not_within_an_escape(text: str, most: int) -> None:
-    found = cut(escaped(text), most)
+    found = truncate_escaped_text(escape_slack_text(text), most)
     assert len(found) <= most
     assert list(block_kit.marks(found)) == []
 
 
 def test_help_names_every_command() -> None:
-    text = str(sent(answers.usage()))
-    assert all(f"`{one}" in text for one in message_parser.COMMANDS)
-    assert "did you mean `hosts`?" in str(sent(answers.usage("<hosst>", "hosts")))
+    text = str(sent(answers.answer_help()))
+    assert all(f"`{one}" in text for one in lookup.BOT_COMMANDS)
+    assert "did you mean `hosts`?" in str(sent(answers.answer_help("<hosst>", "hosts")))
 
 
 def test_the_manifest_asks_for_what_the_bot_needs_and_for_no_more() -> None:

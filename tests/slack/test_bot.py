@@ -363,7 +363,7 @@ def test_it_ends_when_it_is_told_to_and_another_begins(lab: Lab, slack: Slack, b
         assert "nothing on it is of now" in words(slack.ask(anyone(), "free"))
     finally:
         assert again.end(signal.SIGINT) == 0
-    assert locks.holder(lab.state / locks.BOT) is None
+    assert locks.find_lock_holder(lab.state / locks.BOT_LOCK_NAME) is None
 
 
 def test_tokens_that_are_missing_wrong_or_refused_are_one_sentence_and_never_shown(
@@ -408,13 +408,13 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_proxy")
 def test_an_alert_reaches_a_member_and_says_how_that_went(workspace: Slack) -> None:
     message = Message("atlas is down", f"atlas is down\nno snapshot since 14:02: {HOSTILE}", "")
-    assert slack_client.send(access(workspace), ALICE, message).how == "sent"
+    assert slack_client.send_direct_message(access(workspace), ALICE, message).status == "sent"
     posted = workspace.posted[-1]
     assert posted["channel"] == ALICE
     assert posted["text"].startswith("*atlas is down*\nno snapshot since 14:02: &lt;!channel&gt;")
     assert posted["text"].count("atlas is down") == 1
-    long = slack_client.send(access(workspace), ALICE, Message("t", "<&>" * 4000, ""))
-    assert (long.how, len(workspace.posted[-1]["text"]) <= 4000) == ("sent", True)
+    long = slack_client.send_direct_message(access(workspace), ALICE, Message("t", "<&>" * 4000, ""))
+    assert (long.status, len(workspace.posted[-1]["text"]) <= 4000) == ("sent", True)
     for told, how, wait in (
         ((429, {"Retry-After": "17"}, {"ok": False, "error": "ratelimited"}), "failed", 17),
         ((429, {"Retry-After": "soon"}, b""), "failed", 30),
@@ -426,18 +426,18 @@ def test_an_alert_reaches_a_member_and_says_how_that_went(workspace: Slack) -> N
     ):
         workspace.next["chat.postMessage"] = deque([told])
         asked = workspace.asked.count("chat.postMessage")
-        found = slack_client.send(access(workspace), ALICE, message)
-        assert (found.how, found.wait) == (how, wait)
-        assert found.why
-        assert "secret" not in found.why
+        found = slack_client.send_direct_message(access(workspace), ALICE, message)
+        assert (found.status, found.retry_after_s) == (how, wait)
+        assert found.reason
+        assert "secret" not in found.reason
         assert workspace.asked.count("chat.postMessage") == asked + 1
-    assert slack_client.send(access(workspace), "U404", message).how == "refused"
-    assert slack_client.send(access(workspace, "xoxb-1-secret"), ALICE, message).why.startswith(
+    assert slack_client.send_direct_message(access(workspace), "U404", message).status == "refused"
+    assert slack_client.send_direct_message(access(workspace, "xoxb-1-secret"), ALICE, message).reason.startswith(
         "Slack does not know the token"
     )
-    assert slack_client.send(SlackAccess(None), ALICE, message).how == "failed"
+    assert slack_client.send_direct_message(SlackAccess(None), ALICE, message).status == "failed"
     closed = SlackAccess(BOT_TOKEN, None, "http://127.0.0.1:9/api/")
-    assert slack_client.send(closed, ALICE, message).how == "failed"
+    assert slack_client.send_direct_message(closed, ALICE, message).status == "failed"
 
 
 @pytest.mark.usefixtures("no_proxy")
@@ -446,8 +446,8 @@ def test_one_that_never_answers_is_unsure_after_a_while() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         deaf = SlackAccess(BOT_TOKEN, None, f"http://127.0.0.1:{server.getsockname()[1]}/api/")
-        found = slack_client.send(deaf, ALICE, Message("t", "x", ""), 1)
-    assert (found.how, "answer never came" in found.why) == ("unsure", True)
+        found = slack_client.send_direct_message(deaf, ALICE, Message("t", "x", ""), 1)
+    assert (found.status, "answer never came" in found.reason) == ("unsure", True)
 
 
 def test_the_library_is_not_imported_where_nobody_needs_it() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.core.model import Dump, Gpu, GpuProcess
-from site_builder.snapshots.parsers import gpus_csv, processes_csv
+from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile
+from site_builder.snapshots import registry
 from tests.support.amd_fixtures import CARD, card, listed, metric, part, running, static, value
 from tests.support.captures import CAPTURES, check_golden, needs_shared, snapshot
 
@@ -25,12 +25,12 @@ Device  Node  IDs              Temp    Power  Partitions          SCLK     MCLK 
 """
 
 
-def told(*parts: bytes) -> Dump[Gpu]:
-    return gpus_csv.read(snapshot("gpus", b"".join(parts)))
+def told(*parts: bytes) -> ParsedFile[Gpu]:
+    return registry.parse_gpus_csv(snapshot("gpus", b"".join(parts)))
 
 
-def on(*parts: bytes) -> Dump[GpuProcess]:
-    return processes_csv.read(snapshot("processes", b"".join(parts)))
+def on(*parts: bytes) -> ParsedFile[GpuProcessRow]:
+    return registry.parse_processes_csv(snapshot("processes", b"".join(parts)))
 
 
 def one(*parts: bytes) -> Gpu:
@@ -44,7 +44,7 @@ def test_a_card_of_rocm_smi_is_a_gpu_under_nvidia_smis_names() -> None:
     assert (gpu.memory_used, gpu.memory_total) == (8192, 65536)
     assert (gpu.utilization_gpu, gpu.utilization_memory, gpu.temperature) == (37, 12, 41)
     assert (gpu.power_draw, gpu.power_limit, gpu.clock) == (120, 300, 1500)
-    more = gpu.more
+    more = gpu.raw_fields
     assert (more["pci.bus_id"], more["serial"], more["vbios_version"]) == ("0000:0C:00.0", "77", "113-XYZ-001")
     assert (more["driver_version"], more["fan.speed"], more["temperature.memory"]) == ("6.7.0", "23", "44")
     assert (more["pcie.link.width.current"], more["pcie.link.gen.current"]) == ("8", "4")
@@ -60,7 +60,7 @@ def test_a_gpu_of_amd_smi_is_the_same_from_several_questions() -> None:
     assert (gpu.memory_used, gpu.memory_total) == (8192, 196592)
     assert (gpu.utilization_gpu, gpu.utilization_memory, gpu.temperature) == (37, 12, 47)
     assert (gpu.power_draw, gpu.power_limit, gpu.clock) == (140, 700, 1500)
-    more = gpu.more
+    more = gpu.raw_fields
     assert (more["ecc.errors.corrected.volatile.total"], more["ecc.errors.uncorrected.volatile.total"]) == ("3", "0")
     assert (more["driver_version"], more["vbios_version"], more["pcie.link.gen.current"]) == (
         "6.10.5",
@@ -124,7 +124,7 @@ def test_a_number_is_no_name(names: dict[str, str], shown: str) -> None:
 def test_the_number_is_hips_where_it_can_be_known() -> None:
     """HIP counts the nodes of the driver; rocm-smi and amd-smi count PCI addresses, or cards of the display driver."""
     cards = {"card0": card(0, Node_ID="5"), "card1": card(1, Node_ID="4"), "card2": card(2, Node_ID="7")}
-    found = {gpu.more["pci.bus_id"][5:7]: gpu.index for gpu in told(part("rocm-smi", cards)).rows}
+    found = {gpu.raw_fields["pci.bus_id"][5:7]: gpu.index for gpu in told(part("rocm-smi", cards)).rows}
     assert found == {"0C": 1, "0D": 0, "0E": 3}  # the GPU of node 6 is not told
     rows = told(part("amd-smi/names", [listed(0, hip_id=1), listed(1, hip_id=0)])).rows
     assert [gpu.uuid for gpu in rows] == ["GPU-abc0000000000002", "GPU-abc0000000000001"]
@@ -151,7 +151,7 @@ def test_where_it_cannot_the_tools_own_number_counts() -> None:
 def test_parts_of_one_gpu_have_no_uuid_of_their_own() -> None:
     of_one = [listed(n, hip_uuid="GPU-abc0000000000001", partition_id=n) for n in (0, 1)]
     rows = told(part("amd-smi/names", of_one)).rows
-    assert [(gpu.index, gpu.uuid, gpu.handle) for gpu in rows] == [(0, None, "amd 0"), (1, None, "amd 1")]
+    assert [(gpu.index, gpu.uuid, gpu.process_key) for gpu in rows] == [(0, None, "amd 0"), (1, None, "amd 1")]
 
 
 def test_warnings_around_the_json_are_words_and_what_says_nothing_is_not_told() -> None:
@@ -165,7 +165,7 @@ ValueError: odd
 """
     dump = told(part("rocm-smi", text))
     assert [gpu.index for gpu in dump.rows] == [0]
-    assert dump.said == (
+    assert dump.messages == (
         "WARNING: User is missing the following required groups: render",
         "[INFO] starting",
         "ValueError: odd",
@@ -210,13 +210,13 @@ def test_nan_and_monstrous_numbers_are_no_readings() -> None:
 )
 def test_a_tool_that_sees_no_gpu_says_why(text: str, said: str) -> None:
     dump = told(part("rocm-smi", text, rc=2))
-    assert (dump.rows, dump.voices[0].rc) == ((), 2)
-    assert dump.said[0].startswith(said)
+    assert (dump.rows, dump.tool_results[0].rc) == ((), 2)
+    assert dump.messages[0].startswith(said)
 
 
 def test_an_error_of_amd_smi_is_told_in_its_words() -> None:
     dump = told(part("amd-smi", {"error": "Device not found", "code": -3}, rc=253))
-    assert (dump.rows, dump.said) == ((), ("Device not found",))
+    assert (dump.rows, dump.messages) == ((), ("Device not found",))
 
 
 def test_the_table_for_people_is_understood_too() -> None:
@@ -231,16 +231,16 @@ def test_processes_of_amd_smi() -> None:
     told_ = [running(0, ("python3", 71, 2**30), ("N/A", "72", 0)), running(1)]
     dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", told_))
     assert dump.rows == (
-        GpuProcess("GPU-abc0000000000001", 71, 1024, "python3"),
-        GpuProcess("GPU-abc0000000000001", 72, 0, None),
+        GpuProcessRow("GPU-abc0000000000001", 71, 1024, "python3"),
+        GpuProcessRow("GPU-abc0000000000001", 72, 0, None),
     )
-    assert dump.voices[0].answered
+    assert dump.tool_results[0].is_complete
 
 
 def test_a_process_that_has_memory_on_one_gpu_is_not_on_those_that_it_only_opened() -> None:
     several = [running(0, ("a", 71, 2**30), ("b", 72, 0)), running(1, ("a", 71, 0), ("b", 72, 0))]
     dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", several))
-    assert [(row.gpu[-1], row.pid) for row in dump.rows] == [("1", 71), ("1", 72), ("2", 72)]
+    assert [(row.gpu_key[-1], row.pid) for row in dump.rows] == [("1", 71), ("1", 72), ("2", 72)]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_process_that_has_memory_on_one_gpu_is_not_on_those_that_it_only_opene
 )
 def test_a_memory_that_is_not_told_is_not_zero(memory: dict[str, object]) -> None:
     info = {"gpu": 0, "process_list": [{"process_info": {"pid": 7, "name": "x", **memory}}]}
-    assert on(part("amd-smi/processes", [info])).rows == (GpuProcess("amd 0", 7, None, "x"),)
+    assert on(part("amd-smi/processes", [info])).rows == (GpuProcessRow("amd 0", 7, None, "x"),)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_memory_that_is_not_told_is_not_zero(memory: dict[str, object]) -> Non
 def test_a_gpu_whose_processes_amd_smi_does_not_report_has_none_and_its_words(told_: object, words: str) -> None:
     dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", told_))
     assert (dump.rows, dump.unreported) == ((), {"GPU-abc0000000000001": words})
-    assert dump.voices[0].answered
+    assert dump.tool_results[0].is_complete
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_gpu_whose_processes_amd_smi_does_not_report_has_none_and_its_words(to
 )
 def test_processes_that_were_not_all_told_are_not_known(told_: object) -> None:
     dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", told_))
-    assert not dump.voices[0].answered
+    assert not dump.tool_results[0].is_complete
 
 
 def test_processes_of_rocm_smi_by_its_text() -> None:
@@ -302,20 +302,20 @@ PID 73 is using 0 DRM device(s)
 """
     dump = on(part("rocm-smi/names", {"card0": card(0), "card1": card(1)}), part("rocm-smi/processes", text))
     assert dump.rows == (
-        GpuProcess("GPU-abc0000000000002", 71, 1024, "pt main_thread"),
-        GpuProcess("GPU-abc0000000000001", 72, None, None),
-        GpuProcess("GPU-abc0000000000002", 72, None, None),
-        GpuProcess("amd ?", 74, None, "old_kernel"),
+        GpuProcessRow("GPU-abc0000000000002", 71, 1024, "pt main_thread"),
+        GpuProcessRow("GPU-abc0000000000001", 72, None, None),
+        GpuProcessRow("GPU-abc0000000000002", 72, None, None),
+        GpuProcessRow("amd ?", 74, None, "old_kernel"),
     )
-    assert dump.voices[0].answered
-    assert dump.said == ()
+    assert dump.tool_results[0].is_complete
+    assert dump.messages == ()
 
 
 def test_processes_of_rocm_smi_by_its_json() -> None:
     system = {"PID104": "a, b, 1, 1048576, 0, 0", "PID105": "c, 0, 0, 0, 0", "Driver version": "6"}
     dump = on(part("rocm-smi", {"card0": CARD, "system": system}))
-    assert dump.rows == (GpuProcess("GPU-abc0000000000001", 104, 1, "a, b"),)  # there is but one card
-    assert on(part("rocm-smi", {"card0": CARD, "card1": card(1), "system": system})).rows[0].gpu == "amd ?"
+    assert dump.rows == (GpuProcessRow("GPU-abc0000000000001", 104, 1, "a, b"),)  # there is but one card
+    assert on(part("rocm-smi", {"card0": CARD, "card1": card(1), "system": system})).rows[0].gpu_key == "amd ?"
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_processes_of_rocm_smi_by_its_json() -> None:
 )
 def test_a_process_is_on_as_many_cards_as_are_told(text: str, where: list[str]) -> None:
     names = part("rocm-smi/names", {"card0": CARD, "card1": card(1)})
-    assert [row.gpu for row in on(names, part("rocm-smi/processes", text)).rows] == where
+    assert [row.gpu_key for row in on(names, part("rocm-smi/processes", text)).rows] == where
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_process_is_on_as_many_cards_as_are_told(text: str, where: list[str]) 
 )
 def test_that_there_is_no_process_must_be_told(text: str, answered: bool) -> None:
     dump = on(part("rocm-smi/names", {"card0": CARD}), part("rocm-smi/processes", text))
-    assert (dump.rows, dump.voices[0].answered) == ((), answered)
+    assert (dump.rows, dump.tool_results[0].is_complete) == ((), answered)
 
 
 def test_of_two_tools_of_one_maker_the_first_that_tells_gpus_counts() -> None:
@@ -377,5 +377,5 @@ def test_gpus_of_two_makers_stand_side_by_side() -> None:
 def test_recorded_answers(path: Path) -> None:
     form = b"# part rocm-smi rc=0\n" if path.parent.name == "rocm" else b"# part amd-smi rc=0\n"
     name = f"{path.parent.name}-{path.stem.split('__', 1)[1]}"
-    check_golden(f"gpus-{name}", gpus_csv.read(snapshot("gpus", form + path.read_bytes())))
-    check_golden(f"processes-{name}", processes_csv.read(snapshot("processes", form + path.read_bytes())))
+    check_golden(f"gpus-{name}", registry.parse_gpus_csv(snapshot("gpus", form + path.read_bytes())))
+    check_golden(f"processes-{name}", registry.parse_processes_csv(snapshot("processes", form + path.read_bytes())))

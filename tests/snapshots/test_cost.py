@@ -12,14 +12,24 @@ import pytest
 
 from site_builder.board import host_pipeline
 from site_builder.board.builder import Builder
-from site_builder.core.faults import FAULT
-from site_builder.snapshots import parse_cache
-from site_builder.snapshots.parsers import gpus_csv, host_txt, legacy_files, processes_csv, ps_txt
+from site_builder.core.faults import FAULT_NOTE
+from site_builder.snapshots import registry
+from site_builder.snapshots import store as snapshots_store
+from site_builder.snapshots.parsers import host_txt, legacy_files, ps_txt
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, person, process, words
 from tests.support.pace import within
 
 MIB = 1024 * 1024
-READERS = {"host.txt": host_txt, "gpus.csv": gpus_csv, "processes.csv": processes_csv, "ps.txt": ps_txt}
+PARSERS = {
+    "host.txt": (host_txt, "parse_host_txt"),
+    "gpus.csv": (registry, "parse_gpus_csv"),
+    "processes.csv": (registry, "parse_processes_csv"),
+    "ps.txt": (ps_txt, "parse_ps_txt"),
+    "_gpus": (legacy_files, "parse_legacy_gpus"),
+    "_processes": (legacy_files, "parse_legacy_processes"),
+    "_users": (legacy_files, "parse_legacy_users"),
+    "_facts": (legacy_files, "parse_legacy_facts"),
+}
 PERSON = person().replace("42\t1\t42\t42", "{0}\t1\t{0}\t{0}")
 LISTED = '{{"gpu": {}, "process_list": [{}]}},\n'
 
@@ -27,8 +37,10 @@ LISTED = '{{"gpu": {}, "process_list": [{}]}},\n'
 @pytest.fixture(autouse=True)
 def nothing_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has parsed nothing yet."""
-    monkeypatch.setattr(parse_cache, "CHEAP", parse_cache.ParsedFiles(parse_cache.MOST_CHEAP))
-    monkeypatch.setattr(parse_cache, "COSTLY", parse_cache.ParsedFiles(parse_cache.MOST_EXPENSIVE))
+    monkeypatch.setattr(snapshots_store, "CHEAP_CACHE", snapshots_store.ParseCache(snapshots_store.MAX_CHEAP_BYTES))
+    monkeypatch.setattr(
+        snapshots_store, "EXPENSIVE_CACHE", snapshots_store.ParseCache(snapshots_store.MAX_EXPENSIVE_BYTES)
+    )
 
 
 @pytest.fixture
@@ -132,7 +144,7 @@ def test_a_file_of_1_mib_costs_a_build_less_than_a_second(lab: Lab, kind: str) -
     with within(0.2):  # nothing of it is parsed again
         builder.build(time.time() + 2)
     builder.close()
-    assert FAULT not in words(report)
+    assert FAULT_NOTE not in words(report)
     assert lab.states("good") == ["busy"]
     assert lab.host_status("evil")["state"] in {"fresh", "failed"}
 
@@ -172,10 +184,8 @@ def count_parsing(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return parse
 
-    for file, module in READERS.items():
-        monkeypatch.setattr(module, "read", counted(file, module.read))
-    for name in ("gpus", "processes", "users", "host"):
-        monkeypatch.setattr(legacy_files, name, counted(f"_{name}", getattr(legacy_files, name)))
+    for file, (module, name) in PARSERS.items():
+        monkeypatch.setattr(module, name, counted(file, getattr(module, name)))
     return counts
 
 
@@ -184,7 +194,7 @@ def test_each_file_is_parsed_once_and_again_only_when_it_changed(lab: Lab, monke
     lab.write("good", "gpus.csv", "NVIDIA-SMI has failed\n", rc=9)  # so that alerts ask for its files too
     builder = Builder(lab.settings(), every=10)
     builder.build(time.time())
-    assert counts == dict.fromkeys(READERS, 1)
+    assert counts == {file: 1 for file in PARSERS if not file.startswith("_")}
     counts.clear()
     builder.build(time.time() + 60)  # the page is made anew, since time went on
     assert counts == {}
@@ -200,27 +210,27 @@ def test_a_file_of_the_original_scripts_is_parsed_once(lab: Lab, monkeypatch: py
     counts = count_parsing(monkeypatch)
     lab.build()
     assert {file: count for file, count in counts.items() if file.startswith("_")} == dict.fromkeys(
-        ("_gpus", "_processes", "_users", "_host"), 1
+        ("_gpus", "_processes", "_users", "_facts"), 1
     )
 
 
 def test_what_is_kept_of_parsed_files_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parse_cache, "CHEAP", cheap := parse_cache.ParsedFiles(1000))
-    monkeypatch.setattr(parse_cache, "COSTLY", parse_cache.ParsedFiles(1000))
+    monkeypatch.setattr(snapshots_store, "CHEAP_CACHE", cheap := snapshots_store.ParseCache(1000))
+    monkeypatch.setattr(snapshots_store, "EXPENSIVE_CACHE", snapshots_store.ParseCache(1000))
     for number in range(50):
         content = b"%04d" % number * 25
-        assert parse_cache.parse_once((f"h{number}", "x"), content, None, content.decode) == content.decode()
+        assert snapshots_store.parse_once((f"h{number}", "x"), content, None, content.decode) == content.decode()
     assert len(cheap.entries) == 10
     assert cheap.size == 1000
-    assert parse_cache.parse_once(("h49", "x"), b"other", None, lambda: b"new") == b"new"
-    assert parse_cache.parse_once(("h49", "x"), b"other", 1, lambda: b"newer") == b"newer"
+    assert snapshots_store.parse_once(("h49", "x"), b"other", None, lambda: b"new") == b"new"
+    assert snapshots_store.parse_once(("h49", "x"), b"other", 1, lambda: b"newer") == b"newer"
     assert cheap.size == 905
 
 
 def test_a_host_that_takes_too_long_is_shown_as_such_and_read_only_now_and_then(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = gpus_csv.read
+    read = registry.parse_gpus_csv
     began_at: list[float] = []
 
     def slow(data: bytes) -> Any:  # noqa: ANN401
@@ -231,22 +241,22 @@ def test_a_host_that_takes_too_long_is_shown_as_such_and_read_only_now_and_then(
             began_at.append(began)
         return read(data)
 
-    monkeypatch.setattr(gpus_csv, "read", slow)
-    monkeypatch.setattr(host_pipeline, "TOO_EXPENSIVE", 0.2)
+    monkeypatch.setattr(registry, "parse_gpus_csv", slow)
+    monkeypatch.setattr(host_pipeline, "MAX_HOST_CPU_S", 0.2)
     now = time.time()
     lab.host("slow", gpu(0, uuid="GPU-s"))
     for after in (0, 10, 20):  # each by a builder of its own, as cron starts them
         lab.host("slow", gpu(0, 4 + after, uuid="GPU-s"))
-        assert f"data/slow: {host_pipeline.NOT_READ}" in words(lab.build(after))
+        assert f"data/slow: {host_pipeline.PAUSED_REASON}" in words(lab.build(after))
         assert lab.host_status("slow")["state"] == "failed"
         assert "slow" not in (lab.www / "available.txt").read_text()
-        assert host_pipeline.NOT_READ.split(",")[0][4:] in lab.page()
+        assert host_pipeline.PAUSED_REASON.split(",")[0][4:] in lab.page()
         assert "hosts/slow.html" in {path.relative_to(lab.www).as_posix() for path in lab.www.rglob("*.html")}
     assert len(began_at) == 1
     assert (lab.state / "build.log").read_text().count("data/slow") == 1
-    monkeypatch.setattr(gpus_csv, "read", read)
+    monkeypatch.setattr(registry, "parse_gpus_csv", read)
     lab.host("slow", gpu(0, uuid="GPU-s"))
-    lab.build(now + host_pipeline.PAUSE + 1 - time.time())
+    lab.build(now + host_pipeline.PAUSE_S + 1 - time.time())
     assert lab.host_status("slow")["state"] != "failed"
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.core.model import Voice
-from site_builder.snapshots.parsers import gpus_csv
+from site_builder.core.model import ToolResult
+from site_builder.snapshots import registry
 from tests.support.captures import CAPTURES, ROOT, check_golden, needs_shared, replay, snapshot
 
 HEADER = b"index, uuid, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%], temperature.gpu\n"
@@ -26,18 +26,18 @@ def our_fields() -> list[str]:
 
 
 def test_a_row_is_understood_by_the_names_of_its_columns() -> None:
-    dump = gpus_csv.read(snapshot("gpus", HEADER + GOOD))
+    dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD))
     (gpu,) = dump.rows
     assert (gpu.index, gpu.uuid, gpu.name) == (0, "GPU-1", "NVIDIA A100-SXM4-80GB")
     assert (gpu.memory_used, gpu.memory_total, gpu.utilization_gpu, gpu.temperature) == (1024, 81920, 37, 41)
-    assert (gpu.power_draw, gpu.lost, dump.problems, dump.said) == (None, None, (), ())
+    assert (gpu.power_draw, gpu.lost, dump.problems, dump.messages) == (None, None, (), ())
 
 
 def test_columns_may_come_in_any_order_and_number() -> None:
     names = ["uuid", "name", *(f"new.{n} [W]" for n in range(500)), "index"]
     row = ["GPU-1", "T4", *("7" for _ in range(500)), "3"]
-    (gpu,) = gpus_csv.read(snapshot("gpus", f"{', '.join(names)}\n{', '.join(row)}\n".encode())).rows
-    assert (gpu.index, gpu.uuid, gpu.more["new.499"]) == (3, "GPU-1", "7")
+    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", f"{', '.join(names)}\n{', '.join(row)}\n".encode())).rows
+    assert (gpu.index, gpu.uuid, gpu.raw_fields["new.499"]) == (3, "GPU-1", "7")
 
 
 @pytest.mark.parametrize(
@@ -58,25 +58,27 @@ def test_columns_may_come_in_any_order_and_number() -> None:
 )
 def test_what_is_not_a_number_is_not_available(cell: str) -> None:
     row = f"0, GPU-1, T4, {cell}, 81920, 37, 41\n".encode()
-    (gpu,) = gpus_csv.read(snapshot("gpus", HEADER + row)).rows
+    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + row)).rows
     assert gpu.memory_used is None
     assert (gpu.utilization_gpu, gpu.lost) == (37, None)
 
 
 def test_units_in_cells_and_a_missing_space_do_no_harm() -> None:
-    (gpu,) = gpus_csv.read(snapshot("gpus", HEADER + b"0, GPU-1, T4, 6 MiB,49140 MiB, 30 %, 34\n")).rows
+    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + b"0, GPU-1, T4, 6 MiB,49140 MiB, 30 %, 34\n")).rows
     assert (gpu.memory_used, gpu.memory_total, gpu.utilization_gpu) == (6, 49140, 30)
 
 
 def test_gpus_stand_in_the_order_of_their_numbers() -> None:
     rows = b"".join(b"%d, GPU-%d, T4, 6, 16384, 30, 34\n" % (n, n) for n in (10, 0, 2))
-    assert [one.index for one in gpus_csv.read(snapshot("gpus", HEADER + rows)).rows] == [0, 2, 10]
+    assert [one.index for one in registry.parse_gpus_csv(snapshot("gpus", HEADER + rows)).rows] == [0, 2, 10]
 
 
 def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
-    dump = gpus_csv.read(snapshot("gpus", b"# part nvidia-csv rc=15\n" + HEADER + GOOD + b"# err one fell off\n"))
+    dump = registry.parse_gpus_csv(
+        snapshot("gpus", b"# part nvidia-csv rc=15\n" + HEADER + GOOD + b"# err one fell off\n")
+    )
     assert [one.uuid for one in dump.rows] == ["GPU-1"]
-    assert dump.voices == (Voice("nvidia-smi", "nvidia", 15, ("one fell off",)),)
+    assert dump.tool_results == (ToolResult("nvidia-smi", "nvidia", 15, ("one fell off",)),)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
 )
 def test_a_part_that_cannot_be_one_costs_only_itself(part: bytes, problem: str) -> None:
     odd = part + HEADER + GOOD.replace(b"GPU-1", b"GPU-2")
-    dump = gpus_csv.read(snapshot("gpus", b"# part nvidia-csv rc=0\n" + HEADER + GOOD + odd))
+    dump = registry.parse_gpus_csv(snapshot("gpus", b"# part nvidia-csv rc=0\n" + HEADER + GOOD + odd))
     assert [one.uuid for one in dump.rows] == ["GPU-1"]
     assert any(what.startswith(problem) for what in dump.problems)
 
@@ -99,54 +101,58 @@ def test_a_part_that_cannot_be_one_costs_only_itself(part: bytes, problem: str) 
 def test_a_lost_gpu_keeps_its_row_and_the_others_theirs() -> None:
     message = b"Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\n"
     errors = b", ".join([b"[Unknown Error]"] * 7) + b"\n"
-    dump = gpus_csv.read(snapshot("gpus", HEADER + GOOD + message + errors + b"2, GPU-3, T4, 1, 2, 3, 4\n", rc=255))
+    dump = registry.parse_gpus_csv(
+        snapshot("gpus", HEADER + GOOD + message + errors + b"2, GPU-3, T4, 1, 2, 3, 4\n", rc=255)
+    )
     assert [gpu.index for gpu in dump.rows] == [0, 1, 2]
     assert [gpu.lost for gpu in dump.rows] == [None, "Unknown Error", None]
-    assert dump.rows[1].more == {"pci.bus_id": "0000:34:00.0"}
-    assert dump.said == (message.decode().strip(),)
+    assert dump.rows[1].raw_fields == {"pci.bus_id": "0000:34:00.0"}
+    assert dump.messages == (message.decode().strip(),)
 
 
 @pytest.mark.parametrize("word", ["GPU is lost", "GPU requires reset", "Unknown Error"])
 def test_a_row_without_any_reading_says_why(word: str) -> None:
     row = f"0, GPU-1, T4, [{word}], [{word}], [{word}], [{word}]\n".encode()
-    (gpu,) = gpus_csv.read(snapshot("gpus", HEADER + row)).rows
+    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + row)).rows
     assert (gpu.uuid, gpu.lost) == ("GPU-1", word)
 
 
 def test_a_gpu_that_is_told_twice_counts_once() -> None:
-    dump = gpus_csv.read(snapshot("gpus", HEADER + GOOD + GOOD))
+    dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD + GOOD))
     assert len(dump.rows) == 1
     assert dump.problems == ("the GPU GPU-1 is told twice; the first row counts",)
 
 
 def test_warnings_between_the_rows_are_words_not_rows() -> None:
     warning = b"WARNING: infoROM is corrupted at gpu 0000:41:00.0\n"
-    dump = gpus_csv.read(snapshot("gpus", warning + HEADER + warning + GOOD + warning))
+    dump = registry.parse_gpus_csv(snapshot("gpus", warning + HEADER + warning + GOOD + warning))
     assert len(dump.rows) == 1
-    assert dump.said == (warning.decode().strip(),) * 3
+    assert dump.messages == (warning.decode().strip(),) * 3
 
 
 def test_a_row_with_cells_too_few_is_a_problem_and_costs_itself_alone() -> None:
-    dump = gpus_csv.read(snapshot("gpus", HEADER + b"0, GPU-1, T4, 1024, 81920\n" + b"1, GPU-2, T4, 1, 2, 3, 4\n"))
+    dump = registry.parse_gpus_csv(
+        snapshot("gpus", HEADER + b"0, GPU-1, T4, 1024, 81920\n" + b"1, GPU-2, T4, 1, 2, 3, 4\n")
+    )
     assert [gpu.uuid for gpu in dump.rows] == ["GPU-2"]
     assert "5 cells where the header has 7" in dump.problems[0]
 
 
 def test_a_failed_nvidia_smi_is_no_gpu_but_a_reason() -> None:
-    dump = gpus_csv.read(snapshot("gpus", b"No devices were found\n", rc=6))
-    assert (dump.rows, dump.said) == ((), ("No devices were found",))
+    dump = registry.parse_gpus_csv(snapshot("gpus", b"No devices were found\n", rc=6))
+    assert (dump.rows, dump.messages) == ((), ("No devices were found",))
     assert dump.header
     assert dump.header.rc == 6
 
 
 def test_script_and_terminal_escapes_stay_harmless_text() -> None:
-    (gpu,) = gpus_csv.read(snapshot("gpus", HEADER + b"0, GPU-1, <script>\x1b[31m\x00, 1, 2, 3, 4\n")).rows
+    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + b"0, GPU-1, <script>\x1b[31m\x00, 1, 2, 3, 4\n")).rows
     assert gpu.name == "<script>?[31m?"
 
 
 def test_a_torn_file_is_known_as_such() -> None:
-    dump = gpus_csv.read(snapshot("gpus", HEADER + GOOD)[:-6])
-    assert (dump.whole, dump.problems) == (False, ("the file is torn: it has no end",))
+    dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD)[:-6])
+    assert (dump.is_complete, dump.problems) == (False, ("the file is torn: it has no end",))
 
 
 @pytest.mark.parametrize(
@@ -159,8 +165,8 @@ def test_a_torn_file_is_known_as_such() -> None:
     ],
 )
 def test_a_file_that_is_not_ours_is_a_problem(data: bytes, problem: str) -> None:
-    dump = gpus_csv.read(data)
-    assert (dump.rows, dump.whole) == ((), False)
+    dump = registry.parse_gpus_csv(data)
+    assert (dump.rows, dump.is_complete) == ((), False)
     assert dump.problems[0].startswith(problem)
 
 
@@ -187,11 +193,11 @@ CELL = st.one_of(
 @given(st.one_of(st.binary(), st.lists(st.lists(CELL), max_size=8)))
 def test_nothing_makes_the_reader_fail(content: bytes | list[list[str]]) -> None:
     if isinstance(content, bytes):
-        gpus_csv.read(content)
+        registry.parse_gpus_csv(content)
         body = content
     else:
         body = "\n".join(", ".join(row) for row in content).encode("utf-8", "surrogatepass")
-    for gpu in gpus_csv.read(snapshot("gpus", HEADER + body)).rows:
+    for gpu in registry.parse_gpus_csv(snapshot("gpus", HEADER + body)).rows:
         assert gpu.memory_used is None or gpu.memory_used >= 0
 
 
@@ -202,7 +208,7 @@ def test_recorded_machines(bundle: Path, state: str) -> None:
     known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
     fields = ",".join(name for name in our_fields() if name in known)
     said = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    check_golden(f"gpus-{bundle.stem.split('__', 1)[1]}-{state}", gpus_csv.read(snapshot("gpus", said)))
+    check_golden(f"gpus-{bundle.stem.split('__', 1)[1]}-{state}", registry.parse_gpus_csv(snapshot("gpus", said)))
 
 
 @needs_shared
@@ -231,11 +237,13 @@ def test_recorded_machines(bundle: Path, state: str) -> None:
 )
 def test_recorded_answers(name: str, header: bytes) -> None:
     (path,) = CAPTURES.glob(f"{name}.*")
-    check_golden(f"gpus-{path.stem.split('__', 1)[1]}", gpus_csv.read(snapshot("gpus", header + path.read_bytes())))
+    check_golden(
+        f"gpus-{path.stem.split('__', 1)[1]}", registry.parse_gpus_csv(snapshot("gpus", header + path.read_bytes()))
+    )
 
 
 @needs_shared
 def test_a_table_where_rows_were_expected_still_tells_the_lost_gpu() -> None:
     (path,) = CAPTURES.glob("errors/*then-table-610.txt")
-    dump = gpus_csv.read(snapshot("gpus", path.read_bytes(), rc=255))
+    dump = registry.parse_gpus_csv(snapshot("gpus", path.read_bytes(), rc=255))
     assert [(gpu.index, gpu.lost) for gpu in dump.rows] == [(1, "Unknown Error")]

@@ -20,7 +20,7 @@ def gpu_row(index: int, second: int, use: str = "37", uuid: str = "") -> str:
 
 def test_the_last_row_of_each_gpu_counts() -> None:
     text = gpu_row(0, 0, "1") + gpu_row(1, 0, "2") + gpu_row(0, 20, "3") + gpu_row(1, 20, "4")
-    dump, newest = legacy_files.gpus(text.encode())
+    dump, newest = legacy_files.parse_legacy_gpus(text.encode())
     assert [(gpu.index, gpu.uuid, gpu.utilization_gpu) for gpu in dump.rows] == [(0, "GPU-0", 3), (1, "GPU-1", 4)]
     assert (dump.rows[0].memory_used, dump.rows[0].memory_total, dump.rows[0].temperature) == (8018, 11172, 80)
     assert newest == datetime(2018, 10, 4, 9, 12, 20, 123000)
@@ -28,7 +28,7 @@ def test_the_last_row_of_each_gpu_counts() -> None:
 
 @pytest.mark.parametrize("cell", ["[N/A]", "[Not Supported]"])
 def test_not_available_never_becomes_zero(cell: str) -> None:
-    dump, _ = legacy_files.gpus(gpu_row(0, 0, cell).encode())
+    dump, _ = legacy_files.parse_legacy_gpus(gpu_row(0, 0, cell).encode())
     assert dump.rows[0].utilization_gpu is None
     assert dump.rows[0].lost is None
 
@@ -36,13 +36,15 @@ def test_not_available_never_becomes_zero(cell: str) -> None:
 def test_a_lost_gpu_and_the_words_between_the_rows_are_told() -> None:
     errors = ", ".join(["[Unknown Error]"] * 5)
     text = gpu_row(0, 0) + "Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot\n"
-    dump, _ = legacy_files.gpus((text + f"2, GPU-2, T4, {errors}, {AT.format(0)}\nWARNING: odd\n").encode())
+    dump, _ = legacy_files.parse_legacy_gpus(
+        (text + f"2, GPU-2, T4, {errors}, {AT.format(0)}\nWARNING: odd\n").encode()
+    )
     assert [(gpu.index, gpu.lost) for gpu in dump.rows] == [
         (0, None),
         (2, "Unknown Error"),
         (None, "GPU is lost.  Reboot"),
     ]
-    assert "WARNING: odd" in dump.said
+    assert "WARNING: odd" in dump.messages
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_a_lost_gpu_and_the_words_between_the_rows_are_told() -> None:
     ],
 )
 def test_the_fork_with_performance_states_has_no_memory_in_their_place(row: str) -> None:
-    dump, _ = legacy_files.gpus(row.encode())
+    dump, _ = legacy_files.parse_legacy_gpus(row.encode())
     (gpu,) = dump.rows
     assert (gpu.memory_used, gpu.memory_total) == (None, None)
     assert (gpu.utilization_gpu, gpu.temperature) == (37, 80)
@@ -61,8 +63,8 @@ def test_the_fork_with_performance_states_has_no_memory_in_their_place(row: str)
 
 def test_a_process_name_with_commas_drops_no_process() -> None:
     row = f"{AT.format(30)}, GPU-0, 6400, python train.py, --x=1, 2, 28290\n"
-    (process,) = legacy_files.processes(row.encode(), NOW).rows
-    assert (process.gpu, process.pid, process.used_memory, process.name) == (
+    (process,) = legacy_files.parse_legacy_processes(row.encode(), NOW).rows
+    assert (process.gpu_key, process.pid, process.used_memory, process.name) == (
         "GPU-0",
         28290,
         6400,
@@ -72,16 +74,16 @@ def test_a_process_name_with_commas_drops_no_process() -> None:
 
 def test_old_rows_of_processes_that_ended_do_not_count() -> None:
     text = f"{AT.format(0)}, GPU-0, 1, old, 1\n{AT.format(20)}, GPU-0, 2, a, 2\n{AT.format(21)}, GPU-1, 3, b, 3\n"
-    assert [process.pid for process in legacy_files.processes(text.encode(), NOW).rows] == [2, 3]
+    assert [process.pid for process in legacy_files.parse_legacy_processes(text.encode(), NOW).rows] == [2, 3]
     later = datetime(2018, 10, 4, 9, 14, 0)
-    assert legacy_files.processes(text.encode(), later).rows == ()
+    assert legacy_files.parse_legacy_processes(text.encode(), later).rows == ()
 
 
 def test_users_are_told_with_their_children_and_since_when() -> None:
     text = (
         '{"28290": ["28290", "28305"]}\n28290 alice Thu Oct  4 09:12:01 2018\n28305 alice    Thu Oct  4 09:12:10 2018\n'
     )
-    dump = legacy_files.users(text.encode(), NOW)
+    dump = legacy_files.parse_legacy_users(text.encode(), NOW)
     assert [(row.pid, row.user, row.gpu_pid, row.elapsed) for row in dump.rows] == [
         (28290, "alice", 28290, 39),
         (28305, "alice", 28290, 30),
@@ -91,7 +93,7 @@ def test_users_are_told_with_their_children_and_since_when() -> None:
 
 @pytest.mark.parametrize("text", ["", "28290 alice Thu Oct  4 09:12:01 2018\n"])
 def test_a_users_file_without_the_line_of_children_is_fine(text: str) -> None:
-    dump = legacy_files.users(text.encode(), NOW)
+    dump = legacy_files.parse_legacy_users(text.encode(), NOW)
     assert len(dump.rows) == len(text.splitlines())
     assert dump.problems == ()
 
@@ -103,7 +105,7 @@ def test_the_lines_of_the_status_file_are_told_apart_by_what_they_hold() -> None
         "64\n"
         " 09:12:40 up 10 days,  1:02,  3 users,  load average: 0,54, 0,31, 0,14\n"
     )
-    (facts,) = legacy_files.host(status.encode(), b"", b"12G\t/local/alice\n1,5T\t/local/bob\n").rows
+    (facts,) = legacy_files.parse_legacy_facts(status.encode(), b"", b"12G\t/local/alice\n1,5T\t/local/bob\n").rows
     assert (facts.memory_total, facts.memory_available, facts.cpus, facts.load) == (
         515000,
         400000,
@@ -115,31 +117,33 @@ def test_the_lines_of_the_status_file_are_told_apart_by_what_they_hold() -> None
 
 
 def test_a_missing_disk_line_moves_nothing() -> None:
-    (facts,) = legacy_files.host(b"Mem: 8000 1 2\n4\nup, load average: 1.50, 1.25, 1.00\n", b"", b"").rows
+    (facts,) = legacy_files.parse_legacy_facts(b"Mem: 8000 1 2\n4\nup, load average: 1.50, 1.25, 1.00\n", b"", b"").rows
     assert (facts.memory_total, facts.memory_available, facts.cpus, facts.load) == (8000, None, 4, (1.5, 1.25, 1.0))
     assert facts.disks == ()
 
 
 def test_disks_come_from_their_own_file_too() -> None:
     text = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/sda1 2048 1024 1024 50% /data/my things\n"
-    (facts,) = legacy_files.host(b"", text.encode(), b"").rows
+    (facts,) = legacy_files.parse_legacy_facts(b"", text.encode(), b"").rows
     assert [(disk.mount, disk.total, disk.used) for disk in facts.disks] == [("/data/my things", 2, 1)]
 
 
 @given(st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))))
 def test_nothing_makes_the_readers_fail(body: bytes) -> None:
     for data in (body, gpu_row(0, 0).encode() + body, f"{AT.format(0)}, GPU-0, 1, ".encode() + body, b'{"1": [' + body):
-        legacy_files.gpus(data)
-        legacy_files.processes(data, NOW)
-        legacy_files.users(data, NOW)
-        legacy_files.host(data, data, data)
+        legacy_files.parse_legacy_gpus(data)
+        legacy_files.parse_legacy_processes(data, NOW)
+        legacy_files.parse_legacy_users(data, NOW)
+        legacy_files.parse_legacy_facts(data, data, data)
 
 
 def test_a_row_that_has_words_in_the_place_of_a_process_is_none() -> None:
     moment = "2018/10/04 09:12:01.123"
     words = "[Not Supported], [Not Supported], [Not Supported]"
-    dump = legacy_files.processes(f"{moment}, GPU-1, {words}\n{moment}, GPU-2, 512, python, 42\n".encode(), None)
-    assert [(row.gpu, row.pid) for row in dump.rows] == [("GPU-2", 42)]
-    assert (dict(dump.unreported), dump.voices) == ({"GPU-1": "N/A"}, ())
-    dump = legacy_files.processes(f"{moment}, [N/A], {words}\n".encode(), None)
-    assert (dump.rows, [voice.answered for voice in dump.voices]) == ((), [False])
+    dump = legacy_files.parse_legacy_processes(
+        f"{moment}, GPU-1, {words}\n{moment}, GPU-2, 512, python, 42\n".encode(), None
+    )
+    assert [(row.gpu_key, row.pid) for row in dump.rows] == [("GPU-2", 42)]
+    assert (dict(dump.unreported), dump.tool_results) == ({"GPU-1": "N/A"}, ())
+    dump = legacy_files.parse_legacy_processes(f"{moment}, [N/A], {words}\n".encode(), None)
+    assert (dump.rows, [voice.is_complete for voice in dump.tool_results]) == ((), [False])

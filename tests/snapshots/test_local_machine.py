@@ -28,15 +28,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnGpus:
 def test_instances_are_seen_with_their_processes(own: OwnGpus) -> None:
     (own.smi / "xml").write_text(document(gpu(1, MIG, running(process(7, gi=5, ci=0)))))
     (own.smi / "list").write_text(LIST)
-    data = local_machine.look(local_machine.ask(), "here", 1_700_000_000, own.proc)
+    data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert data.gpus
     assert data.processes
     assert [(one.label, one.uuid) for one in data.gpus.rows] == [("0:0", "MIG-a"), ("0:1", "MIG-b")]
-    assert [(one.gpu, one.pid) for one in data.processes.rows] == [("MIG-b", 7)]
+    assert [(one.gpu_key, one.pid) for one in data.processes.rows] == [("MIG-b", 7)]
 
 
 def test_where_xml_fails_what_csv_told_stands(own: OwnGpus) -> None:
-    data = local_machine.look(local_machine.ask(), "here", 1_700_000_000, own.proc)
+    data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert data.gpus
     assert [(one.label, one.uuid) for one in data.gpus.rows] == [("0", "GPU-1")]
 
@@ -44,5 +44,5 @@ def test_where_xml_fails_what_csv_told_stands(own: OwnGpus) -> None:
 def test_without_mig_nothing_more_is_asked(own: OwnGpus) -> None:
     table = own.smi / "table"
     table.write_text(table.read_text().replace("Enabled", "Disabled"))
-    local_machine.look(local_machine.ask(), "here", 1_700_000_000, own.proc)
+    local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert len((own.smi / "calls").read_text().splitlines()) == 2

@@ -89,7 +89,7 @@ class Host:
         for task in "23":
             script = [str(ROOT / "scripts/gpu-run.sh"), "tick", task]
             subprocess.run(script, env=self.environment, check=True, timeout=60)
-        rows = ps_txt.read((self.spool / "gpu1/ps.txt").read_bytes()).rows
+        rows = ps_txt.parse_ps_txt((self.spool / "gpu1/ps.txt").read_bytes()).rows
         by_pid = {row.pid: row.command or "" for row in rows}
         return [by_pid[pid] for pid in pids]
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.core.model import Dump, Gpu, GpuProcess, Voice
-from site_builder.health.readings import health
-from site_builder.snapshots.parsers import gpus_csv, processes_csv
-from site_builder.snapshots.parsers.csv_values import available, number
-from site_builder.snapshots.parsers.nvidia_xml import FIELDS
+from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, ToolResult
+from site_builder.health.gpu_health import parse_health_readings
+from site_builder.snapshots import registry
+from site_builder.snapshots.parsers.nvidia_xml import XML_FIELDS
+from site_builder.snapshots.parsers.values import parse_cell, parse_number
 from tests.snapshots.test_gpus_csv import our_fields
 from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
 from tests.support.nvidia_xml import document, xml_of
@@ -69,16 +69,16 @@ def told(xml: str, listed: str = "", rc: int = 0) -> bytes:
     return f"# part nvidia-xml rc={rc}\n{xml}\n{more}".encode()
 
 
-def read(xml: str, listed: str = "", rc: int = 0) -> Dump[Gpu]:
-    return gpus_csv.read(snapshot("gpus", told(xml, listed, rc), rc))
+def read(xml: str, listed: str = "", rc: int = 0) -> ParsedFile[Gpu]:
+    return registry.parse_gpus_csv(snapshot("gpus", told(xml, listed, rc), rc))
 
 
 def on(xml: str, listed: str = "") -> list[tuple[str, int | None]]:
-    return [(one.gpu, one.pid) for one in read_processes(xml, listed).rows]
+    return [(one.gpu_key, one.pid) for one in read_processes(xml, listed).rows]
 
 
-def read_processes(xml: str, listed: str = "") -> Dump[GpuProcess]:
-    return processes_csv.read(snapshot("processes", told(xml, listed)))
+def read_processes(xml: str, listed: str = "") -> ParsedFile[GpuProcessRow]:
+    return registry.parse_processes_csv(snapshot("processes", told(xml, listed)))
 
 
 def test_a_gpu_is_told_under_the_names_of_the_csv() -> None:
@@ -86,9 +86,9 @@ def test_a_gpu_is_told_under_the_names_of_the_csv() -> None:
     (one,) = dump.rows
     assert (one.index, one.uuid, one.name) == (0, "GPU-1", "NVIDIA H100 80GB HBM3")
     assert (one.memory_used, one.memory_total, one.utilization_gpu, one.temperature) == (1024, 81559, 37, 41)
-    assert (one.more["driver_version"], one.more["memory.reserved"]) == ("590.48.01", "551")
-    assert (one.more["pci.bus_id"], one.power_draw, one.lost) == ("00000000:01:00.0", None, None)
-    assert (dump.problems, dump.said, dump.voices) == ((), (), (Voice("nvidia-smi", "nvidia", 0),))
+    assert (one.raw_fields["driver_version"], one.raw_fields["memory.reserved"]) == ("590.48.01", "551")
+    assert (one.raw_fields["pci.bus_id"], one.power_draw, one.lost) == ("00000000:01:00.0", None, None)
+    assert (dump.problems, dump.messages, dump.tool_results) == ((), (), (ToolResult("nvidia-smi", "nvidia", 0),))
 
 
 @needs_shared
@@ -98,21 +98,21 @@ def test_xml_and_csv_of_one_machine_tell_the_same_field_by_field(bundle: Path, s
     known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
     fields = ",".join(name for name in our_fields() if name in known)
     rows = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    (by_csv,) = gpus_csv.read(snapshot("gpus", rows)).rows
+    (by_csv,) = registry.parse_gpus_csv(snapshot("gpus", rows)).rows
     (first, *_) = read(xml_of(replay(bundle, "-q", REPLAY_STATE=state).decode())).rows
     by_xml = first.parent or first
-    theirs, ours = by_csv.more, by_xml.more
+    theirs, ours = by_csv.raw_fields, by_xml.raw_fields
     assert set(theirs) - set(ours) == {"compute_cap"}  # which the XML does not tell
     for name in theirs.keys() & ours.keys() - MOVES:
-        assert available(ours[name]) == available(theirs[name]), name
+        assert parse_cell(ours[name]) == parse_cell(theirs[name]), name
     for name in MOVES:
-        assert (number(ours[name]) is None) == (number(theirs[name]) is None), name
-    assert health(by_csv)[1:6] == health(by_xml)[1:6]
+        assert (parse_number(ours[name]) is None) == (parse_number(theirs[name]) is None), name
+    assert parse_health_readings(by_csv)[1:6] == parse_health_readings(by_xml)[1:6]
 
 
 def test_every_field_of_ours_is_asked_of_the_csv_too() -> None:
     """So that a page shows the same of both; what only the XML has is listed here."""
-    assert set(FIELDS) - set(our_fields()) <= {"pcie.link.gen.max", "pcie.link.width.max"}
+    assert set(XML_FIELDS) - set(our_fields()) <= {"pcie.link.gen.max", "pcie.link.width.max"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_power_is_found_by_the_names_of_each_driver(
     readings: str, draw: float, limit: float | None, enforced: str
 ) -> None:
     (one,) = read(document(gpu(1, readings))).rows
-    assert (one.power_draw, one.power_limit, one.more["enforced.power.limit"]) == (draw, limit, enforced)
+    assert (one.power_draw, one.power_limit, one.raw_fields["enforced.power.limit"]) == (draw, limit, enforced)
 
 
 @pytest.mark.parametrize("word", ["clocks_event_reason", "clocks_throttle_reason"])
@@ -143,14 +143,14 @@ def test_the_reasons_of_the_clocks_are_one_mask_whatever_they_are_called(word: s
     names = ["gpu_idle", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown", "display_clocks_setting", "news"]
     lines = "".join(f"<{word}_{name}>{'Active' if name in active else 'Not Active'}</{word}_{name}>" for name in names)
     (one,) = read(document(gpu(1, f"<{word}s>{lines}</{word}s>"))).rows
-    assert one.more["clocks_event_reasons.active"] == "0x0000000000000141"
-    assert health(one).slowed_by_heat is True
+    assert one.raw_fields["clocks_event_reasons.active"] == "0x0000000000000141"
+    assert parse_health_readings(one).is_slowed_by_heat is True
 
 
 def test_reasons_that_are_not_told_are_not_none_at_all() -> None:
     (one,) = read(document(gpu(1, "<clocks_throttle_reasons>N/A</clocks_throttle_reasons>"))).rows
-    assert one.more["clocks_event_reasons.active"] == "[N/A]"
-    assert health(one).slowed_by_heat is None
+    assert one.raw_fields["clocks_event_reasons.active"] == "[N/A]"
+    assert parse_health_readings(one).is_slowed_by_heat is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,10 @@ def test_errors_of_memory_are_added_up_as_each_generation_tells_them(
     errors: str, corrected: int | None, uncorrected: int | None
 ) -> None:
     (one,) = read(document(gpu(1, f"<ecc_errors><volatile>{errors}</volatile></ecc_errors>"))).rows
-    assert (health(one).ecc_corrected, health(one).ecc_uncorrected) == (corrected, uncorrected)
+    assert (parse_health_readings(one).ecc_corrected, parse_health_readings(one).ecc_uncorrected) == (
+        corrected,
+        uncorrected,
+    )
 
 
 def test_gpus_are_numbered_by_where_they_sit_and_not_by_their_minor_numbers() -> None:
@@ -200,14 +203,19 @@ def test_an_instance_stands_in_the_place_of_its_gpu() -> None:
     assert (first.memory_used, first.memory_total, second.memory_total) == (26, 40448, 20096)
     assert (first.utilization_gpu, first.temperature, first.power_draw, first.columns) == (None, None, None, ())
     assert first.parent
-    assert (first.parent.uuid, first.parent.temperature, first.parent.more["mig.mode.current"]) == (
+    assert (first.parent.uuid, first.parent.temperature, first.parent.raw_fields["mig.mode.current"]) == (
         "GPU-1", 41, "Enabled")  # fmt: skip
 
 
 def test_instances_of_which_no_list_tells_are_told_apart_all_the_same() -> None:
     xml = document(gpu(1, MIG, running(process(7, gi=5, ci=0))))
     first, second = read(xml).rows
-    assert (first.uuid, first.profile, first.handle, second.handle) == (None, None, "nvidia 0:0", "nvidia 0:1")
+    assert (first.uuid, first.profile, first.process_key, second.process_key) == (
+        None,
+        None,
+        "nvidia 0:0",
+        "nvidia 0:1",
+    )
     assert on(xml) == [("nvidia 0:1", 7)]
 
 
@@ -222,7 +230,7 @@ def test_the_list_of_an_old_driver_is_understood() -> None:
 def test_a_gpu_in_mig_mode_without_instances_is_a_row_itself() -> None:
     mode = "<mig_mode><current_mig>Enabled</current_mig></mig_mode><mig_devices>None</mig_devices>"
     (one,) = read(document(gpu(1, mode)), LIST).rows
-    assert (one.uuid, one.place, one.more["mig.mode.current"]) == ("GPU-1", None, "Enabled")
+    assert (one.uuid, one.place, one.raw_fields["mig.mode.current"]) == ("GPU-1", None, "Enabled")
 
 
 def test_processes_are_on_their_instances() -> None:
@@ -262,13 +270,13 @@ def test_a_gpu_that_does_not_tell_its_processes_is_not_called_empty() -> None:
 
 def test_an_empty_list_of_processes_is_an_answer() -> None:
     dump = read_processes(document(gpu(1, "<processes>\n</processes>") + gpu(2, "<processes />")))
-    assert (dump.rows, dump.unreported, dump.voices[0].answered) == ((), {}, True)
+    assert (dump.rows, dump.unreported, dump.tool_results[0].is_complete) == ((), {}, True)
 
 
 def test_a_process_of_which_nothing_is_told_is_none() -> None:
     hidden = re.sub("512 MiB|42|python", "N/A", process(42))
     dump = read_processes(document(gpu(1, running(process(7), hidden)) + gpu(2, MIG, running())), LIST)
-    assert [(one.gpu, one.pid) for one in dump.rows] == [("GPU-1", 7)]
+    assert [(one.gpu_key, one.pid) for one in dump.rows] == [("GPU-1", 7)]
     assert dump.unreported == {"GPU-1": "nvidia-smi hides one of them"}
 
 
@@ -296,7 +304,7 @@ def test_a_gpu_of_which_hardly_anything_is_told_is_lost() -> None:
     xml = document('<gpu id="00000000:01:00.0"/>\n<gpu id=""><product_brand>Tesla</product_brand></gpu>\n' + gpu(3))
     rows = read(xml).rows
     assert [one.lost for one in rows] == ["nvidia-smi tells nothing of it"] * 2 + [None]
-    assert rows[0].more["pci.bus_id"] == "00000000:01:00.0"
+    assert rows[0].raw_fields["pci.bus_id"] == "00000000:01:00.0"
 
 
 MESSAGE = "Unable to determine the device handle for GPU1: 0000:02:00.0: Unknown Error\n"
@@ -327,20 +335,20 @@ def test_words_around_the_xml_are_words() -> None:
     warning = "WARNING: infoROM is corrupted at gpu 0000:41:00.0"
     dump = read(f"{warning}\n{document(gpu(1) + warning)}{warning}")
     assert [one.uuid for one in dump.rows] == ["GPU-1"]
-    assert dump.said == (warning,) * 3
+    assert dump.messages == (warning,) * 3
 
 
 def test_words_in_the_place_of_xml_are_the_reason() -> None:
     dump = read("No devices were found", rc=6)
-    assert (dump.rows, dump.said, dump.problems) == ((), ("No devices were found",), ())
-    assert read_processes("Failed to initialize NVML: Unknown Error").voices[0].answered is False
+    assert (dump.rows, dump.messages, dump.problems) == ((), ("No devices were found",), ())
+    assert read_processes("Failed to initialize NVML: Unknown Error").tool_results[0].is_complete is False
 
 
 def test_what_is_said_in_the_head_is_told() -> None:
     dump = read(
         "<nvidia_smi_log><attached_gpus>0</attached_gpus><error_string>no driver</error_string></nvidia_smi_log>"
     )
-    assert (dump.rows, dump.said) == ((), ("no driver",))
+    assert (dump.rows, dump.messages) == ((), ("no driver",))
 
 
 WHOLE = document(gpu(1) + gpu(2, running(process(42))) + gpu(3))
@@ -354,7 +362,7 @@ def test_of_a_log_that_was_cut_anywhere_the_gpus_before_count(place: int) -> Non
     assert [one.uuid for one in dump.rows] == [f"GPU-{n + 1}" for n in range(whole)]
     assert whole == 3 or bool(dump.problems) or place < WHOLE.index("<attached_gpus>3</attached_gpus>") + 32
     if place < len(WHOLE) and whole < 3 and "<gpu" in WHOLE[:place].rpartition("</gpu>")[2]:
-        assert read_processes(WHOLE[:place]).voices[0].answered is False
+        assert read_processes(WHOLE[:place]).tool_results[0].is_complete is False
 
 
 def test_a_gpu_that_is_broken_costs_itself_alone_and_keeps_its_number() -> None:
@@ -404,11 +412,11 @@ def test_entities_are_refused(xml: str) -> None:
 def test_the_types_of_an_old_head_are_no_words() -> None:
     head = "<!DOCTYPE nvidia_smi_log [\n<!-- v7 -->\n<!ELEMENT gpu (uuid)>\n<!ATTLIST gpu id CDATA #REQUIRED>\n]>\n"
     dump = read(f'<?xml version="1.0" ?>\n{head}<nvidia_smi_log>\n{gpu(1)}</nvidia_smi_log>')
-    assert ([one.uuid for one in dump.rows], dump.said, dump.problems) == (["GPU-1"], (), ())
+    assert ([one.uuid for one in dump.rows], dump.messages, dump.problems) == (["GPU-1"], (), ())
 
 
 def test_line_ends_of_windows_do_no_harm() -> None:
-    dump = gpus_csv.read(snapshot("gpus", told(document(gpu(1))).replace(b"\n", b"\r\n")))
+    dump = registry.parse_gpus_csv(snapshot("gpus", told(document(gpu(1))).replace(b"\n", b"\r\n")))
     assert ([one.uuid for one in dump.rows], dump.problems) == (["GPU-1"], ())
 
 
@@ -434,12 +442,12 @@ FLOODS = {
 def test_a_flood_takes_bounded_time_and_memory(flood: str) -> None:
     data, listed = told(flood[: 8 * MIB]), told(document(gpu(1)), "GPU 0: " * MIB)
     began = time.process_time()
-    gpus_csv.read(snapshot("gpus", data))
-    processes_csv.read(snapshot("processes", data))
-    gpus_csv.read(snapshot("gpus", listed))
+    registry.parse_gpus_csv(snapshot("gpus", data))
+    registry.parse_processes_csv(snapshot("processes", data))
+    registry.parse_gpus_csv(snapshot("gpus", listed))
     assert time.process_time() - began < 6
     tracemalloc.start()
-    gpus_csv.read(snapshot("gpus", data))
+    registry.parse_gpus_csv(snapshot("gpus", data))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 100 * MIB

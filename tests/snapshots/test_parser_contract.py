@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.core.model import Dump, Gpu, GpuProcess
-from site_builder.snapshots.envelope import LONGEST_PROBLEM, MOST_SAID, Piece
-from site_builder.snapshots.parsers import gpus_csv, processes_csv
-from site_builder.snapshots.parsers.gpus_csv import MOST_GPUS
-from site_builder.snapshots.parsers.processes_csv import MOST_PROCESSES
-from site_builder.snapshots.registry import TOOLS
+from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile
+from site_builder.core.terminal_text import MAX_MESSAGES, MAX_PROBLEM_CHARACTERS
+from site_builder.snapshots import registry
+from site_builder.snapshots.envelope import SnapshotPart
+from site_builder.snapshots.registry import GPU_TOOLS, MAX_GPUS, MAX_PROCESSES
 from tests.support.amd_fixtures import card, listed, metric, running, static
 from tests.support.captures import snapshot
 
-Read = Callable[[bytes], "Dump[Gpu] | Dump[GpuProcess]"]
-READERS: dict[str, Read] = {"gpus": gpus_csv.read, "processes": processes_csv.read}
+Read = Callable[[bytes], "ParsedFile[Gpu] | ParsedFile[GpuProcessRow]"]
+READERS: dict[str, Read] = {"gpus": registry.parse_gpus_csv, "processes": registry.parse_processes_csv}
 CSV = "index, uuid, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%]\n"
 APPS = "gpu_uuid, pid, used_gpu_memory [MiB], process_name\n"
 # Answers of every form that there is, for each reader to stumble over: a new form adds one.
@@ -60,24 +59,26 @@ HOSTILE = (
     "<gpu>" * 1000,
 )
 TASKS = pytest.mark.parametrize("task", sorted(READERS))
-FORMS = pytest.mark.parametrize("form", sorted(TOOLS))
+FORMS = pytest.mark.parametrize("form", sorted(GPU_TOOLS))
 
 
-def read(form: str, task: str, text: str | bytes, rc: int = 0, question: str = "") -> Dump[Gpu] | Dump[GpuProcess]:
+def read(
+    form: str, task: str, text: str | bytes, rc: int = 0, question: str = ""
+) -> ParsedFile[Gpu] | ParsedFile[GpuProcessRow]:
     """What is understood of an answer; and that it is as every answer must be."""
     body = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     name = f"{form}/{question}" if question else form
     dump = READERS[task](snapshot(task, f"# part {name} rc={rc}\n".encode() + body + b"\n"))
-    assert len(dump.rows) <= (MOST_GPUS if task == "gpus" else MOST_PROCESSES)
-    assert len(dump.problems) <= MOST_SAID + 1
-    assert all(len(what) <= LONGEST_PROBLEM + 1 for what in dump.problems)
-    assert len(dump.said) <= 2 * MOST_SAID
+    assert len(dump.rows) <= (MAX_GPUS if task == "gpus" else MAX_PROCESSES)
+    assert len(dump.problems) <= MAX_MESSAGES + 1
+    assert all(len(what) <= MAX_PROBLEM_CHARACTERS + 1 for what in dump.problems)
+    assert len(dump.messages) <= 2 * MAX_MESSAGES
     for row in dump.rows:
         assert_sane(row)
     return dump
 
 
-def assert_sane(row: Gpu | GpuProcess) -> None:
+def assert_sane(row: Gpu | GpuProcessRow) -> None:
     """No number below 0, no text without end, nothing that steers a terminal."""
     if isinstance(row, Gpu):
         readings = [row.memory_used, row.memory_total, row.utilization_gpu, row.utilization_memory]
@@ -85,10 +86,10 @@ def assert_sane(row: Gpu | GpuProcess) -> None:
         assert len(row.columns) == len(row.cells)
         texts = [row.name, row.uuid, row.lost, row.place, *row.cells]
         assert row.index is None or row.index >= 0
-        assert row.vendor in {tool.vendor for tool in TOOLS.values()}
+        assert row.vendor in {tool.vendor for tool in GPU_TOOLS.values()}
     else:
         readings = [row.used_memory]
-        texts = [row.name, row.gpu]
+        texts = [row.name, row.gpu_key]
         assert row.pid is None or row.pid >= 0
     assert all(value is None or 0 <= value < 1e15 for value in readings)
     assert not any(ord(letter) < 32 for text in texts if text for letter in text)
@@ -100,7 +101,7 @@ def assert_sane(row: Gpu | GpuProcess) -> None:
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_whatever_it_is_told_it_says_what_it_understood(form: str, task: str, text: str) -> None:
     for row in read(form, task, text).rows:
-        readings = (row.used_memory,) if isinstance(row, GpuProcess) else (row.memory_used, row.utilization_gpu)
+        readings = (row.used_memory,) if isinstance(row, GpuProcessRow) else (row.memory_used, row.utilization_gpu)
         assert readings in {(None,), (None, None)}, "what is not told is not available, and never 0"
 
 
@@ -109,8 +110,8 @@ def test_whatever_it_is_told_it_says_what_it_understood(form: str, task: str, te
 def test_an_answer_that_it_does_not_know_is_told(form: str, task: str) -> None:
     """In its own words, or as a problem: nothing gets lost."""
     dump = read(form, task, "the driver fell over", rc=9)
-    assert (dump.rows, dump.voices[0].rc) == ((), 9)
-    assert "the driver fell over" in " ".join((*dump.said, *dump.problems))
+    assert (dump.rows, dump.tool_results[0].rc) == ((), 9)
+    assert "the driver fell over" in " ".join((*dump.messages, *dump.problems))
 
 
 @FORMS
@@ -118,7 +119,7 @@ def test_where_no_process_was_told_none_is_known_of(form: str) -> None:
     """No answer, and half a one, must not look like a GPU on which nobody is."""
     for text in ("", "the driver fell over", "[", "{", '{"gpu_data": [', "<nvidia_smi_log>"):
         dump = read(form, "processes", text)
-        assert not dump.voices[0].answered, text
+        assert not dump.tool_results[0].is_complete, text
 
 
 @FORMS
@@ -201,20 +202,20 @@ MIB = 2**20
 @pytest.mark.parametrize("flood", sorted(FLOODS))
 @pytest.mark.parametrize("size", [MIB, pytest.param(8 * MIB, marks=pytest.mark.slow)])
 def test_a_flood_costs_little_time(form: str, task: str, flood: str, size: int) -> None:
-    pieces = {"": Piece(0, tuple(line for line in FLOODS[flood](size).split("\n") if line))}
-    tool = TOOLS[form]
+    pieces = {"": SnapshotPart(0, tuple(line for line in FLOODS[flood](size).split("\n") if line))}
+    tool = GPU_TOOLS[form]
     began = time.process_time()
-    (tool.gpus if task == "gpus" else tool.processes)(pieces)
+    (tool.parse_gpus if task == "gpus" else tool.parse_processes)(pieces)
     assert time.process_time() - began < 1 + size / MIB
 
 
 @FORMS
 @pytest.mark.parametrize("flood", ["gpus", "facts", "cards", "braces on lines"])
 def test_and_little_memory(form: str, flood: str) -> None:
-    pieces = {"": Piece(0, tuple(FLOODS[flood](MIB).split("\n")))}
+    pieces = {"": SnapshotPart(0, tuple(FLOODS[flood](MIB).split("\n")))}
     tracemalloc.start()
     try:
-        TOOLS[form].gpus(pieces)
+        GPU_TOOLS[form].parse_gpus(pieces)
         assert tracemalloc.get_traced_memory()[1] < 64 * MIB
     finally:
         tracemalloc.stop()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.snapshots.parsers import processes_csv
+from site_builder.snapshots import registry
 from tests.support.captures import CAPTURES, check_golden, needs_shared, replay, snapshot
 
 HEADER = b"gpu_uuid, pid, used_gpu_memory [MiB], process_name\n"
@@ -16,8 +16,8 @@ BUNDLES = sorted(CAPTURES.glob("bundles/*linux*")) if CAPTURES.is_dir() else []
 
 
 def read_one(row: str, header: bytes = HEADER) -> tuple[str, int | None, float | None, str | None]:
-    (found,) = processes_csv.read(snapshot("processes", header + row.encode())).rows
-    return found.gpu, found.pid, found.used_memory, found.name
+    (found,) = registry.parse_processes_csv(snapshot("processes", header + row.encode())).rows
+    return found.gpu_key, found.pid, found.used_memory, found.name
 
 
 @pytest.mark.parametrize(
@@ -54,49 +54,51 @@ def test_a_process_with_a_pid_is_one_whatever_else_is_hidden() -> None:
 @pytest.mark.parametrize("words", ["Insufficient Permissions", "Not Supported", "N/A", "Unknown Error"])
 def test_a_row_of_words_alone_is_no_process_but_says_that_none_is_reported(words: str) -> None:
     text = f"GPU-1, [{words}], [{words}], [{words}]\nGPU-2, 42, 512, python\n".encode()
-    dump = processes_csv.read(snapshot("processes", HEADER + text))
-    assert [(row.gpu, row.pid) for row in dump.rows] == [("GPU-2", 42)]
+    dump = registry.parse_processes_csv(snapshot("processes", HEADER + text))
+    assert [(row.gpu_key, row.pid) for row in dump.rows] == [("GPU-2", 42)]
     assert dump.unreported == {"GPU-1": words}
-    assert dump.voices[0].answered
+    assert dump.tool_results[0].is_complete
 
 
 def test_a_row_of_words_that_names_no_gpu_says_that_nothing_is_reported() -> None:
-    dump = processes_csv.read(snapshot("processes", HEADER + b"[N/A], [N/A], [N/A], [N/A]\n"))
-    assert (dump.rows, dump.voices[0].answered) == ((), False)
+    dump = registry.parse_processes_csv(snapshot("processes", HEADER + b"[N/A], [N/A], [N/A], [N/A]\n"))
+    assert (dump.rows, dump.tool_results[0].is_complete) == ((), False)
 
 
 def test_no_process_is_no_problem() -> None:
-    dump = processes_csv.read(snapshot("processes", HEADER))
-    assert (dump.rows, dump.said, dump.problems) == ((), (), ())
+    dump = registry.parse_processes_csv(snapshot("processes", HEADER))
+    assert (dump.rows, dump.messages, dump.problems) == ((), (), ())
 
 
 def test_words_that_are_no_rows_are_kept_as_words() -> None:
-    dump = processes_csv.read(snapshot("processes", b"Failed to initialize NVML: Unknown Error\n", rc=255))
-    assert (dump.rows, dump.said) == ((), ("Failed to initialize NVML: Unknown Error",))
+    dump = registry.parse_processes_csv(snapshot("processes", b"Failed to initialize NVML: Unknown Error\n", rc=255))
+    assert (dump.rows, dump.messages) == ((), ("Failed to initialize NVML: Unknown Error",))
 
 
 def test_ten_thousand_processes_are_read_and_more_are_told() -> None:
     rows = b"".join(b"GPU-1, %d, 1, x\n" % n for n in range(10_001))
-    dump = processes_csv.read(snapshot("processes", HEADER + rows))
+    dump = registry.parse_processes_csv(snapshot("processes", HEADER + rows))
     assert len(dump.rows) == 10_000
     assert "10001 GPU processes are told" in dump.problems[0]
 
 
 @given(st.one_of(st.binary(), st.text().map(lambda text: f"GPU-1, 42, 512, {text}".encode("utf-8", "surrogatepass"))))
 def test_nothing_makes_the_reader_fail(body: bytes) -> None:
-    processes_csv.read(body)
-    processes_csv.read(snapshot("processes", HEADER + body))
+    registry.parse_processes_csv(body)
+    registry.parse_processes_csv(snapshot("processes", HEADER + body))
 
 
 @needs_shared
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
 def test_recorded_machines(bundle: Path) -> None:
     said = replay(bundle, "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name", "--format=csv,nounits")
-    check_golden(f"processes-{bundle.stem.split('__', 1)[1]}", processes_csv.read(snapshot("processes", said)))
+    check_golden(
+        f"processes-{bundle.stem.split('__', 1)[1]}", registry.parse_processes_csv(snapshot("processes", said))
+    )
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["h200x8-busy-after", "mig-container-unreadable-row"])
 def test_recorded_answers(name: str) -> None:
     (path,) = CAPTURES.glob(f"csv-apps/*{name}.csv")
-    check_golden(f"processes-{name}", processes_csv.read(snapshot("processes", path.read_bytes())))
+    check_golden(f"processes-{name}", registry.parse_processes_csv(snapshot("processes", path.read_bytes())))

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from site_builder.board.builder import Builder
-from site_builder.core.model import Shown
+from site_builder.core.model import PrivacySettings
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import ROOT
 from tests.support.every_state import make_lab
@@ -144,7 +144,7 @@ def test_gpus_without_an_index_or_with_the_same_are_all_told(lab: Lab) -> None:
 
 def test_people_who_are_not_shown_are_in_no_shape(lab: Lab) -> None:
     busy(lab)
-    lab.build(shown=Shown("program", False))
+    lab.build(privacy=PrivacySettings("program", False))
     check(lab)
     (one,) = read(lab, "nodes/atlas.json")["gpus"][0]["users"]
     assert one == {"pid": 42, "username": None, "mem(MiB)": 6400, "command": "python3"}
@@ -198,10 +198,10 @@ def test_what_exists_once_a_host_is_written_at_the_pace_of_its_page(lab: Lab) ->
     builder = Builder(lab.settings(), every=10)
     began = time.time()
     ours = {"hosts/atlas.html", "states/atlas/index.json", "nodes/atlas.json", "states/index.json", "nodes/index.json"}
-    assert ours <= set(builder.build(began).written)
+    assert ours <= set(builder.build(began).written_files)
     for after, all_of_it in ((10, False), (60, True)):
         lab.host("atlas", gpu(0, 7000 + after, 50) + gpu(1))
-        assert (ours <= set(builder.build(began + after).written)) == all_of_it
+        assert (ours <= set(builder.build(began + after).written_files)) == all_of_it
     assert read(lab, "nodes/index.json")["Nodes"][0]["gpus"][0]["use_mem"] == 7060
 
 

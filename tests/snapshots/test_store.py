@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from site_builder.core import files
-from site_builder.core.model import HostData, Problem
-from site_builder.snapshots.store import Snapshots
+from site_builder.core.model import HostSnapshot, Problem
+from site_builder.snapshots.store import SnapshotStore
 from tests.support import board_fixture
 
 GPU = "index, uuid, name\n0, GPU-1, T4\n"
@@ -23,11 +23,11 @@ class Lab(board_fixture.Lab):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.builder = Snapshots(self.data, self.state)
+        self.builder = SnapshotStore(self.data, self.state)
 
-    def read(self) -> tuple[dict[str, HostData], list[Problem]]:
-        told, problems = self.builder.read()
-        hosts = {one.name: one.data() for one in told}
+    def read(self) -> tuple[dict[str, HostSnapshot], list[Problem]]:
+        told, problems = self.builder.read_hosts()
+        hosts = {one.name: one.parse() for one in told}
         return hosts, [*problems, *(problem for host in hosts.values() for problem in host.problems)]
 
 
@@ -49,9 +49,9 @@ def test_a_host_is_all_its_files(lab: Lab) -> None:
     atlas = hosts["atlas"]
     assert atlas.gpus
     assert atlas.processes
-    assert atlas.ps
+    assert atlas.ps_rows
     assert atlas.facts
-    assert (atlas.gpus.rows[0].uuid, atlas.processes.rows[0].pid, atlas.ps.rows[0].pid) == ("GPU-1", 42, 42)
+    assert (atlas.gpus.rows[0].uuid, atlas.processes.rows[0].pid, atlas.ps_rows.rows[0].pid) == ("GPU-1", 42, 42)
     assert (atlas.facts.rows[0].cpus, problems) == (4, [])
 
 
@@ -60,8 +60,8 @@ def test_the_age_counts_from_the_arrival_and_by_one_clock_alone(lab: Lab) -> Non
     lab.write("atlas", "host.txt", time=now)
     lab.write("atlas", "gpus.csv", GPU, time=now - 300)
     hosts, _ = lab.read()
-    assert hosts["atlas"].seen == hosts["atlas"].taken["host.txt"] == pytest.approx(time.time(), abs=60)
-    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(hosts["atlas"].taken["host.txt"] - 300, abs=0.01)
+    assert hosts["atlas"].last_seen == hosts["atlas"].taken_at["host.txt"] == pytest.approx(time.time(), abs=60)
+    assert hosts["atlas"].taken_at["gpus.csv"] == pytest.approx(hosts["atlas"].taken_at["host.txt"] - 300, abs=0.01)
 
 
 @pytest.mark.parametrize("off", [31_536_000, -3600])
@@ -70,9 +70,9 @@ def test_a_clock_that_is_off_is_told_and_changes_no_age(lab: Lab, off: int) -> N
     lab.write("atlas", "host.txt", time=now + off)
     lab.write("atlas", "gpus.csv", GPU, time=now + off - 5)
     hosts, _ = lab.read()
-    assert hosts["atlas"].taken["host.txt"] == pytest.approx(time.time(), abs=60)
-    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(hosts["atlas"].taken["host.txt"] - 5, abs=0.01)
-    assert hosts["atlas"].clock == pytest.approx(off, abs=60)
+    assert hosts["atlas"].taken_at["host.txt"] == pytest.approx(time.time(), abs=60)
+    assert hosts["atlas"].taken_at["gpus.csv"] == pytest.approx(hosts["atlas"].taken_at["host.txt"] - 5, abs=0.01)
+    assert hosts["atlas"].clock_offset == pytest.approx(off, abs=60)
 
 
 @pytest.mark.parametrize("file", ["host.txt", "gpus.csv"])
@@ -84,7 +84,7 @@ def test_a_file_that_is_sent_again_unchanged_does_not_look_fresh(lab: Lab, file:
     shutil.copy(path, path.with_suffix(".copy"))
     path.with_suffix(".copy").replace(path)
     after, _ = lab.read()
-    assert after["atlas"].taken == before["atlas"].taken
+    assert after["atlas"].taken_at == before["atlas"].taken_at
 
 
 def test_a_torn_file_is_answered_by_the_last_whole_one(lab: Lab) -> None:
@@ -101,11 +101,11 @@ def test_a_torn_file_is_answered_by_the_last_whole_one(lab: Lab) -> None:
 def test_a_torn_host_file_does_not_make_the_host_look_fresh(lab: Lab) -> None:
     lab.write("atlas", "host.txt")
     lab.read()
-    before = lab.builder.native["atlas"]["host.txt"].arrived
+    before = lab.builder.native_files["atlas"]["host.txt"].arrived_at
     time.sleep(0.05)
     lab.write("atlas", "host.txt", end="")
     hosts, _ = lab.read()
-    assert hosts["atlas"].seen == before
+    assert hosts["atlas"].last_seen == before
 
 
 def test_the_last_whole_one_survives_the_builder(lab: Lab) -> None:
@@ -113,7 +113,7 @@ def test_the_last_whole_one_survives_the_builder(lab: Lab) -> None:
     lab.read()
     lab.builder.save()
     lab.write("atlas", "gpus.csv", "index, uu", end="")
-    lab.builder = Snapshots(lab.data, lab.state)
+    lab.builder = SnapshotStore(lab.data, lab.state)
     hosts, _ = lab.read()
     gpus = hosts["atlas"].gpus
     assert gpus
@@ -123,27 +123,27 @@ def test_the_last_whole_one_survives_the_builder(lab: Lab) -> None:
 def test_a_damaged_memory_is_begun_anew(lab: Lab) -> None:
     whole(lab)
     (lab.state / "snapshots.kept").write_bytes(b"\x80nonsense")
-    lab.builder = Snapshots(lab.data, lab.state)
+    lab.builder = SnapshotStore(lab.data, lab.state)
     hosts, problems = lab.read()
     assert (list(hosts), problems) == (["atlas"], [])
 
 
 def test_only_what_changed_is_read_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(lab)
-    (before,), _ = lab.builder.read()
+    (before,), _ = lab.builder.read_hosts()
     opened: list[str] = []
-    real = files.read
+    real = files.read_file
 
-    def noting(name: str, folder: int, limit: int) -> tuple[files.Signature, bytes]:
+    def noting(name: str, folder: int, limit: int) -> tuple[files.FileSignature, bytes]:
         opened.append(name)
         return real(name, folder, limit)
 
-    monkeypatch.setattr(files, "read", noting)
-    (again,), _ = lab.builder.read()
-    assert (opened, again.key == before.key) == ([], True)
+    monkeypatch.setattr(files, "read_file", noting)
+    (again,), _ = lab.builder.read_hosts()
+    assert (opened, again.fingerprint == before.fingerprint) == ([], True)
     lab.write("atlas", "gpus.csv", GPU)
-    (after,), _ = lab.builder.read()
-    assert (opened, after.key == before.key) == (["gpus.csv"], False)
+    (after,), _ = lab.builder.read_hosts()
+    assert (opened, after.fingerprint == before.fingerprint) == (["gpus.csv"], False)
 
 
 def test_a_host_whose_folder_is_gone_stays_until_it_is_forgotten(lab: Lab) -> None:
@@ -151,15 +151,15 @@ def test_a_host_whose_folder_is_gone_stays_until_it_is_forgotten(lab: Lab) -> No
     before, _ = lab.read()
     lab.builder.save()
     shutil.rmtree(lab.data / "atlas")
-    lab.builder = Snapshots(lab.data, lab.state)
+    lab.builder = SnapshotStore(lab.data, lab.state)
     hosts, problems = lab.read()
     assert hosts["atlas"].gpus == before["atlas"].gpus
-    assert (set(hosts["atlas"].gone), hosts["atlas"].seen, problems) == (
+    assert (set(hosts["atlas"].missing_files), hosts["atlas"].last_seen, problems) == (
         set(board_fixture.TASKS),
-        before["atlas"].seen,
+        before["atlas"].last_seen,
         [],
     )
-    lab.builder.forget("atlas")
+    lab.builder.forget_host("atlas")
     assert lab.read() == ({}, [])
 
 
@@ -171,8 +171,8 @@ def test_a_file_that_is_gone_is_answered_by_the_last_one_which_grows_old(lab: La
     lab.write("atlas", "host.txt", time=now + 100)
     hosts, _ = lab.read()
     assert hosts["atlas"].gpus
-    assert hosts["atlas"].gone == ("gpus.csv",)
-    assert hosts["atlas"].taken["gpus.csv"] == pytest.approx(time.time() - 100, abs=60)
+    assert hosts["atlas"].missing_files == ("gpus.csv",)
+    assert hosts["atlas"].taken_at["gpus.csv"] == pytest.approx(time.time() - 100, abs=60)
 
 
 def test_the_name_in_a_file_must_be_its_folders(lab: Lab) -> None:
@@ -230,7 +230,7 @@ def test_a_file_of_200_mb_is_not_read(lab: Lab) -> None:
 
 def test_a_folder_that_is_not_there_is_no_empty_lab(lab: Lab) -> None:
     with pytest.raises(OSError, match="No such file"):
-        Snapshots(lab.data / "none", lab.state).read()
+        SnapshotStore(lab.data / "none", lab.state).read_hosts()
 
 
 ROW = "0, GPU-1, T4, 3, 15360, 0, 0, 40, 2026/11/16 09:00:00.123\n"
@@ -250,18 +250,18 @@ def test_the_files_of_the_original_scripts_are_read_too(lab: Lab) -> None:
     box = hosts["old_box"]
     assert box.gpus
     assert box.processes
-    assert box.ps
+    assert box.ps_rows
     assert box.facts
-    assert (box.gpus.rows[0].uuid, box.processes.rows[0].pid, box.ps.rows[0].user) == ("GPU-1", 42, "alice")
+    assert (box.gpus.rows[0].uuid, box.processes.rows[0].pid, box.ps_rows.rows[0].user) == ("GPU-1", 42, "alice")
     assert (box.facts.rows[0].cpus, box.facts.rows[0].disk_use[0].used) == (96, 12 * 1024)
-    assert (box.legacy, problems) == (True, [])
-    assert box.taken["gpus.csv"] == pytest.approx(time.time() - 30, abs=20)
+    assert (box.is_legacy, problems) == (True, [])
+    assert box.taken_at["gpus.csv"] == pytest.approx(time.time() - 30, abs=20)
 
 
 def test_an_original_file_from_the_future_is_as_old_as_its_arrival(lab: Lab) -> None:
     lab.original("old", age=-10_000_000, gpus=ROW)
     hosts, _ = lab.read()
-    assert hosts["old"].seen == pytest.approx(time.time(), abs=60)
+    assert hosts["old"].last_seen == pytest.approx(time.time(), abs=60)
 
 
 @pytest.mark.parametrize("torn", ["", ROW + "1, GPU-2, T"])
@@ -279,25 +279,25 @@ def test_of_a_host_with_files_of_both_kinds_the_newer_count(lab: Lab) -> None:
     lab.original("atlas", age=100, gpus=ROW)
     whole(lab)
     hosts, (problem,) = lab.read()
-    assert (hosts["atlas"].legacy, problem.where) == (False, "data/atlas_*")
+    assert (hosts["atlas"].is_legacy, problem.where) == (False, "data/atlas_*")
     time.sleep(0.05)
     lab.original("atlas", gpus=ROW.replace("40", "41"))
     hosts, problems = lab.read()
-    assert (hosts["atlas"].legacy, problems) == (True, [])
+    assert (hosts["atlas"].is_legacy, problems) == (True, [])
 
 
 def test_a_time_ahead_of_the_hosts_own_keeps_no_file_fresh(lab: Lab) -> None:
     lab.write("atlas", "gpus.csv", GPU, time=999_999_999_999)
     lab.read()
-    before = lab.builder.native["atlas"]["gpus.csv"].arrived
+    before = lab.builder.native_files["atlas"]["gpus.csv"].arrived_at
     time.sleep(0.05)
     lab.write("atlas", "host.txt")
     hosts, _ = lab.read()
-    assert hosts["atlas"].taken["gpus.csv"] == before
+    assert hosts["atlas"].taken_at["gpus.csv"] == before
 
 
 def test_the_folder_that_the_admin_names_may_be_a_link(lab: Lab, tmp_path: Path) -> None:
     whole(lab)
     (tmp_path / "share").symlink_to(lab.data)
-    told, problems = Snapshots(tmp_path / "share", lab.state).read()
+    told, problems = SnapshotStore(tmp_path / "share", lab.state).read_hosts()
     assert ([one.name for one in told], problems) == (["atlas"], [])

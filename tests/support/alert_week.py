@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from site_builder.alerts import queue
-from site_builder.alerts.model import Letter, Outcome
-from site_builder.alerts.titles import headline
+from site_builder.alerts.model import DeliveryOutcome, Notification
+from site_builder.alerts.render import format_headline
 from site_builder.board.builder import Builder
 from site_builder.core import files
 from site_builder.core.model import AlertSettings, Problem
-from site_builder.snapshots.store import Kept, Told
+from site_builder.snapshots.store import HostFile, HostFiles
 from tests.support.board_fixture import PROCESS_COLUMNS, PS_COLUMNS, TASKS, Lab, person, process
 from tests.support.generated_fleet import PARIS
 
@@ -78,7 +78,7 @@ class Server:
     gpus: dict[int, Card] = field(default_factory=dict)
     up: bool = True
     fails: bool = False
-    files: dict[str, Kept] = field(default_factory=dict)
+    files: dict[str, HostFile] = field(default_factory=dict)
 
     def push(self, now: int) -> None:
         """A whole snapshot of this moment."""
@@ -97,8 +97,8 @@ class Server:
             rc = 9 if self.fails and file == "gpus.csv" else 0
             head = f"# gpuboard 1 task={TASKS[file]} host={self.name} time={now} every=20 took_ms=1 rc={rc}\n"
             content = f"{head}{body}# end\n".encode()
-            signature = files.Signature(0, len(content), now * 10**9, now * 10**9)
-            self.files[file] = Kept(signature, content, float(now))
+            signature = files.FileSignature(0, len(content), now * 10**9, now * 10**9)
+            self.files[file] = HostFile(signature, content, float(now))
 
 
 class Air:
@@ -107,8 +107,8 @@ class Air:
     def __init__(self, servers: dict[str, Server]) -> None:
         self.servers = servers
 
-    def read(self) -> tuple[list[Told], list[Problem]]:
-        return [Told(name, dict(one.files)) for name, one in sorted(self.servers.items()) if one.files], []
+    def read(self) -> tuple[list[HostFiles], list[Problem]]:
+        return [HostFiles(name, dict(one.files)) for name, one in sorted(self.servers.items()) if one.files], []
 
     def save(self) -> None:
         """Nothing: it is a week in one memory."""
@@ -127,7 +127,7 @@ class Sent(NamedTuple):
     at: str
     to: str
     title: str
-    letter: Letter
+    letter: Notification
 
 
 class Week:
@@ -140,9 +140,9 @@ class Week:
         path.chmod(0o600)
         self.alerts = AlertSettings(
             channels=(("lab", "json://127.0.0.1:9"),),
-            mail="mailto://127.0.0.1:9",
+            mail_url="mailto://127.0.0.1:9",
             mail_domain="lab.example.org",
-            rules=str(path),
+            rules_file=str(path),
         )
         self.servers: dict[str, Server] = {}
         self.story: list[tuple[int, Callable[[], object]]] = []
@@ -156,9 +156,9 @@ class Week:
         settings = self.lab.settings(zone=PARIS, alerts=self.alerts, url="https://gpus.example.org/", **self.changes)
         builder = Seer(settings, every=10)
         builder.snapshots = Air(self.servers)  # type: ignore[assignment]
-        builder.lines.of = lambda *_, **__: {}  # type: ignore[method-assign] # they stand on pages, and take long
-        assert builder.alerts
-        builder.alerts.send = lambda: None  # type: ignore[method-assign]
+        builder.sparkline_cache.render_hosts = lambda *_, **__: {}  # type: ignore[method-assign] # they stand on pages, and take long
+        assert builder.alert_engine
+        builder.alert_engine.start_sender = lambda: None  # type: ignore[method-assign]
         return builder
 
     def change_builder(self) -> None:
@@ -223,8 +223,8 @@ class Week:
 
     def silence(self, when: str, host: str, seconds: int) -> None:
         """As `gpuboard alerts silence` does."""
-        assert self.builder.alerts
-        book = self.builder.alerts.book
+        assert self.builder.alert_engine
+        book = self.builder.alert_engine.store
         self.at(when, lambda: book.change(lambda one: one._replace(silences={host: self.now + seconds})))
 
     def times(self, until: str) -> Iterator[int]:
@@ -248,12 +248,12 @@ class Week:
 
     def carry(self, at: int) -> None:
         """Take the letters that are due to whom they are for."""
-        assert self.builder.alerts
-        assert not self.builder.alerts.failed
-        book = self.builder.alerts.book
-        for one in queue.due(book.read(), at):
-            self.sent.append(Sent(shown(at), one.to, headline(one.alerts, one.more), one))
-            book.change(lambda found, one=one: queue.claim(found, one.id, "test", at))  # type: ignore[misc]
+        assert self.builder.alert_engine
+        assert not self.builder.alert_engine.failure
+        book = self.builder.alert_engine.store
+        for one in queue.list_due_notifications(book.read(), at):
+            self.sent.append(Sent(shown(at), one.to, format_headline(one.alerts, one.omitted_count), one))
+            book.change(lambda found, one=one: queue.claim_notification(found, one.id, "test", at))  # type: ignore[misc]
             book.change(
-                lambda found, one=one: queue.settle(found, one.id, "test", Outcome("sent"), at)  # type: ignore[misc]
+                lambda found, one=one: queue.record_outcome(found, one.id, "test", DeliveryOutcome("sent"), at)  # type: ignore[misc]
             )

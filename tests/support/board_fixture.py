@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from site_builder.board.builder import Builder, Report
+from site_builder.board.builder import Builder, BuildReport
 from site_builder.config.settings import Settings
-from site_builder.core.model import Limits, Shown
+from site_builder.core.model import PrivacySettings, StateLimits
 
 TASKS = {"gpus.csv": "gpus", "processes.csv": "processes", "ps.txt": "ps", "host.txt": "host"}
 GPU_COLUMNS = (
@@ -22,7 +22,7 @@ PROCESS_COLUMNS = "gpu_uuid, pid, used_gpu_memory [MiB], process_name"
 PS_COLUMNS = "pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\tstate\tcontainer\tcommand"
 
 
-def gpu(  # noqa: PLR0917
+def gpu(
     index: int = 0,
     used: object = 4,
     use: object = 0,
@@ -39,7 +39,7 @@ def process(pid: int = 42, gpu: str = "GPU-0", memory: object = 7000, name: str 
     return f"{gpu}, {pid}, {memory}, {name}\n"
 
 
-def person(  # noqa: PLR0917
+def person(
     pid: int = 42,
     user: str = "alice",
     command: str = "python train.py",
@@ -111,13 +111,13 @@ class Lab:
             "www": self.www,
             "state": self.state,
             "zone": timezone.utc,
-            "limits": Limits(),
-            "shown": Shown(),
+            "limits": StateLimits(),
+            "privacy": PrivacySettings(),
             "consul": None,
         }
         return Settings(**{**plain, **changes})
 
-    def build(self, after: float = 0, **changes: object) -> Report:
+    def build(self, after: float = 0, **changes: object) -> BuildReport:
         """One build by a builder of its own, so many seconds from now."""
         builder = Builder(self.settings(**changes))
         report = builder.build(time.time() + after)
@@ -156,7 +156,7 @@ class Lab:
         new.replace(self.data / "comments.json")
 
 
-def words(report: Report) -> str:
+def words(report: BuildReport) -> str:
     """All problems of a report, one a line."""
     return "\n".join(f"{problem.where}: {problem.what}" for problem in report.problems)
 

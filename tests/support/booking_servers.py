@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from site_builder.bookings.tokens import Tokens
+from site_builder.bookings.tokens import TokenStore
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import missing
 from tests.support.docs import ROOT, blocks
@@ -95,7 +95,7 @@ class Place:
         self.lab.www.mkdir()
         (self.lab.www / "index.html").write_text("the board")
         self.lab.host("atlas", gpu(0) + gpu(1))
-        self.token = Tokens(self.lab.state).make("alice", time.time())
+        self.token = TokenStore(self.lab.state).create_token("alice", time.time())
         self.conf = folder / "gpuboard.conf"
         self.set()
 
@@ -246,7 +246,7 @@ def wsgi(where: Place) -> Iterator[Served]:
         "-m",
         "waitress",
         f"--listen=127.0.0.1:{port}",
-        "site_builder.bookings.web:application",
+        "site_builder.web.booking_app:application",
     )
     with running(where, port, *command):
         yield Served(where, port, f"Bearer {where.token}", "/anywhere")

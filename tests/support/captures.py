@@ -44,7 +44,7 @@ def check_golden(name: str, understood: DataclassInstance) -> None:
     content["header"] = content["header"] and content["header"]._asdict()
     if not content["unreported"]:
         del content["unreported"]
-    content["voices"] = [voice._asdict() for voice in content["voices"]]
+    content["tool_results"] = [result._asdict() for result in content["tool_results"]]
     for row in content["rows"]:
         if "cells" in row:  # what we understood, not what we were told
             row["told"] = len(row.pop("cells"))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from datetime import timezone
 from pathlib import Path
 
-from site_builder.charts.cache import Asked, Charts
+from site_builder.charts.cache import ChartCache, ChartRequest
 from site_builder.core.clock import Now
-from site_builder.core.model import Shown
-from site_builder.core.people import People
-from site_builder.history.block_format import Packed
+from site_builder.core.model import PrivacySettings
+from site_builder.core.people import PeopleDirectory
+from site_builder.history.block_format import PackedSample
 from site_builder.history.model import GpuSample
-from site_builder.history.writer import History
+from site_builder.history.writer import HistoryWriter
 from tests.support.board_fixture import Lab
 from tests.support.history_fixtures import gpu, host, record, roll
 
@@ -39,7 +39,7 @@ def told(minute: int, number: int) -> GpuSample:
     )
 
 
-def at_minute(minute: int, gpus: int = GPUS) -> list[Packed]:
+def at_minute(minute: int, gpus: int = GPUS) -> list[PackedSample]:
     """The host at a minute."""
     return [host(*(told(minute, number) for number in range(gpus)), load=(minute % 90) + 5.0)]
 
@@ -48,7 +48,7 @@ def past_of(
     state: Path, now: float, minutes: int = 26 * 60, gap: tuple[int, int] = (300, 360), gpus: int = GPUS
 ) -> None:
     """So many minutes up to a moment, with a gap in them."""
-    history = History(state, timezone.utc)
+    history = HistoryWriter(state, timezone.utc)
     start = (int(now) // 60 - minutes) * 60
     record(history, start, gap[0], lambda minute: at_minute(minute, gpus))
     record(history, start + gap[1] * 60, minutes - gap[1], lambda minute: at_minute(minute + gap[1], gpus))
@@ -60,15 +60,15 @@ class Drawing:
     """Charts of a lab, drawn by a build that has all the time that it needs, however slow the machine is just now."""
 
     def __init__(self, lab: Lab, hosts: Sequence[str] = ("atlas",)) -> None:
-        self.history = History(lab.state, timezone.utc)
-        self.charts = Charts(lab.settings(), self.history)
-        self.charts.start(hosts, patient=True)
-        self.charts.end = float("inf")
-        self.asked = Asked("atlas", KEYS, People({}), Shown())
+        self.history = HistoryWriter(lab.state, timezone.utc)
+        self.charts = ChartCache(lab.settings(), self.history)
+        self.charts.start_build(hosts, patient=True)
+        self.charts.deadline = float("inf")
+        self.asked = ChartRequest("atlas", KEYS, PeopleDirectory({}), PrivacySettings())
 
     def draw(self, now: float) -> str:
         """All charts of the host."""
-        return self.charts.draw(self.asked, Now(now, timezone.utc)).decode()
+        return self.charts.render_host(self.asked, Now(now, timezone.utc)).decode()
 
     def times(self, now: float) -> dict[str, int]:
         """When each span was drawn."""

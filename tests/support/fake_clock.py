@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.board.builder import Builder, Report
+from site_builder.board.builder import Builder, BuildReport
 from site_builder.core import files
-from site_builder.history.reader import MINUTE, Past, Tallies
+from site_builder.core.formatting import MINUTE
+from site_builder.history.reader import DailyUsage, HistoryReader
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.history_fixtures import epoch
 
@@ -29,7 +30,7 @@ class Machine:
         self.now = float(NOON)
         self.hosts: dict[str, tuple[str, str]] = {}
         self.builders = [self.builder()]
-        self.report: Report | None = None
+        self.report: BuildReport | None = None
 
     def builder(self, **changes: object) -> Builder:
         return Builder(self.lab.settings(**changes), every=10)
@@ -56,11 +57,11 @@ class Machine:
         """What status.json says of history, after all builds."""
         return [one["what"] for one in self.lab.status()["problems"] if one["where"] == HISTORY]
 
-    def tallies(self, now: float | None = None) -> Tallies:
-        past = Past(self.lab.state, timezone.utc)
+    def tallies(self, now: float | None = None) -> DailyUsage:
+        past = HistoryReader(self.lab.state, timezone.utc)
         try:
-            told = past.tallies(*EVER, self.now if now is None else now)
-            assert past.trouble is None
+            told = past.read_daily_usage(*EVER, self.now if now is None else now)
+            assert past.problem is None
             return told
         finally:
             past.close()
@@ -74,23 +75,23 @@ class Machine:
 def machine_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """One with a host of which alice uses the only GPU."""
     made = Machine(Lab(folder))
-    look, read = files.look, files.read
+    look, read = files.read_signature, files.read_file
 
-    def arrived(signature: files.Signature) -> files.Signature:
+    def arrived(signature: files.FileSignature) -> files.FileSignature:
         return signature._replace(arrived_ns=int(made.now * 1e9))
 
-    def looked(name: str, folder: int) -> files.Signature | None:
+    def looked(name: str, folder: int) -> files.FileSignature | None:
         found = look(name, folder)
         return arrived(found) if found else None
 
     def read_at(
         name: str, folder: int, limit: int, *refuse: Callable[[os.stat_result], None]
-    ) -> tuple[files.Signature, bytes]:
+    ) -> tuple[files.FileSignature, bytes]:
         signature, content = read(name, folder, limit, *refuse)
         return arrived(signature), content
 
-    monkeypatch.setattr(files, "look", looked)
-    monkeypatch.setattr(files, "read", read_at)
+    monkeypatch.setattr(files, "read_signature", looked)
+    monkeypatch.setattr(files, "read_file", read_at)
     made.use("atlas")
     yield made
     made.close()

@@ -9,25 +9,25 @@ from zoneinfo import ZoneInfo
 
 from site_builder.core.clock import Now
 from site_builder.core.model import (
-    BoardGpu,
-    BoardHost,
     Booking,
-    Dump,
+    DiscoveredHost,
     Gpu,
-    GpuProcess,
-    Header,
-    HostData,
+    GpuProcessRow,
+    GpuStatus,
     HostFacts,
-    Idle,
-    KnownHost,
-    Limits,
+    HostSnapshot,
+    HostStatus,
+    IdleTimes,
+    ParsedFile,
+    PrivacySettings,
     PsRow,
     Row,
-    Shown,
+    SnapshotHeader,
+    StateLimits,
 )
-from site_builder.core.people import People
+from site_builder.core.people import PeopleDirectory
 from site_builder.fleet import host_state
-from site_builder.fleet.gpu_state import Rules
+from site_builder.fleet.gpu_state import StateRules
 
 PARIS = ZoneInfo("Europe/Paris")
 NOON = datetime(2026, 11, 16, 12, tzinfo=PARIS)  # a Monday
@@ -55,9 +55,9 @@ def gpu(index: int | None = 0, used: float | None = 4, use: float | None = 0, **
 ONE_FREE = (gpu(),)
 
 
-def process(pid: int | None = 42, on: str = "GPU-0", name: str | None = "python") -> GpuProcess:
+def process(pid: int | None = 42, on: str = "GPU-0", name: str | None = "python") -> GpuProcessRow:
     """A process on a GPU."""
-    return GpuProcess(on, pid, 7000, name)
+    return GpuProcessRow(on, pid, 7000, name)
 
 
 def person(pid: int = 42, user: str | None = "alice", command: str | None = "python train.py", **more: Any) -> PsRow:  # noqa: ANN401
@@ -75,39 +75,39 @@ def person(pid: int = 42, user: str | None = "alice", command: str | None = "pyt
     return PsRow(pid=pid, user=user, command=command, **{**plain, **more})
 
 
-def head(task: str, rc: int = 0) -> Header:
+def head(task: str, rc: int = 0) -> SnapshotHeader:
     """The first line of a file that was made just now."""
-    return Header(task, "atlas", int(NOW), 20, 70, rc)
+    return SnapshotHeader(task, "atlas", int(NOW), 20, 70, rc)
 
 
-def dump(told: Sequence[Row] | Dump[Row] | None, task: str) -> Dump[Row] | None:
+def dump(told: Sequence[Row] | ParsedFile[Row] | None, task: str) -> ParsedFile[Row] | None:
     """Rows as a whole file has them; a file that is not whole, or not there, as it is."""
-    return told if told is None or isinstance(told, Dump) else Dump(tuple(told), head(task))
+    return told if told is None or isinstance(told, ParsedFile) else ParsedFile(tuple(told), head(task))
 
 
 def host_data(
-    gpus: Sequence[Gpu] | Dump[Gpu] | None = ONE_FREE,
-    processes: Sequence[GpuProcess] | Dump[GpuProcess] | None = (),
-    ps: Sequence[PsRow] | Dump[PsRow] | None = (),
+    gpus: Sequence[Gpu] | ParsedFile[Gpu] | None = ONE_FREE,
+    processes: Sequence[GpuProcessRow] | ParsedFile[GpuProcessRow] | None = (),
+    ps: Sequence[PsRow] | ParsedFile[PsRow] | None = (),
     ages: Mapping[str, float] | None = None,
     **more: Any,  # noqa: ANN401
-) -> HostData:
+) -> HostSnapshot:
     """All that a host tells; `ages` has the files that are not made just now."""
     ages = ages or {}
     plain: dict[str, Any] = {
         "gpus": dump(gpus, "gpus"),
         "processes": dump(processes, "processes"),
-        "ps": dump(ps, "ps"),
-        "facts": Dump((HostFacts(cpus=4),), head("host")),
-        "seen": NOW - ages.get("host.txt", 0),
-        "taken": {file: NOW - ages.get(file, 0) for file in FILES},
-        "every": EVERY,
-        "clock": 0.0,
+        "ps_rows": dump(ps, "ps"),
+        "facts": ParsedFile((HostFacts(cpus=4),), head("host")),
+        "last_seen": NOW - ages.get("host.txt", 0),
+        "taken_at": {file: NOW - ages.get(file, 0) for file in FILES},
+        "intervals": EVERY,
+        "clock_offset": 0.0,
     }
-    return HostData("atlas", **{**plain, **more})
+    return HostSnapshot("atlas", **{**plain, **more})
 
 
-def used_by(*users: str | None, **more: Any) -> HostData:  # noqa: ANN401
+def used_by(*users: str | None, **more: Any) -> HostSnapshot:  # noqa: ANN401
     """A host with one GPU on which each of these has a process; its use is 90 % unless told."""
     pids = range(42, 42 + len(users))
     plain: dict[str, Any] = {
@@ -125,42 +125,42 @@ def booking(name: str = "alice", begins: float | None = None, ends: float = 2, *
     return Booking(name=name, **{**plain, **more})
 
 
-def idle_for(seconds: float, looked: float = 20, key: str = "GPU-0") -> Idle:
+def idle_for(seconds: float, looked: float = 20, key: str = "GPU-0") -> IdleTimes:
     """A GPU that was found idle so long ago, and was last looked at a moment ago."""
-    return Idle(NOW - looked, {key: NOW - seconds})
+    return IdleTimes(NOW - looked, {key: NOW - seconds})
 
 
 def decide(
-    data: HostData | None,
+    data: HostSnapshot | None,
     bookings: Sequence[Booking] = (),
     *,
-    idle: Idle | None = None,
-    known: KnownHost | None = None,
-    limits: Limits | None = None,
-    shown: Shown | None = None,
+    idle: IdleTimes | None = None,
+    known: DiscoveredHost | None = None,
+    limits: StateLimits | None = None,
+    shown: PrivacySettings | None = None,
     aliases: Mapping[str, str] | None = None,
     logins: Sequence[str] = ("alice", "bob", "carol"),
     names: dict[str, str] | None = None,
     at: Now | None = None,
-) -> BoardHost:
+) -> HostStatus:
     """What the board says of a host; alice, bob and carol are logins that were seen before."""
-    case = host_state.Case(known or KnownHost("atlas"), data, bookings, idle or Idle(0, {}), names or {})
-    rules = Rules(limits or Limits(), People(aliases or {}, logins), shown or Shown())
-    return host_state.host(case, rules, at or now())
+    case = host_state.HostInput(known or DiscoveredHost("atlas"), data, bookings, idle or IdleTimes(0, {}), names or {})
+    rules = StateRules(limits or StateLimits(), PeopleDirectory(aliases or {}, logins), shown or PrivacySettings())
+    return host_state.decide_host_status(case, rules, at or now())
 
 
-def only_gpu(data: HostData, *bookings: Booking, **more: Any) -> BoardGpu:  # noqa: ANN401
+def only_gpu(data: HostSnapshot, *bookings: Booking, **more: Any) -> GpuStatus:  # noqa: ANN401
     """What the board says of the one GPU of a host."""
     (found,) = decide(data, bookings, **more).gpus
     return found
 
 
-def state(data: HostData, *bookings: Booking, **more: Any) -> str:  # noqa: ANN401
+def state(data: HostSnapshot, *bookings: Booking, **more: Any) -> str:  # noqa: ANN401
     """The state of the one GPU of a host."""
     return only_gpu(data, *bookings, **more).state
 
 
-def reason(data: HostData, *bookings: Booking, **more: Any) -> str:  # noqa: ANN401
+def reason(data: HostSnapshot, *bookings: Booking, **more: Any) -> str:  # noqa: ANN401
     """Its state and the reason."""
     found = only_gpu(data, *bookings, **more)
     return f"{found.state}: {found.reason}"

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from datetime import timezone
 from typing import Any
 
-from site_builder.health import descriptions
-from site_builder.health.diff import MINUTE, compare
-from site_builder.health.model import COUNTS, Event, GpuSigns, HostSigns, HostState, Look
+from site_builder.health import events
+from site_builder.health.events import MINUTE, compare_health
+from site_builder.health.model import (
+    COUNT_NAMES,
+    GpuHealthMetrics,
+    HealthEvent,
+    HostCheck,
+    HostHealthMetrics,
+    HostHealthState,
+)
 from tests.support.history_fixtures import epoch
 
 NOON = epoch("2026-03-10T12:00")
@@ -26,38 +33,38 @@ HEALTHY: dict[str, Any] = {
 }
 
 
-def gpu(key: Any = A, **more: Any) -> GpuSigns:  # noqa: ANN401
+def gpu(key: Any = A, **more: Any) -> GpuHealthMetrics:  # noqa: ANN401
     """A GPU that is well; counts by their names."""
-    counts = tuple(more.pop(name, 0) for name in COUNTS)
-    return GpuSigns(key=key, counts=counts, **{**HEALTHY, **more})
+    counts = tuple(more.pop(name, 0) for name in COUNT_NAMES)
+    return GpuHealthMetrics(key=key, counts=counts, **{**HEALTHY, **more})
 
 
 class Watch:
     """A host that is looked at again and again."""
 
-    def __init__(self, *gpus: GpuSigns, driver: str = "590.1", at: int = NOON) -> None:
-        self.state: HostState | None = None
-        self.told: dict[int, Event] = {}
+    def __init__(self, *gpus: GpuHealthMetrics, driver: str = "590.1", at: int = NOON) -> None:
+        self.state: HostHealthState | None = None
+        self.told: dict[int, HealthEvent] = {}
         self.at = at - MINUTE
         self.look(*gpus, driver=driver)
 
     def look(
         self,
-        *gpus: GpuSigns,
+        *gpus: GpuHealthMetrics,
         after: int = MINUTE,
         driver: str | None = "590.1",
         where: Mapping[str, str] | None = None,
         whole: bool = True,
-    ) -> list[Event]:
+    ) -> list[HealthEvent]:
         """Look at it so many seconds after the last time; what is told by that."""
         before, self.at = self.at, self.at + after
-        look = Look("atlas", self.at, before, float(self.at))
-        self.state, found = compare(self.state, HostSigns(driver, gpus, whole), look, where or {})
+        look = HostCheck("atlas", self.at, before, float(self.at))
+        self.state, found = compare_health(self.state, HostHealthMetrics(driver, gpus, whole), look, where or {})
         self.told.update({one.number: one for one in found})
         return found
 
     @property
-    def only(self) -> Event:
+    def only(self) -> HealthEvent:
         (found,) = self.told.values()
         return found
 
@@ -66,5 +73,5 @@ class Watch:
         return [self.told[number].kind for number in sorted(self.told)]
 
 
-def said(event: Event) -> str:
-    return f"{descriptions.when(event, timezone.utc)}: {descriptions.sentence(event)}"
+def said(event: HealthEvent) -> str:
+    return f"{events.format_event_time(event, timezone.utc)}: {events.describe_event(event)}"

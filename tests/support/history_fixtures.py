@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 
-from site_builder.core.model import Who
-from site_builder.history.block_format import Packed, pack
-from site_builder.history.gpu_minutes import UNIT
-from site_builder.history.model import GpuSample, HostSample, Series, Standing
-from site_builder.history.reader import Tallies
-from site_builder.history.writer import History
+from site_builder.core.model import GpuPeople
+from site_builder.history.block_format import PackedSample, pack_sample
+from site_builder.history.buckets import UNITS_PER_MINUTE
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
+from site_builder.history.reader import DailyUsage
+from site_builder.history.writer import HistoryWriter
 
 A100 = "A100 80 GB"
 
 
-def gpu(  # noqa: PLR0917
+def gpu(
     state: str = "free",
     users: Sequence[str] = (),
     bookers: Sequence[str] = (),
@@ -31,14 +31,14 @@ def gpu(  # noqa: PLR0917
 ) -> GpuSample:
     """A GPU; those who have booked it and are not among its users are absent."""
     missing = [name for name in bookers if name not in users] if absent is None else absent
-    who = Who(tuple(users), tuple(bookers), tuple(missing))
-    series = Series(key or f"GPU-{index}", index, model, 81920.0)
-    return GpuSample(series, use, memory, temperature, power, Standing(state, who))
+    who = GpuPeople(tuple(users), tuple(bookers), tuple(missing))
+    series = GpuSeries(key or f"GPU-{index}", index, model, 81920.0)
+    return GpuSample(series, use, memory, temperature, power, Occupancy(state, who))
 
 
-def host(*gpus: GpuSample, name: str = "atlas", load: float | None = 50, memory: float | None = 25) -> Packed:
+def host(*gpus: GpuSample, name: str = "atlas", load: float | None = 50, memory: float | None = 25) -> PackedSample:
     """A host that is fresh."""
-    return pack(HostSample(name, load, memory, gpus))
+    return pack_sample(HostSample(name, load, memory, gpus))
 
 
 def epoch(text: str, zone: tzinfo = timezone.utc) -> int:
@@ -47,7 +47,10 @@ def epoch(text: str, zone: tzinfo = timezone.utc) -> int:
 
 
 def record(
-    history: History, start: int, count: int, hosts: Sequence[Packed] | Callable[[int], Sequence[Packed]]
+    history: HistoryWriter,
+    start: int,
+    count: int,
+    hosts: Sequence[PackedSample] | Callable[[int], Sequence[PackedSample]],
 ) -> None:
     """So many minutes; `hosts` may be told by the number of each."""
     for number in range(count):
@@ -55,28 +58,28 @@ def record(
     assert not history.problems
 
 
-def keep(history: History, since: int, until: int, hosts: Sequence[Packed]) -> None:
+def keep(history: HistoryWriter, since: int, until: int, hosts: Sequence[PackedSample]) -> None:
     """All minutes from one moment to another, told every half hour: in between, all is as it was."""
     for at in (*range(since, until - 60, 1800), until - 60):
         history.record(hosts, at, 3600)
     assert not history.problems
 
 
-def roll(history: History, now: float) -> None:
+def roll(history: HistoryWriter, now: float) -> None:
     """All that is due."""
     assert history.roll_up(now, 60), history.problems
     assert not history.problems
 
 
-def used(told: Tallies, what: str = "used") -> dict[str, float]:
+def used(told: DailyUsage, what: str = "used") -> dict[str, float]:
     """Minutes of each person."""
     found: dict[str, float] = {}
     for row in told.shares:
-        found[row.person] = found.get(row.person, 0) + getattr(row.share, what) / UNIT
+        found[row.person] = found.get(row.person, 0) + getattr(row.share, what) / UNITS_PER_MINUTE
     return {person: round(minutes, 6) for person, minutes in found.items() if minutes}
 
 
-def minutes(told: Tallies, what: str = "seen") -> int:
+def minutes(told: DailyUsage, what: str = "seen") -> int:
     """GPU-minutes that were seen in all, or in a state."""
     return sum(getattr(row.seen, what) for row in told.seen)
 

@@ -19,7 +19,7 @@ FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 
 def access(address: str, **more: Any) -> KvAccess:  # noqa: ANN401
     """As GPUBOARD_KV says it."""
-    return KvAccess(ConsulAccess("", address=address, named_by="GPUBOARD_KV", **more), PREFIX)
+    return KvAccess(ConsulAccess("", address=address, address_setting="GPUBOARD_KV", **more), PREFIX)
 
 
 class Hosts:
@@ -75,12 +75,12 @@ class Alone:
     """A lead that nobody contests, without a process."""
 
     def __init__(self, *_: object) -> None:
-        self.name, self.word = "alone", None
+        self.name, self.status = "alone", None
 
-    def leads(self, _: float = 0) -> bool:
+    def is_leader(self, _: float = 0) -> bool:
         return True
 
-    def problems(self) -> list[Problem]:
+    def list_problems(self) -> list[Problem]:
         return []
 
     def close(self) -> None:

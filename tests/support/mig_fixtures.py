@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from site_builder.core.model import Gpu, GpuProcess
+from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.snapshots import registry
-from site_builder.snapshots.envelope import Pieces
-from site_builder.snapshots.parse_result import Understood
+from site_builder.snapshots.envelope import ToolOutput, ToolParts
 from site_builder.snapshots.parsers import nvidia_csv
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, person, process
 from tests.support.board_fixture import gpu as gpu_row
@@ -65,7 +64,7 @@ def instances(parent: Gpu | None = None, **used: float) -> list[Gpu]:
 # A host that pushes them
 
 
-def told(pieces: Pieces) -> Understood[Gpu]:
+def told(pieces: ToolParts) -> ToolOutput[Gpu]:
     """`mig 0` is an H100 in four instances, of which `0:1=7000` has 7000 MiB in use; other lines are those of CSV."""
     found: list[Gpu] = []
     for line in pieces[""].lines:
@@ -76,28 +75,28 @@ def told(pieces: Pieces) -> Understood[Gpu]:
             }
             found += instances(whole(int(number)), **taken)
     plain = tuple(line for line in pieces[""].lines if not line.startswith("mig "))
-    rest = nvidia_csv.gpus({"": pieces[""]._replace(lines=plain)})
-    return Understood((*found, *rest.rows), rest.said, rest.problems)
+    rest = nvidia_csv.parse_gpus({"": pieces[""]._replace(lines=plain)})
+    return ToolOutput((*found, *rest.rows), rest.messages, rest.problems)
 
 
-def processes(pieces: Pieces) -> Understood[GpuProcess]:
+def processes(pieces: ToolParts) -> ToolOutput[GpuProcessRow]:
     """As CSV has them, but with the UUIDs of instances."""
-    return nvidia_csv.processes(pieces)
+    return nvidia_csv.parse_processes(pieces)
 
 
 @contextmanager
 def readable() -> Iterator[None]:
     """While it is read."""
-    before = dict(registry.TOOLS)
-    registry.TOOLS["mig-test"] = registry.Tool("nvidia-smi", "nvidia", told, processes)
+    before = dict(registry.GPU_TOOLS)
+    registry.GPU_TOOLS["mig-test"] = registry.GpuTool("nvidia-smi", "nvidia", told, processes)
     try:
         yield
     finally:
-        registry.TOOLS.clear()
-        registry.TOOLS.update(before)
+        registry.GPU_TOOLS.clear()
+        registry.GPU_TOOLS.update(before)
 
 
-def push(lab: Lab, name: str = "atlas", mig: str = "mig 0", gpus: str = "", processes: str = "", ps: str = "") -> None:  # noqa: PLR0917
+def push(lab: Lab, name: str = "atlas", mig: str = "mig 0", gpus: str = "", processes: str = "", ps: str = "") -> None:
     """A host with GPUs in MIG mode, and others beside them."""
     lab.write(name, "gpus.csv", f"# part mig-test rc=0\n{mig}\n{GPU_COLUMNS}\n{gpus or gpu_row(1)}")
     lab.write(name, "processes.csv", f"# part mig-test rc=0\n{PROCESS_COLUMNS}\n{processes}")

@@ -18,9 +18,9 @@ from typing import Any
 from site_builder.board.builder import Builder
 from site_builder.board.outputs import metrics
 from site_builder.core.clock import Now
-from site_builder.core.model import BoardHost
-from site_builder.fleet import people_counts
-from site_builder.fleet.host_view import board_of
+from site_builder.core.model import HostStatus
+from site_builder.fleet import summary
+from site_builder.fleet.build import decide_host
 from tests.support import every_state as support_every_state
 from tests.support.board_fixture import Lab
 from tests.support.browser import missing
@@ -51,33 +51,38 @@ def every_state(folder: Path) -> Lab:
     return lab
 
 
-def boards(lab: Lab) -> list[BoardHost]:
+def boards(lab: Lab) -> list[HostStatus]:
     """The hosts of a lab, as a build sees them now."""
     builder = Builder(lab.settings())
     now = Now(time.time(), lab.settings().zone)
-    hosts, rules, names, _ = builder.read(now)
-    return [board_of(host, rules, names, now)[0] for host in hosts]
+    hosts, rules, names, _ = builder.read_inputs(now)
+    return [decide_host(host, rules, names, now).status for host in hosts]
 
 
-def fleet_of(several: Sequence[BoardHost], **more: Any) -> metrics.Fleet:  # noqa: ANN401
+def fleet_of(several: Sequence[HostStatus], **more: Any) -> metrics.FleetMetrics:  # noqa: ANN401
     """What is told once of these hosts."""
     using: Counter[str] = Counter()
     booked: Counter[str] = Counter()
     now, coming = 0, 0
     for board in several:
-        mine, promised = people_counts.users(board)
+        mine, promised = summary.count_gpus_by_person(board)
         using.update(mine)
         booked.update(promised)
-        run, come = people_counts.bookings(board)
+        run, come = summary.count_bookings(board)
         now, coming = now + run, coming + come
-    plain: dict[str, Any] = {"users": using, "booked": booked, "bookings": (now, coming), "problems": 0}
-    return metrics.Fleet(**{**plain, "version": VERSION, "every": 60, **more})
+    plain: dict[str, Any] = {
+        "gpus_used": using,
+        "gpus_booked": booked,
+        "booking_counts": (now, coming),
+        "problem_count": 0,
+    }
+    return metrics.FleetMetrics(**{**plain, "version": VERSION, "build_interval_s": 60, **more})
 
 
-def text_of(several: Sequence[BoardHost], now: float = NOW, **more: Any) -> bytes:  # noqa: ANN401
+def text_of(several: Sequence[HostStatus], now: float = NOW, **more: Any) -> bytes:  # noqa: ANN401
     """The whole file."""
-    parts = [(metrics.host(board), board.name, board.seen) for board in several]
-    return metrics.metrics(parts, fleet_of(several, **more), now)
+    parts = [(metrics.render_host_metrics(board), board.name, board.last_seen) for board in several]
+    return metrics.render_metrics(parts, fleet_of(several, **more), now)
 
 
 def series_of(values: Mapping[str, str]) -> list[dict[str, str]]:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from site_builder.alerts.model import Alert, Book, Letter, Message, Outcome
-from site_builder.alerts.store import AlertBook
+from site_builder.alerts.model import Alert, AlertState, DeliveryOutcome, Message, Notification
+from site_builder.alerts.store import AlertStore
 
 PATIENCE = 60
 
@@ -20,14 +20,14 @@ def alert(number: int = 1, rule: str = "host-down") -> Alert:
     return Alert(f"a{number}", rule, "begun", f"atlas{number} is down", "no snapshot", 1000, host=f"atlas{number}")
 
 
-def letter(number: int = 1, to: str = "channel:lab", made: int = 1000, **more: object) -> Letter:
+def letter(number: int = 1, to: str = "channel:lab", made: int = 1000, **more: object) -> Notification:
     """A letter with one alert in it."""
-    return Letter(f"l{number}", to, (alert(number),), made, made)._replace(**more)  # type: ignore[arg-type]
+    return Notification(f"l{number}", to, (alert(number),), made, made)._replace(**more)  # type: ignore[arg-type]
 
 
-def book(*letters: Letter) -> Book:
+def book(*letters: Notification) -> AlertState:
     """A book with letters."""
-    return Book(begun=900, letters=letters)
+    return AlertState(started_at=900, notifications=letters)
 
 
 def waits_for(what: Callable[[], object]) -> None:
@@ -41,14 +41,14 @@ def waits_for(what: Callable[[], object]) -> None:
 class Carrier:
     """Ways that do what a test says, and remember what they carried."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: DeliveryOutcome) -> None:
         self.outcomes = list(outcomes)
         self.sent: list[str] = []
 
-    def send(self, letter: Letter, message: Message) -> Outcome:
+    def send(self, letter: Notification, message: Message) -> DeliveryOutcome:
         assert message.title
         self.sent.append(letter.id)
-        return self.outcomes.pop(0) if self.outcomes else Outcome("sent")
+        return self.outcomes.pop(0) if self.outcomes else DeliveryOutcome("sent")
 
 
 class Receiver(ThreadingHTTPServer):
@@ -110,8 +110,8 @@ def receiver() -> Iterator[Receiver]:
         thread.join()
 
 
-def put(state: Path, content: Book) -> AlertBook:
+def put(state: Path, content: AlertState) -> AlertStore:
     """A book in a file."""
-    found = AlertBook(state)
+    found = AlertStore(state)
     found.change(lambda _: content)
     return found

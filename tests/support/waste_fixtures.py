@@ -7,9 +7,9 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from site_builder.history.block_format import Packed
-from site_builder.history.reader import DAY, HOUR
-from site_builder.history.writer import History
+from site_builder.core.formatting import DAY, HOUR
+from site_builder.history.block_format import PackedSample
+from site_builder.history.writer import HistoryWriter
 from tests.support import history_fixtures
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.idle_run_fixtures import wear
@@ -18,7 +18,7 @@ LONG = 31 * 24
 ODD_FOR = 400
 
 
-def until_now(history: History, at: int, sample: Packed) -> None:
+def until_now(history: HistoryWriter, at: int, sample: PackedSample) -> None:
     """What was so since a moment on the hour; two minutes more, so that the build comes not after them."""
     end = int(time.time()) + 120
     whole = (end - at) // HOUR
@@ -37,9 +37,9 @@ def atlas(lab: Lab, user: str = "alice") -> None:
     hour = int(time.time()) // HOUR * HOUR
     began = datetime.fromtimestamp(hour - 3 * HOUR, timezone.utc).isoformat()
     lab.book({"atlas": {"3": {"name": "carol", "from": began, "date": soon(2 * HOUR)}}})
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
 
-    def fleet(held: bool = False, used: bool = False, booked: bool = False) -> Packed:
+    def fleet(held: bool = False, used: bool = False, booked: bool = False) -> PackedSample:
         return history_fixtures.host(
             history_fixtures.gpu("busy", [user], index=0, use=0 if held else 80),
             history_fixtures.gpu(index=1),

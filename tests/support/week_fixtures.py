@@ -13,12 +13,12 @@ import pytest
 
 from site_builder import cli
 from site_builder.config.settings import Settings
-from site_builder.health.model import Event
-from site_builder.history.reader import Past
-from site_builder.history.writer import History
+from site_builder.health.model import HealthEvent
+from site_builder.history.reader import HistoryReader
+from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
 from site_builder.reports import commands as report_commands
-from site_builder.reports.rules import WastedNow, Week
+from site_builder.reports.rules import CurrentWaste, WeeklyReport
 from tests.support.board_fixture import Lab
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
 
@@ -46,7 +46,7 @@ def lab_of(folder: Path) -> Lab:
     booked the V100 for all of it and is never there, the T4 is not used, and hydra is seen on the first day only.
     """
     lab = Lab(folder)
-    history = History(lab.state, PARIS)
+    history = HistoryWriter(lab.state, PARIS)
     free = gpu(index=2, model="T4")
     booked = gpu("booked", [], ["carol"], index=1, model="V100")
     busy, held = gpu("busy", ["alice"], use=90), gpu("held", ["alice", "bob"], use=0)
@@ -63,23 +63,23 @@ def lab_of(folder: Path) -> Lab:
     return lab
 
 
-def week_of(settings: Settings) -> Week:
+def week_of(settings: Settings) -> WeeklyReport:
     """The second of them, with all that can happen, and names that nobody should trust."""
-    past = Past(settings.state, PARIS)
-    found = collect.gather(settings, past, FIRST, MORNING)
+    past = HistoryReader(settings.state, PARIS)
+    found = collect.collect_report(settings, past, FIRST, MORNING)
     past.close()
     assert found
     events = [
-        Event("atlas", 1, "GPU-0", 0, "power", (), MONDAY, None, MONDAY + 60),
-        Event("atlas", 2, "", None, "driver", ("550.1", "560.2"), MONDAY + 60, None, MONDAY + 60),
-        Event("atlas", 3, "GPU-0", 0, "heat", (), MONDAY + 120, None, MONDAY + 7200),
-        Event("hydra", 1, "GPU-h", 0, "lost", (HOSTILE,), MONDAY + 180, None, None),
+        HealthEvent("atlas", 1, "GPU-0", 0, "power", (), MONDAY, None, MONDAY + 60),
+        HealthEvent("atlas", 2, "", None, "driver", ("550.1", "560.2"), MONDAY + 60, None, MONDAY + 60),
+        HealthEvent("atlas", 3, "GPU-0", 0, "heat", (), MONDAY + 120, None, MONDAY + 7200),
+        HealthEvent("hydra", 1, "GPU-h", 0, "lost", (HOSTILE,), MONDAY + 180, None, None),
     ]
     now = [
-        WastedNow("atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."),
-        WastedNow("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
+        CurrentWaste("atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."),
+        CurrentWaste("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
     ]
-    return found._replace(events=events, now=now)
+    return found._replace(events=events, current_waste=now)
 
 
 def reporter(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Report:

@@ -18,11 +18,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from site_builder.board.builder import Builder
-from site_builder.core.model import Shown
-from site_builder.history.reader import DAY, HOUR
-from site_builder.history.writer import History
+from site_builder.core.formatting import DAY, HOUR
+from site_builder.core.model import PrivacySettings
+from site_builder.history.writer import HistoryWriter
 from site_builder.usage import people_page
-from site_builder.usage.totals import NOTHING, Usage
+from site_builder.usage.totals import NO_USAGE, UsageTable
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, Site, node_module, served
 from tests.support.history_fixtures import gpu as past_gpu
@@ -53,7 +53,7 @@ def make_lab(folder: Path) -> Lab:
     (lab.data / "aliases.csv").write_text("b.ob, Bob Żak\nasmith, alice\n")
     (lab.data / "hosts.txt").write_text("hydra, , , maintenance: new fans\n")
     start = (int(time.time()) // HOUR - 23) * HOUR
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     record(history, start, 60, [past_host(past_gpu("busy", ["asmith"]), past_gpu("held", ["alice", "b.ob"], index=1))])
     roll(history, time.time())
     history.close()
@@ -76,9 +76,9 @@ def titles(html: str) -> list[str]:
     return ["".join(one.itertext()) for one in tree.findall(".//section/h2")]
 
 
-def page(lab: Lab, shown: Shown = Shown()) -> str:  # noqa: B008 # it cannot be changed
+def page(lab: Lab, shown: PrivacySettings = PrivacySettings()) -> str:  # noqa: B008 # it cannot be changed
     """The page, built by a builder of its own."""
-    assert lab.build(shown=shown).written
+    assert lab.build(privacy=shown).written_files
     return (lab.www / "users.html").read_text()
 
 
@@ -106,7 +106,7 @@ def test_each_person_has_gpus_by_share_memory_processes_and_where(built: Lab) ->
 def test_where_no_gpu_was_seen_an_average_is_not_known(tmp_path: Path) -> None:
     """The builder ran all the time, and no host told it anything."""
     lab = Lab(tmp_path)
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     record(history, int(time.time()) // 60 * 60 - 3 * HOUR, 180, [])
     history.close()
     assert {tuple(cells[4:]) for name, cells in rows(page(lab)).items() if name != "Time looked at"} == {("–",) * 3}
@@ -195,7 +195,7 @@ def test_where_history_cannot_be_read_it_says_why_and_still_tells_who_is_where(l
 
 def test_where_users_are_not_shown_the_page_names_nobody(lab: Lab) -> None:
     lab.build()
-    html = page(lab, Shown(users=False))
+    html = page(lab, PrivacySettings(users=False))
     for name in ("alice", "asmith", "b.ob", "Żak", "carol"):
         assert name not in html
     assert "This site does not show who uses what" in html
@@ -209,7 +209,7 @@ def test_names_go_at_the_next_build_when_users_are_no_longer_shown(lab: Lab) -> 
     builder = Builder(lab.settings(), every=10)
     builder.build(time.time())
     builder.close()
-    builder = Builder(lab.settings(shown=Shown(users=False)), every=10)
+    builder = Builder(lab.settings(privacy=PrivacySettings(users=False)), every=10)
     builder.build(time.time() + 1)
     builder.close()
     assert "alice" not in (lab.www / "users.html").read_text()
@@ -231,7 +231,7 @@ def test_it_is_written_once_a_minute_and_not_at_each_build(lab: Lab) -> None:
     written = []
     for after in (0, 10, 20, 59, 60, 70, 119):
         builder = Builder(lab.settings(), every=10)
-        if "users.html" in builder.build(now + after).written:
+        if "users.html" in builder.build(now + after).written_files:
             written.append(after)
         builder.close()
     assert written == [0, 59, 119]
@@ -273,7 +273,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     people = [person(n + 1, name) for n, name in enumerate(HOSTILE.values())]
     lab.host("atlas", "".join(rows), "".join(jobs), "".join(people))
     now = (int(time.time()) // HOUR - 1) * HOUR
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     gpus = [past_gpu("busy", [name], index=n, model=name) for n, name in enumerate(HOSTILE.values())]
     record(history, now, 30, [past_host(*gpus)])
     roll(history, time.time())
@@ -380,7 +380,7 @@ def test_the_html_is_parsed_without_an_error(built: Lab) -> None:
     ],
 )
 def test_a_month_of_which_history_has_only_a_part_says_which(since: str, until: str, told: str) -> None:
-    none = Usage("person", (), NOTHING)
+    none = UsageTable("person", (), NO_USAGE)
     moment = datetime.fromisoformat(f"{until}+01:00").timestamp()
-    month = people_page.Month(date(2026, 10, 1), date.fromisoformat(since), moment, none, none, none)
-    assert people_page.called(month, ZoneInfo("Europe/Berlin")) == told
+    month = people_page.MonthTables(date(2026, 10, 1), date.fromisoformat(since), moment, none, none, none)
+    assert people_page.format_month_heading(month, ZoneInfo("Europe/Berlin")) == told

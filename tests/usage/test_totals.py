@@ -9,50 +9,52 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from site_builder.core.people import People
+from site_builder.core.formatting import DAY, HOUR
+from site_builder.core.people import PeopleDirectory
 from site_builder.history import rollups
-from site_builder.history.block_format import Packed
-from site_builder.history.reader import DAY, HOUR
-from site_builder.history.writer import History
+from site_builder.history.block_format import PackedSample
+from site_builder.history.writer import HistoryWriter
 from site_builder.usage import totals
-from site_builder.usage.totals import Period, Sums, Usage, hours
+from site_builder.usage.totals import DatePeriod, UsageSums, UsageTable, units_to_hours
 from tests.support.history_fixtures import A100, epoch, gpu, host, record, roll
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
-NOBODY = People({})
+NOBODY = PeopleDirectory({})
 NOON = epoch("2026-03-10T12:00")
 CLOSED = ("used", "unowned", "promised", "free", "unclear")
 
 
-def told(  # noqa: PLR0917
-    history: History, first: str, last: str, now: float, by: str = "person", people: People = NOBODY
-) -> Usage:
+def told(
+    history: HistoryWriter, first: str, last: str, now: float, by: str = "person", people: PeopleDirectory = NOBODY
+) -> UsageTable:
     """What `gpuboard stats` is made of, from one day to another."""
-    period = Period(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
-    tallies = history.tallies(period.first, period.last, now)
-    stays = totals.stays(rollups.shapes(history))
-    persons, places = totals.added(tallies.shares, tallies.seen, totals.unseen_in(stays, tallies.seen, period))
-    return totals.usage(persons, places, people, by)
+    period = DatePeriod(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
+    tallies = history.read_daily_usage(period.first, period.last, now)
+    stays = totals.find_gpu_stays(rollups.read_gpu_set_changes(history))
+    persons, places = totals.sum_daily_usage(
+        tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period)
+    )
+    return totals.build_usage_table(persons, places, people, by)
 
 
-def in_hours(told: Usage, what: str = "used") -> dict[str, float]:
+def in_hours(told: UsageTable, what: str = "used") -> dict[str, float]:
     """Of each line, but for those that have none."""
-    found = {row.name: round(hours(getattr(row.sums, what)), 6) for row in told.rows}
+    found = {row.name: round(units_to_hours(getattr(row.sums, what)), 6) for row in told.rows}
     return {name: number for name, number in found.items() if number}
 
 
-def total(told: Usage) -> dict[str, float]:
-    return {name: round(hours(units), 6) for name, units in told.total._asdict().items() if units}
+def total(told: UsageTable) -> dict[str, float]:
+    return {name: round(units_to_hours(units), 6) for name, units in told.total._asdict().items() if units}
 
 
-def assert_closed(total: Sums) -> None:
+def assert_closed(total: UsageSums) -> None:
     assert sum(getattr(total, name) for name in CLOSED) == total.seen
 
 
 # A fleet that was added up by hand
 
 
-def hand_made(number: int) -> list[Packed]:
+def hand_made(number: int) -> list[PackedSample]:
     """Five hours of two hosts: atlas has four GPUs, hydra two of another model and is down in the third hour."""
     hour = number // 60
     atlas = host(
@@ -66,7 +68,7 @@ def hand_made(number: int) -> list[Packed]:
 
 
 @pytest.fixture
-def by_hand(history: History) -> Iterator[Callable[[str], Usage]]:
+def by_hand(history: HistoryWriter) -> Iterator[Callable[[str], UsageTable]]:
     record(history, NOON, 300, hand_made)
     end = NOON + 5 * HOUR
     yield lambda by: told(history, "2026-03-01", "2026-03-31", end, by)
@@ -76,7 +78,9 @@ ROLLED = pytest.mark.parametrize("rolled", [False, True])
 
 
 @ROLLED
-def test_each_person_has_what_paper_says(history: History, by_hand: Callable[[str], Usage], rolled: bool) -> None:
+def test_each_person_has_what_paper_says(
+    history: HistoryWriter, by_hand: Callable[[str], UsageTable], rolled: bool
+) -> None:
     if rolled:
         roll(history, NOON + 30 * DAY)
     found = by_hand("person")
@@ -94,9 +98,9 @@ def test_each_person_has_what_paper_says(history: History, by_hand: Callable[[st
 
 
 @ROLLED
-@pytest.mark.parametrize("by", totals.BY)
+@pytest.mark.parametrize("by", totals.GROUPINGS)
 def test_all_of_it_is_the_same_by_whatever_it_is_told(
-    history: History, by_hand: Callable[[str], Usage], rolled: bool, by: str
+    history: HistoryWriter, by_hand: Callable[[str], UsageTable], rolled: bool, by: str
 ) -> None:
     if rolled:
         roll(history, NOON + 30 * DAY)
@@ -117,19 +121,23 @@ def test_all_of_it_is_the_same_by_whatever_it_is_told(
     assert_closed(found.total)
 
 
-def test_the_lines_of_models_hosts_and_months_come_to_all_of_it(by_hand: Callable[[str], Usage]) -> None:
+def test_the_lines_of_models_hosts_and_months_come_to_all_of_it(by_hand: Callable[[str], UsageTable]) -> None:
     for by, names in (("model", [A100, "H100"]), ("host", ["atlas", "hydra"]), ("month", ["2026-03"])):
         found = by_hand(by)
         assert [row.name for row in found.rows] == names
-        assert totals.together(row.sums for row in found.rows) == found.total
+        assert totals.add_sums(row.sums for row in found.rows) == found.total
         for row in found.rows:
             assert_closed(row.sums)
 
 
-def test_a_host_that_was_down_has_no_zeros_but_is_told_as_not_seen(by_hand: Callable[[str], Usage]) -> None:
+def test_a_host_that_was_down_has_no_zeros_but_is_told_as_not_seen(by_hand: Callable[[str], UsageTable]) -> None:
     atlas, hydra = by_hand("host").rows
-    assert (hours(hydra.sums.seen), hours(hydra.sums.unseen), hours(hydra.sums.free)) == (8, 2, 0)
-    assert (totals.percent_seen(atlas.sums), totals.percent_seen(hydra.sums)) == (100, 80)
+    assert (units_to_hours(hydra.sums.seen), units_to_hours(hydra.sums.unseen), units_to_hours(hydra.sums.free)) == (
+        8,
+        2,
+        0,
+    )
+    assert (totals.compute_percent_seen(atlas.sums), totals.compute_percent_seen(hydra.sums)) == (100, 80)
 
 
 # Days and months of the lab
@@ -141,7 +149,7 @@ def test_a_day_on_which_clocks_change_has_its_own_hours(state: Path, zone: tzinf
     berlin = {"spring": "2026-03-29", "autumn": "2026-10-25"}
     new_york = {"spring": "2026-03-08", "autumn": "2026-11-01"}
     day = (berlin if zone is BERLIN else new_york)[change]
-    history = History(state, zone)
+    history = HistoryWriter(state, zone)
     start = epoch(f"{day}T00:00", zone) - 2 * HOUR
     now = start + 30 * HOUR
     record(history, start, 30 * 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
@@ -155,7 +163,7 @@ def test_a_day_on_which_clocks_change_has_its_own_hours(state: Path, zone: tzinf
 
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK], ids=str)
 def test_a_month_ends_at_midnight_in_the_lab(state: Path, zone: tzinfo) -> None:
-    history = History(state, zone)
+    history = HistoryWriter(state, zone)
     end = epoch("2026-11-01T00:00", zone)
     record(history, end - 3 * HOUR, 8 * 60, [host(gpu("busy", ["alice"]))])
     now = end + 5 * HOUR
@@ -171,28 +179,28 @@ def test_a_month_ends_at_midnight_in_the_lab(state: Path, zone: tzinfo) -> None:
 # What was not seen
 
 
-def test_time_in_which_nobody_looked_is_told_as_not_seen(history: History) -> None:
+def test_time_in_which_nobody_looked_is_told_as_not_seen(history: HistoryWriter) -> None:
     record(history, NOON, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
     record(history, NOON + 3 * HOUR, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
     found = told(history, "2026-03-10", "2026-03-10", NOON + 4 * HOUR)
     assert total(found) == {"used": 2, "free": 2, "seen": 4, "unseen": 4}
-    assert totals.percent_seen(found.total) == 50
+    assert totals.compute_percent_seen(found.total) == 50
 
 
-def test_a_host_counts_from_the_minute_on_in_which_it_came(history: History) -> None:
+def test_a_host_counts_from_the_minute_on_in_which_it_came(history: HistoryWriter) -> None:
     both = [host(gpu()), host(gpu(key="GPU-9"), name="hydra")]
     record(history, NOON, 120, lambda number: both[: 1 if number < 60 else 2])
     assert not told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR).total.unseen
 
 
-def test_a_host_that_was_never_seen_in_a_month_is_not_missed_in_it(history: History) -> None:
+def test_a_host_that_was_never_seen_in_a_month_is_not_missed_in_it(history: HistoryWriter) -> None:
     both = [host(gpu()), host(gpu(key="GPU-9"), name="hydra")]
     record(history, epoch("2026-03-31T23:00"), 120, lambda number: both[: 2 if number < 60 else 1])
     found = told(history, "2026-03-01", "2026-04-30", epoch("2026-04-01T01:00"), "month")
     assert in_hours(found, "unseen") == {}
 
 
-def test_a_gpu_that_moved_to_another_host_counts_once(history: History) -> None:
+def test_a_gpu_that_moved_to_another_host_counts_once(history: HistoryWriter) -> None:
     moving, staying = gpu("busy", ["alice"], index=1, key="GPU-m"), gpu(index=0, key="GPU-s")
     before = [host(staying, moving), host(gpu(key="GPU-h"), name="hydra")]
     after = [host(staying), host(gpu(key="GPU-h"), moving, name="hydra")]
@@ -205,19 +213,19 @@ def test_a_gpu_that_moved_to_another_host_counts_once(history: History) -> None:
         roll(history, now)
 
 
-def test_a_gpu_that_was_taken_out_is_not_missed(history: History) -> None:
+def test_a_gpu_that_was_taken_out_is_not_missed(history: HistoryWriter) -> None:
     record(history, NOON, 120, lambda number: [host(gpu(index=0), *([gpu(index=1)] if number < 60 else []))])
     assert total(told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR)) == {"free": 3, "seen": 3}
 
 
-def test_a_host_that_got_another_name_counts_once(history: History) -> None:
+def test_a_host_that_got_another_name_counts_once(history: HistoryWriter) -> None:
     record(history, NOON, 120, lambda number: [host(gpu("busy", ["alice"]), name="old" if number < 60 else "new")])
     found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, "host")
     assert in_hours(found) == {"new": 1, "old": 1}
     assert not found.total.unseen
 
 
-def test_a_clock_that_jumped_back_or_ahead_counts_nothing_twice(history: History) -> None:
+def test_a_clock_that_jumped_back_or_ahead_counts_nothing_twice(history: HistoryWriter) -> None:
     record(history, NOON, 60, [host(gpu("busy", ["alice"]))])
     record(history, NOON - 30 * 60, 60, [host(gpu("busy", ["bob"]))])
     record(history, NOON + 365 * DAY, 5, [host(gpu("busy", ["carol"]), gpu(index=1))])
@@ -235,23 +243,23 @@ def test_a_clock_that_jumped_back_or_ahead_counts_nothing_twice(history: History
 SPELLINGS = ["alice", "Alice", "asmith", "ALICE", "alice.smith"]
 
 
-def test_five_spellings_of_one_name_are_one_person(history: History) -> None:
-    people = People({"asmith": "Alice Smith", "alice": "Alice Smith", "alice.smith": "Alice Smith"})
+def test_five_spellings_of_one_name_are_one_person(history: HistoryWriter) -> None:
+    people = PeopleDirectory({"asmith": "Alice Smith", "alice": "Alice Smith", "alice.smith": "Alice Smith"})
     record(history, NOON, 100, lambda number: [host(gpu("busy", [SPELLINGS[number // 20]]))])
     found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, people=people)
     assert in_hours(found) == {"Alice Smith": round(100 / 60, 6)}
     assert sorted(found.rows[0].names) == sorted(SPELLINGS)
 
 
-def test_without_aliases_only_the_case_of_letters_makes_no_difference(history: History) -> None:
+def test_without_aliases_only_the_case_of_letters_makes_no_difference(history: HistoryWriter) -> None:
     record(history, NOON, 100, lambda number: [host(gpu("busy", [SPELLINGS[number // 20]]))])
     found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR)
     assert {row.name: len(row.names) for row in found.rows} == {"alice": 3, "asmith": 1, "alice.smith": 1}
 
 
-def test_a_name_that_ps_cut_is_whose_it_can_only_be(history: History) -> None:
+def test_a_name_that_ps_cut_is_whose_it_can_only_be(history: HistoryWriter) -> None:
     names = ["maximilian", "maximil+", "bo+"]
     record(history, NOON, 60, lambda number: [host(gpu("busy", [names[number // 20]]))])
-    people = People({}, ["maximilian", "bob", "boris"])
+    people = PeopleDirectory({}, ["maximilian", "bob", "boris"])
     found = told(history, "2026-03-10", "2026-03-10", NOON + HOUR, people=people)
     assert in_hours(found) == {"maximilian": round(2 / 3, 6), "bo+": round(1 / 3, 6)}

@@ -8,45 +8,62 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.core.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, Gpu, KeptGpu, Limits, Shown, Who
-from site_builder.core.people import People
-from site_builder.fleet.gpu_state import Rules
-from site_builder.history.idle_runs import EMPTY, IDLE, USED, Promise, Unkept, Worn
+from site_builder.core.model import (
+    BookingStatus,
+    Gpu,
+    GpuBookingUse,
+    GpuPeople,
+    GpuStatus,
+    HostStatus,
+    PrivacySettings,
+    ProcessStatus,
+    StateLimits,
+)
+from site_builder.core.people import PeopleDirectory
+from site_builder.fleet.gpu_state import StateRules
+from site_builder.history.idle_runs import RUN_EMPTY, RUN_IDLE, RUN_USED, BookedRun, GpuRun, UnusedBooking
 from site_builder.waste import rules as waste_rules
-from site_builder.waste.model import Item, lines, totals
-from site_builder.waste.rules import Empty, Mark, Past
+from site_builder.waste.model import WasteItem, group_waste_items, sum_waste_hours
+from site_builder.waste.rules import EmptyGpu, WasteCandidate, WasteHistory
 
 NOW = 1_790_000_000
 LAST = NOW - 60  # the last minute that history knows
-RULES = Rules(Limits(), People({"asmith": "Alice"}, ["alice", "bob"]), Shown())
-HELD = Mark("held", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, None, "31 GiB")
-BOOKING = Mark("booking", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, NOW - 3 * HOUR)
-UNKEPT = Unkept("atlas", "GPU-0", 0, "A100", ("alice",), NOW - 2 * DAY, NOW - DAY, 24 * 60)
-PLACE = Empty("atlas", "GPU-0", 0, "A100")
+RULES = StateRules(StateLimits(), PeopleDirectory({"asmith": "Alice"}, ["alice", "bob"]), PrivacySettings())
+HELD = WasteCandidate("held", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, None, "31 GiB")
+BOOKING = WasteCandidate("booking", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, NOW - 3 * HOUR)
+UNKEPT = UnusedBooking("atlas", "GPU-0", 0, "A100", ("alice",), NOW - 2 * DAY, NOW - DAY, 24 * 60)
+PLACE = EmptyGpu("atlas", "GPU-0", 0, "A100")
 MONTH = 30 * 24 * 60
 
 
-def worn(run: int = IDLE, minutes: int = 600, **more: object) -> Worn:
+def worn(run: int = RUN_IDLE, minutes: int = 600, **more: object) -> GpuRun:
     """A GPU as history knows it; its run has no gaps."""
-    told = {"host": "atlas", "first": 0, "last": LAST, "taken": LAST, "since": LAST - (minutes - 1) * 60, **more}
-    return Worn(run=run, minutes=minutes, **told)  # type: ignore[arg-type]
+    told = {
+        "host": "atlas",
+        "first_seen": 0,
+        "last_seen": LAST,
+        "last_taken": LAST,
+        "since": LAST - (minutes - 1) * 60,
+        **more,
+    }
+    return GpuRun(kind=run, minutes=minutes, **told)  # type: ignore[arg-type]
 
 
 def found(
-    *marks: Mark,
-    past: Worn | None = None,
-    unkept: Sequence[Unkept] = (),
-    empty: Sequence[Empty] = (),
+    *marks: WasteCandidate,
+    past: GpuRun | None = None,
+    unkept: Sequence[UnusedBooking] = (),
+    empty: Sequence[EmptyGpu] = (),
     odd: dict[str, int] | None = None,
-    rules: Rules = RULES,
-) -> list[Item]:
+    rules: StateRules = RULES,
+) -> list[WasteItem]:
     """What is told of one GPU; what is odd is so for long, unless it is said."""
     known = {} if past is None else {"GPU-0": past}
-    lasts = {f"{one.kind} {one.key}": NOW - DAY for one in marks} if odd is None else odd
-    return waste_rules.items({"atlas": marks}, empty, Past(known, unkept), rules, lasts, NOW)
+    lasts = {f"{one.kind} {one.gpu_key}": NOW - DAY for one in marks} if odd is None else odd
+    return waste_rules.find_waste({"atlas": marks}, empty, WasteHistory(known, unkept), rules, lasts, NOW)
 
 
-def only(*marks: Mark, **more: object) -> Item:
+def only(*marks: WasteCandidate, **more: object) -> WasteItem:
     (one,) = found(*marks, **more)  # type: ignore[arg-type]
     return one
 
@@ -56,15 +73,18 @@ def only(*marks: Mark, **more: object) -> Item:
 
 def test_a_gpu_that_is_held_is_told_with_who_since_when_how_much_and_whom_to_ask() -> None:
     one = only(HELD)
-    assert (one.kind, one.host, one.index, one.who, one.since, one.hours) == (
+    assert (one.kind, one.host, one.index, one.people, one.since, one.hours) == (
         ("held", "atlas", 0, ("alice",), NOW - 3 * HOUR, 3.0)
     )
-    assert (one.what, one.do) == ("31 GiB taken and hardly used", "Ask alice whether it is still needed.")
+    assert (one.what, one.advice) == ("31 GiB taken and hardly used", "Ask alice whether it is still needed.")
 
 
 def test_a_gpu_that_is_idle_for_less_than_two_hours_is_not_held() -> None:
     assert not found(HELD._replace(since=NOW - 2 * HOUR + 60))
-    assert found(HELD._replace(since=NOW - HOUR), rules=RULES.__class__(Limits(held_after=600), RULES.people, Shown()))
+    assert found(
+        HELD._replace(since=NOW - HOUR),
+        rules=RULES.__class__(StateLimits(held_after=600), RULES.people, PrivacySettings()),
+    )
 
 
 def test_history_says_since_when_where_the_builder_has_forgotten() -> None:
@@ -78,24 +98,24 @@ def test_a_gap_is_not_idleness() -> None:
 
 
 def test_what_lies_between_history_and_the_builders_memory_nobody_knows() -> None:
-    assert not found(HELD._replace(since=NOW - 60), past=worn(last=NOW - HOUR))
+    assert not found(HELD._replace(since=NOW - 60), past=worn(last_seen=NOW - HOUR))
 
 
-@pytest.mark.parametrize("run", [USED, EMPTY])
+@pytest.mark.parametrize("run", [RUN_USED, RUN_EMPTY])
 def test_history_of_a_gpu_that_was_not_idle_makes_it_no_older(run: int) -> None:
     assert only(HELD, past=worn(run)).hours == 3.0
     assert not found(HELD._replace(since=LAST), past=worn(run))
 
 
 def test_what_another_held_is_not_told_of_whoever_came_after() -> None:
-    assert not found(HELD._replace(since=LAST), past=worn(who=("bob",)))
-    theirs = only(HELD._replace(since=NOW - 3 * DAY), past=worn(minutes=180, since=NOW - 3 * HOUR, who=("alice",)))
+    assert not found(HELD._replace(since=LAST), past=worn(people=("bob",)))
+    theirs = only(HELD._replace(since=NOW - 3 * DAY), past=worn(minutes=180, since=NOW - 3 * HOUR, people=("alice",)))
     assert (theirs.since, theirs.hours) == (NOW - 3 * HOUR, 3.0)
 
 
 def test_a_clock_that_ran_a_year_ahead_does_not_say_since_when() -> None:
     before = worn(minutes=600)
-    ahead = before._replace(last=NOW + 365 * DAY, since=NOW + 364 * DAY, minutes=9000, other=before)
+    ahead = before._replace(last_seen=NOW + 365 * DAY, since=NOW + 364 * DAY, minutes=9000, run_before_jump=before)
     one = only(HELD._replace(since=LAST), past=ahead)
     assert (one.since, one.hours) == (before.since, 10.0)
 
@@ -115,14 +135,14 @@ def test_a_clock_that_ran_a_year_ahead_does_not_say_since_when() -> None:
 def test_what_should_not_be_is_told_with_the_command_that_helps(kind: str, pids: tuple[int, ...], command: str) -> None:
     one = only(HELD._replace(kind=kind, pids=pids))
     assert (one.kind, one.command, one.hours, one.pids) == (kind, command, 3.0, pids)
-    assert "atlas" in one.do
+    assert "atlas" in one.advice
 
 
 def test_hours_that_nobody_can_know_are_none_and_come_last() -> None:
-    used = HELD._replace(kind="dead", key="GPU-1", index=1, since=None, pids=(43,))
+    used = HELD._replace(kind="dead", gpu_key="GPU-1", index=1, since=None, pids=(43,))
     first, last = found(HELD, used)
     assert (first.kind, last.kind, last.hours, last.since) == ("held", "dead", None, NOW - DAY)
-    assert totals([first, last]) == (3.0, 1)
+    assert sum_waste_hours([first, last]) == (3.0, 1)
 
 
 @pytest.mark.parametrize("kind", ["dead", "ownerless", "unexplained"])
@@ -141,29 +161,37 @@ def test_what_may_be_a_matter_of_two_files_is_told_once_it_lasts(kind: str) -> N
 
 def test_a_booking_that_runs_unused_is_told() -> None:
     one = only(BOOKING)
-    assert (one.kind, one.who, one.since, one.until, one.hours) == ("booking", ("alice",), BOOKING.began, None, 3.0)
-    assert one.do == "Ask alice to use it or to release it."
+    assert (one.kind, one.people, one.since, one.until, one.hours) == (
+        "booking",
+        ("alice",),
+        BOOKING.booking_start,
+        None,
+        3.0,
+    )
+    assert one.advice == "Ask alice to use it or to release it."
 
 
 def test_a_booking_that_began_a_moment_ago_is_not_told() -> None:
-    assert not found(BOOKING._replace(since=NOW - 3000, began=NOW - 3000))
+    assert not found(BOOKING._replace(since=NOW - 3000, booking_start=NOW - 3000))
 
 
 def test_a_booking_of_which_the_builder_forgot_the_beginning_is_told_from_history() -> None:
-    promise = Promise(NOW - 10 * HOUR, LAST, 540, 0, ("alice",))
-    late = BOOKING._replace(began=NOW - 10 * HOUR, since=LAST)
-    assert only(late, past=worn(EMPTY, taken=None, promise=promise)).hours == 9.0
+    promise = BookedRun(NOW - 10 * HOUR, LAST, 540, 0, ("alice",))
+    late = BOOKING._replace(booking_start=NOW - 10 * HOUR, since=LAST)
+    assert only(late, past=worn(RUN_EMPTY, last_taken=None, booked_run=promise)).hours == 9.0
     assert not found(late)
-    assert not found(late, past=worn(EMPTY, taken=NOW - 9 * HOUR, promise=promise._replace(taken=1)))
-    assert not found(late, past=worn(EMPTY, last=NOW - 2 * HOUR, taken=None, promise=promise))
+    assert not found(
+        late, past=worn(RUN_EMPTY, last_taken=NOW - 9 * HOUR, booked_run=promise._replace(taken_minutes=1))
+    )
+    assert not found(late, past=worn(RUN_EMPTY, last_seen=NOW - 2 * HOUR, last_taken=None, booked_run=promise))
 
 
 def test_a_booking_right_after_another_of_the_same_person_counts_for_itself() -> None:
-    promise = Promise(NOW - 20 * HOUR, LAST, 20 * 60, 30, ("alice",))
-    late = BOOKING._replace(began=NOW - 10 * HOUR, since=LAST)
-    assert only(late, past=worn(EMPTY, taken=NOW - 15 * HOUR, promise=promise)).hours == 10.0
+    promise = BookedRun(NOW - 20 * HOUR, LAST, 20 * 60, 30, ("alice",))
+    late = BOOKING._replace(booking_start=NOW - 10 * HOUR, since=LAST)
+    assert only(late, past=worn(RUN_EMPTY, last_taken=NOW - 15 * HOUR, booked_run=promise)).hours == 10.0
     with_gap = promise._replace(minutes=19 * 60)
-    assert not found(late, past=worn(EMPTY, taken=NOW - 15 * HOUR, promise=with_gap))
+    assert not found(late, past=worn(RUN_EMPTY, last_taken=NOW - 15 * HOUR, booked_run=with_gap))
 
 
 def test_a_booking_that_is_over_and_was_never_used_is_told_with_the_minutes_that_were_seen() -> None:
@@ -176,52 +204,52 @@ def test_a_booking_that_was_given_back_soon_is_no_waste() -> None:
 
 
 def test_a_booking_that_is_over_and_goes_on_after_all_counts_once() -> None:
-    promise = Promise(UNKEPT.since, LAST, 2000, 0, ("alice",))
-    assert not found(unkept=[UNKEPT], past=worn(EMPTY, promise=promise))
+    promise = BookedRun(UNKEPT.since, LAST, 2000, 0, ("alice",))
+    assert not found(unkept=[UNKEPT], past=worn(RUN_EMPTY, booked_run=promise))
 
 
 def test_a_booking_that_somebody_else_took_over_counts_no_hour_of_theirs_again() -> None:
     """alice booked the GPU 5 hours ago, and 2 hours ago bob was put in her place: the booking began when it did."""
     began = NOW - 5 * HOUR
     alices = UNKEPT._replace(since=began, until=NOW - 2 * HOUR, minutes=180)
-    promise = Promise(NOW - 2 * HOUR, LAST, 120, 0, ("bob",))
-    mark = BOOKING._replace(people=("bob",), began=began, since=began)
-    several = found(mark, unkept=[alices], past=worn(EMPTY, taken=None, promise=promise))
-    assert {one.who: one.hours for one in several} == {("alice",): 3.0, ("bob",): 2.0}
+    promise = BookedRun(NOW - 2 * HOUR, LAST, 120, 0, ("bob",))
+    mark = BOOKING._replace(people=("bob",), booking_start=began, since=began)
+    several = found(mark, unkept=[alices], past=worn(RUN_EMPTY, last_taken=None, booked_run=promise))
+    assert {one.people: one.hours for one in several} == {("alice",): 3.0, ("bob",): 2.0}
 
 
 # Never used
 
 
 def test_a_gpu_that_nobody_was_on_for_30_days_that_were_seen_is_told() -> None:
-    one = only(empty=[PLACE], past=worn(EMPTY, MONTH, taken=None, since=NOW - 40 * DAY))
-    assert (one.kind, one.since, one.hours, one.who) == ("unused", NOW - 40 * DAY, 720.0, ())
+    one = only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None, since=NOW - 40 * DAY))
+    assert (one.kind, one.since, one.hours, one.people) == ("unused", NOW - 40 * DAY, 720.0, ())
     assert one.what == "nobody was ever on it, in 30 days that were seen"
-    assert "nobody has been on it for 30" in only(empty=[PLACE], past=worn(EMPTY, MONTH, taken=5)).what
+    assert "nobody has been on it for 30" in only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=5)).what
 
 
 def test_29_days_that_were_seen_in_60_are_not_30() -> None:
-    assert not found(empty=[PLACE], past=worn(EMPTY, MONTH - 1, taken=None, since=NOW - 60 * DAY))
+    assert not found(empty=[PLACE], past=worn(RUN_EMPTY, MONTH - 1, last_taken=None, since=NOW - 60 * DAY))
 
 
 def test_a_gpu_that_is_taken_now_is_not_told_to_be_unused() -> None:
-    assert not found(past=worn(EMPTY, MONTH))
+    assert not found(past=worn(RUN_EMPTY, MONTH))
 
 
 def test_what_bookings_count_an_unused_gpu_does_not() -> None:
-    several = found(BOOKING, unkept=[UNKEPT], empty=[PLACE], past=worn(EMPTY, MONTH, taken=None))
+    several = found(BOOKING, unkept=[UNKEPT], empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None))
     assert {one.kind: one.hours for one in several} == {"booking": 3.0, "unused": 720.0 - 24 - 3}
-    assert totals(several) == (720.0, 0)
+    assert sum_waste_hours(several) == (720.0, 0)
 
 
 def test_a_gpu_that_moved_is_unused_no_second_time_where_it_was_booked() -> None:
     there = UNKEPT._replace(host="hydra")
-    several = found(unkept=[there], empty=[PLACE], past=worn(EMPTY, MONTH, taken=None))
+    several = found(unkept=[there], empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None))
     assert [(one.host, one.hours) for one in several] == [("atlas", 696.0), ("hydra", 24.0)]
 
 
 def test_a_gpu_that_two_hosts_tell_counts_for_neither() -> None:
-    several = waste_rules.items({"atlas": [HELD], "hydra": [HELD]}, [], Past({}), RULES, {}, NOW)
+    several = waste_rules.find_waste({"atlas": [HELD], "hydra": [HELD]}, [], WasteHistory({}), RULES, {}, NOW)
     assert [(one.host, one.hours) for one in several] == [("atlas", None), ("hydra", None)]
 
 
@@ -229,55 +257,62 @@ def test_a_gpu_that_two_hosts_tell_counts_for_neither() -> None:
 
 
 def test_names_of_one_person_are_one_and_nobody_is_named_where_people_are_hidden() -> None:
-    assert only(HELD._replace(people=("alice", "asmith"))).who == ("Alice",)
-    hidden = only(HELD, rules=Rules(Limits(), RULES.people, Shown(users=False)))
-    assert hidden.who == ()
+    assert only(HELD._replace(people=("alice", "asmith"))).people == ("Alice",)
+    hidden = only(HELD, rules=StateRules(StateLimits(), RULES.people, PrivacySettings(users=False)))
+    assert hidden.people == ()
     assert "alice" not in repr(hidden)
 
 
 def test_the_most_hours_come_first() -> None:
-    several = [HELD._replace(key=f"GPU-{n}", index=n, since=NOW - n * HOUR) for n in (3, 12, 5)]
+    several = [HELD._replace(gpu_key=f"GPU-{n}", index=n, since=NOW - n * HOUR) for n in (3, 12, 5)]
     assert [one.index for one in found(*several)] == [12, 5, 3]
 
 
 def test_gpus_that_differ_in_their_numbers_alone_are_one_line() -> None:
     several = found(
-        *[HELD._replace(key=f"GPU-{n}", index=n) for n in range(3)], HELD._replace(key="GPU-9", memory="1 GiB")
+        *[HELD._replace(gpu_key=f"GPU-{n}", index=n) for n in range(3)],
+        HELD._replace(gpu_key="GPU-9", memory_text="1 GiB"),
     )
-    assert [(one.place, one.hours) for one in lines(several)] == [("atlas:0,1,2", 9.0), ("atlas:0", 3.0)]
+    assert [(one.gpu_label, one.hours) for one in group_waste_items(several)] == [
+        ("atlas:0,1,2", 9.0),
+        ("atlas:0", 3.0),
+    ]
 
 
 # What a host tells
 
-BUSY = BoardGpu(Gpu(0, "GPU-0", "A100", 31744.0, 81920.0, 0.0), "A100", "busy", "", idle_since=NOW - 60.0)
-ON_IT = BoardProcess(42, "alice", "python", 7000.0, None, None)
+BUSY = GpuStatus(Gpu(0, "GPU-0", "A100", 31744.0, 81920.0, 0.0), "A100", "busy", "", idle_since=NOW - 60.0)
+ON_IT = ProcessStatus(42, "alice", "python", 7000.0, None, None)
 
 
-def marked(*gpus: BoardGpu, state: str = "fresh", others: tuple[BoardProcess, ...] = ()) -> list[tuple[str, str]]:
-    host = BoardHost("atlas", None, (), state, "", gpus=gpus, others=others)
-    return [(one.kind, one.key) for one in waste_rules.marks(host)]
+def marked(*gpus: GpuStatus, state: str = "fresh", others: tuple[ProcessStatus, ...] = ()) -> list[tuple[str, str]]:
+    host = HostStatus("atlas", None, (), state, "", gpus=gpus, unmatched_processes=others)
+    return [(one.kind, one.gpu_key) for one in waste_rules.find_waste_candidates(host)]
 
 
 @pytest.mark.parametrize(
     ("gpu", "kind"),
     [
-        (BUSY._replace(processes=(ON_IT._replace(dead=True, children=(43,)),)), "dead"),
-        (BUSY._replace(processes=(ON_IT,), who=Who(("alice",))), "held"),
-        (BUSY._replace(processes=(ON_IT,), ownerless=(42,)), "ownerless"),
-        (BUSY._replace(state="held", processes=(ON_IT, ON_IT), ownerless=(42,), who=Who(("alice",))), "held"),
-        (BUSY._replace(unexplained=True), "unexplained"),
-        (BUSY._replace(idle_since=None, processes=(ON_IT,), who=Who(("alice",))), None),
+        (BUSY._replace(processes=(ON_IT._replace(is_zombie=True, children=(43,)),)), "dead"),
+        (BUSY._replace(processes=(ON_IT,), people=GpuPeople(("alice",))), "held"),
+        (BUSY._replace(processes=(ON_IT,), ownerless_pids=(42,)), "ownerless"),
+        (
+            BUSY._replace(state="held", processes=(ON_IT, ON_IT), ownerless_pids=(42,), people=GpuPeople(("alice",))),
+            "held",
+        ),
+        (BUSY._replace(has_unexplained_memory=True), "unexplained"),
+        (BUSY._replace(idle_since=None, processes=(ON_IT,), people=GpuPeople(("alice",))), None),
         (BUSY._replace(state="free", idle_since=None), None),
         (BUSY._replace(state="lost"), None),
     ],
 )
-def test_a_gpu_is_one_kind_at_most(gpu: BoardGpu, kind: str | None) -> None:
+def test_a_gpu_is_one_kind_at_most(gpu: GpuStatus, kind: str | None) -> None:
     assert marked(gpu) == ([(kind, "GPU-0")] if kind else [])
     assert marked(gpu, state="stale") == []
 
 
 def test_memory_is_not_unexplained_where_processes_are_on_a_gpu_that_is_not_told() -> None:
-    assert marked(BUSY._replace(unexplained=True), others=(ON_IT,)) == [("held", "GPU-0")]
+    assert marked(BUSY._replace(has_unexplained_memory=True), others=(ON_IT,)) == [("held", "GPU-0")]
 
 
 def test_gpus_under_one_name_are_told_apart_as_history_does() -> None:
@@ -286,10 +321,10 @@ def test_gpus_under_one_name_are_told_apart_as_history_does() -> None:
 
 def test_a_gpu_that_is_booked_and_unused_is_marked_with_when_that_began() -> None:
     now = datetime.fromtimestamp(NOW, timezone.utc)
-    booking = BoardBooking("alice", now - timedelta(hours=2), now, None, None, "now", unused_since=NOW - HOUR)
-    kept = KeptGpu(NOW, NOW - HOUR, {}, {"x": (NOW - HOUR, 0.0, 0.0)})
-    gpu = BUSY._replace(state="booked", bookings=(booking,), kept=kept, who=Who((), ("alice",)))
-    host = BoardHost("atlas", None, (), "fresh", "", gpus=(gpu,))
-    (one,) = waste_rules.marks(host)
-    assert (one.kind, one.people, one.since, one.began) == ("booking", ("alice",), NOW - HOUR, NOW - 2 * HOUR)
+    booking = BookingStatus("alice", now - timedelta(hours=2), now, None, None, "now", unused_since=NOW - HOUR)
+    kept = GpuBookingUse(NOW, NOW - HOUR, {}, {"x": (NOW - HOUR, 0.0, 0.0)})
+    gpu = BUSY._replace(state="booked", bookings=(booking,), booking_use=kept, people=GpuPeople((), ("alice",)))
+    host = HostStatus("atlas", None, (), "fresh", "", gpus=(gpu,))
+    (one,) = waste_rules.find_waste_candidates(host)
+    assert (one.kind, one.people, one.since, one.booking_start) == ("booking", ("alice",), NOW - HOUR, NOW - 2 * HOUR)
     assert not marked(gpu._replace(bookings=(booking._replace(unused_since=None),)))

@@ -15,15 +15,16 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from site_builder.board.builder import Builder
-from site_builder.core.model import BoardGpu, BoardHost, Gpu, Limits, Shown, Who
-from site_builder.core.people import People
-from site_builder.fleet.gpu_state import Rules
-from site_builder.fleet.summary import summary
+from site_builder.core.formatting import HOUR
+from site_builder.core.model import Gpu, GpuPeople, GpuStatus, HostStatus, PrivacySettings, StateLimits
+from site_builder.core.people import PeopleDirectory
+from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.summary import summarize_host
 from site_builder.history import idle_run_store
-from site_builder.history.reader import HOUR
-from site_builder.history.writer import History
+from site_builder.history.writer import HistoryWriter
 from site_builder.waste import build as waste_build
-from site_builder.waste.render import MOST_LINES
+from site_builder.waste import rules as waste_rules
+from site_builder.waste.render import MAX_BOARD_LINES
 from tests.support import history_fixtures, waste_fixtures
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import served
@@ -102,7 +103,7 @@ def test_memory_is_explained_where_the_processes_could_not_be_read(tmp_path: Pat
 def test_a_gpu_that_was_used_a_moment_ago_is_not_told_though_history_does_not_know_yet(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     hour = int(time.time()) // HOUR * HOUR
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     wear(history, hour - waste_fixtures.LONG * HOUR, waste_fixtures.LONG, history_fixtures.host(history_fixtures.gpu()))
     history.close()
     lab.host("atlas")
@@ -119,7 +120,7 @@ def test_a_gpu_that_was_used_a_moment_ago_is_not_told_though_history_does_not_kn
 def test_a_booking_that_ended_unused_is_told_and_one_that_ended_long_ago_is_not(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     hour = int(time.time()) // HOUR * HOUR
-    history = History(lab.state, timezone.utc)
+    history = HistoryWriter(lab.state, timezone.utc)
     for days, name in ((9, "bob"), (3, "carol")):
         wear(history, hour - days * 24 * HOUR, 5, history_fixtures.host(history_fixtures.gpu("booked", [], [name])))
         wear(history, hour - days * 24 * HOUR + 5 * HOUR, 1, history_fixtures.host(history_fixtures.gpu()))
@@ -135,7 +136,7 @@ def test_a_booking_that_ended_unused_is_told_and_one_that_ended_long_ago_is_not(
 
 
 def test_where_people_are_hidden_no_file_names_them(tmp_path: Path) -> None:
-    lab = waste_fixtures.make(tmp_path, shown=Shown(users=False))
+    lab = waste_fixtures.make(tmp_path, privacy=PrivacySettings(users=False))
     assert kinds(lab)["atlas:0"] == "held"
     for file in ("index.html", "waste.json", SECTION):
         text = (lab.www / file).read_text()
@@ -176,27 +177,27 @@ def test_where_nothing_is_wasted_the_board_says_nothing_of_it(tmp_path: Path) ->
     assert told(lab)["items"] == []
 
 
-def large(hosts: int) -> dict[str, BoardHost]:
+def large(hosts: int) -> dict[str, HostStatus]:
     """Hosts of 8 GPUs that are all held, each by somebody else."""
     since = time.time() - 3 * HOUR
     found = {}
     for number in range(hosts):
         name = f"gpu{number:04}"
         gpus = tuple(
-            BoardGpu(
+            GpuStatus(
                 Gpu(n, f"GPU-{number}-{n}", "A100", 31744.0 + n, 81920.0, 0.0), "A100", "held", "", idle_since=since
-            )._replace(who=Who((f"user{n}",)))
+            )._replace(people=GpuPeople((f"user{n}",)))
             for n in range(8)
         )
-        found[name] = BoardHost(name, None, (), "fresh", "", gpus=gpus)
+        found[name] = HostStatus(name, None, (), "fresh", "", gpus=gpus)
     return found
 
 
 def test_of_many_only_the_worst_are_on_the_board_and_the_rest_is_counted(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     hour = int(time.time()) // HOUR * HOUR
-    history = History(lab.state, timezone.utc)
-    for number in range(MOST_LINES + 7):
+    history = HistoryWriter(lab.state, timezone.utc)
+    for number in range(MAX_BOARD_LINES + 7):
         name = f"gpu{number}"
         wear(
             history,
@@ -208,13 +209,13 @@ def test_of_many_only_the_worst_are_on_the_board_and_the_rest_is_counted(tmp_pat
     history.close()
     lab.build()
     section = (lab.www / SECTION).read_text()
-    assert section.count("<li>") == MOST_LINES
+    assert section.count("<li>") == MAX_BOARD_LINES
     assert "And 7 more" in section
-    assert len(told(lab)["items"]) == MOST_LINES + 7
+    assert len(told(lab)["items"]) == MAX_BOARD_LINES + 7
 
 
 def test_a_thousand_hosts_are_gathered_in_little_time(tmp_path: Path) -> None:
-    history = History(history_fixtures.folder(tmp_path), timezone.utc)
+    history = HistoryWriter(history_fixtures.folder(tmp_path), timezone.utc)
     boards = large(1000)
     hour = int(time.time()) // HOUR * HOUR
     for name in list(boards)[:50]:
@@ -225,23 +226,24 @@ def test_a_thousand_hosts_are_gathered_in_little_time(tmp_path: Path) -> None:
             1,
             history_fixtures.host(*(history_fixtures.gpu("busy", ["a"], key=key, use=0) for key in keys), name=name),
         )
-    summaries = {name: summary(board, None) for name, board in boards.items()}
-    rules = Rules(Limits(), People({}), Shown())
-    found = waste_build.gather(summaries, history, rules, {}, time.time())
+    summaries = {name: summarize_host(board, None) for name, board in boards.items()}
+    marks = {name: waste_rules.find_waste_candidates(board) for name, board in boards.items()}
+    rules = StateRules(StateLimits(), PeopleDirectory({}), PrivacySettings())
+    found = waste_build.collect_waste(summaries, marks, history, rules, {}, time.time())
     assert len(found.items) == 8000
-    check(took(lambda: waste_build.gather(summaries, history, rules, {}, time.time()), rounds=3), 0.5)
+    check(took(lambda: waste_build.collect_waste(summaries, marks, history, rules, {}, time.time()), rounds=3), 0.5)
     history.close()
 
 
 def test_history_is_asked_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    known_of = idle_run_store.known_of
+    known_of = idle_run_store.read_idle_history
 
-    def counted(*words: Any) -> idle_run_store.Known:  # noqa: ANN401 # whatever it takes
+    def counted(*words: Any) -> idle_run_store.IdleHistory:  # noqa: ANN401 # whatever it takes
         asked.append(words)
         return known_of(*words)
 
-    monkeypatch.setattr(idle_run_store, "known_of", counted)
+    monkeypatch.setattr(idle_run_store, "read_idle_history", counted)
     lab = Lab(tmp_path)
     lab.host(every=600)
     builder = Builder(lab.settings(), 10)
@@ -266,7 +268,7 @@ def test_a_history_that_cannot_be_read_costs_what_it_knew_and_is_told(tmp_path: 
 def test_a_fault_of_our_own_costs_the_section_and_not_the_board(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waste_build, "empty_now", lambda *_: [None])
+    monkeypatch.setattr(waste_build, "find_empty_gpus", lambda *_: [None])
     lab = Lab(tmp_path)
     lab.host()
     lab.build()
@@ -276,7 +278,7 @@ def test_a_fault_of_our_own_costs_the_section_and_not_the_board(
 
 def test_the_limit_of_use_is_that_of_the_settings(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    assert Builder(lab.settings(limits=Limits(idle_percent=12))).history.idle_percent == 12
+    assert Builder(lab.settings(limits=StateLimits(idle_percent=12))).history.idle_percent == 12
 
 
 # Live
@@ -291,13 +293,13 @@ def test_an_open_page_is_told_as_waste_comes_and_goes(browser: Browser, tmp_path
         section, count = board.page.locator("#_waste"), board.page.locator(".waste-count")
         assert (section.count(), count.count()) == (0, 0)
         board.lab.host("ares", gpu(0, 9000, 0), process(), person())
-        board.builder.memory.idle.clear()
+        board.builder.builder_state.idle_times.clear()
         board.build()
-        board.builder.memory.idle["ares"] = board.builder.memory.idle["ares"].__class__(
+        board.builder.builder_state.idle_times["ares"] = board.builder.builder_state.idle_times["ares"].__class__(
             time.time(), {"GPU-0": time.time() - 3 * HOUR}
         )
         board.lab.host("ares", gpu(0, 9001, 0), process(), person())
-        board.builder.wastes.found = None
+        board.builder.waste_monitor.report = None
         board.next()
         expect(section).to_contain_text("hardly used")
         assert count.inner_text() == "3.0 GPU-hours wasted"
@@ -308,7 +310,7 @@ def test_an_open_page_is_told_as_waste_comes_and_goes(browser: Browser, tmp_path
         board.next()
         assert board.page.locator("#zeus + #_waste").count() == 1
         board.lab.host("ares")
-        board.builder.wastes.found = None
+        board.builder.waste_monitor.report = None
         board.next()
         assert (section.count(), count.count()) == (0, 0)
 

@@ -12,20 +12,20 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from site_builder.board.builder import Builder
-from site_builder.core.model import AlertSettings, BookingRules
+from site_builder.core.model import AlertSettings, BookingPolicy
 from tests.bookings.test_dialog import LAPTOP, PHONE, RULES, TOO_SMALL, TOO_WIDE, Desk, context_of, said, visit
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
 
 MAIL = "mailto://127.0.0.1:1"
-TELLS = AlertSettings(mail=MAIL, mail_domain="lab.example.org")
+TELLS = AlertSettings(mail_url=MAIL, mail_domain="lab.example.org")
 
 
 def watched(folder: Path, **environment: str) -> Desk:
     """A desk of a board that tells people."""
     desk = Desk(folder, None, GPUBOARD_MAIL=MAIL, GPUBOARD_MAIL_DOMAIN="lab.example.org", **environment)
     desk.builder.close()
-    desk.builder = Builder(desk.lab.settings(rules=BookingRules(url="book"), alerts=TELLS), 10)
+    desk.builder = Builder(desk.lab.settings(booking_policy=BookingPolicy(url="book"), alerts=TELLS), 10)
     desk.builder.build(time.time())
     return desk
 
@@ -65,7 +65,7 @@ def test_the_button_is_there_only_where_the_desk_and_a_way_to_tell_are(tmp_path:
     lab.host("atlas")
     offered = []
     for rules, alerts in ((None, None), ("book", None), (None, MAIL), ("book", MAIL)):
-        lab.build(rules=BookingRules(url=rules), alerts=AlertSettings(mail=alerts))
+        lab.build(booking_policy=BookingPolicy(url=rules), alerts=AlertSettings(mail_url=alerts))
         offered.append("class=watch" in lab.page())
     assert offered == [False, False, False, True]
 

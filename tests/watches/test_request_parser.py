@@ -7,9 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from site_builder.core.model import FreeGpu
-from site_builder.watches import request_parser
-from site_builder.watches.request_parser import Unclear, Wish
-from site_builder.watches.rules import Free, places
+from site_builder.core.timeparse.moments import UnclearTimeError
+from site_builder.watches import parser as watch_parser
+from site_builder.watches.build import FreeGpuIndex, format_gpu_places
+from site_builder.watches.parser import WatchRequest
 
 SAID = {
     "2 A100 free on one host": "2 A100 free on one host",
@@ -61,19 +62,19 @@ UNCLEAR = {
 
 @pytest.mark.parametrize("text", SAID)
 def test_what_people_write_is_understood_and_said_back(text: str) -> None:
-    wish = request_parser.read(text)
-    assert request_parser.said(wish) == SAID[text]
-    assert request_parser.read(request_parser.said(wish)) == wish
+    wish = watch_parser.parse_watch_request(text)
+    assert watch_parser.format_watch_request(wish) == SAID[text]
+    assert watch_parser.parse_watch_request(watch_parser.format_watch_request(wish)) == wish
 
 
 @pytest.mark.parametrize("text", UNCLEAR)
 def test_what_is_not_understood_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(Unclear) as why:
-        request_parser.read(text)
+    with pytest.raises(UnclearTimeError) as why:
+        watch_parser.parse_watch_request(text)
     assert str(why.value).startswith(f"{UNCLEAR[text]}: write ")
     for one in why.value.examples:
         if "GPU" in one or "A100" in one:
-            request_parser.read(one)
+            watch_parser.parse_watch_request(one)
 
 
 WORDS = [
@@ -104,11 +105,11 @@ WORDS = [
 @example("for 1 h " * 20)
 def test_any_text_is_a_wish_that_can_be_said_again_or_is_unclear(text: str) -> None:
     try:
-        wish = request_parser.read(text)
-    except Unclear:
+        wish = watch_parser.parse_watch_request(text)
+    except UnclearTimeError:
         return
-    assert request_parser.read(request_parser.said(wish)) == wish
-    assert wish.gpus >= 1
+    assert watch_parser.parse_watch_request(watch_parser.format_watch_request(wish)) == wish
+    assert wish.gpu_count >= 1
 
 
 # Which GPUs fulfil one
@@ -147,8 +148,8 @@ FREE = (
     ],
 )
 def test_a_wish_is_met_by_gpus_that_are_free_for_as_long(text: str, found: str) -> None:
-    assert places(Free(FREE, NOW).for_wish(request_parser.read(text))) == found
+    assert format_gpu_places(FreeGpuIndex(FREE, NOW).find_gpus(watch_parser.parse_watch_request(text))) == found
 
 
 def test_a_wish_has_defaults_that_ask_for_any_gpu() -> None:
-    assert request_parser.read("gpu") == Wish()
+    assert watch_parser.parse_watch_request("gpu") == WatchRequest()

@@ -17,16 +17,15 @@ from unittest.mock import Mock
 import pytest
 from playwright.sync_api import Browser
 
-from site_builder.bookings.identity import by_server
-from site_builder.config.conf_file import in_force
+from site_builder.config.conf_file import load_settings
 from site_builder.core import files
-from site_builder.core.model import BookingRules
-from site_builder.web import basic_auth, htpasswd
-from site_builder.web.basic_auth import Login
-from site_builder.web.commands import opening, warnings
-from site_builder.web.passwords import MOST_KEPT, Passwords, Unusable, Users
-from site_builder.web.server import LIMITS
-from site_builder.web.static_files import ALWAYS
+from site_builder.core.http_headers import SECURITY_HEADERS
+from site_builder.core.model import BookingPolicy
+from site_builder.web import basic_auth
+from site_builder.web.application import list_password_warnings, list_start_messages
+from site_builder.web.basic_auth import MAX_CACHED_LOGINS, BasicAuth, PasswordFile, PasswordFileError, PasswordVerifier
+from site_builder.web.identity import read_server_login
+from site_builder.web.server import WAITRESS_SETTINGS
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
 from tests.support.booking_servers import Served, basic
@@ -65,7 +64,7 @@ def lines() -> dict[str, str]:
 def served(lines: dict[str, str]) -> Iterator[Served]:
     """The real command before a built board."""
     with booking_servers.place() as place:
-        place.lab.build(rules=BookingRules(url="book"))
+        place.lab.build(booking_policy=BookingPolicy(url="book"))
         file = place.folder / "users"
         file.write_text("# of the lab\n\n" + "\n".join(lines.values()) + "\n")
         place.set(HTPASSWD=str(file))
@@ -100,7 +99,7 @@ def test_nothing_is_answered_without_the_right_password(served: Served) -> None:
             got = served.ask("GET", path=path, Authorization=sent)
             assert got.status == 401, (path, sent)
             assert got.headers["Www-Authenticate"] == 'Basic realm="GPU board", charset="UTF-8"'
-            assert dict(ALWAYS).items() <= got.headers.items()
+            assert dict(SECURITY_HEADERS).items() <= got.headers.items()
     assert served.post(BOOK, Authorization=None).status == 401
     assert served.ask("HEAD", path="/").status == 401
 
@@ -176,7 +175,7 @@ def test_a_login_in_the_file_goes_to_the_board_of_the_file_alone(tmp_path: Path)
         ({}, {"GPUBOARD_URL": "https://other/"}, (None, None)),
         ({"GPUBOARD_URL": "https://other/"}, {"GPUBOARD_LOGIN": "bob:pw"}, ("bob:pw", None)),
     ):
-        found = in_force(str(conf), flags, environment).settings
+        found = load_settings(str(conf), flags, environment).settings
         assert (found.login, found.token) == sent, (flags, environment)
 
 
@@ -213,11 +212,11 @@ def test_a_changed_file_counts_at_once_and_a_bad_one_never(served: Served, lines
 
 def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    desk.passwords.tell = said.append
+    desk.passwords.report = said.append
     assert desk.ask("alice", "pw").status == 200
     desk.passwords.path.write_text("bob:{SHA}GpHWL3ymc5liWkNopqtdSjuqYHM=\n")
     with monkeypatch.context() as patched:
-        patched.setattr(files, "read", Mock(side_effect=files.Refused(os.strerror(errno.EMFILE))))
+        patched.setattr(files, "read_file", Mock(side_effect=files.FileRefusedError(os.strerror(errno.EMFILE))))
         assert [desk.ask("alice", "pw").status for _ in range(3)] == [200] * 3
     assert [one.partition(": ")[2] for one in said] == [
         "Too many open files; make the file with `htpasswd -B -c FILE NAME`; until then the passwords of before count"
@@ -255,8 +254,8 @@ def test_a_file_that_cannot_be_used_ends_the_start_with_a_sentence(
     file = tmp_path / "users"
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(Unusable) as why:
-        Passwords(file, lambda _: None)
+    with pytest.raises(PasswordFileError) as why:
+        PasswordFile(file, lambda _: None)
     assert str(why.value).startswith(f"the passwords in {file} cannot be ")
     assert words in str(why.value)
     assert "secret" not in str(why.value).replace(str(tmp_path), "")
@@ -267,8 +266,8 @@ def test_no_link_to_a_folder_no_pipe_and_no_file_without_end_is_waited_for(tmp_p
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 1 << 30)
     for name in ("pipe", "large", "."):
-        with pytest.raises(Unusable):
-            Passwords(tmp_path / name, lambda _: None)
+        with pytest.raises(PasswordFileError):
+            PasswordFile(tmp_path / name, lambda _: None)
 
 
 def test_the_command_exits_2_and_listens_nowhere(tmp_path: Path) -> None:
@@ -287,9 +286,12 @@ def test_a_password_that_others_on_the_network_could_read_is_warned_of(tmp_path:
     for address, told in (("0.0.0.0", 1), ("127.0.0.1", 0)):  # noqa: S104
         with socket.socket() as bound:
             bound.bind((address, 0))
-            found = warnings(bound, settings)
+            found = list_password_warnings(bound, settings)
             assert len(found) == told
-            assert opening(bound, settings)[1:] == ["everybody on the network with a password can read it"] * told
+            assert (
+                list_start_messages(bound, settings)[1:]
+                == ["everybody on the network with a password can read it"] * told
+            )
 
 
 # Guesses, and what a login costs
@@ -309,8 +311,8 @@ class Desk:
         (folder / "users").write_text(content)
         self.now = 1000.0
         self.seen: list[WSGIEnvironment] = []
-        self.passwords = Passwords(folder / "users", lambda _: None)
-        self.login = Login(self.inner, self.passwords, BookingRules(), lambda: self.now)
+        self.passwords = PasswordFile(folder / "users", lambda _: None)
+        self.login = BasicAuth(self.inner, self.passwords, BookingPolicy(), lambda: self.now)
 
     def inner(self, environ: WSGIEnvironment, start: Any) -> Iterable[bytes]:  # noqa: ANN401
         self.seen.append(environ)
@@ -345,48 +347,48 @@ def test_a_name_reaches_the_desk_letter_by_letter(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "".join(f"{name}:{{SHA}}GpHWL3ymc5liWkNopqtdSjuqYHM=\n" for name in names))
     for name in names:
         assert desk.ask(name, "pw").status == 200
-        assert by_server(desk.seen[-1]) == name
+        assert read_server_login(desk.seen[-1]) == name
 
 
 def test_a_slow_hash_is_asked_once_for_an_open_page(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    plain = Users.is_right
+    plain = PasswordVerifier.is_correct
 
-    def is_right(users: Users, name: str, password: bytes) -> bool:
+    def is_right(users: PasswordVerifier, name: str, password: bytes) -> bool:
         asked.append(name)
         return plain(users, name, password)
 
-    monkeypatch.setattr(Users, "is_right", is_right)
+    monkeypatch.setattr(PasswordVerifier, "is_correct", is_right)
     threads = [threading.Thread(target=desk.ask, args=("alice", "pw")) for _ in range(8)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
     assert len(desk.seen) == 8
-    assert len(asked) <= basic_auth.AT_ONCE  # those that came at the very same moment
+    assert len(asked) <= basic_auth.MAX_ACTIVE  # those that came at the very same moment
     assert [desk.ask("alice", "pw").status for _ in range(50)] == [200] * 50
-    assert len(asked) <= basic_auth.AT_ONCE
+    assert len(asked) <= basic_auth.MAX_ACTIVE
 
 
 def test_what_is_remembered_is_bounded_and_is_no_password(desk: Desk) -> None:
-    users = desk.passwords.now()
-    users.context = type("Any", (), {"verify": staticmethod(lambda *_: True)})()
-    for number in range(MOST_KEPT + 10):
-        assert users.is_right("alice", f"password {number}".encode())
-    assert len(users.seen) == MOST_KEPT
-    assert not users.has_seen("alice", b"password 0")
-    assert users.has_seen("alice", b"password 999")
-    assert not any(b"password" in one for one in users.seen)
+    users = desk.passwords.refresh()
+    users.hash_context = type("Any", (), {"verify": staticmethod(lambda *_: True)})()
+    for number in range(MAX_CACHED_LOGINS + 10):
+        assert users.is_correct("alice", f"password {number}".encode())
+    assert len(users.verified_digests) == MAX_CACHED_LOGINS
+    assert not users.was_verified("alice", b"password 0")
+    assert users.was_verified("alice", b"password 999")
+    assert not any(b"password" in one for one in users.verified_digests)
 
 
 def test_guessing_takes_few_threads_and_the_board_answers_meanwhile(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert LIMITS["threads"] == 2 * (basic_auth.AT_ONCE + basic_auth.WAITING)
+    assert WAITRESS_SETTINGS["threads"] == 2 * (basic_auth.MAX_ACTIVE + basic_auth.MAX_WAITING)
     assert desk.ask("alice", "pw").status == 200
     hold = threading.Event()
-    plain = Users.is_right
-    monkeypatch.setattr(Users, "is_right", lambda *told: hold.wait(60) and plain(*told))
+    plain = PasswordVerifier.is_correct
+    monkeypatch.setattr(PasswordVerifier, "is_correct", lambda *told: hold.wait(60) and plain(*told))
     statuses: list[int] = []
     guess = lambda number: statuses.append(desk.ask("alice", "x", f"10.1.0.{number}").status)  # noqa: E731
     threads = [threading.Thread(target=guess, args=(number,)) for number in range(40)]
@@ -394,29 +396,29 @@ def test_guessing_takes_few_threads_and_the_board_answers_meanwhile(
         for one in threads:
             one.start()
         end = time.monotonic() + 30
-        while len(statuses) < 40 - basic_auth.AT_ONCE - basic_auth.WAITING and time.monotonic() < end:
+        while len(statuses) < 40 - basic_auth.MAX_ACTIVE - basic_auth.MAX_WAITING and time.monotonic() < end:
             time.sleep(0.01)
-        assert statuses == [503] * (40 - basic_auth.AT_ONCE - basic_auth.WAITING)
+        assert statuses == [503] * (40 - basic_auth.MAX_ACTIVE - basic_auth.MAX_WAITING)
         assert desk.ask("alice", "pw").status == 200
     finally:
         hold.set()
         for one in threads:
             one.join()
-    assert statuses.count(401) == basic_auth.AT_ONCE + basic_auth.WAITING
+    assert statuses.count(401) == basic_auth.MAX_ACTIVE + basic_auth.MAX_WAITING
 
 
 def test_a_name_that_is_not_there_costs_as_much_as_one_that_is(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    users = desk.passwords.now()
+    users = desk.passwords.refresh()
     asked: list[str] = []
 
     def verify(_: bytes, expected: str) -> bool:
         asked.append(expected)
         return True
 
-    monkeypatch.setattr(users, "context", type("Any", (), {"verify": staticmethod(verify)})())
-    assert not users.is_right("nobody", b"pw")
+    monkeypatch.setattr(users, "hash_context", type("Any", (), {"verify": staticmethod(verify)})())
+    assert not users.is_correct("nobody", b"pw")
     assert asked == list(users.hashes.values())
-    assert not users.has_seen("nobody", b"pw")
+    assert not users.was_verified("nobody", b"pw")
 
 
 def test_passwords_that_no_hash_can_have_are_wrong_and_no_failure(tmp_path: Path) -> None:
@@ -430,6 +432,6 @@ def test_passwords_that_no_hash_can_have_are_wrong_and_no_failure(tmp_path: Path
 
 
 def test_every_line_that_the_reader_takes_is_one_that_can_be_checked(lines: dict[str, str]) -> None:
-    assert set(htpasswd.read("\n".join(lines.values()).encode())) == set(KINDS)
+    assert set(basic_auth.parse_htpasswd("\n".join(lines.values()).encode())) == set(KINDS)
     with_comment = f"{lines['alice']}:the admin\r\n".encode()
-    assert htpasswd.read(with_comment) == {"alice": lines["alice"].partition(":")[2]}
+    assert basic_auth.parse_htpasswd(with_comment) == {"alice": lines["alice"].partition(":")[2]}

@@ -17,7 +17,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from site_builder.web import server
-from site_builder.web.server import Server, Site, listen
+from site_builder.web.server import WebServer, open_listening_socket
+from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab
 from tests.support.browser import build
 from tests.support.live_page import free_port
@@ -86,9 +87,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @contextlib.contextmanager
 def serving(site: WSGIApplication, proxy: str | None = None) -> Iterator[int]:
     """Run a server in this process, so that its limits can be lowered; the port."""
-    sock = listen("127.0.0.1", free_port())
+    sock = open_listening_socket("127.0.0.1", free_port())
     port = sock.getsockname()[1]
-    server = Server(site, sock, proxy)
+    server = WebServer(site, sock, proxy)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -158,20 +159,20 @@ def test_clients_that_open_connections_without_end_keep_nobody_waiting(folder: P
 
 
 def test_of_one_address_the_oldest_idle_connections_are_closed(folder: Path) -> None:
-    with serving(Site(folder / "www")) as port, many(port, ["127.0.0.1"] * 150) as lines:
-        wait_until(lambda: count_open(lines) == server.PER_ADDRESS)
+    with serving(StaticSite(folder / "www")) as port, many(port, ["127.0.0.1"] * 150) as lines:
+        wait_until(lambda: count_open(lines) == server.IDLE_LIMIT_PER_ADDRESS)
         assert [count_open([line]) for line in lines] == [0] * 50 + [1] * 100
 
 
 def test_connections_of_the_proxy_are_not_limited_by_its_address(folder: Path) -> None:
-    with serving(Site(folder / "www"), "127.0.0.1") as port, many(port, ["127.0.0.1"] * 300) as lines:
+    with serving(StaticSite(folder / "www"), "127.0.0.1") as port, many(port, ["127.0.0.1"] * 300) as lines:
         for _ in range(3):
             assert get(port)[0] == 200
         assert count_open(lines) == 300
 
 
 def test_bytes_of_half_a_request_make_a_connection_no_younger(folder: Path) -> None:
-    with serving(Site(folder / "www")) as port, many(port, ["127.0.0.1"] * 100, PARTIAL) as slow:
+    with serving(StaticSite(folder / "www")) as port, many(port, ["127.0.0.1"] * 100, PARTIAL) as slow:
         for line in slow:
             line.sendall(b"a")
         assert get(port)[0] == 200
@@ -181,7 +182,7 @@ def test_bytes_of_half_a_request_make_a_connection_no_younger(folder: Path) -> N
 
 
 def test_a_connection_that_was_answered_is_younger_than_one_that_sent_nothing(folder: Path) -> None:
-    with serving(Site(folder / "www")) as port, connect(port) as first, many(port, ["127.0.0.1"] * 98) as silent:
+    with serving(StaticSite(folder / "www")) as port, connect(port) as first, many(port, ["127.0.0.1"] * 98) as silent:
         get(port)  # by now all of them are accepted
         first.sendall(ASK % b"")
         wait_until(lambda: count_open([first]) == 0)  # the answer has come
@@ -204,8 +205,8 @@ def test_a_request_that_is_being_answered_is_never_cut_off() -> None:
 
 
 def test_busy_connections_of_one_address_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PER_ADDRESS", 5)
-    monkeypatch.setattr(server, "MOST_PER_ADDRESS", 20)
+    monkeypatch.setattr(server, "IDLE_LIMIT_PER_ADDRESS", 5)
+    monkeypatch.setattr(server, "MAX_PER_ADDRESS", 20)
     site = Waiting()
     with serving(site) as port, many(port, ["127.0.0.1"] * 20, ASK % b"wait") as busy:
         for _ in busy:
@@ -218,11 +219,11 @@ def test_busy_connections_of_one_address_are_limited_too(monkeypatch: pytest.Mon
 
 
 def test_clients_that_read_nothing_lose_their_slots_to_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS", 100)
-    monkeypatch.setattr(server, "STALLED", 0.2)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 100)
+    monkeypatch.setattr(server, "STALLED_AFTER_S", 0.2)
     (folder / "www/large.bin").touch()
     os.truncate(folder / "www/large.bin", 64 << 20)
-    with serving(Site(folder / "www")) as port, many(port, addresses(150), ASK % b"large.bin"), within(5, wall):
+    with serving(StaticSite(folder / "www")) as port, many(port, addresses(150), ASK % b"large.bin"), within(5, wall):
         assert get(port, "127.0.0.9")[0] == 200
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.core import board_client
-from site_builder.web import host_header
-from site_builder.web.host_header import HostCheck, OwnNames, parse_host
+from site_builder.web import server
+from site_builder.web.server import HostHeaderCheck, MachineNames, parse_host_header
 from tests.support.board_fixture import Lab
 from tests.support.live_page import free_port, gpuboard
 from tests.web.test_server import PAGE, Running, running
@@ -219,7 +219,9 @@ def test_more_than_50_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_command_that_uses_another_name_says_what_to_set() -> None:
-    told = board_client.refused(board_client.Refused(421, "", "Misdirected Request"), "http://gpus:8080/status.json")
+    told = board_client.describe_response_error(
+        board_client.BoardResponseError(421, "", "Misdirected Request"), "http://gpus:8080/status.json"
+    )
     assert told == "the board does not answer as gpus:8080: its admin can add that name to GPUBOARD_SERVER_NAMES"
 
 
@@ -232,7 +234,7 @@ def answer(_: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
     return [b""]
 
 
-def ask(check: HostCheck, host: str) -> str:
+def ask(check: HostHeaderCheck, host: str) -> str:
     """Return the status of a request within this process."""
     told: list[str] = []
     environ: dict[str, Any] = {
@@ -249,7 +251,7 @@ def test_the_full_name_of_the_machine_is_looked_up_once(tmp_path: Path, monkeypa
     asked: list[str] = []
     monkeypatch.setattr(socket, "gethostname", lambda: "Web")
     monkeypatch.setattr(socket, "getfqdn", lambda name: asked.append(name) or "web.lab.org")  # type: ignore[func-returns-value]
-    check = HostCheck(answer, Lab(tmp_path).settings(), tmp_path)
+    check = HostHeaderCheck(answer, Lab(tmp_path).settings(), tmp_path)
     hosts = ("web", "web.local", "web.lab.org", "WEB.LAB.ORG:80", "web.evil.example", "evil.example")
     assert [ask(check, host) for host in hosts] == ["200"] * 4 + ["421"] * 2
     assert asked == ["web"]
@@ -260,8 +262,8 @@ def test_dns_that_hangs_delays_no_request_but_those_that_it_could_matter_to(
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "web")
     monkeypatch.setattr(socket, "getfqdn", lambda _: time.sleep(60) or "")  # type: ignore[func-returns-value]
-    monkeypatch.setattr(host_header, "LOOKUP_PATIENCE", 0.3)
-    check = HostCheck(answer, Lab(tmp_path).settings(), tmp_path)
+    monkeypatch.setattr(server, "DNS_TIMEOUT_S", 0.3)
+    check = HostHeaderCheck(answer, Lab(tmp_path).settings(), tmp_path)
     began = time.monotonic()
     assert [ask(check, host) for host in ("web", "127.0.0.1", "evil.example")] == ["200", "200", "421"]
     assert time.monotonic() - began < 0.3
@@ -272,18 +274,18 @@ def test_dns_that_hangs_delays_no_request_but_those_that_it_could_matter_to(
 def test_a_machine_without_a_name_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "")
     monkeypatch.setattr(socket, "getfqdn", lambda _: "")
-    names = OwnNames()
-    names.lookup.join()
-    assert not names.has(".local") and not names.has("x.local")
+    names = MachineNames()
+    names.lookup_thread.join()
+    assert not names.is_own_name(".local") and not names.is_own_name("x.local")
 
 
 def test_a_name_to_listen_on_is_one_of_the_board(tmp_path: Path) -> None:
     settings = replace(Lab(tmp_path).settings(), listen=("Board.lab.org", free_port()))
-    check = HostCheck(answer, settings, tmp_path)
+    check = HostHeaderCheck(answer, settings, tmp_path)
     assert ask(check, "board.lab.org") == "200"
 
 
 @given(host=st.text(max_size=40))
 def test_no_host_whatsoever_breaks_the_parser(host: str) -> None:
-    name = parse_host(host)
+    name = parse_host_header(host)
     assert name is None or (name and name == name.lower())

@@ -30,10 +30,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, ConsoleMessage
 
-from site_builder.core.model import BookingRules
+from site_builder.core.model import BookingPolicy
 from site_builder.web import server, static_files
-from site_builder.web.commands import opening, refused
-from site_builder.web.server import Server, Site, is_private, listen, url_of
+from site_builder.web.application import describe_listen_error, list_start_messages
+from site_builder.web.server import WebServer, build_server_url, is_local_only, open_listening_socket
+from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab
 from tests.support.browser import ROOT, build, missing
 from tests.support.live_page import free_port
@@ -229,7 +230,7 @@ def test_after_the_end_the_port_is_free_at_once(folder: Path) -> None:
     with running(folder) as one:
         one.get()
         one.stop()
-        listen("127.0.0.1", one.port).close()
+        open_listening_socket("127.0.0.1", one.port).close()
 
 
 def test_a_port_that_is_taken_is_one_sentence_and_exit_2(folder: Path, site: Running) -> None:
@@ -258,12 +259,12 @@ def test_a_flag_that_is_no_address_is_one_sentence_and_exit_2(folder: Path) -> N
 
 
 def test_a_port_for_root_alone_is_one_sentence() -> None:
-    told = refused(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
+    told = describe_listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
     assert told.startswith("only root may listen on port 80: choose one from 1024 on")
 
 
 def test_a_name_that_nobody_knows_is_one_sentence() -> None:
-    told = refused(socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "nowhere", 8080)
+    told = describe_listen_error(socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "nowhere", 8080)
     assert told.startswith("nowhere is not an address of this machine")
 
 
@@ -278,31 +279,31 @@ def test_a_www_that_is_no_folder_is_one_sentence_and_exit_2(tmp_path: Path, www:
 
 def test_an_address_that_the_network_can_reach_is_told(tmp_path: Path) -> None:
     plain = Lab(tmp_path).settings()
-    desk = replace(plain, rules=BookingRules(url="book", open=True))
+    desk = replace(plain, booking_policy=BookingPolicy(url="book", is_open=True))
     with socket.socket() as bound:  # it does not listen
         bound.bind(("0.0.0.0", 0))  # noqa: S104
-        assert not is_private(bound)
-        assert opening(bound, plain)[1:] == ["everybody on the network can read it"]
-        assert opening(bound, desk)[2:] == [
+        assert not is_local_only(bound)
+        assert list_start_messages(bound, plain)[1:] == ["everybody on the network can read it"]
+        assert list_start_messages(bound, desk)[2:] == [
             "anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"
         ]
-        assert url_of(bound) == f"http://{socket.gethostname()}:{bound.getsockname()[1]}/"
+        assert build_server_url(bound) == f"http://{socket.gethostname()}:{bound.getsockname()[1]}/"
 
 
 def test_an_ipv6_address_has_brackets_in_its_url() -> None:
     try:
-        bound = listen("::1", free_port())
+        bound = open_listening_socket("::1", free_port())
     except OSError:
         missing("this machine has no IPv6")
     with bound:
-        assert is_private(bound)
-        assert url_of(bound).startswith("http://[::1]:")
+        assert is_local_only(bound)
+        assert build_server_url(bound).startswith("http://[::1]:")
 
 
 def test_a_server_runs_in_a_thread_until_it_is_closed(folder: Path) -> None:
-    sock = listen("127.0.0.1", free_port())
+    sock = open_listening_socket("127.0.0.1", free_port())
     port = sock.getsockname()[1]
-    one = Server(Site(folder / "www"), sock)
+    one = WebServer(StaticSite(folder / "www"), sock)
     thread = threading.Thread(target=one.run)
     thread.start()
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -313,7 +314,7 @@ def test_a_server_runs_in_a_thread_until_it_is_closed(folder: Path) -> None:
     thread.join(10)
     line.close()
     assert not thread.is_alive()
-    listen("127.0.0.1", port).close()
+    open_listening_socket("127.0.0.1", port).close()
 
 
 def test_a_site_that_is_not_built_yet_says_so_and_is_there_once_it_is(folder: Path) -> None:
@@ -732,7 +733,7 @@ def test_the_compressed_form_has_a_tag_of_its_own(site: Running) -> None:
     assert site.get(Accept_Encoding="gzip", If_None_Match=plain.headers["Etag"]).status == 200
 
 
-def asked(site: Site, method: str = "GET") -> bytes:
+def asked(site: StaticSite, method: str = "GET") -> bytes:
     """What the application itself answers to somebody who takes gzip."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
@@ -753,7 +754,7 @@ def test_a_large_page_is_compressed_once_for_50_readers_and_head(folder: Path, m
         return really(*given, **named)
 
     monkeypatch.setattr(gzip, "compress", counted)
-    site = Site(folder / "www")
+    site = StaticSite(folder / "www")
     asked(site, "HEAD")
     with ThreadPoolExecutor(50) as readers:
         bodies = set(readers.map(lambda _: asked(site), range(50)))
@@ -761,21 +762,21 @@ def test_a_large_page_is_compressed_once_for_50_readers_and_head(folder: Path, m
 
 
 def test_bodies_are_kept_within_a_limit_and_the_newest_in_any_case() -> None:
-    bodies = static_files.Bodies(100)
+    bodies = static_files.BodyCache(100)
     for number in range(20):
         bodies.get((str(number), ""), lambda: bytes(30))
-    assert list(bodies.kept) == [(str(number), "") for number in (17, 18, 19)]
+    assert list(bodies.bodies) == [(str(number), "") for number in (17, 18, 19)]
     bodies.get(("large", ""), lambda: bytes(1000))
-    assert (list(bodies.kept), bodies.size) == ([("large", "")], 1000)
+    assert (list(bodies.bodies), bodies.cached_bytes) == ([("large", "")], 1000)
 
 
 def test_a_body_that_could_not_be_made_is_tried_again() -> None:
-    bodies = static_files.Bodies(100)
+    bodies = static_files.BodyCache(100)
 
     def fail() -> bytes:
-        raise static_files.Torn
+        raise static_files.FileChangedError
 
-    with pytest.raises(static_files.Torn):
+    with pytest.raises(static_files.FileChangedError):
         bodies.get(("page", ""), fail)
     assert bodies.get(("page", ""), lambda: b"whole") == b"whole"
 
@@ -824,7 +825,7 @@ def test_readers_who_do_not_read_and_senders_who_do_not_send_keep_nobody_waiting
     (folder / "www/index.html").write_bytes(version(0))
     (folder / "www/small.txt").write_text("small")
     (folder / "www/large.bin").touch()
-    os.truncate(folder / "www/large.bin", static_files.WHOLE + 1)
+    os.truncate(folder / "www/large.bin", static_files.MAX_BUFFERED_BYTES + 1)
     page, large = (b"GET %s HTTP/1.1\r\nHost: localhost\r\n" % path for path in (b"/", b"/large.bin"))
     with running(folder) as one, contextlib.ExitStack() as lines:
         for request in [page, (page + b"\r\n") * 100, (large + b"\r\n") * 100] * 20:
@@ -849,9 +850,9 @@ def test_hundreds_of_idle_connections_keep_nobody_waiting(site: Running) -> None
 
 
 def test_a_request_that_comes_letter_by_letter_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PATIENCE", 0.2)
-    sock = listen("127.0.0.1", free_port())
-    one = Server(Site(folder / "www"), sock)
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
+    sock = open_listening_socket("127.0.0.1", free_port())
+    one = WebServer(StaticSite(folder / "www"), sock)
     thread = threading.Thread(target=one.run)
     thread.start()
     try:
@@ -870,13 +871,13 @@ def test_a_request_that_comes_letter_by_letter_is_given_up(folder: Path, monkeyp
 def test_a_file_that_is_written_in_its_place_is_whole_or_not_there(folder: Path) -> None:
     """Nobody should; but whoever does never makes half of a page be kept under the tag of a whole one."""
     page = folder / "www/index.html"
-    site = Site(folder / "www")
+    site = StaticSite(folder / "www")
     handle = os.open(page, os.O_RDONLY)
     try:
         status = os.fstat(handle)
         page.write_text("half")
-        with pytest.raises(static_files.Torn):
-            static_files.read(handle, status)
+        with pytest.raises(static_files.FileChangedError):
+            static_files.read_open_file(handle, status)
     finally:
         os.close(handle)
     assert asked(site) == b"half"

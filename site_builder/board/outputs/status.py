@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from site_builder.core.model import BoardBooking, BoardGpu, BoardHost, BoardProcess, GpuProblem, HostFacts, Problem
-from site_builder.fleet.mig import Whole, is_uncut, wholes
+from site_builder.core.model import BookingStatus, GpuProblem, GpuStatus, HostFacts, HostStatus, Problem, ProcessStatus
+from site_builder.fleet.mig import WholeGpu, is_mig_without_instances, list_whole_gpus
 
-SCHEMA = 1
+STATUS_SCHEMA = 1
 
 
-def host(board: BoardHost) -> tuple[bytes, bytes]:
+def render_status_host(board: HostStatus) -> tuple[bytes, bytes]:
     """A host, in two parts, between which its age stands: that alone changes with every build."""
     facts = board.facts or HostFacts()
     fresh = board.state == "fresh"
@@ -24,27 +24,27 @@ def host(board: BoardHost) -> tuple[bytes, bytes]:
         "tags": board.tags,
         "state": board.state,
         "reason": board.reason,
-        "seen": None if board.seen is None else int(board.seen),
+        "seen": None if board.last_seen is None else int(board.last_seen),
     }
     after: dict[str, Any] = {
         "load": facts.load if fresh else None,
         "cpus": facts.cpus,
         "memory": {"total": facts.memory_total, "available": facts.memory_available if fresh else None},
         "disks": [{"mount": disk.mount, "total": disk.total, "used": disk.used} for disk in facts.disks],
-        "gpus": [whole_gpu(one) for one in wholes(board)],
+        "gpus": [whole_gpu_to_status_json(one) for one in list_whole_gpus(board)],
     }
     return orjson.dumps(before)[:-1] + b',"age":', b"," + orjson.dumps(after)[1:]
 
 
-def whole_gpu(one: Whole) -> dict[str, Any]:
+def whole_gpu_to_status_json(one: WholeGpu) -> dict[str, Any]:
     """A GPU, with its instances where it is in MIG mode."""
-    found = gpu(one.board)
-    if one.instances or is_uncut(one.board.gpu):
-        found["instances"] = [{**gpu(each), "profile": each.gpu.profile} for each in one.instances]
+    found = gpu_to_status_json(one.status)
+    if one.instances or is_mig_without_instances(one.status.gpu):
+        found["instances"] = [{**gpu_to_status_json(each), "profile": each.gpu.profile} for each in one.instances]
     return found
 
 
-def gpu(board: BoardGpu) -> dict[str, Any]:
+def gpu_to_status_json(board: GpuStatus) -> dict[str, Any]:
     """A GPU, under nvidia-smi's names and units; its place is told where that is more than its index."""
     told = board.gpu
     found = {
@@ -63,10 +63,10 @@ def gpu(board: BoardGpu) -> dict[str, Any]:
         "power.draw": told.power_draw,
         "power.limit": told.power_limit,
         "clocks.sm": told.clock,
-        "processes": [process(one) for one in board.processes],
-        "bookings": [booking(one) for one in board.bookings],
+        "processes": [process_to_json(one) for one in board.processes],
+        "bookings": [booking_to_status_json(one) for one in board.bookings],
         "free_again": board.free_again,
-        "problems": [problem(one) for one in board.problems],
+        "problems": [gpu_problem_to_json(one) for one in board.problems],
     }
     if told.place is not None:
         found["place"] = told.place
@@ -74,13 +74,13 @@ def gpu(board: BoardGpu) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4096)
-def problem(one: GpuProblem) -> orjson.Fragment:
+def gpu_problem_to_json(one: GpuProblem) -> orjson.Fragment:
     """What is wrong with a GPU; hosts have much the same."""
     return orjson.Fragment(orjson.dumps(one._asdict()))
 
 
 @lru_cache(maxsize=40_000)
-def process(one: BoardProcess) -> orjson.Fragment:
+def process_to_json(one: ProcessStatus) -> orjson.Fragment:
     """A process on a GPU; the same for as long as it runs, at every build."""
     content = {
         "pid": one.pid,
@@ -92,7 +92,7 @@ def process(one: BoardProcess) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(content))
 
 
-def booking(one: BoardBooking) -> dict[str, Any]:
+def booking_to_status_json(one: BookingStatus) -> dict[str, Any]:
     """A booking; `date` is its end, as in comments.json."""
     return {
         "id": one.id,
@@ -107,7 +107,7 @@ def booking(one: BoardBooking) -> dict[str, Any]:
     }
 
 
-def status(
+def render_status_json(
     hosts: Iterable[tuple[bytes, float | None, bytes]],
     problems: Iterable[Problem],
     built: float,
@@ -121,7 +121,7 @@ def status(
 
     told = [b"".join((before, age(seen), after)) for before, seen, after in hosts]
     return b'{"schema":%d,"built":%d,"every":%s,"book":%s,"hosts":[%s],"problems":%s}\n' % (
-        SCHEMA,
+        STATUS_SCHEMA,
         built,
         orjson.dumps(every),
         orjson.dumps(book),

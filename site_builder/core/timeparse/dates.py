@@ -1,7 +1,4 @@
-"""Parse dates, and check that they can be used in any calculation: the one check for every date that is read.
-
-In text that people write, ISO comes first, then what python-dateutil understands.
-"""
+"""Parse dates in files, and handle the hours that a change of clocks skips or repeats."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import re
 from datetime import date, datetime, timedelta, timezone, tzinfo
 
 # Two days that differ in year, month, day and weekday: what comes out of both alike was told in full.
-YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
-ONE_DAY, OTHER_DAY = datetime(2001, 1, 1), datetime(2004, 2, 29)
+ISO_DATE_START = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+FIRST_DEFAULT_DAY, SECOND_DEFAULT_DAY = datetime(2001, 1, 1), datetime(2004, 2, 29)
 # Far enough from the ends of Python's calendar that no zone, length or repeat leads out of it.
 FIRST_YEAR, LAST_YEAR = 1970, 2200
 # How iCalendar writes a time.
@@ -48,12 +45,12 @@ def is_offset(offset: timedelta) -> bool:
     return LOWEST_OFFSET <= offset <= HIGHEST_OFFSET and not offset % timedelta(minutes=1)
 
 
-def read(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
+def parse_date(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
     """The time, or why it cannot be known. Without an offset it is in `zone`, without a time it is midnight."""
     text = text.strip()
-    found = iso(text)
+    found = parse_iso_date(text)
     if found is None:
-        found, why = in_words(text)
+        found, why = parse_free_date(text)
         if found is None:
             return None, why
     found = found if found.tzinfo else found.replace(tzinfo=zone)
@@ -63,7 +60,7 @@ def read(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
 
 def exact(text: object) -> datetime | None:
     """Parse a time with its offset as programs write it; None if it is not accepted."""
-    found = iso(text) if isinstance(text, str) else None
+    found = parse_iso_date(text) if isinstance(text, str) else None
     return found if found and found.tzinfo and not fault(found) else None
 
 
@@ -88,7 +85,7 @@ def day(text: str) -> date | None:
     return found if is_year(found.year) else None
 
 
-def iso(text: str) -> datetime | None:
+def parse_iso_date(text: str) -> datetime | None:
     """The common case, and the fast one."""
     try:
         return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
@@ -96,7 +93,7 @@ def iso(text: str) -> datetime | None:
         return None
 
 
-def in_words(text: str) -> tuple[datetime | None, str]:
+def parse_free_date(text: str) -> tuple[datetime | None, str]:
     """A date in any other form, refused where it could mean two days or none."""
     if len(text) > 100:
         return None, "is too long for a date"
@@ -116,8 +113,8 @@ def in_words(text: str) -> tuple[datetime | None, str]:
         return parser.parse(text, default=day, dayfirst=dayfirst, tzinfos=zone_of)
 
     try:
-        found, other = parse(ONE_DAY, False), parse(OTHER_DAY, False)
-        swapped = found if YEAR_FIRST.match(text) else parse(ONE_DAY, True)
+        found, other = parse(FIRST_DEFAULT_DAY, False), parse(SECOND_DEFAULT_DAY, False)
+        swapped = found if ISO_DATE_START.match(text) else parse(FIRST_DEFAULT_DAY, True)
     except (ValueError, OverflowError, TypeError, AttributeError, RecursionError):
         return None, "is not a date"
     # first, because a date with a bad offset cannot even be compared
@@ -129,3 +126,41 @@ def in_words(text: str) -> tuple[datetime | None, str]:
     if found != swapped:
         return None, f"could be {found:%-d %B} or {swapped:%-d %B}: write {found:%Y-%m-%d} or {swapped:%Y-%m-%d}"
     return found, ""
+
+
+ONE_SECOND, ONE_DAY = timedelta(seconds=1), timedelta(days=1)
+
+
+def to_wall_clock(moment: datetime, zone: tzinfo) -> datetime:
+    """What the wall clock shows at that moment."""
+    return moment.astimezone(zone).replace(tzinfo=None)
+
+
+def find_moments(shown: datetime, zone: tzinfo) -> list[datetime]:
+    """The moments at which the wall clock shows this: one, or in the nights when it jumps none or two."""
+    first, second = shown.replace(tzinfo=zone, fold=0), shown.replace(tzinfo=zone, fold=1)
+    if to_wall_clock(first.astimezone(timezone.utc), zone) != shown:
+        return []
+    return [first] if first.utcoffset() == second.utcoffset() else [first, second]
+
+
+def find_first_moment(shown: datetime, zone: tzinfo) -> datetime:
+    """The first moment at which the wall clock shows this or, where it leaps over it, later."""
+    found = find_moments(shown, zone)
+    return found[0] if found else find_clock_jump(shown, zone)
+
+
+def find_clock_jump(shown: datetime, zone: tzinfo) -> datetime:
+    """The moment at which the wall clock leaps over what it never shows."""
+    middle = shown.replace(tzinfo=timezone.utc, microsecond=0)
+    # no zone is further from UTC than a day, and none leaps by more than one
+    low, high = middle - 2 * ONE_DAY, middle + 2 * ONE_DAY
+    while high - low > ONE_SECOND:
+        half = low + (high - low) // 2 // ONE_SECOND * ONE_SECOND
+        low, high = (low, half) if to_wall_clock(half, zone) > shown else (half, high)
+    return high.astimezone(zone)
+
+
+def find_time_before_jump(moment: datetime) -> datetime:
+    """What the wall clock would show at the moment of a jump, had it not jumped."""
+    return to_wall_clock(moment.astimezone(timezone.utc) - ONE_SECOND, moment.tzinfo or timezone.utc) + ONE_SECOND

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-from site_builder.core.model import Gpu, GpuProcess
+from site_builder.core.model import Gpu, GpuProcessRow
+from site_builder.core.terminal_text import clean_excerpt
 from site_builder.snapshots import envelope
-from site_builder.snapshots.envelope import Pieces, one_line
-from site_builder.snapshots.parse_result import ODD_ROW, Understood
+from site_builder.snapshots.envelope import BAD_ROW_PREFIX, ToolOutput, ToolParts
 from site_builder.snapshots.parsers import nvidia_csv, xml_tree
-from site_builder.snapshots.parsers.csv_values import (
-    LONGEST_WORDS,
-    UNIT,
-    available,
+from site_builder.snapshots.parsers.nvidia_csv import MAX_PROCESS_NAME_CHARACTERS, NO_PROCESS_CELLS
+from site_builder.snapshots.parsers.values import (
+    MAX_ERROR_CHARACTERS,
+    UNIT_SUFFIX,
+    find_column_positions,
     find_lost_words,
     find_reading_error,
-    number,
-    places,
-    whole_number,
+    parse_cell,
+    parse_integer,
+    parse_number,
 )
-from site_builder.snapshots.parsers.nvidia_csv import LONGEST_TITLE, NOTHING_REPORTED
-from site_builder.snapshots.parsers.xml_tree import Device, Listed, distinct_numbers
+from site_builder.snapshots.parsers.xml_tree import GpuList, XmlDevice, assign_distinct_numbers
 
 # Where each field of --query-gpu stands, by the names that it has had: what tells a value first counts. `a + b` is the
 # sum of what is told of both.
-FIELDS: dict[str, tuple[str, ...]] = {
+XML_FIELDS: dict[str, tuple[str, ...]] = {
     "uuid": ("uuid",),
     "name": ("product_name",),
     "pci.bus_id": ("pci/pci_bus_id",),
@@ -111,13 +111,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "reset_status.reset_required": ("gpu_reset_status/reset_required",),
     "reset_status.drain_and_reset_recommended": ("gpu_reset_status/drain_and_reset_recommended",),
 }
-PATHS = tuple(
-    tuple(tuple(tuple(path.split("/")) for path in way.split(" + ")) for way in ways) for ways in FIELDS.values()
+XML_PATHS = tuple(
+    tuple(tuple(tuple(path.split("/")) for path in way.split(" + ")) for way in ways) for ways in XML_FIELDS.values()
 )
-COLUMNS = ("index", "driver_version", "clocks_event_reasons.active", *FIELDS)
-WHERE = places(COLUMNS, nvidia_csv.COLUMNS)
+XML_COLUMNS = ("index", "driver_version", "clocks_event_reasons.active", *XML_FIELDS)
+COLUMN_POSITIONS = find_column_positions(XML_COLUMNS, nvidia_csv.GPU_COLUMNS)
 # The bits of clocks_event_reasons.active, which the XML tells one by one.
-REASONS = {
+CLOCK_REASON_BITS = {
     "gpu_idle": 0x1,
     "applications_clocks_setting": 0x2,
     "sw_power_cap": 0x4,
@@ -129,7 +129,7 @@ REASONS = {
     "display_clocks_setting": 0x100,
 }
 # The words for what is not told, which CSV has in brackets.
-WORDS = frozenset(
+NO_VALUE_WORDS = frozenset(
     {
         "N/A",
         "Not Supported",
@@ -142,111 +142,116 @@ WORDS = frozenset(
         "Requested functionality has been deprecated",
     }
 )
-NOT_TOLD = "[N/A]"
-NOTHING = "nvidia-smi tells nothing of it"
+NOT_AVAILABLE_CELL = "[N/A]"
+NO_DATA_MESSAGE = "nvidia-smi tells nothing of it"
 # The elements whose errors make the state of a GPU unknown, and the word for each.
-WATCHED = {"fb_memory_usage": "memory", "utilization": "use", "temperature": "temperature"}
+WATCHED_ELEMENTS = {"fb_memory_usage": "memory", "utilization": "use", "temperature": "temperature"}
 # The elements that have the words of people, who may call a program what they like.
-OF_PEOPLE = frozenset({"processes", "compute_processes", "accounted_processes", "mig_devices"})
-NO_LIST, HIDDEN = "nvidia-smi has no list of them", "nvidia-smi hides one of them"
-LONGEST_CELL = 200
-MOST_INSTANCES = 64
-MOST_PROCESSES = 10_000
+USER_TEXT_ELEMENTS = frozenset({"processes", "compute_processes", "accounted_processes", "mig_devices"})
+NO_LIST_MESSAGE, HIDDEN_PROCESS_MESSAGE = "nvidia-smi has no list of them", "nvidia-smi hides one of them"
+MAX_CELL_CHARACTERS = 200
+MAX_INSTANCES = 64
+MAX_PROCESSES = 10_000
 # An instance of a GPU, with the numbers by which processes name it.
-Part = tuple[tuple[str, str], Gpu]
+MigInstance = tuple[tuple[str, str], Gpu]
 
 
-def gpus(told: Pieces) -> Understood[Gpu]:
+def parse_gpus(told: ToolParts) -> ToolOutput[Gpu]:
     """Every GPU; one that is cut into instances as these, so that each can be free or busy by itself."""
-    log, listed = xml_tree.read(told)
-    driver = cell(log.head.get("driver_version") or log.head.get("kmd_version"))
+    log, listed = xml_tree.parse_xml_log(told)
+    driver = to_csv_cell(log.head_values.get("driver_version") or log.head_values.get("kmd_version"))
     rows: list[Gpu] = []
     for index, device in log.devices:
-        if device.lost or not device.damaged:
-            rows += rows_of(index, device, listed, driver)
-    attached, told_of = log.head.get("attached_gpus", ""), len(log.devices)
+        if device.lost_reason or not device.is_damaged:
+            rows += build_gpu_rows(index, device, listed, driver)
+    attached, told_of = log.head_values.get("attached_gpus", ""), len(log.devices)
     if attached.isdecimal() and len(attached) <= 4 and int(attached) > told_of:
-        log.problems.append(f"{ODD_ROW}gone: {attached} GPUs are attached, and nvidia-smi tells {told_of}")
-    return Understood(tuple(rows), log.said, log.problems)
+        log.problems.append(f"{BAD_ROW_PREFIX}gone: {attached} GPUs are attached, and nvidia-smi tells {told_of}")
+    return ToolOutput(tuple(rows), log.messages, log.problems)
 
 
-def processes(told: Pieces) -> Understood[GpuProcess]:
+def parse_processes(told: ToolParts) -> ToolOutput[GpuProcessRow]:
     """Every process that computes, each on its instance where the GPU has any; one that only draws is none."""
-    log, listed = xml_tree.read(told)
-    found: list[GpuProcess] = []
+    log, listed = xml_tree.parse_xml_log(told)
+    found: list[GpuProcessRow] = []
     unreported: dict[str, str] = {}
     for index, device in log.devices:
         if device.element is not None:
-            found += processes_of(index, device, listed, MOST_PROCESSES - len(found), log.problems, unreported)
+            found += parse_device_processes(index, device, listed, MAX_PROCESSES - len(found), log.problems, unreported)
     heard = any(device.element is not None for _, device in log.devices)
-    return Understood(tuple(found), log.said, log.problems, heard and not log.problems, unreported)
+    return ToolOutput(tuple(found), log.messages, log.problems, heard and not log.problems, unreported)
 
 
-def rows_of(index: int, device: Device, listed: Listed, driver: str) -> list[Gpu]:
+def build_gpu_rows(index: int, device: XmlDevice, listed: GpuList, driver: str) -> list[Gpu]:
     """A GPU, or its instances."""
-    whole = gpu(index, device, driver)
-    parts = instances(whole, device.element, listed)
+    whole = build_gpu_from_xml(index, device, driver)
+    parts = build_mig_instances(whole, device.element, listed)
     return [part for _, part in parts] or [whole]
 
 
-def gpu(index: int, device: Device, driver: str) -> Gpu:
+def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     """A GPU by what its element tells; a lost one keeps its row."""
     element = device.element
     if element is None:
-        lost = device.lost or NOTHING
-        return Gpu(index, None, None, lost=lost, columns=("pci.bus_id",), cells=(device.bus,))
+        lost = device.lost_reason or NO_DATA_MESSAGE
+        return Gpu(index, None, None, lost=lost, columns=("pci.bus_id",), cells=(device.bus_id,))
     top = {child.tag: child for child in element}
-    row = [str(index), driver, mask(top), *(first_told(top, ways) for ways in PATHS)]
-    bus = COLUMNS.index("pci.bus_id")
-    row[bus] = row[bus] if available(row[bus]) else device.bus or NOT_TOLD
-    found = with_errors(nvidia_csv.gpu(COLUMNS, row, WHERE), element)
-    return found if found.lost or not (why := lost_by(device, found)) else found._replace(lost=why)
+    row = [str(index), driver, compute_clock_reason_mask(top), *(find_first_value(top, ways) for ways in XML_PATHS)]
+    bus = XML_COLUMNS.index("pci.bus_id")
+    row[bus] = row[bus] if parse_cell(row[bus]) else device.bus_id or NOT_AVAILABLE_CELL
+    found = add_reading_errors(nvidia_csv.build_gpu_from_cells(XML_COLUMNS, row, COLUMN_POSITIONS), element)
+    return found if found.lost or not (why := explain_lost_gpu(device, found)) else found._replace(lost=why)
 
 
-def with_errors(found: Gpu, element: Element) -> Gpu:
+def add_reading_errors(found: Gpu, element: Element) -> Gpu:
     """Add the errors in elements that are no column of ours."""
-    own = [child for child in element if child.tag not in OF_PEOPLE]
+    own = [child for child in element if child.tag not in USER_TEXT_ELEMENTS]
     lost = found.lost or find_lost_words(text for child in own for text in child.itertext())
     error = find_reading_error(
-        (WATCHED[child.tag], text) for child in own if child.tag in WATCHED for text in child.itertext()
+        (WATCHED_ELEMENTS[child.tag], text)
+        for child in own
+        if child.tag in WATCHED_ELEMENTS
+        for text in child.itertext()
     )
     if error and not found.error:
         found = found._replace(error=f"its {error[0]} cannot be read: {error[1]}")
     return found if lost == found.lost else found._replace(lost=lost)
 
 
-def lost_by(device: Device, found: Gpu) -> str | None:
+def explain_lost_gpu(device: XmlDevice, found: Gpu) -> str | None:
     """Why a GPU is lost whose fields do not say so: by a message, or since hardly anything is told of it."""
-    message = nvidia_csv.HANDLE.search(device.element.text or "") if device.element is not None else None
-    why = device.lost or (message[3].strip().rstrip(".") if message else None)
-    return why or (NOTHING if found.uuid is None and found.name is None and not proves_life(found) else None)
+    message = nvidia_csv.HANDLE_ERROR.search(device.element.text or "") if device.element is not None else None
+    why = device.lost_reason or (message[3].strip().rstrip(".") if message else None)
+    return why or (
+        NO_DATA_MESSAGE if found.uuid is None and found.name is None and not has_live_reading(found) else None
+    )
 
 
-def proves_life(found: Gpu) -> bool:
+def has_live_reading(found: Gpu) -> bool:
     """Return whether a reading came through that only a GPU at work can give."""
     return any(value is not None for value in (found.memory_used, found.utilization_gpu, found.temperature))
 
 
-def first_told(top: dict[str, Element], ways: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
+def find_first_value(top: dict[str, Element], ways: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
     """The first of several places that tells a value, else the first word for there being none."""
     word = ""
     for way in ways:
-        told = summed([cell(at(top, path)) for path in way])
-        if available(told) is not None:
+        told = sum_cells([to_csv_cell(find_text_at_path(top, path)) for path in way])
+        if parse_cell(told) is not None:
             return told
         word = word or told
-    return word or NOT_TOLD
+    return word or NOT_AVAILABLE_CELL
 
 
-def summed(cells: list[str]) -> str:
+def sum_cells(cells: list[str]) -> str:
     """One cell, or the sum of the numbers in several."""
     if len(cells) == 1:
         return cells[0]
-    told = [one for one in map(whole_number, cells) if one is not None]
+    told = [one for one in map(parse_integer, cells) if one is not None]
     return str(sum(told)) if told else next(filter(None, cells), "")
 
 
-def at(top: dict[str, Element], path: tuple[str, ...]) -> str | None:
+def find_text_at_path(top: dict[str, Element], path: tuple[str, ...]) -> str | None:
     """The text at a path, or of the first on the way that has no further element: `<remapped_rows>N/A</…>`."""
     element = top.get(path[0])
     for tag in path[1:]:
@@ -256,66 +261,68 @@ def at(top: dict[str, Element], path: tuple[str, ...]) -> str | None:
     return None if element is None else element.text
 
 
-def cell(text: str | None) -> str:
+def to_csv_cell(text: str | None) -> str:
     """As CSV has it: no unit, and words for what is not told in brackets."""
     told = (text or "").strip()
-    if told in WORDS:
+    if told in NO_VALUE_WORDS:
         return f"[{told}]"
-    told = UNIT.sub("", told)[:LONGEST_CELL]
+    told = UNIT_SUFFIX.sub("", told)[:MAX_CELL_CHARACTERS]
     return told[:-1] if told[-1:] == "x" and told[:-1].isdecimal() else told  # 16x: the lanes of a link
 
 
-def mask(top: dict[str, Element]) -> str:
+def compute_clock_reason_mask(top: dict[str, Element]) -> str:
     """Why the clocks are not at their highest, as one number; the word for there being none, where none is told."""
     for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
         reasons = top.get(name)
         if reasons is None:
             continue
         told = {child.tag.partition("_reason_")[2]: (child.text or "").strip() for child in reasons}
-        if any(told.get(reason) in {"Active", "Not Active"} for reason in REASONS):
-            return f"0x{sum(bit for reason, bit in REASONS.items() if told.get(reason) == 'Active'):016X}"
-    return NOT_TOLD
+        if any(told.get(reason) in {"Active", "Not Active"} for reason in CLOCK_REASON_BITS):
+            return f"0x{sum(bit for reason, bit in CLOCK_REASON_BITS.items() if told.get(reason) == 'Active'):016X}"
+    return NOT_AVAILABLE_CELL
 
 
-def instances(whole: Gpu, element: Element | None, listed: Listed) -> list[Part]:
+def build_mig_instances(whole: Gpu, element: Element | None, listed: GpuList) -> list[MigInstance]:
     """The instances of a GPU; their use is told by nothing."""
-    found: list[Part] = []
+    found: list[MigInstance] = []
     several = element.find("mig_devices") if element is not None else None
-    names = listed.parts.get(whole.uuid or "", {})
-    elements = [] if several is None else list(islice(several.iterfind("mig_device"), MOST_INSTANCES))
-    for device, one in zip(distinct_numbers([whole_number(cell(one.findtext("index"))) for one in elements]), elements):
+    names = listed.instances_by_uuid.get(whole.uuid or "", {})
+    elements = [] if several is None else list(islice(several.iterfind("mig_device"), MAX_INSTANCES))
+    for device, one in zip(
+        assign_distinct_numbers([parse_integer(to_csv_cell(one.findtext("index"))) for one in elements]), elements
+    ):
         profile, uuid = names.get(device, (None, None))
-        error = find_reading_error(("memory", text) for text in texts_at(one, "fb_memory_usage"))
+        error = find_reading_error(("memory", text) for text in list_texts_at(one, "fb_memory_usage"))
         part = Gpu(
             whole.index,
             uuid,
             whole.name,
-            number(cell(one.findtext("fb_memory_usage/used"))),
-            number(cell(one.findtext("fb_memory_usage/total"))),
+            parse_number(to_csv_cell(one.findtext("fb_memory_usage/used"))),
+            parse_number(to_csv_cell(one.findtext("fb_memory_usage/total"))),
             lost=whole.lost or find_lost_words(one.itertext()),
             place=f"{whole.index}:{device}",
             profile=profile,
             parent=whole,
             error=f"its {error[0]} cannot be read: {error[1]}" if error else None,
         )
-        found.append((instance_ids(one), part))
+        found.append((parse_instance_ids(one), part))
     return found
 
 
-def texts_at(element: Element, tag: str) -> Iterator[str]:
+def list_texts_at(element: Element, tag: str) -> Iterator[str]:
     """Yield all texts in an element's child."""
     child = element.find(tag)
     return iter(()) if child is None else child.itertext()
 
 
-def instance_ids(element: Element) -> tuple[str, str]:
+def parse_instance_ids(element: Element) -> tuple[str, str]:
     """Which part of a GPU, and which part of that."""
-    return cell(element.findtext("gpu_instance_id")), cell(element.findtext("compute_instance_id"))
+    return to_csv_cell(element.findtext("gpu_instance_id")), to_csv_cell(element.findtext("compute_instance_id"))
 
 
-def processes_of(  # noqa: PLR0913, PLR0917 # what is read, and the three kinds of what comes of it
-    index: int, device: Device, listed: Listed, most: int, problems: list[str], unreported: dict[str, str]
-) -> list[GpuProcess]:
+def parse_device_processes(  # what is read, and the three kinds of what comes of it
+    index: int, device: XmlDevice, listed: GpuList, most: int, problems: list[str], unreported: dict[str, str]
+) -> list[GpuProcessRow]:
     """The processes on one GPU, as many as are read; one that is told twice in the same words counts once.
 
     A word stands where the processes should if they cannot be told: then somebody may be on it.
@@ -323,48 +330,53 @@ def processes_of(  # noqa: PLR0913, PLR0917 # what is read, and the three kinds 
     element = device.element
     if element is None:
         return []
-    whole = Gpu(index, available(cell(element.findtext("uuid"))), None)
-    parts = instances(whole, element, listed)
-    found: list[GpuProcess] = []
+    whole = Gpu(index, parse_cell(to_csv_cell(element.findtext("uuid"))), None)
+    parts = build_mig_instances(whole, element, listed)
+    found: list[GpuProcessRow] = []
     several = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
     for all_of_it in several:
         room = max(0, most - len(found))
         told = list(islice(all_of_it.iterfind("process_info"), room + 1))
         if len(told) > room:
-            envelope.note(
-                problems, f"more than {MOST_PROCESSES} processes are told; only the first {MOST_PROCESSES} count"
+            envelope.note_problem(
+                problems, f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
             )
-        found += [process(one, whole, parts) for one in told[:room] if computes(one)]
-    words = [text for one in several if (text := one_line(one.text or "", LONGEST_WORDS))]
+        found += [parse_xml_process(one, whole, parts) for one in told[:room] if is_compute_process(one)]
+    words = [text for one in several if (text := clean_excerpt(one.text or "", MAX_ERROR_CHARACTERS))]
     if words or not several:
-        unreported[whole.handle] = words[0] if words else NO_LIST
+        unreported[whole.process_key] = words[0] if words else NO_LIST_MESSAGE
     for one in found:
-        if one[1:] == NOTHING_REPORTED:
-            unreported.setdefault(one.gpu, HIDDEN)
-    known = [one for one in found if one[1:] != NOTHING_REPORTED]
+        if one[1:] == NO_PROCESS_CELLS:
+            unreported.setdefault(one.gpu_key, HIDDEN_PROCESS_MESSAGE)
+    known = [one for one in found if one[1:] != NO_PROCESS_CELLS]
     return [*dict.fromkeys(one for one in known if one.pid is not None), *(one for one in known if one.pid is None)]
 
 
-def computes(process_info: Element) -> bool:
+def is_compute_process(process_info: Element) -> bool:
     """Whether it does more than draw, as --query-compute-apps sees it; old drivers do not tell."""
-    kind = available(cell(process_info.findtext("type")))
+    kind = parse_cell(to_csv_cell(process_info.findtext("type")))
     return kind is None or "C" in kind.split("+")
 
 
-def process(told: Element, whole: Gpu, parts: list[Part]) -> GpuProcess:
+def parse_xml_process(told: Element, whole: Gpu, parts: list[MigInstance]) -> GpuProcessRow:
     """One process, where it is."""
-    pid, memory = whole_number(cell(told.findtext("pid"))), number(cell(told.findtext("used_memory")))
-    return GpuProcess(place_of(told, whole, parts).handle, pid, memory, title(told.findtext("process_name")))
+    pid, memory = (
+        parse_integer(to_csv_cell(told.findtext("pid"))),
+        parse_number(to_csv_cell(told.findtext("used_memory"))),
+    )
+    return GpuProcessRow(
+        find_process_gpu(told, whole, parts).process_key, pid, memory, parse_process_name(told.findtext("process_name"))
+    )
 
 
-def title(text: str | None) -> str | None:
+def parse_process_name(text: str | None) -> str | None:
     """The name of a process, which may be a whole command."""
-    told = (text or "").strip()[:LONGEST_TITLE]
-    return None if told in WORDS else available(told)
+    told = (text or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
+    return None if told in NO_VALUE_WORDS else parse_cell(told)
 
 
-def place_of(told: Element, whole: Gpu, parts: list[Part]) -> Gpu:
+def find_process_gpu(told: Element, whole: Gpu, parts: list[MigInstance]) -> Gpu:
     """Where a process is; where a GPU has instances and that is not told, no row has it, and none is called free."""
-    ids = instance_ids(told)
+    ids = parse_instance_ids(told)
     same = [part for key, part in parts if key == ids] or [part for key, part in parts if key[0] == ids[0]]
     return same[0] if len(same) == 1 else whole

@@ -1,0 +1,197 @@
+"""The web side of a deploy: who is enrolled, when each last sent something, and by which keys hosts know it.
+
+It is this machine, or another one over ssh; what is done there is the same small shell program in both cases.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+import socket
+import subprocess
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from site_builder.core.files import find_scripts_folder
+from site_builder.deploy.host_steps import parse_public_key
+from site_builder.remote.ssh import RemoteCommandResult, SshConnection
+from site_builder.remote.ssh_config import HostKey, SshError, extract_last_line, read_known_host_keys
+
+SCRIPT_TIMEOUT_S = 40.0
+SSH_FOLDER = Path("/etc/ssh")
+INSTALLED_SCRIPTS = ".local/share/gpuboard/scripts"
+PORT_LINE = re.compile(r"^\s*Port\s+([0-9]{1,5})\s*$", re.IGNORECASE | re.MULTILINE)
+# What may stand in a command: no host name holds anything else.
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+# Where the scripts and the data are, on the machine that has them.
+FOLDERS_SCRIPT = """LC_ALL=C
+export LC_ALL
+enrol={scripts}/gpu-enrol.sh data={data}
+conf=~/.config/gpuboard/gpuboard.conf
+[ -f "$conf" ] || conf=/etc/gpuboard/gpuboard.conf
+[ -n "$data" ] || data=$(sed -n 's/^GPUBOARD_DATA=//p' "$conf" 2>/dev/null | head -n 1)
+lacks() {{ echo "$1 is not there: call ./install.sh web first, as $(id -un)" >&2; exit 2; }}
+[ -x "$enrol" ] || lacks gpu-enrol.sh
+[ -d "$data" ] || lacks "the data folder $data"
+"""
+STATE_SCRIPT = """echo "now $(date +%s)"
+"$enrol" list | sed 's/^/enrolled /'
+cd "$data" && for place in */host.txt; do
+    [ ! -f "$place" ] || echo "arrived ${place%/host.txt} $(stat -c %Z "$place")"
+done
+echo "end 1"
+"""
+ARRIVAL_SCRIPT = """stat -c %Z "$data/{name}/host.txt" 2>/dev/null || echo 0
+"""
+ENROL_SCRIPT = """"$enrol" --data "$data" add {name} <<'END'
+{key}
+END
+"""
+REVOKE_SCRIPT = """"$enrol" remove {name}
+"""
+
+
+class WebHostError(Exception):
+    """Why the web side does not do its part, in one sentence."""
+
+
+class ShellRunner(Protocol):
+    """Whatever runs a program of sh."""
+
+    def __call__(self, program: str) -> RemoteCommandResult:
+        """Run it, and tell what came of it."""
+        ...
+
+
+class WebHostState(NamedTuple):
+    """What is known of the web side at the beginning."""
+
+    clock_s: int
+    enrolled_keys: dict[str, str]
+    arrival_times: dict[str, int]
+
+
+def run_local_shell(program: str) -> RemoteCommandResult:
+    """On this machine."""
+    done = subprocess.run(
+        ["/bin/sh", "-s"], input=program.encode(), capture_output=True, timeout=SCRIPT_TIMEOUT_S, check=False
+    )
+    return RemoteCommandResult(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass
+class WebHost:
+    """The web side: what runs a program there, and how hosts know it: by names, an account, a port, and keys."""
+
+    run_shell: ShellRunner
+    folders_script: str
+    host_names: list[str]
+    user: str
+    port: int
+    host_keys: list[HostKey]
+    # one after the other: gpu-enrol.sh has a lock, and a connection no more than ten channels
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        """Only what is safe in a command."""
+        self.host_names = [name for name in dict.fromkeys(self.host_names) if SAFE_NAME.fullmatch(name)]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine."""
+        return self.run_shell is run_local_shell
+
+    def run_script(self, program: str) -> str:
+        """Run it there."""
+        with self.lock:
+            try:
+                done = self.run_shell(self.folders_script + program)
+            except SshError as error:
+                raise WebHostError(str(error)) from None
+            except (OSError, subprocess.SubprocessError) as error:
+                message = f"sh cannot be started here: {extract_last_line(str(error))}"
+                raise WebHostError(message) from None
+        if done.exit_code:
+            message = f"on the web host: {done.last_line}"
+            raise WebHostError(message)
+        return done.stdout.decode(errors="replace")
+
+    def read_state(self) -> WebHostState:
+        """Who is enrolled, and when each host's last snapshot arrived."""
+        side = WebHostState(0, {}, {})
+        lines = self.run_script(STATE_SCRIPT).split("\n")
+        if "end 1" not in lines:
+            message = "the answer of the web host is not whole"
+            raise WebHostError(message)
+        for line in lines:
+            word, _, value = line.partition(" ")
+            name, _, rest = value.partition(" ")
+            if word == "enrolled":
+                side.enrolled_keys[name] = parse_public_key(rest)
+            elif word == "arrived" and rest.isdecimal():
+                side.arrival_times[name] = int(rest)
+            elif word == "now" and name.isdecimal():
+                side = side._replace(clock_s=int(name))
+        return side
+
+    def read_arrival_time(self, name: str) -> int:
+        """When this host's last snapshot came, by the clock of the web host; 0 for never."""
+        told = self.run_script(ARRIVAL_SCRIPT.format(name=name)).strip().rpartition("\n")[2]
+        return int(told) if told.isdecimal() else 0
+
+    def enrol_host(self, name: str, key: str) -> None:
+        """Let this key bring the snapshots of this host."""
+        self.run_script(ENROL_SCRIPT.format(name=name, key=f"{parse_public_key(key)} {name}"))
+
+    def revoke_host(self, name: str) -> None:
+        """Let it bring no more."""
+        self.run_script(REVOKE_SCRIPT.format(name=name))
+
+
+def open_local_web_host(data: Path) -> WebHost:
+    """The usual case: deploy runs on the web host, as the user who builds the board."""
+    installed = Path.home() / INSTALLED_SCRIPTS
+    scripts = installed if (installed / "gpu-enrol.sh").exists() else find_scripts_folder()
+    where = FOLDERS_SCRIPT.format(scripts=shlex.quote(str(scripts.absolute())), data=shlex.quote(str(data.absolute())))
+    names = [name for name in (socket.getfqdn(), socket.gethostname()) if not name.startswith("localhost")]
+    return WebHost(run_local_shell, where, names, getpass.getuser(), find_sshd_port(), read_sshd_keys())
+
+
+def find_sshd_port() -> int:
+    """That of our sshd; root alone may ask sshd itself."""
+    for path in (SSH_FOLDER / "sshd_config", *sorted((SSH_FOLDER / "sshd_config.d").glob("*.conf"))):
+        try:
+            found = PORT_LINE.search(path.read_text(errors="replace"))
+        except OSError:
+            continue
+        if found:
+            return int(found[1])
+    return 22
+
+
+def read_sshd_keys() -> list[HostKey]:
+    """Those by which our sshd proves itself: what has no private half beside it is an authority's, or somebody's."""
+    found = []
+    for path in sorted(path for path in SSH_FOLDER.glob("*.pub") if path.with_suffix("").exists()):
+        try:
+            key = parse_public_key(path.read_text().split("\n")[0])
+        except (OSError, UnicodeDecodeError):
+            continue
+        if key:
+            kind, _, text = key.partition(" ")
+            found.append(HostKey(kind, text))
+    return found
+
+
+def open_remote_web_host(connection: SshConnection) -> WebHost:
+    """Where deploy runs elsewhere: the account that we logged in to is the one that hosts push to."""
+    way = connection.host
+
+    def shell(program: str) -> RemoteCommandResult:
+        return connection.run("exec sh -s", program.encode(), SCRIPT_TIMEOUT_S)
+
+    where = FOLDERS_SCRIPT.format(scripts=f"~/{INSTALLED_SCRIPTS}", data="")
+    return WebHost(shell, where, [way.address], way.user, way.port, read_known_host_keys(way) or [connection.host_key])

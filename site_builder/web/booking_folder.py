@@ -1,0 +1,326 @@
+"""Give bookings a folder of their own, data/bookings/, where several accounts book, and close data/ to the others.
+
+`./install.sh web` calls this. It may be killed at any moment: the next call goes on, and no booking is lost. While it
+works, it has the lock of data/ and that of data/bookings/. A link in the place of each file that has moved makes
+programs of older versions, which know only data/, refuse to book there; no program follows it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from site_builder.bookings import store as booking_store
+from site_builder.bookings.policy import BookingRefusedError
+from site_builder.bookings.service import BookingService, BookingsUnreadableError
+from site_builder.bookings.store import BOOKINGS_FILE, LAST_GOOD_FILE, LOG_FILE, WATCHES_FILE
+from site_builder.bookings.transaction import BookingUser
+from site_builder.config import conf_file
+from site_builder.config.settings import Settings, SettingsError
+from site_builder.core import files, locks
+from site_builder.core.files import find_booking_folder, is_left, is_moved_file_link, is_ours, name_writers
+from site_builder.core.locks import StorageError
+from site_builder.core.names import BOOKINGS, is_host_name
+from site_builder.snapshots.store import LEGACY_FILE_NAME
+from site_builder.watches import parser as watch_parser
+from site_builder.watches.store import WatchEntries, WatchStore
+
+NEW_FOLDER = f".{BOOKINGS}.new"
+# What the two files were when they were copied: only what was changed in data/ since then is taken over.
+BASE_FILES = {BOOKINGS_FILE: ".comments.json.before", WATCHES_FILE: ".watches.json.before"}
+LOG_FILES = (f"{LOG_FILE}.1", LOG_FILE)
+OTHER_FILES = (
+    LAST_GOOD_FILE,
+    ".comments.json.copy",
+    ".watches.json.copy",
+    f"{BOOKINGS_FILE}.by-hand",
+    f"{WATCHES_FILE}.by-hand",
+)
+MAX_FILE_BYTES = booking_store.MAX_LOG_BYTES + 4 * booking_store.MAX_BOOKINGS_BYTES
+INSTALLER_USER = BookingUser("gpuboard", is_admin=True, via="install")
+MessageHandler = Callable[[str], None]
+
+
+class SeparationError(Exception):
+    """Why bookings and data/ stay as they are, in one sentence."""
+
+
+def separate_bookings(settings: Settings, tell: MessageHandler) -> None:
+    """Move bookings to data/bookings/ and close data/, if other accounts can write there; finish what was begun."""
+    data = settings.data
+    writers = name_writers(data)
+    begun = os.path.lexists(data / NEW_FOLDER)
+    if writers and not is_ours(data):
+        message = (
+            f"{writers} can put links into {data}, which is not this user's: its owner must call chmod go-w {data}"
+        )
+        raise SeparationError(message)
+    if (writers or begun) and find_booking_folder(data) == data:
+        if os.path.lexists(data / BOOKINGS):
+            message = f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
+            raise SeparationError(message)
+        make_booking_folder(data)
+        close_data_folder(data)
+        move_booking_files(data)
+        tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
+    if find_booking_folder(data) != data and is_ours(data):
+        take_over_changes(settings)
+    if writers:
+        close_data_folder(data)
+        how = (
+            "others can add to it, and change only what is theirs"
+            if has_sticky_bit(data)
+            else "only this user can write to it"
+        )
+        tell(f"{data} itself: {how}.")
+
+
+def has_sticky_bit(data: Path) -> bool:
+    """Return True if accounts can change only what is theirs in data/."""
+    return bool(data.stat().st_mode & stat.S_ISVTX)
+
+
+def make_booking_folder(data: Path) -> None:
+    """Make the folder beside its place, with the group of data/ and the rights that others have there.
+
+    It comes before data/ is closed: whoever is killed in between leaves what shows that this was begun.
+    """
+    with suppress(FileExistsError):
+        (data / NEW_FOLDER).mkdir(0o700)
+    with booking_store.open_data_folder(data) as top, open_new_folder(top, data) as folder:
+        like = os.fstat(top)
+        if not like.st_mode & 0o022:  # closed already: the folder has its mode since then
+            return
+        try:
+            os.fchown(folder, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
+        except OSError as error:
+            message = f"this user is not in the group of {data}, and cannot give {BOOKINGS}/ to it: {error.strerror}"
+            raise SeparationError(message) from None
+        os.fchmod(folder, 0o2770 | like.st_mode & 0o007)
+
+
+def close_data_folder(data: Path) -> None:
+    """Take the right to write from all others; where other accounts push, set the sticky bit instead."""
+    with booking_store.open_data_folder(data) as top:
+        mode = stat.S_IMODE(os.fstat(top).st_mode)
+        foreign = False
+        with os.scandir(top) as entries:
+            for entry in entries:
+                is_folder = is_host_name(entry.name) and entry.is_dir(follow_symlinks=False)
+                if not is_folder and not LEGACY_FILE_NAME.fullmatch(entry.name):
+                    continue
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid != os.fstat(top).st_uid:
+                    foreign = True
+                elif is_folder and status.st_mode & 0o022:
+                    with suppress(OSError), open_inner_folder(top, entry.name) as folder:
+                        os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) & ~0o022)
+        os.fchmod(top, mode | stat.S_ISVTX if foreign else mode & ~0o022)
+
+
+def move_booking_files(data: Path) -> None:
+    """Copy all files of bookings into the new folder, and put that in its place, whole."""
+    with (
+        booking_store.hold_data_lock(data),
+        booking_store.open_data_folder(data) as top,
+        open_new_folder(top, data) as folder,
+        hold_folder_lock(folder, data / NEW_FOLDER),
+    ):
+        for name in (BOOKINGS_FILE, WATCHES_FILE, *LOG_FILES, *OTHER_FILES):
+            content = read_plain_file(top, data, name)
+            if content is None:
+                continue
+            write_shared_file(folder, data / NEW_FOLDER / name, content)
+            if name in BASE_FILES:
+                write_shared_file(folder, data / NEW_FOLDER / BASE_FILES[name], content)
+        os.fsync(folder)
+        os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
+        os.fsync(top)
+
+
+def take_over_changes(settings: Settings) -> None:
+    """Take over what stands in data/ and not in data/bookings/, and leave links there."""
+    data, place = settings.data, find_booking_folder(settings.data)
+    with (
+        booking_store.open_data_folder(data) as top,
+        booking_store.open_data_folder(place) as folder,
+        hold_folder_lock(top, data),
+    ):
+        for name, take in ((BOOKINGS_FILE, take_over_bookings), (WATCHES_FILE, take_over_watches)):
+            base, left = read_plain_file(folder, place, BASE_FILES[name]), None
+            while is_left(data / name) and left != (
+                now := read_plain_file(top, data, name)
+            ):  # people edit without a lock
+                left = now
+                take(settings, left, base)
+                base = left
+            leave_link(top, name)
+        take_over_log_lines(data, top, place, folder)
+        for name in (*LOG_FILES, *OTHER_FILES):
+            content = read_plain_file(top, data, name)
+            if content is not None and not os.path.lexists(place / name):
+                write_shared_file(folder, place / name, content)
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=top)
+        for name in BASE_FILES.values():
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+
+
+def take_over_bookings(settings: Settings, left: bytes | None, base: bytes | None) -> None:
+    """Make the changes in data/bookings/ that data/comments.json has had since it was copied."""
+    if left is None or left == base:
+        return
+    data = settings.data
+    with booking_store.hold_data_lock(data) as book:
+        fresh = not os.path.lexists(book.folder / BOOKINGS_FILE)
+        if fresh:
+            with booking_store.open_data_folder(book.folder) as folder:
+                write_shared_file(folder, book.folder / BOOKINGS_FILE, left)
+            return
+    try:
+        BookingService(settings).replace_file(INSTALLER_USER, base or b"{}\n", left)
+    except (BookingRefusedError, BookingsUnreadableError, StorageError) as why:
+        what = f"{data / BOOKINGS_FILE} has bookings that {book.folder / BOOKINGS_FILE} has not"
+        message = f"{what}: {why}; add them by `gpuboard edit`, and remove it"
+        raise SeparationError(message) from None
+
+
+def take_over_watches(settings: Settings, left: bytes | None, base: bytes | None) -> None:
+    """Add the watches that came to data/watches.json since it was copied."""
+    if left is None or left == base:
+        return
+    try:
+        before, now = watch_parser.parse_watch_entries(base or b""), watch_parser.parse_watch_entries(left)
+    except watch_parser.WatchFileError as why:
+        message = f"{settings.data / WATCHES_FILE} cannot be read: {why}; correct it, or remove it"
+        raise SeparationError(message) from None
+
+    def add(entries: WatchEntries) -> WatchEntries:
+        return [*entries, *(one for one in now if one not in before and one not in entries)]
+
+    WatchStore(settings.data, settings.kv).change(add)
+
+
+def take_over_log_lines(data: Path, top: int, place: Path, folder: int) -> None:
+    """Add the lines of the log that came since it was copied."""
+    for name in LOG_FILES:
+        left = read_plain_file(top, data, name)
+        if left is not None:
+            kept = read_plain_file(folder, place, name) or b""
+            known = set(kept.splitlines())
+            lines = [line for line in left.splitlines() if line not in known]
+            if lines:
+                write_shared_file(folder, place / name, kept + b"\n".join(lines) + b"\n")
+
+
+def leave_link(top: int, name: str) -> None:
+    """Leave a link in data/ that leads people to the file; whatever stood there has been taken over."""
+    new = f".{name}.link"
+    target = f"{BOOKINGS}/{name}"
+    with suppress(OSError):
+        if os.readlink(name, dir_fd=top) == target:
+            return
+    with suppress(FileNotFoundError):
+        os.unlink(new, dir_fd=top)
+    try:
+        os.symlink(target, new, dir_fd=top)
+        os.rename(new, name, src_dir_fd=top, dst_dir_fd=top)
+    except OSError:  # this disk has no links
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=top)
+
+
+def move_receiver_files(settings: Settings) -> None:
+    """Remove data/.receive, where gpu-receive.sh kept its locks once, and move its log to the state folder."""
+    data, place = settings.data, settings.state / "receive"
+    with booking_store.open_data_folder(data) as top, suppress(PermissionError, SeparationError):
+        for name in ("receive.log", "receive.log.1"):
+            content = read_plain_file(top, data, name)
+            free = [one for one in ("receive.log", "receive.log.1") if not (place / one).exists()]
+            if content is not None and free:
+                place.mkdir(0o700, exist_ok=True)
+                files.write_atomically(place / free[0], content, 0o600)
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=top)
+    old = data / ".receive"
+    with suppress(PermissionError):
+        if old.is_symlink():
+            old.unlink()
+        elif old.is_dir():
+            shutil.rmtree(old)
+
+
+@contextmanager
+def open_inner_folder(top: int, name: str) -> Iterator[int]:
+    """Open a folder in an open folder; a link is not followed."""
+    handle = os.open(name, files.FOLDER_FLAGS, dir_fd=top)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def open_new_folder(top: int, data: Path) -> Iterator[int]:
+    """Open the folder that is being made; until data/ is closed, others can put one of theirs in its place."""
+    with open_inner_folder(top, NEW_FOLDER) as folder:
+        owner = os.fstat(folder).st_uid
+        if owner not in {os.fstat(top).st_uid, os.geteuid()}:
+            message = f"{data / NEW_FOLDER} belongs to {files.login_of(owner)}: remove it"
+            raise SeparationError(message)
+        yield folder
+
+
+@contextmanager
+def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
+    """Take the lock of bookings in an open folder, whether they are there or not."""
+    handle = booking_store.open_lock_file(folder, path)
+    try:
+        if not locks.acquire_lock(
+            handle, time.monotonic() + booking_store.LOCK_TIMEOUT_S, booking_store.LOCK_POLL_INTERVAL_S
+        ):
+            message = f"somebody else has been writing {path / BOOKINGS_FILE} for {booking_store.LOCK_TIMEOUT_S:.0f} s: try again"
+            raise SeparationError(message)
+        yield
+    finally:
+        os.close(handle)
+
+
+def read_plain_file(folder: int, path: Path, name: str) -> bytes | None:
+    """Read a plain file in an open folder; None if it is not there."""
+    if is_moved_file_link(path / name):
+        message = f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
+        raise SeparationError(message)
+    try:
+        return files.read_file(name, folder, MAX_FILE_BYTES)[1] if files.read_signature(name, folder) else None
+    except files.FileRefusedError as why:
+        message = f"{path / name} cannot be read: {why}; remove it"
+        raise SeparationError(message) from None
+
+
+def write_shared_file(folder: int, path: Path, content: bytes) -> None:
+    """Write a file for all who may write in its folder."""
+    booking_store.replace_data_file(folder, path, content, os.fstat(folder), lambda: True)
+
+
+def main() -> None:
+    """Do it for the board of the settings, as `./install.sh web` needs it; exit 1 if something stays as it was."""
+    try:
+        settings = conf_file.load_settings(None, {}, os.environ).settings
+        move_receiver_files(settings)
+        separate_bookings(settings, print)
+    except (SeparationError, StorageError, SettingsError) as why:
+        sys.exit(f"gpuboard: {why}")
+    except OSError as error:
+        sys.exit(f"gpuboard: {error.filename or 'data/'} cannot be changed: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""From a host that goes down to somebody who hears of it: real builds, a real process that sends, a real receiver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timezone
+from pathlib import Path
+
+import pytest
+
+from site_builder.alerts.build import AlertEngine
+from site_builder.alerts.channels import NotificationChannels
+from site_builder.alerts.model import DeliveryOutcome, Notification
+from site_builder.alerts.sender import NotificationSender
+from site_builder.alerts.store import AlertStateError, AlertStore
+from site_builder.board.builder import Builder, BuildError
+from site_builder.core.clock import Now
+from site_builder.core.model import AlertSettings
+from tests.support.board_fixture import Lab, gpu
+from tests.support.fake_clock import Machine, machine_in
+from tests.support.sender_fixtures import Receiver, book, letter, put, receiver, waits_for
+
+ROOT = Path(__file__).parents[2]
+URL = "https://gpus.example.org/"
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")  # of apprise's own
+
+
+@pytest.fixture
+def web() -> Iterator[Receiver]:
+    with receiver() as found:
+        yield found
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """A lab whose clock is two hours slow: what it has sent is due on ours."""
+    with machine_in(tmp_path, monkeypatch) as found:
+        found.now = float(int(time.time()) // 60 * 60 - 7200)
+        found.use("hydra", uuid="GPU-1")
+        yield found
+
+
+def told(machine: Machine, url: str, **more: object) -> Builder:
+    """A builder that tells a channel."""
+    alerts = AlertSettings(channels=(("lab", url),), **more)  # type: ignore[arg-type]
+    machine.builders = [machine.builder(alerts=alerts, url=URL)]
+    return machine.builders[0]
+
+
+def sender_ended(builder: Builder) -> None:
+    """Wait for the process that sends."""
+    assert builder.alert_engine
+    if builder.alert_engine.sender_process:
+        assert builder.alert_engine.sender_process.wait(60) == 0
+
+
+def said(web: Receiver) -> list[str]:
+    """The titles of all letters that came."""
+    return [json.loads(one)["title"] for one in web.got]
+
+
+def test_a_host_that_goes_down_and_comes_back_is_told_once_each(machine: Machine, web: Receiver) -> None:
+    builder = told(machine, web.url)
+    machine.minutes(3)
+    away = machine.hosts.pop("atlas")
+    machine.minutes(11)
+    assert said(web) == []
+    machine.minutes(3)
+    sender_ended(builder)
+    assert said(web) == ["atlas is down"]
+    (first,) = (json.loads(one) for one in web.got)
+    assert f"{URL}hosts/atlas.html" in first["message"]
+    assert "alice" in first["message"]  # who was on it
+    machine.minutes(20)
+    machine.hosts["atlas"] = away
+    machine.minutes(10)
+    sender_ended(builder)
+    assert len(web.got) == 2
+    assert said(web)[1].startswith("atlas is back")
+    machine.minutes(5)
+    sender_ended(builder)
+    assert len(web.got) == 2
+    assert not [one for one in machine.lab.status()["problems"] if one["where"] == "alerts"]
+    assert [one.status for one in AlertStore(machine.lab.state).read().history] == ["sent", "sent"]
+
+
+def test_a_board_that_is_set_up_with_hosts_that_are_down_tells_nothing(machine: Machine, web: Receiver) -> None:
+    machine.minutes(1)
+    machine.hosts.clear()
+    machine.now += 3600
+    builder = told(machine, web.url)
+    machine.minutes(5)
+    sender_ended(builder)
+    assert said(web) == []
+    assert len(AlertStore(machine.lab.state).read().conditions) == 2
+
+
+def test_a_receiver_that_is_slow_does_not_delay_the_page(machine: Machine, web: Receiver) -> None:
+    web.answers = [(0, {})]
+    builder = told(machine, web.url)
+    put(machine.lab.state, book(letter(made=int(machine.now))))
+    machine.minutes(1)
+    waits_for(lambda: web.got)
+    machine.minutes(5)  # it hangs there, and we build
+    assert builder.alert_engine
+    assert builder.alert_engine.sender_process
+    assert builder.alert_engine.sender_process.poll() is None
+    assert machine.lab.status()["built"] > machine.now - 120
+    web.ends.set()
+    sender_ended(builder)
+
+
+def test_no_password_stands_in_a_file_or_in_the_arguments_of_a_process(machine: Machine, web: Receiver) -> None:
+    web.answers = [(0, {}), (500, {})]
+    url = web.url.replace("://", "://gpus:hunter2@")
+    machine.builders = [machine.builder(alerts=AlertSettings(channels=(("lab", url), ("ops", url))))]
+    (builder,) = machine.builders
+    letters = [letter(number, f"channel:{to}", made=int(machine.now)) for number, to in enumerate(("lab", "ops"))]
+    put(machine.lab.state, book(*letters))
+    machine.minutes(1)
+    waits_for(lambda: web.got)
+    assert builder.alert_engine
+    assert builder.alert_engine.sender_process
+    command = Path(f"/proc/{builder.alert_engine.sender_process.pid}/cmdline").read_bytes()
+    assert b"alerts run" in command
+    assert b"hunter2" not in command
+    web.ends.set()
+    sender_ended(builder)
+    machine.minutes(2)
+    files = [path for path in machine.lab.state.parent.rglob("*") if path.is_file()]
+    assert machine.lab.state / "alerts.json" in files
+    assert [path.name for path in files if b"hunter2" in path.read_bytes()] == []
+    found = AlertStore(machine.lab.state).read()
+    assert (found.history[0].status, found.notifications[0].tries) == ("unsure", 1)
+    assert " for channel ops: " in str(machine.lab.status()["problems"])
+
+
+def test_hooks_that_may_not_run_are_told_on_the_page(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "hooks"
+    folder.mkdir()
+    folder.chmod(0o777)
+    machine.builders = [machine.builder(alerts=AlertSettings(hooks_folder=folder))]
+    machine.minutes(1)
+    (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "GPUBOARD_HOOKS")
+    assert problem.endswith("nothing in it is run")
+
+
+def test_what_was_decided_is_sent_though_data_cannot_be_read(machine: Machine, web: Receiver) -> None:
+    builder = told(machine, web.url)
+    put(machine.lab.state, book(letter(made=int(machine.now))))
+    machine.lab.data.rename(machine.lab.data.with_name("away"))
+    with pytest.raises(BuildError):
+        builder.build(machine.now)
+    sender_ended(builder)
+    assert said(web) == ["atlas1 is down"]
+
+
+def test_where_no_process_can_be_started_the_page_says_so(
+    machine: Machine, web: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = told(machine, web.url)
+    put(machine.lab.state, book(letter(made=int(machine.now))))
+
+    def none(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.Popen", none)
+    machine.minutes(2)
+    assert builder.alert_engine
+    (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts")
+    assert problem == "nothing can be sent: Resource temporarily unavailable"
+
+
+def test_a_fault_of_alerts_never_costs_the_page(
+    machine: Machine, web: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(machine, web.url)
+
+    def faulty(*_: object, **__: object) -> None:
+        message = "json://user:secret@host"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("site_builder.alerts.build.update_alert_state", faulty)
+    machine.minutes(2)
+    assert "atlas" in machine.lab.page()
+    (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts")
+    assert problem == "a fault of gpuboard's own (RuntimeError): nothing new is told"
+    (builder,) = machine.builders
+    assert builder.alert_engine
+    builder.alert_engine.process_build({}, Now(machine.now, timezone.utc), faulty)  # type: ignore[arg-type]
+    monkeypatch.setattr(AlertEngine, "describe_failures", faulty)
+    machine.minutes(1)
+    assert machine.report
+    assert "secret" not in machine.lab.page()
+
+
+def test_on_a_full_disk_nothing_is_told_that_is_not_written(
+    machine: Machine, web: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = told(machine, web.url)
+    machine.minutes(1)
+    machine.hosts.pop("atlas")
+    assert builder.alert_engine
+
+    def full(_: bytes) -> None:
+        message = "alerts.json cannot be written: No space left on device"
+        raise AlertStateError(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builder.alert_engine.store, "write", full)
+        machine.minutes(16)
+    problems = [one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts"]
+    assert problems == ["alerts.json cannot be written: No space left on device: nothing is told until it can be"]
+    assert said(web) == []
+    machine.minutes(3)
+    sender_ended(builder)
+    assert said(web) == ["atlas is down"]
+
+
+def test_a_damaged_book_is_a_first_look_and_told_on_the_page(machine: Machine, web: Receiver) -> None:
+    told(machine, web.url)
+    machine.minutes(1)
+    machine.hosts.pop("atlas")
+    machine.now += 1800
+    (machine.lab.state / "alerts.json").write_bytes(b"\0" * 100)
+    (machine.lab.state / "alerts.json.bak").unlink()
+    builder = told(machine, web.url)
+    machine.minutes(2)
+    problems = [one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts"]
+    assert [one.split("/")[-1] for one in problems] == [
+        "alerts.json is damaged: begun anew, and what was so already is not told"
+    ]
+    sender_ended(builder)
+    assert said(web) == []
+
+
+# A build that is killed where it decides; it is built in a process of its own, by the clock of this machine.
+BUILD = """
+import os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from site_builder.alerts import sender
+from site_builder.alerts.store import AlertStore
+from site_builder.core.model import AlertSettings, StateLimits
+from tests.support.board_fixture import Lab
+
+root, folder, url, point = sys.argv[1:]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if point == "before it writes":
+    AlertStore.write = die
+if point == "before it sends":
+    sender.start_sender_process = die
+lab = object.__new__(Lab)
+lab.data, lab.state, lab.www = (Path(folder) / name for name in ("data", "state", "www"))
+alerts = AlertSettings(channels=(("lab", url),), rules_file=str(Path(folder) / "alerts.conf"))
+lab.build(alerts=alerts, limits=StateLimits(stale_after=0, down_after=1))
+"""
+
+
+@pytest.mark.parametrize("point", ["before it writes", "before it sends"])
+def test_kill_9_between_what_is_decided_and_sent_loses_nothing_and_tells_nothing_twice(
+    point: str, web: Receiver, tmp_path: Path
+) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas", gpu(), every=1)
+    (tmp_path / "alerts.conf").write_text("[host-down]\nhold = 0s\n[host-new]\non = no\n")
+    put(lab.state, book())  # it was well when somebody looked first
+    waits_for(lambda: time.time() - (lab.data / "atlas/host.txt").stat().st_ctime > 2)
+    found = AlertStore(lab.state)
+    for at, code in ((point, -9), ("nowhere", 0), ("nowhere", 0)):
+        command = [sys.executable, "-c", BUILD, str(ROOT), str(tmp_path), web.url, at]
+        done = subprocess.run(command, timeout=60, check=False, capture_output=True)
+        assert done.returncode == code, done.stderr.decode()
+        assert "atlas" in lab.page()
+        if at == point:
+            assert len(found.read().notifications) == (point == "before it sends")
+        else:
+            waits_for(lambda: found.read().history)
+    assert said(web) == ["atlas is down"]
+    assert [one.status for one in found.read().history] == ["sent"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "how", "wait"),
+    [
+        ((500, {}), "failed", 30),
+        ((503, {"Retry-After": "120"}), "failed", 120),
+        ((429, {"Retry-After": "90"}), "failed", 90),
+        ((429, {}), "failed", 30),
+        ((0, {}), "unsure", None),  # it took the request, and says nothing
+        (None, "failed", 30),  # nobody listens
+    ],
+)
+def test_a_receiver_that_is_not_well(
+    answer: tuple[int, dict[str, str]] | None, how: str, wait: int | None, tmp_path: Path
+) -> None:
+    lab, at = Lab(tmp_path), int(time.time())
+    found = put(lab.state, book(letter(made=at)))
+    with receiver() as web:
+        web.answers = [answer] if answer else []
+        url = web.url if answer else "json://127.0.0.1:1"
+        settings = lab.settings(alerts=AlertSettings(channels=(("lab", url),)))
+        heard: list[str] = []
+
+        def note(_: Notification, outcome: DeliveryOutcome) -> None:
+            heard.append(outcome.status)
+
+        NotificationSender(settings, found, NotificationChannels(settings, seconds=2), lambda: at).send_due(note)
+        assert heard == [how]
+        left = found.read()
+        if wait is None:
+            assert not left.notifications
+            assert left.history[0].status == how
+            return
+        assert left.notifications[0].due_at == at + wait
+        assert "127.0.0.1" not in left.notifications[0].last_error
+        if answer:  # it gets well
+            NotificationSender(settings, found, NotificationChannels(settings, seconds=2), lambda: at + wait).send_due(
+                note
+            )
+            assert heard == [how, "sent"]
+            assert len(web.got) == 1
+
+
+def test_without_a_way_nothing_is_looked_at(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas", gpu())
+    lab.build()
+    assert not (lab.state / "alerts.json").exists()

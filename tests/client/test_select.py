@@ -1,0 +1,182 @@
+"""Which GPUs somebody can have, and which of them are best."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from site_builder.client import picker
+from site_builder.client.model import FleetBooking, FleetGpu, FleetHost
+from site_builder.fleet import gpu_models
+
+NOW = datetime(2027, 1, 1, 12, tzinfo=timezone.utc)
+ASKER = picker.GpuRequester(lambda name: name == "alice", frozenset(), NOW.timestamp())
+NAMES = (
+    *("NVIDIA B300 SXM6 AC", "NVIDIA B200", "NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"),
+    *("Tesla T4", "Tesla V100-SXM2-32GB", "Tesla P100-PCIE-16GB", "Tesla M60", "Tesla K80"),
+)
+
+
+def gpu(index: int | None = 0, state: str = "free", **more: object) -> FleetGpu:
+    plain: dict[str, object] = {"uuid": f"GPU-{index}", "name": "NVIDIA A100-SXM4-80GB", "model": "A100 80 GB"}
+    plain |= {"reason": "", "memory_used": 4.0, "memory_total": 81920.0}
+    return FleetGpu(index=index, state=state, **{**plain, **more})  # type: ignore[arg-type]
+
+
+def host(*gpus: FleetGpu, name: str = "atlas", state: str = "fresh", load: float = 1) -> FleetHost:
+    return FleetHost(name, None, (), state, "why", load=(load, load, load), cpus=10, gpus=gpus)
+
+
+def booked(*names: str | None, since: float = -1, until: float = 1) -> tuple[FleetBooking, ...]:
+    return tuple(
+        FleetBooking("id", name, NOW + timedelta(hours=since), NOW + timedelta(hours=until), None) for name in names
+    )
+
+
+def picked(*hosts: FleetHost, asker: picker.GpuRequester = ASKER, **wanted: object) -> list[str]:
+    found = picker.find_available_gpus(hosts, picker.GpuRequest(**wanted), asker)  # type: ignore[arg-type]
+    return [f"{one.host.name}:{one.gpu.index}" for one in found]
+
+
+def test_free_gpus_can_be_had_and_no_others() -> None:
+    states = ("free", "busy", "held", "violated", "lost", "unknown", "booked")
+    assert picked(host(*(gpu(number, state) for number, state in enumerate(states)))) == ["atlas:0"]
+
+
+@pytest.mark.parametrize("state", ["stale", "down", "failed", "unseen", "maintenance"])
+def test_nothing_is_picked_on_a_host_that_is_not_fresh(state: str) -> None:
+    assert picked(host(gpu(), state=state)) == []
+
+
+def test_what_i_have_booked_counts_as_free_and_what_others_have_never_does() -> None:
+    mine = gpu(0, "booked", bookings=booked("alice"))
+    others = gpu(1, "booked", bookings=booked("bob"))
+    both = gpu(2, "booked", bookings=booked("alice", "bob"))
+    hidden = gpu(3, "booked", bookings=booked(None))
+    over = gpu(4, "booked", bookings=booked("alice", since=-3, until=-2))
+    assert picked(host(mine, others, both, hidden, over)) == ["atlas:0"]
+
+
+def test_a_booking_of_others_that_began_since_the_board_was_built_counts() -> None:
+    assert picked(host(gpu(0, bookings=booked("bob")), gpu(1, bookings=booked("alice")))) == ["atlas:1"]
+
+
+def test_what_a_run_of_mine_has_booked_is_for_that_run_but_a_run_asks_at_the_desk() -> None:
+    (one,) = booked("alice")
+    there = host(gpu(0, "booked", bookings=(one._replace(id="run-abc"),)))
+    assert picked(there) == []
+    assert picked(there, asker=ASKER._replace(is_for_run=True)) == ["atlas:0"]
+
+
+def test_a_gpu_that_a_run_has_taken_or_that_has_no_number_is_not_picked() -> None:
+    taken = ASKER._replace(taken_keys=frozenset({"GPU-0"}))
+    assert picked(host(gpu(0), gpu(1), gpu(None)), asker=taken) == ["atlas:1"]
+
+
+def test_the_best_has_the_most_free_memory_then_the_newest_model_then_the_least_load() -> None:
+    small = host(gpu(0, memory_total=24564.0, name="NVIDIA H100"), name="small")
+    old = host(gpu(0, name="Tesla V100"), name="old", load=0)
+    loaded = host(gpu(0), name="loaded", load=9)
+    quiet = host(gpu(0, memory_used=300.0), name="quiet", load=2)
+    untold = host(gpu(0), name="untold")._replace(load=None)
+    found = picked(small, old, loaded, untold, quiet)
+    assert found == ["quiet:0", "loaded:0", "untold:0", "old:0", "small:0"]
+
+
+def test_load_counts_for_each_cpu() -> None:
+    large = host(gpu(0), name="large", load=30)._replace(cpus=100)
+    little = host(gpu(0), name="little", load=4)._replace(cpus=4)
+    assert picked(little, large) == ["large:0", "little:0"]
+
+
+def test_gpus_that_are_alike_come_as_people_count_them() -> None:
+    assert picked(host(gpu(0), gpu(1), gpu(2)), host(gpu(0), name="zeus")) == [
+        "atlas:0",
+        "atlas:1",
+        "atlas:2",
+        "zeus:0",
+    ]
+
+
+def test_a_model_is_found_by_part_of_either_of_its_names_in_any_case() -> None:
+    there = host(gpu(0), gpu(1, name="NVIDIA H100 80GB HBM3", model="H100 80 GB"))
+    assert picked(there, model="a100") == ["atlas:0"]
+    assert picked(there, model="HBM3") == ["atlas:1"]
+    assert picked(there, model="B200") == []
+
+
+def test_memory_that_is_not_told_is_too_little() -> None:
+    there = host(gpu(0, memory_total=None, memory_used=None), gpu(1, memory_total=40960.0))
+    assert picked(there, memory=20480) == ["atlas:1"]
+    assert picked(there) == ["atlas:1", "atlas:0"]
+
+
+@pytest.mark.parametrize(("newer", "older"), list(zip(NAMES, NAMES[1:])))
+def test_newer_models_are_known_to_be_newer(newer: str, older: str) -> None:
+    assert gpu_models.find_model_year(newer) > gpu_models.find_model_year(older) > 0
+
+
+def test_models_of_amd_are_known_too() -> None:
+    names = ("AMD Instinct MI355X", "AMD Instinct MI325X", "AMD Instinct MI300X", "AMD Radeon RX 7900 XTX")
+    older = (
+        "AMD Instinct MI210",
+        "Arcturus GL-XL [Instinct MI100]",
+        "Vega 20 [Radeon VII]",
+        "Radeon Instinct MI50 32GB",
+    )
+    years = [gpu_models.find_model_year(name) for name in (*names, *older, "Radeon Instinct MI25")]
+    assert years == [2025, 2024, 2023, 2022, 2021, 2020, 2019, 2018, 2017]
+
+
+def test_a_model_that_nobody_knows_comes_last() -> None:
+    assert picked(host(gpu(0, name="Somebody's GPU"), gpu(1))) == ["atlas:1", "atlas:0"]
+    assert (
+        gpu_models.find_model_year(None),
+        gpu_models.find_model_year("NVIDIA GeForce RTX 4090"),
+        gpu_models.find_model_year("NVIDIA RTX A6000"),
+    ) == (
+        0,
+        2022,
+        2020,
+    )
+
+
+def test_several_are_of_one_host() -> None:
+    found = picker.find_available_gpus(
+        [host(gpu(0)), host(gpu(0), gpu(1), name="zeus", load=5)], picker.GpuRequest(), ASKER
+    )
+    assert [one.host.name for one in picker.select_on_one_host(found, 2)] == ["zeus", "zeus"]
+    assert picker.select_on_one_host(found, 3) == []
+
+
+def test_why_nothing_can_be_had_is_said() -> None:
+    there = [host(gpu(0, "busy"), gpu(1, "busy"), gpu(2, "booked"), gpu(3))]
+    assert (
+        picker.explain_none_available(there, picker.GpuRequest(), ASKER._replace(taken_keys={"GPU-3"}))
+        == "2 busy, 1 booked, 1 taken by another run"
+    )
+    assert (
+        picker.explain_none_available(there, picker.GpuRequest("B200"), ASKER) == "none of its 4 GPUs is of that model"
+    )
+    assert picker.explain_none_available([host()], picker.GpuRequest(), ASKER) == "there is no GPU"
+    full = [host(gpu(0, memory_used=900.0, memory_total=1000.0))]
+    assert picker.explain_none_available(full, picker.GpuRequest("", 500), ASKER) == "1 with too little memory"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "fits"),
+    [
+        ("A100", "NVIDIA A100-SXM4-80GB", True),
+        ("A100", "NVIDIA RTX A1000", False),
+        ("L4", "NVIDIA L40S", False),
+        ("L4", "NVIDIA L4", True),
+        ("4090", "NVIDIA GeForce RTX 4090 D", True),
+        ("h100", "NVIDIA H100 80GB HBM3", True),
+        ("100", "NVIDIA H100 80GB HBM3", False),
+        ("", None, True),
+        ("A100", None, False),
+    ],
+)
+def test_a_model_is_not_one_whose_name_only_begins_alike(wanted: str, name: str | None, fits: bool) -> None:
+    assert gpu_models.is_matching_model(wanted, name) == fits

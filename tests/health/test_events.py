@@ -1,0 +1,287 @@
+"""What happened to GPUs between two looks: each kind, and its near miss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from site_builder.health import events
+from site_builder.health.events import DAY, HOUR, MAX_COUNT, MAX_GONE_GPUS, REJOIN_WITHIN_S
+from site_builder.health.model import BEFORE_FIRST_CHECK, COUNT_NAMES, SPAN_KINDS
+from tests.support.health_fixtures import NOON, A, B, Watch, gpu, said
+
+# Nothing
+
+
+def test_a_host_that_is_well_has_no_events() -> None:
+    watch = Watch(gpu(), gpu(B, index=1, bus="20:00.0"))
+    assert watch.look(gpu(), gpu(B, index=1, bus="20:00.0")) == []
+    assert watch.told == {}
+
+
+def test_what_is_counted_before_the_first_look_is_no_event() -> None:
+    assert Watch(gpu(uncorrected=7, rows_corrected=3)).told == {}
+
+
+def test_what_went_on_before_the_first_look_began_before_it() -> None:
+    watch = Watch(gpu(failed=True))
+    assert (watch.only.kind, watch.only.began_at, watch.only.began_after) == ("failed", NOON, BEFORE_FIRST_CHECK)
+    assert said(watch.only) == "since before 10 Mar 2026 12:00: a repair of its memory failed"
+
+
+# Lost and back
+
+
+def test_a_lost_gpu_is_told_once_and_until_when() -> None:
+    watch = Watch(gpu())
+    for _ in range(3):
+        watch.look(gpu(lost="GPU is lost"))
+    assert said(watch.only) == "since 10 Mar 2026 12:01: lost, the driver could not reach it: GPU is lost"
+    watch.look(gpu())
+    assert said(watch.only) == "10 Mar 2026 12:01 – 12:04: lost, the driver could not reach it: GPU is lost"
+    assert events.format_event_duration(watch.only) == "3 min"
+
+
+def test_a_gpu_that_is_lost_again_within_minutes_is_lost_once() -> None:
+    watch = Watch(gpu())
+    for _ in range(8):
+        watch.look(gpu(lost="GPU is lost"))
+        watch.look(gpu())
+    assert (watch.only.began_at, watch.only.ended_at) == (NOON + 60, NOON + 16 * 60)
+
+
+def test_a_gpu_that_is_lost_again_later_is_lost_twice() -> None:
+    watch = Watch(gpu())
+    watch.look(gpu(lost="GPU is lost"))
+    watch.look(gpu())
+    watch.look(gpu(), after=REJOIN_WITHIN_S)
+    watch.look(gpu(lost="GPU is lost"))
+    assert watch.kinds == ["lost", "lost"]
+
+
+@pytest.mark.parametrize("place", [{"bus": "17:00.0", "index": None}, {"bus": None, "index": 0}])
+def test_a_lost_gpu_that_tells_no_name_is_the_one_that_sat_there(place: dict[str, Any]) -> None:
+    watch = Watch(gpu(), gpu(B, index=1, bus="20:00.0"))
+    nameless = gpu("index 0", lost="Unknown Error", recovery=None, **place)
+    watch.look(nameless, gpu(B, index=1, bus="20:00.0"))
+    assert (watch.only.gpu_key, watch.only.index, watch.only.kind) == (A, 0, "lost")
+    watch.look(gpu(), gpu(B, index=1, bus="20:00.0"))
+    assert watch.only.ended_at == NOON + 120
+
+
+def test_a_gpu_that_had_no_name_at_first_gets_its_own_when_it_is_back() -> None:
+    watch = Watch(gpu("index 0", lost="Unknown Error"))
+    watch.look(gpu())
+    assert (watch.only.gpu_key, watch.only.kind, watch.only.ended_at) == (A, "lost", NOON + 60)
+
+
+def test_a_gpu_without_a_name_that_is_not_lost_is_not_taken_for_another() -> None:
+    watch = Watch(gpu())
+    watch.look(gpu("index 0"))
+    assert watch.kinds == ["new", "gone"]
+
+
+# Gone, new, moved
+
+
+def test_a_gpu_that_is_gone_and_back_is_so_once() -> None:
+    watch = Watch(gpu(), gpu(B, index=1, bus="20:00.0"))
+    watch.look(gpu())
+    assert (watch.only.gpu_key, watch.only.kind, watch.only.ended_at) == (B, "gone", None)
+    watch.look(gpu(), gpu(B, index=1, bus="20:00.0"), after=DAY)
+    assert watch.kinds == ["gone"]
+    assert watch.only.ended_at is not None
+
+
+def test_a_gpu_that_is_gone_again_long_after_is_gone_since_then() -> None:
+    watch = Watch(gpu(), gpu(B, index=1))
+    watch.look(gpu())
+    watch.look(gpu(), gpu(B, index=1))
+    watch.at += 5 * HOUR
+    watch.look(gpu())
+    assert watch.kinds == ["gone", "gone"]
+    assert watch.told[2].began_at == watch.at
+
+
+def test_a_gpu_that_comes_says_where_it_was() -> None:
+    watch = Watch(gpu())
+    watch.look(gpu(), gpu(B, index=1), where={B: "hydra"})
+    assert said(watch.only) == "10 Mar 2026 12:01: new in this host; it was in hydra before"
+
+
+def test_what_was_wrong_with_a_gpu_that_is_gone_is_over() -> None:
+    watch = Watch(gpu(), gpu(B, index=1))
+    watch.look(gpu(), gpu(B, index=1, failed=True))
+    watch.look(gpu())
+    assert [(one.kind, one.ended_at) for one in watch.told.values()] == [("failed", NOON + 120), ("gone", None)]
+
+
+def test_a_gpu_whose_row_could_not_be_understood_is_not_said_to_be_gone() -> None:
+    watch = Watch(gpu(), gpu(B, index=1))
+    assert watch.look(gpu(), whole=False) == []
+    assert watch.look(gpu(), gpu(B, index=1)) == []
+    watch.look(gpu())
+    assert watch.only.kind == "gone"
+
+
+def test_of_gpus_that_are_gone_some_are_remembered() -> None:
+    watch = Watch(gpu())
+    for number in range(3 * MAX_GONE_GPUS):
+        watch.look(gpu(), gpu(f"GPU-{number}", index=1))
+    assert watch.state
+    assert len(watch.state.gpus) == 2 + MAX_GONE_GPUS
+
+
+# Counts
+
+
+@pytest.mark.parametrize("name", [name for name in COUNT_NAMES if not name.endswith("_ever")])
+def test_a_count_that_rises_is_told_with_how_much(name: str) -> None:
+    watch = Watch(gpu(**{name: 3}))
+    watch.look(gpu(**{name: 5, **({f"{name}_ever": 2} if f"{name}_ever" in COUNT_NAMES else {})}))
+    assert watch.only.kind == name
+    assert watch.only.value[0] == 2
+    assert "2 more" in events.describe_event(watch.only)
+
+
+def test_counts_that_rise_again_within_minutes_are_one_event() -> None:
+    watch = Watch(gpu())
+    for number in range(1, 6):
+        watch.look(gpu(rows_uncorrected=number))
+    assert said(watch.only) == (
+        "10 Mar 2026 12:01 – 12:05: rows of memory replaced after uncorrected errors: 5 more (now 5)"
+    )
+    assert events.format_event_duration(watch.only) is None
+
+
+def test_counts_that_never_cease_to_rise_are_told_day_by_day() -> None:
+    watch = Watch(gpu())
+    for number in range(1, 3 * DAY // 300):
+        watch.look(gpu(corrected=number, corrected_ever=number), after=300)
+    assert watch.kinds == ["corrected"] * 3
+    assert sum(int(one.value[0] or 0) for one in watch.told.values()) == 3 * DAY // 300 - 1
+
+
+def test_a_count_since_the_driver_was_loaded_that_begins_again_is_no_event() -> None:
+    watch = Watch(gpu(uncorrected=9, uncorrected_ever=None))
+    assert watch.look(gpu(uncorrected=0, uncorrected_ever=None)) == []
+    watch.look(gpu(uncorrected=2, uncorrected_ever=None))
+    assert watch.only.value == (2, 2)
+
+
+def test_after_a_new_start_of_the_driver_what_came_since_counts() -> None:
+    watch = Watch(gpu(uncorrected=9, uncorrected_ever=None))
+    watch.look(gpu(uncorrected=2, uncorrected_ever=None))
+    assert watch.only.value == (2, 2)
+
+
+def test_rows_and_pages_never_begin_again() -> None:
+    watch = Watch(gpu(rows_corrected=9, pages_uncorrected=4))
+    assert watch.look(gpu(rows_corrected=2, pages_uncorrected=1)) == []
+
+
+def test_one_error_in_two_counts_is_told_once() -> None:
+    watch = Watch(gpu(uncorrected=0, uncorrected_ever=40))
+    watch.look(gpu(uncorrected=1, uncorrected_ever=41))
+    watch.look(gpu(uncorrected=0, uncorrected_ever=41))
+    assert watch.only.value == (1, 41)
+
+
+def test_an_error_is_told_once_where_one_of_its_counts_is_told_now_and_then() -> None:
+    watch = Watch(gpu(uncorrected=0, uncorrected_ever=40))
+    watch.look(gpu(uncorrected=1, uncorrected_ever=None))
+    watch.look(gpu(uncorrected=1, uncorrected_ever=41))
+    assert watch.only.value == (1, 1)
+
+
+def test_a_count_that_is_not_available_is_no_event_and_no_zero() -> None:
+    watch = Watch(gpu(uncorrected=5, uncorrected_ever=5))
+    nothing = dict.fromkeys(COUNT_NAMES)
+    assert watch.look(gpu(**nothing)) == []
+    assert watch.look(gpu(uncorrected=5, uncorrected_ever=5)) == []
+    watch.look(gpu(**nothing))
+    watch.look(gpu(uncorrected=7, uncorrected_ever=7))
+    assert watch.only.value == (2, 7)
+
+
+def test_counts_that_nobody_can_believe_stay_within_bounds() -> None:
+    watch = Watch(gpu())
+    for _ in range(40):
+        watch.look(gpu(corrected_ever=MAX_COUNT - 1, corrected=0))
+        watch.look(gpu())
+    assert watch.only.value[0] == MAX_COUNT
+
+
+# What lasts
+
+
+@pytest.mark.parametrize(
+    ("sign", "kind"),
+    [
+        ({"pending": True}, "pending"),
+        ({"failed": True}, "failed"),
+        ({"recovery": "Reset"}, "recovery"),
+        ({"heat": True}, "heat"),
+        ({"hot": (93, 92)}, "hot"),
+        ({"power": True}, "power"),
+    ],
+)
+def test_each_sign_is_told_from_when_until_when(sign: dict[str, Any], kind: str) -> None:
+    watch = Watch(gpu())
+    watch.look(gpu(**sign))
+    watch.look(gpu(**sign))
+    watch.look(gpu())
+    assert (watch.only.kind, watch.only.began_at, watch.only.ended_at) == (kind, NOON + 60, NOON + 180)
+    assert kind in SPAN_KINDS
+    assert events.format_event_duration(watch.only) == "2 min"
+
+
+@pytest.mark.parametrize("sign", ["pending", "failed", "recovery"])
+def test_what_needs_a_reset_goes_on_where_it_is_not_told(sign: str) -> None:
+    watch = Watch(gpu())
+    watch.look(gpu(**{sign: "Reset" if sign == "recovery" else True}))
+    assert watch.look(gpu(**{sign: None})) == []
+    assert watch.only.ended_at is None
+
+
+@pytest.mark.parametrize("sign", ["heat", "power", "hot"])
+def test_what_comes_and_goes_is_over_where_it_is_not_told(sign: str) -> None:
+    watch = Watch(gpu())
+    watch.look(gpu(**{sign: (95, 90) if sign == "hot" else True}))
+    watch.look(gpu(**{sign: None}))
+    assert watch.only.ended_at == NOON + 120
+
+
+def test_of_a_gpu_that_is_too_warm_the_highest_temperature_is_told() -> None:
+    watch = Watch(gpu())
+    for degrees in (91, 95, 92):
+        watch.look(gpu(hot=(degrees, 90)))
+    assert events.describe_event(watch.only) == "too warm: up to 95 °C (limit 90 °C)"
+
+
+def test_what_the_power_limit_does_is_told_in_sum() -> None:
+    watch = Watch(gpu())
+    for _ in range(4):
+        for on in (True, True, False):
+            watch.look(gpu(power=on))
+        watch.look(gpu(), after=HOUR)
+    assert events.describe_event(watch.only) == "slowed by its power limit, 4 times, 8 min in all"
+    assert (watch.only.value[0], watch.only.value[1]) == (4, 480)
+    watch.look(gpu(power=True))
+    assert events.describe_event(watch.only) == "slowed by its power limit, 5 times, now again"
+
+
+def test_what_the_power_limit_does_is_told_day_by_day() -> None:
+    watch = Watch(gpu())
+    for number in range(3 * 24 * 6):
+        watch.look(gpu(power=bool(number % 2)), after=600)
+    assert watch.kinds == ["power"] * 3
+
+
+def test_the_driver_of_the_host_is_told_where_it_changes() -> None:
+    watch = Watch(gpu())
+    assert watch.look(gpu(), driver=None) == []
+    assert watch.look(gpu()) == []
+    watch.look(gpu(), driver="595.7")
+    assert (watch.only.gpu_key, events.describe_event(watch.only)) == ("", "driver changed from 590.1 to 595.7")

@@ -1,0 +1,156 @@
+"""What tells of a GPU's health, from what nvidia-smi says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from site_builder.core.model import Gpu, GpuStatus, HostStatus, Problem
+from site_builder.health.gpu_health import (
+    MAX_KEY_CHARACTERS,
+    build_host_health_metrics,
+    list_gpu_keys,
+    pack_host_health,
+)
+from site_builder.health.model import GpuHealthMetrics, PackedHealthMetrics
+
+COUNTS = {
+    "ecc.errors.corrected.volatile.total": "1",
+    "ecc.errors.uncorrected.volatile.total": "2",
+    "ecc.errors.corrected.aggregate.total": "3",
+    "ecc.errors.uncorrected.aggregate.total": "4",
+    "remapped_rows.correctable": "5",
+    "remapped_rows.uncorrectable": "6",
+    "retired_pages.single_bit_ecc.count": "7",
+    "retired_pages.double_bit.count": "8",
+}
+
+
+def host(*gpus: Gpu, state: str = "fresh", problems: tuple[Problem, ...] = ()) -> HostStatus:
+    return HostStatus(
+        "atlas", None, (), state, "", gpus=tuple(GpuStatus(one, "A100", "free", "") for one in gpus), problems=problems
+    )
+
+
+def gpu(cells: dict[str, str] | None = None, **more: Any) -> Gpu:  # noqa: ANN401
+    told = cells or {}
+    plain: dict[str, Any] = {"index": 0, "uuid": "GPU-0", "name": "A100", "temperature": 40.0, **more}
+    return Gpu(**plain, columns=tuple(told), cells=tuple(told.values()))
+
+
+def only(one: Gpu) -> GpuHealthMetrics:
+    found = build_host_health_metrics(host(one))
+    assert found
+    return found.gpus[0]
+
+
+def told(one: HostStatus) -> PackedHealthMetrics:
+    found = pack_host_health(one, None)
+    assert found
+    return found
+
+
+def test_each_count_is_in_its_place() -> None:
+    assert only(gpu(COUNTS)).counts == (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+@pytest.mark.parametrize("cell", ["[N/A]", "N/A", "[Unknown Error]", "", "-3", "nan", "1e300", "many", "9" * 5000])
+def test_what_is_no_number_is_not_available(cell: str) -> None:
+    assert only(gpu(dict.fromkeys(COUNTS, cell))).counts == (None,) * 8
+
+
+def test_of_a_gpu_that_tells_nothing_nothing_is_known() -> None:
+    found = only(gpu(temperature=None))
+    assert found == GpuHealthMetrics("GPU-0", 0, None, None, (None,) * 8, None, None, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "margin", "hot"),
+    [
+        (89, "", ()),
+        (90, "", (90, 90)),
+        (95, "[N/A]", (95, 90)),
+        (95, "12", ()),
+        (80, "0", (80, 80)),
+        (85, "-3", (85, 82)),
+        (85, "-3 C", (85, 82)),
+        (None, "5", None),
+        (5000, "", None),
+        (40, "-1e9", ()),
+    ],
+)
+def test_too_warm_is_what_its_maker_says_and_else_90_degrees(
+    temperature: float | None, margin: str, hot: tuple[int, ...] | None
+) -> None:
+    assert only(gpu({"temperature.gpu.tlimit": margin}, temperature=temperature)).hot == hot
+
+
+@pytest.mark.parametrize(
+    ("mask", "heat", "power"),
+    [
+        ("0x0000000000000001", False, False),
+        ("0x0000000000000004", False, True),
+        ("0x0000000000000020", True, False),
+        ("0x0000000000000064", True, True),
+        ("0x0000000000000008", None, None),
+        ("[N/A]", None, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["clocks_event_reasons.active", "clocks_throttle_reasons.active"])
+def test_by_what_it_is_slowed(name: str, mask: str, heat: bool | None, power: bool | None) -> None:
+    found = only(gpu({name: mask}))
+    assert (found.heat, found.power) == (heat, power)
+
+
+@pytest.mark.parametrize(("cell", "recovery"), [("None", ""), ("Reset", "Reset"), ("[N/A]", None), ("", None)])
+def test_what_must_be_done_to_it(cell: str, recovery: str | None) -> None:
+    assert only(gpu({"gpu_recovery_action": cell})).recovery == recovery
+
+
+@pytest.mark.parametrize(
+    ("remapped", "retired", "pending"), [("Yes", "", True), ("No", "[N/A]", False), ("", "1", True)]
+)
+def test_whether_a_repair_waits(remapped: str, retired: str, pending: bool) -> None:
+    assert only(gpu({"remapped_rows.pending": remapped, "retired_pages.pending": retired})).pending is pending
+
+
+@pytest.mark.parametrize("cell", ["00000000:17:00.0", "0000:17:00.0", "00000000:17:00.0".upper()])
+def test_where_it_sits_is_the_same_in_each_spelling(cell: str) -> None:
+    assert only(gpu({"pci.bus_id": cell})).bus == "17:00.0"
+
+
+@pytest.mark.parametrize("cells", [{"driver_version": "590.1"}, {"driver_version": "[N/A]", "kmd_version": "590.1"}])
+def test_the_driver_of_a_host_is_what_the_first_gpu_says_that_does(cells: dict[str, str]) -> None:
+    found = build_host_health_metrics(host(gpu(lost="Unknown Error"), gpu(cells, uuid="GPU-1")))
+    assert found
+    assert found.driver == "590.1"
+
+
+def test_a_host_that_is_not_fresh_has_none() -> None:
+    assert pack_host_health(host(gpu(COUNTS), state="stale"), None) is None
+
+
+def test_a_host_of_which_a_row_was_odd_is_not_whole() -> None:
+    odd = Problem("data/atlas/gpus.csv", "a row has 9 cells where the header has 8: 1, GPU-1")
+    found = build_host_health_metrics(host(gpu(), problems=(odd,)))
+    assert found
+    assert not found.is_complete
+
+
+def test_they_are_the_same_while_only_readings_move() -> None:
+    readings = {"utilization.gpu": "3", "fan.speed": "30", "clocks_event_reasons.active": "0x1"}
+    later = {"utilization.gpu": "99", "fan.speed": "80", "clocks_event_reasons.active": "0x0"}
+    first = gpu({**COUNTS, **readings}, temperature=35.0, power_draw=60.0)
+    assert told(host(first)) == told(host(gpu({**COUNTS, **later}, temperature=71.0, power_draw=390.0)))
+
+
+def test_gpus_under_one_name_are_two() -> None:
+    assert list_gpu_keys(host(gpu(), gpu())) == ["GPU-0", "GPU-0 #2"]
+
+
+def test_hostile_rows_are_no_larger_than_others() -> None:
+    long = gpu({**dict.fromkeys(COUNTS, "x" * 100_000), "gpu_recovery_action": "y" * 100_000}, uuid="z" * 100_000)
+    many = gpu({f"field{number}": "1" for number in range(5000)}, lost="w" * 100_000)
+    assert len(told(host(long, many)).packed) < 1000
+    assert len(list_gpu_keys(host(long))[0]) == MAX_KEY_CHARACTERS

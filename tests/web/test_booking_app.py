@@ -1,0 +1,933 @@
+"""The desk on the web: who is believed to be whom, what another page cannot do, and what each refusal says."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from site_builder.bookings.tokens import TokenStore
+from site_builder.config import types
+from site_builder.core import locks
+from site_builder.core.http_headers import SECURITY_HEADERS
+from site_builder.core.locks import StorageError
+from site_builder.core.model import BookingPolicy, PrivacySettings
+from site_builder.core.people import PeopleDirectory
+from site_builder.web import booking_app, identity
+from site_builder.web.booking_app import MAX_ACTIVE, MAX_WAITING, BookingApplication, ConcurrencyLimit, HttpError
+from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_address_key
+from tests.support.board_fixture import Lab, gpu, soon
+
+ROOT = Path(__file__).parents[2]
+NOW = 1_900_000_000.0
+BOOK = {"do": "book", "gpus": ["atlas:0"], "for": "2h"}
+LOGIN: dict[str, Any] = {"AUTH_TYPE": "Basic", "REMOTE_USER": "alice"}
+
+
+class Got(NamedTuple):
+    """An answer."""
+
+    status: int
+    headers: dict[str, str]
+    said: dict[str, Any]
+
+    @property
+    def error(self) -> str:
+        return str(self.said["error"])
+
+
+class Web:
+    """The application in a lab, at a moment that a test sets."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:  # noqa: ANN401
+        self.lab = Lab(folder)
+        self.lab.host("atlas", gpu(0) + gpu(1))
+        self.time = NOW
+        self.told: list[str] = []
+        self.set(**changes)
+
+    def set(self, shown: PrivacySettings | None = None, url: str | None = None, **rules: Any) -> None:  # noqa: ANN401
+        settings = self.lab.settings(
+            privacy=shown or PrivacySettings(), url=url, booking_policy=BookingPolicy(url="book", **rules)
+        )
+        self.app = BookingApplication(settings, self.told.append, lambda: self.time)
+
+    def ask(self, method: str, body: bytes = b"", /, **environ: str | None) -> Got:
+        """A request as a WSGI server hands it over; what is None is left out."""
+        plain: dict[str, Any] = {
+            "REQUEST_METHOD": method,
+            "REMOTE_ADDR": "192.0.2.7",
+            "HTTP_HOST": "web:8080",
+            "QUERY_STRING": "",
+            "wsgi.input": io.BytesIO(body),
+            **environ,
+        }
+        heard: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start(status: str, headers: list[tuple[str, str]], *_: object) -> Callable[[bytes], object]:
+            heard.append((status, headers))
+            return lambda _: None
+
+        given = {key: value for key, value in plain.items() if value is not None}
+        answer = b"".join(self.app(given, start))
+        ((status, headers),) = heard
+        return Got(int(status[:3]), dict(headers), json.loads(answer) if answer else {})
+
+    def get(self, query: str = "", **environ: str | None) -> Got:
+        return self.ask("GET", QUERY_STRING=query, **environ)
+
+    def post(self, request: object = BOOK, **environ: str | None) -> Got:
+        body = request if isinstance(request, bytes) else orjson.dumps(request)
+        right = {
+            "CONTENT_TYPE": "application/json",
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_X_GPUBOARD": "1",
+        }
+        return self.ask("POST", body, **{**right, **environ})
+
+    def names(self) -> list[str]:
+        """Who has booked something, by the file."""
+        path = self.lab.data / "comments.json"
+        hosts = json.loads(path.read_text()) if path.exists() else {}
+        return [one["name"] for gpus in hosts.values() for one in gpus.values()]
+
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.lab.data / "bookings.log").read_text().splitlines()]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Web:
+    return Web(tmp_path)
+
+
+# What is answered
+
+
+def test_somebody_whom_the_server_knows_books_and_it_stands_in_the_file_and_the_log(desk: Web) -> None:
+    got = desk.post(**LOGIN)
+    assert got.status == 200
+    assert got.said["said"].startswith("atlas:0 for alice from now until ")
+    assert got.said["bookings"][0]["where"] == "atlas:0"
+    assert desk.names() == ["alice"]
+    assert [(line["who"], line["via"]) for line in desk.log()] == [("alice", "web, server")]
+
+
+def test_a_check_says_what_would_be_done_and_does_nothing(desk: Web) -> None:
+    assert desk.post({**BOOK, "check": True}, **LOGIN).said["said"].startswith("atlas:0 for alice")
+    assert desk.names() == []
+
+
+def test_what_is_booked_is_refused_with_409_and_released_with_200(desk: Web) -> None:
+    booking = desk.post(**LOGIN).said["bookings"][0]["id"]
+    refused = desk.post(AUTH_TYPE="Basic", REMOTE_USER="bob")
+    assert (refused.status, refused.error.startswith("atlas:0 is booked by alice")) == (409, True)
+    theirs = desk.post({"do": "release", "id": booking}, AUTH_TYPE="Basic", REMOTE_USER="bob")
+    assert (theirs.status, theirs.error) == (
+        403,
+        f"booking {booking} is alice's, and only they or an admin may change it",
+    )
+    assert desk.post({"do": "release", "id": booking}, **LOGIN).status == 200
+    assert desk.names() == []
+
+
+def test_a_list_tells_who_asks_how_we_know_and_the_zone(desk: Web) -> None:
+    desk.post(**LOGIN)
+    said = desk.get(**LOGIN).said
+    assert {key: said[key] for key in said if key != "bookings"} == {
+        "who": "alice",
+        "how": "server",
+        "admin": False,
+        "zone": "UTC",
+        "for_others": True,
+        "watches": [],
+    }
+    assert [(one["where"], one["mine"]) for one in said["bookings"]] == [("atlas:0", True)]
+
+
+def test_a_list_is_for_everybody_who_can_read_the_board(desk: Web) -> None:
+    desk.post(**LOGIN)
+    said = desk.get("host=atlas&x=1").said
+    assert (said["who"], said["how"]) == (None, None)
+    assert [(one["name"], one["mine"]) for one in said["bookings"]] == [("alice", False)]
+    assert desk.get("host=zeus").said["bookings"] == []
+
+
+def test_where_users_are_hidden_only_ones_own_bookings_have_a_name(desk: Web) -> None:
+    desk.set(shown=PrivacySettings(users=False), admins=frozenset({"root"}))
+    desk.post({**BOOK, "comment": "secret"}, **LOGIN)
+    for environ, seen in (
+        ({}, False),
+        ({"AUTH_TYPE": "Basic", "REMOTE_USER": "bob"}, False),
+        (LOGIN, True),
+        ({"AUTH_TYPE": "Basic", "REMOTE_USER": "Root"}, True),
+    ):
+        (one,) = desk.get(**environ).said["bookings"]
+        assert (one["name"] == "alice", one["comment"] == "secret", one["id"] is not None) == (seen, seen, seen)
+
+
+def test_where_users_are_hidden_who_booked_for_another_is_hidden_too(desk: Web) -> None:
+    desk.set(shown=PrivacySettings(users=False))
+    desk.post({**BOOK, "name": "bob"}, **LOGIN)
+    for name, by in (("alice", "alice"), ("bob", "alice"), ("carol", None)):
+        (one,) = desk.get(AUTH_TYPE="Basic", REMOTE_USER=name).said["bookings"]
+        assert one["by"] == by
+    assert "alice" not in json.dumps(desk.get().said)
+
+
+def test_a_query_of_many_fields_is_no_failure_of_ours(desk: Web) -> None:
+    got = desk.get("&".join(["a=1"] * 21))
+    assert (got.status, desk.told) == (400, [])
+    assert got.error == "the address asks for too many things: ?host=NAME is all that is understood"
+    assert desk.get("&".join(["a=1"] * 20)).status == 200
+
+
+def test_where_users_are_hidden_no_refusal_names_one(desk: Web) -> None:
+    desk.set(shown=PrivacySettings(users=False))
+    booking = desk.post(**LOGIN).said["bookings"][0]["id"]
+    for request in (BOOK, {"do": "release", "id": booking}, {"do": "release", "gpus": ["atlas:0"]}):
+        got = desk.post(request, AUTH_TYPE="Basic", REMOTE_USER="bob")
+        assert got.status in (403, 409)
+        assert "alice" not in got.error
+
+
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "X"])
+def test_nothing_but_get_and_post_is_answered(desk: Web, method: str) -> None:
+    got = desk.ask(method, **LOGIN)
+    assert (got.status, got.headers["Allow"]) == (405, "GET, POST")
+    assert got.said == ({} if method == "HEAD" else {"error": "only GET and POST are answered here"})
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_every_answer_has_the_security_headers_is_kept_nowhere_and_shared_with_no_other_page(
+    desk: Web, method: str
+) -> None:
+    headers = desk.ask(method, HTTP_ORIGIN="https://evil.example").headers
+    assert dict(SECURITY_HEADERS).items() <= headers.items()
+    assert (headers["Cache-Control"], headers["Content-Type"]) == ("no-store", "application/json")
+    assert [name for name in headers if name.lower().startswith("access-control")] == []
+
+
+# Who is whom
+
+
+def test_a_name_without_a_login_at_the_server_is_not_believed(desk: Web) -> None:
+    got = desk.post(REMOTE_USER="alice")
+    assert (got.status, got.headers["WWW-Authenticate"]) == (401, 'Bearer realm="gpuboard"')
+    assert "book with a token, which its admin makes by `gpuboard token NAME`" in got.error
+
+
+@pytest.mark.parametrize(
+    "header", ["HTTP_REMOTE_USER", "HTTP_X_REMOTE_USER", "HTTP_X_FORWARDED_USER", "HTTP_AUTH_TYPE"]
+)
+def test_no_header_says_who_somebody_is(desk: Web, header: str) -> None:
+    assert desk.get(**{header: "alice"}).said["who"] is None
+    assert desk.post(**{header: "alice"}).status == 401
+
+
+def test_the_proxy_says_who_somebody_is_and_nobody_else(desk: Web) -> None:
+    desk.set(proxy="192.0.2.1", proxy_header="X-Login")
+    assert desk.get(HTTP_X_LOGIN="alice").said["how"] is None
+    said = desk.get(HTTP_X_LOGIN="alice", REMOTE_ADDR="192.0.2.1").said
+    assert (said["who"], said["how"]) == ("alice", "proxy")
+    assert desk.get(HTTP_X_LOGIN="alice", REMOTE_ADDR="::ffff:192.0.2.1").said["who"] == "alice"
+    assert desk.get(HTTP_X_LOGIN="", REMOTE_ADDR="192.0.2.1").said["who"] is None
+
+
+def test_a_proxy_that_adds_to_what_somebody_sent_is_refused(desk: Web) -> None:
+    desk.set(proxy="192.0.2.1")
+    got = desk.get(HTTP_X_REMOTE_USER="root, alice", REMOTE_ADDR="192.0.2.1")
+    assert got.status == 403
+    assert got.error == "the proxy gives several names in X-Remote-User: it must set this header, not add to it"
+
+
+@pytest.mark.parametrize("proxy", [None, "", "::::", "1"])
+def test_without_a_proxy_nobody_is_the_proxy(desk: Web, proxy: str | None) -> None:
+    desk.set(proxy=proxy)
+    for address in ("", "::::", "unix:", None):
+        assert desk.get(HTTP_X_REMOTE_USER="alice", REMOTE_ADDR=address).said["who"] is None
+
+
+def test_admins_are_known_by_their_login_in_any_case_and_never_by_their_own_word(desk: Web) -> None:
+    desk.set(admins=frozenset({"root"}), is_open=True)
+    assert desk.get(AUTH_TYPE="Basic", REMOTE_USER="Root").said["admin"] is True
+    desk.set(admins=frozenset({"root"}), is_open=True, max_gpus=1)
+    request = {"do": "book", "gpus": ["atlas:0,1"], "for": "1h", "name": "root"}
+    assert "2 GPUs of one person" in desk.post(request).error
+    assert desk.post(request, AUTH_TYPE="Basic", REMOTE_USER="root").status == 200
+
+
+def test_a_token_makes_nobody_an_admin_who_is_none(desk: Web) -> None:
+    desk.set(admins=frozenset({"root"}))
+    tokens = TokenStore(desk.lab.state)
+    booking = desk.post(**LOGIN).said["bookings"][0]["id"]
+    for name, admin, status in (("bob", False, 403), ("Root", True, 200)):
+        bearer = {"HTTP_AUTHORIZATION": f"Bearer {tokens.create_token(name, NOW)}"}
+        assert desk.get(**bearer).said["admin"] is admin
+        assert desk.post({"do": "release", "id": booking}, **bearer).status == status
+
+
+KELVIN = "\u212a"  # in lower case, a k as any other
+
+
+@pytest.mark.parametrize("name", [f"mi{KELVIN}e", "al\u200bice", "al\u00adice", "\uff41lice", "\ufb01ona", "zoe\u0308"])
+def test_a_name_that_only_looks_like_anothers_is_refused(desk: Web, name: str) -> None:
+    desk.set(admins=frozenset({"mike"}))
+    for environ in ({"AUTH_TYPE": "Basic", "REMOTE_USER": name.encode().decode("latin-1")},):
+        got = desk.get(**environ)
+        assert got.status == desk.post(**environ).status == 403
+        assert got.error == (
+            "nobody can book under this name: it has letters that cannot be seen, or that are another way to write "
+            "usual ones"
+        )
+    desk.set(is_open=True)
+    assert desk.post({**BOOK, "name": name}).status == 403
+    assert desk.names() == []
+
+
+def test_only_the_case_of_ascii_letters_makes_no_difference_to_a_login() -> None:
+    people = PeopleDirectory({})
+    assert people.resolve_person("Mike") == people.resolve_person(" mike ") == "mike"
+    assert people.resolve_person(f"mi{KELVIN}e") != "mike"
+    assert people.resolve_person("ZO\xcb") != people.resolve_person("zo\xeb")
+    aliases = PeopleDirectory({"mike": "Michael", "zo\xeb": "Zo\xeb K.", "zo\xeb k.": "Zo\xeb K."})
+    assert aliases.display_name("ZO\xcb") == "Zo\xeb K."
+    assert aliases.resolve_person("ZO\xcb") == aliases.resolve_person("zo\xeb K.")
+    assert aliases.display_name(f"mi{KELVIN}e") == f"mi{KELVIN}e"
+    assert types.parse_logins(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
+    assert identity.build_caller("Root", "server", BookingPolicy(admins=types.parse_logins("ROOT"))).user.is_admin
+
+
+def test_a_token_is_revoked_by_its_own_name_alone(desk: Web) -> None:
+    tokens = TokenStore(desk.lab.state)
+    tokens.create_token("mike", NOW)
+    assert (tokens.revoke_tokens(f"mi{KELVIN}e"), tokens.revoke_tokens("MIKE")) == (0, 1)
+
+
+def test_a_realm_is_a_part_of_the_name_for_elsewhere_somebody_else_may_have_the_same(desk: Web) -> None:
+    desk.set(admins=frozenset({"root"}))
+    for name in ("root@EVIL", "EVIL\\root"):
+        said = desk.get(AUTH_TYPE="Negotiate", REMOTE_USER=name).said
+        assert (said["who"], said["admin"]) == (name, False)
+
+
+def test_a_name_beyond_ascii_is_read_as_it_was_meant(desk: Web) -> None:
+    assert desk.get(AUTH_TYPE="Basic", REMOTE_USER="zoë".encode().decode("latin-1")).said["who"] == "zoë"
+    assert desk.get(AUTH_TYPE="Basic", REMOTE_USER="zo\xeb").said["who"] == "zoë"
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a" * 81, "a  b", "a\tb", "a\u202eb".encode().decode("latin-1")])
+def test_a_name_that_would_have_to_be_changed_is_refused(desk: Web, name: str) -> None:
+    got = desk.post(AUTH_TYPE="Basic", REMOTE_USER=name)
+    assert (got.status, desk.names()) == (403, [])
+    assert got.error == "nobody can book under this name: it must be one line of at most 80 letters"
+
+
+# Tokens
+
+
+def test_a_token_says_who_somebody_is_until_it_is_revoked(desk: Web) -> None:
+    tokens = TokenStore(desk.lab.state)
+    mine, other = tokens.create_token("alice", NOW), tokens.create_token("bob", NOW)
+    assert len({mine, other, tokens.create_token("alice", NOW)}) == 3
+    bearer = {"HTTP_AUTHORIZATION": f"Bearer {mine}"}
+    assert (desk.get(**bearer).said["who"], desk.get(**bearer).said["how"]) == ("alice", "token")
+    assert desk.post(**bearer).status == 200
+    assert desk.log()[0]["via"] == "web, token"
+    assert (tokens.revoke_tokens("Alice"), tokens.revoke_tokens("alice")) == (2, 0)
+    assert desk.post(**bearer).status == 401
+    assert desk.get(HTTP_AUTHORIZATION=f"bearer  {other}").said["who"] == "bob"
+
+
+def test_of_a_token_only_a_hash_is_kept_where_nobody_else_reads(desk: Web) -> None:
+    token = TokenStore(desk.lab.state).create_token("alice", NOW)
+    path = desk.lab.state / "tokens.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert token.partition("_")[2] not in path.read_text()
+    assert len(token) > 43
+
+
+@pytest.mark.parametrize("token", ["", "gpuboard_", "x" * 5000, "\xff", "é"])
+@pytest.mark.parametrize("open_desk", [False, True])
+def test_a_wrong_token_is_refused_even_where_none_is_needed(desk: Web, token: str, open_desk: bool) -> None:
+    desk.set(is_open=open_desk)
+    TokenStore(desk.lab.state).create_token("alice", NOW)
+    for got in (
+        desk.post({**BOOK, "name": "a"}, HTTP_AUTHORIZATION=f"Bearer {token}"),
+        desk.get(HTTP_AUTHORIZATION="Bearer"),
+    ):
+        assert got.status == 401
+        assert got.error == "this token is not known here, or not any more; the admin can make a new one"
+        assert "WWW-Authenticate" in got.headers
+    assert desk.names() == []
+
+
+def test_another_kind_of_authorization_is_the_servers_business(desk: Web) -> None:
+    assert desk.get(HTTP_AUTHORIZATION="Basic YWxpY2U6eA==").said["who"] is None
+
+
+def test_the_word_of_the_server_counts_more_than_a_token(desk: Web) -> None:
+    token = TokenStore(desk.lab.state).create_token("bob", NOW)
+    assert desk.get(HTTP_AUTHORIZATION=f"Bearer {token}", **LOGIN).said["who"] == "alice"
+
+
+def test_a_damaged_list_of_tokens_is_told_and_never_written_over(desk: Web) -> None:
+    path = desk.lab.state / "tokens.json"
+    path.write_text("[{]")
+    got = desk.get(HTTP_AUTHORIZATION="Bearer x")
+    assert (got.status, got.headers["Retry-After"]) == (503, "10")
+    assert got.error == "state/tokens.json is damaged: mend it, or remove it and make all tokens anew"
+    assert desk.told == [f"{path} is damaged: mend it, or remove it and make all tokens anew"]
+    with pytest.raises(StorageError):
+        TokenStore(desk.lab.state).create_token("alice", NOW)
+    assert path.read_text() == "[{]"
+
+
+def test_tokens_made_at_the_same_time_all_count(desk: Web) -> None:
+    tokens = TokenStore(desk.lab.state)
+    threads = [threading.Thread(target=tokens.create_token, args=(f"user{number}", NOW)) for number in range(12)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert {one.name for one in tokens.list_tokens()} == {f"user{number}" for number in range(12)}
+
+
+# An open desk
+
+
+def test_at_an_open_desk_everybody_is_whom_they_say(desk: Web) -> None:
+    desk.set(is_open=True)
+    assert desk.get().said["how"] == "open"
+    booking = desk.post({**BOOK, "name": "carol"}).said["bookings"][0]
+    assert (booking["name"], booking["by"]) == ("carol", None)
+    assert desk.post({"do": "change", "id": booking["id"], "name": "dave", "as": "erin"}).status == 200
+    assert desk.post({"do": "undo", "as": "erin"}).status == 200
+    assert desk.names() == ["carol"]
+    assert desk.post({"do": "release", "id": booking["id"], "as": "frank"}).status == 200
+    assert [line["who"] for line in desk.log()] == ["carol", "erin", "erin", "frank"]
+    assert {line["via"] for line in desk.log()} == {"web, open"}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        BOOK,
+        {**BOOK, "name": " "},
+        {**BOOK, "name": 7},
+        {"do": "undo"},
+        {"do": "release", "gpus": ["atlas:1"]},
+        {"do": "release", "id": "b1"},
+        {"do": "release", "id": "b1", "as": " "},
+        {"do": "release", "id": "b1", "check": True},
+        {"do": "change", "id": "b1", "comment": "mine now"},
+        {"do": "change", "id": "b1", "name": "dave"},
+    ],
+)
+def test_at_an_open_desk_nobody_is_nobody(desk: Web, request_: Mapping[str, object]) -> None:
+    desk.set(is_open=True)
+    desk.lab.book({"atlas": {"1": {"name": "bob", "date": "2031-01-01", "id": "b1"}}})
+    got = desk.post(request_)
+    assert (got.status, got.error) == (400, "say who you are: `name`, or `as` where you do not book")
+    assert desk.names() == ["bob"]
+
+
+def test_whom_we_know_cannot_say_to_be_another(desk: Web) -> None:
+    assert desk.post({**BOOK, "as": "root"}, **LOGIN).error == "book knows no `as`"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("web:8080", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("localhost", 200),
+        ("gpus.lan", 200),
+        ("rebound.example:8080", 403),
+        ("127.0.0.1.example", 403),
+        ("[", 200),
+    ],
+)
+def test_at_an_open_desk_no_page_elsewhere_books_by_a_name_that_leads_here(desk: Web, host: str, status: int) -> None:
+    desk.set(is_open=True)
+    got = desk.post({**BOOK, "name": "carol"}, HTTP_HOST=host)
+    assert got.status == status
+    if status == 403:
+        assert got.error == "the board does not know that it has this name: the admin can set GPUBOARD_URL to it"
+        desk.set(is_open=True, url=f"https://{host.partition(':')[0]}/gpus/")
+        assert desk.post({**BOOK, "name": "carol"}, HTTP_HOST=host).status == 200
+
+
+# What another page could send
+
+
+@pytest.mark.parametrize(
+    ("environ", "status", "said"),
+    [
+        ({"HTTP_X_GPUBOARD": None}, 403, "the header X-Gpuboard is missing"),
+        ({"CONTENT_TYPE": None}, 415, "the request must be JSON"),
+        ({"CONTENT_TYPE": "text/plain"}, 415, "the request must be JSON"),
+        ({"CONTENT_TYPE": "application/x-www-form-urlencoded"}, 415, "the request must be JSON"),
+        ({"HTTP_SEC_FETCH_SITE": "cross-site"}, 403, "this comes from another page"),
+        ({"HTTP_SEC_FETCH_SITE": "same-site"}, 403, "this comes from another page"),
+        ({"HTTP_SEC_FETCH_SITE": "none"}, 403, "this comes from another page"),
+        ({"HTTP_ORIGIN": "https://evil.example"}, 403, "this comes from another page"),
+        ({"HTTP_ORIGIN": "null"}, 403, "this comes from another page"),
+        ({"HTTP_ORIGIN": ""}, 403, "this comes from another page"),
+        ({"HTTP_ORIGIN": "http://web"}, 403, "this comes from another page"),
+        ({"HTTP_ORIGIN": "http://web:8081"}, 403, "this comes from another page"),
+        ({"HTTP_ORIGIN": "file://web:8080"}, 403, "this comes from another page"),
+        ({"HTTP_ORIGIN": "http://web:8081", "HTTP_HOST": "web", "SERVER_PORT": "8080"}, 403, "from another page"),
+        ({"HTTP_ORIGIN": "http://web:", "HTTP_HOST": "web", "SERVER_PORT": ""}, 403, "from another page"),
+        ({"HTTP_ORIGIN": "http://:80", "HTTP_HOST": ""}, 403, "from another page"),
+        ({"HTTP_ORIGIN": "http://web:8080", "HTTP_HOST": None}, 403, "this comes from another page"),
+        ({"CONTENT_LENGTH": None}, 411, "does not say how long it is"),
+        ({"CONTENT_LENGTH": ""}, 411, "does not say how long it is"),
+        ({"CONTENT_LENGTH": "-1"}, 400, "the length of the request is no number"),
+        ({"CONTENT_LENGTH": "²"}, 400, "the length of the request is no number"),
+        ({"CONTENT_LENGTH": "16385"}, 413, "the request is longer than 16384 bytes"),
+        ({"CONTENT_LENGTH": "9" * 5000}, 413, "the request is longer than 16384 bytes"),
+        ({"CONTENT_LENGTH": "16384"}, 400, "the request ended before its end"),
+    ],
+)
+def test_what_is_not_the_boards_own_request_is_refused_and_nothing_is_booked(
+    desk: Web, environ: dict[str, str | None], status: int, said: str
+) -> None:
+    got = desk.post(**{**LOGIN, **environ})
+    assert (got.status, desk.names()) == (status, [])
+    assert said in got.error
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_ORIGIN": "https://behind.a.proxy"},
+        {"HTTP_ORIGIN": "http://WEB:8080"},
+        {"HTTP_ORIGIN": "https://web", "HTTP_HOST": "web:443"},
+        {"HTTP_ORIGIN": "http://web:8080", "HTTP_HOST": "web", "SERVER_PORT": "8080"},
+        {"HTTP_ORIGIN": "http://[::1]", "HTTP_HOST": "[::1]:80"},
+        {"CONTENT_TYPE": "Application/JSON; charset=utf-8"},
+        {"HTTP_HOST": None},
+    ],
+)
+def test_the_boards_own_page_and_programs_are_let_through(desk: Web, environ: dict[str, str | None]) -> None:
+    assert desk.post(**{**LOGIN, **environ}).status == 200
+
+
+def test_a_body_that_is_too_long_is_not_even_read() -> None:
+    class Unread(io.BytesIO):
+        def read(self, *_: object) -> bytes:
+            raise AssertionError
+
+    environ = {"CONTENT_LENGTH": "16385", "wsgi.input": Unread()}
+    with pytest.raises(HttpError, match="longer than 16384 bytes"):
+        booking_app.read_request_body(environ)
+
+
+@pytest.mark.parametrize("told", ["evil.example", "evil.example, web:8080", "web:8080, evil.example"])
+@pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.7"])
+def test_the_host_is_what_stands_in_host_and_no_other_header_tells_it(desk: Web, told: str, address: str) -> None:
+    forwarded = {"HTTP_X_FORWARDED_HOST": told, "HTTP_FORWARDED": f"host={told}", "REMOTE_ADDR": address}
+    desk.set(proxy="192.0.2.1")
+    assert desk.post(**LOGIN, **forwarded, HTTP_ORIGIN="http://evil.example").status == 403
+    assert desk.post({**BOOK, "check": True}, **LOGIN, **forwarded, HTTP_ORIGIN="http://web:8080").status == 200
+    for rules in ({"is_open": True}, {"is_open": True, "url": "http://web/"}):
+        desk.set(proxy="192.0.2.1", **rules)
+        assert desk.post({**BOOK, "name": "eve"}, **forwarded, HTTP_HOST="evil.example").status == 403
+    assert desk.names() == []
+
+
+def test_where_the_board_has_an_address_it_books_under_that_name_alone(desk: Web) -> None:
+    desk.set(url="https://gpus.lab.org/board/")
+    assert desk.post(**LOGIN).error == "the board is at https://gpus.lab.org/board/: book there"
+    assert desk.post(HTTP_HOST="rebound.example", **LOGIN).status == 403
+    assert desk.post(HTTP_HOST="GPUS.lab.org:8443", **LOGIN).status == 200
+    assert desk.get().status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "the request is no JSON"),
+        (b"book atlas", "the request is no JSON"),
+        (b"\xff\xfe", "the request is no JSON"),
+        (b'{"do": NaN}', "the request is no JSON"),
+        (b"[" * 16000, "the request is no JSON"),
+        (b"[" * 8000 + b"]" * 8000, "the request is no JSON"),
+        (b'{"do":' * 2000 + b"1" + b"}" * 2000, "the request is no JSON"),
+        (b"[]", "the request must be a JSON object"),
+        (b'"book"', "the request must be a JSON object"),
+        (b"null", "the request must be a JSON object"),
+        (b"{}", "`do` must be book, change, release, undo"),
+        (b'{"do": ["book"]}', "`do` must be book, change, release, undo"),
+        (b'{"do": "book", "gpus": ["atlas:0"]}', "until when?"),
+        (b'{"do": "book", "gpus": [{}], "for": "1h"}', "`gpus` must be a list of texts"),
+        (b'{"do": "book", "gpus": "atlas:0", "for": "1h", "\\u001b": 1}', "book knows no `?`"),
+    ],
+)
+def test_what_cannot_be_understood_is_one_sentence(desk: Web, body: bytes, said: str) -> None:
+    got = desk.post(body, **LOGIN)
+    assert (got.status, desk.told) == (400, [])
+    assert said in got.error
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["do", "gpus", "any", "id", "for", "from", "until", "name", "as"]), inner)
+        ),
+        max_leaves=12,
+    ),
+    st.sampled_from(["book", "change", "release", "undo"]),
+)
+def test_no_request_brings_the_desk_down(tmp_path_factory: pytest.TempPathFactory, content: object, kind: str) -> None:
+    desk = Web(tmp_path_factory.mktemp("any"))
+    request = {**content, "do": kind} if isinstance(content, dict) else content
+    got = desk.post(orjson.dumps(request), **LOGIN)
+    assert got.status in (200, 400, 403, 409)
+    assert desk.told == []
+
+
+# Limits
+
+
+def test_thirty_bookings_or_sixty_questions_a_minute_and_then_one_waits(desk: Web) -> None:
+    answers = [desk.post(b"{}", **LOGIN).status for _ in range(31)]
+    assert answers == [400] * 30 + [429]
+    got = desk.post(b"{}", **LOGIN)
+    assert (got.headers["Retry-After"], got.error) == ("2", "too many requests from your address: try again in 2 s")
+    assert desk.post(b"{}", REMOTE_ADDR="192.0.2.8").status == 401
+    assert desk.get().status == 200
+    desk.time += 60
+    question = {**BOOK, "check": True}
+    assert [desk.post(question, **LOGIN).status for _ in range(61)] == [200] * 60 + [429]
+
+
+def test_240_looks_a_minute_and_then_one_waits_but_can_still_book(desk: Web) -> None:
+    assert {desk.get().status for _ in range(240)} == {200}
+    got = desk.get()
+    assert (got.status, got.headers["Retry-After"]) == (429, "1")
+    assert desk.get(REMOTE_ADDR="192.0.2.8").status == 200
+    assert desk.post(**LOGIN).status == 200
+    desk.time += 1
+    assert [desk.get().status for _ in range(5)] == [200] * 4 + [429]
+
+
+def test_who_has_booked_too_often_may_still_look(desk: Web) -> None:
+    assert [desk.post(b"{}", **LOGIN).status for _ in range(31)][-1] == 429
+    assert desk.get().status == 200
+
+
+def test_what_is_refused_for_want_of_time_does_not_make_one_wait_longer(desk: Web) -> None:
+    for _ in range(50):
+        desk.post(b"no json", **LOGIN)
+    desk.time += 2
+    assert desk.post(**LOGIN).status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_ten_wrong_tokens_a_minute_and_then_not_even_a_right_one_is_tried(desk: Web, method: str) -> None:
+    right = TokenStore(desk.lab.state).create_token("alice", NOW)
+    ask: Callable[..., Got] = desk.get if method == "GET" else desk.post
+    wrong = [ask(HTTP_AUTHORIZATION="Bearer wrong").status for _ in range(11)]
+    assert wrong == [401] * 10 + [429]
+    assert ask(HTTP_AUTHORIZATION=f"Bearer {right}").status == 429
+    desk.time += 6
+    assert ask(HTTP_AUTHORIZATION=f"Bearer {right}").status == 200
+
+
+def test_the_count_holds_over_processes_and_threads(desk: Web) -> None:
+    other = BookingApplication(desk.app.settings, desk.told.append, lambda: desk.time)
+    for number in range(30):
+        desk.app, other = other, desk.app
+        assert desk.post(b"{}", **LOGIN).status == 400, number
+    assert desk.post(b"{}", **LOGIN).status == 429
+    count = RateLimiter(desk.lab.state, lambda: NOW)
+    allowed: list[int] = []
+    threads = [threading.Thread(target=lambda: allowed.append(count.count_request("192.0.2.9", 6))) for _ in range(20)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert allowed.count(0) == 10
+
+
+def test_behind_the_proxy_each_address_counts_by_itself_as_the_proxy_saw_it(desk: Web) -> None:
+    desk.set(proxy="192.0.2.1")
+    there = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_REMOTE_USER": "alice"}
+    for number in range(30):
+        desk.post(b"{}", HTTP_X_FORWARDED_FOR=f"10.0.0.{number}, 198.51.100.1", **there)
+    assert desk.post(b"{}", HTTP_X_FORWARDED_FOR="10.9.9.9, 198.51.100.1", **there).status == 429
+    assert desk.post(b"{}", HTTP_X_FORWARDED_FOR="198.51.100.2", **there).status == 400
+    for number in range(31):
+        got = desk.post(b"{}", HTTP_X_FORWARDED_FOR=f"198.51.100.{number}", REMOTE_ADDR="203.0.113.5")
+    assert got.status == 429
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", "unknown"),
+        ("localhost", "unknown"),
+    ],
+)
+def test_an_ipv6_address_counts_with_its_neighbours(address: str, counted: str) -> None:
+    assert build_address_key(address) == counted
+
+
+def test_no_more_addresses_are_remembered_than_a_file_can_hold_and_none_for_long(tmp_path: Path) -> None:
+    now = NOW
+    count = RateLimiter(tmp_path, lambda: now)
+    path = tmp_path / "attempts.json"
+    path.write_bytes(orjson.dumps({f"10.0.{n // 256}.{n % 256}": [10, NOW] for n in range(MAX_ADDRESSES + 500)}))
+    count.count_request("192.0.2.7", 60)
+    assert len(count.read_levels()) == MAX_ADDRESSES
+    assert "192.0.2.7" in count.read_levels()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    now += 61
+    count.count_request("192.0.2.8", 2)
+    assert list(count.read_levels()) == ["192.0.2.8"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"a": 1}', b'{"192.0.2.7": [1]}', b'{"192.0.2.7": ["x", "y"]}']
+)
+def test_a_damaged_count_is_begun_anew(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "attempts.json").write_bytes(content)
+    assert RateLimiter(tmp_path, lambda: NOW).count_request("192.0.2.7", 60) == 0
+
+
+def test_a_clock_that_was_set_back_locks_nobody_out_for_longer_than_a_minute(tmp_path: Path) -> None:
+    now = NOW
+    count = RateLimiter(tmp_path, lambda: now)
+    count.count_request("192.0.2.7", 60)
+    now -= 86400
+    assert 0 < count.count_request("192.0.2.7", 2) <= 60
+    now += 61
+    assert count.count_request("192.0.2.7", 2) == 0
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_waiting_who_only_asks_how_long(tmp_path: Path) -> None:
+    now = NOW
+    count = RateLimiter(tmp_path, lambda: now)
+    for address in ("192.0.2.7", "192.0.2.8"):
+        count.count_request(address, 60)
+    now -= 86400
+    assert 0 < count.find_wait_s("192.0.2.7", 2) <= 60
+    now += 61
+    assert [count.find_wait_s(address, 2) for address in ("192.0.2.7", "192.0.2.8")] == [0, 0]
+
+
+# Many at once
+
+
+class Slow:
+    """An application that answers when a test lets it, and counts who is in it."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.lock = threading.Lock()
+        self.inside = self.most = 0
+
+    def __call__(self, _: object, start: Callable[..., object]) -> list[bytes]:
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.go.wait(30)
+        with self.lock:
+            self.inside -= 1
+        start("200 OK", [])
+        return [b"{}"]
+
+
+def at_once(app: Callable[..., Any], number: int) -> tuple[list[threading.Thread], list[tuple[str, dict[str, str]]]]:
+    """So many requests at the same time, and what they get, in the order of the answers."""
+    heard: list[tuple[str, dict[str, str]]] = []
+
+    def ask() -> None:
+        app({"REQUEST_METHOD": "POST"}, lambda status, headers: heard.append((status, dict(headers))))
+
+    threads = [threading.Thread(target=ask) for _ in range(number)]
+    for one in threads:
+        one.start()
+    return threads, heard
+
+
+def test_few_are_at_the_desk_at_once_some_wait_and_the_rest_is_told_to_come_again() -> None:
+    slow = Slow()
+    threads, heard = at_once(ConcurrencyLimit(slow, patience=30), 64)
+    wait_until(lambda: len(heard) == 64 - MAX_ACTIVE - MAX_WAITING and slow.inside == MAX_ACTIVE)
+    assert {status for status, _ in heard} == {"503 Service Unavailable"}
+    assert {headers["Retry-After"] for _, headers in heard} == {"10"}
+    slow.go.set()
+    for one in threads:
+        one.join()
+    assert [status for status, _ in heard].count("200 OK") == MAX_ACTIVE + MAX_WAITING
+    assert slow.most == MAX_ACTIVE == 4
+
+
+def test_nobody_waits_for_long_at_the_desk_and_afterwards_there_is_room_again() -> None:
+    slow = Slow()
+    door = ConcurrencyLimit(slow, patience=0.05)
+    threads, heard = at_once(door, MAX_ACTIVE + 3)
+    wait_until(lambda: len(heard) == 3)
+    slow.go.set()
+    for one in threads:
+        one.join()
+    threads, again = at_once(door, MAX_ACTIVE)
+    for one in threads:
+        one.join()
+    assert [status for status, _ in again] == ["200 OK"] * MAX_ACTIVE
+
+
+def test_an_answer_that_fails_leaves_its_place_at_the_desk() -> None:
+    def fail(*_: object) -> list[bytes]:
+        raise ZeroDivisionError
+
+    door = ConcurrencyLimit(fail, patience=0.05)
+    for _ in range(3 * (MAX_ACTIVE + MAX_WAITING)):
+        with pytest.raises(ZeroDivisionError):
+            door({"REQUEST_METHOD": "POST"}, lambda *_: lambda _: None)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# When something is wrong here
+
+
+def test_a_file_that_cannot_be_read_is_told_without_our_folders_and_once_in_the_log(desk: Web) -> None:
+    desk.lab.book("{")
+    for got in (desk.get(), desk.post(**LOGIN), desk.get()):
+        assert (got.status, got.headers["Retry-After"]) == (503, "10")
+        assert got.error.startswith("data/comments.json cannot be read, and is left as it is: line 1")
+        assert str(desk.lab.data) not in got.error
+    assert [str(desk.lab.data / "comments.json") in one for one in desk.told] == [True]
+    assert (desk.lab.data / "comments.json").read_text() == "{"
+
+
+def test_what_nobody_foresaw_is_told_to_the_admin_once_and_to_nobody_else(
+    desk: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        message = "secret"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr("site_builder.bookings.api.handle_request", fail)
+    for _ in range(3):
+        got = desk.post(**LOGIN)
+        assert (got.status, got.error) == (
+            500,
+            "something went wrong at the desk; the admin can read what in the server's log",
+        )
+    assert desk.told == ["a booking failed: ZeroDivisionError: secret; this should not happen"]
+
+
+def test_where_state_is_no_folder_of_ours_nothing_is_booked_and_the_reason_told(desk: Web) -> None:
+    desk.lab.state.rmdir()
+    desk.lab.state.write_text("")
+    got = desk.post(**LOGIN)
+    assert (got.status, desk.names()) == (503, [])
+    assert got.error.endswith("it must be a folder of the user who runs this")
+
+
+def test_somebody_who_holds_the_count_for_ever_is_not_waited_for(desk: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT_S", 0.05)
+    with locks.hold_file_lock(desk.lab.state / "attempts.json"):
+        got = desk.post(**LOGIN)
+    assert (got.status, got.error) == (503, "somebody else has been writing state/attempts.json for 0 s: try again")
+
+
+# The command, the board, and the settings of a process
+
+
+def gpuboard(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
+    command = [sys.executable, "-m", "site_builder", *words]
+    environment = {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_CONF": "/dev/null"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_command_makes_a_token_that_counts_lists_whose_there_are_and_revokes_them(desk: Web) -> None:
+    folder = desk.lab.state.parent
+    made = gpuboard(folder, "token", "alice")
+    assert (made.returncode, made.stderr) == (0, "gpuboard: alice sets GPUBOARD_TOKEN to this; it is not shown again\n")
+    assert desk.get(HTTP_AUTHORIZATION=f"Bearer {made.stdout.strip()}").said["who"] == "alice"
+    listed = gpuboard(folder, "token", "--list").stdout
+    assert listed.startswith("alice  20")
+    assert [one["name"] for one in json.loads(gpuboard(folder, "token", "--list", "--json").stdout)] == ["alice"]
+    assert made.stdout.strip() not in listed + (desk.lab.state / "tokens.json").read_text()
+    gone = gpuboard(folder, "token", "--revoke", "alice")
+    assert (gone.returncode, gone.stderr) == (0, "gpuboard: 1 token of alice counted until now\n")
+    again = gpuboard(folder, "token", "--revoke", "alice")
+    assert (again.returncode, again.stderr) == (1, "gpuboard: there is no token of alice\n")
+
+
+@pytest.mark.parametrize("words", [(), ("alice", "--list"), ("--list", "--revoke", "bob")])
+def test_the_command_does_one_thing_at_a_time(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = gpuboard(tmp_path, "token", *words)
+    assert done.returncode == 2
+    assert "name somebody, or give --list, or --revoke NAME" in done.stderr
+
+
+def test_the_command_refuses_a_name_under_which_nobody_can_book(tmp_path: Path) -> None:
+    done = gpuboard(tmp_path, "token", "a\nb")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nobody can book under this name" in done.stderr
+
+
+def test_the_board_and_its_json_say_where_the_desk_is(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.host("atlas")
+    pages = [lab.www / "index.html", lab.www / "hosts/atlas.html"]
+    lab.build()
+    assert (lab.status()["book"], ["data-book" in page.read_text() for page in pages]) == (None, [False, False])
+    lab.build(1, booking_policy=BookingPolicy(url="book"))
+    assert lab.status()["book"] == "book"
+    assert [f' data-book="{where}">' in page.read_text() for where, page in zip(("book", "../book"), pages)] == [
+        True,
+        True,
+    ]
+    lab.build(2, booking_policy=BookingPolicy(url="/cgi-bin/book.cgi"))
+    assert lab.status()["book"] == "/cgi-bin/book.cgi"
+    assert [' data-book="/cgi-bin/book.cgi">' in page.read_text() for page in pages] == [True, True]
+
+
+def test_settings_that_are_wrong_are_told_to_the_admin_alone_and_read_again(
+    desk: Web, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, folder in (("DATA", desk.lab.data), ("STATE", desk.lab.state), ("WWW", desk.lab.www)):
+        monkeypatch.setenv(f"GPUBOARD_{name}", str(folder))
+    monkeypatch.setenv("GPUBOARD_CONF", "/dev/null")
+    monkeypatch.setenv("GPUBOARD_BOOK_OPEN", "maybe")
+    desk.app = booking_app.LazyBookingApplication()  # type: ignore[assignment] # it is called in the same way
+    got = desk.get()
+    assert (got.status, got.error) == (503, booking_app.BAD_SETTINGS_MESSAGE)
+    assert "GPUBOARD_BOOK_OPEN is 'maybe'" in capsys.readouterr().err
+    monkeypatch.setenv("GPUBOARD_BOOK_OPEN", "yes")
+    assert desk.get().said["how"] == "open"
+    desk.lab.book({"atlas": {"0": {"name": "bob", "date": soon(3600)}}})
+    assert [one["name"] for one in desk.get().said["bookings"]] == ["bob"]

@@ -1,0 +1,217 @@
+"""`/states/HOST/?fetch_num=N` of `gpuboard serve`: the last minutes of a host, in the shape of vesta."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+from zoneinfo import ZoneInfo
+
+import jsonschema
+import pytest
+
+from site_builder.core.model import PrivacySettings
+from site_builder.history.writer import HistoryWriter
+from site_builder.web.application import build_application, build_board_application
+from site_builder.web.minute_history import MAX_ACTIVE, MAX_ENTRIES, MinuteHistory
+from site_builder.web.server import WebServer, build_server_url, open_listening_socket
+from tests.support.board_fixture import Lab, gpu, person, process
+from tests.support.browser import ROOT
+from tests.support.history_fixtures import epoch, host, record
+from tests.support.history_fixtures import gpu as then
+
+SCHEMA = json.loads((ROOT / "docs/states.schema.json").read_text())
+NAME = "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """A host that is busy now, and of which ten minutes are known."""
+    lab = Lab(tmp_path / "lab")
+    lab.host("atlas", gpu(0, 7000, 97) + gpu(1), process(42, memory=6400), person(42, "alice"))
+    history = HistoryWriter(lab.state, timezone.utc)
+    start = (int(time.time()) // 60 - 20) * 60  # what lies further back than five minutes, no build fills up
+    record(history, start, 10, lambda minute: [host(then("busy", ["bob"], use=minute, memory=20480), then(index=1))])
+    history.close()
+    lab.build()
+    return lab
+
+
+@contextmanager
+def served(lab: Lab, **changes: object) -> Iterator[str]:
+    """The address of the lab's board."""
+    sock = open_listening_socket("127.0.0.1", 0)
+    server = WebServer(build_application(lab.www, lab.settings(**changes)), sock)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield build_server_url(sock)
+    finally:
+        server.close()
+        thread.join()
+
+
+def ask(url: str, path: str, **headers: str) -> tuple[int, bytes, Any]:
+    try:
+        with urlopen(Request(url + path, headers=headers)) as answer:  # noqa: S310 # our own
+            return answer.status, answer.read(), answer.headers
+    except HTTPError as error:
+        return error.code, error.read(), error.headers
+
+
+def entries(url: str, count: int) -> list[dict[str, Any]]:
+    status, body, _ = ask(url, f"states/atlas/index.json?fetch_num={count}")
+    assert status == 200
+    content = json.loads(body)
+    jsonschema.validate(content, SCHEMA)
+    found: list[dict[str, Any]] = content["atlas"]["data"]
+    return found
+
+
+def test_as_many_entries_as_are_asked_for_the_newest_last(lab: Lab) -> None:
+    with served(lab) as url:
+        found = entries(url, 4)
+    assert [one["gpu_data"]["gpu:0"]["gpu_volatile"] for one in found] == [7, 8, 9, 97]
+    stamps = [one["timestamp"] for one in found]
+    assert stamps == sorted(set(stamps))
+
+
+def test_an_entry_of_history_has_the_shape_and_all_that_history_knows(lab: Lab) -> None:
+    with served(lab) as url:
+        old, new = entries(url, 2)
+    one = old["gpu_data"]["gpu:0"]
+    assert one.keys() == new["gpu_data"]["gpu:0"].keys()
+    at = datetime.strptime(f"{old['timestamp']} +0000", "%Y%m%d%H%M%S %z")
+    assert one == {
+        "available_memory": 61440,
+        "device_num": 0,
+        "gpu_name": NAME,
+        "gpu_volatile": 9,
+        "processes": [{"name": None, "pid": None, "used_memory": None, "user": "bob", "command": None}],
+        "temperature": 40,
+        "timestamp": f"{at:%Y/%m/%d %H:%M:%S}.000",
+        "total_memory": 81920,
+        "used_memory": 20480,
+        "uuid": "GPU-0",
+        "state": "busy",
+        "reason": "",
+    }
+    assert old["gpu_data"]["gpu:1"]["processes"] == []
+
+
+def test_one_entry_is_the_file_itself(lab: Lab) -> None:
+    with served(lab) as url:
+        bodies = {ask(url, f"states/atlas/{query}")[1] for query in ("", "?fetch_num=1", "index.json")}
+    assert bodies == {(lab.www / "states/atlas/index.json").read_bytes()}
+
+
+def test_more_than_there_is_gives_all_that_there_is(lab: Lab) -> None:
+    with served(lab) as url:
+        assert len(entries(url, 500)) == len(entries(url, 999_999_999)) == 11
+
+
+def test_no_answer_is_longer_than_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    minutes = MinuteHistory(lab.settings())
+
+    def before(_host: str, count: int, *_: object) -> list[object]:
+        asked.append(count)
+        return []
+
+    monkeypatch.setattr(minutes, "read_minutes_before", before)
+    minutes((lab.www / "states/atlas/index.json").read_bytes(), 999_999_999)
+    assert asked == [MAX_ENTRIES - 1]
+
+
+def test_people_who_are_not_shown_are_in_no_entry(lab: Lab) -> None:
+    hidden = PrivacySettings("none", False)
+    lab.build(privacy=hidden)
+    with served(lab, privacy=hidden) as url:
+        body = json.dumps(entries(url, 20))
+    assert "bob" not in body and "alice" not in body
+
+
+def test_without_history_there_is_one_entry(lab: Lab) -> None:
+    for path in lab.state.glob("history.db*"):
+        path.unlink()
+    with served(lab) as url:
+        assert len(entries(url, 5)) == 1
+
+
+def test_history_that_cannot_be_read_leaves_one_entry(lab: Lab) -> None:
+    for path in lab.state.glob("history.db*"):
+        path.write_bytes(b"no database" * 1000)
+    with served(lab) as url:
+        assert len(entries(url, 5)) == 1
+
+
+def test_all_hosts_together_have_one_entry_each(lab: Lab) -> None:
+    with served(lab) as url:
+        _, body, _ = ask(url, "states/?fetch_num=5")
+    assert body == (lab.www / "states/index.json").read_bytes()
+
+
+def test_a_known_answer_is_304_and_another_number_is_another_answer(lab: Lab) -> None:
+    with served(lab) as url:
+        _, _, headers = ask(url, "states/atlas/?fetch_num=3")
+        tag = headers["ETag"]
+        assert ask(url, "states/atlas/?fetch_num=3", **{"If-None-Match": tag})[0] == 304
+        assert ask(url, "states/atlas/?fetch_num=4", **{"If-None-Match": tag})[0] == 200
+        assert ask(url, "states/atlas/", **{"If-None-Match": tag})[0] == 200
+
+
+def test_a_host_that_is_down_has_its_minutes_before_what_is_known_of_it_now(lab: Lab) -> None:
+    lab.build(after=3600)
+    with served(lab) as url:
+        found = entries(url, 3)
+    assert [one["gpu_data"]["gpu:0"]["gpu_volatile"] for one in found] == [8, 9, None]
+
+
+def test_a_host_that_was_never_seen_has_none(lab: Lab) -> None:
+    (lab.data / "hosts.txt").write_text("tiber\n")
+    lab.build()
+    with served(lab) as url:
+        _, body, _ = ask(url, "states/tiber/?fetch_num=9")
+    assert json.loads(body)["tiber"]["data"] == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"a": 1}', b'{"a": {"data": [{"timestamp": "x"}]}}', b"\xff"])
+def test_a_file_that_is_not_ours_is_left_as_it_is(lab: Lab, content: bytes) -> None:
+    assert MinuteHistory(lab.settings())(content, 5) == content
+
+
+def test_of_too_many_who_ask_at_once_the_last_is_asked_to_come_again(lab: Lab) -> None:
+    site = build_board_application(lab.www, lab.settings())
+    assert isinstance(site.add_history, MinuteHistory)
+    for _ in range(MAX_ACTIVE):
+        assert site.add_history.active.acquire(blocking=False)
+    with pytest.raises(BlockingIOError):
+        site.add_history(b"{}", 2)
+    site.add_history.active.release()
+    assert site.add_history(b"{}", 2) == b"{}"
+
+
+def test_an_hour_that_comes_twice_is_told_apart(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    minutes = MinuteHistory(lab.settings(zone=ZoneInfo("Europe/Berlin")))
+    first = epoch("2026-10-25 00:30")  # 02:30 in summer time
+    for now in (first + 30, first + 3600 + 30):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert minutes.parse_timestamp(20261025023000) == now - 30
+
+
+def test_a_state_folder_that_the_server_may_not_read_leaves_one_entry(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_self: Path) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "exists", refused)
+    content = (lab.www / "states/atlas/index.json").read_bytes()
+    assert MinuteHistory(lab.settings())(content, 5) == content
