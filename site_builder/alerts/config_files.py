@@ -36,23 +36,35 @@ DEFAULT_RULES = {
     rule.name: rule
     for rule in (
         # after an outage of the web host itself, every host looks down until it pushes again
-        AlertRule("host-down", hold=2 * MINUTE_S, over=5 * MINUTE_S, to=LAB_RECEIVERS),
-        AlertRule("host-failed", hold=5 * MINUTE_S, over=5 * MINUTE_S, to=LAB_RECEIVERS),
+        AlertRule("host-down", delay=2 * MINUTE_S, resolve_after=5 * MINUTE_S, to=LAB_RECEIVERS),
+        AlertRule("host-failed", delay=5 * MINUTE_S, resolve_after=5 * MINUTE_S, to=LAB_RECEIVERS),
         AlertRule("host-new", to=LAB_RECEIVERS),
-        AlertRule("gpu-lost", hold=2 * MINUTE_S, over=5 * MINUTE_S, to=LAB_RECEIVERS),
-        AlertRule("gpu-hot", hold=10 * MINUTE_S, over=15 * MINUTE_S, to=LAB_RECEIVERS),
-        AlertRule("gpu-error", over=15 * MINUTE_S, recovery=False, to=LAB_RECEIVERS),
-        AlertRule("gpu-held", hold=5 * MINUTE_S, over=15 * MINUTE_S, recovery=False, to=PERSON_RECEIVERS),
+        AlertRule("gpu-lost", delay=2 * MINUTE_S, resolve_after=5 * MINUTE_S, to=LAB_RECEIVERS),
+        AlertRule("gpu-hot", delay=10 * MINUTE_S, resolve_after=15 * MINUTE_S, to=LAB_RECEIVERS),
+        AlertRule("gpu-error", resolve_after=15 * MINUTE_S, send_resolved=False, to=LAB_RECEIVERS),
+        AlertRule(
+            "gpu-held", delay=5 * MINUTE_S, resolve_after=15 * MINUTE_S, send_resolved=False, to=PERSON_RECEIVERS
+        ),
         AlertRule("booking-begins", to=PERSON_RECEIVERS),
         AlertRule("booking-ends", to=PERSON_RECEIVERS, before=30 * MINUTE_S),
-        AlertRule("booking-broken", hold=5 * MINUTE_S, over=15 * MINUTE_S, to=PERSON_RECEIVERS),
-        AlertRule("booking-unused", hold=HOUR_S, over=15 * MINUTE_S, recovery=False, to=PERSON_RECEIVERS),
+        AlertRule("booking-broken", delay=5 * MINUTE_S, resolve_after=15 * MINUTE_S, to=PERSON_RECEIVERS),
+        AlertRule(
+            "booking-unused", delay=HOUR_S, resolve_after=15 * MINUTE_S, send_resolved=False, to=PERSON_RECEIVERS
+        ),
         AlertRule("watch", to=PERSON_RECEIVERS),
         AlertRule("weekly-report", on=False, to=("all",), at=(0, 8 * 60)),
     )
 }
-COMMON_KEYS = ("on", "to", "quiet", "most")
-LASTING_KEYS = ("hold", "over", "recovery")
+COMMON_KEYS = ("on", "to", "quiet_hours", "max_per_hour")
+LASTING_KEYS = ("delay", "resolve_after", "send_resolved")
+# Keys of older versions, and what they are called now.
+RENAMED_KEYS = {
+    "hold": "delay",
+    "most": "max_per_hour",
+    "over": "resolve_after",
+    "quiet": "quiet_hours",
+    "recovery": "send_resolved",
+}
 BOOKING_TIME_RULES = ("booking-begins", "booking-ends")
 # What has happened when it is seen: it need not last, and is never over.
 MOMENTARY_RULES = ("host-new", *BOOKING_TIME_RULES, "watch", "weekly-report")
@@ -108,6 +120,8 @@ def parse_rule_line(text: str, section: str, found: dict[str, Any]) -> str:
         return "it is neither a [section] nor `key = value`"
     key, value = pair[1].lower(), " ".join(pair[2].split())
     allowed = tuple(RULE_KEYS) if section == ALL_SECTION else list_rule_keys(section)
+    if key in RENAMED_KEYS:
+        return f"{key} is called {RENAMED_KEYS[key]} now: rename it, for this line does not count"
     if key not in RULE_KEYS:
         return f"there is no key {quote_value(key)}; {suggest_word(key, allowed)}"
     if key not in allowed:
@@ -249,14 +263,14 @@ RULE_KEYS: Mapping[str, RuleKey] = {
         ),
         lambda value: " ".join(value) or "none",
     ),
-    "quiet": RuleKey(
+    "quiet_hours": RuleKey(
         SettingType("but must be two times such as 22:00-07:00, or none", parse_quiet_hours),
         lambda value: "-".join(map(format_minute_of_day, value)) if value else "none",
     ),
-    "most": RuleKey(SettingType("but must be a number from 1 to 1000", parse_hourly_limit), str),
-    "hold": DURATION_KEY,
-    "over": DURATION_KEY,
-    "recovery": YES_NO_KEY,
+    "max_per_hour": RuleKey(SettingType("but must be a number from 1 to 1000", parse_hourly_limit), str),
+    "delay": DURATION_KEY,
+    "resolve_after": DURATION_KEY,
+    "send_resolved": YES_NO_KEY,
     "before": RuleKey(duration_between(0, MAX_LEAD_S), format_short_duration),
     "at": RuleKey(
         SettingType("but must be a day and a time such as Mon 08:00", parse_weekly_time),

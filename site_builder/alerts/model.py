@@ -50,18 +50,18 @@ class AlertRule(NamedTuple):
     """What of one kind is told: how long it must be so before it counts and be over before that does, in seconds.
 
     `to` has names of channels or `all` of them, `person` for whose it is, and `hooks` for every hook; empty is nobody.
-    `quiet` is from when until when nothing is sent, in minutes of the day. At most `most` letters an hour go to each.
+    `quiet_hours` is from when until when nothing is sent, in minutes of the day. At most `max_per_hour` notifications go to each receiver.
     `before` is how long ahead of the begin or the end of a booking it is told.
     """
 
     name: str
     on: bool = True
-    hold: int = 0
-    over: int = 0
-    recovery: bool = True
+    delay: int = 0
+    resolve_after: int = 0
+    send_resolved: bool = True
     to: tuple[str, ...] = ("all",)
-    quiet: tuple[int, int] | None = None
-    most: int = 20
+    quiet_hours: tuple[int, int] | None = None
+    max_per_hour: int = 20
     before: int = 0
     at: tuple[int, int] | None = None  # of what comes once a week: the day from Monday on, and the minute of it
 

@@ -464,12 +464,12 @@ class NotificationBuilder:
 
     def find_rule_quiet_end(self, rule: AlertRule, when: int) -> int:
         """When quiet hours are over, or at once where there are none then."""
-        return find_quiet_end(rule.quiet, when, self.now.zone)
+        return find_quiet_end(rule.quiet_hours, when, self.now.zone)
 
     def find_send_time(self, to: str, rule: AlertRule) -> int:
         """From when on there is room in the hour, and that is not at night."""
         when = self.now_s
-        while (later := self.find_rule_quiet_end(rule, self.apply_hourly_limit(to, rule.most, when))) > when:
+        while (later := self.find_rule_quiet_end(rule, self.apply_hourly_limit(to, rule.max_per_hour, when))) > when:
             when = later
         return when
 

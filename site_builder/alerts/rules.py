@@ -100,7 +100,7 @@ def explain_unreported(
     starts = find_start_time(matter, rule)
     if at < starts:
         return f"its time is {format_epoch(starts, now)}"
-    counts = known.first_seen_at + rule.hold
+    counts = known.first_seen_at + rule.delay
     return f"it is told at {format_epoch(counts, now)}, if it is still so" if at < counts else "the next look tells it"
 
 
@@ -199,9 +199,9 @@ class RuleEvaluator:
             rule, left, of = self.rules.get(known.condition.rule), 0, STEP_BEGUN
             if rule and known.condition.is_lasting and not known.is_suppressed:
                 if key in matters and known.reported_at is None:
-                    left = known.first_seen_at + rule.hold - self.now_s
+                    left = known.first_seen_at + rule.delay - self.now_s
                 elif key not in matters and known.cleared_at is not None:
-                    left, of = known.cleared_at + rule.over - self.now_s, STEP_OVER
+                    left, of = known.cleared_at + rule.resolve_after - self.now_s, STEP_OVER
             if rule and 0 < left <= GROUPING_DELAY_S and not self.is_muted(known.condition):
                 yield rule.name, of
 
@@ -226,7 +226,7 @@ class RuleEvaluator:
                 self.conditions[key] = known
             return
         since = known.first_seen_at if matter.since is None else matter.since
-        why = f"rule {rule.name}: it was so {describe_wait(self.now_s - known.first_seen_at)}, and had to be {describe_wait(rule.hold)}"
+        why = f"rule {rule.name}: it was so {describe_wait(self.now_s - known.first_seen_at)}, and had to be {describe_wait(rule.delay)}"
         if matter.is_lasting:
             self.builder.add_change(ConditionChange(matter, STEP_BEGUN, since, None, why), rule)
             # who is told how it is now hears of the same when it is over
@@ -264,7 +264,7 @@ class RuleEvaluator:
 
     def can_report(self, known: TrackedCondition, rule: AlertRule, starts: int) -> bool:
         """Whether it has been so for long enough, and may be told now."""
-        if self.now_s < starts or self.now_s - known.first_seen_at < rule.hold + self.find_grouping_delay(
+        if self.now_s < starts or self.now_s - known.first_seen_at < rule.delay + self.find_grouping_delay(
             rule, STEP_BEGUN
         ):
             return False
@@ -301,11 +301,11 @@ class RuleEvaluator:
         if not matter.is_lasting or (known.reported_at is None and not known.is_suppressed):
             return
         gone = self.now_s if known.cleared_at is None else min(known.cleared_at, self.now_s)
-        if self.now_s - gone < rule.over + self.find_grouping_delay(rule, STEP_OVER) or self.is_muted(matter):
+        if self.now_s - gone < rule.resolve_after + self.find_grouping_delay(rule, STEP_OVER) or self.is_muted(matter):
             self.conditions[key] = known._replace(cleared_at=gone)
-        elif known.reported_at is not None and rule.recovery:
+        elif known.reported_at is not None and rule.send_resolved:
             since = known.first_seen_at if matter.since is None else matter.since
-            why = f"rule {rule.name}: it is over {describe_wait(self.now_s - gone)}, and had to be {describe_wait(rule.over)}"
+            why = f"rule {rule.name}: it is over {describe_wait(self.now_s - gone)}, and had to be {describe_wait(rule.resolve_after)}"
             was = matter._replace(what=f"until then: {matter.what}" if matter.what else "")
             self.builder.add_change(ConditionChange(was, STEP_OVER, since, gone, why, known.reported_at), rule)
         else:
@@ -330,13 +330,18 @@ class RuleEvaluator:
         return matter.rule == "host-down" and state in {"stale", "maintenance"}
 
 
-STATUS_REPORTED, STATUS_WAITING, STATUS_UNREPORTED, STATUS_UPCOMING = "told", "waits", "untold", "coming"
+STATUS_REPORTED, STATUS_WAITING, STATUS_UNREPORTED, STATUS_UPCOMING = (
+    "reported",
+    "waiting",
+    "unreported",
+    "upcoming",
+)
 
 
 class ConditionStatus(NamedTuple):
-    """Something that is the matter, and how far people know of it: `told`, `waits` or `untold`, and the words why.
+    """Something that is the matter, and how far people know of it: `reported`, `waiting` or `unreported`, and why.
 
-    What only comes is `coming`. `at` is since when it is so, or when it will be told.
+    What is only expected is `upcoming`. `at` is since when it is so, or when it will be told.
     """
 
     tracked: TrackedCondition

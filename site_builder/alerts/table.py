@@ -222,8 +222,14 @@ def format_rule_row(one: AlertRule) -> AlertTableRow:
     """A rule in force."""
     if not one.on:
         return AlertTableRow((one.name, "off"))
-    quiet = f"{format_minute_cell(one.quiet[0])}-{format_minute_cell(one.quiet[1])}" if one.quiet else EMPTY_CELL
-    return AlertTableRow((one.name, describe_rule_timing(one), ", ".join(one.to) or EMPTY_CELL, quiet, str(one.most)))
+    quiet = (
+        f"{format_minute_cell(one.quiet_hours[0])}-{format_minute_cell(one.quiet_hours[1])}"
+        if one.quiet_hours
+        else EMPTY_CELL
+    )
+    return AlertTableRow(
+        (one.name, describe_rule_timing(one), ", ".join(one.to) or EMPTY_CELL, quiet, str(one.max_per_hour))
+    )
 
 
 def describe_rule_timing(one: AlertRule) -> str:
@@ -233,12 +239,12 @@ def describe_rule_timing(one: AlertRule) -> str:
     told = [
         f"{format_short_duration(one.before)} before"
         if one.before
-        else f"after {format_short_duration(one.hold)}"
-        if one.hold
+        else f"after {format_short_duration(one.delay)}"
+        if one.delay
         else "at once"
     ]
-    if one.recovery and one.over:
-        told.append(f"over after {format_short_duration(one.over)}")
+    if one.send_resolved and one.resolve_after:
+        told.append(f"over after {format_short_duration(one.resolve_after)}")
     return ", ".join(told)
 
 
@@ -338,11 +344,11 @@ def alert_list_to_json(found: AlertList) -> bytes:
     """The same for programs."""
     return dump_alert_json(
         {
-            "matters": [condition_to_json(one) for one in found.conditions],
-            "letters": [notification_to_json(one) for one in found.notifications],
+            "conditions": [condition_to_json(one) for one in found.conditions],
+            "notifications": [notification_to_json(one) for one in found.notifications],
             "silences": [{"host": host, "until": until} for host, until in sorted(found.silences.items())],
-            "places": [
-                {"name": one.name, "shown": one.masked_address, "problem": one.problem} for one in found.receivers
+            "receivers": [
+                {"name": one.name, "address": one.masked_address, "problem": one.problem} for one in found.receivers
             ],
             "rules": [one._asdict() for one in found.rules],
         }
@@ -354,12 +360,12 @@ def condition_to_json(one: ConditionStatus) -> dict[str, Any]:
     known, matter = one.tracked, one.tracked.condition
     return {
         **{key: getattr(matter, key) for key in ("rule", "host", "about", "gpus", "what", "since", "people")},
-        "seen": known.first_seen_at,
+        "first_seen": known.first_seen_at,
         "at": one.at,
         "state": one.state,
-        "told": known.reported_at,
-        "over_since": known.cleared_at,
-        "why": one.reason,
+        "reported": known.reported_at,
+        "cleared": known.cleared_at,
+        "reason": one.reason,
     }
 
 
@@ -368,13 +374,13 @@ def notification_to_json(one: Notification) -> dict[str, Any]:
     return {
         "to": one.to,
         "via": one.via,
-        "written": one.created_at,
-        "leaves": one.due_at,
+        "created": one.created_at,
+        "due": one.due_at,
         "being_sent": bool(one.claimed_by),
         "tries": one.tries,
-        "why": one.last_error,
+        "last_error": one.last_error,
         "alerts": [alert._asdict() for alert in one.alerts],
-        "more": one.omitted_count,
+        "omitted": one.omitted_count,
     }
 
 
@@ -384,7 +390,9 @@ def dry_run_to_json(found: DryRunList) -> bytes:
         {**notification_to_json(one), "address": address, "title": message.title, "text": message.text}
         for one, message, address in found.notifications
     ]
-    return dump_alert_json({"letters": letters, "matters": [condition_to_json(one) for one in found.conditions]})
+    return dump_alert_json(
+        {"notifications": letters, "conditions": [condition_to_json(one) for one in found.conditions]}
+    )
 
 
 def delivery_history_to_json(several: Iterable[DeliveryRecord]) -> bytes:
@@ -393,9 +401,9 @@ def delivery_history_to_json(several: Iterable[DeliveryRecord]) -> bytes:
         {
             "at": one.at,
             "to": one.to,
-            "how": one.status,
+            "status": one.status,
             "alerts": [alert._asdict() for alert in one.alerts],
-            "why": one.reason,
+            "reason": one.reason,
             "tries": one.tries,
         }
         for one in several
@@ -405,4 +413,4 @@ def delivery_history_to_json(several: Iterable[DeliveryRecord]) -> bytes:
 
 def outcomes_to_json(several: Iterable[tuple[str, DeliveryOutcome]]) -> bytes:
     """How tests went."""
-    return dump_alert_json({"tests": [{"to": to, "how": how.status, "why": how.reason} for to, how in several]})
+    return dump_alert_json({"tests": [{"to": to, "status": how.status, "reason": how.reason} for to, how in several]})

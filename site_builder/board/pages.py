@@ -68,7 +68,7 @@ STATE_TITLES = {
     "busy": "Busy",
     "held": "Held idle",
     "booked": "Booked",
-    "violated": "Violated",
+    "conflict": "Booking conflict",
     "lost": "Trouble",
     "unknown": "Unknown",
 }

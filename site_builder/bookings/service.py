@@ -25,7 +25,7 @@ from site_builder.core.model import Booking
 from site_builder.core.timeparse import moments, recurrence
 
 MAX_ATTEMPTS = 5
-BUSY_STATES = frozenset({"busy", "held", "violated"})
+BUSY_STATES = frozenset({"busy", "held", "conflict"})
 
 
 class BookingsUnreadableError(Exception):

@@ -27,9 +27,12 @@ NUMBER_TYPES = (int, float)
 MAX_NUMBER = 1e15
 # In ASCII, what is not clean can only come as one of these: an escape, or the last letter that there is.
 UNCLEAN_BYTES = (b"\\u", b"\\n", b"\\t", b"\\r", b"\\b", b"\\f", b"\x7f")
-GPU_STATES = frozenset({"unknown", "lost", "violated", "held", "busy", "booked", "free"})
+GPU_STATES = frozenset({"unknown", "lost", "conflict", "held", "busy", "booked", "free"})
 HOST_STATES = frozenset({"fresh", "stale", "down", "failed", "unseen", "maintenance"})
-PROBLEM_WEIGHTS = ("grave", "look", "told")
+PROBLEM_SEVERITIES = frozenset({"critical", "warning", "info"})
+# Words of a board that is older than this client, and of its key `weight`, which is `severity` now.
+OLD_GPU_STATES = {"violated": "conflict"}
+OLD_SEVERITIES = {"grave": "critical", "look": "warning", "told": "info"}
 NOT_STATUS_MESSAGE = "is not the status.json of a gpuboard"
 UNKNOWN_STATE_MESSAGE = "the board tells a state that this gpuboard does not know"
 NO_INSTANCES_MESSAGE = "its instances could not be understood"
@@ -149,6 +152,7 @@ def parse_fleet_gpu(told: dict[str, Any], text: TextReader, host_state: str) -> 
     """One GPU; a state that nobody knows, or that a host which is not fresh cannot tell, is no promise."""
     get = told.get
     state, reason = text(get("state")) or "", text(get("reason")) or ""
+    state = OLD_GPU_STATES.get(state, state)
     if state not in GPU_STATES:
         state, reason = "unknown", UNKNOWN_STATE_MESSAGE
     elif host_state != "fresh" and state not in {"lost", "unknown"}:
@@ -186,12 +190,13 @@ def parse_fleet_gpu(told: dict[str, Any], text: TextReader, host_state: str) -> 
 
 
 def parse_gpu_problem(told: dict[str, Any], text: TextReader) -> GpuProblem:
-    """What is wrong with a GPU; one of a weight that nobody knows is told."""
+    """Read a problem of a GPU; a severity that is not known counts as info."""
     get = told.get
-    weight = get("weight")
+    severity = text(get("severity", get("weight"))) or ""
+    severity = OLD_SEVERITIES.get(severity, severity)
     return GpuProblem(
         text(get("kind")) or "",
-        weight if weight in PROBLEM_WEIGHTS else "told",
+        severity if severity in PROBLEM_SEVERITIES else "info",
         text(get("what")) or "?",
         text(get("advice")) or "",
         get("avoid") is True,

@@ -121,7 +121,7 @@ STATE_COLOURS = {
     "free": "32",
     "held": "33",
     "booked": "36",
-    **dict.fromkeys(("violated", "lost", "unknown", TROUBLE_STATE), RED_CODE),
+    **dict.fromkeys(("conflict", "lost", "unknown", TROUBLE_STATE), RED_CODE),
 }
 HEAD_COLOUR, BAD_HEAD_COLOUR = "1", "1;31"
 COLUMN_TITLES = ("GPU", "type", "use", "memory", "temp", "MHz", "users", "since", "pids")
@@ -296,7 +296,7 @@ def describe_gpu_notes(gpu: FleetGpu) -> str:
 
 def describe_gpu_state(gpu: FleetGpu) -> str:
     """The same of its state alone."""
-    if gpu.state in {"violated", "lost"}:
+    if gpu.state in {"conflict", "lost"}:
         return f"{gpu.state}: {gpu.reason}" if gpu.reason else gpu.state
     if gpu.state == "unknown":
         return gpu.reason or gpu.state
@@ -307,9 +307,9 @@ def describe_gpu_state(gpu: FleetGpu) -> str:
 
 
 def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
-    """For whom it is booked, now or within a day; of a violation the reason tells it."""
+    """For whom it is booked, now or within a day; of a conflict the reason tells it."""
     running = [one for one in gpu.bookings if one.until.timestamp() > now.epoch and has_begun(one, now)]
-    if running and gpu.state != "violated":
+    if running and gpu.state != "conflict":
         names = formatting.join_names(list(dict.fromkeys(one.name for one in running if one.name)))
         comment = next((one.comment for one in running if one.comment), None)
         until = f"until {formatting.format_moment(max(one.until for one in running), now)}"

@@ -223,7 +223,7 @@ def list_row_problems(gpu: FleetGpu) -> list[str]:
     """What is wrong with it, as far as its row tells it: of one that is lost, what to do."""
     if gpu.state == "lost":
         return [gpu.problems[0].advice]
-    return [one.what for one in gpu.problems if one.weight != "told" or one.avoid]
+    return [one.what for one in gpu.problems if one.severity != "info" or one.avoid]
 
 
 def is_current_booking(one: FleetBooking, now: float) -> bool:

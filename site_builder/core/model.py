@@ -430,13 +430,13 @@ NOBODY = GpuPeople()
 
 
 class GpuProblem(NamedTuple):
-    """What is wrong with a GPU now, and what to do about it; its weight is `grave`, `look` (worth one) or `told`.
+    """What is wrong with a GPU now, and what to do about it; its severity is `critical`, `warning` or `info`.
 
     A GPU is not handed out while it has one that says `avoid`.
     """
 
     kind: str
-    weight: str
+    severity: str
     what: str
     advice: str
     avoid: bool = False

@@ -23,52 +23,47 @@ LINE_WIDTH = 85
 
 
 def render_amd_output(
-    machine: DemoMachine, seen: Sequence[tuple[int, int]], on: Sequence[DemoGpuProcess], now: float
+    machine: DemoMachine, seen: Sequence[tuple[int, int]], gpu_processes: Sequence[DemoGpuProcess], now: float
 ) -> dict[str, str]:
-    """The files of their stand-ins; `seen` is the use and the memory of each unit."""
-    told: dict[int, DemoReadings] = {}
+    readings_by_gpu: dict[int, DemoReadings] = {}
     for gpu, unit in enumerate(machine.units):
         if unit.vendor == "amd":
-            told[gpu] = simulate_readings(unit.model, build_gpu_uuid(machine, gpu), *seen[gpu], now)
-    mine = [one for one in on if one.gpu in told]
+            readings_by_gpu[gpu] = simulate_readings(unit.model, build_gpu_uuid(machine, gpu), *seen[gpu], now)
+    mine = [value for value in gpu_processes if value.gpu in readings_by_gpu]
     if machine.amd_tool == "rocm-smi":
-        cards = {gpu: f"card{machine.units[gpu].index}" for gpu in told}
+        cards = {gpu: f"card{machine.units[gpu].index}" for gpu in readings_by_gpu}
         system = {"system": {"Driver version": DRIVER_VERSION}}
-        names = {cards[gpu]: build_rocm_names(machine, gpu) for gpu in told}
+        names = {cards[gpu]: build_rocm_names(machine, gpu) for gpu in readings_by_gpu}
         return {
             "rocm-names": json.dumps({**names, **system}),
             "rocm-metric": json.dumps(
-                {cards[gpu]: build_rocm_metric(machine.units[gpu], one) for gpu, one in told.items()}
+                {cards[gpu]: build_rocm_metric(machine.units[gpu], value) for gpu, value in readings_by_gpu.items()}
             ),
             "rocm-processes": render_rocm_processes(machine, mine),
         }
     return {
-        "list": format_amd_json([build_amd_list_entry(machine, gpu) for gpu in told]),
-        "static": format_amd_json({"gpu_data": [build_amd_static(machine, gpu) for gpu in told]}),
+        "list": format_amd_json([build_amd_list_entry(machine, gpu) for gpu in readings_by_gpu]),
+        "static": format_amd_json({"gpu_data": [build_amd_static(machine, gpu) for gpu in readings_by_gpu]}),
         "metric": format_amd_json(
-            {"gpu_data": [build_amd_metric(machine.units[gpu], one) for gpu, one in told.items()]}
+            {"gpu_data": [build_amd_metric(machine.units[gpu], value) for gpu, value in readings_by_gpu.items()]}
         ),
-        "process": format_amd_json([build_amd_processes(machine.units[gpu], gpu, mine) for gpu in told]),
+        "process": format_amd_json([build_amd_processes(machine.units[gpu], gpu, mine) for gpu in readings_by_gpu]),
     }
 
 
-def format_amd_json(told: object) -> str:
-    """As amd-smi prints JSON."""
-    return f"{json.dumps(told, indent=4)}\n"
+def format_amd_json(content: object) -> str:
+    return f"{json.dumps(content, indent=4)}\n"
 
 
 def build_amd_value(number: float, unit: str) -> dict[str, object]:
-    """A reading."""
     return {"value": number, "unit": unit}
 
 
 def build_bus_id(unit: DemoGpu) -> str:
-    """Where it sits; a mixed host has others before it."""
     return f"0000:{0x83 + 3 * unit.index:02x}:00.0"
 
 
 def build_amd_list_entry(machine: DemoMachine, gpu: int) -> dict[str, object]:
-    """A GPU of `amd-smi list -e`."""
     unit, own = machine.units[gpu], build_gpu_uuid(machine, gpu)[4:]
     device = BOARD_IDS[unit.model.name][0][2:]
     return {
@@ -87,7 +82,6 @@ def build_amd_list_entry(machine: DemoMachine, gpu: int) -> dict[str, object]:
 
 
 def build_amd_static(machine: DemoMachine, gpu: int) -> dict[str, object]:
-    """A GPU of `amd-smi static`."""
     unit = machine.units[gpu]
     model, (device, firmware, sold_as, architecture) = unit.model, BOARD_IDS[unit.model.name]
     return {
@@ -117,67 +111,64 @@ def build_amd_static(machine: DemoMachine, gpu: int) -> dict[str, object]:
     }
 
 
-def build_amd_metric(unit: DemoGpu, told: DemoReadings) -> dict[str, object]:
-    """A GPU of `amd-smi metric`."""
+def build_amd_metric(unit: DemoGpu, readings: DemoReadings) -> dict[str, object]:
     model = unit.model
     return {
         "gpu": unit.index,
         "usage": {
-            "gfx_activity": build_amd_value(told.use_percent, "%"),
-            "umc_activity": build_amd_value(told.memory_use_percent, "%"),
+            "gfx_activity": build_amd_value(readings.use_percent, "%"),
+            "umc_activity": build_amd_value(readings.memory_use_percent, "%"),
             "mm_activity": NOT_AVAILABLE,
         },
-        "power": {"socket_power": build_amd_value(round(told.watts), "W"), "throttle_status": "UNTHROTTLED"},
+        "power": {"socket_power": build_amd_value(round(readings.watts), "W"), "throttle_status": "UNTHROTTLED"},
         "clock": {
             "gfx_0": {
-                "clk": build_amd_value(told.clock_mhz, "MHz"),
+                "clk": build_amd_value(readings.clock_mhz, "MHz"),
                 "min_clk": build_amd_value(500, "MHz"),
                 "max_clk": build_amd_value(model.max_clock_mhz, "MHz"),
             },
             "mem_0": {
-                "clk": build_amd_value(1600 if told.is_taken else 400, "MHz"),
+                "clk": build_amd_value(1600 if readings.is_taken else 400, "MHz"),
                 "max_clk": build_amd_value(1600, "MHz"),
             },
         },
         "temperature": {
-            "edge": build_amd_value(told.celsius, "C"),
-            "hotspot": build_amd_value(told.celsius + 5, "C"),
-            "mem": build_amd_value(told.celsius + 3, "C"),
+            "edge": build_amd_value(readings.celsius, "C"),
+            "hotspot": build_amd_value(readings.celsius + 5, "C"),
+            "mem": build_amd_value(readings.celsius + 3, "C"),
         },
         "pcie": {"width": 16, "speed": build_amd_value(16, "GT/s")},
         "ecc": {"total_correctable_count": 0, "total_uncorrectable_count": 0},
         "fan": {"speed": NOT_AVAILABLE, "max": NOT_AVAILABLE, "rpm": NOT_AVAILABLE, "usage": NOT_AVAILABLE},
         "mem_usage": {
             "total_vram": build_amd_value(model.memory_mib, "MB"),
-            "used_vram": build_amd_value(told.memory_used_mib, "MB"),
-            "free_vram": build_amd_value(model.memory_mib - told.memory_used_mib, "MB"),
+            "used_vram": build_amd_value(readings.memory_used_mib, "MB"),
+            "free_vram": build_amd_value(model.memory_mib - readings.memory_used_mib, "MB"),
         },
     }
 
 
-def build_amd_processes(unit: DemoGpu, gpu: int, on: Sequence[DemoGpuProcess]) -> dict[str, object]:
-    """A GPU of `amd-smi process`."""
-    found: list[dict[str, object]] = []
-    for one in on:
-        if one.gpu == gpu:
+def build_amd_processes(unit: DemoGpu, gpu: int, gpu_processes: Sequence[DemoGpuProcess]) -> dict[str, object]:
+    entries: list[dict[str, object]] = []
+    for process in gpu_processes:
+        if process.gpu == gpu:
             memory = {
                 "gtt_mem": build_amd_value(0, "B"),
                 "cpu_mem": build_amd_value(0, "B"),
-                "vram_mem": build_amd_value(one.memory_mib * BYTES_PER_MIB, "B"),
+                "vram_mem": build_amd_value(process.memory_mib * BYTES_PER_MIB, "B"),
             }
-            name = one.program.rpartition("/")[2]
+            name = process.program.rpartition("/")[2]
             info = {
                 "name": name,
-                "pid": one.pid,
+                "pid": process.pid,
                 "memory_usage": memory,
-                "mem_usage": build_amd_value(one.memory_mib * BYTES_PER_MIB, "B"),
+                "mem_usage": build_amd_value(process.memory_mib * BYTES_PER_MIB, "B"),
             }
-            found.append({"process_info": info})
-    return {"gpu": unit.index, "process_list": found or [{"process_info": "No running processes detected"}]}
+            entries.append({"process_info": info})
+    return {"gpu": unit.index, "process_list": entries or [{"process_info": "No running processes detected"}]}
 
 
 def build_rocm_names(machine: DemoMachine, gpu: int) -> dict[str, str]:
-    """A card of rocm-smi, by what names it."""
     unit = machine.units[gpu]
     device, firmware, sold_as, architecture = BOARD_IDS[unit.model.name]
     return {
@@ -198,47 +189,44 @@ def build_rocm_names(machine: DemoMachine, gpu: int) -> dict[str, str]:
     }
 
 
-def build_rocm_metric(unit: DemoGpu, told: DemoReadings) -> dict[str, str]:
-    """A card of rocm-smi, by its readings."""
+def build_rocm_metric(unit: DemoGpu, readings: DemoReadings) -> dict[str, str]:
     model = unit.model
     return {
-        "Temperature (Sensor edge) (C)": f"{told.celsius}.0",
-        "Temperature (Sensor junction) (C)": f"{told.celsius + 5}.0",
-        "Temperature (Sensor memory) (C)": f"{told.celsius + 3}.0",
-        "mclk clock speed:": f"({1249 if told.is_taken else 96}Mhz)",
-        "sclk clock speed:": f"({told.clock_mhz}Mhz)",
+        "Temperature (Sensor edge) (C)": f"{readings.celsius}.0",
+        "Temperature (Sensor junction) (C)": f"{readings.celsius + 5}.0",
+        "Temperature (Sensor memory) (C)": f"{readings.celsius + 3}.0",
+        "mclk clock speed:": f"({1249 if readings.is_taken else 96}Mhz)",
+        "sclk clock speed:": f"({readings.clock_mhz}Mhz)",
         "pcie clock level": "1 (16.0GT/s x16)",
-        "Fan speed (level)": f"{int(2.55 * compute_fan_percent(told))}",
-        "Fan speed (%)": f"{compute_fan_percent(told)}",
-        "Average Graphics Package Power (W)": f"{round(told.watts)}.0",
-        "GPU use (%)": str(told.use_percent),
-        "GPU Memory Allocated (VRAM%)": str(100 * told.memory_used_mib // model.memory_mib),
-        "GPU Memory Read/Write Activity (%)": str(told.memory_use_percent),
+        "Fan speed (level)": f"{int(2.55 * compute_fan_percent(readings))}",
+        "Fan speed (%)": f"{compute_fan_percent(readings)}",
+        "Average Graphics Package Power (W)": f"{round(readings.watts)}.0",
+        "GPU use (%)": str(readings.use_percent),
+        "GPU Memory Allocated (VRAM%)": str(100 * readings.memory_used_mib // model.memory_mib),
+        "GPU Memory Read/Write Activity (%)": str(readings.memory_use_percent),
         "VRAM Total Memory (B)": str(model.memory_mib * BYTES_PER_MIB),
-        "VRAM Total Used Memory (B)": str(told.memory_used_mib * BYTES_PER_MIB),
+        "VRAM Total Used Memory (B)": str(readings.memory_used_mib * BYTES_PER_MIB),
     }
 
 
-def compute_fan_percent(told: DemoReadings) -> int:
-    """How fast it turns, in percent."""
-    return int(15 + 0.5 * told.use_percent)
+def compute_fan_percent(readings: DemoReadings) -> int:
+    return int(15 + 0.5 * readings.use_percent)
 
 
-def render_rocm_processes(machine: DemoMachine, on: Sequence[DemoGpuProcess]) -> str:
-    """What `rocm-smi --showpids --showpidgpus` prints."""
-    several: Mapping[int, list[DemoGpuProcess]] = defaultdict(list)
-    for one in on:
-        several[one.pid].append(one)
+def render_rocm_processes(machine: DemoMachine, gpu_processes: Sequence[DemoGpuProcess]) -> str:
+    processes_by_pid: Mapping[int, list[DemoGpuProcess]] = defaultdict(list)
+    for process in gpu_processes:
+        processes_by_pid[process.pid].append(process)
     lines = [f"{' KFD Processes ':=^{LINE_WIDTH}}"]
-    if several:
+    if processes_by_pid:
         lines += ["KFD process information:", "PID\tPROCESS NAME\tGPU(s)\tVRAM USED\tSDMA USED\tCU OCCUPANCY"]
-    for pid, mine in several.items():
-        memory = sum(one.memory_mib for one in mine) * BYTES_PER_MIB
+    for pid, mine in processes_by_pid.items():
+        memory = sum(process.memory_mib for process in mine) * BYTES_PER_MIB
         lines.append(f"{pid}\t{mine[0].program.rpartition('/')[2]}\t{len(mine)}\t{memory}\t0\t0")
-    lines += [] if several else ["No KFD PIDs currently running"]
+    lines += [] if processes_by_pid else ["No KFD PIDs currently running"]
     lines.append(f"{' GPUs Indexed by PID ':=^{LINE_WIDTH}}")
-    for pid, mine in several.items():
-        numbers = " ".join(str(machine.units[one.gpu].index) for one in mine)
+    for pid, mine in processes_by_pid.items():
+        numbers = " ".join(str(machine.units[process.gpu].index) for process in mine)
         lines += [f"PID {pid} is using {len(mine)} DRM device(s):", f"{numbers} "]
-    lines += [] if several else ["No KFD PIDs currently running"]
+    lines += [] if processes_by_pid else ["No KFD PIDs currently running"]
     return "\n".join([*lines, "=" * LINE_WIDTH, f"{' End of ROCm SMI Log ':=^{LINE_WIDTH}}", ""])

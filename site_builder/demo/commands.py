@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from site_builder.client import completion
 from site_builder.config.types import LISTEN, parse_seconds
 from site_builder.core.command_options import CommandError, print_message
+from site_builder.demo import history
+from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
+from site_builder.web.booking_app import load_environment_settings
 from site_builder.web.live_board import (
     build_environment,
     create_spool_folder,
@@ -21,14 +23,10 @@ from site_builder.web.live_board import (
     stop_on_signals,
 )
 
-if TYPE_CHECKING:
-    from site_builder.demo.simulated_lab import SimulatedLab
-
 DEMO_MARK_FILE = ".gpuboard-demo"
 
 
 def parse_start_option(_: click.Context, __: click.Parameter, value: str) -> int:
-    """The seconds of a time such as 9h."""
     try:
         return parse_seconds(value)
     except ValueError:
@@ -41,11 +39,11 @@ def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None
     if value is None:
         return None
     try:
-        found: tuple[str, int] = LISTEN.parse(value)
+        address: tuple[str, int] = LISTEN.parse(value)
     except ValueError:
         message = f"it is '{value}', {LISTEN.refusal}"
         raise click.BadParameter(message) from None
-    return found
+    return address
 
 
 @click.command()
@@ -77,8 +75,6 @@ def demo(  # one for each option
     if once and not folder:
         message = "--once needs --folder"
         raise click.UsageError(message)
-    from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab  # noqa: PLC0415 # --help needs none of it
-
     with stop_on_signals(), create_spool_folder() as hidden, prepare_demo_folder(folder, hidden) as place:
         try:
             lab = SimulatedLab(DemoOptions(hosts, seed, speed, after), place, hidden)
@@ -108,7 +104,6 @@ def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None) -> 
 
 
 def build_demo_once(lab: SimulatedLab, place: Path) -> None:
-    """One round and one page."""
     fill_demo_history(lab, place)
     lab.take_snapshots()
     with start_builder(build_demo_settings(lab, place)) as builder:
@@ -118,16 +113,11 @@ def build_demo_once(lab: SimulatedLab, place: Path) -> None:
 
 
 def fill_demo_history(lab: SimulatedLab, place: Path) -> None:
-    """The weeks before, by the clocks that the builder goes by."""
-    from site_builder.demo import history  # noqa: PLC0415
-    from site_builder.web.booking_app import load_environment_settings as parsed  # noqa: PLC0415 # --help needs none of it
-
-    zone, play = parsed(build_environment(build_demo_settings(lab, place))).zone, lab.options
+    zone, play = load_environment_settings(build_environment(build_demo_settings(lab, place))).zone, lab.options
     history.fill_history(place / "state", zone, lab.started_at, play.host_count, play.seed, play.start_offset_s)
 
 
 def build_demo_settings(lab: SimulatedLab, place: Path) -> dict[str, str]:
-    """For the builder and the server: those of the lab, its folders, and a desk where everybody may try booking."""
     folders = {f"GPUBOARD_{name.upper()}": str(place / name) for name in ("data", "www", "state")}
     desk = {"GPUBOARD_BOOK_URL": "book", "GPUBOARD_BOOK_OPEN": "yes"}
     return {**lab.build_settings(), **folders, **desk, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
@@ -135,7 +125,6 @@ def build_demo_settings(lab: SimulatedLab, place: Path) -> dict[str, str]:
 
 @contextmanager
 def prepare_demo_folder(folder: str | None, hidden: Path) -> Iterator[Path]:
-    """Where the lab's files stand: a folder that is kept must be new, empty or of an earlier demo."""
     if folder is None:
         yield hidden
         return

@@ -25,6 +25,11 @@ from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupan
 from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_host_part
 from site_builder.history.writer import HistoryWriter, store_chunk
 
+MINUTES_PER_SLOT, SLOTS_PER_HOUR, SLOTS_PER_DAY = SLOT_S // MINUTE, HOUR // SLOT_S, DAY // SLOT_S
+# What is added to the use in each minute of a slot, in half percents: its mean stays.
+USE_JITTER = (3, -4, 2, -1, 0)
+JITTER_MARGIN = 5  # a use so near to none or all has no room for it
+
 
 class DemoHealthEvent(NamedTuple):
     """Something that happened to a GPU so many hours ago, and lasted for so many; to its host where there is no GPU."""
@@ -62,28 +67,18 @@ def insert_demo_events(connection: sqlite3.Connection, machines: Iterable[DemoMa
 
 
 def build_demo_events(machine: DemoMachine, now: int) -> Iterator[HealthEvent]:
-    """What happened to the GPUs of a host, the oldest first."""
-    harms = sorted(DEMO_EVENTS.get(machine.name, ()), key=lambda one: -one.hours_ago)
-    for number, one in enumerate(harms, 1):
-        at = now - int(one.hours_ago * HOUR) // MINUTE * MINUTE
-        gpu = "" if one.gpu is None else build_gpu_uuid(machine, one.gpu)
-        until = at + int(one.duration_hours * HOUR)
-        yield HealthEvent(machine.name, number, gpu, one.gpu, one.kind, one.value, at, None, min(until, now))
-
-
-MINUTES_PER_SLOT, SLOTS_PER_HOUR, SLOTS_PER_DAY = SLOT_S // MINUTE, HOUR // SLOT_S, DAY // SLOT_S
-# What is added to the use in each minute of a slot, in half percents: its mean stays.
-USE_JITTER = (3, -4, 2, -1, 0)
-JITTER_MARGIN = 5  # a use so near to none or all has no room for it
+    events = sorted(DEMO_EVENTS.get(machine.name, ()), key=lambda event: -event.hours_ago)
+    for number, event in enumerate(events, 1):
+        at = now - int(event.hours_ago * HOUR) // MINUTE * MINUTE
+        gpu = "" if event.gpu is None else build_gpu_uuid(machine, event.gpu)
+        until = at + int(event.duration_hours * HOUR)
+        yield HealthEvent(machine.name, number, gpu, event.gpu, event.kind, event.value, at, None, min(until, now))
 
 
 def fill_history(
     state: Path, zone: tzinfo, now: float, hosts: int = len(MACHINES), seed: int = 1, after: float = 0
 ) -> None:  # each is one thing
-    """Five weeks up to this minute, of the lab that has so many hosts and that seed and is so far into its story.
-
-    In a large lab the hosts with numbered names are new, and have no past. A history that is there stays as it is.
-    """
+    """Fill history.db with five weeks up to now, unless there is one; numbered hosts are new and have no past."""
     history = HistoryWriter(state, zone)
     if history.exists:
         return
@@ -93,32 +88,42 @@ def fill_history(
     origin = datetime.fromtimestamp(now - after, zone)
     connection = history.connect()
     with begin_transaction(connection):
-        several = []
-        for story in build_scenarios(build_machines(min(hosts, len(MACHINES))), seed):
-            weeks = simulate_past_weeks(story, began, after, origin, seed)
+        host_histories = []
+        for scenario in build_scenarios(build_machines(min(hosts, len(MACHINES))), seed):
+            weeks = simulate_past_weeks(scenario, began, after, origin, seed)
             host = build_host_tracks(
                 weeks, math.ceil(minutes / MINUTES_PER_SLOT), lambda moment: find_slot(moment, began)
             )
-            several.append(DemoHostHistory(host, start, minutes))
-        for one in several:
-            one.store(connection)
+            host_histories.append(DemoHostHistory(host, start, minutes))
+        for host_history in host_histories:
+            host_history.store(connection)
         for day in range(start, int(now), DAY):
             hours = range(day, min(day + DAY, int(now)), HOUR)
-            history.add_hours(connection, [(at, one.shape, one.build_hour(at)) for at in hours for one in several])
+            history.add_hours(
+                connection,
+                [
+                    (at, host_history.shape, host_history.build_hour(at))
+                    for at in hours
+                    for host_history in host_histories
+                ],
+            )
             for at in hours:
-                mark_rolled_up_minutes(connection, at, min(MINUTES_PER_HOUR, minutes - (at - start) // MINUTE), several)
-        insert_demo_events(connection, (one.host.machine for one in several), start, now)
+                mark_rolled_up_minutes(
+                    connection, at, min(MINUTES_PER_HOUR, minutes - (at - start) // MINUTE), host_histories
+                )
+        insert_demo_events(connection, (host_history.host.machine for host_history in host_histories), start, now)
     history.close()
 
 
 def find_slot(moment: float, began: float) -> int:
-    """The slot of a moment of the lab, or one that is far from all of them."""
+    """Return the slot of a moment of the lab, or one far away from all slots."""
     return round((moment - began) / SLOT_S) if math.isfinite(moment) else 1 << 30
 
 
-def mark_rolled_up_minutes(connection: sqlite3.Connection, at: int, count: int, several: list[DemoHostHistory]) -> None:
-    """Which minutes of an hour count no more."""
-    parts = {compute_host_part(one.name) for one in several}
+def mark_rolled_up_minutes(
+    connection: sqlite3.Connection, at: int, count: int, host_histories: list[DemoHostHistory]
+) -> None:
+    parts = {compute_host_part(host_history.name) for host_history in host_histories}
     rows = [(at, part, (1 << count) - 1) for part in parts]
     connection.executemany("INSERT OR REPLACE INTO rolled VALUES(?,?,?)", rows if count > 0 else [])
 
@@ -127,20 +132,19 @@ class DemoHostHistory:
     """A host, as history.db keeps it."""
 
     def __init__(self, host: HostTracks, start: int, minutes: int) -> None:
-        """From `start` on, which is the beginning of a day; so many minutes."""
         self.host, self.name, self.start = host, host.machine.name, start
         self.today = (start + minutes * MINUTE) // DAY * DAY
         sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(build_demo_samples(host.machine))))
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
         self.standings = tuple(host.occupancies)
         self.load, self.memory = simulate_host_load(host)
-        self.gpus_by_minute = [expand_to_minutes(one, minutes) for one in host.tracks]
+        self.gpus_by_minute = [expand_to_minutes(series, minutes) for series in host.tracks]
         self.host_by_minute = [
-            pad_last_hour(repeat_for_minutes(one), minutes, NO_VALUE[one.typecode]) for one in (self.load, self.memory)
+            pad_last_hour(repeat_for_minutes(series), minutes, NO_VALUE[series.typecode])
+            for series in (self.load, self.memory)
         ]
 
     def store(self, connection: sqlite3.Connection) -> None:
-        """All chunks of it; the days before today also as the longer ones."""
         connection.execute("INSERT INTO shape VALUES(?,?,?,?)", (self.shape, self.name, self.gpus, self.start))
         connection.execute("INSERT INTO told VALUES(?,?,?)", (self.name, self.start, self.shape))
         connection.execute("INSERT INTO due VALUES(?,?)", (self.today, self.shape))
@@ -160,41 +164,37 @@ class DemoHostHistory:
         whole = self.find_position(self.today, HOUR)
         coarse = build_hourly_buckets(slice_buckets(fine, 0, whole * SLOTS_PER_HOUR), self.host)
         for chunk in range(self.start // CHUNK_LENGTH_S[HOUR] * CHUNK_LENGTH_S[HOUR], self.today, CHUNK_LENGTH_S[HOUR]):
-            first, last = (self.find_position(one, HOUR) for one in (chunk, chunk + CHUNK_LENGTH_S[HOUR]))
-            found = buckets.create_empty_buckets(CHUNK_LENGTH_S[HOUR] // HOUR, len(self.host.tracks))
-            buckets.merge_buckets(found, max(0, -first), slice_buckets(coarse, max(0, first), min(last, whole)))
-            store_chunk(connection, HOUR, chunk, self.shape, buckets.pack_buckets(found))
+            first, last = (self.find_position(moment, HOUR) for moment in (chunk, chunk + CHUNK_LENGTH_S[HOUR]))
+            chunk_buckets = buckets.create_empty_buckets(CHUNK_LENGTH_S[HOUR] // HOUR, len(self.host.tracks))
+            buckets.merge_buckets(chunk_buckets, max(0, -first), slice_buckets(coarse, max(0, first), min(last, whole)))
+            store_chunk(connection, HOUR, chunk, self.shape, buckets.pack_buckets(chunk_buckets))
 
     def find_position(self, at: int, step: int) -> int:
-        """Which slot of that length begins then."""
         return (at - self.start) // step
 
     def build_hour(self, at: int) -> HostHour:
-        """One of its hours."""
-        some = slice(self.find_position(at, MINUTE), self.find_position(at, MINUTE) + MINUTES_PER_HOUR)
+        minutes = slice(self.find_position(at, MINUTE), self.find_position(at, MINUTE) + MINUTES_PER_HOUR)
         columns = [array(kind) for kind, _ in block_format.GPU_COLUMNS.values()]
         codes = array("H")
-        for *several, which in self.gpus_by_minute:
-            for column, one in zip(columns, several):
-                column.extend(one[some])
-            codes.extend(which[some])
-        return HostHour(tuple(one[some] for one in self.host_by_minute), tuple(columns), codes, self.standings)
+        for *values, codes_by_minute in self.gpus_by_minute:
+            for column, series in zip(columns, values):
+                column.extend(series[minutes])
+            codes.extend(codes_by_minute[minutes])
+        return HostHour(tuple(series[minutes] for series in self.host_by_minute), tuple(columns), codes, self.standings)
 
     def build_buckets(self) -> HostBuckets:
-        """All of it, in slots of 5 minutes."""
-        found = HostBuckets({"load": self.load, "own_memory": self.memory}, [])
-        tables = SlotCounts(self.standings, found.names)
+        host_buckets = HostBuckets({"load": self.load, "own_memory": self.memory}, [])
+        tables = SlotCounts(self.standings, host_buckets.names)
         for track in self.host.tracks:
             memory, power = ("H", track.memory_values, NO_VALUE["I"], 8), ("H", track.power_values, NO_VALUE["H"], 10)
-            line: BucketColumns = {"use": array("B", track.use_values), "memory": convert_unit(*memory)}
-            line.update({"temperature": array("B", track.temperatures), "power": convert_unit(*power)})
-            line.update(tables.build_columns(bytes(track.state_codes)))
-            found.gpu_columns.append(line)
-        return found
+            columns: BucketColumns = {"use": array("B", track.use_values), "memory": convert_unit(*memory)}
+            columns.update({"temperature": array("B", track.temperatures), "power": convert_unit(*power)})
+            columns.update(tables.build_columns(bytes(track.state_codes)))
+            host_buckets.gpu_columns.append(columns)
+        return host_buckets
 
 
 def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
-    """Its GPUs, under the names that the builder gives them."""
     for gpu, unit in enumerate(machine.units):
         name, part = unit.model.name, unit.instance
         model = shorten_instance_name(name, {}, part.profile) if part else shorten_gpu_name(name, {}, unit.memory_mib)
@@ -206,9 +206,9 @@ def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
 def simulate_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
     """Load and memory of the host itself, which follow from how many of its GPUs work."""
     machine = host.machine
-    works = bytes([0]) + bytes([1]) * 200 + bytes(55)
+    is_working = bytes([0]) + bytes([1]) * 200 + bytes(55)
     gap = array("B", host.tracks[0].state_codes)
-    counts = [sum(several) for several in zip(*(track.use_values.translate(works) for track in host.tracks))]
+    counts = [sum(uses) for uses in zip(*(track.use_values.translate(is_working) for track in host.tracks))]
     loads = [int((0.4 + 1.1 * count) * 100 / machine.cpu_count + 0.5) for count in range(machine.gpu_count + 1)]
     memory = [int((9000 + 14000 * count) * 200 / machine.memory_mib + 0.5) for count in range(machine.gpu_count + 1)]
     load = array("H", [NO_VALUE["H"] if code == GAP_CODE else loads[count] for count, code in zip(counts, gap)])
@@ -216,11 +216,13 @@ def simulate_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
 
 
 def expand_to_minutes(track: GpuTrack, minutes: int) -> tuple[array[int], ...]:
-    """The minutes of a GPU: columns as packed.COLUMNS has them, and codes."""
     use = bytearray(len(track.use_values) * MINUTES_PER_SLOT)
-    for number, more in enumerate(USE_JITTER):
-        moved = bytes(one + more if JITTER_MARGIN <= one <= 200 - JITTER_MARGIN else one for one in range(256))
-        use[number::MINUTES_PER_SLOT] = track.use_values.translate(moved)
+    for offset, jitter in enumerate(USE_JITTER):
+        moved = bytes(
+            use_value + jitter if JITTER_MARGIN <= use_value <= 200 - JITTER_MARGIN else use_value
+            for use_value in range(256)
+        )
+        use[offset::MINUTES_PER_SLOT] = track.use_values.translate(moved)
     codes = array("H", [NO_CODE if code == GAP_CODE else code for code in track.state_codes])
     temperature = array("B", track.temperatures)
     return (
@@ -233,21 +235,19 @@ def expand_to_minutes(track: GpuTrack, minutes: int) -> tuple[array[int], ...]:
 
 
 def repeat_for_minutes(numbers: array[int]) -> array[int]:
-    """Each of them for every minute of its slot."""
-    found = array(numbers.typecode, [0]) * (len(numbers) * MINUTES_PER_SLOT)
-    for number in range(MINUTES_PER_SLOT):
-        found[number::MINUTES_PER_SLOT] = numbers
-    return found
+    repeated = array(numbers.typecode, [0]) * (len(numbers) * MINUTES_PER_SLOT)
+    for offset in range(MINUTES_PER_SLOT):
+        repeated[offset::MINUTES_PER_SLOT] = numbers
+    return repeated
 
 
 def pad_last_hour(numbers: array[int], count: int, none: int) -> array[int]:
-    """So many of them, and no value for the rest of the last hour."""
     return numbers[:count] + array(numbers.typecode, [none]) * (-count % MINUTES_PER_HOUR)
 
 
-def convert_unit(kind: str, numbers: array[int], none: int, worth: int) -> array[int]:
+def convert_unit(kind: str, numbers: array[int], no_value: int, unit: int) -> array[int]:
     """Numbers in a unit that is worth so many of theirs."""
-    table = {one: NO_VALUE[kind] if one == none else int(one / worth + 0.5) for one in set(numbers)}
+    table = {value: NO_VALUE[kind] if value == no_value else int(value / unit + 0.5) for value in set(numbers)}
     return array(kind, map(table.__getitem__, numbers))
 
 
@@ -255,66 +255,65 @@ class SlotCounts:
     """What slots of one standing count, for each of them."""
 
     def __init__(self, standings: tuple[str, ...], names: list[str]) -> None:
-        """The places of people are those in `names`, which grows."""
-        told = [buckets.count_states([code] * MINUTES_PER_SLOT, standings) for code in range(len(standings))]
-        rest = bytes(256 - len(told))
-        self.counts = [bytes(counts[n] for counts, _, _ in told) + rest for n in range(len(COUNT_COLUMNS))]
+        counts_by_code = [buckets.count_states([code] * MINUTES_PER_SLOT, standings) for code in range(len(standings))]
+        padding = bytes(256 - len(counts_by_code))
+        self.counts = [bytes(counts[n] for counts, _, _ in counts_by_code) + padding for n in range(len(COUNT_COLUMNS))]
         self.people = []
-        for several in ([owner for _, owner, _ in told], [booker for *_, booker in told]):
-            for name in several:
+        for people in ([owner for _, owner, _ in counts_by_code], [booker for *_, booker in counts_by_code]):
+            for name in people:
                 if name is not None and name not in names:
                     names.append(name)
-            codes = [NO_CODE if name is None else names.index(name) for name in several]
+            codes = [NO_CODE if name is None else names.index(name) for name in people]
             codes += [NO_CODE] * (256 - len(codes))
             self.people.append([bytes(code & 255 for code in codes), bytes(code >> 8 for code in codes)])
 
     def build_columns(self, codes: bytes) -> BucketColumns:
-        """What the slots of a GPU count."""
-        found = {name: array("B", codes.translate(table)) for name, table in zip(COUNT_COLUMNS, self.counts)}
+        columns = {name: array("B", codes.translate(table)) for name, table in zip(COUNT_COLUMNS, self.counts)}
         for name, planes in zip(PERSON_COLUMNS, self.people):
             joined = bytearray(2 * len(codes))
-            for number, table in enumerate(planes):
-                joined[number::2] = codes.translate(table)
-            found[name] = array_from_bytes("H", joined)
-        return found
+            for plane_index, table in enumerate(planes):
+                joined[plane_index::2] = codes.translate(table)
+            columns[name] = array_from_bytes("H", joined)
+        return columns
 
 
 def slice_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
-    """Some of the slots."""
-    gpus = [{name: one[first:last] for name, one in line.items()} for line in source.gpu_columns]
-    return HostBuckets({name: one[first:last] for name, one in source.host_columns.items()}, gpus, source.names)
+    gpus = [{name: values[first:last] for name, values in columns.items()} for columns in source.gpu_columns]
+    return HostBuckets({name: values[first:last] for name, values in source.host_columns.items()}, gpus, source.names)
 
 
 def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
-    """The same by the hour."""
     own_line = {
-        name: buckets.compute_bucket_means(one, SLOTS_PER_HOUR, 1, NO_VALUE[one.typecode])
-        for name, one in fine.host_columns.items()
+        name: buckets.compute_bucket_means(values, SLOTS_PER_HOUR, 1, NO_VALUE[values.typecode])
+        for name, values in fine.host_columns.items()
     }
-    found = HostBuckets(own_line, [], fine.names)
-    for track, line in zip(host.tracks, fine.gpu_columns):
-        mine = {
-            name: buckets.compute_bucket_means(line[name], SLOTS_PER_HOUR, 1, NO_VALUE[line[name].typecode])
+    hourly = HostBuckets(own_line, [], fine.names)
+    for track, fine_columns in zip(host.tracks, fine.gpu_columns):
+        columns = {
+            name: buckets.compute_bucket_means(
+                fine_columns[name], SLOTS_PER_HOUR, 1, NO_VALUE[fine_columns[name].typecode]
+            )
             for name in ("use", "memory")
         }
-        mine["temperature"] = buckets.compute_bucket_maxima(line["temperature"], SLOTS_PER_HOUR, NO_VALUE["B"])
-        mine["power"] = buckets.compute_bucket_means(line["power"], SLOTS_PER_HOUR, 1, NO_VALUE["H"])
+        columns["temperature"] = buckets.compute_bucket_maxima(
+            fine_columns["temperature"], SLOTS_PER_HOUR, NO_VALUE["B"]
+        )
+        columns["power"] = buckets.compute_bucket_means(fine_columns["power"], SLOTS_PER_HOUR, 1, NO_VALUE["H"])
         for name in COUNT_COLUMNS:
-            told = zip(*[iter(line[name])] * SLOTS_PER_HOUR) if any(line[name]) else ()
-            mine[name] = array("B", map(sum, told)) or array("B", bytes(len(mine["use"])))
-        mine.update(find_main_people(track.state_codes, line, host.occupancies, fine.names))
-        found.gpu_columns.append(mine)
-    return found
+            groups = zip(*[iter(fine_columns[name])] * SLOTS_PER_HOUR) if any(fine_columns[name]) else ()
+            columns[name] = array("B", map(sum, groups)) or array("B", bytes(len(columns["use"])))
+        columns.update(find_main_people(track.state_codes, fine_columns, host.occupancies, fine.names))
+        hourly.gpu_columns.append(columns)
+    return hourly
 
 
-def find_main_people(codes: bytearray, line: BucketColumns, standings: list[str], names: list[str]) -> BucketColumns:
-    """Who had most of each hour."""
-    found: BucketColumns = {name: line[name][::SLOTS_PER_HOUR] for name in PERSON_COLUMNS}
-    for hour in range(len(found["owner"])):
-        some = codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
-        if some.count(some[0]) < SLOTS_PER_HOUR:
-            _, *people = buckets.count_states([code for code in some if code != GAP_CODE], standings)
+def find_main_people(codes: bytearray, columns: BucketColumns, standings: list[str], names: list[str]) -> BucketColumns:
+    people_columns: BucketColumns = {name: columns[name][::SLOTS_PER_HOUR] for name in PERSON_COLUMNS}
+    for hour in range(len(people_columns["owner"])):
+        hour_codes = codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
+        if hour_codes.count(hour_codes[0]) < SLOTS_PER_HOUR:
+            _, *people = buckets.count_states([code for code in hour_codes if code != GAP_CODE], standings)
             for name, person in zip(PERSON_COLUMNS, people):
                 # who had least may have had no slot in which it was the first
-                found[name][hour] = names.index(person) if person in names else NO_CODE
-    return found
+                people_columns[name][hour] = names.index(person) if person in names else NO_CODE
+    return people_columns

@@ -14,6 +14,49 @@ RESERVED_MIB = 280
 # One that gets too warm as soon as it works, and the degrees at which it slows itself down.
 OVERHEATING_GPUS = {("atlas", 2)}
 THROTTLE_CELSIUS = 87
+# On one of them the old scripts still run, so that its files are of their kind.
+LEGACY_HOST = "pascal"
+PEOPLE = (
+    "alice",
+    "bruno",
+    "chen",
+    "dana",
+    "elif",
+    "farid",
+    "greta",
+    "hiro",
+    "ines",
+    "jonas",
+    "kavya",
+    "lena",
+    "marek",
+    "noor",
+)
+FIRST_UID = 1001
+ALIASES = "lenak, lena\nmarek, Marek S.\n"
+# What is on a GPU is the worker, not the launcher that started it.
+JOB_COMMANDS = {
+    "train": (
+        "python -u train.py --config configs/vit-l.yaml --lr {lr} --batch-size 256",
+        "/opt/conda/bin/python -u main.py --name run-{n} --data /data/imagenet",
+        "python finetune.py --model llama-3-8b --rank {n}",
+        "python -m speech.train --set librispeech --seed {n}",
+    ),
+    "debug": (
+        "python train.py --debug --steps 100",
+        "python eval.py --checkpoint runs/{n}/last.pt",
+        "python -m pytest -q tests/test_kernels.py",
+        "python render.py --scene {n}",
+        "python exercise{n}.py",
+    ),
+    "notebook": (
+        "/opt/conda/bin/python -m ipykernel_launcher -f /run/user/{uid}/jupyter/kernel-{n}.json",
+        "python3 -m ipykernel_launcher -f /home/{person}/.local/share/jupyter/runtime/kernel-{n}.json",
+    ),
+    "serve": ("VLLM::EngineCore",),
+    "sweep": ("python sweep.py --trials 200 --seed {n}", "python -u agent.py --sweep retrieval-{n}"),
+}
+LEARNING_RATES = ("1e-4", "3e-4", "5e-5", "2e-5")
 
 
 class DemoReadings(NamedTuple):
@@ -29,12 +72,10 @@ class DemoReadings(NamedTuple):
 
     @property
     def is_taken(self) -> bool:
-        """Whether somebody has memory on it."""
         return self.memory_used_mib > 1000
 
 
 def build_gpu_uuid(machine: DemoMachine, gpu: int) -> str:
-    """The own name of a GPU or an instance: another one for each of the lab, in the form of its maker."""
     unit = machine.units[gpu]
     name = hashlib.sha256(f"{machine.name} {gpu}".encode()).hexdigest()
     if unit.vendor == "amd":
@@ -43,19 +84,17 @@ def build_gpu_uuid(machine: DemoMachine, gpu: int) -> str:
 
 
 def build_parent_uuid(machine: DemoMachine) -> str:
-    """That of the GPU that is cut into instances."""
     return f"GPU-{format_uuid(hashlib.sha256(f'{machine.name} whole'.encode()).hexdigest())}"
 
 
 def format_uuid(name: str) -> str:
-    """As UUIDs are written."""
     return f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:32]}"
 
 
 def simulate_readings(
     model: DemoGpuModel, key: str, use: int, used: int, now: float, warm: bool = False
 ) -> DemoReadings:  # each is one thing
-    """What follows from its use and its memory; no two GPUs are quite the same, nor two moments."""
+    """Simulate readings that follow from use and memory; no two GPUs and no two moments are quite the same."""
     held = used > 1000
     own, moment = Random(key), Random(f"{key} {int(now) // 5}")  # noqa: S311 nothing secret
     heat = int(27 + own.randrange(9) + 8 * held + (0.3 + own.random() * 0.15) * use)
@@ -105,7 +144,6 @@ class DemoGpu(NamedTuple):
 
     @property
     def vendor(self) -> str:
-        """Who made it."""
         return self.model.vendor
 
 
@@ -138,18 +176,18 @@ class DemoMachine:
 
     @cached_property
     def units(self) -> tuple[DemoGpu, ...]:
-        """All that can be free or busy on it, as the board calls them."""
-        model, parts = self.model, len(self.instances)
-        found = [DemoGpu(f"0:{n}", 0, model, one.memory_mib, one) for n, one in enumerate(self.instances)]
-        for index in range(bool(parts), self.gpu_count - parts + bool(parts) - len(self.extra_models)):
-            found.append(DemoGpu(str(index), index, model, model.memory_mib))
+        model, instance_count = self.model, len(self.instances)
+        units = [DemoGpu(f"0:{n}", 0, model, entry.memory_mib, entry) for n, entry in enumerate(self.instances)]
+        for index in range(
+            bool(instance_count), self.gpu_count - instance_count + bool(instance_count) - len(self.extra_models)
+        ):
+            units.append(DemoGpu(str(index), index, model, model.memory_mib))
         return (
-            *found,
-            *(DemoGpu(f"{one.vendor}{n}", n, one, one.memory_mib) for n, one in enumerate(self.extra_models)),
+            *units,
+            *(DemoGpu(f"{entry.vendor}{n}", n, entry, entry.memory_mib) for n, entry in enumerate(self.extra_models)),
         )
 
     def choose_gpus(self, gpus: Sequence[int], count: int) -> tuple[int, ...]:
-        """The first so many of these that can work on one thing: GPUs of one model; no two instances can."""
         for model in (self.model, *self.extra_models[:1]):
             alike = gpus
             if self.instances or self.extra_models:
@@ -212,61 +250,15 @@ MACHINES = (
         amd_tool="rocm-smi",
     ),
 )
-# On one of them the old scripts still run, so that its files are of their kind.
-LEGACY_HOST = "pascal"
-
-PEOPLE = (
-    "alice",
-    "bruno",
-    "chen",
-    "dana",
-    "elif",
-    "farid",
-    "greta",
-    "hiro",
-    "ines",
-    "jonas",
-    "kavya",
-    "lena",
-    "marek",
-    "noor",
-)
-FIRST_UID = 1001
-ALIASES = "lenak, lena\nmarek, Marek S.\n"
-
-# What is on a GPU is the worker, not the launcher that started it.
-JOB_COMMANDS = {
-    "train": (
-        "python -u train.py --config configs/vit-l.yaml --lr {lr} --batch-size 256",
-        "/opt/conda/bin/python -u main.py --name run-{n} --data /data/imagenet",
-        "python finetune.py --model llama-3-8b --rank {n}",
-        "python -m speech.train --set librispeech --seed {n}",
-    ),
-    "debug": (
-        "python train.py --debug --steps 100",
-        "python eval.py --checkpoint runs/{n}/last.pt",
-        "python -m pytest -q tests/test_kernels.py",
-        "python render.py --scene {n}",
-        "python exercise{n}.py",
-    ),
-    "notebook": (
-        "/opt/conda/bin/python -m ipykernel_launcher -f /run/user/{uid}/jupyter/kernel-{n}.json",
-        "python3 -m ipykernel_launcher -f /home/{person}/.local/share/jupyter/runtime/kernel-{n}.json",
-    ),
-    "serve": ("VLLM::EngineCore",),
-    "sweep": ("python sweep.py --trials 200 --seed {n}", "python -u agent.py --sweep retrieval-{n}"),
-}
-LEARNING_RATES = ("1e-4", "3e-4", "5e-5", "2e-5")
 
 
-def build_machines(hosts: int) -> tuple[DemoMachine, ...]:
-    """So many machines: the first of the lab, and more of the same kinds under numbered names."""
-    found = []
-    for number in range(hosts):
+def build_machines(host_count: int) -> tuple[DemoMachine, ...]:
+    machines = []
+    for number in range(host_count):
         machine = MACHINES[number % len(MACHINES)]
-        again = number // len(MACHINES)
-        if again:  # those have no story and no remark of their own, and the new scripts
-            found.append(replace(machine, name=f"{machine.name}{again + 1}", remark="", number=number))
+        repetition = number // len(MACHINES)
+        if repetition:  # those have no story and no remark of their own, and the new scripts
+            machines.append(replace(machine, name=f"{machine.name}{repetition + 1}", remark="", number=number))
         else:
-            found.append(replace(machine, number=number, scenario=machine.name))
-    return tuple(found)
+            machines.append(replace(machine, number=number, scenario=machine.name))
+    return tuple(machines)

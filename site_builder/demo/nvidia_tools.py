@@ -97,6 +97,24 @@ GPU_ELEMENTS: XmlTree = {
     },
     "max_clocks": {"graphics_clock": "clocks.max.sm| MHz", "sm_clock": "clocks.max.sm| MHz"},
 }
+# What each field is worth where the driver cannot reach the GPU, but for these.
+LOST_CELL = "[GPU is lost]"
+FIELDS_OF_LOST_GPU = ("index", "uuid", "name", "pci.bus_id")
+NOT_AVAILABLE_CELL = "[N/A]"
+# What is counted over the life of a GPU whose memory tells its errors; of some it is not 0.
+ECC_TOTAL_FIELDS = ("ecc.errors.corrected.aggregate.total", "ecc.errors.uncorrected.aggregate.total")
+REMAPPED_ROW_FIELDS = ("remapped_rows.correctable", "remapped_rows.uncorrectable")
+MEMORY_ERRORS = {
+    ("hydra", 5): {ECC_TOTAL_FIELDS[1]: "1", REMAPPED_ROW_FIELDS[1]: "1"},
+    ("lyra", 1): {ECC_TOTAL_FIELDS[0]: "214"},
+}
+# Those whose slot has but half of the lanes.
+HALF_WIDTH_GPUS = {("draco", 3)}
+LANE_COUNT = 16
+# The bits of why the clocks are not at their highest.
+IDLE_BIT, POWER_CAP_BIT, HEAT_BIT = 0x1, 0x4, 0x20
+# What is not told of a GPU that is cut.
+FIELDS_HIDDEN_BY_MIG = ("utilization.gpu", "utilization.memory", "utilization.encoder", "utilization.decoder")
 
 
 class XmlInstance(NamedTuple):
@@ -116,7 +134,6 @@ class XmlProcess(NamedTuple):
 
 
 def render_nvidia_log(gpus: Sequence[str]) -> str:
-    """All of it."""
     head = {
         "timestamp": time.strftime("%a %b %d %H:%M:%S %Y"),
         "driver_version": DRIVER_VERSION,
@@ -129,13 +146,12 @@ def render_nvidia_log(gpus: Sequence[str]) -> str:
     )
 
 
-def render_gpu_element(told: Mapping[str, str], parts: Sequence[XmlInstance], on: Sequence[XmlProcess]) -> str:
-    """One GPU, by its fields."""
-    tree = fill_elements(GPU_ELEMENTS, told)
+def render_gpu_element(fields: Mapping[str, str], parts: Sequence[XmlInstance], processes: Sequence[XmlProcess]) -> str:
+    tree = fill_elements(GPU_ELEMENTS, fields)
     tree["mig_devices"] = [
         {"mig_device": build_instance_element(n, part)} for n, part in enumerate(parts)
     ] or "\n\t\t\tNone\n\t\t"
-    mask = told["clocks_event_reasons.active"]
+    mask = fields["clocks_event_reasons.active"]
     bits = int(mask, 16) if mask.startswith("0x") else 0
     tree["clocks_event_reasons"] = {
         f"clocks_event_reason_{name}": "Active" if bits & bit else "Not Active"
@@ -143,89 +159,63 @@ def render_gpu_element(told: Mapping[str, str], parts: Sequence[XmlInstance], on
     }
     if parts:  # of a GPU that is cut they are not told
         tree["remapped_rows"] = NOT_AVAILABLE
-    tree["processes"] = [{"process_info": build_process_element(one)} for one in on]
-    return f'\t<gpu id="{told["pci.bus_id"]}">\n{render_elements(tree, 2)}\t</gpu>\n'
+    tree["processes"] = [{"process_info": build_process_element(process)} for process in processes]
+    return f'\t<gpu id="{fields["pci.bus_id"]}">\n{render_elements(tree, 2)}\t</gpu>\n'
 
 
-def fill_elements(tree: XmlTree, told: Mapping[str, str]) -> dict[str, str | XmlTree | list[XmlTree]]:
-    """The elements with the values of their fields; what is no field stands as it is."""
-    found: dict[str, str | XmlTree | list[XmlTree]] = {}
+def fill_elements(tree: XmlTree, fields: Mapping[str, str]) -> dict[str, str | XmlTree | list[XmlTree]]:
+    elements: dict[str, str | XmlTree | list[XmlTree]] = {}
     for name, inner in tree.items():
         if isinstance(inner, str):
             field, _, unit = inner.partition("|")
-            value = told.get(field, NOT_AVAILABLE if "." in field else field).strip("[]")
-            found[name] = f"{value}{unit}" if value[:1].isdecimal() else value
+            value = fields.get(field, NOT_AVAILABLE if "." in field else field).strip("[]")
+            elements[name] = f"{value}{unit}" if value[:1].isdecimal() else value
         elif isinstance(inner, Mapping):
-            found[name] = fill_elements(inner, told)
-    return found
+            elements[name] = fill_elements(inner, fields)
+    return elements
 
 
 def build_instance_element(index: int, part: XmlInstance) -> XmlTree:
-    """One of the parts that a GPU is cut into."""
-    one, used = part
-    counts = {"multiprocessor": one.processors, "copy_engine": one.engines, "encoder": 0}
-    counts |= {"decoder": one.engines, "ofa": 0, "jpg": one.engines}
+    instance, used = part
+    counts = {"multiprocessor": instance.processors, "copy_engine": instance.engines, "encoder": 0}
+    counts |= {"decoder": instance.engines, "ofa": 0, "jpg": instance.engines}
     return {
         "index": str(index),
-        "gpu_instance_id": str(one.instance_id),
+        "gpu_instance_id": str(instance.instance_id),
         "compute_instance_id": "0",
         "device_attributes": {"shared": {f"{name}_count": str(count) for name, count in counts.items()}},
         "ecc_error_count": {"volatile_count": {"sram_uncorrectable": "0"}},
-        "fb_memory_usage": build_memory_element(one.memory_mib, used, "reserved"),
-        "bar1_memory_usage": build_memory_element(one.bar1_mib, 0),
+        "fb_memory_usage": build_memory_element(instance.memory_mib, used, "reserved"),
+        "bar1_memory_usage": build_memory_element(instance.bar1_mib, 0),
     }
 
 
 def build_memory_element(total: int, used: int, *none: str) -> XmlTree:
-    """Of a memory."""
-    told = {"total": total, **dict.fromkeys(none, 0), "used": used, "free": total - used}
-    return {name: f"{size} MiB" for name, size in told.items()}
+    amounts = {"total": total, **dict.fromkeys(none, 0), "used": used, "free": total - used}
+    return {name: f"{size} MiB" for name, size in amounts.items()}
 
 
-def build_process_element(one: XmlProcess) -> XmlTree:
-    """A process; it is on the whole GPU where there are no instances."""
+def build_process_element(process: XmlProcess) -> XmlTree:
     return {
-        "gpu_instance_id": one.instance_id,
-        "compute_instance_id": NOT_AVAILABLE if one.instance_id == NOT_AVAILABLE else "0",
-        "pid": str(one.pid),
+        "gpu_instance_id": process.instance_id,
+        "compute_instance_id": NOT_AVAILABLE if process.instance_id == NOT_AVAILABLE else "0",
+        "pid": str(process.pid),
         "type": "C",
-        "process_name": one.program,
-        "used_memory": f"{one.memory_mib} MiB",
+        "process_name": process.program,
+        "used_memory": f"{process.memory_mib} MiB",
     }
 
 
 def render_elements(tree: XmlTree, depth: int) -> str:
-    """As XML."""
     return "".join(render_element(name, value, depth) for name, value in tree.items())
 
 
 def render_element(name: str, value: str | XmlTree | list[XmlTree], depth: int) -> str:
-    """One element, with what is in it."""
     tabs = "\t" * depth
     if isinstance(value, str):
         return f"{tabs}<{name}>{escape(value)}</{name}>\n"
-    inner = "".join(render_elements(one, depth + 1) for one in (value if isinstance(value, list) else [value]))
+    inner = "".join(render_elements(child, depth + 1) for child in (value if isinstance(value, list) else [value]))
     return f"{tabs}<{name}>\n{inner}{tabs}</{name}>\n"
-
-
-# What each field is worth where the driver cannot reach the GPU, but for these.
-LOST_CELL = "[GPU is lost]"
-FIELDS_OF_LOST_GPU = ("index", "uuid", "name", "pci.bus_id")
-NOT_AVAILABLE_CELL = "[N/A]"
-# What is counted over the life of a GPU whose memory tells its errors; of some it is not 0.
-ECC_TOTAL_FIELDS = ("ecc.errors.corrected.aggregate.total", "ecc.errors.uncorrected.aggregate.total")
-REMAPPED_ROW_FIELDS = ("remapped_rows.correctable", "remapped_rows.uncorrectable")
-MEMORY_ERRORS = {
-    ("hydra", 5): {ECC_TOTAL_FIELDS[1]: "1", REMAPPED_ROW_FIELDS[1]: "1"},
-    ("lyra", 1): {ECC_TOTAL_FIELDS[0]: "214"},
-}
-# Those whose slot has but half of the lanes.
-HALF_WIDTH_GPUS = {("draco", 3)}
-LANE_COUNT = 16
-# The bits of why the clocks are not at their highest.
-IDLE_BIT, POWER_CAP_BIT, HEAT_BIT = 0x1, 0x4, 0x20
-# What is not told of a GPU that is cut.
-FIELDS_HIDDEN_BY_MIG = ("utilization.gpu", "utilization.memory", "utilization.encoder", "utilization.decoder")
 
 
 class DemoGpuProcess(NamedTuple):
@@ -247,7 +237,6 @@ class PhysicalGpu(NamedTuple):
 
 
 def iterate_physical_gpus(machine: DemoMachine) -> Iterator[PhysicalGpu]:
-    """All of NVIDIA's, in their order."""
     parts = tuple(range(len(machine.instances)))
     if parts:
         yield PhysicalGpu(0, build_parent_uuid(machine), parts, is_mig=True)
@@ -257,79 +246,86 @@ def iterate_physical_gpus(machine: DemoMachine) -> Iterator[PhysicalGpu]:
 
 
 def render_nvidia_output(
-    machine: DemoMachine, seen: Sequence[tuple[int, int]], on: Sequence[DemoGpuProcess], lost: set[int], now: float
+    machine: DemoMachine,
+    seen: Sequence[tuple[int, int]],
+    gpu_processes: Sequence[DemoGpuProcess],
+    lost: set[int],
+    now: float,
 ) -> dict[str, str]:
-    """The files of its stand-in; `seen` is the use and the memory of each unit."""
     rows: list[dict[str, str]] = []
-    several = list(iterate_physical_gpus(machine))
-    for card in several:
-        told = build_smi_fields(machine, card, [seen[gpu] for gpu in card.unit_positions], now)
+    physical_gpus = list(iterate_physical_gpus(machine))
+    for card in physical_gpus:
+        fields = build_smi_fields(machine, card, [seen[gpu] for gpu in card.unit_positions], now)
         gone = bool(lost & {*card.unit_positions})
         rows.append(
-            {name: value if not gone or name in FIELDS_OF_LOST_GPU else LOST_CELL for name, value in told.items()}
+            {name: value if not gone or name in FIELDS_OF_LOST_GPU else LOST_CELL for name, value in fields.items()}
         )
-    whose = {gpu: card for card in several for gpu in card.unit_positions}
-    apps = [f"{whose[one.gpu].uuid}, {one.pid}, {one.memory_mib}, {one.program}\n" for one in on if one.gpu not in lost]
+    whose = {gpu: card for card in physical_gpus for gpu in card.unit_positions}
+    apps = [
+        f"{whose[entry.gpu].uuid}, {entry.pid}, {entry.memory_mib}, {entry.program}\n"
+        for entry in gpu_processes
+        if entry.gpu not in lost
+    ]
     files = {
-        "table": "\n".join([", ".join(rows[0]), *(", ".join(one.values()) for one in rows)]) + "\n",
+        "table": "\n".join([", ".join(rows[0]), *(", ".join(entry.values()) for entry in rows)]) + "\n",
         "apps": "".join(apps),
-        "list": "".join(render_gpu_list(machine, several)),
+        "list": "".join(render_gpu_list(machine, physical_gpus)),
     }
     if machine.instances:
-        files["xml"] = render_nvidia_log([build_gpu_element(machine, *one, seen, on) for one in zip(several, rows)])
+        files["xml"] = render_nvidia_log(
+            [build_gpu_element(machine, *entry, seen, gpu_processes) for entry in zip(physical_gpus, rows)]
+        )
     return files
 
 
-def render_gpu_list(machine: DemoMachine, several: Sequence[PhysicalGpu]) -> Iterator[str]:
-    """What `nvidia-smi -L` prints."""
-    for card in several:
+def render_gpu_list(machine: DemoMachine, physical_gpus: Sequence[PhysicalGpu]) -> Iterator[str]:
+    for card in physical_gpus:
         yield f"GPU {card.index}: {machine.units[card.unit_positions[0]].model.name} (UUID: {card.uuid})\n"
         for number, gpu in enumerate(card.unit_positions if card.is_mig else ()):
             part = machine.units[gpu].instance
-            yield f"  MIG {part.profile if part else '':<11} Device {number:2}: (UUID: {build_gpu_uuid(machine, gpu)})\n"
+            profile, uuid = part.profile if part else "", build_gpu_uuid(machine, gpu)
+            yield f"  MIG {profile:<11} Device {number:2}: (UUID: {uuid})\n"
 
 
 def build_gpu_element(
     machine: DemoMachine,
     card: PhysicalGpu,
-    told: dict[str, str],
+    fields: dict[str, str],
     seen: Sequence[tuple[int, int]],
-    on: Sequence[DemoGpuProcess],
+    gpu_processes: Sequence[DemoGpuProcess],
 ) -> str:
-    """A GPU in XML, with its instances and the processes on them."""
     parts = [
-        XmlInstance(one, seen[gpu][1])
-        for gpu, one in zip(card.unit_positions, machine.instances if card.is_mig else ())
+        XmlInstance(entry, seen[gpu][1])
+        for gpu, entry in zip(card.unit_positions, machine.instances if card.is_mig else ())
     ]
     return render_gpu_element(
-        told, parts, [build_xml_process(machine, one) for one in on if one.gpu in card.unit_positions]
+        fields,
+        parts,
+        [build_xml_process(machine, entry) for entry in gpu_processes if entry.gpu in card.unit_positions],
     )
 
 
-def build_xml_process(machine: DemoMachine, one: DemoGpuProcess) -> XmlProcess:
-    """A process, with the number of its instance."""
-    part = machine.units[one.gpu].instance
-    return XmlProcess(str(part.instance_id) if part else "N/A", one.pid, one.memory_mib, one.program)
+def build_xml_process(machine: DemoMachine, process: DemoGpuProcess) -> XmlProcess:
+    part = machine.units[process.gpu].instance
+    return XmlProcess(str(part.instance_id) if part else "N/A", process.pid, process.memory_mib, process.program)
 
 
 def build_smi_fields(
     machine: DemoMachine, card: PhysicalGpu, seen: Sequence[tuple[int, int]], now: float
 ) -> dict[str, str]:
-    """A GPU, field by field."""
     model = machine.units[card.unit_positions[0]].model
     used, use = sum(memory for _, memory in seen), seen[0][0]
     if card.is_mig:  # each instance works with its own processors
-        busy = [one.processors * working for one, (working, _) in zip(machine.instances, seen)]
-        use = sum(busy) // sum(one.processors for one in machine.instances)
+        busy = [instance.processors * working for instance, (working, _) in zip(machine.instances, seen)]
+        use = sum(busy) // sum(instance.processors for instance in machine.instances)
     name = (machine.name, card.unit_positions[0])
-    told = simulate_readings(model, card.uuid, use, used, now, name in OVERHEATING_GPUS)
-    found = {**build_identity_fields(machine, card), **build_reading_fields(machine, card, told)}
-    found["pcie.link.width.current"] = str(LANE_COUNT // 2 if name in HALF_WIDTH_GPUS else LANE_COUNT)
-    return {**found, **dict.fromkeys(FIELDS_HIDDEN_BY_MIG, NOT_AVAILABLE_CELL)} if card.is_mig else found
+    readings = simulate_readings(model, card.uuid, use, used, now, name in OVERHEATING_GPUS)
+    fields = {**build_identity_fields(machine, card), **build_reading_fields(machine, card, readings)}
+    fields["pcie.link.width.current"] = str(LANE_COUNT // 2 if name in HALF_WIDTH_GPUS else LANE_COUNT)
+    return {**fields, **dict.fromkeys(FIELDS_HIDDEN_BY_MIG, NOT_AVAILABLE_CELL)} if card.is_mig else fields
 
 
 def build_identity_fields(machine: DemoMachine, card: PhysicalGpu) -> dict[str, str]:
-    """What never changes."""
     model, first = machine.units[card.unit_positions[0]].model, card.unit_positions[0]
     has_mig = model.compute_capability in ("8.0", "9.0")
     return {
@@ -363,30 +359,28 @@ def build_identity_fields(machine: DemoMachine, card: PhysicalGpu) -> dict[str, 
     }
 
 
-def build_reading_fields(machine: DemoMachine, card: PhysicalGpu, told: DemoReadings) -> dict[str, str]:
-    """What it is like at this moment."""
-    model, held, use = machine.units[card.unit_positions[0]].model, told.is_taken, told.use_percent
+def build_reading_fields(machine: DemoMachine, card: PhysicalGpu, readings: DemoReadings) -> dict[str, str]:
+    model, held, use = machine.units[card.unit_positions[0]].model, readings.is_taken, readings.use_percent
     return {
-        "memory.used": str(told.memory_used_mib),
-        "memory.free": str(model.memory_mib - told.memory_used_mib - RESERVED_MIB),
+        "memory.used": str(readings.memory_used_mib),
+        "memory.free": str(model.memory_mib - readings.memory_used_mib - RESERVED_MIB),
         "utilization.gpu": str(use),
-        "utilization.memory": str(told.memory_use_percent),
+        "utilization.memory": str(readings.memory_use_percent),
         "utilization.encoder": "0",
         "utilization.decoder": "0",
-        "temperature.gpu": str(told.celsius),
-        "temperature.memory": str(told.celsius + 6) if model.has_ecc and not model.has_fan else "N/A",
-        "power.draw": f"{told.watts:.2f}",
+        "temperature.gpu": str(readings.celsius),
+        "temperature.memory": str(readings.celsius + 6) if model.has_ecc and not model.has_fan else "N/A",
+        "power.draw": f"{readings.watts:.2f}",
         "fan.speed": str(int(30 + 0.4 * use)) if model.has_fan else NOT_AVAILABLE_CELL,
         "pstate": "P0" if held else "P8",
-        "clocks.current.graphics": str(told.clock_mhz),
-        "clocks.current.sm": str(told.clock_mhz),
+        "clocks.current.graphics": str(readings.clock_mhz),
+        "clocks.current.sm": str(readings.clock_mhz),
         "clocks.current.memory": "1593" if held else "405",
-        "clocks_event_reasons.active": f"0x{compute_clock_reasons(told):016X}",
+        "clocks_event_reasons.active": f"0x{compute_clock_reasons(readings):016X}",
     }
 
 
-def compute_clock_reasons(told: DemoReadings) -> int:
-    """Why its clocks are not at their highest."""
-    if told.is_throttled:
+def compute_clock_reasons(readings: DemoReadings) -> int:
+    if readings.is_throttled:
         return HEAT_BIT
-    return POWER_CAP_BIT if told.use_percent > 95 else 0 if told.is_taken else IDLE_BIT
+    return POWER_CAP_BIT if readings.use_percent > 95 else 0 if readings.is_taken else IDLE_BIT

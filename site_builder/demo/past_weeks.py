@@ -40,6 +40,13 @@ PAST_JOB_HOURS = {"train": (2, 14), "long": (20, 70), "notebook": (2, 30), "debu
 LONG_JOB_SHARE = 0.2
 SLOT_S = 5 * MINUTE_S
 TakenSpans = Sequence[tuple[int, float, float]]
+HELD_AFTER_S = 2 * HOUR_S
+# The code of a slot in which nothing was heard of the host.
+GAP_CODE = 255
+NO_BYTE, NO_POWER, NO_MEMORY = NO_VALUE["B"], NO_VALUE["H"], NO_VALUE["I"]
+# How busy a job of each kind keeps a GPU, from and to, in half percents.
+USE_RANGES = {"train": (168, 194), "serve": (10, 90), "sweep": (60, 160), "debug": (50, 160), "notebook": (40, 150)}
+NOISE_LENGTH = 12_000  # more than there are slots
 
 
 class PastBooking(NamedTuple):
@@ -61,66 +68,68 @@ class PastWeeks(NamedTuple):
     silent_spans: list[tuple[float, float]]
 
 
-def simulate_past_weeks(story: HostScenario, began: float, until: float, origin: datetime, seed: int) -> PastWeeks:
-    """What happened on a host from one moment to another; `origin` is 0 as the lab's clocks show it."""
-    machine = story.machine
+def simulate_past_weeks(scenario: HostScenario, began: float, until: float, origin: datetime, seed: int) -> PastWeeks:
+    machine = scenario.machine
     rng = Random(f"{seed} {machine.name} weeks")  # noqa: S311 nothing secret
-    promises, kept = simulate_past_bookings(machine, rng, began)
-    taken = [(one.gpu, one.starts_at, one.ends_at) for one in promises]
-    taken += [(gpu, job.starts_at, job.ends_at) for job in story.fixed_jobs for gpu in job.gpus]
+    bookings, kept_jobs = simulate_past_bookings(machine, rng, began)
+    taken = [(entry.gpu, entry.starts_at, entry.ends_at) for entry in bookings]
+    taken += [(gpu, job.starts_at, job.ends_at) for job in scenario.fixed_jobs for gpu in job.gpus]
     taken += [(gpu, began, until) for gpu in UNUSED_GPUS.get(machine.scenario, ())]
-    later = list_recent_jobs(story, until)
+    recent_jobs = list_recent_jobs(scenario, until)
     # somebody who tries something for a minute does so beside others
-    first = {gpu: job.starts_at for job in reversed(later) if job.kind != "debug" for gpu in job.gpus}
+    next_start = {gpu: job.starts_at for job in reversed(recent_jobs) if job.kind != "debug" for gpu in job.gpus}
     earlier = generate_past_jobs(machine, rng, began, taken, origin)
-    jobs = [*kept, *(end_before_next(one, first, rng) for one in earlier), *story.fixed_jobs, *later]
+    jobs = [
+        *kept_jobs,
+        *(end_before_next(entry, next_start, rng) for entry in earlier),
+        *scenario.fixed_jobs,
+        *recent_jobs,
+    ]
     gaps: list[tuple[float, float]] = [DOWN_HOSTS[machine.scenario]] if machine.scenario in DOWN_HOSTS else []
     gaps += [
         (moment, moment + SLOT_S)
         for moment in range(0, int(until), SLOT_S)
-        if story.is_silent(moment) or not story.has_driver(moment)
+        if scenario.is_silent(moment) or not scenario.has_driver(moment)
     ]
-    return PastWeeks(machine, jobs, promises, list(LOST_GPUS.get(machine.scenario, ())), gaps)
+    return PastWeeks(machine, jobs, bookings, list(LOST_GPUS.get(machine.scenario, ())), gaps)
 
 
-def list_recent_jobs(story: HostScenario, until: float) -> list[DemoJob]:
-    """What ran in the last day and a half, as the story itself has it."""
-    found = {}
+def list_recent_jobs(scenario: HostScenario, until: float) -> list[DemoJob]:
+    jobs = {}
     for moment in range(-LEAD_TIME_S, int(until) + 1, SLOT_S):
-        found.update({(job.pid, job.starts_at): job for job in story.list_jobs_at(moment)})
-    return [job for job in found.values() if job not in story.fixed_jobs]
+        jobs.update({(job.pid, job.starts_at): job for job in scenario.list_jobs_at(moment)})
+    return [job for job in jobs.values() if job not in scenario.fixed_jobs]
 
 
-def end_before_next(job: DemoJob, first: Mapping[int, float], rng: Random) -> DemoJob:
-    """A job that may go on when the story begins, but not where that has one of its own, and not into the demo."""
+def end_before_next(job: DemoJob, next_start: Mapping[int, float], rng: Random) -> DemoJob:
     if job.ends_at <= -LEAD_TIME_S:
         return job
-    gone = min(job.ends_at, rng.uniform(-LEAD_TIME_S, -2 * HOUR_S))
-    return replace(job, ends_at=min([gone, *(first.get(gpu, gone) for gpu in job.gpus)]))
+    latest_end = min(job.ends_at, rng.uniform(-LEAD_TIME_S, -2 * HOUR_S))
+    return replace(job, ends_at=min([latest_end, *(next_start.get(gpu, latest_end) for gpu in job.gpus)]))
 
 
 def simulate_past_bookings(machine: DemoMachine, rng: Random, began: float) -> tuple[list[PastBooking], list[DemoJob]]:
     """Bookings of these weeks, and what ran on those that were kept: two in three are."""
-    found = [
-        PastBooking(gpu, one.person, one.starts_at - again, one.ends_at - again)
-        for one in DEMO_BOOKINGS
-        if one.host == machine.scenario
-        for gpu in (range(machine.gpu_count) if one.gpus is None else one.gpus)
-        for again in (range(0, 43 * DAY_S, 7 * DAY_S) if one.rrule else (0,))
+    bookings = [
+        PastBooking(gpu, booking.person, booking.starts_at - offset, booking.ends_at - offset)
+        for booking in DEMO_BOOKINGS
+        if booking.host == machine.scenario
+        for gpu in (range(machine.gpu_count) if booking.gpus is None else booking.gpus)
+        for offset in (range(0, 43 * DAY_S, 7 * DAY_S) if booking.rrule else (0,))
     ]
     if machine.gpu_count < 4 or not machine.job_share:
-        return found, []
+        return bookings, []
     jobs = []
     moment = began + rng.uniform(0, 5) * DAY_S
     while moment < -6 * DAY_S:
         person, first = rng.choice(PEOPLE), rng.randrange(machine.gpu_count - 2)
         gpus = machine.choose_gpus((first, first + 1), 2) or (first,)
         ends = moment + rng.choice((1, 2, 3)) * DAY_S
-        found += [PastBooking(gpu, person, moment, ends) for gpu in gpus]
+        bookings += [PastBooking(gpu, person, moment, ends) for gpu in gpus]
         if rng.random() < 2 / 3:
             jobs.append(create_past_job("train", person, gpus, moment + rng.uniform(0, 3) * HOUR_S, ends, rng))
         moment = ends + rng.uniform(3, 7) * DAY_S
-    return found, jobs
+    return bookings, jobs
 
 
 def generate_past_jobs(
@@ -157,34 +166,23 @@ def generate_past_jobs(
 
 
 def compute_arrival_rate(local: datetime) -> float:
-    """How many of those who might come do so at that time."""
     by_day = 1 if 9 <= local.hour < 19 else EVENING_RATE if 19 <= local.hour < 23 else NIGHT_RATE
     return by_day * (WEEKEND_RATE if local.weekday() >= 5 else 1)
 
 
 def is_gpu_available(gpu: int, begins: float, ends: float, taken: TakenSpans) -> bool:
-    """Whether nobody else has a GPU or a promise of it in that time."""
-    return not any(gpu == other and begins < until and since < ends for other, since, until in taken)
+    return not any(gpu == taken_gpu and begins < until and since < ends for taken_gpu, since, until in taken)
 
 
 def create_past_job(
     kind: str, person: str, gpus: tuple[int, ...], begins: float, ends: float, rng: Random
 ) -> DemoJob:  # each is one thing
-    """Something that ran; nobody asks for its command any more."""
     share = rng.uniform(0.1, 0.5) if kind != "train" else rng.uniform(0.4, 0.94)
     return DemoJob(
         kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), share, "", rng.uniform(0.3, 3) * HOUR_S
     )
 
 
-SLOT_S = 5 * MINUTE_S
-HELD_AFTER_S = 2 * HOUR_S
-# The code of a slot in which nothing was heard of the host.
-GAP_CODE = 255
-NO_BYTE, NO_POWER, NO_MEMORY = NO_VALUE["B"], NO_VALUE["H"], NO_VALUE["I"]
-# How busy a job of each kind keeps a GPU, from and to, in half percents.
-USE_RANGES = {"train": (168, 194), "serve": (10, 90), "sweep": (60, 160), "debug": (50, 160), "notebook": (40, 150)}
-NOISE_LENGTH = 12_000  # more than there are slots
 GpuActivity = Union[DemoJob, PastBooking, None]
 
 
@@ -198,14 +196,13 @@ class GpuTrack:
     power_values: array[int]
     state_codes: bytearray
 
-    def fill_slots(self, first: int, last: int, told: SlotReadings) -> None:
-        """What was told of some slots."""
+    def fill_slots(self, first: int, last: int, readings: SlotReadings) -> None:
         count = last - first
-        self.use_values[first:last] = told.use_values
-        self.temperatures[first:last] = told.temperatures
-        self.power_values[first:last] = told.power_values
-        self.memory_values[first:last] = array("I", [told.memory_mib]) * count
-        self.state_codes[first:last] = bytes([told.state_code]) * count
+        self.use_values[first:last] = readings.use_values
+        self.temperatures[first:last] = readings.temperatures
+        self.power_values[first:last] = readings.power_values
+        self.memory_values[first:last] = array("I", [readings.memory_mib]) * count
+        self.state_codes[first:last] = bytes([readings.state_code]) * count
 
 
 class SlotReadings(NamedTuple):
@@ -227,77 +224,74 @@ class HostTracks:
     occupancies: list[str] = field(default_factory=list)
 
     def find_state_code(self, standing: Occupancy) -> int:
-        """The place of a standing; those that are too many are as gaps."""
         text = serialize_occupancy(standing)
         if text not in self.occupancies and len(self.occupancies) < GAP_CODE:
             self.occupancies.append(text)
         return self.occupancies.index(text) if text in self.occupancies else GAP_CODE
 
 
-def build_host_tracks(weeks: PastWeeks, count: int, place: Callable[[float], int]) -> HostTracks:
-    """So many slots of a host; `place` tells the slot of a moment of the lab."""
+def build_host_tracks(weeks: PastWeeks, count: int, find_slot: Callable[[float], int]) -> HostTracks:
     machine = weeks.machine
     host = HostTracks(machine, [create_empty_track(count) for _ in range(machine.gpu_count)])
     for gpu, track in enumerate(host.tracks):
-        looks = GpuSimulation(machine, gpu)
-        for first, last, things in split_at_changes(iterate_activities(weeks, gpu), count, place):
-            track.fill_slots(first, last, looks.simulate_slots(first, last, things, place, host))
+        simulation = GpuSimulation(machine, gpu)
+        for first, last, activities in split_at_changes(iterate_activities(weeks, gpu), count, find_slot):
+            track.fill_slots(first, last, simulation.simulate_slots(first, last, activities, find_slot, host))
         for begins, ends in weeks.silent_spans:
-            first, last = (min(count, max(0, place(one))) for one in (begins, ends))
+            first, last = (min(count, max(0, find_slot(moment))) for moment in (begins, ends))
             track.fill_slots(first, last, create_missing_readings(last - first, GAP_CODE))
     return host
 
 
 def create_empty_track(count: int) -> GpuTrack:
-    """One that is to be filled."""
     return GpuTrack(
         bytearray(count), bytearray(count), array("I", [0]) * count, array("H", [0]) * count, bytearray(count)
     )
 
 
 def create_missing_readings(count: int, code: int) -> SlotReadings:
-    """What a GPU says that cannot be reached."""
     return SlotReadings(b"\xff" * count, b"\xff" * count, array("H", [NO_POWER]) * count, NO_MEMORY, code)
 
 
 def iterate_activities(weeks: PastWeeks, gpu: int) -> Iterator[tuple[float, float, GpuActivity]]:
-    """All that begins and ends on a GPU; that it is lost is None."""
     for job in weeks.jobs:
         if gpu in job.gpus:
             yield job.starts_at, job.ends_at, job
-    for one in weeks.bookings:
-        if gpu == one.gpu:
-            yield one.starts_at, one.ends_at, one
-    for which, begins, ends in weeks.lost_spans:
-        if gpu == which:
+    for booking in weeks.bookings:
+        if gpu == booking.gpu:
+            yield booking.starts_at, booking.ends_at, booking
+    for lost_gpu, begins, ends in weeks.lost_spans:
+        if gpu == lost_gpu:
             yield begins, ends, None
 
 
 def split_at_changes(
-    things: Iterator[tuple[float, float, GpuActivity]], count: int, place: Callable[[float], int]
+    activities: Iterator[tuple[float, float, GpuActivity]], count: int, find_slot: Callable[[float], int]
 ) -> Iterator[tuple[int, int, list[GpuActivity]]]:
-    """From which slot to which all is the same, and what there is in them."""
     begin: dict[int, list[GpuActivity]] = defaultdict(list)
     end: dict[int, list[GpuActivity]] = defaultdict(list)
     edges = {0, count}
-    for begins, ends, one in things:
-        first, last = (min(count, max(0, place(moment))) for moment in (begins, ends))
+    for begins, ends, activity in activities:
+        first, last = (min(count, max(0, find_slot(moment))) for moment in (begins, ends))
         if first < last:
-            begin[first].append(one)
-            end[last].append(one)
-            turns = (find_idle_start(one), find_idle_start(one) + HELD_AFTER_S) if isinstance(one, DemoJob) else ()
-            edges |= {first, last, *(place(turn) for turn in turns if turn < ends)}
-    now: list[GpuActivity] = []
-    kept = sorted(edge for edge in edges if 0 <= edge <= count)
-    for first, last in zip(kept, kept[1:]):
-        for one in end[first]:
-            now.remove(one)
-        now += begin[first]
-        yield first, last, now
+            begin[first].append(activity)
+            end[last].append(activity)
+            state_changes = (
+                (find_idle_start(activity), find_idle_start(activity) + HELD_AFTER_S)
+                if isinstance(activity, DemoJob)
+                else ()
+            )
+            edges |= {first, last, *(find_slot(turn) for turn in state_changes if turn < ends)}
+    current: list[GpuActivity] = []
+    sorted_edges = sorted(edge for edge in edges if 0 <= edge <= count)
+    for first, last in zip(sorted_edges, sorted_edges[1:]):
+        for activity in end[first]:
+            current.remove(activity)
+        current += begin[first]
+        yield first, last, current
 
 
 def find_idle_start(job: DemoJob) -> float:
-    """Since when a job uses nothing of what it holds."""
     return job.starts_at if job.is_orphaned else job.idle_since
 
 
@@ -305,35 +299,38 @@ class GpuSimulation:
     """How a GPU looks to the tool of its maker; no two are quite the same."""
 
     def __init__(self, machine: DemoMachine, gpu: int) -> None:
-        """One of them; of an instance only its memory is told."""
         unit = machine.units[gpu]
         self.memory_mib, self.is_instance = unit.memory_mib, unit.instance is not None
         self.rng = Random(build_gpu_uuid(machine, gpu))  # noqa: S311 nothing secret
         base, slope = 27 + self.rng.randrange(9), 0.3 + self.rng.random() * 0.15
-        quiet = 0.07 + self.rng.random() * 0.05
+        idle_share = 0.07 + self.rng.random() * 0.05
         self.temperatures_by_use, self.power_by_use = {}, {}
         for taken in (False, True):
             self.temperatures_by_use[taken] = bytes(
                 int(base + 8 * taken + slope * min(100, use / 2)) for use in range(256)
             )
-            share = [quiet + 0.06 * taken + 0.74 * min(100, use / 2) / 100 for use in range(256)]
-            self.power_by_use[taken] = [int(10 * unit.model.max_watts * one) for one in share]
+            share = [idle_share + 0.06 * taken + 0.74 * min(100, use / 2) / 100 for use in range(256)]
+            self.power_by_use[taken] = [int(10 * unit.model.max_watts * power_share) for power_share in share]
 
     def simulate_slots(
-        self, first: int, last: int, things: Sequence[GpuActivity], place: Callable[[float], int], host: HostTracks
+        self,
+        first: int,
+        last: int,
+        activities: Sequence[GpuActivity],
+        find_slot: Callable[[float], int],
+        host: HostTracks,
     ) -> SlotReadings:
-        """What it says in some slots."""
-        jobs = [one for one in things if isinstance(one, DemoJob)]
-        bookers = tuple(sorted({one.person for one in things if isinstance(one, PastBooking)}))
+        jobs = [activity for activity in activities if isinstance(activity, DemoJob)]
+        bookers = tuple(sorted({activity.person for activity in activities if isinstance(activity, PastBooking)}))
         count = last - first
-        if None in things:
+        if None in activities:
             return create_missing_readings(
                 count, host.find_state_code(Occupancy("lost", GpuPeople((), bookers, bookers)))
             )
         users = tuple(sorted({job.person for job in jobs}))
         absent = tuple(name for name in bookers if name not in users)
-        at_work = [job for job in jobs if first < place(find_idle_start(job))] if jobs else []
-        held = bool(jobs) and all(first >= place(find_idle_start(job) + HELD_AFTER_S) for job in jobs)
+        at_work = [job for job in jobs if first < find_slot(find_idle_start(job))] if jobs else []
+        held = bool(jobs) and all(first >= find_slot(find_idle_start(job) + HELD_AFTER_S) for job in jobs)
         state = choose_demo_state(users, bookers, absent, held and not self.is_instance)
         use = bytes(count)
         if at_work:
@@ -345,14 +342,13 @@ class GpuSimulation:
         taken, code = bool(jobs), host.find_state_code(Occupancy(state, GpuPeople(users, bookers, absent)))
         if self.is_instance:
             return create_missing_readings(count, code)._replace(memory_mib=memory)
-        watts = array("H", [self.power_by_use[taken][one] for one in use])
+        watts = array("H", [self.power_by_use[taken][activity] for activity in use])
         return SlotReadings(use, use.translate(self.temperatures_by_use[taken]), watts, memory, code)
 
 
 def choose_demo_state(users: Sequence[str], bookers: Sequence[str], absent: Sequence[str], held: bool) -> str:
-    """The state of a GPU that can be reached."""
     if users and bookers and len(absent) == len(bookers):
-        return "violated"
+        return "conflict"
     if users:
         return "held" if held else "busy"
     return "booked" if bookers else "free"
@@ -360,6 +356,5 @@ def choose_demo_state(users: Sequence[str], bookers: Sequence[str], absent: Sequ
 
 @cache
 def generate_use_noise(kind: str) -> bytes:
-    """How busy a job of that kind keeps a GPU, the same each time; from any of the first places on for long enough."""
     low, high = USE_RANGES[kind]
     return bytes(Random(kind).choices(range(low, high), k=NOISE_LENGTH)) * 2  # noqa: S311

@@ -19,6 +19,17 @@ JOB_HOURS = {"train": (1, 11), "debug": (0.01, 0.12), "notebook": (2, 22), "swee
 GPU_COUNTS = {"train": (1, 1, 2, 4)}
 # Every three days a deadline comes, and for twelve hours before it everybody wants everything.
 DEADLINE_INTERVAL_S, RUSH_START_S, RUSH_END_S, RUSH_FACTOR = 3 * DAY_S, 6 * HOUR_S, 18 * HOUR_S, 30
+FOREVER_HOURS = 100 * 24
+SWEEP_COMMAND = "python sweep.py --token=hf_abcdefghijklmnopqrstuvwxyz"
+LOST_GPUS = {"hydra": ((5, -3 * HOUR_S, 9 * HOUR_S),), "orion": ((3, 25 * MINUTE_S, 4 * HOUR_S),)}
+# GPUs that nobody ever takes.
+UNUSED_GPUS = {"perseus": (7,)}
+# GPUs that happen to be free for some hours.
+FREE_GPUS = {"gemini": ((3, -2 * HOUR_S, 6 * HOUR_S),), "centaurus": ((3, -2 * HOUR_S, 6 * HOUR_S),)}
+# A host is silent from two minutes after the start for 18 minutes, and every nine hours again.
+SILENT_HOSTS = {"draco": (2 * MINUTE_S, 20 * MINUTE_S, 9 * HOUR_S)}
+# After an update, the driver does not answer for half an hour.
+HOSTS_WITHOUT_DRIVER = {"perseus": (HOUR_S, 1.5 * HOUR_S)}
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,6 @@ class DemoJob:
     runs_as_root: bool = False  # what runs in the container does so as root
 
     def simulate_use(self, gpu: int, now: float) -> int:
-        """How busy it keeps a GPU, in percent."""
         ran = now - self.starts_at
         noise = Random(f"{self.pid} {gpu} {int(now) // 5}").random()  # noqa: S311 nothing secret
         if self.is_orphaned:  # its children do nothing any more
@@ -55,17 +65,14 @@ class DemoJob:
         return int(25 + 55 * noise)
 
     def simulate_memory(self, total: int, now: float) -> int:
-        """What it holds of a GPU, in MiB: it grows for two minutes."""
         return int(total * self.memory_share * min(1.0, 0.15 + (now - self.starts_at) / (2 * MINUTE_S)))
 
     @property
     def program(self) -> str:
-        """The first word of its command."""
         return self.command.split(maxsplit=1)[0]
 
     @property
     def idle_since(self) -> float:
-        """Since when it uses nothing of what it holds, if it is of that kind."""
         return self.starts_at + self.active_s if self.kind == "notebook" else float("inf")
 
 
@@ -83,24 +90,20 @@ class DemoBooking:
 
 
 def create_fixed_job(
-    kind: str, person: str, gpus: tuple[int, ...], hours: tuple[float, float], **more: object
+    kind: str, person: str, gpus: tuple[int, ...], hours: tuple[float, float], **details_given: object
 ) -> DemoJob:
-    """A job of the plot, from hour to hour."""
     begins, ends = (hour * HOUR_S for hour in hours)
     rng = Random(f"{person} {hours} {gpus}")  # noqa: S311
-    details: dict[str, object] = {"memory_share": 0.88, "command": choose_command(kind, person, rng), **more}
+    details: dict[str, object] = {"memory_share": 0.88, "command": choose_command(kind, person, rng), **details_given}
     return DemoJob(kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), **details)  # type: ignore[arg-type]
 
 
 def choose_command(kind: str, person: str, rng: Random) -> str:
-    """One of the commands of that kind."""
     uid = FIRST_UID + PEOPLE.index(person) if person in PEOPLE else 0
     words = {"n": rng.randrange(10, 99), "lr": rng.choice(LEARNING_RATES), "uid": uid, "person": person}
     return rng.choice(JOB_COMMANDS[kind]).format(**words)
 
 
-FOREVER_HOURS = 100 * 24
-SWEEP_COMMAND = "python sweep.py --token=hf_abcdefghijklmnopqrstuvwxyz"
 # What always happens, whatever the seed: who works where, who holds what, which promise is kept and which broken.
 FIXED_JOBS: dict[str, tuple[DemoJob, ...]] = {
     "atlas": (
@@ -165,15 +168,6 @@ DEMO_BOOKINGS = (
     DemoBooking("cygnus", (0,), "hiro", -20 * HOUR_S, -3 * HOUR_S, "robot arm"),  # over
     DemoBooking("taurus", None, "lena", 3 * DAY_S, 3 * DAY_S + 4 * HOUR_S, "course", "FREQ=WEEKLY;COUNT=12"),
 )
-LOST_GPUS = {"hydra": ((5, -3 * HOUR_S, 9 * HOUR_S),), "orion": ((3, 25 * MINUTE_S, 4 * HOUR_S),)}
-# GPUs that nobody ever takes.
-UNUSED_GPUS = {"perseus": (7,)}
-# GPUs that happen to be free for some hours.
-FREE_GPUS = {"gemini": ((3, -2 * HOUR_S, 6 * HOUR_S),), "centaurus": ((3, -2 * HOUR_S, 6 * HOUR_S),)}
-# A host is silent from two minutes after the start for 18 minutes, and every nine hours again.
-SILENT_HOSTS = {"draco": (2 * MINUTE_S, 20 * MINUTE_S, 9 * HOUR_S)}
-# After an update, the driver does not answer for half an hour.
-HOSTS_WITHOUT_DRIVER = {"perseus": (HOUR_S, 1.5 * HOUR_S)}
 
 
 @dataclass
@@ -189,17 +183,16 @@ class HostScenario:
         """Begin with the plot, and with the promises that others respect."""
         self.fixed_jobs = FIXED_JOBS.get(self.machine.scenario, ())
         self.reserved_spans = [
-            (gpu, one.starts_at, one.ends_at)
-            for one in DEMO_BOOKINGS
-            if one.host == self.machine.scenario and one.gpus is not None
-            for gpu in one.gpus
+            (gpu, booking.starts_at, booking.ends_at)
+            for booking in DEMO_BOOKINGS
+            if booking.host == self.machine.scenario and booking.gpus is not None
+            for gpu in booking.gpus
         ]
         self.reserved_spans += [(gpu, job.starts_at, job.ends_at) for job in self.fixed_jobs for gpu in job.gpus]
         self.reserved_spans += [*LOST_GPUS.get(self.machine.scenario, ()), *FREE_GPUS.get(self.machine.scenario, ())]
         self.reserved_spans += [(gpu, -LEAD_TIME_S, float("inf")) for gpu in UNUSED_GPUS.get(self.machine.scenario, ())]
 
     def compute_arrival_rates(self, now: float) -> dict[str, float]:
-        """How many jobs of each kind come in an hour."""
         machine, rush = self.machine, RUSH_FACTOR if RUSH_START_S <= now % DEADLINE_INTERVAL_S < RUSH_END_S else 1
         long_job = "sweep" if machine.gpu_count == 1 else "train"
         return {
@@ -209,7 +202,6 @@ class HostScenario:
         }
 
     def list_jobs_at(self, now: float) -> list[DemoJob]:
-        """What runs at that moment, which is not before the last one that was asked for."""
         while self.next_arrival <= now:
             rates = self.compute_arrival_rates(self.next_arrival)
             self.jobs = [job for job in self.jobs if job.ends_at > self.next_arrival]
@@ -220,7 +212,6 @@ class HostScenario:
         return [*(job for job in self.fixed_jobs if job.starts_at <= now < job.ends_at), *self.jobs]
 
     def add_job(self, kind: str, now: float) -> None:
-        """Somebody comes with a job: it begins if there is room, and else they go elsewhere."""
         rng = self.rng
         person, count = rng.choice(PEOPLE), min(rng.choice(GPU_COUNTS.get(kind, (1,))), self.machine.gpu_count)
         ends = now + rng.uniform(*JOB_HOURS[kind]) * HOUR_S
@@ -235,27 +226,25 @@ class HostScenario:
             self.jobs.append(DemoJob(kind, person, gpus, now, ends, pid, share, command, active, container))
 
     def is_gpu_available(self, gpu: int, begins: float, ends: float) -> bool:
-        """Whether a GPU has room for that long."""
         if any(gpu in job.gpus and job.ends_at > begins for job in self.jobs):
             return False
-        return not any(gpu == kept and begins < until and since < ends for kept, since, until in self.reserved_spans)
+        return not any(
+            gpu == reserved_gpu and begins < until and since < ends
+            for reserved_gpu, since, until in self.reserved_spans
+        )
 
     def list_lost_gpus(self, now: float) -> set[int]:
-        """GPUs that the driver cannot reach."""
         return {gpu for gpu, since, until in LOST_GPUS.get(self.machine.scenario, ()) if since <= now < until}
 
     def is_silent(self, now: float) -> bool:
-        """Whether the host is down, or cut off."""
         since, until, again = SILENT_HOSTS.get(self.machine.scenario, (0, 0, 1))
         return now >= 0 and since <= now % again < until
 
     def has_driver(self, now: float) -> bool:
-        """Whether nvidia-smi can talk to the driver."""
         since, until = HOSTS_WITHOUT_DRIVER.get(self.machine.scenario, (0, 0))
         return not since <= now < until
 
 
 def build_scenarios(machines: tuple[DemoMachine, ...], seed: int) -> Iterator[HostScenario]:
-    """One for each host: nothing that happens on one changes what happens on another."""
     for machine in machines:
         yield HostScenario(machine, Random(f"{seed} {machine.name}"))  # noqa: S311

@@ -37,13 +37,20 @@ CONTAINER_IMAGES = {
 LOADERS_PER_GPU = 2
 SHELL_PID = 900
 RSS_KIB = 9_000_000
+STAND_INS_FOLDER = Path(__file__).parent / "stand-ins"
+CORE_COUNT = os.cpu_count() or 1
+# Seconds that a core needs for a snapshot, as long as nobody has measured it.
+SNAPSHOT_CORE_S = 0.2
+# Seconds between two rounds, where the machine is fast enough for that.
+MIN_ROUND_S = 5
+# The old scripts of one host stopped long ago.
+LEGACY_HOST_AGE_S = 2 * HOUR_S + 13 * MINUTE_S
 
 
 class SimulatedHost:
     """The files of one host in its folder; `speed` is how much faster the lab lives than we do."""
 
     def __init__(self, folder: Path, story: HostScenario, speed: float) -> None:
-        """What never changes."""
         self.proc_folder, self.tools_folder = folder / "proc", folder / "smi"
         self.scenario, self.machine, self.speed = story, story.machine, speed
         self.uptime = 86400 * (11 + 7 * self.machine.number % 90) + 3600 * 5
@@ -78,20 +85,21 @@ class SimulatedHost:
         )
 
     def write_gpus(self, jobs: list[DemoJob], now: float) -> None:
-        """What the tools of the makers of its GPUs answer."""
         lost, machine = self.scenario.list_lost_gpus(now), self.machine
         seen = [self.compute_use_and_memory(gpu, jobs, now) for gpu in range(machine.gpu_count)]
-        on = [
+        gpu_processes = [
             DemoGpuProcess(gpu, pid, job.simulate_memory(machine.units[gpu].memory_mib, now), job.program)
             for job in jobs
             for gpu, pid in iterate_gpu_pids(job)
         ]
         if self.has_vendor("nvidia"):
-            ours = [one for one in on if machine.units[one.gpu].vendor == "nvidia"]
+            ours = [process for process in gpu_processes if machine.units[process.gpu].vendor == "nvidia"]
             for name, text in nvidia_tools.render_nvidia_output(machine, seen, ours, lost, now).items():
                 self.write_tool_file(name, text)
             self.write_tool_file("rc", str(LOST_GPU_EXIT_CODE if lost else 0))
-        for name, text in amd_tools.render_amd_output(machine, seen, on, now).items() if self.has_vendor("amd") else ():
+        for name, text in (
+            amd_tools.render_amd_output(machine, seen, gpu_processes, now).items() if self.has_vendor("amd") else ()
+        ):
             self.write_tool_file(f"amd/{name}", text)
         if self.scenario.has_driver(now):
             (self.tools_folder / "say").unlink(missing_ok=True)
@@ -100,15 +108,12 @@ class SimulatedHost:
             self.write_tool_file("rc", str(NO_DRIVER_EXIT_CODE))
 
     def has_vendor(self, maker: str) -> bool:
-        """Whether it has GPUs of that maker."""
         return any(unit.vendor == maker for unit in self.machine.units)
 
     def write_tool_file(self, name: str, text: str) -> None:
-        """A file of what a tool says."""
         (self.tools_folder / name).write_text(text)
 
     def compute_use_and_memory(self, gpu: int, jobs: list[DemoJob], now: float) -> tuple[int, int]:
-        """How busy a GPU or an instance is, in percent, and what is taken of it, in MiB."""
         unit = self.machine.units[gpu]
         mine = [job for job in jobs if gpu in job.gpus]
         use = min(100, sum(job.simulate_use(gpu, now) for job in mine))
@@ -119,7 +124,6 @@ class SimulatedHost:
         return use, used
 
     def write_processes(self, jobs: list[DemoJob], now: float, up: float) -> None:
-        """The folders of /proc; those of jobs that ended go."""
         there: set[int] = set()
         for job in jobs:
             for pid, parent in iterate_job_processes(job):
@@ -130,7 +134,6 @@ class SimulatedHost:
         self.pids = there
 
     def write_process(self, job: DemoJob, pid: int, parent: int, up: float, ran: float) -> None:
-        """One of them; only its times change."""
         folder = self.proc_folder / str(pid)
         name = job.program.rpartition("/")[2][:15]
         if pid not in self.pids:
@@ -147,27 +150,23 @@ class SimulatedHost:
         (folder / "stat").write_text(f"{first} {began} 90000000 {RSS_KIB // 4} 18446744073709551615 0 0\n")
 
     def write_container(self, job: DemoJob) -> None:
-        """What docker tells of a container."""
         image = CONTAINER_IMAGES.get(job.kind, CONTAINER_IMAGES[self.machine.units[job.gpus[0]].vendor])
-        told = [f"id {build_container_id(job)}", f'image "{image}"']
+        rows = [f"id {build_container_id(job)}", f'image "{image}"']
         if job.runs_as_root:
-            told.append(f'mount "/home/{job.person}/models"')
-        self.write_tool_file(f"docker/{build_container_id(job)[:12]}", "\n".join([*told, ""]))
+            rows.append(f'mount "/home/{job.person}/models"')
+        self.write_tool_file(f"docker/{build_container_id(job)[:12]}", "\n".join([*rows, ""]))
 
 
 def build_container_id(job: DemoJob) -> str:
-    """The id of the container that a job runs in."""
     return hashlib.sha256(str(job.pid).encode()).hexdigest()
 
 
 def iterate_gpu_pids(job: DemoJob) -> Iterator[tuple[int, int]]:
-    """Which process of a job is on which of its GPUs."""
     for n, gpu in enumerate(job.gpus):
         yield gpu, job.pid + n
 
 
 def iterate_job_processes(job: DemoJob) -> Iterator[tuple[int, int]]:
-    """The processes of a job with their parents: one for each GPU, and two that read its data."""
     for _, pid in iterate_gpu_pids(job):
         if not job.is_orphaned:
             yield pid, SHELL_PID
@@ -176,7 +175,6 @@ def iterate_job_processes(job: DemoJob) -> Iterator[tuple[int, int]]:
 
 
 def build_cgroup_path(job: DemoJob) -> str:
-    """Where the job runs: in a container, or in the session of a person."""
     if job.container:
         return f"/system.slice/docker-{build_container_id(job)}.scope"
     uid = FIRST_UID + PEOPLE.index(job.person)
@@ -184,7 +182,6 @@ def build_cgroup_path(job: DemoJob) -> str:
 
 
 def render_df_output(machine: DemoMachine) -> str:
-    """What `df -lPTk` prints."""
     rng = Random(machine.name)  # noqa: S311 nothing secret
     lines = ["Filesystem     Type 1024-blocks       Used  Available Capacity Mounted on"]
     for device, gib, mount in (("/dev/nvme0n1p2", 930, "/"), ("/dev/nvme1n1", 7300, "/data")):
@@ -195,29 +192,17 @@ def render_df_output(machine: DemoMachine) -> str:
 
 
 def render_ip_output(machine: DemoMachine) -> str:
-    """What `ip -o addr` prints; these addresses are for documents, and nobody's."""
     return f"2: eno1    inet 192.0.2.{machine.number % 250 + 1}/24 brd 192.0.2.255 scope global eno1\n"
 
 
 def find_idle_starts(jobs: Iterable[DemoJob], machine: DemoMachine, now: float) -> dict[int, float]:
-    """Since when each GPU is taken and not used, of those that are; of an instance nobody knows it."""
-    found: dict[int, float] = {}
+    idle_starts: dict[int, float] = {}
     for gpu in [place for place, unit in enumerate(machine.units) if unit.instance is None]:
         mine = [job for job in jobs if gpu in job.gpus]
         since = max((job.idle_since for job in mine), default=float("inf"))
         if since < now:
-            found[gpu] = since
-    return found
-
-
-STAND_INS_FOLDER = Path(__file__).parent / "stand-ins"
-CORE_COUNT = os.cpu_count() or 1
-# Seconds that a core needs for a snapshot, as long as nobody has measured it.
-SNAPSHOT_CORE_S = 0.2
-# Seconds between two rounds, where the machine is fast enough for that.
-MIN_ROUND_S = 5
-# The old scripts of one host stopped long ago.
-LEGACY_HOST_AGE_S = 2 * HOUR_S + 13 * MINUTE_S
+            idle_starts[gpu] = since
+    return idle_starts
 
 
 @dataclass(frozen=True)
@@ -263,7 +248,6 @@ class SimulatedLab:
         return max(MIN_ROUND_S, math.ceil(self.round_s))
 
     def build_settings(self) -> dict[str, str]:
-        """For the builder: what takes hours in a lab takes as much less as the lab is faster."""
         stale = max(1, round(30 / self.options.speed))
         return {
             "GPUBOARD_NOTICE": self.build_notice(),
@@ -273,35 +257,30 @@ class SimulatedLab:
         }
 
     def build_notice(self) -> str:
-        """What the page says of itself."""
         speed = self.options.speed
         pace = "" if speed == 1 else f", {speed:g} times as fast, and so are its limits"
         return f"Simulated{pace}: these hosts, people and jobs do not exist."
 
     def to_lab_time(self, wall: float) -> float:
-        """The moment of the lab at that time of ours."""
         return (wall - self.started_at) * self.options.speed + self.options.start_offset_s
 
     def to_wall_time(self, moment: float) -> float:
-        """The time of ours at that moment of the lab."""
         return self.started_at + (moment - self.options.start_offset_s) / self.options.speed
 
     def take_snapshots(self) -> None:
-        """One snapshot of each host that is up, by the scripts that a real host runs."""
         began = time.monotonic()
         now = time.time()
         up = [host for host in self.hosts if not host.scenario.is_silent(self.to_lab_time(now))]
         pool = ThreadPoolExecutor(CORE_COUNT)
         try:
-            for told in pool.map(self.take_snapshot, up):
-                if told:
-                    raise OSError(0, told, "gpu-run.sh")
+            for result in pool.map(self.take_snapshot, up):
+                if result:
+                    raise OSError(0, result, "gpu-run.sh")
         finally:
             pool.shutdown(cancel_futures=True)
         self.round_s = time.monotonic() - began
 
     def take_snapshot(self, host: SimulatedHost) -> str:
-        """One host's; what went wrong, if something did."""
         now = time.time()
         host.write_moment(self.to_lab_time(now), now - self.started_at)
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUBOARD_")}
@@ -324,39 +303,44 @@ class SimulatedLab:
         return ended.stderr.strip() if ended.returncode else ""
 
     def write_lists(self) -> None:
-        """What the lab's admin wrote."""
-        lines = [f"{one.name}, {one.title}, {one.tags}, {one.remark}".rstrip(", ") for one in self.machines]
+        lines = [
+            f"{machine.name}, {machine.title}, {machine.tags}, {machine.remark}".rstrip(", ")
+            for machine in self.machines
+        ]
         files.write_atomically(self.data_folder / "hosts.txt", "".join(f"{line}\n" for line in lines).encode())
         files.write_atomically(self.data_folder / "aliases.csv", machines.ALIASES.encode())
 
     def write_bookings(self) -> None:
-        """What people wrote into comments.json; from then on it is whoever edits it that counts."""
-        found: dict[str, list[tuple[str, dict[str, str]]]] = {}
-        machines = {one.name: one for one in self.machines}
-        for one in DEMO_BOOKINGS:
-            if one.host not in machines:
+        entries: dict[str, list[tuple[str, dict[str, str]]]] = {}
+        machines = {booking.name: booking for booking in self.machines}
+        for booking in DEMO_BOOKINGS:
+            if booking.host not in machines:
                 continue
-            labels = [unit.label for unit in machines[one.host].units]
-            entry = {"name": one.person, "from": self.format_date(one.starts_at), "date": self.format_date(one.ends_at)}
-            entry.update({key: value for key, value in (("comment", one.comment), ("rrule", one.rrule)) if value})
-            for gpu in ("*",) if one.gpus is None else (labels[number] for number in one.gpus):
-                found.setdefault(one.host, []).append((gpu, entry))
+            labels = [unit.label for unit in machines[booking.host].units]
+            entry = {
+                "name": booking.person,
+                "from": self.format_date(booking.starts_at),
+                "date": self.format_date(booking.ends_at),
+            }
+            entry.update(
+                {key: value for key, value in (("comment", booking.comment), ("rrule", booking.rrule)) if value}
+            )
+            for gpu in ("*",) if booking.gpus is None else (labels[number] for number in booking.gpus):
+                entries.setdefault(booking.host, []).append((gpu, entry))
         lines = (
             f" {json.dumps(host)}: {{\n"
-            + ",\n".join(f"  {json.dumps(gpu)}: {json.dumps(one)}" for gpu, one in gpus)
+            + ",\n".join(f"  {json.dumps(gpu)}: {json.dumps(booking)}" for gpu, booking in gpus)
             + "\n }"
-            for host, gpus in found.items()
+            for host, gpus in entries.items()
         )
         files.write_atomically(find_bookings_file(self.data_folder), ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     def format_date(self, moment: float) -> str:
-        """A moment of the lab as people write it: to the quarter of an hour, where that is not too coarse."""
         step = max(1, 15 * MINUTE_S / self.options.speed)
         local = datetime.fromtimestamp(round(self.to_wall_time(moment) / step) * step)
         return f"{local:%Y-%m-%d %H:%M}" if step % MINUTE_S == 0 else f"{local:%Y-%m-%d %H:%M:%S}"
 
     def write_legacy_host(self) -> None:
-        """A host with the old scripts, which ended some hours ago."""
         for machine in self.machines:
             if machine.name == machines.LEGACY_HOST:
                 then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
@@ -374,7 +358,6 @@ class SimulatedLab:
                 os.utime(path, (then, then))
 
     def write_builder_state(self) -> None:
-        """What a builder would know that had watched the lab before: since when GPUs are idle, and the logins."""
         memory, now = BuilderState(self.state_folder), self.options.start_offset_s
         memory.add_logins(frozenset(machines.PEOPLE))
         for host in self.hosts:

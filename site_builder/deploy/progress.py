@@ -1,14 +1,15 @@
-"""How deploy shows what it does: a live table on a terminal, a line a host where it is piped, JSON for programs."""
+"""Show the progress of a deploy: a live table on a terminal, a line for each host in a pipe, or JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from site_builder.core.formatting import format_duration
-from site_builder.deploy.host_steps import FAILED, GOOD_RESULTS, STOPPED, WAITING, DeployJob, read_monotonic_clock
+from site_builder.deploy.host_steps import FAILED, GOOD_RESULTS, STOPPED, WAITING, DeployJob
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -22,48 +23,43 @@ EXTRA_LINES = 3  # lines of a table that are no hosts
 
 
 class ProgressDisplay:
-    """Nothing is shown: for --json. What each kind of table promises."""
+    """Show nothing: for --json, and the interface of the others."""
 
-    def __init__(self, jobs: list[DeployJob], checks: bool) -> None:
-        """Of these hosts; `checks` is what --check found."""
+    def __init__(self, jobs: list[DeployJob], is_check: bool) -> None:
         self.jobs = jobs
-        self.columns = CHECK_COLUMN_TITLES if checks else COLUMN_TITLES
+        self.columns = CHECK_COLUMN_TITLES if is_check else COLUMN_TITLES
 
     def __enter__(self) -> ProgressDisplay:
-        """Begin."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
-        """End."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Stop showing."""
 
     def show_result(self, job: DeployJob) -> None:
-        """A host has its result."""
+        """Show a host that has its result."""
 
     def refresh(self) -> None:
-        """Time has passed."""
+        """Show that time has passed."""
 
 
 class LineDisplay(ProgressDisplay):
-    """A line a host, when it has ended."""
+    """Print a line for each host that has ended."""
 
     def __enter__(self) -> LineDisplay:
-        """The first column is as wide as the names that are known."""
         self.name_width = max(len(job.display_name) for job in self.jobs)
         return self
 
     def show_result(self, job: DeployJob) -> None:
-        """Tell of it at once."""
-        values = format_job_cells(job, read_monotonic_clock())
+        values = format_job_cells(job, time.monotonic())
         line = "  ".join(f"{values[title]:<{COLUMN_WIDTHS.get(title, self.name_width)}}" for title in self.columns)
         sys.stdout.write(f"{line}  {job.reason}".rstrip() + "\n")
         sys.stdout.flush()
 
 
 class LiveDisplay(ProgressDisplay):
-    """On a terminal: all hosts, or those that fit, the busy ones first."""
+    """Draw a live table of all hosts, or those that fit, the busy ones first."""
 
     def __enter__(self) -> LiveDisplay:
-        """Begin."""
         from rich.console import Console  # noqa: PLC0415 slow to import
         from rich.live import Live  # noqa: PLC0415
 
@@ -72,46 +68,42 @@ class LiveDisplay(ProgressDisplay):
         self.live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
-        """The last one stays, with all hosts in it."""
-        self.live.update(self.build_table(whole=True), refresh=True)
-        self.live.__exit__(kind, why, at)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Leave the complete table on the screen."""
+        self.live.update(self.build_table(is_final=True), refresh=True)
+        self.live.__exit__(kind, error, at)
 
     def refresh(self) -> None:
-        """Anew."""
         self.live.update(self.build_table(), refresh=True)
 
-    def choose_rows(self, whole: bool) -> list[DeployJob]:
-        """All, or as many as fit: who is at work, who failed, then the others."""
-        most = max(3, self.console.height - EXTRA_LINES)
-        if whole or len(self.jobs) <= most:
+    def choose_rows(self, is_final: bool) -> list[DeployJob]:
+        max_rows = max(3, self.console.height - EXTRA_LINES)
+        if is_final or len(self.jobs) <= max_rows:
             return self.jobs
-        return sorted(self.jobs, key=rank_job)[:most]
+        return sorted(self.jobs, key=rank_job)[:max_rows]
 
-    def build_table(self, whole: bool = False) -> Any:  # noqa: ANN401 of rich, which is slow to import
-        """As it is now."""
+    def build_table(self, is_final: bool = False) -> Any:  # noqa: ANN401 of rich, which is slow to import
         from rich.table import Table as RichTable  # noqa: PLC0415 slow to import
         from rich.text import Text  # noqa: PLC0415
 
-        drawn = RichTable(box=None, padding=(0, 2, 0, 0), caption=summarize_jobs(self.jobs), caption_justify="left")
+        table = RichTable(box=None, padding=(0, 2, 0, 0), caption=summarize_jobs(self.jobs), caption_justify="left")
         for title in self.columns:
-            right = title in ("seconds", "last snapshot")
-            drawn.add_column(
-                title, no_wrap=True, min_width=COLUMN_WIDTHS.get(title), justify="right" if right else "left"
+            is_right_aligned = title in ("seconds", "last snapshot")
+            table.add_column(
+                title, no_wrap=True, min_width=COLUMN_WIDTHS.get(title), justify="right" if is_right_aligned else "left"
             )
-        clock = read_monotonic_clock()
-        for job in self.choose_rows(whole):
+        clock = time.monotonic()
+        for job in self.choose_rows(is_final):
             values = format_job_cells(job, clock)
             colours = {
                 "result": RESULT_COLOURS.get(job.result, "green" if job.result in GOOD_RESULTS else ""),
                 "step": "dim",
             }
-            drawn.add_row(*(Text(values[title], colours.get(title, "")) for title in self.columns))
-        return drawn
+            table.add_row(*(Text(values[title], colours.get(title, "")) for title in self.columns))
+        return table
 
 
 def format_job_cells(job: DeployJob, clock: float) -> dict[str, str]:
-    """Of one host, by the titles of the columns."""
     values = {
         "host": job.display_name,
         "step": "" if job.result in GOOD_RESULTS else job.step,
@@ -122,7 +114,6 @@ def format_job_cells(job: DeployJob, clock: float) -> dict[str, str]:
 
 
 def format_check_cells(job: DeployJob) -> dict[str, str]:
-    """What --check found, in words."""
     if not job.check_facts:
         return {}
     age = job.check_facts["age"]
@@ -136,14 +127,12 @@ def format_check_cells(job: DeployJob) -> dict[str, str]:
 
 
 def rank_job(job: DeployJob) -> int:
-    """Who is shown first."""
     if not job.result:
         return 2 if job.step == WAITING else 0
     return 3 if job.result in GOOD_RESULTS else 1
 
 
 def summarize_jobs(jobs: list[DeployJob]) -> str:
-    """How many of them are where."""
     counts: dict[str, int] = {}
     for job in jobs:
         word = job.result or ("waiting" if job.step == WAITING else "at work")
@@ -152,7 +141,6 @@ def summarize_jobs(jobs: list[DeployJob]) -> str:
 
 
 def jobs_to_json(jobs: list[DeployJob]) -> str:
-    """For programs."""
     rows = [
         {
             "host": job.target.address,
@@ -160,7 +148,7 @@ def jobs_to_json(jobs: list[DeployJob]) -> str:
             "result": job.result,
             "step": None if job.result in GOOD_RESULTS else job.step,
             "why": job.reason or None,
-            "seconds": round(job.measure_seconds(read_monotonic_clock()), 1),
+            "seconds": round(job.measure_seconds(time.monotonic()), 1),
             **job.check_facts,
         }
         for job in jobs

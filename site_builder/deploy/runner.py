@@ -1,82 +1,182 @@
-"""Run a deploy: 20 hosts at a time, how far each is shown meanwhile, and Ctrl-C leaves nothing running."""
+"""Deploy to many hosts side by side, and show how far each is; Ctrl-C leaves nothing running."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
+import click
+
+from site_builder.config.settings import Settings
+from site_builder.core.command_options import CommandError, print_message
+from site_builder.core.files import find_installer
 from site_builder.deploy.host_steps import (
     FAILED,
+    GOOD_RESULTS,
+    NOT_INSTALLED,
+    REMOVED,
     STOPPED,
     DeployJob,
     DeployPlan,
     DeployStoppedError,
     HostDeployError,
+    build_install_program,
+    build_known_hosts_lines,
+    compute_scripts_digest,
     process_host,
-    read_monotonic_clock,
 )
-from site_builder.deploy.web_host import WebHostError
+from site_builder.deploy.model import DeployOptions
+from site_builder.deploy.progress import LineDisplay, LiveDisplay, ProgressDisplay, jobs_to_json
+from site_builder.deploy.web_host import WebHost, WebHostError, open_local_web_host, open_remote_web_host
+from site_builder.remote.ssh import connect_ssh
 from site_builder.remote.ssh_config import SshError, extract_last_line
+from site_builder.remote.targets import Target
 from site_builder.remote.worker_pool import WorkerPool
 
-if TYPE_CHECKING:
-    from site_builder.deploy.progress import ProgressDisplay
-
+WEB_CONNECT_TIMEOUT_S = 40.0
 REFRESH_INTERVAL_S = 0.2
 # Ctrl-C waits no longer than this for threads whose connections it has cut.
 STOP_TIMEOUT_S = 15.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+UNFINISHED_MESSAGES = {
+    "deploy": "not done; once the reason is mended, call it again",
+    "check": "not up to date",
+    "remove": "not removed",
+}
 
 
-def run_job(job: DeployJob, order: DeployPlan) -> None:
+def run_job(job: DeployJob, plan: DeployPlan) -> None:
     """Work on one host until it has a result, whatever happens."""
-    if order.stop_event.is_set():
+    if plan.stop_event.is_set():
         job.result, job.reason = STOPPED, "stopped before it began: call it again"
         return
-    job.started_at = read_monotonic_clock()
+    job.started_at = time.monotonic()
     try:
-        process_host(job, order)
+        process_host(job, plan)
     except DeployStoppedError:
         job.result, job.reason = STOPPED, f"stopped at the step '{job.step}': call it again to finish"
     except (HostDeployError, SshError, WebHostError) as error:
-        stopped = order.stop_event.is_set()
+        stopped = plan.stop_event.is_set()
         job.result, job.reason = (STOPPED, "stopped: call it again to finish") if stopped else (FAILED, str(error))
     except Exception as error:  # one host must not cost the others
         job.result, job.reason = (
             FAILED,
             f"this should not happen: {type(error).__name__}: {extract_last_line(str(error))}",
         )
-    job.ended_at = read_monotonic_clock()
+    job.ended_at = time.monotonic()
 
 
-def run_jobs(jobs: list[DeployJob], order: DeployPlan, table: ProgressDisplay) -> None:
+def run_jobs(jobs: list[DeployJob], plan: DeployPlan, display: ProgressDisplay) -> None:
     """Run all jobs, and show each that ends; after Ctrl-C, let those that run come to an end."""
     pool: WorkerPool[int, None] = WorkerPool()
     for number, job in enumerate(jobs):
-        pool.add(number, partial(run_job, job, order))
-    with table:
+        pool.add(number, partial(run_job, job, plan))
+    with display:
         try:
             while pool.pending:
-                show_finished_jobs(pool, jobs, table)
+                show_finished_jobs(pool, jobs, display)
         except KeyboardInterrupt:
-            order.stop_event.set()
+            plan.stop_event.set()
             for job in jobs:
                 if job.connection:
                     job.connection.close()
-            end = read_monotonic_clock() + STOP_TIMEOUT_S
-            while pool.pending and read_monotonic_clock() < end:
-                show_finished_jobs(pool, jobs, table)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while pool.pending and time.monotonic() < deadline:
+                show_finished_jobs(pool, jobs, display)
             for job in jobs:
                 if not job.result:  # its thread waits for a host that does not answer, and ends with us
                     job.result, job.reason, job.ended_at = (
                         STOPPED,
                         "stopped: call it again to finish",
-                        read_monotonic_clock(),
+                        time.monotonic(),
                     )
-                    table.show_result(job)
+                    display.show_result(job)
 
 
-def show_finished_jobs(pool: WorkerPool[int, None], jobs: list[DeployJob], table: ProgressDisplay) -> None:
+def show_finished_jobs(pool: WorkerPool[int, None], jobs: list[DeployJob], display: ProgressDisplay) -> None:
     """Show what has ended by the next refresh."""
-    for number, _ in pool.iterate_results(read_monotonic_clock() + REFRESH_INTERVAL_S):
-        table.show_result(jobs[number])
-    table.refresh()
+    for number, _ in pool.iterate_results(time.monotonic() + REFRESH_INTERVAL_S):
+        display.show_result(jobs[number])
+    display.refresh()
+
+
+def deploy_hosts(settings: Settings, options: DeployOptions, targets: list[Target], as_json: bool) -> bool:
+    """Deploy to all targets, and print a report; return False if some host is not done."""
+    with open_web_host(settings, options) as web_host, interrupt_on_signals():
+        plan = build_plan(options, web_host)
+        jobs = [DeployJob(target) for target in targets]
+        can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        display = ProgressDisplay if as_json else LiveDisplay if can_redraw else LineDisplay
+        run_jobs(jobs, plan, display(jobs, plan.action == "check"))
+    if as_json:
+        click.echo(jobs_to_json(jobs))
+    elif can_redraw:
+        for job in jobs:
+            if job.reason and job.result != STOPPED:
+                click.echo(f"{job.display_name}: {job.reason}")
+    unfinished = [job for job in jobs if job.result not in GOOD_RESULTS]
+    if unfinished:
+        print_message(f"{len(unfinished)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[options.action]}")
+    elif options.remove and any(job.result in (REMOVED, NOT_INSTALLED) for job in jobs):
+        print_message(
+            "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
+        )
+    return not unfinished
+
+
+@contextmanager
+def open_web_host(settings: Settings, options: DeployOptions) -> Iterator[WebHost]:
+    """Open the web host: this machine, or the one that --web names."""
+    if options.web is None:
+        yield open_local_web_host(settings.data)
+        return
+    try:
+        connection = connect_ssh(options.web, WEB_CONNECT_TIMEOUT_S, options.config_file)
+    except SshError as error:
+        raise CommandError(str(error)) from None
+    with connection:
+        yield open_remote_web_host(connection)
+
+
+def build_plan(options: DeployOptions, web_host: WebHost) -> DeployPlan:
+    try:
+        if options.dest is not None:
+            build_known_hosts_lines(options.dest, [])
+        web_state = web_host.read_state()
+    except (HostDeployError, WebHostError) as error:
+        raise CommandError(str(error)) from None
+    if not web_host.host_keys:
+        message = "no key of this machine's sshd is in /etc/ssh: is this the web host?"
+        raise CommandError(f"{message} If it is another, give --web USER@WEB")
+    return DeployPlan(
+        web_host=web_host,
+        web_state=web_state,
+        install_program=build_install_program(),
+        inspect_program=(find_installer().parent / "install" / "look.sh").read_text(),
+        scripts_digest=compute_scripts_digest(),
+        action=options.action,
+        destination=options.dest,
+        config_file=options.config_file,
+    )
+
+
+@contextmanager
+def interrupt_on_signals() -> Iterator[None]:
+    """End a deploy as Ctrl-C does when the terminal is closed or we are killed; a second signal changes nothing."""
+
+    def end(*_: object) -> None:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, end) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

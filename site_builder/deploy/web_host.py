@@ -1,7 +1,4 @@
-"""The web side of a deploy: who is enrolled, when each last sent something, and by which keys hosts know it.
-
-It is this machine, or another one over ssh; what is done there is the same small shell program in both cases.
-"""
+"""The web host of a deploy, here or over ssh: who is enrolled, and when each host last sent a snapshot."""
 
 from __future__ import annotations
 
@@ -16,10 +13,11 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from site_builder.core.files import find_scripts_folder
-from site_builder.deploy.host_steps import parse_public_key
 from site_builder.remote.ssh import RemoteCommandResult, SshConnection
 from site_builder.remote.ssh_config import HostKey, SshError, extract_last_line, read_known_host_keys
 
+# Only such a key is ever accepted from a host, or given to one.
+PUBLIC_KEY = re.compile(r"(ssh-ed25519|ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) ([A-Za-z0-9+/]{40,3500}={0,3})(?: .*)?")
 SCRIPT_TIMEOUT_S = 40.0
 SSH_FOLDER = Path("/etc/ssh")
 INSTALLED_SCRIPTS = ".local/share/gpuboard/scripts"
@@ -54,37 +52,31 @@ REVOKE_SCRIPT = """"$enrol" remove {name}
 """
 
 
-class WebHostError(Exception):
-    """Why the web side does not do its part, in one sentence."""
+class WebHostError(Exception): ...
 
 
 class ShellRunner(Protocol):
-    """Whatever runs a program of sh."""
-
     def __call__(self, program: str) -> RemoteCommandResult:
-        """Run it, and tell what came of it."""
+        """Run a shell program."""
         ...
 
 
 class WebHostState(NamedTuple):
-    """What is known of the web side at the beginning."""
-
     clock_s: int
     enrolled_keys: dict[str, str]
     arrival_times: dict[str, int]
 
 
 def run_local_shell(program: str) -> RemoteCommandResult:
-    """On this machine."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/sh", "-s"], input=program.encode(), capture_output=True, timeout=SCRIPT_TIMEOUT_S, check=False
     )
-    return RemoteCommandResult(done.returncode, done.stdout, done.stderr)
+    return RemoteCommandResult(result.returncode, result.stdout, result.stderr)
 
 
 @dataclass
 class WebHost:
-    """The web side: what runs a program there, and how hosts know it: by names, an account, a port, and keys."""
+    """Runs shell programs on the web host, and knows how GPU hosts reach it."""
 
     run_shell: ShellRunner
     folders_script: str
@@ -96,32 +88,30 @@ class WebHost:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        """Only what is safe in a command."""
+        """Keep only names that are safe in a command."""
         self.host_names = [name for name in dict.fromkeys(self.host_names) if SAFE_NAME.fullmatch(name)]
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine."""
         return self.run_shell is run_local_shell
 
     def run_script(self, program: str) -> str:
-        """Run it there."""
         with self.lock:
             try:
-                done = self.run_shell(self.folders_script + program)
+                result = self.run_shell(self.folders_script + program)
             except SshError as error:
                 raise WebHostError(str(error)) from None
             except (OSError, subprocess.SubprocessError) as error:
                 message = f"sh cannot be started here: {extract_last_line(str(error))}"
                 raise WebHostError(message) from None
-        if done.exit_code:
-            message = f"on the web host: {done.last_line}"
+        if result.exit_code:
+            message = f"on the web host: {result.last_line}"
             raise WebHostError(message)
-        return done.stdout.decode(errors="replace")
+        return result.stdout.decode(errors="replace")
 
     def read_state(self) -> WebHostState:
-        """Who is enrolled, and when each host's last snapshot arrived."""
-        side = WebHostState(0, {}, {})
+        """Read who is enrolled, and when the last snapshot of each host arrived."""
+        state = WebHostState(0, {}, {})
         lines = self.run_script(STATE_SCRIPT).split("\n")
         if "end 1" not in lines:
             message = "the answer of the web host is not whole"
@@ -130,29 +120,32 @@ class WebHost:
             word, _, value = line.partition(" ")
             name, _, rest = value.partition(" ")
             if word == "enrolled":
-                side.enrolled_keys[name] = parse_public_key(rest)
+                state.enrolled_keys[name] = parse_public_key(rest)
             elif word == "arrived" and rest.isdecimal():
-                side.arrival_times[name] = int(rest)
+                state.arrival_times[name] = int(rest)
             elif word == "now" and name.isdecimal():
-                side = side._replace(clock_s=int(name))
-        return side
+                state = state._replace(clock_s=int(name))
+        return state
 
     def read_arrival_time(self, name: str) -> int:
-        """When this host's last snapshot came, by the clock of the web host; 0 for never."""
-        told = self.run_script(ARRIVAL_SCRIPT.format(name=name)).strip().rpartition("\n")[2]
-        return int(told) if told.isdecimal() else 0
+        """Read when the last snapshot of a host arrived, by the clock of the web host; 0 for never."""
+        output = self.run_script(ARRIVAL_SCRIPT.format(name=name)).strip().rpartition("\n")[2]
+        return int(output) if output.isdecimal() else 0
 
     def enrol_host(self, name: str, key: str) -> None:
-        """Let this key bring the snapshots of this host."""
         self.run_script(ENROL_SCRIPT.format(name=name, key=f"{parse_public_key(key)} {name}"))
 
     def revoke_host(self, name: str) -> None:
-        """Let it bring no more."""
         self.run_script(REVOKE_SCRIPT.format(name=name))
 
 
+def parse_public_key(line: str) -> str:
+    """Return the type and the key of a line, or an empty string."""
+    match = PUBLIC_KEY.fullmatch(line.strip())
+    return f"{match[1]} {match[2]}" if match else ""
+
+
 def open_local_web_host(data: Path) -> WebHost:
-    """The usual case: deploy runs on the web host, as the user who builds the board."""
     installed = Path.home() / INSTALLED_SCRIPTS
     scripts = installed if (installed / "gpu-enrol.sh").exists() else find_scripts_folder()
     where = FOLDERS_SCRIPT.format(scripts=shlex.quote(str(scripts.absolute())), data=shlex.quote(str(data.absolute())))
@@ -161,20 +154,20 @@ def open_local_web_host(data: Path) -> WebHost:
 
 
 def find_sshd_port() -> int:
-    """That of our sshd; root alone may ask sshd itself."""
+    """Find the port of our sshd in its configuration; only root may ask sshd itself."""
     for path in (SSH_FOLDER / "sshd_config", *sorted((SSH_FOLDER / "sshd_config.d").glob("*.conf"))):
         try:
-            found = PORT_LINE.search(path.read_text(errors="replace"))
+            match = PORT_LINE.search(path.read_text(errors="replace"))
         except OSError:
             continue
-        if found:
-            return int(found[1])
+        if match:
+            return int(match[1])
     return 22
 
 
 def read_sshd_keys() -> list[HostKey]:
-    """Those by which our sshd proves itself: what has no private half beside it is an authority's, or somebody's."""
-    found = []
+    """Read the host keys of our sshd; a public key without its private half is not one of them."""
+    keys = []
     for path in sorted(path for path in SSH_FOLDER.glob("*.pub") if path.with_suffix("").exists()):
         try:
             key = parse_public_key(path.read_text().split("\n")[0])
@@ -182,16 +175,18 @@ def read_sshd_keys() -> list[HostKey]:
             continue
         if key:
             kind, _, text = key.partition(" ")
-            found.append(HostKey(kind, text))
-    return found
+            keys.append(HostKey(kind, text))
+    return keys
 
 
 def open_remote_web_host(connection: SshConnection) -> WebHost:
-    """Where deploy runs elsewhere: the account that we logged in to is the one that hosts push to."""
-    way = connection.host
+    """Use the account that we logged in to: hosts push to it."""
+    host = connection.host
 
     def shell(program: str) -> RemoteCommandResult:
         return connection.run("exec sh -s", program.encode(), SCRIPT_TIMEOUT_S)
 
     where = FOLDERS_SCRIPT.format(scripts=f"~/{INSTALLED_SCRIPTS}", data="")
-    return WebHost(shell, where, [way.address], way.user, way.port, read_known_host_keys(way) or [connection.host_key])
+    return WebHost(
+        shell, where, [host.address], host.user, host.port, read_known_host_keys(host) or [connection.host_key]
+    )

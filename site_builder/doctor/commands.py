@@ -8,16 +8,16 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from site_builder import __version__
+from site_builder.client.loader import read_machine_name
+from site_builder.config.conf_file import load_settings
+from site_builder.config.settings import SettingsError
 from site_builder.core.command_options import with_setting_options
-from site_builder.core.terminal_text import replace_unencodable
-
-if TYPE_CHECKING:
-    from site_builder.doctor.model import CompletedCheck, DoctorContext
+from site_builder.core.terminal_text import is_coloured, replace_unencodable
+from site_builder.doctor.model import CompletedCheck, DoctorContext
 
 LINE_WIDTH = 80
 STATUS_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
@@ -43,9 +43,8 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
     gpuboard doctor --url https://gpus.example.org/
     gpuboard doctor --json
     """
-    from site_builder.client.loader import read_machine_name  # noqa: PLC0415
-    from site_builder.doctor import model  # noqa: PLC0415 # --help needs none of it
-    from site_builder.doctor.checks import CHECKS  # noqa: PLC0415
+    from site_builder.doctor import model  # noqa: PLC0415 # KEEP
+    from site_builder.doctor.checks import CHECKS  # noqa: PLC0415 # KEEP
 
     results: list[CompletedCheck] = []
     if not as_json:
@@ -60,46 +59,40 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
     if as_json:
         click.echo(replace_unencodable(model.checks_to_json(results, read_machine_name())))
     else:
-        count = Counter(one.result.status for one in results)
-        click.echo("\n" + ", ".join(f"{count[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
+        counts = Counter(completed.result.status for completed in results)
+        click.echo("\n" + ", ".join(f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
     sys.exit(model.EXIT_CODES.get(model.find_worst_result(results), 0))
 
 
 def build_doctor_context(conf: str | None, options: dict[str, str | None]) -> DoctorContext:
-    """What is looked at; settings that are wrong are a finding, too."""
-    from site_builder.config.conf_file import load_settings  # noqa: PLC0415
-    from site_builder.config.settings import SettingsError  # noqa: PLC0415
-    from site_builder.doctor.model import DoctorContext  # noqa: PLC0415 # --help needs none of it
-
     flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
     try:
         return DoctorContext(load_settings(conf, flags, os.environ))
-    except SettingsError as why:
-        return DoctorContext(None, str(why))
+    except SettingsError as error:
+        return DoctorContext(None, str(error))
 
 
 def format_check_lines(result: CompletedCheck, verbose: bool) -> Iterator[str]:
-    """One check: what passes keeps to its line, all else is told in full."""
-    from site_builder.core.terminal_text import is_coloured  # noqa: PLC0415 # --help needs none of it
-
-    check, found = result
-    if found.is_not_applicable and not verbose:
+    """Format a check; one that passes takes a single line."""
+    check, outcome = result
+    if outcome.is_not_applicable and not verbose:
         return
     width = max(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns) if sys.stdout.isatty() else LINE_WIDTH
     status = (
-        click.style(f"{found.status:4}", fg=STATUS_COLOURS.get(found.status)) if is_coloured() else f"{found.status:4}"
+        click.style(f"{outcome.status:4}", fg=STATUS_COLOURS.get(outcome.status))
+        if is_coloured()
+        else f"{outcome.status:4}"
     )
-    room = width - MESSAGE_INDENT - 1
-    words = " ".join(blank_unprintable(found.message).split())
-    several = textwrap.wrap(words, room) or [""]
-    if found.status == "pass" and not verbose and len(several) > 1:
-        several = [words[: room - 3] + "..."]
-    yield replace_unencodable(f"  {status}  {check.id:12}  {several[0]}")
-    yield from (replace_unencodable(" " * MESSAGE_INDENT + line) for line in several[1:])
-    for number, line in enumerate(textwrap.wrap(" ".join(blank_unprintable(found.advice).split()), room)):
+    width_left = width - MESSAGE_INDENT - 1
+    message = " ".join(blank_unprintable(outcome.message).split())
+    lines = textwrap.wrap(message, width_left) or [""]
+    if outcome.status == "pass" and not verbose and len(lines) > 1:
+        lines = [message[: width_left - 3] + "..."]
+    yield replace_unencodable(f"  {status}  {check.id:12}  {lines[0]}")
+    yield from (replace_unencodable(" " * MESSAGE_INDENT + line) for line in lines[1:])
+    for number, line in enumerate(textwrap.wrap(" ".join(blank_unprintable(outcome.advice).split()), width_left)):
         yield replace_unencodable((" " * MESSAGE_INDENT if number else f"{'->':>{MESSAGE_INDENT - 1}} ") + line)
 
 
 def blank_unprintable(text: str) -> str:
-    """For a terminal: what a host or a server says moves no cursor."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

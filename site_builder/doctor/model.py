@@ -6,21 +6,21 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urljoin
 
 from site_builder import __version__
+from site_builder.client import loader
 from site_builder.client.model import Fleet
+from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
-from site_builder.core.board_client import FleetUnavailableError
-
-if TYPE_CHECKING:
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.core.board_client import RawResponse
+from site_builder.core import board_client
+from site_builder.core.board_client import FleetUnavailableError, RawResponse
+from site_builder.core.model import Problem
 
 # No check takes longer: a share that hangs costs its own checks only.
 CHECK_TIMEOUT_S = 30
@@ -29,7 +29,7 @@ EXIT_CODES = {PASS: 0, WARN: 1, FAIL: 2}
 
 
 class CheckResult(NamedTuple):
-    """What a check found. `apart` is a skip of what does not apply here, told only to whoever asks for all."""
+    """A status, one sentence and advice; a check that does not apply here is shown only with --verbose."""
 
     status: str
     message: str
@@ -38,37 +38,34 @@ class CheckResult(NamedTuple):
 
 
 def report_pass(what: str) -> CheckResult:
-    """All is well."""
     return CheckResult(PASS, what)
 
 
 def report_warning(what: str, advice: str) -> CheckResult:
-    """Something is wrong, but the board works all the same."""
+    """Report something that is wrong while the board still works."""
     return CheckResult(WARN, what, advice)
 
 
 def report_failure(what: str, advice: str) -> CheckResult:
-    """Something keeps the board, or a part of it, from working; or lets in whom it should not."""
+    """Report something that keeps the board, or a part of it, from working, or lets in the wrong people."""
     return CheckResult(FAIL, what, advice)
 
 
 def report_skip(why: str) -> CheckResult:
-    """Nobody can tell."""
+    """Report that the check could not be made."""
     return CheckResult(SKIP, why)
 
 
 def report_not_applicable(why: str) -> CheckResult:
-    """It does not apply here."""
     return CheckResult(SKIP, why, is_not_applicable=True)
 
 
-class NoSettingsError(Exception):
-    """The settings cannot be read, and a check needs them."""
+class NoSettingsError(Exception): ...
 
 
 @dataclass(frozen=True)
 class DoctorContext:
-    """All that the checks look at; `wrong` is why there are no settings."""
+    """Everything that checks inspect."""
 
     loaded_settings: LoadedSettings | None
     settings_error: str = ""
@@ -79,14 +76,13 @@ class DoctorContext:
 
     @property
     def settings(self) -> Settings:
-        """What is in force."""
         if self.loaded_settings is None:
             raise NoSettingsError
         return self.loaded_settings.settings
 
     @cached_property
     def url(self) -> str:
-        """Where the board is served; empty where nobody said so."""
+        """Return where the board is served, or an empty string."""
         if self.settings.url:
             return self.settings.url
         if self.loaded_settings is None or self.loaded_settings.given["GPUBOARD_LISTEN"].origin == "default":
@@ -97,97 +93,104 @@ class DoctorContext:
 
     @cached_property
     def responses(self) -> dict[str, RawResponse | str]:
-        """What the web server has answered so far."""
         return {}
 
     def fetch(self, name: str) -> RawResponse | str:
-        """A file of the board as it is served, asked for once; or why there is none."""
+        """Fetch a file of the board once; return the reason if that fails."""
         if name not in self.responses:
-            from site_builder.core import board_client  # noqa: PLC0415 # slow to import
-
             try:
                 self.responses[name] = board_client.probe_url(urljoin(self.url, name), login=self.settings.login)
-            except FleetUnavailableError as why:
-                self.responses[name] = str(why)
+            except FleetUnavailableError as error:
+                self.responses[name] = str(error)
         return self.responses[name]
 
     @cached_property
     def fleet(self) -> Fleet | str:
-        """The hosts as they stand now, or why nobody can tell."""
-        from site_builder.client import loader  # noqa: PLC0415 # slow to import
-
+        """Load the hosts from data/; return the reason if that fails."""
         try:
             return loader.load_data_fleet(self.settings)
-        except FleetUnavailableError as why:
-            return str(why)
+        except FleetUnavailableError as error:
+            return str(error)
 
 
 class Check(NamedTuple):
-    """One thing that is looked at; its id is what docs/doctor.md tells of."""
-
     group: str
     id: str
     run: Callable[[DoctorContext], CheckResult]
 
 
 class CompletedCheck(NamedTuple):
-    """A check, and what it found."""
-
     check: Check
     result: CheckResult
 
 
-def run_checks(checks: Iterable[Check], case: DoctorContext) -> Iterator[CompletedCheck]:
-    """Each check, as soon as it is done."""
+def run_checks(checks: Iterable[Check], context: DoctorContext) -> Iterator[CompletedCheck]:
     for check in checks:
-        yield CompletedCheck(check, run_check(check, case))
+        yield CompletedCheck(check, run_check(check, context))
 
 
-def run_check(check: Check, case: DoctorContext) -> CheckResult:
-    """What one check finds; in a thread of its own, since a folder on a share can hang for ever."""
-    answer: list[CheckResult] = []
+def run_check(check: Check, context: DoctorContext) -> CheckResult:
+    """Run a check in its own thread, since a folder on a share can hang for ever."""
+    results: list[CheckResult] = []
 
     def run() -> None:
         try:
-            answer.append(check.run(case))
+            results.append(check.run(context))
         except NoSettingsError:
-            answer.append(report_skip("the settings cannot be read"))
+            results.append(report_skip("the settings cannot be read"))
         except OSError as error:
             where = error.filename if isinstance(error.filename, str) else "what it looks at"
-            answer.append(report_failure(f"{where}: {error.strerror or error}", "see that this user may read it"))
+            results.append(report_failure(f"{where}: {error.strerror or error}", "see that this user may read it"))
         except Exception as error:
-            what = f"the check itself failed ({type(error).__name__}: {error})"
-            answer.append(
-                report_failure(what, "this should not happen; `gpuboard --version` and this sentence help to mend it")
+            message = f"the check itself failed ({type(error).__name__}: {error})"
+            results.append(
+                report_failure(
+                    message, "this should not happen; `gpuboard --version` and this sentence help to mend it"
+                )
             )
 
     thread = threading.Thread(target=run, name=check.id, daemon=True)
     thread.start()
     thread.join(CHECK_TIMEOUT_S)
     return (
-        answer[0]
-        if answer
+        results[0]
+        if results
         else report_failure(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
     )
 
 
 def find_worst_result(results: Iterable[CompletedCheck]) -> str:
-    """The worst of all; what was skipped counts neither way."""
-    return max((one.result.status for one in results), key=lambda status: EXIT_CODES.get(status, 0), default=PASS)
+    """Return the worst status; skipped checks do not count."""
+    return max(
+        (completed.result.status for completed in results), key=lambda status: EXIT_CODES.get(status, 0), default=PASS
+    )
 
 
 def checks_to_json(results: list[CompletedCheck], host: str) -> str:
-    """All of it, in the form that gpu-doctor.sh has too."""
+    """Render all results in the same form as gpu-doctor.sh."""
     checks = [
         {
             "id": check.id,
             "group": check.group,
-            "status": found.status,
-            "what": found.message,
-            "do": found.advice or None,
+            "status": result.status,
+            "what": result.message,
+            "do": result.advice or None,
         }
-        for check, found in results
+        for check, result in results
     ]
     status = find_worst_result(results)
-    told = {"host": host, "version": __version__, "worst": status if status in EXIT_CODES else PASS, "checks": checks}
-    return json.dumps(told, indent=1, ensure_ascii=False)
+    report = {"host": host, "version": __version__, "worst": status if status in EXIT_CODES else PASS, "checks": checks}
+    return json.dumps(report, indent=1, ensure_ascii=False)
+
+
+def format_plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def format_first_of(texts: Sequence[str]) -> str:
+    """Return the first text, and how many more there are."""
+    return f"{texts[0]} (and {len(texts) - 1} more)" if len(texts) > 1 else texts[0]
+
+
+def format_first_problem(problems: Sequence[Problem]) -> str:
+    return format_first_of([f"{problem.where}: {problem.what}" for problem in problems])

@@ -184,7 +184,7 @@ def group_bookings_by_host(
 MAX_BOOKING_GAP_S = HOUR
 # A mean of less time says more about chance than about the booking.
 MIN_MEAN_PERIOD_S = 5 * MINUTE
-IN_USE_STATES = frozenset({"violated", "held", "busy", "booked"})
+IN_USE_STATES = frozenset({"conflict", "held", "busy", "booked"})
 # Of one GPU, so many others and so many bookings at once are remembered.
 MAX_REMEMBERED = 20
 
@@ -235,7 +235,7 @@ def update_booking_use(
     return GpuBookingUse(
         max(look.snapshot_time, last.checked_at) if last else look.snapshot_time,
         empty if board.state == "booked" else None,
-        since if board.state == "violated" else {},
+        since if board.state == "conflict" else {},
         sum_use_by_booking(before.use_by_booking if before else {}, board, running, max(0, gap) if last else 0, look),
     )
 

@@ -1,4 +1,4 @@
-"""The state of a GPU: the first that holds of lost, unknown, violated, held, busy, booked, free."""
+"""The state of a GPU: the first that holds of lost, unknown, conflict, held, busy, booked, free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from site_builder.core.model import BookingStatus, Gpu, GpuProblem, PrivacySetti
 from site_builder.core.people import PeopleDirectory
 
 # The first that holds counts. Codes in history.db have an order of their own (samples.STATES).
-STATE_PRECEDENCE = ("lost", "unknown", "violated", "held", "busy", "booked", "free")
+STATE_PRECEDENCE = ("lost", "unknown", "conflict", "held", "busy", "booked", "free")
 # The problems of a GPU that cannot be used until it is reset or its host is booted again.
 LOST_PROBLEM_KINDS = frozenset({"lost", "off-bus", "reset"})
 RECOVERY_KIND = "recovery"
@@ -98,9 +98,9 @@ def decide_gpu_state(seen: GpuInput, rules: StateRules, now: Now) -> tuple[str, 
 
 def decide_taken_state(seen: GpuInput, rules: StateRules, now: Now) -> tuple[str, str]:
     """Somebody is on it, or has left something there."""
-    violation = explain_conflict(seen, rules)
-    if violation:
-        return "violated", violation
+    conflict = explain_conflict(seen, rules)
+    if conflict:
+        return "conflict", conflict
     if seen.idle_since is not None and now.has_passed(seen.idle_since + rules.limits.held_after):
         return "held", describe_held(seen, now)
     return "busy", describe_busy(seen, rules.limits)

@@ -46,12 +46,12 @@ class PersonUsage(NamedTuple):
 
 
 class GpuUseCounts(NamedTuple):
-    """How many GPUs are used by somebody who is known, taken by nobody that is, promised, free, and not clear; and
+    """How many GPUs are used by somebody who is known, taken by nobody that is, booked with nobody on it, free, and not clear; and
     how many there are on a host of which nothing is heard."""
 
     used: int = 0
     unowned: int = 0
-    promised: int = 0
+    booked_idle: int = 0
     free: int = 0
     unclear: int = 0
     unseen: int = 0

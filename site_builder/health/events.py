@@ -43,7 +43,7 @@ EVENT_SENTENCES = {
     "driver": "driver changed from {0} to {1}",
     **{kind: f"{what}: {{0}} more (now {{1}})" for kind, what in COUNT_DESCRIPTIONS.items()},
 }
-# What an admin must act on, what is worth a look, and what is only told; each kind is in one of them.
+# Severities: an admin must act on what is critical. Each kind has one.
 CRITICAL_KINDS = frozenset(
     {"uncorrected", "rows_uncorrected", "pages_uncorrected", "lost", "gone", "recovery", "failed"}
 )

@@ -21,8 +21,8 @@ from site_builder.health.model import (
     HostTimelines,
 )
 
-# How grave something is, is a word and a sign; the colour repeats it.
-SEVERITY_LABELS = {"grave": "▲ grave", "look": "◆ worth a look", "told": "told"}
+# The severity is a word and a sign; the colour repeats it.
+SEVERITY_LABELS = {"critical": "▲ critical", "warning": "◆ warning", "info": "info"}
 MAX_NAMED_GPUS = 16
 
 
@@ -30,7 +30,7 @@ class GpuProblemRow(NamedTuple):
     """A problem, and the GPUs that have it."""
 
     gpus: str
-    weight: str
+    severity: str
     sign: str
     what: str
     advice: str
@@ -38,7 +38,7 @@ class GpuProblemRow(NamedTuple):
 
 def list_visible_problems(problems: Iterable[GpuProblem]) -> list[GpuProblem]:
     """Those that whoever wants the GPU should see; the others are for its admin, on the page of its host."""
-    return [one for one in problems if one.weight != "told" or one.avoid]
+    return [one for one in problems if one.severity != "info" or one.avoid]
 
 
 def format_problems(problems: Iterable[GpuProblem]) -> str:
@@ -54,13 +54,13 @@ def render_problems(problems: tuple[GpuProblem, ...]) -> Html:
 
 def render_problem(one: GpuProblem) -> str:
     """One of them; the page's script offers no GPU that is to be avoided."""
-    classes = f"problem {one.weight}{' avoid' if one.avoid else ''}"
-    sign = "▲" if one.weight == "grave" else "◆"
+    classes = f"problem {one.severity}{' avoid' if one.avoid else ''}"
+    sign = "▲" if one.severity == "critical" else "◆"
     return f'<p class="{classes}" title="{escape_html(one.advice)}">{sign} {escape_html(one.what)}</p>'
 
 
 def group_gpu_problems(host: HostStatus) -> list[GpuProblemRow]:
-    """On the page of a host: each problem once, with all the GPUs that have it; the gravest first."""
+    """On the page of a host: each problem once, with all the GPUs that have it; the most severe first."""
     labels: dict[GpuProblem, list[str]] = {}
     parents: set[tuple[str, GpuProblem]] = set()
     for gpu in host.gpus:
@@ -69,12 +69,12 @@ def group_gpu_problems(host: HostStatus) -> list[GpuProblemRow]:
             if (label, one) not in parents or gpu.gpu.parent is None:  # an instance has those of its GPU
                 parents.add((label, one))
                 labels.setdefault(one, []).append(label)
-    found = sorted(labels.items(), key=lambda item: list(SEVERITY_LABELS).index(item[0].weight))
+    found = sorted(labels.items(), key=lambda item: list(SEVERITY_LABELS).index(item[0].severity))
     return [
         GpuProblemRow(
             join_gpu_labels(gpus),
-            one.weight,
-            SEVERITY_LABELS[one.weight],
+            one.severity,
+            SEVERITY_LABELS[one.severity],
             capitalize_sentence(one.what),
             capitalize_sentence(one.advice),
         )
@@ -96,7 +96,7 @@ def join_gpu_labels(labels: list[str]) -> str:
 
 # Events of a GPU that are shown; of very many GPUs fewer, so that the page stays one.
 MAX_EVENTS_PER_GPU, MAX_EVENTS_ON_PAGE = 20, 400
-# Grave ones that are named before all else: those that go on, and those of so many seconds.
+# Critical ones that are named before all else: those that go on, and those of so many seconds.
 MAX_URGENT_EVENTS, RECENT_S = 5, 7 * 86400
 COUNT_TITLES = {
     "corrected": "Corrected ECC errors since the driver was loaded",
@@ -119,10 +119,10 @@ class HealthCell(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """What happened: a word for how grave it is, empty where it is not; `host` if that was another one."""
+    """What happened: `severity` is empty where it is neither critical nor a warning; `host` if that was another one."""
 
     gpu: str
-    weight: str
+    severity: str
     when: str
     what: str
     duration: str
@@ -189,7 +189,7 @@ def join_quiet_gpus(quiet: Sequence[str], count: int) -> str:
 
 
 def build_urgent_rows(lines: HostTimelines, titles: Mapping[str, str], host: str, now: Now) -> Iterator[EventRow]:
-    """What is grave and goes on, or is not long ago: what goes on first, then the newest."""
+    """What is critical and goes on, or is not long ago: what goes on first, then the newest."""
     found = [
         event
         for line in lines.timelines
@@ -217,11 +217,11 @@ def format_gone_gpu(line: EventTimeline) -> str:
 
 def build_event_row(event: HealthEvent, titles: Mapping[str, str], host: str, now: Now) -> EventRow:
     """What happened."""
-    weight = "grave" if event.kind in CRITICAL_KINDS else "look" if event.kind in WARNING_KINDS else ""
+    severity = "critical" if event.kind in CRITICAL_KINDS else "warning" if event.kind in WARNING_KINDS else ""
     name = titles.get(event.gpu_key) or f"GPU {'?' if event.index is None else event.index}"
     return EventRow(
         name,
-        weight,
+        severity,
         events.format_event_time(event, now.zone),
         events.describe_event(event),
         events.format_event_duration(event) or "",

@@ -27,7 +27,7 @@ from site_builder.snapshots.parsers.values import (
     parse_number,
 )
 
-CRITICAL, WARNING, INFO = SEVERITIES = "grave", "look", "told"
+CRITICAL, WARNING, INFO = SEVERITIES = "critical", "warning", "info"
 # What resets a GPU, and what its driver's messages in dmesg have in them.
 RESET_COMMANDS = {
     "nvidia": "as root: nvidia-smi --gpu-reset -i {}",
@@ -39,7 +39,7 @@ KERNEL_LOG_WORDS = {"nvidia": "Xid", "amd": "amdgpu"}
 class ProblemKind(NamedTuple):
     """What a problem is: `what` has room for values, `advice` for what resets the GPU, its number, and a word."""
 
-    weight: str
+    severity: str
     what: str
     advice: str
     avoid: bool = False
@@ -333,15 +333,15 @@ def build_problem_cell_picker(columns: Cells) -> Callable[[Cells], Cells]:
     return itemgetter(*find_column_positions(columns, PROBLEM_COLUMNS))
 
 
-def build_problem(kind: str, *values: object, weight: str = "", advice: str = "") -> GpuProblem:
+def build_problem(kind: str, *values: object, severity: str = "", advice: str = "") -> GpuProblem:
     """One of them, with its values in its words."""
     known = PROBLEM_KINDS[kind]
-    return GpuProblem(kind, weight or known.weight, known.what.format(*values), advice or known.advice, known.avoid)
+    return GpuProblem(kind, severity or known.severity, known.what.format(*values), advice or known.advice, known.avoid)
 
 
 @lru_cache(maxsize=4096)
 def order_problems(found: tuple[GpuProblem, ...], vendor: str, which: str) -> tuple[GpuProblem, ...]:
-    """One of each kind, the gravest first, with advice for this very GPU."""
+    """One of each kind, the most severe first, with advice for this very GPU."""
     once: dict[str, GpuProblem] = {}
     for one in found:
         once.setdefault(one.kind, one)
@@ -349,7 +349,7 @@ def order_problems(found: tuple[GpuProblem, ...], vendor: str, which: str) -> tu
         once.pop("hot", None)  # which is why
     if once.keys() & {"off-bus", "reset", "power-cable", "interrupts"}:
         once.pop("lost", None)
-    several = sorted(once.values(), key=lambda one: SEVERITIES.index(one.weight))
+    several = sorted(once.values(), key=lambda one: SEVERITIES.index(one.severity))
     return tuple([one._replace(advice=format_advice(one.advice, vendor, which)) for one in several])
 
 
@@ -441,7 +441,7 @@ def find_link_problem(width: int | None, widest: int | None, state: str) -> Iter
     level = parse_integer(state[1:]) if state[:1] == "P" else None
     if width is None or widest is None or width >= widest or level is None or level > LOWEST_WORKING_PSTATE:
         return
-    yield build_problem("link", width, widest, weight=INFO if width * 2 >= widest else WARNING)
+    yield build_problem("link", width, widest, severity=INFO if width * 2 >= widest else WARNING)
 
 
 def format_query_time(milliseconds: int) -> str:

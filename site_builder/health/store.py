@@ -144,13 +144,13 @@ class EventReader:
         return self.past.query(lambda connection: [build_event(*row) for row in connection.execute(asked, limits)], [])
 
     def read_timelines(
-        self, host: str, keys: Sequence[str], now: float, most: int, grave: Iterable[str] = ()
+        self, host: str, keys: Sequence[str], now: float, most: int, critical: Iterable[str] = ()
     ) -> HostTimelines:
         """The last of each GPU that a host has, wherever it was then, and of those that it had; so many each.
 
-        What is grave is among them also where it is older, as many again.
+        What is critical is among them also where it is older, as many again.
         """
-        asked = TimelineQuery(host, int(now), most, tuple(grave))
+        asked = TimelineQuery(host, int(now), most, tuple(critical))
         return self.past.query(lambda connection: asked.read_timelines(connection, keys), NO_TIMELINES)
 
 
@@ -162,9 +162,9 @@ def build_event(*row: object) -> HealthEvent:
 class TimelineQuery:
     """What is asked of a host's time lines."""
 
-    def __init__(self, host: str, now: int, most: int, grave: tuple[str, ...]) -> None:
-        """Of each line so many, and as many that are grave."""
-        self.host, self.now, self.max_events, self.critical_kinds = host, now, most, grave
+    def __init__(self, host: str, now: int, most: int, critical: tuple[str, ...]) -> None:
+        """Of each line so many, and as many that are critical."""
+        self.host, self.now, self.max_events, self.critical_kinds = host, now, most, critical
 
     def read_timelines(self, connection: sqlite3.Connection, keys: Sequence[str]) -> HostTimelines:
         """All of them; those of which nothing is told are left out."""
@@ -185,8 +185,8 @@ class TimelineQuery:
         total = len(found)
         if total == self.max_events:
             (total,) = connection.execute(f"SELECT count(*) FROM event WHERE {where}", told).fetchone()  # noqa: S608 # the same
-            grave = f"{some} AND kind IN ({','.join('?' * len(self.critical_kinds))}) {order}"
-            found.update(dict.fromkeys(connection.execute(grave, (*told, *self.critical_kinds, self.max_events))))
+            critical = f"{some} AND kind IN ({','.join('?' * len(self.critical_kinds))}) {order}"
+            found.update(dict.fromkeys(connection.execute(critical, (*told, *self.critical_kinds, self.max_events))))
         asked = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # the same
         rows = [connection.execute(asked, one).fetchone() for one in found]
         return EventTimeline(key, tuple(self.correct_start(build_event(*row)) for row in rows), total)

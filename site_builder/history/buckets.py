@@ -48,7 +48,7 @@ class StateMinutes(NamedTuple):
     seen: int
     unknown: int
     lost: int
-    violated: int
+    conflict: int
     held: int
     busy: int
     booked: int

@@ -31,9 +31,12 @@ EMPTY_FILE_MESSAGE = "file is not a database: it is empty"
 SQLITE_CORRUPT, SQLITE_NOTADB = 11, 26
 BROKEN_MESSAGES = ("malformed", "not a database", "encrypted", "corrupt")
 SHARE_COLUMNS_SQL = "used INTEGER NOT NULL, held INTEGER NOT NULL, booked INTEGER NOT NULL, unused INTEGER NOT NULL"
+# The column of the state `conflict` keeps the name `violated` that older versions gave it, so that nothing need be
+# migrated and an older gpuboard can still read the file. SEEN_COLUMNS has the columns in the order of StateMinutes.
 STATE_COLUMNS = ("unknown", "lost", "violated", "held", "busy", "booked", "free")
 USE_COLUMNS = ("told", "use", "taken_told", "taken_use")
-SEEN_COLUMNS_SQL = ", ".join(f"{name} INTEGER NOT NULL" for name in ("seen", *STATE_COLUMNS, "unowned", *USE_COLUMNS))
+SEEN_COLUMNS = ("seen", *STATE_COLUMNS, "unowned", *USE_COLUMNS)
+SEEN_COLUMNS_SQL = ", ".join(f"{name} INTEGER NOT NULL" for name in SEEN_COLUMNS)
 # Each brings a file from one version to the next; what is there is never changed, only added to.
 MIGRATIONS: list[tuple[str, ...]] = [
     (

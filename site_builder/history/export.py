@@ -135,7 +135,7 @@ def build_gpu_export_rows(  # the same
 
 @lru_cache(maxsize=4096)
 def summarize_states(counts: tuple[int, ...]) -> tuple[str, int]:
-    """The state of most minutes, of two that are equal the graver, and in how many the GPU was taken."""
+    """The state of most minutes, of two that are equal the more severe, and in how many the GPU was taken."""
     by_state = dict(zip(GPU_STATES, counts))
     return max(GPU_STATES, key=by_state.__getitem__), sum(by_state[state] for state in TAKEN_STATES)
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from site_builder.core.model import NOBODY, Gpu, GpuNumber, GpuPeople, GpuStatus, HostFacts, HostStatus
 
-# In the order of their codes, which stand in history.db for ever: new ones are added at the end.
-GPU_STATES = ("unknown", "lost", "violated", "held", "busy", "booked", "free")
-TAKEN_STATES = frozenset({"violated", "held", "busy"})
+# In the order of their codes, which stay in history.db for ever: new ones are added at the end. An older version called
+# `conflict` `violated`; the code is the same.
+GPU_STATES = ("unknown", "lost", "conflict", "held", "busy", "booked", "free")
+TAKEN_STATES = frozenset({"conflict", "held", "busy"})
 # Nobody can tell whether a GPU in one of these is used.
 UNCLEAR_STATES = frozenset({"unknown", "lost"})
 

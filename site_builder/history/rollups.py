@@ -33,7 +33,7 @@ from site_builder.history.buckets import (
     UsageWindow,
     account_minutes,
 )
-from site_builder.history.database import DATABASE_WHERE
+from site_builder.history.database import DATABASE_WHERE, SEEN_COLUMNS
 from site_builder.history.model import GpuSeries
 from site_builder.history.reader import RETENTION_DAYS, HistoryReader, add_to_sums
 from site_builder.history.writer import EPOCH_ORDINAL
@@ -48,7 +48,7 @@ MAX_EPOCH = 10**11  # the year 5138
 # What is asked of Seen: how long GPUs stood how, but not how hard they worked.
 STATE_FIELDS = StateMinutes._fields[:9]
 SHARE_SUMS_SQL = ", ".join(f"sum({name})" for name in UsageShare._fields)
-SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name in STATE_FIELDS)
+SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name in SEEN_COLUMNS[: len(STATE_FIELDS)])
 # Of so many months all is kept: this one and the last. Of those before only what they come to.
 DETAILED_MONTHS = 2
 GpuSetChange = tuple[str, int, tuple[GpuSeries, ...]]

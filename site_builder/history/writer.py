@@ -15,7 +15,7 @@ from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
 from site_builder.history import block_format, buckets, database, idle_run_store
 from site_builder.history.block_format import DamagedBlockError, PackedSample, unpack_minute_part
-from site_builder.history.buckets import StateMinutes, UsageShare
+from site_builder.history.buckets import UsageShare
 from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_transaction
 from site_builder.history.reader import (
     CHUNK_LENGTH_S,
@@ -120,7 +120,7 @@ def delete_unused_gpu_sets(connection: sqlite3.Connection, before: int) -> None:
 # Days of hosts that become chunks in one transaction.
 DAYS_PER_TRANSACTION = 2
 ADD_SHARE_SQL = ", ".join(f"{name}={name}+excluded.{name}" for name in UsageShare._fields)
-ADD_SEEN_SQL = ", ".join(f"{name}={name}+excluded.{name}" for name in StateMinutes._fields)
+ADD_SEEN_SQL = ", ".join(f"{name}={name}+excluded.{name}" for name in database.SEEN_COLUMNS)
 
 
 class HistoryWriter(HistoryReader):

@@ -6,18 +6,17 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from site_builder.client import completion
+from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, print_message, with_settings
-
-if TYPE_CHECKING:
-    from site_builder.config.settings import Settings
-    from site_builder.remote.fetch import SnapshotFetcher
-    from site_builder.remote.targets import Target
-    from site_builder.remote.worker_pool import FetchOutcome, FetchPool
+from site_builder.core.names import is_host_name
+from site_builder.remote import targets
+from site_builder.remote.fetch import HttpFetcher, SnapshotFetcher, SshFetcher, write_pulled_files
+from site_builder.remote.targets import Target
+from site_builder.remote.worker_pool import FetchOutcome, FetchPool
 
 # What a pull by itself says about when the next one comes: cron's minute.
 DEFAULT_INTERVAL_S = 60
@@ -50,9 +49,9 @@ def pull(  # one for each option
 ) -> None:
     """Fetch a snapshot of each HOST into data/.
 
-    It works on 20 hosts at a time. HOST is a name that ssh knows, or the address at which a host serves its files: http://atlas/spool/. With
-    name=address it has another name on the board. By ssh, nothing is installed on the host. Exit 0 if all arrived,
-    1 if some did not: their old files stay.
+    It works on 20 hosts at a time. HOST is a name that ssh knows, or the address at which a host serves its files:
+    http://atlas/spool/. With name=address it has another name on the board. By ssh, nothing is installed on the host.
+    Exit 0 if all arrived, 1 if some did not: their old files stay.
 
     \b
     gpuboard pull atlas lab@gpu2 gpu3=10.0.0.7
@@ -65,19 +64,20 @@ def pull(  # one for each option
     if not settings.data.is_dir():
         where = settings.data.absolute()
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
-    targets = choose_pull_targets(settings, hosts, hosts_file, consul)
-    from site_builder.remote.worker_pool import FetchPool  # noqa: PLC0415 # --help needs none of it
-
+    chosen_targets = choose_pull_targets(settings, hosts, hosts_file, consul)
     config = Path(ssh_config) if ssh_config else None
-    crew = FetchPool(targets, lambda target: create_fetcher(target, every or DEFAULT_INTERVAL_S, limit, config), limit)
+    pool = FetchPool(
+        chosen_targets, lambda target: create_fetcher(target, every or DEFAULT_INTERVAL_S, limit, config), limit
+    )
     end = began + duration if duration else float("inf") if every else began
     try:
-        failed = PullLoop(crew, settings.data).run(every, began, end)
+        failed = PullLoop(pool, settings.data).run(every, began, end)
     finally:
-        crew.close()
+        pool.close()
     if sys.stderr.isatty():
         print_message(
-            f"{len(targets) - len(failed)} of {len(targets)} hosts arrived, in {time.monotonic() - began:.1f} s"
+            f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived, "
+            f"in {time.monotonic() - began:.1f} s"
         )
     if failed:
         sys.exit(1)
@@ -86,18 +86,14 @@ def pull(  # one for each option
 def choose_pull_targets(
     settings: Settings, hosts: tuple[str, ...], hosts_file: str | None, consul: bool
 ) -> list[Target]:
-    """Which hosts, by the words of the person who pulls; what is wrong with them is a Failure."""
-    from site_builder.core.names import is_host_name  # noqa: PLC0415 # --help needs none of it
-    from site_builder.remote import targets  # noqa: PLC0415
-
     try:
         in_consul = (
             targets.read_consul_targets(settings.consul, settings.state, settings.data, print_message) if consul else []
         )
         in_file = targets.read_targets_file(Path(hosts_file)) if hosts_file else []
         typed = targets.parse_typed_targets(hosts)
-    except targets.UnclearTargetsError as why:
-        raise CommandError(str(why)) from None
+    except targets.UnclearTargetsError as error:
+        raise CommandError(str(error)) from None
     for group in (in_consul, in_file, typed):
         names = [target.name for target in group]
         for name in names:
@@ -113,28 +109,20 @@ def choose_pull_targets(
 
 
 def create_fetcher(target: Target, every: int, limit: int, config: Path | None) -> SnapshotFetcher:
-    """By which a host is reached; ssh is imported only where it is needed."""
-    if target.is_url:
-        from site_builder.remote.fetch import HttpFetcher  # noqa: PLC0415
-
-        return HttpFetcher(target)
-    from site_builder.remote.fetch import SshFetcher  # noqa: PLC0415
-
-    return SshFetcher(target, every, limit, config)
+    return HttpFetcher(target) if target.is_url else SshFetcher(target, every, limit, config)
 
 
 class PullLoop:
-    """One round after the other; the same sentence about a host is told once."""
+    """Pull round after round, and print the same sentence about a host only once."""
 
-    def __init__(self, crew: FetchPool, data: Path) -> None:
-        """Nothing has failed yet."""
-        self.pool = crew
+    def __init__(self, pool: FetchPool, data: Path) -> None:
+        self.pool = pool
         self.data_folder = data
         self.failed_hosts: set[str] = set()
         self.printed: set[tuple[str, str]] = set()
 
     def run(self, every: int | None, began: float, end: float) -> set[str]:
-        """Until the end; the hosts whose last round failed. A round that is under way at the end is waited for."""
+        """Pull until `end`, finish the round that is under way, and return the hosts whose last round failed."""
         count = 0
         while True:
             self.pool.start_round()
@@ -149,13 +137,11 @@ class PullLoop:
             time.sleep(max(0.0, tick - time.monotonic()))
 
     def store_outcome(self, outcome: FetchOutcome) -> None:
-        """Write what came, and tell what did not."""
-        from site_builder.remote import fetch  # noqa: PLC0415 # --help needs none of it
-
+        """Write the files that came, and print what went wrong."""
         name = outcome.host
         problems = [outcome.problem] if outcome.problem else []
         try:
-            problems += fetch.write_pulled_files(self.data_folder, name, outcome.files)
+            problems += write_pulled_files(self.data_folder, name, outcome.files)
         except OSError as error:
             problems.append(f"{self.data_folder / name} cannot be written: {error.strerror}; its old files stay")
         self.failed_hosts.discard(name)

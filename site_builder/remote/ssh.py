@@ -6,17 +6,21 @@ Nothing is asked: a host that wants a password, or whose key is not known, is re
 from __future__ import annotations
 
 import logging
+import os
 import random
 import select
 import socket
 import subprocess
 import time
-from base64 import b64encode
-from contextlib import suppress
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import paramiko  # noqa: TID251
 
 from site_builder.remote.ssh_config import (
     TIMEOUT_ERRORS,
@@ -25,14 +29,10 @@ from site_builder.remote.ssh_config import (
     SshHostConfig,
     extract_last_line,
     has_certificate_authority,
-    log_in_by_key,
     read_known_host_keys,
     require_time_left,
     resolve_ssh_host,
 )
-
-if TYPE_CHECKING:
-    import paramiko  # noqa: TID251 for mypy
 
 CONNECT_TIMEOUT_S = 20.0
 RUN_TIMEOUT_S = 30.0
@@ -51,15 +51,13 @@ SIGNATURE_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")}
 
 
 class RemoteCommandResult(NamedTuple):
-    """What a command did."""
-
     exit_code: int
     stdout: bytes
     stderr: bytes
 
     @property
     def last_line(self) -> str:
-        """The last line that it said on stderr, or else on stdout, fit to be shown."""
+        """Return the last line of stderr, or else of stdout, cleaned for display."""
         return extract_last_line((self.stderr if self.stderr.strip() else self.stdout).decode(errors="replace"))
 
 
@@ -68,52 +66,44 @@ class ConnectionDroppedError(Exception):
 
 
 class SshConnection:
-    """An open connection to a host, and those to the hosts that it jumps over."""
-
-    def __init__(self, way: SshHostConfig, transport: paramiko.Transport, before: tuple[SshProxy, ...]) -> None:
-        """Keep it."""
-        self.host = way
+    def __init__(self, host: SshHostConfig, transport: paramiko.Transport, proxies: tuple[SshProxy, ...]) -> None:
+        self.host = host
         self.transport = transport
-        self.proxies = before
+        self.proxies = proxies
 
     def __enter__(self) -> SshConnection:
-        """As it is."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
-        """Close it."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
-        """End it, from any thread; whoever waits for a command hears that it was cut."""
+        """Close it from any thread; a command that is waited for fails."""
         self.transport.close()
-        for line in self.proxies:
-            line.close()
+        for proxy in self.proxies:
+            proxy.close()
 
     @property
     def host_key(self) -> HostKey:
-        """The key by which the host proved that it is itself."""
         key = self.transport.get_remote_server_key()
         return HostKey(key.get_name(), b64encode(key.asbytes()).decode())
 
     def run(
-        self, command: str, stdin: bytes = b"", limit: float = RUN_TIMEOUT_S, most: int = MAX_STDOUT_BYTES
+        self, command: str, stdin: bytes = b"", timeout_s: float = RUN_TIMEOUT_S, max_bytes: int = MAX_STDOUT_BYTES
     ) -> RemoteCommandResult:
-        """Run a command of the host's own shell; of what it says at most so many bytes are taken."""
-        import paramiko  # noqa: PLC0415, TID251 slow to import
-
-        deadline = time.monotonic() + limit
+        """Run a command in the login shell of the host."""
+        deadline = time.monotonic() + timeout_s
         try:
-            channel = self.transport.open_session(timeout=limit)
+            channel = self.transport.open_session(timeout=timeout_s)
             with channel:
-                channel.settimeout(limit)
+                channel.settimeout(timeout_s)
                 channel.exec_command(command)
                 send_stdin(channel, stdin, deadline)
-                return read_command_result(channel, deadline, most)
+                return read_command_result(channel, deadline, max_bytes)
         except TIMEOUT_ERRORS:
-            message = f"{self.host.name} did not do it within {limit:.0f} s"
+            message = f"{self.host.name} did not do it within {timeout_s:.0f} s"
         except OutputTooLargeError:
-            message = f"{self.host.name} says more than the {most} bytes that are read"
+            message = f"{self.host.name} says more than the {max_bytes} bytes that are read"
         except (paramiko.SSHException, OSError, EOFError) as error:
             message = (
                 f"the connection to {self.host.name} was cut ({extract_last_line(str(error) or type(error).__name__)})"
@@ -121,18 +111,16 @@ class SshConnection:
         raise SshError(message)
 
 
-class OutputTooLargeError(Exception):
-    """More output than anybody reads."""
+class OutputTooLargeError(Exception): ...
 
 
 class SshProxy(NamedTuple):
-    """What must be closed behind a connection: one to a jump host, or a ProxyCommand."""
+    """A jump host or ProxyCommand behind a connection."""
 
     jump: SshConnection | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
-        """End it."""
         if self.jump:
             self.jump.close()
         if self.process:
@@ -145,7 +133,7 @@ class SshProxy(NamedTuple):
 
 
 def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
-    """Give it all that it reads; a command that ends before it has read all is no failure of ours."""
+    """Send all input; a command that ends before it has read everything is no failure."""
     view = memoryview(stdin)
     with suppress(BrokenPipeError, ConnectionError):
         while view:
@@ -159,24 +147,23 @@ def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None
         channel.shutdown_write()
 
 
-def read_command_result(channel: paramiko.Channel, deadline: float, most: int) -> RemoteCommandResult:
-    """All that it says until it ends."""
+def read_command_result(channel: paramiko.Channel, deadline: float, max_bytes: int) -> RemoteCommandResult:
     out, err = bytearray(), bytearray()
-    last = deadline
+    give_up_at = deadline
     while True:
         if channel.recv_ready():
             out += channel.recv(CHUNK_BYTES)
-            if len(out) > most:
+            if len(out) > max_bytes:
                 raise OutputTooLargeError
         elif channel.recv_stderr_ready():
-            piece = channel.recv_stderr(CHUNK_BYTES)
-            err += piece[: MAX_STDERR_BYTES - len(err)]
+            chunk = channel.recv_stderr(CHUNK_BYTES)
+            err += chunk[: MAX_STDERR_BYTES - len(err)]
         elif channel.eof_received or channel.closed:
             break
         else:
             if channel.exit_status_ready():
-                last = min(last, time.monotonic() + LATE_OUTPUT_GRACE_S)
-            if time.monotonic() > last and last < deadline:
+                give_up_at = min(give_up_at, time.monotonic() + LATE_OUTPUT_GRACE_S)
+            if time.monotonic() > give_up_at and give_up_at < deadline:
                 break
             select.select([channel], [], [], min(require_time_left(deadline), 0.5))
         require_time_left(deadline)
@@ -188,69 +175,66 @@ def read_command_result(channel: paramiko.Channel, deadline: float, most: int) -
     return RemoteCommandResult(channel.exit_status, bytes(out), bytes(err))
 
 
-def connect_ssh(host: str, limit: float = CONNECT_TIMEOUT_S, config: Path | None = None) -> SshConnection:
-    """A connection to user@host, a name of ssh's configuration or ssh://user@host:port, within so many seconds."""
-    deadline = time.monotonic() + limit
+def connect_ssh(host: str, timeout_s: float = CONNECT_TIMEOUT_S, config: Path | None = None) -> SshConnection:
+    """Connect to user@host, a name in ssh's configuration or ssh://user@host:port."""
+    deadline = time.monotonic() + timeout_s
     log = logging.getLogger("paramiko")
     if not log.handlers:
         log.addHandler(logging.NullHandler())  # or it prints tracebacks
-    way = resolve_ssh_host(host, config)
+    host_config = resolve_ssh_host(host, config)
     try:
-        return connect_with_retries(way, deadline, MAX_JUMPS)
+        return connect_with_retries(host_config, deadline, MAX_JUMPS)
     except TIMEOUT_ERRORS:
-        message = f"{way.name} does not answer within {limit:.0f} s; find out why this does not work: ssh {way.name}"
+        name = host_config.name
+        message = f"{name} does not answer within {timeout_s:.0f} s; find out why this does not work: ssh {name}"
         raise SshError(message) from None
 
 
-def connect_with_retries(way: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
-    """Where sshd turns us away at the door, come back a little later, as often as time allows."""
-    for number in range(MAX_CONNECT_ATTEMPTS):
+def connect_with_retries(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
+    """Connect; if sshd drops the connection at once, retry a little later while there is time."""
+    for attempt in range(MAX_CONNECT_ATTEMPTS):
         try:
-            return connect_once(way, deadline, jumps)
-        except ConnectionDroppedError as why:
-            pause = min(FIRST_RETRY_DELAY_S * 2**number, MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.5)  # noqa: S311 no secret
-            if number == MAX_CONNECT_ATTEMPTS - 1 or time.monotonic() + pause > deadline:
-                what = f"{way.name} ends each connection at its beginning ({why})"
-                message = f"{what}: is that an sshd, and are its MaxStartups enough?"
+            return connect_once(host, deadline, jumps)
+        except ConnectionDroppedError as error:
+            pause = min(FIRST_RETRY_DELAY_S * 2**attempt, MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.5)  # noqa: S311
+            if attempt == MAX_CONNECT_ATTEMPTS - 1 or time.monotonic() + pause > deadline:
+                problem = f"{host.name} ends each connection at its beginning ({error})"
+                message = f"{problem}: is that an sshd, and are its MaxStartups enough?"
                 raise SshError(message) from None
             time.sleep(pause)
     raise AssertionError
 
 
-def connect_once(way: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
-    """One try: a line, the host's key, our own."""
-    import paramiko  # noqa: PLC0415, TID251 slow to import
-
-    keys = read_known_host_keys(way)
-    sock, before = open_ssh_socket(way, deadline, jumps)
+def connect_once(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
+    keys = read_known_host_keys(host)
+    sock, proxies = open_ssh_socket(host, deadline, jumps)
     transport = None
     try:
         transport = paramiko.Transport(sock)
-        negotiate_transport(transport, way, keys, deadline)
-        check_host_key(transport, way, keys)
-        log_in_by_key(transport, way, deadline)
+        negotiate_transport(transport, host, keys, deadline)
+        check_host_key(transport, host, keys)
+        log_in_by_key(transport, host, deadline)
     except BaseException:
         if transport:
             transport.close()
         with suppress(OSError):
             sock.close()
-        for line in before:
-            line.close()
+        for proxy in proxies:
+            proxy.close()
         raise
-    return SshConnection(way, transport, before)
+    return SshConnection(host, transport, proxies)
 
 
 def open_ssh_socket(
-    way: SshHostConfig, deadline: float, jumps: int
+    host: SshHostConfig, deadline: float, jumps: int
 ) -> tuple[socket.socket | paramiko.Channel, tuple[SshProxy, ...]]:
-    """What carries the bytes: a socket, a channel of a jump host, or a ProxyCommand."""
-    if way.jumps:
-        return open_jump_channel(way, deadline, jumps)
-    if way.proxy_command:
+    if host.jumps:
+        return open_jump_channel(host, deadline, jumps)
+    if host.proxy_command:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {way.proxy_command}"],
+                ["/bin/sh", "-c", f"exec {host.proxy_command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
@@ -258,48 +242,46 @@ def open_ssh_socket(
             )
         return ours, (SshProxy(process=process),)
     try:
-        return socket.create_connection((way.address, way.port), require_time_left(deadline)), ()
+        return socket.create_connection((host.address, host.port), require_time_left(deadline)), ()
     except TIMEOUT_ERRORS:
         raise TimeoutError from None
     except socket.gaierror as error:
-        message = f"{way.name} cannot be found: {way.address}: {error.strerror}"
+        message = f"{host.name} cannot be found: {host.address}: {error.strerror}"
     except ConnectionResetError:
         raise ConnectionDroppedError("connection reset") from None
     except OSError as error:
-        message = f"{way.name} cannot be reached at {way.address} port {way.port}: {error.strerror or error}"
+        message = f"{host.name} cannot be reached at {host.address} port {host.port}: {error.strerror or error}"
     raise SshError(message)
 
 
-def open_jump_channel(way: SshHostConfig, deadline: float, jumps: int) -> tuple[paramiko.Channel, tuple[SshProxy, ...]]:
-    """By the last jump host, which is reached by those before it."""
-    import paramiko  # noqa: PLC0415, TID251 slow to import
-
+def open_jump_channel(
+    host: SshHostConfig, deadline: float, jumps: int
+) -> tuple[paramiko.Channel, tuple[SshProxy, ...]]:
+    """Open a channel through the last jump host, which is reached through those before it."""
     if not jumps:
-        message = f"{way.name} is behind more than {MAX_JUMPS} jump hosts; does ssh's configuration go in a circle?"
+        message = f"{host.name} is behind more than {MAX_JUMPS} jump hosts; does ssh's configuration go in a circle?"
         raise SshError(message)
-    *first, last = way.jumps
-    name = last if last.startswith("ssh://") or ":" not in last else f"ssh://{last}"
-    jump = resolve_ssh_host(name, way.config_file)
-    if first:
-        jump = replace(jump, jumps=tuple(first), proxy_command=None)
+    *earlier_jumps, last_jump = host.jumps
+    name = last_jump if last_jump.startswith("ssh://") or ":" not in last_jump else f"ssh://{last_jump}"
+    jump = resolve_ssh_host(name, host.config_file)
+    if earlier_jumps:
+        jump = replace(jump, jumps=tuple(earlier_jumps), proxy_command=None)
     connection = connect_with_retries(jump, deadline, jumps - 1)
     try:
         channel = connection.transport.open_channel(
-            "direct-tcpip", (way.address, way.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
+            "direct-tcpip", (host.address, host.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
         )
     except (paramiko.SSHException, EOFError) as error:
         connection.close()
-        message = f"{way.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}"
+        message = f"{host.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}"
         raise SshError(message) from None
     return channel, (SshProxy(jump=connection),)
 
 
 def negotiate_transport(
-    transport: paramiko.Transport, way: SshHostConfig, keys: list[HostKey], deadline: float
+    transport: paramiko.Transport, host: SshHostConfig, keys: list[HostKey], deadline: float
 ) -> None:
-    """Agree on how to speak; the kinds of key that are known come first."""
-    import paramiko  # noqa: PLC0415, TID251 slow to import
-
+    """Agree on algorithms, with those of known keys first."""
     options = transport.get_security_options()
     kinds = {kind for key in keys for kind in SIGNATURE_ALGORITHMS.get(key.key_type, (key.key_type,))}
     options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind not in kinds))
@@ -312,15 +294,13 @@ def negotiate_transport(
         require_time_left(deadline)  # time that is over is the reason
         if "banner" in str(error):
             raise ConnectionDroppedError("no greeting") from None
-        message = f"{way.name} and we cannot agree on how to speak: {extract_last_line(str(error))}"
+        message = f"{host.name} and we cannot agree on how to speak: {extract_last_line(str(error))}"
         raise SshError(message) from None
     require_time_left(deadline)
 
 
-def check_host_key(transport: paramiko.Transport, way: SshHostConfig, keys: list[HostKey]) -> None:
-    """It must be one that known_hosts has: none is ever accepted by itself."""
-    import paramiko  # noqa: PLC0415, TID251 slow to import
-
+def check_host_key(transport: paramiko.Transport, host: SshHostConfig, keys: list[HostKey]) -> None:
+    """Refuse a host whose key is not in known_hosts: none is ever accepted by itself."""
     try:
         key = transport.get_remote_server_key()
     except paramiko.SSHException:
@@ -328,15 +308,114 @@ def check_host_key(transport: paramiko.Transport, way: SshHostConfig, keys: list
     offered = HostKey(key.get_name(), b64encode(key.asbytes()).decode())
     if offered in keys:
         return
-    raise SshError(explain_untrusted_key(way, bool(keys)))
+    raise SshError(explain_untrusted_key(host, bool(keys)))
 
 
-def explain_untrusted_key(way: SshHostConfig, known: bool) -> str:
-    """The sentence on a host whose key is not the one that is known, or whose key nobody knows."""
-    if known:
-        what = f"{way.name} has another key than known_hosts says: it was installed anew, or is not itself"
-        name = way.host_key_alias or (way.address if way.port == 22 else f"[{way.address}]:{way.port}")
-        return f"{what}; if you know that it is, ssh-keygen -R '{name}' and log in there once by hand: ssh {way.name}"
-    if has_certificate_authority(way):
-        return f"{way.name} is known by a certificate alone, which is not understood here: put its key into known_hosts"
-    return f"the key of {way.name} is not known here; log in there once by hand, to see and accept it: ssh {way.name}"
+def explain_untrusted_key(host: SshHostConfig, has_known_key: bool) -> str:
+    if has_known_key:
+        problem = f"{host.name} has another key than known_hosts says: it was installed anew, or is not itself"
+        name = host.host_key_alias or (host.address if host.port == 22 else f"[{host.address}]:{host.port}")
+        return (
+            f"{problem}; if you know that it is, ssh-keygen -R '{name}' and log in there once by hand: ssh {host.name}"
+        )
+    if has_certificate_authority(host):
+        return (
+            f"{host.name} is known by a certificate alone, which is not understood here: put its key into known_hosts"
+        )
+    return f"the key of {host.name} is not known here; log in there once by hand, to see and accept it: ssh {host.name}"
+
+
+def log_in_by_key(transport: paramiko.Transport, host: SshHostConfig, deadline: float) -> None:
+    """Log in with the first key that the host accepts."""
+    locked_files: list[Path] = []
+    tried = 0
+    with open_agent_keys(host, deadline) as agent_keys:
+        for key in iterate_login_keys(host, agent_keys, locked_files):
+            tried += 1
+            transport.auth_timeout = require_time_left(deadline)
+            if try_login_key(transport, host, key, tried):
+                return
+            require_time_left(deadline)
+    raise SshError(describe_refused_keys(host, tried, locked_files))
+
+
+def try_login_key(transport: paramiko.Transport, host: SshHostConfig, key: paramiko.PKey, tried: int) -> bool:
+    """Return True if the host accepts this key and asks for nothing else."""
+    try:
+        other_methods = transport.auth_publickey(host.user, key)
+    except paramiko.BadAuthenticationType as error:
+        raise SshError(describe_other_login(host, error.allowed_types)) from None
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        if transport.is_active():
+            return False
+        problem = f"{host.name} refused {tried} keys and ended the connection ({extract_last_line(str(error))})"
+        message = f"{problem}; name the right one in ssh's configuration, with IdentitiesOnly"
+        raise SshError(message) from None
+    if other_methods:
+        raise SshError(describe_other_login(host, other_methods))
+    return True
+
+
+def describe_other_login(host: SshHostConfig, kinds: list[str]) -> str:
+    methods = " or ".join(sorted(kinds))
+    return (
+        f"{host.name} takes no key from {host.user}, it asks for: {extract_last_line(methods)}; let its sshd take keys"
+    )
+
+
+def describe_refused_keys(host: SshHostConfig, tried: int, locked: list[Path]) -> str:
+    if locked:
+        return f"{host.name} takes no other key than {locked[0]}, perhaps, which has a password: ssh-add {locked[0]}"
+    keys = "your key" if tried == 1 else f"any of your {tried} keys"
+    problem = f"{host.name} does not take {keys}" if tried else f"you have no key here for {host.name}"
+    return f"{problem}, as {host.user}: ssh-copy-id {host.name} (ssh-keygen first, if there is none)"
+
+
+def iterate_login_keys(
+    host: SshHostConfig, agent_keys: tuple[paramiko.AgentKey, ...], locked_files: list[Path]
+) -> Iterator[paramiko.PKey]:
+    """Yield keys in the order of ssh: those of the agent that the configuration names, its others, then files."""
+    named = {blob: file for file in host.identities for blob in [read_public_half(file)] if blob}
+    yield from (key for key in agent_keys if key.asbytes() in named)
+    if not host.is_identities_only:
+        yield from (key for key in agent_keys if key.asbytes() not in named)
+    tried_keys = {key.asbytes() for key in agent_keys}
+    for file in host.identities:
+        if file.suffix != ".pub" and read_public_half(file) not in tried_keys:
+            key = load_private_key(file, locked_files)
+            if key and key.asbytes() not in tried_keys:
+                yield key
+
+
+def read_public_half(file: Path) -> bytes | None:
+    beside = file if file.suffix == ".pub" else file.with_name(f"{file.name}.pub")
+    with suppress(OSError, ValueError, IndexError):
+        return b64decode(beside.read_text().split()[1])
+    return None
+
+
+def load_private_key(file: Path, locked_files: list[Path]) -> paramiko.PKey | None:
+    """Load a key; return None if it needs a password or is of an unknown kind."""
+    try:
+        return paramiko.PKey.from_path(file)
+    except (paramiko.PasswordRequiredException, TypeError):  # as cryptography tells of a password
+        locked_files.append(file)
+    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError):
+        pass
+    return None
+
+
+@contextmanager
+def open_agent_keys(host: SshHostConfig, deadline: float) -> Iterator[tuple[paramiko.AgentKey, ...]]:
+    """Open the ssh agent and yield its keys; an agent that hangs or is gone has none."""
+
+    socket_path = os.path.expandvars(host.agent) if host.agent else os.environ.get("SSH_AUTH_SOCK", "none")
+    agent = paramiko.agent.AgentSSH()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent_socket:
+        with suppress(OSError, paramiko.SSHException):
+            agent_socket.settimeout(require_time_left(deadline) / 4)
+            if socket_path.lower() != "none":
+                agent_socket.connect(socket_path)
+                agent._connect(agent_socket)  # type: ignore[attr-defined] # paramiko's own knows no limit and no IdentityAgent
+            agent_socket.settimeout(require_time_left(deadline))  # to sign may need a person's yes
+        yield agent.get_keys()

@@ -5,33 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from site_builder.core.model import ConsulAccess
 from site_builder.core.names import is_host_name
 from site_builder.core.terminal_text import clean_text, decode_text
-from site_builder.discovery.hosts import NUMERIC_NAME
-from site_builder.discovery.hosts import match_nodes_to_hosts as consul_hosts
-
-if TYPE_CHECKING:
-    from site_builder.core.model import ConsulAccess
+from site_builder.discovery.hosts import NUMERIC_NAME, ConsulHostList, match_nodes_to_hosts
 
 URL_PREFIXES = ("http://", "https://")
 # What stands at the place of a port and is none: a password of which a `#` or a comma has cut the rest.
 URL_PASSWORD = re.compile(r"(://[^/:]*:)(?![0-9]{1,5}(?:/|$))[^/]*")
 MACHINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+MAX_FILE_BYTES = 1024 * 1024
+MAX_LISTED_PROBLEMS = 5
 NAMED_TARGET = re.compile(r"([^=@:/\s]+)=(.*)", re.DOTALL)
 
 
 class Target(NamedTuple):
-    """A host: a URL at which it serves its files, or whatever ssh understands; and its name, where somebody says it."""
+    """A host to pull from or deploy to: a URL that serves its files, or whatever ssh accepts."""
 
     address: str
     given_name: str | None = None
 
     @property
     def name(self) -> str:
-        """What it is called on the board, unless the host itself says something else."""
+        """Return the name on the board, unless the host itself reports another."""
         if self.given_name or not self.is_url:
             return (
                 self.given_name
@@ -41,17 +40,15 @@ class Target(NamedTuple):
 
     @property
     def is_url(self) -> bool:
-        """Whether it serves its files itself."""
         return self.address.startswith(URL_PREFIXES)
 
 
 def is_machine_name(name: str) -> bool:
-    """Whether it can be the name or the address of a machine, and nothing besides."""
     return MACHINE_NAME.fullmatch(name) is not None
 
 
 def parse_target(word: str) -> Target | str:
-    """A host as somebody names it, or what is wrong with that, in words."""
+    """Parse a host as somebody typed it; return a sentence if it is not one."""
     named = NAMED_TARGET.fullmatch(word)
     given, address = named.groups() if named else (None, word)
     shown = clean_text(URL_PASSWORD.sub(r"\1…", word.rpartition("@")[2]) if "://" in word else word)[:80]
@@ -67,7 +64,6 @@ def parse_target(word: str) -> Target | str:
 
 
 def build_url_target(given: str | None, url: str, shown: str) -> Target | str:
-    """A folder of files at a URL."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
@@ -79,20 +75,20 @@ def build_url_target(given: str | None, url: str, shown: str) -> Target | str:
 
 
 def parse_targets_file(data: bytes) -> tuple[list[Target], list[str]]:
-    """Those of a file: a host a line, before the first comma, so that hosts.txt can be one; `#` begins a comment."""
+    """Parse a file with a host on each line, before the first comma, so that hosts.txt can be one."""
     lines = (line.partition("#")[0].partition(",")[0].strip() for line in decode_text(data).split("\n"))
     return parse_targets((number, line) for number, line in enumerate(lines, 1) if line)
 
 
 def name_listed_target(target: Target) -> Target:
-    """A bare name in a list is the one on the board, as in hosts.txt."""
+    """Take a bare name in a list for the name on the board, as in hosts.txt."""
     bare = is_host_name(target.address) and not NUMERIC_NAME.fullmatch(target.address)
     return Target(target.address, target.address) if bare and not target.given_name else target
 
 
 def parse_targets(words: Iterable[tuple[int, str]]) -> tuple[list[Target], list[str]]:
-    """Each host once, and what is wrong with the rest; the number is that of a line, or 0."""
-    found: list[Target] = []
+    """Parse numbered words, where 0 stands for no line number; return the targets and the problems."""
+    targets: list[Target] = []
     problems: list[str] = []
     for number, word in words:
         target = parse_target(word)
@@ -101,86 +97,75 @@ def parse_targets(words: Iterable[tuple[int, str]]) -> tuple[list[Target], list[
         if (
             isinstance(target, Target)
             and target.given_name
-            and any(other.given_name == target.given_name for other in found)
+            and any(listed.given_name == target.given_name for listed in targets)
         ):
             target = f"the name {target.given_name} is there twice"
         if isinstance(target, Target):
-            found.append(target)
+            targets.append(target)
         else:
             problems.append(f"line {number}: {target}" if number else target)
-    return found, problems
+    return targets, problems
 
 
-MAX_FILE_BYTES = 1024 * 1024
-MAX_LISTED_PROBLEMS = 5
-
-
-class UnclearTargetsError(Exception):
-    """Why it is not clear which hosts are meant, in one sentence."""
+class UnclearTargetsError(Exception): ...
 
 
 def parse_typed_targets(words: Iterable[str]) -> list[Target]:
-    """Those that were typed."""
-    found, problems = parse_targets((0, word) for word in words)
+    targets, problems = parse_targets((0, word) for word in words)
     refuse_unclear_targets(problems)
-    return found
+    return targets
 
 
 def read_targets_file(path: Path) -> list[Target]:
-    """Those of a file: lines as hosts.txt has them, or such words as are typed, one a line."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES)
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
         raise UnclearTargetsError(message) from None
-    found, problems = parse_targets_file(content)
+    targets, problems = parse_targets_file(content)
     refuse_unclear_targets([f"{path}, {what}" for what in problems])
-    if not found:
+    if not targets:
         message = f"{path} names no host"
         raise UnclearTargetsError(message)
-    return found
+    return targets
 
 
 def refuse_unclear_targets(problems: list[str]) -> None:
-    """One host that is not clear could be any: nothing is done to the others either."""
+    """Refuse everything where one host is unclear, since it could be any."""
     if problems:
         raise UnclearTargetsError("; ".join(problems[:MAX_LISTED_PROBLEMS]))
 
 
 def read_consul_targets(
-    access: ConsulAccess | None, state: Path, data: Path, last_will_do: Callable[[str], None] | None = None
+    access: ConsulAccess | None, state: Path, data: Path, on_stale_list: Callable[[str], None] | None = None
 ) -> list[Target]:
     """Those that Consul lists: each by its name on the board, reached by that of its node.
 
     With `last_will_do` the last good list serves while there is no other, and it is told why.
     """
-    from site_builder.discovery.hosts import ConsulHostList  # noqa: PLC0415 slow to import
-
     if access is None:
         message = "set GPUBOARD_CONSUL_SERVICE first, to the service that your GPU hosts have in Consul"
         raise UnclearTargetsError(message)
-    listed = ConsulHostList(state, access)
-    before = listed.nodes_time
-    nodes, problems = listed.read()
-    found, unclear = consul_hosts(nodes or (), list_data_folders(data))
-    # whoever registers a service chooses its words: here they are no URL, no other user, no other port
-    for name in [name for name, node in found.items() if not is_machine_name(node.node)]:
-        node = found.pop(name).node
-        unclear.append(f"the node '{node[:80]}' is left out: that cannot be the name of a machine")
-    told = [f"{listed.where} {problem.what}" for problem in problems] + [f"{listed.where}: {what}" for what in unclear]
-    is_new = listed.nodes_time != before
-    if not found or (last_will_do is None and (unclear or not is_new)):
-        raise UnclearTargetsError(told[0] if told else f"{listed.where} lists no host")
-    if last_will_do is not None:
-        for what in told:
-            last_will_do(what)
-    return [Target(node.node, name) for name, node in sorted(found.items())]
-
-
-def list_data_folders(data: Path) -> list[str]:
-    """The hosts that have data already: a node of Consul is matched with one of them first."""
-    try:
-        return [path.name for path in data.iterdir() if path.is_dir()]
+    host_list = ConsulHostList(state, access)
+    previous_time = host_list.nodes_time
+    nodes, problems = host_list.read()
+    try:  # a node is matched first with a host that has data already
+        data_folders = [path.name for path in data.iterdir() if path.is_dir()]
     except OSError:
-        return []
+        data_folders = []
+    nodes_by_host, unclear = match_nodes_to_hosts(nodes or (), data_folders)
+    # whoever registers a service chooses its words: here they are no URL, no other user, no other port
+    for name in [name for name, node in nodes_by_host.items() if not is_machine_name(node.node)]:
+        node = nodes_by_host.pop(name).node
+        unclear.append(f"the node '{node[:80]}' is left out: that cannot be the name of a machine")
+    messages = [f"{host_list.where} {problem.what}" for problem in problems] + [
+        f"{host_list.where}: {what}" for what in unclear
+    ]
+    is_new = host_list.nodes_time != previous_time
+    if not nodes_by_host or (on_stale_list is None and (unclear or not is_new)):
+        raise UnclearTargetsError(messages[0] if messages else f"{host_list.where} lists no host")
+    if on_stale_list is not None:
+        for what in messages:
+            on_stale_list(what)
+    return [Target(node.node, name) for name, node in sorted(nodes_by_host.items())]

@@ -1,4 +1,4 @@
-"""Many hosts at once, each with a time limit of its own: one that is slow delays no other."""
+"""Work on many hosts at once, each with its own time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class WorkerPool(Generic[Key, Value]):
-    """Runs tasks in threads, at most AT_ONCE at a time, and gives up on those that take longer than they may."""
+    """Run tasks in threads, at most MAX_PARALLEL_HOSTS at a time, and give up on those that take too long."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Key, Callable[[], Value], float]] = deque()
@@ -35,7 +35,6 @@ class WorkerPool(Generic[Key, Value]):
 
     @property
     def pending(self) -> set[Key]:
-        """The keys of the tasks that wait or run."""
         return {key for key, *_ in self.waiting} | self.running.keys()
 
     def add(self, key: Key, task: Callable[[], Value], timeout_s: float = math.inf) -> None:
@@ -43,7 +42,7 @@ class WorkerPool(Generic[Key, Value]):
         self.waiting.append((key, task, timeout_s))
 
     def iterate_results(self, until: float) -> Iterator[tuple[Key, Value | None]]:
-        """Yield each key with its result, or with None after its timeout, until a monotonic time or until all are done."""
+        """Yield each key with its result, or None after its timeout, until `until` or until all are done."""
         while True:
             while self.waiting and len(self.running) < MAX_PARALLEL_HOSTS:
                 self.start_thread(*self.waiting.popleft())
@@ -76,20 +75,20 @@ class WorkerPool(Generic[Key, Value]):
 
 
 class FetchOutcome(NamedTuple):
-    """What came from a host, or why nothing did."""
-
     host: str
     files: dict[str, bytes]
     problem: str | None = None
 
 
 class FetchPool:
-    """Fetches from all targets, round after round; connections stay open in between unless somebody drops one."""
+    """Fetch from all targets, round after round; connections stay open in between."""
 
-    def __init__(self, targets: Iterable[Target], way_of: Callable[[Target], SnapshotFetcher], limit: float) -> None:
+    def __init__(
+        self, targets: Iterable[Target], create_fetcher: Callable[[Target], SnapshotFetcher], timeout_s: float
+    ) -> None:
         self.targets = list(targets)
-        self.create_fetcher = way_of
-        self.timeout_s = limit
+        self.create_fetcher = create_fetcher
+        self.timeout_s = timeout_s
         self.fetchers: dict[str, SnapshotFetcher] = {}
         self.pool: WorkerPool[str, FetchOutcome] = WorkerPool()
 
@@ -110,10 +109,10 @@ class FetchPool:
             # time limits of libraries do not help against a byte a minute
             yield outcome or FetchOutcome(name, {}, f"no whole answer within {self.timeout_s:.0f} s")
 
-    def run_fetch(self, name: str, way: SnapshotFetcher) -> FetchOutcome:
+    def run_fetch(self, name: str, fetcher: SnapshotFetcher) -> FetchOutcome:
         """Fetch the files of one host, in its thread."""
         try:
-            return FetchOutcome(name, way.fetch(time.monotonic() + self.timeout_s))
+            return FetchOutcome(name, fetcher.fetch(time.monotonic() + self.timeout_s))
         except PullError as error:
             return FetchOutcome(name, {}, str(error))
         except Exception as error:  # a thread that dies in silence would be a host that hangs
@@ -121,13 +120,13 @@ class FetchPool:
 
     def drop_fetcher(self, name: str) -> None:
         """Close the connection to a host at which something went wrong; the next round opens another."""
-        way = self.fetchers.pop(name, None)
-        if way:
-            threading.Thread(target=way.close, daemon=True).start()
+        fetcher = self.fetchers.pop(name, None)
+        if fetcher:
+            threading.Thread(target=fetcher.close, daemon=True).start()
 
     def close(self) -> None:
         """Close all connections at once: each takes a moment."""
-        threads = [threading.Thread(target=way.close, daemon=True) for way in self.fetchers.values()]
+        threads = [threading.Thread(target=fetcher.close, daemon=True) for fetcher in self.fetchers.values()]
         for thread in threads:
             thread.start()
         end = time.monotonic() + CLOSE_TIMEOUT_S

@@ -23,7 +23,7 @@ from site_builder.usage import fleet_trends, totals
 from site_builder.usage.totals import DatePeriod, GpuStay, find_midnight
 from site_builder.waste import model as waste_model
 
-HISTORY_COLUMNS = ("busy", "held", "violated", "booked", "owner", "booker")
+HISTORY_COLUMNS = ("busy", "held", "conflict", "booked", "owner", "booker")
 # Seconds of what is looked at at once, where it is kept so finely.
 BUCKET_S = 300
 # What is wasted now is told in a report of a week that ended not longer ago.
@@ -142,7 +142,7 @@ def read_gpu_weeks(past: HistoryReader, since: float, until: float, now: float) 
                 GpuBucket(
                     (found.since + place * step) // HOUR * HOUR,
                     minutes,
-                    line["busy"][place] + line["held"][place] + line["violated"][place],
+                    line["busy"][place] + line["held"][place] + line["conflict"][place],
                     line["held"][place],
                     line["booked"][place],
                     owners[place],

@@ -92,9 +92,9 @@ def render_report_brief(week: WeeklyReport, url: str = "") -> str:
         f"{number} {what}: {before}"
         for what, number, before in fleet_page.describe_comparison(rules.compare_weeks(week))
     ]
-    grave = sum(one.kind in events.CRITICAL_KINDS for one in reports_page.list_report_events(week))
-    if grave:
-        lines.append(f"{grave} grave {'event' if grave == 1 else 'events'} on GPUs")
+    critical = sum(one.kind in events.CRITICAL_KINDS for one in reports_page.list_report_events(week))
+    if critical:
+        lines.append(f"{critical} critical {'event' if critical == 1 else 'events'} on GPUs")
     return "\n".join([*lines, *([f"All of it: {url}"] if url else [])])
 
 
@@ -261,10 +261,10 @@ def format_current_waste(one: CurrentWaste) -> tuple[str, str, str]:
     )
 
 
-def build_mail_event(weight: str, when: str, gpu: str, what: str) -> MailEvent:
+def build_mail_event(severity: str, when: str, gpu: str, what: str) -> MailEvent:
     """What happened."""
     return MailEvent(
-        weight,
+        severity,
         shorten_untrusted_text(gpu, MAX_GPU_CHARACTERS),
         shorten_untrusted_text(what, MAX_SENTENCE_CHARACTERS),
         when,

@@ -29,7 +29,7 @@ WASTE_TITLES = {
     "booked": "Booked, and nobody on it",
     "unused": "Never used in this week",
 }
-SEVERITIES = ((events.CRITICAL_KINDS, "grave"), (events.WARNING_KINDS, "worth a look"))
+SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
 INFO_LABEL = "for your information"
 # It would fill the page, and is nothing to act on.
 OMITTED_EVENT_KINDS = frozenset({"power"})
@@ -207,13 +207,13 @@ def format_host_coverage(row: UsageRow) -> tuple[str, str]:
 
 
 def list_report_events(week: WeeklyReport) -> list[HealthEvent]:
-    """What happened: what is grave first, and then in its order."""
+    """What happened: what is critical first, and then in its order."""
     found = [one for one in week.events if one.kind not in OMITTED_EVENT_KINDS]
     return sorted(found, key=lambda one: (find_severity(one)[0], one.began_at, one.host, one.number))
 
 
 def find_severity(event: HealthEvent) -> tuple[int, str]:
-    """How grave it is."""
+    """Return its severity."""
     for place, (kinds, word) in enumerate(SEVERITIES):
         if event.kind in kinds:
             return place, word

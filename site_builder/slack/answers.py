@@ -281,7 +281,7 @@ def describe_gpu_use(gpu: FleetGpu) -> str:
         return who or "busy"
     if gpu.is_avoided and gpu.state in {"free", "booked"}:
         return f"{gpu.state} (in trouble)"
-    return f"{who} ({gpu.state})" if who and gpu.state in {"held", "violated"} else gpu.state
+    return f"{who} ({gpu.state})" if who and gpu.state in {"held", "conflict"} else gpu.state
 
 
 def answer_detail(scene: AnswerContext, asked: Sequence[str] = ()) -> SlackAnswer:
@@ -552,7 +552,7 @@ def format_state_counts(several: Iterable[FleetGpu]) -> str:
     return f"{format_noun_count(sum(counts.values()), 'GPU')}: {states}" if states else "no GPUs"
 
 
-STATE_ORDER = ("free", "booked", "busy", "held", "violated", "lost", "unknown")
+STATE_ORDER = ("free", "booked", "busy", "held", "conflict", "lost", "unknown")
 
 
 def format_noun_count(count: int, what: str) -> str:

@@ -99,7 +99,7 @@ def sum_state_minutes(several: Iterable[StateMinutes]) -> StateMinutes:
 def summarize_use(seen: StateMinutes, gpus: int) -> UseSummary:
     """What was seen of so many GPUs."""
     percent = seen.taken_use / 2 / seen.taken_told if seen.taken_told else None
-    taken = seen.busy + seen.held + seen.violated
+    taken = seen.busy + seen.held + seen.conflict
     unclear = seen.unknown + seen.lost
     return UseSummary(gpus, seen.seen, taken, seen.held, seen.booked, seen.free, unclear, percent)
 
@@ -156,7 +156,7 @@ def build_heatmap_cells(
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for (at, _), one in seen.items():
         sums[at][0] += one.seen
-        sums[at][1] += one.busy + one.held + one.violated
+        sums[at][1] += one.busy + one.held + one.conflict
     return build_cells_from_sums(sums, days, zone)
 
 

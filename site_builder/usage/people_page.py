@@ -30,7 +30,7 @@ UNKNOWN = "–"
 MAX_HOSTS = 12
 UNUSED_PART_LABELS = {
     "unowned": "Owner not known",
-    "promised": "Booked, nobody on it",
+    "booked_idle": "Booked, nobody on it",
     "free": "Free",
     "unclear": "Lost or not clear",
 }

@@ -18,7 +18,7 @@ PLACE_COLUMNS = (*PERSON_COLUMNS, "free", "seen")
 # What is added to what people used, up to all that was seen.
 UNUSED_PART_LABELS = {
     "unowned": "owner not known",
-    "promised": "booked, nobody on it",
+    "booked_idle": "booked, nobody on it",
     "free": "free",
     "unclear": "lost or not clear",
 }
@@ -65,8 +65,8 @@ def build_remainder_rows(total: UsageSums, digits: int) -> Iterator[tuple[str, t
     for name, word in UNUSED_PART_LABELS.items():
         yield f"+ {word}", (format_unit_hours(getattr(total, name), digits),)
     yield "= seen", (format_unit_hours(total.seen, digits),)
-    if total.violated:
-        yield "of it violated", (format_unit_hours(total.violated, digits),)
+    if total.conflict:
+        yield "of it in conflict", (format_unit_hours(total.conflict, digits),)
     yield "not seen", (format_unit_hours(total.unseen, digits),)
 
 

@@ -21,10 +21,10 @@ Key = TypeVar("Key")
 
 
 class UsageSums(NamedTuple):
-    """GPU-time. `seen` is used + unowned + promised + free + unclear; `unseen` is what nobody looked at.
+    """GPU-time. `seen` is used + unowned + booked_idle + free + unclear; `unseen` is what nobody looked at.
 
-    Of `used`, some was `held` idle; of `booked`, some was `unused` by who had booked it. `promised` is booked with
-    nobody on it at all, `violated` taken by one while booked by another.
+    Of `used`, some was `held` idle; of `booked`, some was `unused` by who had booked it. `booked_idle` is booked with
+    nobody on it at all, `conflict` taken by one while booked by another.
     """
 
     used: int = 0
@@ -32,12 +32,12 @@ class UsageSums(NamedTuple):
     booked: int = 0
     unused: int = 0
     unowned: int = 0
-    promised: int = 0
+    booked_idle: int = 0
     free: int = 0
     unclear: int = 0
     seen: int = 0
     unseen: int = 0
-    violated: int = 0
+    conflict: int = 0
 
     def add(self, other: UsageSums) -> UsageSums:
         """Both together."""
@@ -112,11 +112,11 @@ def state_minutes_to_sums(seen: StateMinutes) -> UsageSums:
     """What was seen of GPUs, but for what people had of it."""
     return UsageSums(
         unowned=seen.unowned * UNITS_PER_MINUTE,
-        promised=seen.booked * UNITS_PER_MINUTE,
+        booked_idle=seen.booked * UNITS_PER_MINUTE,
         free=seen.free * UNITS_PER_MINUTE,
         unclear=(seen.unknown + seen.lost) * UNITS_PER_MINUTE,
         seen=seen.seen * UNITS_PER_MINUTE,
-        violated=seen.violated * UNITS_PER_MINUTE,
+        conflict=seen.conflict * UNITS_PER_MINUTE,
     )
 
 
@@ -280,7 +280,7 @@ def compute_percent_seen(sums: UsageSums) -> int | None:
 
 
 # What is nobody's, in the order in which it is told; with what people have it is all that is seen.
-UNUSED_PARTS = ("unowned", "promised", "free", "unclear")
+UNUSED_PARTS = ("unowned", "booked_idle", "free", "unclear")
 
 
 class FleetUsage(NamedTuple):

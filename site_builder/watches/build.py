@@ -202,9 +202,9 @@ def limit_watches_per_person(several: Iterable[Watch]) -> Iterable[Watch]:
 
 def is_in_quiet_hours(rule: AlertRule, now: Now) -> bool:
     """Whether nothing is sent at this time of the day."""
-    if rule.quiet is None:
+    if rule.quiet_hours is None:
         return False
-    minute, (since, until) = now.local.hour * 60 + now.local.minute, rule.quiet
+    minute, (since, until) = now.local.hour * 60 + now.local.minute, rule.quiet_hours
     return since <= minute < until if since <= until else minute >= since or minute < until
 
 

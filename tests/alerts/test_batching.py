@@ -70,7 +70,7 @@ def test_several_at_once_are_one_letter_and_hooks_get_each_alone() -> None:
 
 def test_hosts_that_go_one_after_the_other_are_one_letter_and_one_alone_does_not_wait() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(6)}
-    desk = Desk(ruled(hold=2 * MINUTE, over=5 * MINUTE), hosts=hosts)
+    desk = Desk(ruled(delay=2 * MINUTE, resolve_after=5 * MINUTE), hosts=hosts)
     several = [down(name) for name in hosts]
     for count in range(1, 7):  # within a minute
         desk.look(*several[:count], after=10)
@@ -147,14 +147,14 @@ def test_an_alert_says_since_when_and_links_the_page_of_its_host() -> None:
 
 def night() -> Desk:
     """It is 23:00, and nothing is sent until 7:00."""
-    desk = Desk(ruled(quiet=NIGHT))
+    desk = Desk(ruled(quiet_hours=NIGHT))
     desk.look(after=11 * HOUR)
     return desk
 
 
 def test_a_night_in_which_more_goes_and_comes_back_than_a_letter_has_room_for_is_no_news() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(MAX_ALERTS_PER_NOTIFICATION + 50)}
-    desk = Desk(ruled(quiet=NIGHT), hosts={**hosts, "atlas": ("fresh", 4)})
+    desk = Desk(ruled(quiet_hours=NIGHT), hosts={**hosts, "atlas": ("fresh", 4)})
     assert desk.titles(down()) == ["atlas is down"]
     desk.look(down(), *map(down, hosts), after=11 * HOUR)
     (letter,) = desk.book.notifications
@@ -178,7 +178,7 @@ def test_in_quiet_hours_a_letter_waits_for_their_end() -> None:
 
 
 def test_what_could_not_be_sent_before_the_night_wakes_nobody() -> None:
-    desk = Desk(ruled(quiet=NIGHT), hooks=("page",))
+    desk = Desk(ruled(quiet_hours=NIGHT), hooks=("page",))
     failed = [one._replace(tries=3, due_at=desk.at + HOUR) for one in desk.look(down(), after=9 * HOUR)]
     assert [one.to for one in failed] == ["channel:lab", "hook:page"]
     desk.book = desk.book._replace(notifications=tuple(failed))
@@ -197,7 +197,7 @@ def test_the_report_of_a_week_is_a_letter_of_its_own() -> None:
     report = Condition("weekly-report", about="2026-W46", is_lasting=False)
     for looks in ([(down(),), (down(), report)], [(report,), (report, down())]):
         desk = night()
-        desk.rules["weekly-report"] = desk.rules["weekly-report"]._replace(on=True, quiet=NIGHT)
+        desk.rules["weekly-report"] = desk.rules["weekly-report"]._replace(on=True, quiet_hours=NIGHT)
         for matters in looks:
             assert desk.look(*matters) == []
         rules = sorted(tuple(one.rule for one in letter.alerts) for letter in desk.book.notifications)
@@ -215,7 +215,7 @@ def test_what_is_over_by_the_end_of_quiet_hours_is_not_told_at_all() -> None:
 
 
 def test_what_is_over_for_a_moment_of_the_night_is_neither_back_nor_down_again() -> None:
-    desk = Desk(ruled(quiet=NIGHT))
+    desk = Desk(ruled(quiet_hours=NIGHT))
     assert desk.titles(down()) == ["atlas is down"]
     desk.look(down(), after=11 * HOUR)
     assert desk.titles() == desk.titles(down()) == []
@@ -224,7 +224,7 @@ def test_what_is_over_for_a_moment_of_the_night_is_neither_back_nor_down_again()
 
 
 def test_a_booking_that_is_over_by_the_end_of_quiet_hours_is_no_news() -> None:
-    desk = Desk(ruled("booking-ends", quiet=NIGHT))
+    desk = Desk(ruled("booking-ends", quiet_hours=NIGHT))
     late = ends(START + 11 * HOUR + 30 * MINUTE)
     assert desk.titles(late, after=11 * HOUR + 10 * MINUTE) == []
     assert not desk.book.notifications
@@ -241,7 +241,7 @@ def test_a_booking_that_is_over_by_the_end_of_quiet_hours_is_no_news() -> None:
     ],
 )
 def test_quiet_hours_are_those_of_the_day_as_people_read_it(quiet: tuple[int, int], at: str, until: str | None) -> None:
-    desk = Desk(ruled(quiet=quiet))
+    desk = Desk(ruled(quiet_hours=quiet))
     hour, minute = at.split(":")
     desk.at = int(Now(START, PARIS).local.replace(hour=int(hour), minute=int(minute)).timestamp()) - MINUTE
     told = desk.look(down())
@@ -252,7 +252,7 @@ def test_quiet_hours_are_those_of_the_day_as_people_read_it(quiet: tuple[int, in
 
 def test_what_is_more_than_the_hour_allows_is_gathered_into_one_letter() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(30)}
-    desk = Desk(ruled(most=3), hosts=hosts)
+    desk = Desk(ruled(max_per_hour=3), hosts=hosts)
     bad: list[Condition] = []
     for host in hosts:
         bad.append(down(host))
@@ -265,7 +265,10 @@ def test_what_is_more_than_the_hour_allows_is_gathered_into_one_letter() -> None
 
 def test_what_the_hour_has_no_room_for_is_not_told_at_night() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(3)}
-    desk = Desk(ruled(quiet=NIGHT, most=1) | {"gpu-lost": AT_ONCE["gpu-lost"]._replace(most=1)}, hosts=hosts)
+    desk = Desk(
+        ruled(quiet_hours=NIGHT, max_per_hour=1) | {"gpu-lost": AT_ONCE["gpu-lost"]._replace(max_per_hour=1)},
+        hosts=hosts,
+    )
     assert len(desk.look(down("gpu0"), after=9 * HOUR + 30 * MINUTE)) == 1
     for several in ((down("gpu0"), down("gpu1")), (LOST._replace(host="gpu2"), down("gpu0"), down("gpu1"))):
         assert desk.look(*several, after=10 * MINUTE) == []
@@ -275,7 +278,7 @@ def test_what_the_hour_has_no_room_for_is_not_told_at_night() -> None:
 
 def test_one_receiver_does_not_use_up_the_hour_of_another() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(6)}
-    desk = Desk(ruled("gpu-held", most=1), hosts=hosts)
+    desk = Desk(ruled("gpu-held", max_per_hour=1), hosts=hosts)
     for user in ("alice", "bob", "carol"):
         several = [HELD._replace(host=host, owners=(user,)) for host in list(hosts)[:2]]
         assert [letter.to for letter in desk.look(*several)] == [f"person:{user}"]
@@ -311,7 +314,9 @@ def test_whatever_happens_nothing_is_told_twice_and_no_end_without_a_beginning(
     looks: list[tuple[int, set[int], str]], quiet: tuple[int, int] | None, most: int, begun: bool
 ) -> None:
     rules = {
-        name: rule._replace(on=True, quiet=quiet, most=most, recovery=True, to=("all", "person", "hooks"))
+        name: rule._replace(
+            on=True, quiet_hours=quiet, max_per_hour=most, send_resolved=True, to=("all", "person", "hooks")
+        )
         for name, rule in DEFAULT_RULES.items()
     }
     desk = Desk(rules, begun=begun, hooks=("page",))
@@ -352,7 +357,7 @@ def is_quiet(quiet: tuple[int, int] | None, minute: int) -> bool:
 @given(looks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 29)), max_size=60), most=st.integers(1, 5))
 def test_nobody_gets_more_letters_an_hour_than_the_rule_allows(looks: list[tuple[int, int]], most: int) -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(30)}
-    desk = Desk(ruled(most=most), hosts=hosts)
+    desk = Desk(ruled(max_per_hour=most), hosts=hosts)
     so: set[int] = set()
     for after, which in looks:
         so ^= {which}

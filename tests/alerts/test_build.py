@@ -270,7 +270,7 @@ def test_kill_9_between_what_is_decided_and_sent_loses_nothing_and_tells_nothing
 ) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpu(), every=1)
-    (tmp_path / "alerts.conf").write_text("[host-down]\nhold = 0s\n[host-new]\non = no\n")
+    (tmp_path / "alerts.conf").write_text("[host-down]\ndelay = 0s\n[host-new]\non = no\n")
     put(lab.state, book())  # it was well when somebody looked first
     waits_for(lambda: time.time() - (lab.data / "atlas/host.txt").stat().st_ctime > 2)
     found = AlertStore(lab.state)

@@ -65,11 +65,11 @@ def letter(**more: Any) -> Notification:  # noqa: ANN401 # any field
 def test_the_list_says_what_is_the_matter_since_when_and_whether_it_was_told() -> None:
     found = alert_table.AlertList(
         [
-            ConditionStatus(TrackedCondition(DOWN, AT - 600, reported_at=AT - 480), "told", "", AT - 680),
+            ConditionStatus(TrackedCondition(DOWN, AT - 600, reported_at=AT - 480), "reported", "", AT - 680),
             ConditionStatus(
-                TrackedCondition(HOT, AT - 7000, cleared_at=AT - 60), "untold", "the rule gpu-hot is off", AT - 7200
+                TrackedCondition(HOT, AT - 7000, cleared_at=AT - 60), "unreported", "the rule gpu-hot is off", AT - 7200
             ),
-            ConditionStatus(TrackedCondition(ENDS, AT - 60), "coming", "", AT + 600),
+            ConditionStatus(TrackedCondition(ENDS, AT - 60), "upcoming", "", AT + 600),
         ],
         [letter(tries=3, due_at=AT + 120, last_error="it refused the connection")],
         {"zeus": AT + 3600},
@@ -145,7 +145,7 @@ def test_the_history_says_to_whom_and_how_it_went() -> None:
 
 def test_a_rehearsal_shows_letter_by_letter_what_would_be_sent_to_whom_and_why() -> None:
     message = Message("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
-    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "untold", "it is so for 1 min", AT - 7200)]
+    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "unreported", "it is so for 1 min", AT - 7200)]
     several = [(letter(), message, "Slack (slack://…)"), (letter(to="hook:page", due_at=AT + 600), message, "")]
     assert alert_table.format_dry_run(alert_table.DryRunList(several, untold), NOW, 80) == [
         "Would be sent: 2 letters",
@@ -169,7 +169,7 @@ def test_a_rehearsal_shows_letter_by_letter_what_would_be_sent_to_whom_and_why()
 def test_no_line_is_longer_than_the_terminal(across: int) -> None:
     long = DOWN._replace(host="x" * 63, what="慶 " * 90, people=("y" * 60,) * 9)
     found = alert_table.AlertList(
-        [ConditionStatus(TrackedCondition(long, AT), "untold", "why " * 50, AT)],
+        [ConditionStatus(TrackedCondition(long, AT), "unreported", "why " * 50, AT)],
         [letter(to=f"person:{'z' * 60}", tries=1, last_error="because " * 40)],
         {},
         [alert_table.ListedReceiver("lab", "slack://•••", "what is wrong " * 20)],
@@ -288,7 +288,7 @@ def test_a_test_goes_to_every_channel_and_says_how_each_went(board: Board) -> No
 def test_a_test_can_go_to_one(board: Board) -> None:
     board.set(f"{board.conf.read_text().partition('=')[2].split()[0]} ops=json://127.0.0.1:1/")
     assert board.run("test", "--to", "lab")[:2] == (0, "lab: sent\n")
-    assert board.json("test", "--to", "lab")["tests"] == [{"to": "channel:lab", "how": "sent", "why": ""}]
+    assert board.json("test", "--to", "lab")["tests"] == [{"to": "channel:lab", "status": "sent", "reason": ""}]
     assert len(board.channel.got) == 2
     code, out, err = board.run("test", "--to", "lap")
     assert (code, out) == (2, "")
@@ -332,8 +332,11 @@ def test_the_list_is_of_what_the_builder_knows(board: Board) -> None:
     assert "\x1b" not in out
     assert "no snapshot since 14:02; affects alice and bob" in out
     found = board.json("list")
-    assert [(one["rule"], one["state"]) for one in found["matters"]] == [("host-down", "waits"), ("gpu-hot", "told")]
-    assert [one["to"] for one in found["letters"]] == ["person:alice"]
+    assert [(one["rule"], one["state"]) for one in found["conditions"]] == [
+        ("host-down", "waiting"),
+        ("gpu-hot", "reported"),
+    ]
+    assert [one["to"] for one in found["notifications"]] == ["person:alice"]
     assert found["silences"] == [{"host": "atlas", "until": now + 60}]
     assert [one["name"] for one in found["rules"]] == list(DEFAULT_RULES)
 
@@ -432,7 +435,7 @@ def test_a_rehearsal_shows_what_the_next_build_tells_and_changes_nothing(board: 
     for host in ("atlas", "hydra"):
         board.lab.write(host, "gpus.csv", "# err no devices were found\n", rc=6)
     board.lab.build(alerts=alerts)
-    assert board.json("run", "--dry-run")["letters"] == []  # it must hold
+    assert board.json("run", "--dry-run")["notifications"] == []  # it must hold
     longer = {key: one._replace(first_seen_at=one.first_seen_at - 600) for key, one in board.book.conditions.items()}
     board.write(board.book._replace(conditions=longer))
     before = board.files()
@@ -464,7 +467,7 @@ def test_a_rehearsal_takes_no_watch_away(board: Board) -> None:
     (board.lab.state / "watches.json").write_text(json.dumps({"w1": int(time.time()) - 60}))
     board.write(AlertState(started_at=1))
     before = board.files()
-    (found,) = (one for one in board.json("run", "--dry-run")["letters"] if one["to"] == "person:alice")
+    (found,) = (one for one in board.json("run", "--dry-run")["notifications"] if one["to"] == "person:alice")
     assert "you waited for 2 A100" in found["text"]
     assert "nobody knows how to tell alice" in found["address"]
     assert board.files() == before

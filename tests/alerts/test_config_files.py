@@ -16,7 +16,7 @@ from site_builder.core import files
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab
 
-RULES, CONTACTS = b"[host-down]\nhold = 7m\n", b"alice,alice@lab.org\n"
+RULES, CONTACTS = b"[host-down]\ndelay = 7m\n", b"alice,alice@lab.org\n"
 
 
 class Desk:
@@ -52,7 +52,7 @@ def told(files: AlertConfigFiles) -> list[str]:
 
 
 def hold(files: AlertConfigFiles) -> int:
-    return files.read().rules["host-down"].hold
+    return files.read().rules["host-down"].delay
 
 
 def test_without_files_the_defaults_count_and_people_have_the_address_of_their_login(desk: Desk) -> None:
@@ -64,11 +64,11 @@ def test_without_files_the_defaults_count_and_people_have_the_address_of_their_l
 def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None:
     files = desk.files()
     found = files.read()
-    assert (found.rules["host-down"].hold, found.problems) == (420, [])
+    assert (found.rules["host-down"].delay, found.problems) == (420, [])
     assert found.contacts.list_addresses("alice") == ("alice@lab.org",)
     assert files.read().rules is found.rules, "nothing changed"
     assert files.read().contacts is found.contacts
-    desk.rules.write_bytes(b"[host-down]\nhold = 8m\nto = zebra\nx\n")
+    desk.rules.write_bytes(b"[host-down]\ndelay = 8m\nto = zebra\nx\n")
     desk.contacts.write_bytes(b"alice,slack:U0A\nbob\n")
     assert hold(files) == 480
     assert files.read().contacts.list_addresses("alice") == ("slack:U0A",)
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_leaves_what_was_there_and_is_told(
     harm(desk.rules)
     harm(desk.contacts)
     found = files.read()
-    assert found.rules["host-down"].hold == 420
+    assert found.rules["host-down"].delay == 420
     assert found.contacts.list_addresses("alice") == ("alice@lab.org",)
     first, second = told(files)
     assert first.startswith(f"GPUBOARD_ALERTS (alerts.conf): it is not read: {words}")
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_read_leaves_what_was_there_and_is_told(
     assert second.endswith("; the contacts of before count")
     # a builder that begins now has the last good rules in state/, but no copy of the secrets in the contacts
     begun = desk.files().read()
-    assert begun.rules["host-down"].hold == 420
+    assert begun.rules["host-down"].delay == 420
     assert (begun.contacts.is_complete, begun.contacts.list_addresses("bob")) == (False, ())
     assert [one.what.rpartition("; ")[2] for one in begun.problems] == [
         "the rules of before count",
@@ -156,7 +156,7 @@ def test_what_a_file_says_when_it_is_back_counts_at_once(desk: Desk) -> None:
     (desk.home / "away").rename(desk.rules)
     assert told(files) == []
     desk.rules.write_bytes(b"")
-    assert hold(files) == DEFAULT_RULES["host-down"].hold, "an empty file is one that changes nothing"
+    assert hold(files) == DEFAULT_RULES["host-down"].delay, "an empty file is one that changes nothing"
 
 
 def test_contacts_that_a_group_can_write_are_not_read_and_rules_are(desk: Desk) -> None:

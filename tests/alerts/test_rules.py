@@ -72,14 +72,14 @@ def test_a_host_that_claims_anything_leaves_room_for_others() -> None:
 
 
 def test_a_state_must_hold_and_what_flaps_is_not_told() -> None:
-    desk = Desk(ruled(hold=5 * MINUTE))
+    desk = Desk(ruled(delay=5 * MINUTE))
     for _ in range(10):
         assert desk.titles(down(), after=2 * MINUTE) == desk.titles() == []
     assert [desk.titles(down()) for _ in range(6)][-1] == ["atlas is down"]
 
 
 def test_what_is_over_for_a_moment_is_not_over() -> None:
-    desk = Desk(ruled(over=5 * MINUTE))
+    desk = Desk(ruled(resolve_after=5 * MINUTE))
     assert desk.titles(down()) == ["atlas is down"]
     for _ in range(5):
         assert desk.titles(after=4 * MINUTE) == desk.titles(down()) == []
@@ -87,7 +87,7 @@ def test_what_is_over_for_a_moment_is_not_over() -> None:
 
 
 def test_the_end_is_not_told_where_the_rule_says_so() -> None:
-    desk = Desk(ruled(recovery=False))
+    desk = Desk(ruled(send_resolved=False))
     assert desk.titles(down()) == ["atlas is down"]
     assert desk.titles() == []
     assert not desk.book.conditions
@@ -106,7 +106,7 @@ def test_the_same_book_comes_out_where_nothing_is_new() -> None:
 
 
 def test_what_is_said_of_something_that_nobody_is_told_of_yet_changes_no_book() -> None:
-    desk = Desk(ruled("gpu-held", hold=HOUR), begun=False)
+    desk = Desk(ruled("gpu-held", delay=HOUR), begun=False)
     desk.look(LOST)
     desk.look(LOST, HELD)
     before = desk.book
@@ -171,7 +171,7 @@ def test_a_host_at_which_we_fail_is_not_back() -> None:
 
 def test_what_begins_anew_after_nothing_was_heard_must_hold_anew() -> None:
     unused = HELD._replace(rule="booking-unused", since=START)
-    desk = Desk(ruled("booking-unused", hold=HOUR))
+    desk = Desk(ruled("booking-unused", delay=HOUR))
     desk.look(unused)
     desk.state("atlas", "down")
     desk.look(after=2 * HOUR)
@@ -227,7 +227,7 @@ def test_an_end_waits_for_the_end_of_a_silence() -> None:
 
 
 def test_a_silence_holds_back_what_waits_for_the_morning() -> None:
-    desk = Desk(ruled(quiet=NIGHT))
+    desk = Desk(ruled(quiet_hours=NIGHT))
     desk.look(down(), after=11 * HOUR)
     assert len(desk.book.notifications) == 1
     desk.book = desk.book._replace(silences={"atlas": desk.at + 12 * HOUR})
@@ -238,7 +238,7 @@ def test_a_silence_holds_back_what_waits_for_the_morning() -> None:
 
 
 def test_maintenance_holds_back_what_waits_for_the_morning() -> None:
-    desk = Desk(ruled(quiet=NIGHT))
+    desk = Desk(ruled(quiet_hours=NIGHT))
     desk.look(down(), after=11 * HOUR)
     desk.state("atlas", "maintenance")
     assert desk.titles() == desk.titles(after=9 * HOUR) == []
@@ -335,7 +335,7 @@ def test_a_watch_fires_once_also_if_it_comes_true_on_another_host_and_at_the_fir
 
 
 def test_a_clock_that_was_set_back_neither_repeats_nor_keeps_anything() -> None:
-    desk = Desk(ruled(hold=5 * MINUTE, quiet=NIGHT))
+    desk = Desk(ruled(delay=5 * MINUTE, quiet_hours=NIGHT))
     desk.look(after=11 * HOUR)
     desk.look(down())
     desk.look(down(), after=10 * MINUTE)
@@ -356,7 +356,7 @@ def test_a_clock_that_jumps_ahead_makes_no_host_new() -> None:
 
 
 def test_why_something_is_not_told_is_said() -> None:
-    desk = Desk(ruled(hold=5 * MINUTE), begun=False)
+    desk = Desk(ruled(delay=5 * MINUTE), begun=False)
     desk.look(LOST)
     desk.state("boreas", "maintenance")
     desk.look(LOST, down(), down("boreas"), begins(START + HOUR))
@@ -374,7 +374,13 @@ def test_why_something_is_not_told_is_said() -> None:
 
 def test_every_rule_has_a_title_for_one_and_for_several() -> None:
     for rule in ALL_RULES:
-        desk = Desk({rule: DEFAULT_RULES[rule]._replace(on=True, hold=0, over=0, recovery=True, to=("all", "person"))})
+        desk = Desk(
+            {
+                rule: DEFAULT_RULES[rule]._replace(
+                    on=True, delay=0, resolve_after=0, send_resolved=True, to=("all", "person")
+                )
+            }
+        )
         lasting = rule not in {"host-new", "watch", "weekly-report", "booking-begins", "booking-ends"}
         several = [
             Condition(rule, host, "x", ("1",), "so it is", START - DAY, ("alice",), ("alice",), lasting)._replace(
@@ -402,7 +408,7 @@ def test_every_rule_has_a_title_for_one_and_for_several() -> None:
 @settings(deadline=None, max_examples=100)
 @given(looks=st.lists(st.tuples(st.integers(1, 3000), st.booleans()), max_size=40), hold=st.integers(0, 3600))
 def test_nothing_is_told_that_did_not_hold(looks: list[tuple[int, bool]], hold: int) -> None:
-    desk = Desk(ruled(hold=hold, over=hold))
+    desk = Desk(ruled(delay=hold, resolve_after=hold))
     since: int | None = None
     gone: int | None = None
     is_told = False

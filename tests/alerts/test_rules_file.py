@@ -45,14 +45,14 @@ def test_every_rule_has_a_default_and_nothing_changes_it_but_a_line() -> None:
 def test_the_example_names_every_key_of_every_rule_with_its_default() -> None:
     text = EXAMPLE.read_text()
     assert parse_rules(text.encode()) == (DEFAULT_RULES, []), "as it is, all of it is a comment"
-    bare = re.sub(r"^#(?=[a-z]+ = )", "", text, flags=re.MULTILINE)
+    bare = re.sub(r"^#(?=[a-z_]+ = )", "", text, flags=re.MULTILINE)
     assert parse_rules(bare.encode()) == (DEFAULT_RULES, [])
     sections = {one.partition("]")[0]: one for one in bare.split("\n[")[1:]}
     assert set(sections) == {"all", *ALL_RULES}
     for name, rule in DEFAULT_RULES.items():
         assert re.findall(r"^(\w+) = (.*)$", sections[name], re.MULTILINE) == list(format_rule_values(rule).items())
     assert {key for name in ALL_RULES for key in list_rule_keys(name)} == set(RULE_KEYS)
-    explained = re.findall(r"^# ([a-z]+)  +", text, re.MULTILINE)
+    explained = re.findall(r"^# ([a-z_]+)  +", text, re.MULTILINE)
     assert sorted(explained) == sorted(RULE_KEYS)
 
 
@@ -71,16 +71,16 @@ def test_the_docs_tell_each_rule_and_key_with_what_counts_by_default() -> None:
     for name, row in told.items():
         rule = DEFAULT_RULES[name]
         assert (row[2] == "channels") == ("all" in rule.to)
-        for seconds in (rule.hold, rule.before, rule.over if rule.recovery else 0):
+        for seconds in (rule.delay, rule.before, rule.resolve_after if rule.send_resolved else 0):
             assert not seconds or format_duration(seconds) in row[3], (name, row[3])
-        assert ("and: " in row[1]) == (rule.recovery and name not in MOMENTARY_RULES)
+        assert ("and: " in row[1]) == (rule.send_resolved and name not in MOMENTARY_RULES)
     assert {row[0].strip("`") for row in rows(PAGE, "key")} == set(RULE_KEYS)
 
 
 @pytest.mark.parametrize("name", ALL_RULES)
 def test_what_is_shown_of_a_rule_is_read_again(name: str) -> None:
     other = DEFAULT_RULES[name]._replace(
-        on=not DEFAULT_RULES[name].on, to=("ops", "person"), quiet=(22 * 60, 7 * 60 + 30), most=3
+        on=not DEFAULT_RULES[name].on, to=("ops", "person"), quiet_hours=(22 * 60, 7 * 60 + 30), max_per_hour=3
     )
     text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(other).items())
     assert rule_of(f"[{name}]\n{text}", name) == other
@@ -91,20 +91,20 @@ def test_what_is_shown_of_a_rule_is_read_again(name: str) -> None:
     [
         ("on = no", "on", False),
         ("ON: Off", "on", False),
-        ("  hold=90s", "hold", 90),
-        ("hold = 90", "hold", 90),
-        ("hold = 0", "hold", 0),
-        ("over = 1d  # a day", "over", 86400),
-        ("recovery = no ; for now", "recovery", False),
+        ("  delay=90s", "delay", 90),
+        ("delay = 90", "delay", 90),
+        ("delay = 0", "delay", 0),
+        ("resolve_after = 1d  # a day", "resolve_after", 86400),
+        ("send_resolved = no ; for now", "send_resolved", False),
         ("to = ops, lab", "to", ("ops", "lab")),
         ("to = Ops ops person", "to", ("ops", "person")),
         ("to = none", "to", ()),
-        ("quiet = 22:00-07:00", "quiet", (1320, 420)),
-        ("quiet: 22:00 – 7:00", "quiet", (1320, 420)),
-        ("quiet = 0:00 to 6:30", "quiet", (0, 390)),
-        ("quiet = none", "quiet", None),
-        ("quiet =", "quiet", None),
-        ("most = 1", "most", 1),
+        ("quiet_hours = 22:00-07:00", "quiet_hours", (1320, 420)),
+        ("quiet_hours: 22:00 – 7:00", "quiet_hours", (1320, 420)),
+        ("quiet_hours = 0:00 to 6:30", "quiet_hours", (0, 390)),
+        ("quiet_hours = none", "quiet_hours", None),
+        ("quiet_hours =", "quiet_hours", None),
+        ("max_per_hour = 1", "max_per_hour", 1),
     ],
 )
 def test_what_a_line_may_say(line: str, key: str, value: object) -> None:
@@ -133,21 +133,29 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
         ("[host-down\nx", f"line 1: {FIRST}"),
         ("[hostdown]", "line 1: there is no rule 'hostdown'; is it host-down?"),
         ("[zebra]\non = no\nnonsense", f"line 1: there is no rule 'zebra'; there are all, {', '.join(ALL_RULES)}"),
-        ("[host-down]\nholds = 5m", "line 2: there is no key 'holds'; is it hold?"),
-        ("[host-new]\nat = Mon 08:00", "line 2: at means nothing to host-new, which has on, to, quiet, most"),
-        ("[watch]\nhold = 1h", "line 2: hold means nothing to watch, which has on, to, quiet, most"),
+        ("[host-down]\ndelays = 5m", "line 2: there is no key 'delays'; is it delay?"),
+        (
+            "[host-new]\nat = Mon 08:00",
+            "line 2: at means nothing to host-new, which has on, to, quiet_hours, max_per_hour",
+        ),
+        ("[all]\nhold = 1h", "line 2: hold is called delay now: rename it, for this line does not count"),
+        ("[all]\nmost = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
+        ("[all]\nover = 1h", "line 2: over is called resolve_after now: rename it, for this line does not count"),
+        ("[all]\nquiet = none", "line 2: quiet is called quiet_hours now: rename it, for this line does not count"),
+        ("[watch]\nrecovery = 1", "line 2: recovery is called send_resolved now: rename it, for this line does not count"),
+        ("[watch]\ndelay = 1h", "line 2: delay means nothing to watch, which has on, to, quiet_hours, max_per_hour"),
         ("[host-down]\nhold", "line 2: it is neither a [section] nor `key = value`"),
-        ("[host-down]\nhold = 5 parsecs", f"line 2: hold is '5 parsecs', {TIME}"),
-        ("[host-down]\nhold = 8d", f"line 2: hold is '8d', {TIME}"),
-        ("[host-down]\nhold = -1", f"line 2: hold is '-1', {TIME}"),
+        ("[host-down]\ndelay = 5 parsecs", f"line 2: delay is '5 parsecs', {TIME}"),
+        ("[host-down]\ndelay = 8d", f"line 2: delay is '8d', {TIME}"),
+        ("[host-down]\ndelay = -1", f"line 2: delay is '-1', {TIME}"),
         ("[booking-ends]\nbefore = 2d", f"line 2: before is '2d', {TIME.replace('7d', '1d')}"),
-        ("[host-down]\nhold =", f"line 2: hold is '', {TIME}"),
+        ("[host-down]\ndelay =", f"line 2: delay is '', {TIME}"),
         ("[host-down]\non = perhaps", "line 2: on is 'perhaps', but must be yes or no"),
-        ("[host-down]\nmost = 0", "line 2: most is '0', but must be a number from 1 to 1000"),
-        ("[host-down]\nmost = \u0661", "line 2: most is '\u0661', but must be a number from 1 to 1000"),
-        ("[host-down]\nquiet = 22-7", f"line 2: quiet is '22-7', {QUIET}"),
-        ("[host-down]\nquiet = 7:00-7:00", f"line 2: quiet is '7:00-7:00', {QUIET}"),
-        ("[host-down]\nquiet = 25:00-7:00", f"line 2: quiet is '25:00-7:00', {QUIET}"),
+        ("[host-down]\nmax_per_hour = 0", "line 2: max_per_hour is '0', but must be a number from 1 to 1000"),
+        ("[host-down]\nmax_per_hour = \u0661", "line 2: max_per_hour is '\u0661', but must be a number from 1 to 1000"),
+        ("[host-down]\nquiet_hours = 22-7", f"line 2: quiet_hours is '22-7', {QUIET}"),
+        ("[host-down]\nquiet_hours = 7:00-7:00", f"line 2: quiet_hours is '7:00-7:00', {QUIET}"),
+        ("[host-down]\nquiet_hours = 25:00-7:00", f"line 2: quiet_hours is '25:00-7:00', {QUIET}"),
         ("[weekly-report]\nat = Someday 08:00", f"line 2: at is 'Someday 08:00', {WEEKLY}"),
         ("[weekly-report]\nat = Monday", f"line 2: at is 'Monday', {WEEKLY}"),
         ("[host-down]\nto = none ops", f"line 2: to is 'none ops', {TO}"),
@@ -155,16 +163,16 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
     ],
 )
 def test_a_line_that_is_wrong_costs_that_line_and_is_told(text: str, problem: str) -> None:
-    rules, problems = parse_rules(f"{text}\n[gpu-lost]\nhold = 7m\n".encode())
+    rules, problems = parse_rules(f"{text}\n[gpu-lost]\ndelay = 7m\n".encode())
     assert problems[:1] == [problem]
-    assert rules.pop("gpu-lost").hold == 420
+    assert rules.pop("gpu-lost").delay == 420
     assert rules == {name: rule for name, rule in DEFAULT_RULES.items() if name != "gpu-lost"}
 
 
 def test_a_key_that_stands_there_twice_is_told_and_the_last_counts() -> None:
-    rules, problems = parse_rules(b"[host-down]\nhold = 1m\n[host-failed]\n[host-down]\nhold = 3m\n")
-    assert rules["host-down"].hold == 180
-    assert problems == ["line 5: hold stands there twice for host-down; the last one counts"]
+    rules, problems = parse_rules(b"[host-down]\ndelay = 1m\n[host-failed]\n[host-down]\ndelay = 3m\n")
+    assert rules["host-down"].delay == 180
+    assert problems == ["line 5: delay stands there twice for host-down; the last one counts"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +181,7 @@ def test_a_key_that_stands_there_twice_is_told_and_the_last_counts() -> None:
         "to = slack://xoxb-1234-secret/#lab",
         "to = bob@secret.org",
         "slack://secret/x = yes",
-        "hold = aSecretThatIsFarTooLongToBeAnythingElseHere",
+        "delay = aSecretThatIsFarTooLongToBeAnythingElseHere",
         "[slack://secret]",
         "mailto://bob:secret@lab.org",
     ],
@@ -186,12 +194,12 @@ def test_an_address_at_the_wrong_place_is_never_shown(line: str) -> None:
 
 def test_what_counts_for_all_is_over_the_default_and_below_what_a_rule_says_of_itself() -> None:
     rules, problems = parse_rules(
-        b"[gpu-hot]\nmost = 2\n[all]\nmost = 5\nquiet = 22:00-07:00\nhold = 1h\nat = Fri 17:00\n"
+        b"[gpu-hot]\nmax_per_hour = 2\n[all]\nmax_per_hour = 5\nquiet_hours = 22:00-07:00\ndelay = 1h\nat = Fri 17:00\n"
     )
     assert problems == []
-    assert (rules["gpu-hot"].most, rules["host-down"].most, rules["watch"].most) == (2, 5, 5)
-    assert {rule.quiet for rule in rules.values()} == {(1320, 420)}
-    assert (rules["host-down"].hold, rules["watch"].hold, rules["host-new"].hold) == (3600, 0, 0)
+    assert (rules["gpu-hot"].max_per_hour, rules["host-down"].max_per_hour, rules["watch"].max_per_hour) == (2, 5, 5)
+    assert {rule.quiet_hours for rule in rules.values()} == {(1320, 420)}
+    assert (rules["host-down"].delay, rules["watch"].delay, rules["host-new"].delay) == (3600, 0, 0)
     assert (rules["weekly-report"].at, rules["host-down"].at) == ((4, 1020), None)
 
 
@@ -264,11 +272,11 @@ def test_a_file_of_wrong_lines_as_long_as_is_read_takes_no_time() -> None:
         b"hold\n",
         b"[\n",
         b"x = " + b"\n",
-        b"quiet = " + b"1:" * 400 + b"\n",
+        b"quiet_hours = " + b"1:" * 400 + b"\n",
         b"[" * 900 + b"\n",
         b" " * 990 + b"x\n",
     ):
         data = b"[host-down]\n" + line * (MAX_RULES_BYTES // len(line))
         rules, problems = config_files.parse_rules(data)
         assert len(problems) <= 51
-        assert rules["host-down"].hold == 120
+        assert rules["host-down"].delay == 120

@@ -204,7 +204,7 @@ def test_a_verdict_is_there_at_the_first_build(lab: Lab) -> None:
     lab.host("atlas", gpu(0, 7000, 97), process(42), person(42, "dave"))
     lab.book({"atlas": [{"name": "erin", "date": soon(9000)}]})
     lab.build()
-    assert lab.states("atlas") == ["violated"]
+    assert lab.states("atlas") == ["conflict"]
 
 
 def test_a_login_that_was_seen_once_is_known_for_verdicts(lab: Lab) -> None:
@@ -214,7 +214,7 @@ def test_a_login_that_was_seen_once_is_known_for_verdicts(lab: Lab) -> None:
     lab.build()
     lab.host("hydra", gpu(0, uuid="GPU-h"))
     lab.build()
-    assert lab.states("atlas") == ["violated"]
+    assert lab.states("atlas") == ["conflict"]
     assert "used by dave since" in lab.page()
 
 

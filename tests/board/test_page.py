@@ -203,7 +203,7 @@ def plain(browser: Browser, every_state: Built) -> Iterator[Page]:
 def test_without_script_the_totals_are_there(plain: Page) -> None:
     totals = plain.locator(".totals li").all_inner_texts()
     words = [text.replace("\n", " ") for text in totals]
-    assert words == ["3 Free", "5 Busy", "1 Held idle", "1 Booked", "1 Violated", "1 Trouble", "5 Unknown"]
+    assert words == ["3 Free", "5 Busy", "1 Held idle", "1 Booked", "1 Booking conflict", "1 Trouble", "5 Unknown"]
 
 
 def test_without_script_each_free_gpu_has_a_link_to_its_host(plain: Page) -> None:
@@ -221,7 +221,7 @@ def test_without_script_every_host_and_gpu_is_there(plain: Page) -> None:
 
 
 def test_without_script_a_process_has_user_command_memory_start_and_container(plain: Page) -> None:
-    text = plain.locator("#hydra tr.violated li").text_content() or ""
+    text = plain.locator("#hydra tr.conflict li").text_content() or ""
     assert re.fullmatch(
         rf"dave python sweep\.py --token=••• 22 GiB · {SINCE} · docker 3fb1c2a97de4",
         text,
@@ -455,7 +455,7 @@ def test_every_state_is_told_in_words(board: Page) -> None:
         """() => [...document.querySelectorAll("header > .state")]
             .map((one) => [one.classList[1], one.textContent])"""
     )
-    assert {state for state, _ in rows} == {"free", "busy", "held", "booked", "violated", "lost", "unknown"}
+    assert {state for state, _ in rows} == {"free", "busy", "held", "booked", "conflict", "lost", "unknown"}
     assert {word for state, word in rows if word != {"held": "held idle"}.get(state, state)} == set()
     assert {state for state, _ in hosts} == {"stale", "down", "maintenance", "unseen", "failed"}
     assert [word for state, word in hosts if state != word] == []

@@ -18,7 +18,7 @@ from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import missing
 from tests.support.live_page import clean_environment
 
-RULES = "[host-down]\nhold = 5m\n"
+RULES = "[host-down]\ndelay = 5m\n"
 OVER = '{"atlas": {"0": {"name": "alice", "date": "2020-01-01 12:00"}}}'
 
 

@@ -93,7 +93,7 @@ def test_a_lab_in_every_state_has_a_table_that_says_so(tmp_path: Path) -> None:
     assert "|pascal            | ! down                 |                 |        |       |\n" in table
     assert "|                  | 0:Tesla V100-SXM2-16GB |      ? /  16384 |     ? %|   ? °C|\n" in table
     assert "|tiber             | ! unseen               |" in table
-    assert "\nfree: atlas:2 hydra:3 nile:0\nbooked: atlas:3\nheld: hydra:0\nviolated: hydra:1\n" in table
+    assert "\nfree: atlas:2 hydra:3 nile:0\nbooked: atlas:3\nheld: hydra:0\nconflict: hydra:1\n" in table
     assert "\nlost: nile:1\nunknown: nile:4\nbuilt: " in table
 
 

@@ -88,7 +88,7 @@ def test_a_gpu_has_all_columns() -> None:
 @pytest.mark.parametrize(
     ("state", "mark"),
     [("free", "[ ]"), ("busy", "[~]"), ("held", "[~]"), ("booked", "[~]")]
-    + [(state, "[!]") for state in ("violated", "lost", "unknown", "nobody knows this one")],
+    + [(state, "[!]") for state in ("conflict", "lost", "unknown", "nobody knows this one")],
 )
 def test_a_mark_tells_free_from_taken_and_from_trouble(state: str, mark: str) -> None:
     assert row(card(state)).startswith(f" 0 {mark} ")
@@ -164,12 +164,12 @@ def test_trouble_says_its_reason(state: str, reason: str, told: str) -> None:
     assert row(card(state, reason)).endswith(f"  {told}")
 
 
-def test_a_violation_says_its_reason_and_where_there_is_no_room_in_a_line_of_its_own() -> None:
-    violated = card("violated", "booked by erin, used by dave", job(user="dave", command="python sweep.py"))
-    assert row(violated).endswith("  violated: booked by erin, used by dave; python sweep.py")
-    first, second = row(violated, across=80).split("\n")
+def test_a_conflict_says_its_reason_and_where_there_is_no_room_in_a_line_of_its_own() -> None:
+    conflict = card("conflict", "booked by erin, used by dave", job(user="dave", command="python sweep.py"))
+    assert row(conflict).endswith("  conflict: booked by erin, used by dave; python sweep.py")
+    first, second = row(conflict, across=80).split("\n")
     assert first.endswith(" sweep.py") or first.endswith(" python sweep.py")
-    assert second == "       violated: booked by erin, used by dave"
+    assert second == "       conflict: booked by erin, used by dave"
 
 
 def test_a_command_that_is_cut_begins_with_what_tells_most() -> None:
@@ -217,7 +217,7 @@ def hostile() -> list[FleetHost]:
     long = job(4194304, "王小明" * 4, "python /home/王小明/訓練.py " + "--x " * 99, 1)
     gpus = (
         card("busy", "in use", *[long._replace(pid=4194304 - n, user=f"{n}person{n}") for n in range(30)]),
-        card("violated", "booked by " + "é" * 90 + ", used by " + "語" * 40, long),
+        card("conflict", "booked by " + "é" * 90 + ", used by " + "語" * 40, long),
         card("lost", "語" * 80)._replace(model="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition 96 GB"),
         card("booked", "", bookings=(promise(-1, 30, "n" * 70, "語" * 70),)),
         card("busy", "in use", job(command="a\u0301" * 200)),
@@ -270,7 +270,7 @@ def test_in_a_file_a_long_value_pushes_only_its_own_line_out() -> None:
 
 
 def test_states_have_colours_and_without_colour_there_is_no_escape() -> None:
-    states = ("free", "held", "booked", "violated", "lost", "unknown", "busy")
+    states = ("free", "held", "booked", "conflict", "lost", "unknown", "busy")
     several = host(*(card(state) for state in states))
     found = lines(several, across=80, colour=True)[1:]
     codes = [match[1] if (match := re.match(r"\x1b\[(\d+)m.*\x1b\[0m$", line)) else None for line in found]
@@ -343,7 +343,7 @@ def test_without_what_the_builder_remembers_nothing_but_held_is_unknown(tmp_path
     found = json.loads(gpuboard(tmp_path, "list", "--data", str(lab.data), "--json").stdout)["hosts"]
     expected = [["busy" if state == "held" else state for state in states] for states in told]
     assert [[one["state"] for one in host["gpus"]] for host in found] == expected
-    assert any("violated" in states for states in expected)
+    assert any("conflict" in states for states in expected)
 
 
 def test_one_host_with_absurd_numbers_takes_no_column_from_the_others() -> None:

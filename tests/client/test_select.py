@@ -40,7 +40,7 @@ def picked(*hosts: FleetHost, asker: picker.GpuRequester = ASKER, **wanted: obje
 
 
 def test_free_gpus_can_be_had_and_no_others() -> None:
-    states = ("free", "busy", "held", "violated", "lost", "unknown", "booked")
+    states = ("free", "busy", "held", "conflict", "lost", "unknown", "booked")
     assert picked(host(*(gpu(number, state) for number, state in enumerate(states)))) == ["atlas:0"]
 
 

@@ -78,7 +78,7 @@ def test_a_number_that_aliases_name_is_that_person(alias: str) -> None:
     data = by_uid("1234", "1234")
     assert the_process(data, aliases=aliases).user == "alice"
     assert state(data, booking("alice"), aliases=aliases) == "busy"
-    assert reason(data, booking("bob"), aliases=aliases) == "violated: booked by bob, used by alice"
+    assert reason(data, booking("bob"), aliases=aliases) == "conflict: booked by bob, used by alice"
 
 
 @pytest.mark.parametrize("told", ["4000000000", "uid 4000000000", "-294967296", "4000000+"])
@@ -178,7 +178,7 @@ def in_container(**more: Any) -> PsRow:  # noqa: ANN401
 def test_who_is_behind_roots_process_is_its_user() -> None:
     data = used_by("x", ps=[in_container()])
     assert state(data, booking("alice")) == "busy"
-    assert reason(data, booking("bob")) == "violated: booked by bob, used by alice"
+    assert reason(data, booking("bob")) == "conflict: booked by bob, used by alice"
     found = the_process(data)
     assert (found.user, found.runs_as, found.image) == ("alice", "root", "torch:2")
     assert only_gpu(data).people.users == ("alice",)

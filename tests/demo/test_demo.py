@@ -163,7 +163,7 @@ def test_the_page_says_that_it_is_simulated(page: Path) -> None:
 def test_every_state_of_a_gpu_and_the_main_ones_of_a_host_are_there_from_the_start(page: Path) -> None:
     hosts = hosts_of(page)
     states = {gpu["state"] for host in hosts.values() for gpu in host["gpus"]}
-    assert states == {"free", "busy", "held", "booked", "violated", "lost", "unknown"}
+    assert states == {"free", "busy", "held", "booked", "conflict", "lost", "unknown"}
     assert {host["state"] for host in hosts.values()} == {"fresh", "down", "maintenance"}
 
 
@@ -237,7 +237,7 @@ def test_the_person_behind_a_container_of_root_is_told(page: Path) -> None:
 
 def test_one_gpu_is_slowed_by_heat_and_one_is_lost(page: Path) -> None:
     found = {
-        (host["name"], gpu["index"]): [problem["kind"] for problem in gpu["problems"] if problem["weight"] != "told"]
+        (host["name"], gpu["index"]): [problem["kind"] for problem in gpu["problems"] if problem["severity"] != "info"]
         for host in hosts_of(page).values()
         for gpu in host["gpus"]
     }
@@ -277,7 +277,7 @@ def test_an_hour_later_a_driver_is_gone(tmp_path: Path) -> None:
 
 def test_at_speed_hours_become_minutes_and_states_still_hold(tmp_path: Path) -> None:
     hosts = hosts_of(once(tmp_path, "--speed", "60"))
-    assert hosts["atlas"]["gpus"][5]["state"] == "violated"
+    assert hosts["atlas"]["gpus"][5]["state"] == "conflict"
     assert hosts["atlas"]["gpus"][6]["state"] == "held"
     assert hosts["pascal"]["state"] == "down"
     job = hosts["atlas"]["gpus"][0]["processes"][0]["started"]

@@ -222,7 +222,7 @@ def test_nights_and_weekends_are_quieter(whole: HistoryReader) -> None:
     for (at, _), told in whole.read_hourly_usage(NOW - 30 * DAY, NOW - 3 * DAY).seen.items():
         local = datetime.fromtimestamp(at, timezone.utc)
         when = "weekend" if local.weekday() >= 5 else "day" if 10 <= local.hour < 19 else "night"
-        taken[when] += told.busy + told.held + told.violated
+        taken[when] += told.busy + told.held + told.conflict
         seen[when] += told.seen
     share = {when: taken[when] / seen[when] for when in seen}
     assert share["day"] > share["night"] > 0.2
@@ -233,7 +233,7 @@ def test_there_is_waste_of_each_kind(whole: HistoryReader) -> None:
     told = whole.read_daily_usage(*EVER, NOW)
     assert minutes(told, "held") > 0.05 * minutes(told)
     assert sum(row.share.unused for row in told.shares) > 0
-    assert minutes(told, "violated") > 0
+    assert minutes(told, "conflict") > 0
     (unused,) = (one for one in whole.read_host("perseus", NOW - 35 * DAY, NOW, 3600).gpus if one.series.index == 7)
     assert sum(unused.columns["free"]) == sum(unused.columns["seen"]) > 30 * 24 * 60
 
@@ -292,7 +292,7 @@ def test_who_was_there_last_is_who_is_there_when_it_begins(tmp_path: Path, after
 def test_the_lab_is_as_full_before_its_story_begins_as_after(whole: HistoryReader) -> None:
     def share(since: float, until: float) -> float:
         told = whole.read_hourly_usage(since, until).seen.values()
-        return sum(one.busy + one.held + one.violated for one in told) / sum(one.seen for one in told)
+        return sum(one.busy + one.held + one.conflict for one in told) / sum(one.seen for one in told)
 
     edge = NOW - LEAD_TIME_S
     assert share(edge, edge + 4 * HOUR_S) > 0.8 * share(edge - 4 * HOUR_S, edge)

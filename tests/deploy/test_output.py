@@ -304,10 +304,10 @@ def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
     jobs[3].result, jobs[3].reason = "failed", "no"
     for job in jobs[10:]:
         job.result = "installed"
-    table = LiveDisplay(jobs, checks=False)
+    table = LiveDisplay(jobs, is_check=False)
     table.console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
-    assert len(table.choose_rows(whole=False)) == 21
-    assert jobs[3] in table.choose_rows(whole=False)
+    assert len(table.choose_rows(is_final=False)) == 21
+    assert jobs[3] in table.choose_rows(is_final=False)
     table.console.print(table.build_table())
     lines = table.console.file.getvalue().split("\n")  # type: ignore[attr-defined] # a StringIO
     assert len(lines) <= 24

@@ -75,8 +75,8 @@ def test_all_is_well_where_all_is_set_up(lab: Lab) -> None:
     ("text", "words"),
     [
         (
-            "[host-down]\nholds = 1m\nx\n",
-            r"\(alerts.conf\): line 2: there is no key 'holds'; is it hold\? \(and 1 more\)",
+            "[host-down]\ndelays = 1m\nx\n",
+            r"\(alerts.conf\): line 2: there is no key 'delays'; is it delay\? \(and 1 more\)",
         ),
         ("[host-down]\nto = opps\n", "host-down should go to opps, but GPUBOARD_NOTIFY has no such channel"),
         ("[all]\non = no\n", "every rule is off: nobody is told anything"),

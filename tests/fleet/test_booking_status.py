@@ -159,7 +159,7 @@ def test_a_booking_that_repeats_no_more_is_gone(rule: str) -> None:
     assert at(weekly(PARIS, rule)) == ()
 
 
-def test_a_booking_that_repeats_is_violated_as_any_other() -> None:
+def test_a_repeated_booking_is_in_conflict_as_any_other() -> None:
     names = booking_use.list_current_bookers(
         [booking("alice", begins=-10 * DAY - 1, ends=-10 * DAY + 1, rrule="FREQ=DAILY")], now()
     )

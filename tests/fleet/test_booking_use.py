@@ -691,7 +691,7 @@ def test_what_is_said_of_a_booking_stays_inside(browser: Browser, tmp_path: Path
     with served(lab.www, tmp_path / "server") as site:
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.goto(site.url)
-        assert f"used by {names[1]} since" in page.locator("#atlas tr.violated .booking").inner_text()
+        assert f"used by {names[1]} since" in page.locator("#atlas tr.conflict .booking").inner_text()
         wide = page.evaluate("document.documentElement.scrollWidth")
         cells = page.evaluate(TOO_WIDE)
         page.close()

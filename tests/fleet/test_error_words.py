@@ -277,14 +277,14 @@ def test_a_reading_that_there_is_none_of_is_no_error(form: str, word: str) -> No
 def test_an_error_in_fan_or_power_alone_is_a_warning(cell: str, kind: str, word: str) -> None:
     (one,) = board("nvidia-smi csv", **{cell: word}).gpus
     assert (one.state, one.is_avoided) == ("free", False)
-    assert [(problem.kind, problem.weight) for problem in one.problems] == [(kind, "look")]
+    assert [(problem.kind, problem.severity) for problem in one.problems] == [(kind, "warning")]
 
 
 @pytest.mark.parametrize(("cell", "kind"), [("Fan speed (%)", "fan"), ("Average Graphics Package Power (W)", "power")])
 def test_so_it_is_for_amd(cell: str, kind: str) -> None:
     (one,) = board("rocm-smi text", **{cell: "Unknown error"}).gpus
     assert (one.state, one.is_avoided) == ("free", False)
-    assert [(problem.kind, problem.weight) for problem in one.problems] == [(kind, "look")]
+    assert [(problem.kind, problem.severity) for problem in one.problems] == [(kind, "warning")]
 
 
 def test_sizes_and_limits_alone_do_not_prove_that_a_gpu_works() -> None:

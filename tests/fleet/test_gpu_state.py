@@ -1,4 +1,4 @@
-"""The state of a GPU: the first that holds of lost, unknown, violated, held, busy, booked, free; and why."""
+"""The state of a GPU: the first that holds of lost, unknown, conflict, held, busy, booked, free; and why."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_an_instance_of_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_l
     assert state(host_data([gpu(parent=gpu(lost=LOST))], ages={"host.txt": 300})) == "lost"
 
 
-def test_lost_comes_before_violated() -> None:
+def test_lost_comes_before_conflict() -> None:
     assert state(used_by("bob", gpus=[gpu(used=7000, lost=LOST)]), booking("alice")) == "lost"
 
 
-def test_unknown_comes_before_violated() -> None:
+def test_unknown_comes_before_conflict() -> None:
     assert state(used_by("bob", gpus=[gpu(used=7000, error=ERROR)]), booking("alice")) == "unknown"
 
 
@@ -91,8 +91,8 @@ def test_unknown_by_an_error_comes_before_busy_and_keeps_the_processes() -> None
     assert (found.state, found.reason, [one.user for one in found.processes]) == ("unknown", ERROR, ["bob"])
 
 
-def test_violated_comes_before_held() -> None:
-    assert state(held_by("bob"), booking("alice"), idle=idle_for(9000)) == "violated"
+def test_conflict_comes_before_held() -> None:
+    assert state(held_by("bob"), booking("alice"), idle=idle_for(9000)) == "conflict"
 
 
 def test_held_comes_before_busy() -> None:
@@ -116,7 +116,7 @@ def test_what_nobody_is_on_and_nobody_booked_is_free() -> None:
     [
         (host_data(ages={"host.txt": 300}), {}, "unknown: its host is stale"),
         (host_data([gpu(lost=LOST)]), {}, "lost: the driver cannot reach it: GPU is lost"),
-        (used_by("bob"), {"bookings": [booking("alice")]}, "violated: booked by alice, used by bob"),
+        (used_by("bob"), {"bookings": [booking("alice")]}, "conflict: booked by alice, used by bob"),
         (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken by bob, hardly used since 09:30"),
         (used_by("bob", "carol", "bob"), {}, "busy: in use by bob and carol"),
         (host_data(), {"bookings": [booking("alice")]}, "booked: promised to alice until 14:00, and not used"),
@@ -420,7 +420,7 @@ def test_a_host_that_is_not_fresh_leaves_what_is_remembered_of_idling() -> None:
     assert summarize_host(board, NOW).idle_times is None
 
 
-# Violated
+# Conflict
 
 ROBERT = {"trobert": "Thomas", "robert": "Thomas", "thomas": "Thomas"}
 
@@ -431,25 +431,25 @@ def test_a_person_who_booked_under_any_of_their_names_may_use_it(booker: str) ->
 
 
 @pytest.mark.parametrize("booker", ["robert", "TRobert", "thomas"])
-def test_another_user_violates_a_booking_under_any_name_of_a_person(booker: str) -> None:
+def test_another_user_conflicts_with_a_booking_under_any_name_of_a_person(booker: str) -> None:
     found = reason(used_by("bob"), booking(booker), aliases=ROBERT)
-    assert found == "violated: booked by Thomas, used by bob"
+    assert found == "conflict: booked by Thomas, used by bob"
 
 
 def test_a_user_is_named_as_aliases_say() -> None:
-    assert reason(used_by("robert"), booking("bob"), aliases=ROBERT) == "violated: booked by bob, used by Thomas"
+    assert reason(used_by("robert"), booking("bob"), aliases=ROBERT) == "conflict: booked by bob, used by Thomas"
 
 
 def test_case_makes_no_other_person() -> None:
     assert state(used_by("Alice"), booking("aLICE")) == "busy"
 
 
-def test_who_is_on_it_beside_the_booker_violates_it() -> None:
-    assert reason(used_by("alice", "bob"), booking("alice")) == "violated: booked by alice, used by bob"
+def test_who_is_on_it_beside_the_booker_is_a_conflict() -> None:
+    assert reason(used_by("alice", "bob"), booking("alice")) == "conflict: booked by alice, used by bob"
 
 
 def test_a_login_that_was_never_seen_before_is_a_login() -> None:
-    assert state(used_by("zoe"), booking("alice")) == "violated"
+    assert state(used_by("zoe"), booking("alice")) == "conflict"
 
 
 @pytest.mark.parametrize("booker", ["the vision team", "zoe", ""])
@@ -467,14 +467,14 @@ def test_memory_that_no_process_explains_gives_no_verdict() -> None:
 
 
 @pytest.mark.parametrize("begins_ends", [(1, 2), (-3, -1)])
-def test_a_booking_that_is_not_of_now_is_not_violated(begins_ends: tuple[float, float]) -> None:
+def test_a_booking_of_another_time_is_no_conflict(begins_ends: tuple[float, float]) -> None:
     assert state(used_by("bob"), booking("alice", *begins_ends)) == "busy"
 
 
 def test_a_name_that_ps_cut_is_the_only_person_whose_name_begins_so() -> None:
     logins = ["alexander", "alice"]
     assert state(used_by("alexande+"), booking("alexander"), logins=logins) == "busy"
-    assert state(used_by("alexande+"), booking("alice"), logins=logins) == "violated"
+    assert state(used_by("alexande+"), booking("alice"), logins=logins) == "conflict"
 
 
 def test_a_name_that_ps_cut_and_that_may_be_two_people_gives_no_verdict() -> None:
@@ -488,7 +488,7 @@ def test_a_name_that_ps_cut_and_that_nobody_has_gives_no_verdict() -> None:
 def test_a_name_that_ps_cut_is_looked_for_among_all_names_of_a_person() -> None:
     aliases = {"alexandre.dupont": "Alex", "alex": "Alex"}
     assert state(used_by("alexand+"), booking("Alex"), aliases=aliases) == "busy"
-    assert state(used_by("alexand+"), booking("alice"), aliases=aliases) == "violated"
+    assert state(used_by("alexand+"), booking("alice"), aliases=aliases) == "conflict"
 
 
 def test_a_name_to_show_does_not_hide_that_a_cut_name_may_be_two_people() -> None:
@@ -501,7 +501,7 @@ def test_a_verdict_on_a_cut_name_is_the_same_at_the_next_build() -> None:
     logins = ["alexander", "alice"]
     first = decide(used_by("alexande+"), [booking("alice")], logins=logins)
     again = decide(used_by("alexande+"), [booking("alice")], logins=[*logins, *first.logins])
-    assert [one.state for one in (*first.gpus, *again.gpus)] == ["violated", "violated"]
+    assert [one.state for one in (*first.gpus, *again.gpus)] == ["conflict", "conflict"]
 
 
 def test_cut_names_that_were_once_learned_are_no_people() -> None:
@@ -511,7 +511,7 @@ def test_cut_names_that_were_once_learned_are_no_people() -> None:
 def test_of_two_who_booked_the_same_gpu_either_may_use_it() -> None:
     both = booking("alice"), booking("bob")
     assert state(used_by("bob"), *both) == state(used_by("alice"), *both) == "busy"
-    assert reason(used_by("carol"), *both) == "violated: booked by alice and bob, used by carol"
+    assert reason(used_by("carol"), *both) == "conflict: booked by alice and bob, used by carol"
 
 
 def test_of_two_who_booked_the_same_gpu_one_unknown_gives_no_verdict() -> None:
@@ -520,13 +520,13 @@ def test_of_two_who_booked_the_same_gpu_one_unknown_gives_no_verdict() -> None:
 
 def test_who_booked_twice_is_named_once() -> None:
     twice = booking("alice"), booking("alice", gpu="*", ends=3)
-    assert reason(used_by("bob"), *twice) == "violated: booked by alice, used by bob"
+    assert reason(used_by("bob"), *twice) == "conflict: booked by alice, used by bob"
     assert reason(host_data(), *twice) == "booked: promised to alice until 15:00, and not used"
 
 
 @pytest.mark.parametrize("key", ["*", "0", "GPU-0", "gpu-0"])
 def test_a_booking_of_the_host_the_number_or_the_uuid_is_one_of_the_gpu(key: str) -> None:
-    assert state(used_by("bob"), booking("alice", gpu=key)) == "violated"
+    assert state(used_by("bob"), booking("alice", gpu=key)) == "conflict"
 
 
 @pytest.mark.parametrize("key", ["1", "GPU-1", "None", ""])
@@ -540,7 +540,7 @@ def test_a_booking_of_another_gpu_is_none_of_this_one(key: str) -> None:
 @pytest.mark.parametrize(
     ("data", "more", "expected"),
     [
-        (used_by("bob"), {"bookings": [booking("alice")]}, "violated: booked by one person, used by another"),
+        (used_by("bob"), {"bookings": [booking("alice")]}, "conflict: booked by one person, used by another"),
         (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken, hardly used since 09:30"),
         (used_by("bob"), {}, "busy: in use"),
         (host_data(), {"bookings": [booking("alice")]}, "booked: promised until 14:00, and not used"),

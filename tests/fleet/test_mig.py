@@ -155,10 +155,10 @@ def test_a_booking_of_another_gpu_promises_no_instance() -> None:
     assert set(states(of_gpus(*instances(), A100, bookings=(booking(gpu="1"),))).values()) == {"free", "booked"}
 
 
-def test_an_instance_can_be_violated() -> None:
+def test_an_instance_can_be_in_conflict() -> None:
     data = {"processes": [process(on="MIG-0-1")], "ps": [person(user="bob")]}
     board = of_gpus(*instances(_1=7014), bookings=(booking("alice", gpu="0:1"),), **data)
-    assert board.gpus[1].state == "violated"
+    assert board.gpus[1].state == "conflict"
 
 
 def test_a_booking_of_an_instance_that_there_is_not_is_told() -> None:

@@ -111,7 +111,7 @@ def test_of_a_gpu_that_tells_nothing_nothing_is_said() -> None:
 )
 def test_why_it_is_slowed_is_said_in_words(mask: str, kind: str, what: str) -> None:
     problem = only(gpu(clocks_event_reasons__active=mask))
-    assert (problem.kind, problem.what, problem.weight, problem.avoid) == (kind, what, "look", False)
+    assert (problem.kind, problem.what, problem.severity, problem.avoid) == (kind, what, "warning", False)
 
 
 @pytest.mark.parametrize("bit", [0x0, 0x1, 0x2, 0x4, 0x5, 0x10, 0x100, 0x1000])
@@ -160,14 +160,14 @@ def test_what_is_slowed_by_heat_need_not_be_told_to_be_warm() -> None:
 )
 def test_uncorrected_errors_since_the_driver_was_loaded_are_grave(count: str, what: str) -> None:
     problem = only(gpu(ecc__errors__uncorrected__volatile__total=count, ecc__errors__uncorrected__aggregate__total="9"))
-    assert (problem.kind, problem.weight, problem.avoid) == ("ecc-uncorrected", "grave", True)
+    assert (problem.kind, problem.severity, problem.avoid) == ("ecc-uncorrected", "critical", True)
     assert problem.what == f"{what} since the driver was loaded"
     assert "nvidia-smi --gpu-reset -i 3" in problem.advice
 
 
 def test_those_of_its_life_are_told_and_no_more() -> None:
     problem = only(gpu(ecc__errors__uncorrected__aggregate__total="2"))
-    assert (problem.kind, problem.weight, problem.avoid) == ("ecc-before", "told", False)
+    assert (problem.kind, problem.severity, problem.avoid) == ("ecc-before", "info", False)
     assert problem.what == "2 uncorrected ECC errors in its life, none since the driver was loaded"
 
 
@@ -179,19 +179,19 @@ def test_that_there_were_none_lately_is_said_only_where_that_is_known() -> None:
 def test_corrected_errors_are_told_where_there_are_many() -> None:
     assert found(gpu(ecc__errors__corrected__volatile__total=str(MIN_CORRECTED_ERRORS - 1))) == ()
     problem = only(gpu(ecc__errors__corrected__volatile__total=str(MIN_CORRECTED_ERRORS)))
-    assert (problem.kind, problem.weight, problem.what[:5]) == ("ecc-corrected", "told", "1,000")
+    assert (problem.kind, problem.severity, problem.what[:5]) == ("ecc-corrected", "info", "1,000")
 
 
 @pytest.mark.parametrize("column", ["remapped_rows__pending", "retired_pages__pending"])
 @pytest.mark.parametrize(("cell", "so"), [("Yes", True), ("1", True), ("No", False), ("0", False), ("3 rows", False)])
 def test_a_repair_that_waits_is_worth_a_look_and_the_gpu_may_be_used(column: str, cell: str, so: bool) -> None:
     told = found(gpu(**{column: cell}))
-    assert [(one.kind, one.weight, one.avoid) for one in told] == ([("repair-pending", "look", False)] if so else [])
+    assert [(one.kind, one.severity, one.avoid) for one in told] == ([("repair-pending", "warning", False)] if so else [])
 
 
 def test_a_repair_that_failed_is_grave() -> None:
     problem = only(gpu(remapped_rows__failure="Yes"))
-    assert (problem.kind, problem.weight, problem.avoid) == ("repair-failed", "grave", True)
+    assert (problem.kind, problem.severity, problem.avoid) == ("repair-failed", "critical", True)
 
 
 # What its driver asks for
@@ -209,7 +209,7 @@ def test_a_repair_that_failed_is_grave() -> None:
 )
 def test_what_the_driver_asks_for_is_said_with_what_to_do(action: str, advice: str) -> None:
     problem = only(gpu(gpu_recovery_action=action))
-    assert (problem.kind, problem.weight, problem.avoid) == ("recovery", "grave", True)
+    assert (problem.kind, problem.severity, problem.avoid) == ("recovery", "critical", True)
     assert problem.what == f"the driver says that it needs to be recovered: {action}"
     assert problem.advice.startswith(advice)
 
@@ -228,7 +228,7 @@ def test_what_the_driver_asks_for_is_said_with_what_to_do(action: str, advice: s
 )
 def test_a_gpu_that_cannot_be_reached_has_advice_by_what_was_said(lost: str, kind: str) -> None:
     problem = only(gpu(None, lost, fan__speed=f"[{lost}]"))
-    assert (problem.kind, problem.weight, problem.avoid) == (kind, "grave", True)
+    assert (problem.kind, problem.severity, problem.avoid) == (kind, "critical", True)
 
 
 # Its fan
@@ -259,12 +259,12 @@ def test_a_fan_has_failed_if_it_errs_or_stands_still_while_the_gpu_is_warm(
 
 
 @pytest.mark.parametrize(
-    ("width", "widest", "state", "weight"),
+    ("width", "widest", "state", "severity"),
     [
-        ("1", "16", "P2", "look"),
-        ("4", "16", "P0", "look"),
-        ("8", "16", "P0", "told"),
-        ("8x", "16x", "P0", "told"),
+        ("1", "16", "P2", "warning"),
+        ("4", "16", "P0", "warning"),
+        ("8", "16", "P0", "info"),
+        ("8x", "16x", "P0", "info"),
         ("16", "16", "P0", None),
         ("4", "4", "P0", None),
         ("1", "16", "P8", None),
@@ -276,16 +276,16 @@ def test_a_fan_has_failed_if_it_errs_or_stands_still_while_the_gpu_is_warm(
         ("8", "999", "P0", None),
     ],
 )
-def test_a_narrow_link_is_judged_while_the_gpu_works(width: str, widest: str, state: str, weight: str | None) -> None:
+def test_a_narrow_link_is_judged_while_the_gpu_works(width: str, widest: str, state: str, severity: str | None) -> None:
     cells = {"pcie__link__width__current": width, "pcie__link__width__max": widest, "pstate": state}
-    assert [(one.kind, one.weight) for one in found(gpu(45.0, **cells))] == ([("link", weight)] if weight else [])
+    assert [(one.kind, one.severity) for one in found(gpu(45.0, **cells))] == ([("link", severity)] if severity else [])
 
 
 def test_what_persistence_mode_costs_is_told_where_it_costs() -> None:
     off = gpu(persistence_mode="Disabled")
     assert only(off).what == "persistence mode is off: the driver starts anew at each call"
     problem = only(off, took=1740)
-    assert (problem.kind, problem.weight, problem.avoid) == ("persistence", "told", False)
+    assert (problem.kind, problem.severity, problem.avoid) == ("persistence", "info", False)
     assert problem.what.endswith("at each call, which took 1.5 s")
     assert found(gpu(), took=9000) == ()
 
@@ -299,7 +299,7 @@ def test_the_doctor_on_the_host_gives_the_same_advice() -> None:
 @pytest.mark.parametrize(("mode", "told"), [("Prohibited", True), ("Default", False), ("Exclusive_Process", False)])
 def test_nobody_is_given_a_gpu_that_no_program_may_use(mode: str, told: bool) -> None:
     several = found(gpu(compute_mode=mode))
-    assert [(one.kind, one.weight, one.avoid) for one in several] == ([("prohibited", "told", True)] if told else [])
+    assert [(one.kind, one.severity, one.avoid) for one in several] == ([("prohibited", "info", True)] if told else [])
 
 
 # What is said beside the rows
@@ -309,7 +309,7 @@ INFOROM = "WARNING: infoROM is corrupted at gpu 0000:41:00.0"
 
 def test_a_message_that_names_its_place_on_the_bus_is_its_own() -> None:
     problem = only(gpu(), INFOROM)
-    assert (problem.kind, problem.weight, problem.avoid) == ("inforom", "look", False)
+    assert (problem.kind, problem.severity, problem.avoid) == ("inforom", "warning", False)
     assert found(gpu(), INFOROM.replace(":41:", ":42:")) == ()
     assert found(gpu(), INFOROM.replace("0000:", "0001:")) == ()
 
@@ -374,13 +374,13 @@ def test_one_without_a_number_is_named_by_its_place() -> None:
 def test_each_kind_says_how_grave_it_is_and_what_to_do() -> None:
     for kind, known in PROBLEM_KINDS.items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind)
-        assert known.weight in SEVERITIES
+        assert known.severity in SEVERITIES
         assert known.what and known.advice
-        assert known.avoid or known.weight != "grave"  # what is grave is never handed out
+        assert known.avoid or known.severity != "critical"  # what is critical is never handed out
     assert {kind for _, kind in MESSAGE_KINDS} | set(EXIT_CODE_KINDS.values()) <= set(PROBLEM_KINDS)
 
 
-WORDS = {"grave": "grave", "look": "worth a look", "told": "told"}
+WORDS = {"critical": "critical", "warning": "warning", "info": "info"}
 VALUES = {"link": ("4", "16"), "ecc-before": ("2 uncorrected ECC errors", ", none since the driver was loaded")}
 FIRST = {
     **dict.fromkeys(("lost", "off-bus", "power-cable", "interrupts", "recovery", "said", "power"), "…"),
@@ -398,14 +398,14 @@ def row_of_docs(kind: str) -> str:
     known = PROBLEM_KINDS[kind]
     what = known.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
     avoid = ", not handed out" if known.avoid else ""
-    return f"| `{kind}` | {what} | {WORDS[known.weight]}{avoid} | {format_advice(known.advice, 'nvidia')} |"
+    return f"| `{kind}` | {what} | {WORDS[known.severity]}{avoid} | {format_advice(known.advice, 'nvidia')} |"
 
 
 def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:
     """With GPUBOARD_UPDATE_GOLDEN=1 the table is written anew."""
     path = Path(__file__).parents[2] / "docs/health.md"
     before, begin, rest = path.read_text().partition(
-        "| kind | what is said | how grave | what to do |\n| --- | --- | --- | --- |\n"
+        "| kind | what is said | severity | what to do |\n| --- | --- | --- | --- |\n"
     )
     rows, end, after = rest.partition("\n\n")
     told = "\n".join(map(row_of_docs, PROBLEM_KINDS))

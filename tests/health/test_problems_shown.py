@@ -63,7 +63,7 @@ def test_status_json_has_the_problems_of_each_gpu(lab: Lab) -> None:
     assert kinds(lab, "hydra") == [["persistence"]] * 4
     assert kinds(lab, "lyra") == [[], []]
     one = lab.host_status()["gpus"][1]["problems"][0]
-    assert (one["weight"], one["avoid"]) == ("grave", True)
+    assert (one["severity"], one["avoid"]) == ("critical", True)
     assert one["what"] == "2 uncorrected ECC errors since the driver was loaded"
     assert "nvidia-smi --gpu-reset -i 1" in one["advice"]
     schema = json.loads((ROOT / "docs/status.schema.json").read_text())
@@ -174,7 +174,7 @@ def test_those_who_wait_for_a_gpu_are_not_sent_to_one_in_trouble() -> None:
 
 
 def test_a_booking_of_any_free_gpu_passes_it_by() -> None:
-    ill = GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True)
+    ill = GpuProblem("repair-failed", "critical", "a repair failed", "have it replaced", avoid=True)
     well = GpuStatus(Gpu(0, "GPU-0", "A100"), "A100", "free", "")
     new = Booking("atlas", "0", "alice", a_moment().local + timedelta(hours=2))
     keys = policy.GpuKeyMap([well.gpu])
@@ -188,10 +188,19 @@ def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> N
     assert re.search(r'<a href="#atlas">atlas:1,5 <small>in trouble</small></a>', top)
 
 
+@pytest.mark.parametrize(("old", "new"), [("grave", "critical"), ("look", "warning"), ("told", "info"), ("odd", "info")])
+def test_an_older_board_is_read_with_its_own_words_for_states_and_severities(old: str, new: str) -> None:
+    problems = [{"kind": "fan", "weight": old, "what": "its fan stands still", "advice": "", "avoid": False}]
+    told = {"index": 0, "state": "violated", "reason": "booked by alice, used by bob", "problems": problems}
+    gpu = loader.parse_fleet_gpu(told, loader.as_clean_text, "fresh")
+    assert (gpu.state, gpu.reason) == ("conflict", "booked by alice, used by bob")
+    assert gpu.problems == (GpuProblem("fan", new, "its fan stands still", ""),)
+
+
 def test_a_board_that_tells_odd_problems_is_read_all_the_same() -> None:
-    told = {"problems": [{"kind": 7, "weight": ["grave"], "what": None, "avoid": "yes"}, 3, None]}
+    told = {"problems": [{"kind": 7, "severity": ["critical"], "what": None, "avoid": "yes"}, 3, None]}
     gpu = loader.parse_fleet_gpu({"index": 0, "state": "free", **told}, loader.as_clean_text, "fresh")
-    assert gpu.problems == (GpuProblem("", "told", "?", ""),)
+    assert gpu.problems == (GpuProblem("", "info", "?", ""),)
     several: tuple[object, ...] = (None, {}, "x", 3)
     for odd in several:
         assert (
@@ -214,7 +223,7 @@ def row_of(lab: Lab, index: int) -> str:
 
 
 def test_the_row_of_a_gpu_says_what_is_wrong_in_words_and_what_to_do(lab: Lab) -> None:
-    assert 'class="problem grave avoid"' in row_of(lab, 1)
+    assert 'class="problem critical avoid"' in row_of(lab, 1)
     assert "▲ 2 uncorrected ECC errors since the driver was loaded" in row_of(lab, 1)
     assert "nvidia-smi --gpu-reset -i 1" in row_of(lab, 1)
     assert "◆ its infoROM is corrupted" in row_of(lab, 2)
@@ -237,7 +246,7 @@ def test_the_page_of_a_host_tells_each_problem_once(lab: Lab) -> None:
     page = (lab.www / "hosts/hydra.html").read_text()
     part = page.partition("<section class=part id=_wrong>")[2].partition("</section>")[0]
     assert part.count("<tr>") == 2
-    assert "<th scope=row>0, 1, 2 and 3<td>told<td>" in part
+    assert "<th scope=row>0, 1, 2 and 3<td>info<td>" in part
     assert "Persistence mode is off: the driver starts anew at each call, which took 2.0 s." in part
     assert "_wrong" not in (lab.www / "hosts/lyra.html").read_text()
 
@@ -245,9 +254,9 @@ def test_the_page_of_a_host_tells_each_problem_once(lab: Lab) -> None:
 def test_the_gravest_stand_first_on_the_page_of_a_host(lab: Lab) -> None:
     page = (lab.www / "hosts/atlas.html").read_text()
     part = page.partition("<section class=part id=_wrong>")[2].partition("</section>")[0]
-    signs = re.findall(r">(▲ grave|◆ worth a look|told)<", part)
-    assert signs == sorted(signs, key=["▲ grave", "◆ worth a look", "told"].index)
-    assert signs.count("▲ grave") == 2
+    signs = re.findall(r">(▲ critical|◆ warning|info)<", part)
+    assert signs == sorted(signs, key=["▲ critical", "◆ warning", "info"].index)
+    assert signs.count("▲ critical") == 2
 
 
 def test_a_problem_that_comes_is_a_new_card_and_numbers_are_not(tmp_path: Path) -> None:
@@ -319,7 +328,7 @@ def test_texts_for_curl_say_it_too(lab: Lab) -> None:
 def test_metrics_have_a_line_for_each_problem(lab: Lab) -> None:
     text = (lab.www / "metrics").read_text()
     lines = [line for line in text.splitlines() if line.startswith("gpuboard_gpu_problem{")]
-    assert 'gpuboard_gpu_problem{host="atlas",gpu="1",kind="ecc-uncorrected",weight="grave"} 1' in lines
+    assert 'gpuboard_gpu_problem{host="atlas",gpu="1",kind="ecc-uncorrected",severity="critical"} 1' in lines
     assert len(lines) == 10 + 4  # of atlas, and of hydra
     assert not any('host="lyra"' in line for line in lines)
 

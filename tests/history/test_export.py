@@ -63,9 +63,9 @@ def cells(told: Sequence[ExportRow]) -> list[dict[str, str]]:
 
 
 def test_a_minute_tells_all_that_was_known_of_it(history: HistoryWriter) -> None:
-    record(history, NOON, 1, [host(gpu("violated", ["bob", "carol"], ["alice"], use=55, memory=7000, power=61.5))])
+    record(history, NOON, 1, [host(gpu("conflict", ["bob", "carol"], ["alice"], use=55, memory=7000, power=61.5))])
     (row,) = rows(history, (NOON, NOON + 60, 60))
-    assert row[:7] == ("2026-03-10T12:00:00+00:00", "atlas", 0, "GPU-0", "A100 80 GB", 81920, "violated")
+    assert row[:7] == ("2026-03-10T12:00:00+00:00", "atlas", 0, "GPU-0", "A100 80 GB", 81920, "conflict")
     assert row[7:11] == (55, 7000, 40, 61.5)
     assert row[11:] == (1, 1, 0, 1, ("bob", "carol"), ("alice",))
 

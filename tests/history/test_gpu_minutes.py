@@ -38,7 +38,7 @@ def test_a_fleet_that_was_added_up_by_hand(history: HistoryWriter, rolled: bool)
     ]
     then = [
         host(
-            gpu("violated", ["bob"], ["carol"], index=0, use=60),
+            gpu("conflict", ["bob"], ["carol"], index=0, use=60),
             gpu("busy", ["alice", "bob", "carol"], index=1, use=50),
             gpu("busy", ["carol"], ["carol"], index=2, use=None),
             gpu("lost", [], ["dave"], index=3, use=None),
@@ -60,7 +60,7 @@ def test_a_fleet_that_was_added_up_by_hand(history: HistoryWriter, rolled: bool)
         "seen": 160 + 120 + 40,
         "unknown": 20,
         "lost": 30,
-        "violated": 30,
+        "conflict": 30,
         "held": 40,
         "busy": 40 + 30 + 30 + 20,
         "booked": 40,
@@ -215,7 +215,7 @@ def test_sums_are_the_minutes_that_were_recorded(
             assert {state: minutes(told, state) for state in GPU_STATES} == {
                 state: expected[state] for state in GPU_STATES
             }
-            taken = sum(minutes(told, state) for state in ("violated", "held", "busy"))
+            taken = sum(minutes(told, state) for state in ("conflict", "held", "busy"))
             assert sum(row.share.used for row in told.shares) == (taken - minutes(told, "unowned")) * UNITS_PER_MINUTE
             assert history.roll_up(LATE, 9)
         history.close()

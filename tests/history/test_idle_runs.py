@@ -75,8 +75,8 @@ def test_a_run_goes_on_for_those_who_stay_in_any_spelling_and_where_nobody_knows
     assert (one.since, one.minutes) == (NOON, 180)
 
 
-def test_a_gpu_that_is_violated_and_idle_is_idle() -> None:
-    assert known(NOON, gpu("violated", ["bob"], ["alice"], use=0)).kind == RUN_IDLE
+def test_a_gpu_in_conflict_and_idle_is_idle() -> None:
+    assert known(NOON, gpu("conflict", ["bob"], ["alice"], use=0)).kind == RUN_IDLE
 
 
 # Moved, renamed, told twice
@@ -159,7 +159,7 @@ def test_a_promise_that_runs_is_not_over() -> None:
     assert one.booked_run == BookedRun(NOON, NOON + 119 * 60, 120, 0, ("alice",))
 
 
-@pytest.mark.parametrize("used", [gpu("busy", ["alice"], ["alice"], use=50), gpu("violated", ["bob"], ["alice"])])
+@pytest.mark.parametrize("used", [gpu("busy", ["alice"], ["alice"], use=50), gpu("conflict", ["bob"], ["alice"])])
 def test_a_promise_that_anybody_was_there_for_is_kept_if_only_for_a_minute(used: object) -> None:
     _, ended = worn_by(NOON, BOOKED, lambda slot: used if slot == 7 else BOOKED, FREE)  # type: ignore[arg-type, return-value]
     assert not ended

@@ -226,7 +226,7 @@ def test_a_build_does_no_more_than_it_has_time_for_and_the_next_builder_goes_on(
 PEOPLE = ["alice", "bob", "Łukasz"]
 GPUS = st.builds(
     gpu,
-    state=st.sampled_from(["lost", "violated", "held", "busy", "booked", "free"]),
+    state=st.sampled_from(["lost", "conflict", "held", "busy", "booked", "free"]),
     users=st.lists(st.sampled_from(PEOPLE), unique=True, max_size=3),
     bookers=st.lists(st.sampled_from(PEOPLE), unique=True, max_size=2),
 )

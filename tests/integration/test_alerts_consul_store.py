@@ -22,7 +22,7 @@ from tests.support.live_page import clean_environment
 from tests.support.sender_fixtures import Receiver, receiver, waits_for
 
 SETTINGS = {"GPUBOARD_STALE_AFTER": "1s", "GPUBOARD_DOWN_AFTER": "5s"}
-RULES = "[host-down]\nhold = 0s\nover = 0s\n[host-new]\non = no\n"
+RULES = "[host-down]\ndelay = 0s\nresolve_after = 0s\n[host-new]\non = no\n"
 
 
 class World:

@@ -10,9 +10,9 @@ from tests.support.board_fixture import Lab
 pytestmark = pytest.mark.slow
 RULES = """
 [all]
-quiet = 23:00-07:00
+quiet_hours = 23:00-07:00
 [gpu-lost]
-quiet = none
+quiet_hours = none
 [weekly-report]
 on = yes
 """

@@ -133,11 +133,11 @@ CASES = (
         "atlas tells 1 GPUs; it had more within the last week.",
     ),
     Alert(
-        "GpuViolated",
-        in_state("violated"),
+        "GpuConflict",
+        in_state("conflict"),
         9,
         11,
-        {**GPU, "state": "violated"},
+        {**GPU, "state": "conflict"},
         "GPU 2 of atlas is booked by one person and used by another.",
     ),
     Alert(
@@ -201,7 +201,7 @@ CASES = (
 
 
 def severities() -> dict[str, str]:
-    """How grave each alert of the file is."""
+    """The severity of each alert of the file."""
     return dict(re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", ALERTS.read_text(), re.DOTALL))
 
 

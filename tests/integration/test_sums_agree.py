@@ -47,7 +47,7 @@ def make_past(lab: Lab) -> None:
     history = HistoryWriter(lab.state, BERLIN)
     (lab.data / "aliases.csv").write_text("asmith, Alice Smith\nalice, Alice Smith\n")
     shared = gpu("busy", ["alice", "bob"], index=1)
-    three = gpu("violated", ["bob", "dave", "erin"], ["carol"], index=2)
+    three = gpu("conflict", ["bob", "dave", "erin"], ["carol"], index=2)
     booked = gpu("booked", [], ["carol", "asmith"], index=2)
     held = gpu("held", ["Bob", "asmith"], index=1)
     lost, unowned = gpu("lost", [], ["dave"], index=3), gpu("busy", [], index=3)
@@ -179,7 +179,7 @@ def test_a_report_has_of_its_week_what_stats_tells(lab: Lab, run: Command, first
     ]
     names = ("seen", "taken", "held")
     assert {name: getattr(total, name) for name in names} == {name: taken(told)[name] for name in names}
-    assert (total.booked, total.free, total.unclear) == (told["promised"], told["free"], told["unclear"])
+    assert (total.booked, total.free, total.unclear) == (told["booked_idle"], told["free"], told["unclear"])
     heat = [cell for row in week.cells for cell in row]
     assert (sum(cell.seen for cell in heat), sum(cell.taken for cell in heat)) == (total.seen, total.taken)
 
@@ -238,7 +238,7 @@ def test_users_html_has_of_each_month_what_stats_tells(run: Command, www: Path, 
             assert near(cells, [row[name] for name in ("used", "held", "booked", "unused", "free")])
     total = told["person"]["total"]
     rows = {
-        **{"Used by people": "used", "Owner not known": "unowned", "Booked, nobody on it": "promised", "Free": "free"},
+        **{"Used by people": "used", "Owner not known": "unowned", "Booked, nobody on it": "booked_idle", "Free": "free"},
         **{"Lost or not clear": "unclear", "All that was seen": "seen", "Not seen": "unseen"},
     }
     assert near([closed[name][place] for name in rows], [total[name] for name in rows.values()])

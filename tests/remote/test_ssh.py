@@ -180,9 +180,9 @@ def test_a_server_that_never_greets_and_one_that_is_no_sshd_cost_no_more_than_th
 def test_a_command_that_hangs_ends_at_its_limit_and_one_that_talks_too_much_at_its_bound(box: Sshd) -> None:
     with connect_ssh("box", config=box.config) as host:
         with pytest.raises(SshError, match="box did not do it within 1 s"):
-            host.run("sleep 60", limit=1)
+            host.run("sleep 60", timeout_s=1)
         with pytest.raises(SshError, match="says more than the 1000 bytes"):
-            host.run("yes", most=1000)
+            host.run("yes", max_bytes=1000)
         loud = host.run("yes | head -c 300000 >&2; echo done")
         assert (loud.stdout, len(loud.stderr)) == (b"done\n", ssh.MAX_STDERR_BYTES)
         assert host.run("echo on; sleep 6 &").stdout == b"on\n", "a child that stays does not hold us"
@@ -192,7 +192,7 @@ def test_a_closed_connection_ends_the_command_that_somebody_waits_for(box: Sshd)
     host = connect_ssh("box", config=box.config)
     threading.Timer(0.3, host.close).start()
     with pytest.raises(SshError, match="the connection to box was cut"):
-        host.run("sleep 60", limit=50)
+        host.run("sleep 60", timeout_s=50)
 
 
 def test_a_crowd_at_the_door_gets_in_one_after_the_other(tmp_path: Path) -> None:

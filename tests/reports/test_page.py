@@ -140,8 +140,8 @@ def test_what_is_grave_comes_first(html: str) -> None:
     health = html.partition("<h2>Health")[2]
     words = re.findall("<tr><th scope=row[^>]*>([a-z ]+)<td[^>]*>([^<]*)<td[^>]*>([^<]*)<td[^>]*>([^<\n]*)", health)
     assert [(one[0], one[2]) for one in words] == [
-        ("grave", "hydra:0"),
-        ("worth a look", "atlas:0"),
+        ("critical", "hydra:0"),
+        ("warning", "atlas:0"),
         ("for your information", "atlas"),
     ]
     assert words[1][1:] == ("9 Nov 2026 00:02 – 02:00", "atlas:0", "slowed by heat")

@@ -17,7 +17,10 @@ START = int(NOW)
 NIGHT = (22 * 60, 7 * 60)
 FRESH = {"atlas": ("fresh", 4), "boreas": ("fresh", 8)}
 # Rules that count at once, so that a test of one thing need not wait for another.
-AT_ONCE = {name: rule._replace(hold=0, over=0, recovery=True, quiet=None) for name, rule in DEFAULT_RULES.items()}
+AT_ONCE = {
+    name: rule._replace(delay=0, resolve_after=0, send_resolved=True, quiet_hours=None)
+    for name, rule in DEFAULT_RULES.items()
+}
 LOST = Condition("gpu-lost", "atlas", "GPU-3", ("3",), "lost, the driver could not reach it: GPU is lost", START)
 HELD = Condition("gpu-held", "atlas", "GPU-0", ("0",), "7 GiB taken", START, ("alice",), ("alice",))
 

@@ -59,7 +59,7 @@ def atlas(lab: Lab) -> None:
 
 
 def hydra(lab: Lab) -> None:
-    """Held, violated, shared, free until a booking."""
+    """Held, in conflict, shared, free until a booking."""
     lab.host(
         "hydra",
         row("hydra", 0, A100, 0, 31744, 41, 62, 400)

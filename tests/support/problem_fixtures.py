@@ -47,7 +47,7 @@ def tell(lab: Lab, host: str, rows: str, processes: str = "", ps: str = "", **he
 
 
 def make(folder: Path) -> Lab:
-    """Atlas has a GPU of each weight, hydra one problem on all of its GPUs, lyra none."""
+    """Atlas has a GPU of each severity, hydra one problem on all of its GPUs, lyra none."""
     lab = Lab(folder)
     rows = (
         row(0)

@@ -133,7 +133,7 @@ def test_json_is_what_the_schema_says_and_closed(lab: Path, by: str) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(found, SCHEMA)
     total = found["total"]
-    assert sum(total[name] for name in ("used", "unowned", "promised", "free", "unclear")) == total["seen"] == 14
+    assert sum(total[name] for name in ("used", "unowned", "booked_idle", "free", "unclear")) == total["seen"] == 14
     for name in ("used", "held", "booked", "unused"):
         assert sum(row[name] for row in found["rows"]) == pytest.approx(total[name])
     assert (found["since"], found["until"], found["zone"]) == ("2026-03-31", "2026-04-01", "UTC")
@@ -164,7 +164,7 @@ def test_the_hours_of_a_csv_come_to_all_that_was_seen(lab: Path) -> None:
 @pytest.mark.parametrize("by", ["model", "host", "month"])
 def test_each_line_of_a_csv_is_closed(lab: Path, by: str) -> None:
     for row in csv.DictReader(io.StringIO(answer(lab, *ALL, "--by", by, "--csv"))):
-        parts = [float(row[name]) for name in ("used", "unowned", "promised", "free", "unclear")]
+        parts = [float(row[name]) for name in ("used", "unowned", "booked_idle", "free", "unclear")]
         assert sum(parts) == float(row["seen"])
         assert row[by]
 

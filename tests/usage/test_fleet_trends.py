@@ -53,7 +53,7 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
     told = {
         (0, "A100"): seen(busy=60, booked=60, taken_told=60, taken_use=160 * 60),
         (HOUR, "A100"): seen(held=60, lost=20, free=40, taken_told=60, taken_use=0),
-        (0, "V100"): seen(violated=30, free=30, taken_told=0),
+        (0, "V100"): seen(conflict=30, free=30, taken_told=0),
     }
     found = fleet_trends.summarize_by_model(told, fleet_trends.count_hour_minutes)
     assert found == {
@@ -71,7 +71,7 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
 
 
 def test_the_parts_of_what_was_seen_are_all_of_it() -> None:
-    one = fleet_trends.summarize_use(seen(busy=1, held=2, violated=3, booked=4, free=5, lost=6, unknown=7), 1)
+    one = fleet_trends.summarize_use(seen(busy=1, held=2, conflict=3, booked=4, free=5, lost=6, unknown=7), 1)
     assert one.taken + one.booked + one.free + one.unclear == one.seen == 28
 
 

@@ -21,7 +21,7 @@ from tests.support.history_fixtures import A100, epoch, gpu, host, record, roll
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 NOBODY = PeopleDirectory({})
 NOON = epoch("2026-03-10T12:00")
-CLOSED = ("used", "unowned", "promised", "free", "unclear")
+CLOSED = ("used", "unowned", "booked_idle", "free", "unclear")
 
 
 def told(
@@ -60,7 +60,7 @@ def hand_made(number: int) -> list[PackedSample]:
     atlas = host(
         gpu("held" if hour == 4 else "busy", ["alice"], ["alice"], index=0),
         gpu("busy", ["alice", "bob"], index=1),
-        gpu("violated", ["bob"], ["carol"], index=2) if hour < 2 else gpu("booked", [], ["carol"], index=2),
+        gpu("conflict", ["bob"], ["carol"], index=2) if hour < 2 else gpu("booked", [], ["carol"], index=2),
         gpu("lost", [], ["dave"], index=3) if hour == 0 else gpu("busy", [], index=3) if hour == 1 else gpu(index=3),
     )
     h100 = [gpu("busy", ["carol", "dave", "erin"], index=n, key=f"GPU-h{n}", model="H100") for n in range(2)]
@@ -111,12 +111,12 @@ def test_all_of_it_is_the_same_by_whatever_it_is_told(
         "booked": 11,
         "unused": 5,
         "unowned": 1,
-        "promised": 3,
+        "booked_idle": 3,
         "free": 3,
         "unclear": 1,
         "seen": 20 + 8,
         "unseen": 2,
-        "violated": 2,
+        "conflict": 2,
     }
     assert_closed(found.total)
 

@@ -411,7 +411,7 @@ def test_in_quiet_hours_it_waits_and_is_told_after_them_if_it_is_still_so(board:
     board.busy("zeus", 2, (0,))
     board.now = board.now // 86400 * 86400 + 3 * 3600
     board.watches.file.read()
-    quiet = RULE._replace(quiet=(22 * 60, 7 * 60))
+    quiet = RULE._replace(quiet_hours=(22 * 60, 7 * 60))
     assert board.look(0, quiet) == []
     assert board.look(HOLD_S, quiet) == []
     assert board.look(1, RULE._replace(on=False)) == []

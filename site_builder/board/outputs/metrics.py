@@ -78,7 +78,7 @@ HEALTH_FAMILIES = (
     build_gpu_family("recovery_needed", "1 if its driver asks for a reset or a reboot, else 0."),
     build_gpu_family("throttled", "1 if the GPU runs slower for that reason, heat or power, else 0.", ", reason"),
     build_gpu_family(
-        "problem", "1, with the kind of each problem that the GPU has, and how grave it is.", ", kind, weight"
+        "problem", "1, with the kind of each problem that the GPU has, and its severity.", ", kind, severity"
     ),
 )
 GPU_STATE_FAMILIES = (
@@ -246,7 +246,7 @@ def format_health_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> list[list[s
             [f"{family.name}{labels}{end}" for labels, ends in several for end in ends[place]]
             for place, family in enumerate(counted)
         ],
-        [f'{problem.name}{labels},kind="{each.kind}",weight="{each.weight}"}} 1\n' for labels, each in told],
+        [f'{problem.name}{labels},kind="{each.kind}",severity="{each.severity}"}} 1\n' for labels, each in told],
     ]
 
 

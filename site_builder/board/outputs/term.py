@@ -22,7 +22,7 @@ EMPTY_READINGS = f"|{' ' * MEMORY_WIDTH}|{' ' * USE_WIDTH}|{' ' * TEMPERATURE_WI
 INSTANCE_INDENT = "   "
 GREEN, YELLOW, RED, CYAN, RESET = (f"\x1b[{code}m" for code in (32, 33, 31, 36, 0))
 # Those that have a colour are named below the table too: nobody needs to see colours.
-STATE_COLOURS = {"free": GREEN, "booked": CYAN, "held": YELLOW, "violated": RED, "lost": RED, "unknown": RED}
+STATE_COLOURS = {"free": GREEN, "booked": CYAN, "held": YELLOW, "conflict": RED, "lost": RED, "unknown": RED}
 
 PROBLEM_LABEL = "problem"
 
