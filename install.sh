@@ -33,8 +33,8 @@ ROOT=$PWD
 # shellcheck source=install/common.sh
 . install/common.sh
 
-# own_gpu: whether a maker's tool tells a GPU of this machine.
-own_gpu() {
+# has_own_gpu: whether the tool of a vendor lists a GPU of this machine.
+has_own_gpu() {
     case $(timeout -k 1 10 nvidia-smi -L 2>/dev/null || :) in GPU\ *) return 0 ;; esac
     for place in '' /opt/rocm/bin/; do
         case $(timeout -k 1 10 "${place}amd-smi" list --json 2>/dev/null || :) in *'"gpu":'*) return 0 ;; esac
@@ -43,12 +43,12 @@ own_gpu() {
     return 1
 }
 
-# run_here WORDS...: the board of this machine, or of a simulated lab.
+# run_here OPTIONS...: show the board of this machine, or of a simulated lab.
 run_here() {
     make_venv ''
     command=here
-    own_gpu || {
-        tell 'No GPU was found here (by nvidia-smi, amd-smi, rocm-smi): a simulated lab is shown.'
+    has_own_gpu || {
+        print_line 'No GPU was found here (by nvidia-smi, amd-smi, rocm-smi): a simulated lab is shown.'
         command=demo
     }
     exec .venv/bin/python -m site_builder "$command" "$@"

@@ -1,32 +1,32 @@
 # shellcheck shell=sh
-# What every part of install.sh shares, and tests/run.sh with it: words, apt, Python, .venv. It is read in the folder of the clone.
+# What all parts of install.sh and tests/run.sh share: messages, apt, Python, .venv. It is read in the folder of the clone.
 
-# the host scripts' own words and checks; their umask and locale are for snapshots alone
-kept_umask=$(umask) kept_locale=${LC_ALL-}
+# messages and checks of the host scripts; their umask and locale are for snapshots alone
+previous_umask=$(umask) previous_locale=${LC_ALL-}
 LIB=scripts/lib
 # shellcheck source=scripts/lib/common.sh
 . scripts/lib/common.sh
-umask "$kept_umask"
+umask "$previous_umask"
 unset LC_ALL
-[ -z "$kept_locale" ] || export LC_ALL="$kept_locale"
+[ -z "$previous_locale" ] || export LC_ALL="$previous_locale"
 
-# tell WORDS...: how it goes on, a line a step. What goes wrong is said by say and die.
-tell() { printf '%s\n' "$*"; }
+# print_line MESSAGE...: print progress, a line for each step. Errors are printed by say and die.
+print_line() { printf '%s\n' "$*"; }
 
-# become_root: sets sudo to what makes a command root's, or fails: nobody is asked for a password.
+# become_root: set sudo to what runs a command as root, or fail; never ask for a password.
 become_root() {
     sudo=
     [ "$(id -u)" = 0 ] || { sudo='sudo -n' && $sudo true 2>/dev/null; }
 }
 
-# apt_install PACKAGE...: as root.
+# apt_install PACKAGE...: install packages as root.
 apt_install() {
     become_root && command -v apt-get >/dev/null || return 1
-    tell "Installing $* by apt-get"
+    print_line "Installing $* by apt-get"
     { $sudo apt-get update -q && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$@"; } >/dev/null
 }
 
-# find_python: sets python to one that is new enough and can make a venv, or says which one command helps.
+# find_python: set python to one that is new enough and can make a venv, or die with the command that helps.
 find_python() {
     for python in python3 python3.13 python3.12 python3.11 python3.10 python3.9 ''; do
         [ -n "$python" ] || die 'Python 3.9 or newer was not found here; Debian and Ubuntu have it: sudo apt-get install python3 python3-venv'
@@ -36,46 +36,47 @@ find_python() {
         die "$python cannot make a venv here; Debian and Ubuntu have what it lacks: sudo apt-get install $python-venv"
 }
 
+# can_make_venv: whether $python can make a venv.
 can_make_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
 
-# venv_facts VENV: where this venv is, and of which Python: a venv that was moved, or whose Python was replaced, tells something else.
-venv_facts() { "$1/bin/python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.prefix)' 2>/dev/null; }
+# print_venv_facts VENV: print its path and Python version; they differ if it was moved, or its Python replaced.
+print_venv_facts() { "$1/bin/python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.prefix)' 2>/dev/null; }
 
-# new_venv VENV: an empty one in its place.
-new_venv() {
+# create_venv VENV: replace it by an empty one.
+create_venv() {
     find_python
     rm -rf "$1"
-    tell "Making $1 with $python"
+    print_line "Making $1 with $python"
     "$python" -m venv "$1"
-    venv_facts "$1" >"$1/made-as"
+    print_venv_facts "$1" >"$1/made-as"
 }
 
-# sound_venv VENV: it is there, and still what it was when it was made. One that somebody else made here counts too, if it works.
-sound_venv() {
-    [ -s "$1/made-as" ] || ! works_here "$1" || venv_facts "$1" >"$1/made-as"
-    [ -s "$1/made-as" ] && [ "$(venv_facts "$1")" = "$(cat "$1/made-as")" ]
+# is_sound_venv VENV: whether it is there, and still what it was when it was made. One that somebody else made here counts too, if it works.
+is_sound_venv() {
+    [ -s "$1/made-as" ] || ! is_working_venv "$1" || print_venv_facts "$1" >"$1/made-as"
+    [ -s "$1/made-as" ] && [ "$(print_venv_facts "$1")" = "$(cat "$1/made-as")" ]
 }
 
-# works_here VENV: it can install, and knows itself in this place. It is asked in a shell of its own, which it changes.
-works_here() {
+# is_working_venv VENV: whether it has pip, and was made for this place. A shell of its own reads `activate`, which changes the shell.
+is_working_venv() {
     "$1/bin/python" -m pip --version >/dev/null 2>&1 || return
     # shellcheck disable=SC2016 # for the inner shell
     sh -c '. "$1/bin/activate" && [ "$VIRTUAL_ENV" -ef "$1" ]' - "$1" 2>/dev/null
 }
 
-# pip_install VENV WORDS...: what pip says is shown only if it fails.
+# pip_install VENV OPTIONS...: run pip, which prints only errors.
 pip_install() {
     venv=$1
     shift
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 
-# make_venv EXTRA: the package, editable, with what it needs, in .venv; again only if pyproject.toml changed.
+# make_venv EXTRA: install the package and its dependencies, editable, into .venv; again only if pyproject.toml changed.
 make_venv() {
-    sound_venv .venv || new_venv .venv
+    is_sound_venv .venv || create_venv .venv
     stamp=.venv/.installed${1:+-$1}
     if [ ! -e "$stamp" ] || [ -n "$(find pyproject.toml -newer "$stamp")" ]; then
-        tell 'Installing gpuboard and what it needs into .venv'
+        print_line 'Installing gpuboard and what it needs into .venv'
         pip_install .venv --editable ".${1:+[$1]}" || die 'pip could not install what gpuboard needs, for the reason above; once that is mended, call this again'
         touch "$stamp"
     fi

@@ -1,61 +1,61 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables of user.sh, and of the scripts
-# ./install.sh host: this GPU host sends its snapshots from now on.
+# ./install.sh host: let this GPU host send its snapshots.
 
-# read_words WORDS...: sets named and dest.
-read_words() {
-    named='' dest='' given=''
+# parse_arguments OPTIONS...: set name_option and dest.
+parse_arguments() {
+    name_option='' dest='' has_dest_option=''
     while [ $# -gt 0 ]; do
         case $1 in
             --name | --dest) [ $# -ge 2 ] || die "$1 needs a word behind it: see ./install.sh --help" ;;
         esac
         case $1 in
-            --name) named=$2 && check_host "$2" && shift ;;
-            --name=*) named=${1#*=} && check_host "$named" ;;
-            --dest) dest=$2 && given=1 && shift ;;
-            --dest=*) dest=${1#*=} && given=1 ;;
+            --name) name_option=$2 && check_host_name "$2" && shift ;;
+            --name=*) name_option=${1#*=} && check_host_name "$name_option" ;;
+            --dest) dest=$2 && has_dest_option=1 && shift ;;
+            --dest=*) dest=${1#*=} && has_dest_option=1 ;;
             *) die "there is no '$1' for host: see ./install.sh --help" ;;
         esac
         shift
     done
 }
 
-# choose_name: the one given, now or when this host was installed; sets board_name to what the board will show.
+# choose_name: take the name given, now or when this host was installed; set board_name to the name on the board.
 choose_name() {
-    name=${named:-$(noted host | sed -n '$s/^host *//p')}
-    board_name=${name:-$(own_name)}
-    (check_host "$board_name") 2>/dev/null || die "this machine is called '$board_name', which cannot be a host's name on the board: choose one with --name"
+    name=${name_option:-$(read_note host | sed -n '$s/^host *//p')}
+    board_name=${name:-$(print_own_name)}
+    (check_host_name "$board_name") 2>/dev/null || die "this machine is called '$board_name', which cannot be a host's name on the board: choose one with --name"
 }
 
-# choose_dest: the one given, or that of the settings file that cron will find.
-choose_dest() {
-    known=$(cd "$HOME" && load_settings && printf '%s\n' "${GPUBOARD_DEST:-}")
-    [ -n "$given" ] || dest=$known
+# choose_destination: take the one given, or that of the settings file that cron will read.
+choose_destination() {
+    current_dest=$(cd "$HOME" && load_settings && printf '%s\n' "${GPUBOARD_DEST:-}")
+    [ -n "$has_dest_option" ] || dest=$current_dest
     [ -n "$dest" ] || die 'say where the snapshots go: ./install.sh host --dest ssh://USER@WEB, or a folder that the web host sees too'
     case $dest in
-        *[[:cntrl:]]* | ' '*) die "'$(shown "$dest")' cannot be a destination: it begins with a blank, or holds control characters" ;;
-        *:* | [\"\']*) ;; # the check below knows more
-        *) dest=$(absolute "$dest") ;;
+        *[[:cntrl:]]* | ' '*) die "'$(escape_control "$dest")' cannot be a destination: it begins with a blank, or holds control characters" ;;
+        *:* | [\"\']*) ;; # checked below
+        *) dest=$(print_absolute_path "$dest") ;;
     esac
-    (check_this "$dest") || exit 2
+    (check_given_destination "$dest") || exit 2
 }
 
-# check_this DEST: by the rule of the scripts themselves.
-check_this() {
+# check_given_destination DEST: check it by the rule of the scripts.
+check_given_destination() {
     GPUBOARD_DEST=$1
-    check_dest
+    check_destination
 }
 
-# end_old_names: loops under a name that the crontab had before would run on until the next boot.
+# end_old_names: end loops under a previous name, which would run until the next boot.
 end_old_names() {
-    for old in $(noted_names); do
+    for old in $(list_noted_names); do
         [ "$old" = "$board_name" ] || end_loops "$old" || say "loops of $old still run here: end them by hand"
     done
 }
 
-# advice REASON: what helps, for what ssh and our own push say most often.
-advice() {
+# print_advice REASON: print what helps, for common errors of ssh and the push.
+print_advice() {
     case $dest in consul://*) echo 'mend that (docs/scaling.md tells what Consul must allow), then look again' && return ;; esac
-    read_target
+    parse_target
     target=${port:+-p $port }$target
     case $dest:$1 in
         ssh://*'Permission denied'* | ssh://*'is not enrolled'*) echo 'let the key of this host in, by the line below' && return ;;
@@ -71,125 +71,127 @@ advice() {
     esac
 }
 
-# make_key: a key of this host alone, for ssh://; one that is there stays. Sets public to the file with its public half.
+# make_key: make a key for this host alone, for ssh://, unless there is one. Set public to the file of its public key.
 make_key() {
     public=
     case $dest in ssh://*) ;; *) return 0 ;; esac
-    key=$(conf_value GPUBOARD_SSH_KEY)
+    key=$(read_conf_value GPUBOARD_SSH_KEY)
     key=${key:-$KEYS/$board_name}
     if [ ! -e "$key" ]; then
         make_folder 0700 "${key%/*}"
         printf 'key %s\n' "$key" >>"$MADE"
         { ssh-keygen -q -t ed25519 -N '' -C "gpuboard $board_name" -f "$work/key" && mv -f "$work/key.pub" "$key.pub" && mv -f "$work/key" "$key"; } ||
             die "the key $key could not be made"
-        as_cron "$SCRIPTS/gpu-check.sh" kill "$board_name" >/dev/null 2>&1 || : # with a connection by another key
+        run_as_cron "$SCRIPTS/gpu-check.sh" kill "$board_name" >/dev/null 2>&1 || : # they may have a connection with another key
     fi
     public=$key.pub
     [ -e "$public" ] || ssh-keygen -y -f "$key" >"$public" || die "the key $key cannot be read: remove it, and a new one is made"
 }
 
-# enrol: by a login that this user has there anyway, so that nobody need do it by hand; then what was refused is sent again.
-enrol() {
+# enrol_host: enrol the key by a login that this user has on the web host, if there is one; then send again what was refused.
+enrol_host() {
     case $arrived:$dest:$reason in
         no:ssh://*'Permission denied'* | no:ssh://*'is not enrolled'*) ;;
         *) return 0 ;;
     esac
-    read_target
-    config=$(conf_value GPUBOARD_SSH_CONFIG)
+    parse_target
+    config=$(read_conf_value GPUBOARD_SSH_CONFIG)
     timeout 30 ssh ${config:+-F "$config"} ${port:+-p "$port"} -T -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 -- "$target" \
         ".local/share/gpuboard/scripts/gpu-enrol.sh add $board_name" <"$public" 2>"$work/words" || return 0
-    tell "The key of this host was enrolled there, by your own login"
-    first_snapshot
+    print_line "The key of this host was enrolled there, by your own login"
+    take_first_snapshot
 }
 
-# read_target: what ssh calls the place of dest; sets target, and port or path.
-read_target() {
+# parse_target: set target, and port or path, from dest.
+parse_target() {
     HOST=$board_name
     GPUBOARD_DEST=$dest port=
     # shellcheck source=/dev/null
     case $dest in
-        ssh://*) . "$LIB/to-ssh.sh" && parse_url ;;
-        *) . "$LIB/to-sftp.sh" && parse_dest ;;
+        ssh://*) . "$LIB/push_ssh.sh" && parse_ssh_destination ;;
+        *) . "$LIB/push_sftp.sh" && parse_sftp_destination ;;
     esac
 }
 
-# tell_enrol: the one line for the web host, by which it takes this host's snapshots.
-tell_enrol() {
+# print_enrol_command: print the command for the web host that enrols this host.
+print_enrol_command() {
     case $dest in *@*) account=${dest#ssh://} && account=${account%@*} ;; *) account=$(id -un) ;; esac
-    tell "On the web host, as $account:  echo '$(cat "$public")' | ~/.local/share/gpuboard/scripts/gpu-enrol.sh add $board_name"
+    print_line "On the web host, as $account:  echo '$(cat "$public")' | ~/.local/share/gpuboard/scripts/gpu-enrol.sh add $board_name"
 }
 
-# first_snapshot: sets arrived, and reason if it did not.
-first_snapshot() {
+# take_first_snapshot: set arrived, and reason if it did not.
+take_first_snapshot() {
     arrived=yes reason=
-    tell "Taking a first snapshot, as $board_name, for $dest"
-    as_cron env HOST="$board_name" "$SCRIPTS/gpu-run.sh" once 2>"$work/words" && return
+    print_line "Taking a first snapshot, as $board_name, for $dest"
+    run_as_cron env HOST="$board_name" "$SCRIPTS/gpu-run.sh" once 2>"$work/words" && return
     arrived=no
     cat "$work/words" >&2
     reason=$(tail -n 1 "$work/words")
 }
 
-# await_loops: until they have pushed too, so that who asks gpu-check.sh next hears the same as here.
-await_loops() {
+# wait_for_loops: wait until they have pushed too, so that gpu-check.sh says the same as this.
+wait_for_loops() {
     [ "$arrived" = yes ] || return 0
     tries=20
-    until as_cron "$SCRIPTS/gpu-check.sh" status "$board_name" >/dev/null 2>&1; do
+    until run_as_cron "$SCRIPTS/gpu-check.sh" status "$board_name" >/dev/null 2>&1; do
         tries=$((tries - 1))
         [ "$tries" -gt 0 ] || break
         sleep 1
     done
 }
 
+# report_host: print what was done, and what is left to do.
 report_host() {
-    check=$(quoted "$SCRIPTS/gpu-check.sh")
-    tell ''
+    check=$(quote_for_crontab "$SCRIPTS/gpu-check.sh")
+    print_line ''
     if [ "$arrived" = yes ]; then
-        tell "The first snapshot arrived at $dest: this host is on the board as $board_name, and the loops run."
+        print_line "The first snapshot arrived at $dest: this host is on the board as $board_name, and the loops run."
     else
-        tell "All is in place, but nothing has arrived at $dest yet; the loops try on. To fix it: $(advice "$reason")"
-        [ -z "$public" ] || tell_enrol
-        tell "Then this host is on the board as $board_name."
+        print_line "All is in place, but nothing has arrived at $dest yet; the loops try on. To fix it: $(print_advice "$reason")"
+        [ -z "$public" ] || print_enrol_command
+        print_line "Then this host is on the board as $board_name."
     fi
-    tell 'What was put where:'
-    tell "  scripts   $SCRIPTS"
-    tell "  settings  $(conf_in_force)"
-    tell "  crontab   $line"
-    [ -z "$public" ] || tell "  key       ${public%.pub}"
-    tool_of_maker || tell 'nvidia-smi was not found here, nor amd-smi or rocm-smi: the board shows this host as failed until the driver of its GPUs is installed.'
-    cron_runs || tell 'No cron daemon seems to run here: without one, nobody starts the loops again after a reboot.'
-    [ -z "$by_hand" ] || tell "The crontab has a line of its own that calls gpu-check.sh; take it out: crontab -e"
-    tell "Check it:   $check status"
-    tell "Uninstall:  ./install.sh remove"
+    print_line 'What was put where:'
+    print_line "  scripts   $SCRIPTS"
+    print_line "  settings  $(find_conf_file)"
+    print_line "  crontab   $line"
+    [ -z "$public" ] || print_line "  key       ${public%.pub}"
+    has_vendor_tool || print_line 'nvidia-smi was not found here, nor amd-smi or rocm-smi: the board shows this host as failed until the driver of its GPUs is installed.'
+    is_cron_running || print_line 'No cron daemon seems to run here: without one, nobody starts the loops again after a reboot.'
+    [ -z "$manual_line" ] || print_line "The crontab has a line of its own that calls gpu-check.sh; take it out: crontab -e"
+    print_line "Check it:   $check status"
+    print_line "Uninstall:  ./install.sh remove"
 }
 
-# tool_of_maker: whether there is one that tells the GPUs.
-tool_of_maker() {
+# has_vendor_tool: whether there is a tool that lists GPUs.
+has_vendor_tool() {
     for program in nvidia-smi amd-smi rocm-smi /opt/rocm/bin/amd-smi /opt/rocm/bin/rocm-smi; do
         ! command -v "$program" >/dev/null || return 0
     done
     return 1
 }
 
+# install_host OPTIONS...: do all of it.
 install_host() {
-    read_words "$@"
+    parse_arguments "$@"
     choose_name
     check_home
-    choose_dest
-    begin
-    choose_name # again: another install.sh may have been at work until now
+    choose_destination
+    open_share_folder
+    choose_name # again: another install.sh may have changed it until now
     copy_scripts
     make_key
-    [ "$dest" = "$known" ] || set_conf GPUBOARD_DEST "$dest"
-    line="* * * * * $(quoted "$SCRIPTS/gpu-check.sh")${name:+ $name}"
+    [ "$dest" = "$current_dest" ] || set_conf GPUBOARD_DEST "$dest"
+    line="* * * * * $(quote_for_crontab "$SCRIPTS/gpu-check.sh")${name:+ $name}"
     printf '%s\n' "host${name:+ $name}" >>"$NOTE"
     change_crontab host "$line"
-    by_hand=$(grep -v '^[[:space:]]*#' "$work/before" | grep -F /gpu-check.sh | grep -vF /gpuboard/scripts/ || :)
+    manual_line=$(grep -v '^[[:space:]]*#' "$work/before" | grep -F /gpu-check.sh | grep -vF /gpuboard/scripts/ || :)
     end_old_names
     note_role host ${name:+"$name"}
-    first_snapshot
-    enrol
-    as_cron "$SCRIPTS/gpu-check.sh" ${name:+"$name"} >/dev/null || arrived=no
-    await_loops
+    take_first_snapshot
+    enrol_host
+    run_as_cron "$SCRIPTS/gpu-check.sh" ${name:+"$name"} >/dev/null || arrived=no
+    wait_for_loops
     report_host
     [ "$arrived" = yes ] || exit 1
 }

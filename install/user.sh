@@ -1,19 +1,19 @@
 # shellcheck shell=sh disable=SC2034 # used by host.sh, web.sh and remove.sh
 # What host, web and remove share: the places in a home, notes of what was made there, the settings file.
-# They see what cron will see: neither the folder nor the GPUBOARD_ variables of who calls.
+# They use what cron will use: neither the folder nor the GPUBOARD_ variables of the caller.
 
 export LC_ALL=C
 for key in $(env | sed -n 's/^\(GPUBOARD_[A-Z_]*\)=.*/\1/p'); do unset "$key"; done
 [ -n "${HOME:-}" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6) || HOME=
 export HOME
 
-# shown TEXT: for a sentence that stays one line.
-shown() { printf '%s' "$1" | tr '[:cntrl:]' '?'; }
+# escape_control TEXT: print it without control characters, so that a sentence stays on one line.
+escape_control() { printf '%s' "$1" | tr '[:cntrl:]' '?'; }
 
-# check_place WHAT PATH: a backslash means different things to different crons, and no line of a crontab can hold a newline.
+# check_place WHAT PATH: refuse backslashes, which crons treat differently, newlines, which no crontab can hold, and relative paths.
 check_place() {
     case $2 in
-        *[\\[:cntrl:]]*) die "$1 is '$(shown "$2")', but may hold neither backslashes nor control characters" ;;
+        *[\\[:cntrl:]]*) die "$1 is '$(escape_control "$2")', but may hold neither backslashes nor control characters" ;;
         /*) ;;
         *) die "$1 is '$2', but must be an absolute path" ;;
     esac
@@ -25,15 +25,16 @@ VENV=$SHARE/venv
 CONF=$HOME/.config/gpuboard/gpuboard.conf
 KEYS=$HOME/.config/gpuboard/keys
 LINK=$HOME/.local/bin/gpuboard
-# beside_link COMMAND: calls it with each other place in a home where people's programs look, and with our file for it.
-beside_link() {
+
+# run_for_extra_links COMMAND: call it with each place of a manual or completion in a home, and with our file for it.
+run_for_extra_links() {
     "$1" "$HOME/.local/share/man/man1/gpuboard.1" "$VENV/share/man/man1/gpuboard.1"
     "$1" "$HOME/.local/share/bash-completion/completions/gpuboard" "$VENV/share/gpuboard.bash"
     "$1" "$HOME/.config/fish/completions/gpuboard.fish" "$VENV/share/gpuboard.fish"
 }
 MACHINE=$(uname -n)
 NOTE=$SHARE/installed/$MACHINE
-MADE=$SHARE/made # what we made beside it, for remove: `folder PATH`, `setting KEY=VALUE`, `before KEY=VALUE` or `before KEY`, `key PATH`
+MADE=$SHARE/made # what was made elsewhere, for remove: `folder PATH`, `setting KEY=VALUE`, `before KEY=VALUE` or `before KEY`, `key PATH`
 work=$(mktemp -d) || die 'cannot make a temporary folder: is the disk full?'
 trap 'rm -rf "$work"' EXIT
 trap 'exit 143' TERM INT HUP
@@ -44,39 +45,39 @@ trap 'exit 143' TERM INT HUP
 # shellcheck source=install/scripts.sh
 . "$ROOT/install/scripts.sh"
 
-# take_turn: one install.sh at a time, also where machines share a home. It fails if a remove took the folder away meanwhile.
-take_turn() {
+# acquire_install_lock: let one install.sh at a time run, also where machines share a home. Fail if a remove deleted the folder meanwhile.
+acquire_install_lock() {
     { command exec 9>>"$SHARE/lock"; } 2>/dev/null || return 1
     flock -w 60 9 || die "another install.sh has been at work in $SHARE for 60 s; try again"
     # shellcheck disable=SC3013 # -ef: in every sh that we know, and in POSIX since 2024
     [ "$SHARE/lock" -ef /dev/fd/9 ]
 }
 
-# check_home: what can be told before anything is changed.
+# check_home: check what can be checked before anything is changed.
 check_home() {
     [ ! -f "$HOME/gpuboard.conf" ] || die "cron would read $HOME/gpuboard.conf instead of $CONF: move it there first"
     read_crontab
     (cd "$HOME" && load_settings) || exit 2
 }
 
-# try_again: after a moment, but not for ever.
-try_again() {
+# wait_and_retry: wait a moment, but not for ever.
+wait_and_retry() {
     tries=$((${tries:-20} - 1))
     [ "$tries" -gt 0 ] || die "cannot write in the folder $SHARE"
     sleep 0.1
 }
 
-# begin: the folder of it all, and our turn in it.
-begin() {
+# open_share_folder: create the folder, and take the lock in it.
+open_share_folder() {
     until
-        missing=$(missing_folders "$SHARE/installed")
-        mkdir -p "$SHARE/installed" 2>/dev/null && take_turn
-    do try_again; done
+        missing=$(list_missing_folders "$SHARE/installed")
+        mkdir -p "$SHARE/installed" 2>/dev/null && acquire_install_lock
+    do wait_and_retry; done
     note_folders "$missing"
 }
 
-# missing_folders FOLDER: it and its parents, as far as they are not there, the outermost first.
-missing_folders() {
+# list_missing_folders FOLDER: print it and its parents as far as they do not exist, the outermost first.
+list_missing_folders() {
     folder=$1 list=
     while [ ! -d "$folder" ]; do
         list="$folder
@@ -86,17 +87,17 @@ $list"
     printf '%s' "$list"
 }
 
-# note_folders LIST: so that remove knows that they were not there.
+# note_folders LIST: note for remove that they did not exist.
 note_folders() { [ -z "$1" ] || printf '%s\n' "$1" | sed 's/^/folder /' >>"$MADE"; }
 
-# make_folder MODE FOLDER: it is noted before it is made: one that is killed in between has made nothing that nobody knows of.
+# make_folder MODE FOLDER: note it, then create it, so that an install.sh that is killed leaves nothing unknown.
 make_folder() {
     [ ! -d "$2" ] || return 0
-    note_folders "$(missing_folders "$2")"
+    note_folders "$(list_missing_folders "$2")"
     { mkdir -p "$2" && chmod "$1" "$2"; } || die "cannot make the folder $2"
 }
 
-# note_role ROLE [NAME]: that this machine has it, with the name if one was given.
+# note_role ROLE [NAME]: note that this machine has it, with the name if one was given.
 note_role() {
     {
         [ ! -e "$NOTE" ] || grep -v "^$1\( \|\$\)" "$NOTE" || :
@@ -105,14 +106,14 @@ note_role() {
     mv -f "$NOTE.new" "$NOTE"
 }
 
-# noted ROLE: the line of it, if this machine has it; of host there are two while the name is changed, the new one last.
-noted() { [ ! -e "$NOTE" ] || grep "^$1\( \|\$\)" "$NOTE" || :; }
+# read_note ROLE: print its line, if this machine has it; host has two while the name is changed, the new one last.
+read_note() { [ ! -e "$NOTE" ] || grep "^$1\( \|\$\)" "$NOTE" || :; }
 
-# noted_names: those under which loops of ours may run here.
-noted_names() { noted host | while read -r _ name; do printf '%s\n' "${name:-$(own_name)}"; done; }
+# list_noted_names: print the names under which our loops may run here.
+list_noted_names() { read_note host | while read -r _ name; do printf '%s\n' "${name:-$(print_own_name)}"; done; }
 
-# absolute PATH: where it is, seen from the caller's folder.
-absolute() {
+# print_absolute_path PATH: print it as seen from the caller's folder.
+print_absolute_path() {
     case $1 in
         /*) printf '%s\n' "$1" ;;
         \~ | \~/*) printf '%s\n' "$HOME${1#\~}" ;;
@@ -122,64 +123,64 @@ absolute() {
     esac
 }
 
-# as_cron COMMAND...: runs it where cron will, with nothing to read.
-as_cron() { (cd "$HOME" && exec "$@" </dev/null 9>&-); }
+# run_as_cron COMMAND...: run it in the folder of cron, with nothing to read.
+run_as_cron() { (cd "$HOME" && exec "$@" </dev/null 9>&-); }
 
-# in_background COMMAND...: the same, for as long as it likes, whatever becomes of this terminal.
-in_background() { (cd "$HOME" && exec setsid "$@" </dev/null >/dev/null 2>&1 9>&- &) }
+# start_in_background COMMAND...: do the same in the background, independent of this terminal.
+start_in_background() { (cd "$HOME" && exec setsid "$@" </dev/null >/dev/null 2>&1 9>&- &) }
 
-# ours PID: it was started with our own Python: a whole word of its command line says so.
-ours() { tr '\000' '\n' 2>/dev/null <"/proc/$1/cmdline" | grep -qxF "$VENV/bin/python"; }
+# is_own_process PID: whether it was started with our Python: a complete word of its command line.
+is_own_process() { tr '\000' '\n' 2>/dev/null <"/proc/$1/cmdline" | grep -qxF "$VENV/bin/python"; }
 
-# running LOCK: the pids of our programs that have this file open.
-running() {
-    for pid in $(holders "$1"); do
-        ! ours "$pid" || printf '%s ' "$pid"
+# list_own_holders LOCK: print the pids of our programs that have this file open.
+list_own_holders() {
+    for pid in $(list_holders "$1"); do
+        ! is_own_process "$pid" || printf '%s ' "$pid"
     done
 }
 
-# end_ours LOCK: ends them: politely, then by force. It fails if somebody has the lock even then.
-end_ours() {
+# end_own_holders LOCK: end them, by TERM, then by KILL. Fail if somebody still holds the lock.
+end_own_holders() {
     for signal in TERM TERM TERM TERM KILL KILL; do
-        left=$(running "$1")
+        left=$(list_own_holders "$1")
         [ -n "$left" ] || break
         # shellcheck disable=SC2086 # one word a pid
         kill -"$signal" $left 2>/dev/null || :
         sleep 0.5
     done
     if [ ! -e "$1" ] || flock -n "$1" true; then return 0; fi
-    left=$(holders "$1" | tr '\n' ' ')
+    left=$(list_holders "$1" | tr '\n' ' ')
     say "$1 is still held, by pid ${left:-unknown, of another user}: end that by hand"
     return 1
 }
 
-# checks_end: waits for a gpu-check.sh that cron started a moment ago, or it would start the loops again behind us.
-checks_end() {
+# wait_for_checks: wait for a gpu-check.sh that cron has just started, or it would start the loops again.
+wait_for_checks() {
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         grep -qsF "$SCRIPTS/gpu-check.sh" /proc/[0-9]*/cmdline || return 0
         sleep 0.5
     done
 }
 
-# end_loops NAME: and removes what they keep in the spool, by its names: the setting may name any folder, with anything else in it.
+# end_loops NAME: end them, and remove their files in the spool by name: the setting may name any folder, with anything else in it.
 end_loops() {
-    checks_end
-    place=$(spool_in_force)/$1
+    wait_for_checks
+    place=$(find_spool)/$1
     [ -d "$place/run" ] || return 0
-    tell "Stopping the loops of $1"
-    for _ in 1 2 3; do # what was just being started is not among those that the first kill sees
-        as_cron "$ROOT/scripts/gpu-check.sh" kill "$1" || return 1
-        left=$(holders "$place/run/*")
+    print_line "Stopping the loops of $1"
+    for _ in 1 2 3; do # the first kill may miss what is just being started
+        run_as_cron "$ROOT/scripts/gpu-check.sh" kill "$1" || return 1
+        left=$(list_holders "$place/run/*")
         [ -n "$left" ] || break
     done
     [ -z "$left" ] || return 1
-    [ ! -e "$place/registered" ] || as_cron "$ROOT/scripts/gpu-check.sh" --deregister "$1" || tell "Consul still lists $1: deregister it by hand."
+    [ ! -e "$place/registered" ] || run_as_cron "$ROOT/scripts/gpu-check.sh" --deregister "$1" || print_line "Consul still lists $1: deregister it by hand."
     (cd "$place" && rm -rf run check given clock fields sent push.failed registered register.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt mig amd amd.names amd.static containers refused.*)
-    rmdir "$place" 2>/dev/null || tell "$place holds more than ours, and stays."
+    rmdir "$place" 2>/dev/null || print_line "$place holds more than ours, and stays."
 }
 
-# spool_in_force: where the loops of this user have their locks.
-spool_in_force() (cd "$HOME" && load_settings && spool_root && printf '%s\n' "$GPUBOARD_SPOOL")
+# find_spool: print the folder where the loops of this user have their locks.
+find_spool() (cd "$HOME" && load_settings && set_spool_root && printf '%s\n' "$GPUBOARD_SPOOL")
 
-# cron_runs: whether a cron daemon is to be seen; where others' processes are hidden nobody knows, and we say yes.
-cron_runs() { [ ! -r /proc/1/comm ] || ! (: </proc/1/stat) 2>/dev/null || grep -qsxE 'cron|crond|cronie|fcron|systemd-cron' /proc/[0-9]*/comm; }
+# is_cron_running: whether a cron daemon runs; yes if processes of others are hidden.
+is_cron_running() { [ ! -r /proc/1/comm ] || ! (: </proc/1/stat) 2>/dev/null || grep -qsxE 'cron|crond|cronie|fcron|systemd-cron' /proc/[0-9]*/comm; }

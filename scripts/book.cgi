@@ -9,21 +9,21 @@ set -eu
 PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
 export PATH
 
-# refuse SENTENCE: what nobody can answer is an answer too, and a line in the server's log.
-refuse() {
+# refuse_request SENTENCE: answer with 503, and write the sentence to the server's log.
+refuse_request() {
     printf 'gpuboard: %s\n' "$1" >&2
     case ${CONTENT_LENGTH:-} in
         '' | *[!0-9]* | ??????*) ;;
-        *) dd bs=1 count="$CONTENT_LENGTH" >/dev/null 2>&1 || : ;; # Apache wants to be heard out
+        *) dd bs=1 count="$CONTENT_LENGTH" >/dev/null 2>&1 || : ;; # Apache expects the body to be read
     esac
     printf 'Status: 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n\r\n'
-    printf '{"error":"the desk is not set up right; the admin can read in the server'\''s log what is wrong"}\n'
+    printf '{"error":"the booking service is not set up right; the admin can read in the server'\''s log what is wrong"}\n'
     exit 0
 }
 
 self=$(readlink -f "$0")
 scripts=${self%/*}
-if [ -e "$scripts/../cli.py" ]; then # in the package, which stands in lib/pythonX.Y/site-packages
+if [ -e "$scripts/../cli.py" ]; then # in an installed package, in lib/pythonX.Y/site-packages
     base=${scripts%/*/*} prefix=$scripts/../../../../..
 else
     base=${scripts%/*} prefix=$base/.venv
@@ -31,6 +31,6 @@ fi
 python=$prefix/bin/python3
 [ -x "$python" ] || python=python3
 [ "$python" != python3 ] || python3 -I -c 'import sys; sys.path.insert(0, sys.argv[1]); import orjson, site_builder' "$base" 2>/dev/null ||
-    refuse "$self finds no Python that has gpuboard: call ./install.sh web, and use the book.cgi that it installs"
-# Python would look for modules where it is started; with -I it does not.
+    refuse_request "$self finds no Python that has gpuboard: call ./install.sh web, and use the book.cgi that it installs"
+# -I: do not import modules from the current folder
 exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from site_builder.web.booking_app import run_cgi; run_cgi()' "$base"

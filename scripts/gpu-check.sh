@@ -32,23 +32,23 @@ LIB=$HERE/lib
 # shellcheck source=scripts/lib/status.sh
 . "$LIB/status.sh"
 
-# take_turn: one gpu-check.sh at a time for a host.
-take_turn() {
+# acquire_host_lock: let one gpu-check.sh at a time work for a host.
+acquire_host_lock() {
     exec 7>>"$SPOOL/check"
     flock -w 30 7 || die "another gpu-check.sh for $HOST has been at work for 30 s; try again"
 }
 
-# start_missing: starts the loops that are not there. The DEST of a call (or its environment) is theirs for life: with another one they begin anew.
-start_missing() {
-    take_turn
-    given_before=
-    [ ! -r "$SPOOL/given" ] || IFS= read -r given_before <"$SPOOL/given" || :
-    if [ -n "$given" ] && [ "$given" != "$given_before" ] && printf '%s\n' "$given" >"$SPOOL/given"; then
+# start_missing_loops: start the loops that do not run. A DEST given to this call or in its environment is kept; if it changes, the loops are restarted.
+start_missing_loops() {
+    acquire_host_lock
+    previous_dest=
+    [ ! -r "$SPOOL/given" ] || IFS= read -r previous_dest <"$SPOOL/given" || :
+    if [ -n "$requested_dest" ] && [ "$requested_dest" != "$previous_dest" ] && printf '%s\n' "$requested_dest" >"$SPOOL/given"; then
         end_holders "$RUN/*"
     fi
     code=0
     for task in 1 2 3; do
-        look "$task"
+        read_loop_state "$task"
         case $state in
             running) continue ;;
             hung) end_holders "$RUN/$task" ;;
@@ -59,37 +59,37 @@ start_missing() {
     return "$code"
 }
 
-# kill_loops: ends all that runs for HOST, and removes its pipes.
+# kill_loops: end all processes of HOST, and remove its pipes.
 kill_loops() {
-    take_turn
+    acquire_host_lock
     end_holders "$RUN/*"
     rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh" "$RUN/retry"
 }
 
-# in_consul register|deregister: HOST as a service of Consul's.
-in_consul() {
-    # shellcheck source=scripts/lib/register.sh
-    . "$LIB/register.sh"
-    "$1" || exit 2
+# change_registration register|deregister: register HOST as a service in Consul, or deregister it.
+change_registration() {
+    # shellcheck source=scripts/lib/consul_registration.sh
+    . "$LIB/consul_registration.sh"
+    "${1}_host" || exit 2
 }
 
-# take_back: it is one no longer.
-take_back() { [ ! -e "$SPOOL/registered" ] || (in_consul deregister) || code=2; }
+# deregister_if_registered: deregister HOST if it was registered.
+deregister_if_registered() { [ ! -e "$SPOOL/registered" ] || (change_registration deregister) || code=2; }
 
-# spooled: the names that were ever started here.
-spooled() {
+# list_started_hosts: print the names that were ever started here.
+list_started_hosts() {
     for folder in "$GPUBOARD_SPOOL"/*/run; do
         folder=${folder%/run}
         [ ! -d "$folder" ] || printf '%s ' "${folder##*/}"
     done
 }
 
-# for_each FUNCTION [NAME]: for this name, or for all that were ever started here.
-for_each() {
-    spool_root
-    names=$(spooled)
+# run_for_hosts FUNCTION [NAME]: call the function for this name, or for every name that was ever started here; ends by exit.
+run_for_hosts() {
+    set_spool_root
+    names=$(list_started_hosts)
     if [ $# -gt 1 ]; then
-        check_host "$2"
+        check_host_name "$2"
         case " $names" in *" $2 "*) ;; *) say "nothing was ever started here for $2${names:+ (but for: $names)}" && exit 1 ;; esac
         names=$2
     fi
@@ -129,14 +129,14 @@ done
 [ "$words" -le 2 ] && [ -z "$verb" ] || [ "$words" -le 1 ] || die 'too many words: see gpu-check.sh --help'
 [ -z "$verb" ] || [ "$registered" = no ] || die '--register goes with neither status, kill nor --deregister'
 [ -z "$dest" ] || export GPUBOARD_DEST="$dest"
-given=${GPUBOARD_DEST:-}
+requested_dest=${GPUBOARD_DEST:-}
 load_settings
 case $verb in
-    status) for_each print_status ${host:+"$host"} ;;
-    kill) for_each kill_loops ${host:+"$host"} ;;
-    deregister) for_each take_back ${host:+"$host"} ;;
+    status) run_for_hosts print_status ${host:+"$host"} ;;
+    kill) run_for_hosts kill_loops ${host:+"$host"} ;;
+    deregister) run_for_hosts deregister_if_registered ${host:+"$host"} ;;
 esac
-check_dest
-open_spool "${host:-$(own_name)}"
-start_missing
-[ "$registered" = no ] || in_consul register
+check_destination
+open_spool "${host:-$(print_own_name)}"
+start_missing_loops
+[ "$registered" = no ] || change_registration register

@@ -23,22 +23,22 @@ LIB=$HERE/lib
 . "$LIB/loops.sh"
 # shellcheck source=scripts/lib/doctor.sh
 . "$LIB/doctor.sh"
-# shellcheck source=scripts/lib/doctor-driver.sh
-. "$LIB/doctor-driver.sh"
-# shellcheck source=scripts/lib/doctor-amd.sh
-. "$LIB/doctor-amd.sh"
-# shellcheck source=scripts/lib/doctor-machine.sh
-. "$LIB/doctor-machine.sh"
-# shellcheck source=scripts/lib/doctor-cron.sh
-. "$LIB/doctor-cron.sh"
-# shellcheck source=scripts/lib/doctor-push.sh
-. "$LIB/doctor-push.sh"
-# shellcheck source=scripts/lib/doctor-ssh.sh
-. "$LIB/doctor-ssh.sh"
-# shellcheck source=scripts/lib/doctor-consul.sh
-. "$LIB/doctor-consul.sh"
+# shellcheck source=scripts/lib/doctor_nvidia.sh
+. "$LIB/doctor_nvidia.sh"
+# shellcheck source=scripts/lib/doctor_amd.sh
+. "$LIB/doctor_amd.sh"
+# shellcheck source=scripts/lib/doctor_machine.sh
+. "$LIB/doctor_machine.sh"
+# shellcheck source=scripts/lib/doctor_cron.sh
+. "$LIB/doctor_cron.sh"
+# shellcheck source=scripts/lib/doctor_push.sh
+. "$LIB/doctor_push.sh"
+# shellcheck source=scripts/lib/doctor_ssh.sh
+. "$LIB/doctor_ssh.sh"
+# shellcheck source=scripts/lib/doctor_consul.sh
+. "$LIB/doctor_consul.sh"
 
-# What is looked at, in this order: a group, then its checks. The function of a check is see_ and its name, with _ for -.
+# The checks in their order: a group, then its checks. The function of a check is inspect_NAME, with _ for -.
 CHECKS='
 settings: settings name tools
 driver: hung driver gpus persistence amd
@@ -46,8 +46,8 @@ host: hidepid spool
 start: cron-daemon cron-allowed crontab linger loops
 push: dest folder ssh-key ssh consul clock push'
 
-# make_work: sets work, a folder for as long as this lasts. A disk that is full is what people call this for, so it may be elsewhere.
-make_work() {
+# make_work_folder: set work to a temporary folder. The disk may be full, which people call this for, so try other places too.
+make_work_folder() {
     for base in "${TMPDIR:-/tmp}" /dev/shm "/run/user/$(id -u)"; do
         work=$(mktemp -d "$base/gpu-doctor.XXXXXX" 2>/dev/null) || continue
         ! (head -c 262144 /dev/zero >"$work/room" && rm "$work/room") 2>/dev/null || return 0
@@ -56,9 +56,9 @@ make_work() {
     die "there is no room for a temporary folder, neither in ${TMPDIR:-/tmp} nor in /dev/shm: is the disk full?"
 }
 
-# choose_host: the name that was given, else this machine's, else the only other one that was ever started here.
+# choose_host: set HOST to the name that was given, else this machine's name, else the only other name that was ever started here.
 choose_host() {
-    HOST=${host:-$(own_name)}
+    HOST=${host:-$(print_own_name)}
     [ -n "$host" ] || [ -d "$GPUBOARD_SPOOL/$HOST/run" ] || for folder in "$GPUBOARD_SPOOL"/*/run; do
         [ -d "$folder" ] || break
         folder=${folder%/run}
@@ -68,20 +68,20 @@ choose_host() {
     RUN=$SPOOL/run
 }
 
-# prepare: settings that cannot be read are a finding; what needs them is then skipped.
-prepare() {
+# prepare_checks: load the settings. If that fails, it is the result of a check, and checks that need them are skipped.
+prepare_checks() {
     [ -n "${HOME:-}" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6) || HOME=/
-    wrong=$( (load_settings && spool_root) 2>&1) || {
-        wrong=${wrong#"${0##*/}: "}
+    settings_error=$( (load_settings && set_spool_root) 2>&1) || {
+        settings_error=${settings_error#"${0##*/}: "}
         GPUBOARD_LIMIT=10 GPUBOARD_GPUS_EVERY=20 GPUBOARD_PROCESSES_EVERY=20 GPUBOARD_PS_EVERY=10 GPUBOARD_DEST=''
         GPUBOARD_SPOOL=/var/tmp/gpuboard-$(id -u)
         choose_host
         return 0
     }
     load_settings 2>/dev/null
-    spool_root
+    set_spool_root
     choose_host
-    [ -n "${GPUBOARD_DEST:-}" ] || [ ! -s "$SPOOL/given" ] || IFS= read -r GPUBOARD_DEST <"$SPOOL/given" || : # by the crontab's line
+    [ -n "${GPUBOARD_DEST:-}" ] || [ ! -s "$SPOOL/given" ] || IFS= read -r GPUBOARD_DEST <"$SPOOL/given" || : # given in the crontab
 }
 
 as_json='' verbose='' host=''
@@ -98,7 +98,7 @@ while [ $# -gt 0 ]; do
         -*) die "there is no option $1: see gpu-doctor.sh --help" ;;
         *)
             [ -z "$host" ] || die 'too many words: see gpu-doctor.sh --help'
-            check_host "$1"
+            check_host_name "$1"
             host=$1
             ;;
     esac
@@ -106,7 +106,7 @@ while [ $# -gt 0 ]; do
 done
 command -v timeout >/dev/null || die 'timeout was not found here, and without it nothing is asked: install coreutils'
 trap 'exit 143' TERM INT HUP
-make_work
+make_work_folder
 trap 'rm -rf "$work"' EXIT
-prepare
-look_at_all
+prepare_checks
+run_checks

@@ -19,8 +19,8 @@ HERE=$(CDPATH='' cd -- "$HERE" && pwd) && LIB=$HERE/lib
 # shellcheck source=scripts/lib/common.sh
 . "$LIB/common.sh"
 
-# quoted TEXT: one word for a shell, within the quotes of authorized_keys, where only \" is not itself.
-quoted() {
+# quote_word TEXT: quote a word for a shell, within the double quotes of authorized_keys, where only " needs a backslash.
+quote_word() {
     case $1 in
         *[\\[:cntrl:]]*) die "'$(printf '%s' "$1" | tr '[:cntrl:]' '?')' may hold neither backslashes nor control characters" ;;
         *[!A-Za-z0-9/._+:@%,=-]*) printf "'%s'\n" "$(printf '%s\n' "$1" | sed "s/'/'\"'\"'/g")" | sed 's/"/\\"/g' ;;
@@ -28,9 +28,9 @@ quoted() {
     esac
 }
 
-# check_data: a folder that can never work is told now, not at every push.
-check_data() {
-    folder=$data
+# check_data_folder: refuse a data folder that can never work now, not at every push.
+check_data_folder() {
+    folder=$data_option
     if [ -z "$folder" ]; then
         web_keys=yes
         load_settings
@@ -41,7 +41,7 @@ check_data() {
     [ -d "$folder" ] || die "the data folder $folder is not there"
 }
 
-# read_key: sets key to TYPE and BASE64 of the one public key on stdin; ssh-keygen has the last word. Nothing else of the line is taken over.
+# read_key: set key to TYPE and BASE64 of the one public key on stdin, checked by ssh-keygen. The rest of the line is dropped.
 read_key() {
     type='' blob='' lines=0
     while IFS= read -r line || [ -n "$line" ]; do
@@ -60,89 +60,91 @@ read_key() {
     printf '%s\n' "$key" | ssh-keygen -l -f - >/dev/null 2>&1 || die 'this is not a public key: ssh-keygen does not know it'
 }
 
-# other_lines: all but HOST's, or all but those with our own receiver. A line is ours by its last two words and its first. 1e1 is not 10.
-other_lines() {
+# print_other_lines: print all lines but those of HOST, or of our receiver, known by their first and last two words. Names are text: 1e1 is not 10.
+print_other_lines() {
     HOST=$HOST OURS="restrict,command=\"$receiver " awk '
         !(NF > 3 && $(NF - 1) == "gpuboard" && index($0, "restrict,command=\"") == 1 &&
-            (ENVIRON["HOST"] == "--all" ? index($0, ENVIRON["OURS"]) == 1 : $NF "" == ENVIRON["HOST"] ""))' "$file"
+            (ENVIRON["HOST"] == "--all" ? index($0, ENVIRON["OURS"]) == 1 : $NF "" == ENVIRON["HOST"] ""))' "$keys_file"
 }
 
-# check_unused: sshd takes the first line of a key, so a key that stands elsewhere too would not do what its own line says.
-check_unused() {
-    other_lines | awk -v blob="$blob" '
-        !/^#/ {for (n = 1; n <= NF; n++) if ($n == blob) {print ($(NF - 1) == "gpuboard" ? $NF : ""); exit 1}}' >"$file.found" && return
-    owner=$(cat "$file.found")
+# check_key_unused: refuse a key that has another line: sshd uses the first line of a key.
+check_key_unused() {
+    print_other_lines | awk -v blob="$blob" '
+        !/^#/ {for (n = 1; n <= NF; n++) if ($n == blob) {print ($(NF - 1) == "gpuboard" ? $NF : ""); exit 1}}' >"$keys_file.found" && return
+    owner=$(cat "$keys_file.found")
     [ -z "$owner" ] || die "this key is enrolled for $owner already: each host needs a key of its own"
-    die "this key stands in $file already, and not for gpuboard alone: take that line out first, or make a key for gpuboard"
+    die "this key stands in $keys_file already, and not for gpuboard alone: take that line out first, or make a key for gpuboard"
 }
 
-# begin: our turn, and a file to read; some keep theirs elsewhere, and a link here.
-begin() {
-    [ -d "${file%/*}" ] || (umask 077 && mkdir -p "${file%/*}") || die "cannot make the folder ${file%/*}"
-    exec 9>>"$file.gpuboard"
-    flock -w 30 9 || die "another gpu-enrol.sh has been at work on $file for 30 s; try again"
-    chmod 0600 "$file.gpuboard"
-    file=$(readlink -f "$file")
-    trap 'rm -f "$file.new" "$file.found"' EXIT
+# open_keys_file: take the lock, and make sure that the file is there; it may be a link.
+open_keys_file() {
+    [ -d "${keys_file%/*}" ] || (umask 077 && mkdir -p "${keys_file%/*}") || die "cannot make the folder ${keys_file%/*}"
+    exec 9>>"$keys_file.gpuboard"
+    flock -w 30 9 || die "another gpu-enrol.sh has been at work on $keys_file for 30 s; try again"
+    chmod 0600 "$keys_file.gpuboard"
+    keys_file=$(readlink -f "$keys_file")
+    trap 'rm -f "$keys_file.new" "$keys_file.found"' EXIT
     trap 'exit 143' TERM INT HUP
-    [ -e "$file" ] || (umask 077 && : >"$file")
-    if [ ! -r "$file" ] || [ ! -f "$file" ]; then die "cannot read $file"; fi
+    [ -e "$keys_file" ] || (umask 077 && : >"$keys_file")
+    if [ ! -r "$keys_file" ] || [ ! -f "$keys_file" ]; then die "cannot read $keys_file"; fi
 }
 
-full() { die "$file could not be written: is the disk full?"; }
+die_of_full_disk() { die "$keys_file could not be written: is the disk full?"; }
 
-# replace: what is in FILE.found takes the place of the file, with its owner and mode; then whoever came by a key that is gone is put out.
-replace() {
-    ! cmp -s "$file" "$file.found" || return 0
-    { cp -p "$file" "$file.new" && cat "$file.found" >"$file.new" && mv -f "$file.new" "$file"; } || full
+# replace_keys_file: replace the file by FILE.found, with its owner and mode; then end the connections of keys that were removed.
+replace_keys_file() {
+    ! cmp -s "$keys_file" "$keys_file.found" || return 0
+    { cp -p "$keys_file" "$keys_file.new" && cat "$keys_file.found" >"$keys_file.new" && mv -f "$keys_file.new" "$keys_file"; } || die_of_full_disk
     [ "$HOST" != --all ] || HOST='*'
     for pid in $(find /proc/[0-9]*/fd -lname "*/receive/*/$HOST/lock" 2>/dev/null | cut -d/ -f3 | sort -un); do
-        ! tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$HERE/" || kill -9 "$pid" 2>/dev/null || : # another board's stays
+        ! tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$HERE/" || kill -9 "$pid" 2>/dev/null || : # not those of another board
     done
 }
 
-add() {
-    check_data
+# enrol_host: let the key on stdin send the snapshots of HOST.
+enrol_host() {
+    check_data_folder
     read_key
-    [ -z "$data" ] || data=$(quoted "$data")
-    begin
-    check_unused
-    { other_lines && printf 'restrict,command="%s%s %s" %s gpuboard %s\n' "$receiver" "${data:+ --data $data}" "$HOST" "$key" "$HOST"; } >"$file.found" || full
-    replace
+    [ -z "$data_option" ] || data_option=$(quote_word "$data_option")
+    open_keys_file
+    check_key_unused
+    { print_other_lines && printf 'restrict,command="%s%s %s" %s gpuboard %s\n' "$receiver" "${data_option:+ --data $data_option}" "$HOST" "$key" "$HOST"; } >"$keys_file.found" || die_of_full_disk
+    replace_keys_file
 }
 
-remove() {
-    [ -e "$file" ] || exit 0
-    begin
-    other_lines >"$file.found" || full
-    replace
+# revoke_host: remove the key of HOST, or all keys.
+revoke_host() {
+    [ -e "$keys_file" ] || exit 0
+    open_keys_file
+    print_other_lines >"$keys_file.found" || die_of_full_disk
+    replace_keys_file
 }
 
-list() { [ ! -e "$file" ] || awk 'NF > 3 && $(NF - 1) == "gpuboard" && index($0, "restrict,command=\"") == 1 {print $NF, $(NF - 3), $(NF - 2)}' "$file"; }
+# list_hosts: print the name and key of each enrolled host.
+list_hosts() { [ ! -e "$keys_file" ] || awk 'NF > 3 && $(NF - 1) == "gpuboard" && index($0, "restrict,command=\"") == 1 {print $NF, $(NF - 3), $(NF - 2)}' "$keys_file"; }
 
-data='' file=''
+data_option='' keys_file=''
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) print_help "$0" && exit ;;
         --data | --file) [ $# -ge 2 ] || die "$1 needs a word behind it: see gpu-enrol.sh --help" ;;
     esac
     case $1 in
-        --data) data=$2 && shift ;;
-        --file) file=$2 && shift ;;
+        --data) data_option=$2 && shift ;;
+        --file) keys_file=$2 && shift ;;
         -*) die "there is no option $1: see gpu-enrol.sh --help" ;;
         *) break ;;
     esac
     shift
 done
 [ -n "${HOME:-}" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
-file=${file:-$HOME/.ssh/authorized_keys}
+keys_file=${keys_file:-$HOME/.ssh/authorized_keys}
 case ${1:-}:$# in
     add:2 | remove:2)
-        HOST=$2
-        [ "$*" = 'remove --all' ] || check_host "$HOST"
-        receiver=$(quoted "$HERE/gpu-receive.sh")
-        "$1"
+        [ "$*" = 'remove --all' ] || check_host_name "$2"
+        HOST=$2 receiver=$(quote_word "$HERE/gpu-receive.sh")
+        case $1 in add) enrol_host ;; remove) revoke_host ;; esac
         ;;
-    list:1) list ;;
+    list:1) list_hosts ;;
     *) print_help "$0" >&2 && exit 2 ;;
 esac

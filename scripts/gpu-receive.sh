@@ -16,22 +16,22 @@
 set -eu
 case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
 [ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
-case $HERE in /*) LIB=$HERE/lib ;; *) LIB=$PWD/$HERE/lib ;; esac # we go elsewhere
+case $HERE in /*) LIB=$HERE/lib ;; *) LIB=$PWD/$HERE/lib ;; esac # the current folder changes
 # shellcheck source=scripts/lib/common.sh
 . "$LIB/common.sh"
-# shellcheck source=scripts/lib/refuse.sh
-. "$LIB/refuse.sh"
-# shellcheck source=scripts/lib/protect.sh
-. "$LIB/protect.sh"
+# shellcheck source=scripts/lib/reject_log.sh
+. "$LIB/reject_log.sh"
+# shellcheck source=scripts/lib/host_folder.sh
+. "$LIB/host_folder.sh"
 
-# find_data: sets data, and state to the state folder of the settings, if they name one.
-find_data() {
+# find_data_folder: set data, and state to the state folder of the settings, if they name one.
+find_data_folder() {
     web_keys=yes
-    data=$given
+    data=$data_option
     if [ -z "$data" ]; then
         load_settings
         data=${GPUBOARD_DATA:-} state=${GPUBOARD_STATE:-}
-    else # then settings that are wrong stop nothing
+    else # invalid settings do not matter then
         state=$(load_settings 2>/dev/null && printf '%s\n' "${GPUBOARD_STATE:-}") || state=
     fi
     case $data in
@@ -40,10 +40,10 @@ find_data() {
     esac
 }
 
-# open_private: sets PRIVATE to the folder with the log and the locks. It is this account's alone, so that nobody can put a link there.
-open_private() {
+# open_private_folder: set PRIVATE to the folder of the log and the locks. It belongs to this account alone, so that nobody can put a link there.
+open_private_folder() {
     case $state in
-        /*) [ -d "$state" ] && [ -O "$state" ] || state= ;; # that of another account's builder
+        /*) [ -d "$state" ] && [ -O "$state" ] || state= ;; # it belongs to another account's builder
         *) state= ;;
     esac
     if [ -z "$state" ]; then
@@ -52,42 +52,42 @@ open_private() {
     fi
     private=$state/receive
     [ -d "$private" ] || (umask 077 && mkdir -p "$private") 2>/dev/null || [ -d "$private" ] ||
-        stop "the folder $private cannot be made on the web host: let $(id -un) write there, or set GPUBOARD_STATE"
+        refuse_and_exit "the folder $private cannot be made on the web host: let $(id -un) write there, or set GPUBOARD_STATE"
     # shellcheck disable=SC2046 # two words
     if [ -h "$private" ] || [ ! -O "$private" ] || [ ! -O "$state" ] || can_others_write "$state" $(stat -c '%a %g' "$state/."); then mode=; else mode=$(stat -c %a "$private"); fi
     case $mode in
         *00) ;;
-        *) stop "the folder $private on the web host must belong to $(id -un) alone, and be no link: chmod go-w $state, chmod 0700 $private" ;;
+        *) refuse_and_exit "the folder $private on the web host must belong to $(id -un) alone, and be no link: chmod go-w $state, chmod 0700 $private" ;;
     esac
     PRIVATE=$private
 }
 
-# stop WORDS...: what is refused once and for all.
-stop() {
-    refuse "$@"
+# refuse_and_exit MESSAGE...: refuse the connection.
+refuse_and_exit() {
+    refuse_update "$@"
     exit 1
 }
 
-# take_over: one connection a host; an older one hangs, or is of a host with the same name. Whoever holds the lock also has the file open.
-# Two boards of one account have locks of their own, by the path of their data folders.
-take_over() {
-    own=$PRIVATE/$(printf '%s\n' "$top" | cksum | cut -d' ' -f1)/$HOST
-    (umask 077 && mkdir -p "$own") 2>/dev/null || stop "the folder $own cannot be made on the web host: is its disk full?"
-    exec 9>>"$own/lock"
+# take_over_host: allow one connection per host: an older one hangs, or belongs to a host of the same name.
+# Two boards of one account have separate locks, by the path of their data folders.
+take_over_host() {
+    host_private=$PRIVATE/$(printf '%s\n' "$data_path" | cksum | cut -d' ' -f1)/$HOST
+    (umask 077 && mkdir -p "$host_private") 2>/dev/null || refuse_and_exit "the folder $host_private cannot be made on the web host: is its disk full?"
+    exec 9>>"$host_private/lock"
     if flock -n 9; then return; fi
-    kill_holders "$own/lock"
-    flock -w 5 9 || stop 'an older connection of this host cannot be ended'
-    note 'a new connection has taken the place of an older one'
+    kill_holders "$host_private/lock"
+    flock -w 5 9 || refuse_and_exit 'an older connection of this host cannot be ended'
+    log_event 'a new connection has taken the place of an older one'
 }
 
-given='' idle=300
+data_option='' idle=300
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) print_help "$0" && exit ;;
         --data | --idle) [ $# -ge 2 ] || die "$1 needs a word behind it: see gpu-receive.sh --help" ;;
     esac
     case $1 in
-        --data) given=$2 && shift ;;
+        --data) data_option=$2 && shift ;;
         --idle) idle=$2 && shift ;;
         -*) die "there is no option $1: see gpu-receive.sh --help" ;;
         *) break ;;
@@ -95,24 +95,24 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ $# = 1 ] || die 'one HOST is needed: see gpu-receive.sh --help'
-check_host "$1"
+check_host_name "$1"
 case $idle in '' | *[!0-9]* | 0* | ??????*) die "--idle is '$idle', but must be whole seconds" ;; esac
 HOST=$1 PRIVATE=''
-find_data
-open_private
+find_data_folder
+open_private_folder
 case ${SSH_ORIGINAL_COMMAND:-gpu-receive.sh} in
     gpu-receive.sh) ;;
-    *) stop "this key takes snapshots of $HOST and no commands" ;;
+    *) refuse_and_exit "this key takes snapshots of $HOST and no commands" ;;
 esac
-set_words "$data"
-enter_host "$data" || stop "$wrong"
-take_over
-make_new || stop "$wrong" # what is in the old one is of one that was killed
+set_folder_sentences "$data"
+enter_host_folder "$data" || refuse_and_exit "$rejection"
+take_over_host
+make_new_folder || refuse_and_exit "$rejection" # the old one has files of a receiver that was killed
 code=0
-# the time limit starts anew about five times within it, and only after a whole update
+# the time limit is restarted about five times within it, and only after a complete update
 while :; do
-    timeout -k 1 "$idle" "$LIB/receive.sh" "$HOST" "$((idle / 5))" "$data" "$PRIVATE" "$own" || code=$?
+    timeout -k 1 "$idle" "$LIB/receive.sh" "$HOST" "$((idle / 5))" "$data" "$PRIVATE" "$host_private" || code=$?
     [ "$code" = 0 ] || break
-    is_inside "$data" || { enter_host "$data" && make_new; } || stop "$wrong"
+    is_in_host_folder "$data" || { enter_host_folder "$data" && make_new_folder; } || refuse_and_exit "$rejection"
 done
-[ "$code" != 124 ] || note "the connection brought no whole update within $idle s, and was ended"
+[ "$code" != 124 ] || log_event "the connection brought no whole update within $idle s, and was ended"

@@ -20,23 +20,23 @@ LIB=$HERE/lib
 # shellcheck source=scripts/lib/common.sh
 . "$LIB/common.sh"
 
-# take TASK: its snapshots, each whole or not at all.
-take() {
+# take_snapshots TASK: write the snapshots of a task, each complete or not at all.
+take_snapshots() {
     read_clock
-    set_every "$1"
-    made='' missed=''
+    set_interval "$1"
+    snapshot_files='' write_failed=''
     # shellcheck source=/dev/null
     case $1 in
-        1) . "$LIB/told.sh" && take_gpus ;;
-        2) . "$LIB/told.sh" && take_processes ;;
-        3) . "$LIB/minute.sh" && ask_minute_facts && . "$LIB/ps.sh" && take_ps && . "$LIB/host.sh" && take_host ;;
+        1) . "$LIB/collect.sh" && collect_gpus ;;
+        2) . "$LIB/collect.sh" && collect_processes ;;
+        3) . "$LIB/slow_facts.sh" && update_slow_facts && . "$LIB/ps.sh" && collect_ps && . "$LIB/host.sh" && collect_host ;;
     esac
     # shellcheck disable=SC2086 # one word a file
-    [ -z "$made" ] || mv -f $made "$SPOOL/"
+    [ -z "$snapshot_files" ] || mv -f $snapshot_files "$SPOOL/"
 }
 
-# start_work FOLDER: snapshots are written in FOLDER and moved from there; a loop always uses the same one, so a killed tick leaves nothing.
-start_work() {
+# open_work_folder FOLDER: write snapshots in FOLDER, from which they are moved. A loop always uses the same one, so that a killed tick leaves nothing behind.
+open_work_folder() {
     # shellcheck source=scripts/lib/snapshot.sh
     . "$LIB/snapshot.sh"
     NEW=$1
@@ -44,80 +44,81 @@ start_work() {
     ulimit -f 16384 # no file of ours grows past 8 MiB
 }
 
-# tick TASK: it is a process of its own, so that what goes wrong in it never ends the loop, and a change of the settings
-# or of these scripts counts from the next tick on.
-tick() {
-    start_work "$RUN/new.$1"
-    take "$1"
-    seconds_up
-    [ -n "$missed" ] || printf '%s %s %s\n' "$PPID" "$up" "$every" >"$RUN/$1"
+# run_tick TASK: take one round of snapshots. It runs in its own process, so that a failure never ends the loop, and a change of settings or
+# scripts takes effect at the next tick.
+run_tick() {
+    open_work_folder "$RUN/new.$1"
+    take_snapshots "$1"
+    read_uptime
+    [ -n "$write_failed" ] || printf '%s %s %s\n' "$PPID" "$up" "$every" >"$RUN/$1"
     if [ "$1" = 3 ]; then
-        (push_from_spool loop) >/dev/null 2>&1 & # in the background: a push that hangs delays nothing
+        (push_from_spool loop) >/dev/null 2>&1 & # in the background, so that a push that hangs delays nothing
     fi
 }
 
-# loop TASK: RUN/TASK is the lock of the loop (fd 9, in no child), the mark of all that it starts (fd 8),
+# run_loop TASK: run ticks for ever. RUN/TASK is the lock of the loop (fd 9, not inherited), marks every process that it starts (fd 8),
 # and holds the loop's pid, the time of its last snapshot (seconds since boot) and its interval.
-loop() {
+run_loop() {
     exec 9>>"$RUN/$1"
     flock -w 1 9 || die "the loop of task $1 runs already for $HOST"
     chmod 0700 "$GPUBOARD_SPOOL"
-    kill_holders "$RUN/$1" # we have the lock, so whatever else bears the mark was started by a loop that is dead
+    kill_holders "$RUN/$1" # we have the lock, so any other process with this file open was started by a dead loop
     exec 8<"$RUN/$1"
-    seconds_up
-    set_every "$1"
+    read_uptime
+    set_interval "$1"
     printf '%s %s %s\n' "$$" "$up" "$every" >"$RUN/$1"
-    early= # hosts that cron starts in the same second must not push in the same second for ever: the first wait is as short as chance will have it
-    [ "$1" != 3 ] || early=$(od -An -N2 -tu2 /dev/urandom 9>&-) || :
+    first_delay= # shorten the first wait at random, so that hosts that cron starts in the same second do not push in the same second for ever
+    [ "$1" != 3 ] || first_delay=$(od -An -N2 -tu2 /dev/urandom 9>&-) || :
     while :; do
-        seconds_up
+        read_uptime
         began_up=$up
         "$HERE/gpu-run.sh" tick "$1" 2>"$RUN/$1.err" 9>&- || :
         # shellcheck disable=SC3013 # -ef: in every sh that we know, and in POSIX since 2024
-        [ "$RUN/$1" -ef /dev/fd/9 ] || exit 0 # the spool was removed under us: the next gpu-check.sh begins anew
+        [ "$RUN/$1" -ef /dev/fd/9 ] || exit 0 # the spool was removed: the next gpu-check.sh starts again
         every=
         read -r _ _ every <"$RUN/$1" || :
-        seconds_up
-        rest=$((began_up + ${every:-20} - up - ${early:-0} % ${every:-20}))
-        early=
-        [ "$rest" -ge 1 ] || rest=1
-        sleep "$rest" 9>&-
+        read_uptime
+        remaining=$((began_up + ${every:-20} - up - ${first_delay:-0} % ${every:-20}))
+        first_delay=
+        [ "$remaining" -ge 1 ] || remaining=1
+        sleep "$remaining" 9>&-
     done
 }
 
-# push_from_spool loop|once: ends by exit.
+# push_from_spool loop|once: push the snapshots in the spool; ends by exit.
 push_from_spool() {
     # shellcheck source=scripts/lib/push.sh
     . "$LIB/push.sh"
-    push "$1"
+    push_snapshots "$1"
 }
 
-once() {
-    check_dest
+# run_once: take all snapshots now, and push them.
+run_once() {
+    check_destination
     for folder in "$RUN"/once.*; do
-        [ -d "/proc/${folder##*.}" ] || rm -rf "$folder" # of one that was killed
+        [ -d "/proc/${folder##*.}" ] || rm -rf "$folder" # left by one that was killed
     done
     trap 'rm -rf "$RUN/once.$$"' EXIT
     trap 'exit 143' TERM INT HUP
-    start_work "$RUN/once.$$"
+    open_work_folder "$RUN/once.$$"
     for task in 1 2 3; do
-        take "$task"
-        [ -z "$missed" ] || die "the snapshot could not be written to $SPOOL: is its disk full?" # an old one must not go out as new
+        take_snapshots "$task"
+        [ -z "$write_failed" ] || die "the snapshot could not be written to $SPOOL: is its disk full?" # an old snapshot must not be sent as new
     done
     (push_from_spool once)
 }
 
 case ${1:-}:$# in
     1:1 | 2:1 | 3:1 | once:1) ;;
-    tick:2 | push:1) ;; # for ourselves
+    tick:2 | push:1) ;; # internal
     -h:* | --help:*) print_help "$0" && exit ;;
     *) print_help "$0" >&2 && exit 2 ;;
 esac
 load_settings
-open_spool "${HOST:-$(own_name)}"
+open_spool "${HOST:-$(print_own_name)}"
 case $1 in
-    once) once ;;
-    tick) tick "$2" ;;
+    once) run_once ;;
+    tick) run_tick "$2" ;;
     push) push_from_spool loop ;;
-    *) loop "$1" ;;
+    *) run_loop "$1" ;;
 esac

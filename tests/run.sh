@@ -35,11 +35,11 @@ install_packages() {
     [ -e /usr/lib/lighttpd/mod_openssl.so ] && [ -e /usr/lib/lighttpd/mod_deflate.so ] || packages="$packages lighttpd-mod-openssl lighttpd-mod-deflate"
     [ -n "$packages" ] || return 0
     become_root || {
-        tell "Not installed, for want of root:$packages. Some tests will be skipped; to have them: sudo apt-get install$packages"
+        print_line "Not installed, for want of root:$packages. Some tests will be skipped; to have them: sudo apt-get install$packages"
         return 0
     }
     # shellcheck disable=SC2086 # one word a package
-    apt_install $packages || tell "apt-get could not install all of:$packages"
+    apt_install $packages || print_line "apt-get could not install all of:$packages"
 }
 
 # debian_mirror: where this machine's own apt sources say that Debian is; nothing if they name none.
@@ -74,10 +74,10 @@ fetch_consul() (
     if command -v consul >/dev/null || [ -x .tools/usr/bin/consul ]; then return 0; fi
     mirror=$(debian_mirror)
     if [ -z "$mirror" ] || ! command -v apt-get >/dev/null; then
-        tell 'Not fetched: consul, since no apt source of this machine is Debian. Its tests need one in PATH'
+        print_line 'Not fetched: consul, since no apt source of this machine is Debian. Its tests need one in PATH'
         return 0
     fi
-    tell 'Fetching consul into .tools'
+    print_line 'Fetching consul into .tools'
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -85,7 +85,7 @@ fetch_consul() (
     checked=$options
     [ ! -r "$keys" ] || checked="$options signed-by=$keys"
     if ! download_consul "$folder" "$mirror" "$checked" && grep -qE 'NO_PUBKEY|KEYEXPIRED|EXPKEYSIG|not signed' "$folder/log"; then
-        tell "The signature of Debian's bullseye cannot be checked with the keys of this machine; consul is taken unchecked, for the tests alone"
+        print_line "The signature of Debian's bullseye cannot be checked with the keys of this machine; consul is taken unchecked, for the tests alone"
         download_consul "$folder" "$mirror" "$options trusted=yes" || :
     fi
     if dpkg -x "$folder"/consul_*.deb "$folder/files" 2>/dev/null; then
@@ -93,7 +93,7 @@ fetch_consul() (
         cp "$folder/files/usr/bin/consul" .tools/usr/bin/consul.new
         mv .tools/usr/bin/consul.new .tools/usr/bin/consul
     else
-        tell "Not fetched: consul; its tests need one in PATH. apt-get said: $(grep -E '^(E|Err)' "$folder/log" | tail -n 1)"
+        print_line "Not fetched: consul; its tests need one in PATH. apt-get said: $(grep -E '^(E|Err)' "$folder/log" | tail -n 1)"
     fi
 )
 
@@ -101,12 +101,12 @@ fetch_consul() (
 fetch_py_consul() {
     [ ! -d .tools/py-consul ] || return 0
     .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 10))' || return 0
-    tell 'Fetching py-consul into .tools'
+    print_line 'Fetching py-consul into .tools'
     rm -rf .tools/py-consul.new
     if .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target .tools/py-consul.new py-consul; then
         mv .tools/py-consul.new .tools/py-consul
     else
-        tell 'Not fetched: py-consul; its tests are skipped'
+        print_line 'Not fetched: py-consul; its tests are skipped'
     fi
 }
 
@@ -114,10 +114,10 @@ fetch_py_consul() {
 fetch_axe() {
     if [ -d .tools/node_modules/axe-core ] && [ -d .tools/node_modules/html-validate ]; then return 0; fi
     ! left_out npm || return 0
-    tell 'Fetching axe-core and html-validate into .tools'
+    print_line 'Fetching axe-core and html-validate into .tools'
     mkdir -p .tools
     npm install --silent --no-audit --no-fund --no-save --ignore-scripts --prefix .tools axe-core@4 html-validate@9 ||
-        tell 'Not fetched: axe-core and html-validate; their tests are skipped'
+        print_line 'Not fetched: axe-core and html-validate; their tests are skipped'
 }
 
 shell_files() {
@@ -128,7 +128,7 @@ shell_files() {
 left_out() {
     ! command -v "$1" >/dev/null || return 1
     [ -z "${CI:-}" ] || die "$1 is not installed, and in CI no check is left out"
-    tell "Left out: all that needs $1, which is not installed here"
+    print_line "Left out: all that needs $1, which is not installed here"
 }
 
 check_code() {
@@ -148,7 +148,7 @@ try_pytest() {
     code=0
     .venv/bin/python -m pytest --quiet "$@" || code=$?
     [ "$code" = 1 ] || return "$code" # 1: tests failed; all else is not for a second try
-    tell 'Once more, one by one: what failed'
+    print_line 'Once more, one by one: what failed'
     .venv/bin/python -m pytest --quiet -rA --show-capture=no --last-failed --last-failed-no-failures none "$@" -n 0
 }
 
@@ -163,7 +163,7 @@ run_pytest() {
 try_alone() {
     name=$(printf '%s' "$2" | sed 's/[][\.*^$+?(){}|]/\\&/g')
     said=$(GPUBOARD_TEST_SHELL=$1 bats --filter "^$name\$" --formatter tap tests/host </dev/null) || :
-    tell "$said"
+    print_line "$said"
     case $said in *'not ok '*) return 1 ;; *'ok 1 '*) ;; *) return 1 ;; esac
 }
 
@@ -180,7 +180,7 @@ run_bats() {
     wrong=$(grep -c '^not ok' "$log" || :)
     sed -n 's/^not ok [0-9]* //p' "$log" >"$log.again"
     while read -r test; do
-        tell "Once more, alone: $test"
+        print_line "Once more, alone: $test"
         try_alone "$shell" "$test" || continue
         wrong=$((wrong - 1)) passed=$((passed + 1))
         [ "$wrong" != 0 ] || code=0
@@ -197,7 +197,7 @@ run_tests() {
     # shellcheck disable=SC2086 # one word a pair
     install_packages $TEST_TOOLS
     # alone, since not every Debian and Ubuntu has it
-    command -v chromium-headless-shell >/dev/null || apt_install chromium-headless-shell 2>/dev/null || tell 'Chromium itself will show the pages, which takes longer'
+    command -v chromium-headless-shell >/dev/null || apt_install chromium-headless-shell 2>/dev/null || print_line 'Chromium itself will show the pages, which takes longer'
     make_venv dev
     check_code
     step 'Python'
@@ -217,7 +217,7 @@ run_tests() {
         run_pytest slow
     fi
     step 'All host tests'
-    tell "$passed passed, $failed failed, $skipped skipped"
+    print_line "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }
 

@@ -1,131 +1,132 @@
-# shellcheck shell=sh disable=SC2154 # variables come from told.sh
-# GPUs of AMD, as amd-smi tells them, or rocm-smi, which is older. Both are Python and take a good part of a second: only what moves is asked
-# at each tick. What names the GPUs is asked every five minutes, and kept in the spool for both tasks.
+# shellcheck shell=sh disable=SC2154 # variables come from collect.sh
+# GPUs of AMD, by amd-smi or the older rocm-smi. Both are slow (Python), so each tick asks only for what changes.
+# Names and other constants are read every five minutes, and kept in the spool for both tasks.
 
 AMD_NAMES_EVERY=300
-# What moves; an amd-smi that does not know one of these is asked for all that it knows.
+# What changes; an amd-smi that does not know one of these options is called without any.
 AMD_METRICS='--usage --mem-usage --temperature --power --clock --ecc --pcie --fan'
 ROCM_NAMES='--showid --showuniqueid --showproductname --showbus --showserial --showvbios --showdriverversion --showmaxpower'
 ROCM_METRICS='--showuse --showmemuse --showmeminfo vram --showtemp --showpower --showclocks --showfan'
 
-# amd_here: sets amd_tools to those that may be asked, the better one first; ROCm has its own in a folder of which cron does not know.
-amd_here() {
+# detect_amd: set amd_tools to the tools that are here, the better one first. ROCm installs into a folder that is not in the PATH of cron.
+detect_amd() {
     amd_tools=
     case ${GPUBOARD_AMD:-auto} in
         no) return 1 ;;
         auto) wanted='amd-smi rocm-smi' ;;
-        *) wanted=$GPUBOARD_AMD amd_tools=$GPUBOARD_AMD ;; # that it is missing is told
+        *) wanted=$GPUBOARD_AMD amd_tools=$GPUBOARD_AMD ;; # report it if it is missing
     esac
     for tool in $wanted; do
-        for place in "$tool" "${ROCM_PATH:-/opt/rocm}/bin/$tool"; do
-            command -v "$place" >/dev/null || continue
-            amd_tools="${amd_tools#"$tool"} $place"
+        for path in "$tool" "${ROCM_PATH:-/opt/rocm}/bin/$tool"; do
+            command -v "$path" >/dev/null || continue
+            amd_tools="${amd_tools#"$tool"} $path"
             break
         done
     done
     [ -n "$amd_tools" ]
 }
 
-# unanswered: whether the tool hangs or is missing, so that another question would not be answered either.
-unanswered() {
+# is_unanswered: whether the tool hangs or is missing, so that another call would fail too.
+is_unanswered() {
     case $rc in 124 | 127 | 137 | 200) return 0 ;; esac
     return 1
 }
 
-# ask_amd_names: leaves in $out what names the GPUs, by the tool amd.
+# query_amd_names: write the names of the GPUs to $out, by amd_tool.
 # shellcheck disable=SC2086 # one word each
-ask_amd_names() {
-    amd_form=${amd##*/}
+query_amd_names() {
+    amd_form=${amd_tool##*/}
     if [ "$amd_form" = rocm-smi ]; then
-        ask "$amd" $ROCM_NAMES --json
+        query_tool "$amd_tool" $ROCM_NAMES --json
         return
     fi
-    ask "$amd" list -e --json
-    [ "$rc" = 0 ] || unanswered || ask "$amd" list --json # before ROCm 6.4
+    query_tool "$amd_tool" list -e --json
+    [ "$rc" = 0 ] || is_unanswered || query_tool "$amd_tool" list --json # before ROCm 6.4
 }
 
-# find_amd: asks one tool after the other for the names, until one answers; they are kept.
-find_amd() {
-    for amd in $amd_tools; do
-        ask_amd_names
+# choose_amd_tool: set amd_tool to the first tool that prints the names of the GPUs, and store them.
+choose_amd_tool() {
+    for amd_tool in $amd_tools; do
+        query_amd_names
         [ "$rc" != 0 ] || break
-        ! unanswered || return 1
+        ! is_unanswered || return 1
     done
     [ "$rc" = 0 ] || return 1
-    keep_amd_names && return
+    store_amd_names && return
     rc=74
     echo "what $amd_form told could not be kept: is the disk of the spool full?" >>"$err"
     return 1
 }
 
-# keep_amd_names: what is in $out, and what amd-smi tells beside that.
-keep_amd_names() {
+# store_amd_names: store $out, and what `amd-smi static` prints.
+store_amd_names() {
     { cp "$out" "$NEW/amd.names" && : >"$NEW/amd.static"; } || return 1
     if [ "$amd_form" = amd-smi ]; then
-        ask "$amd" static --json
+        query_tool "$amd_tool" static --json
         [ "$rc" != 0 ] || cp "$out" "$NEW/amd.static" || return 1
     fi
     mv -f "$NEW/amd.names" "$NEW/amd.static" "$SPOOL/" || return 1
-    seconds_up
-    named=$up amd_all=
-    keep_amd
+    read_uptime
+    names_read_at=$up amd_all=
+    store_amd_state
 }
 
-# keep_amd: when the names were asked, by which tool, and whether it must be asked for all that it knows.
-keep_amd() { printf '%s %s %s\n' "$named" "$amd" "$amd_all" >"$NEW/amd" && mv -f "$NEW/amd" "$SPOOL/amd"; }
+# store_amd_state: store when the names were read, by which tool, and whether it must be called without options.
+store_amd_state() { printf '%s %s %s\n' "$names_read_at" "$amd_tool" "$amd_all" >"$NEW/amd" && mv -f "$NEW/amd" "$SPOOL/amd"; }
 
-# tell_amd_names: sets amd to the tool that answers, amd_form to its name. Where none does, what the last one said is the answer.
-tell_amd_names() {
-    named='' amd='' amd_all=''
-    [ ! -r "$SPOOL/amd" ] || read -r named amd amd_all <"$SPOOL/amd" || amd=
-    amd_form=${amd##*/}
-    case " $amd_tools " in *" ${amd:-none} "*) ;; *) named= ;; esac
+# add_amd_names: set amd_tool and amd_form, its name, and add the parts with the names. If no tool answers, add the last error.
+add_amd_names() {
+    names_read_at='' amd_tool='' amd_all=''
+    [ ! -r "$SPOOL/amd" ] || read -r names_read_at amd_tool amd_all <"$SPOOL/amd" || amd_tool=
+    amd_form=${amd_tool##*/}
+    case " $amd_tools " in *" ${amd_tool:-none} "*) ;; *) names_read_at= ;; esac
     begin_part
-    seconds_up
-    if [ -z "$named" ] || [ ! -s "$SPOOL/amd.names" ] || [ "$up" -lt "$named" ] || [ $((up - named)) -ge "$AMD_NAMES_EVERY" ]; then
-        find_amd || {
+    read_uptime
+    if [ -z "$names_read_at" ] || [ ! -s "$SPOOL/amd.names" ] || [ "$up" -lt "$names_read_at" ] || [ $((up - names_read_at)) -ge "$AMD_NAMES_EVERY" ]; then
+        choose_amd_tool || {
             rm -f "$SPOOL/amd"
             end_part "$amd_form/names"
             return 1
         }
     fi
-    parts="$parts part=$amd_form/names code=0 cries= $SPOOL/amd.names"
-    [ ! -s "$SPOOL/amd.static" ] || parts="$parts part=$amd_form/static code=0 cries= $SPOOL/amd.static"
+    parts="$parts part=$amd_form/names code=0 stderr_file= $SPOOL/amd.names"
+    [ ! -s "$SPOOL/amd.static" ] || parts="$parts part=$amd_form/static code=0 stderr_file= $SPOOL/amd.static"
 }
 
-# tell_amd FORM: the answer; where the tool fails, the names are asked anew at the next tick.
-tell_amd() {
-    [ "$rc" = 0 ] || unanswered || rm -f "$SPOOL/amd"
+# end_amd_part FORM: add the part; if the tool failed, read the names again at the next tick.
+end_amd_part() {
+    [ "$rc" = 0 ] || is_unanswered || rm -f "$SPOOL/amd"
     end_part "$1"
 }
 
+# collect_amd_gpus: add the metrics of the GPUs.
 # shellcheck disable=SC2086 # one word each
-amd_gpus() {
-    tell_amd_names || return 0
+collect_amd_gpus() {
+    add_amd_names || return 0
     begin_part
     if [ "$amd_form" = rocm-smi ]; then
-        ask "$amd" $ROCM_METRICS --json
+        query_tool "$amd_tool" $ROCM_METRICS --json
     elif [ -n "$amd_all" ]; then
-        ask "$amd" metric --json
+        query_tool "$amd_tool" metric --json
     else
-        ask "$amd" metric $AMD_METRICS --json
-        if [ "$rc" != 0 ] && ! unanswered; then
-            ask "$amd" metric --json
+        query_tool "$amd_tool" metric $AMD_METRICS --json
+        if [ "$rc" != 0 ] && ! is_unanswered; then
+            query_tool "$amd_tool" metric --json
             amd_all=all
-            [ "$rc" != 0 ] || keep_amd
+            [ "$rc" != 0 ] || store_amd_state
         fi
     fi
-    tell_amd "$amd_form/metric"
+    end_amd_part "$amd_form/metric"
 }
 
-# amd_processes: rocm-smi's JSON does not tell on which GPUs a process is, so that its text is asked for.
-amd_processes() {
-    tell_amd_names || return 0
+# collect_amd_processes: add the processes. JSON of rocm-smi does not say on which GPUs a process is, so use its text.
+collect_amd_processes() {
+    add_amd_names || return 0
     begin_part
     if [ "$amd_form" = rocm-smi ]; then
-        ask "$amd" --showpids --showpidgpus
+        query_tool "$amd_tool" --showpids --showpidgpus
     else
-        ask "$amd" process --json
+        query_tool "$amd_tool" process --json
     fi
-    tell_amd "$amd_form/processes"
+    end_amd_part "$amd_form/processes"
 }

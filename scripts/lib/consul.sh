@@ -1,9 +1,9 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables come from the scripts that read this one, and go back to them
-# Consul's HTTP API, by curl or else by GNU wget: its address, one PUT, and what its answers mean.
-# The token is never an argument, where `ps` would show it.
+# Consul's HTTP API, by curl or else by GNU wget: its address, one PUT, and what its responses mean.
+# The token is never an argument, which `ps` would show.
 
-# parse_agent TEXT SETTING: addr[:port], where addr may be [::1]; sets agent to both.
-parse_agent() {
+# parse_agent_address TEXT SETTING: set agent to addr:port of addr[:port], where addr may be [::1].
+parse_agent_address() {
     case $1 in
         *@*) die "the address of Consul in $2 holds a name or a password, which Consul does not know: give a token as CONSUL_HTTP_TOKEN" ;;
         *\]:* | [!\[]*:*) name=${1%:*} port=${1##*:} ;;
@@ -20,8 +20,8 @@ parse_agent() {
     agent=$name:$port
 }
 
-# parse_consul_dest: consul://addr[:port]/prefix; sets agent and prefix.
-parse_consul_dest() {
+# parse_consul_destination: set agent and prefix from consul://addr[:port]/prefix.
+parse_consul_destination() {
     rest=${GPUBOARD_DEST#consul://}
     prefix=${rest#*/}
     prefix=${prefix%/}
@@ -33,11 +33,11 @@ parse_consul_dest() {
         *//* | */[.-]* | *..* | *[!A-Za-z0-9._/-]*) die "the prefix in GPUBOARD_DEST is '$prefix', but must be names of letters, digits and . _ -, with one / between them" ;;
     esac
     [ ${#prefix} -le 200 ] || die 'the prefix in GPUBOARD_DEST has more than 200 letters'
-    parse_agent "${rest%%/*}" GPUBOARD_DEST
+    parse_agent_address "${rest%%/*}" GPUBOARD_DEST
 }
 
-# check_consul: what goes to Consul beside the data must fit into one line of a settings file of curl.
-check_consul() {
+# check_consul_settings: refuse settings that do not fit into one line of a config file of curl.
+check_consul_settings() {
     case ${CONSUL_HTTP_TOKEN:-} in *[!!-~]* | *[\"\\]*) die 'CONSUL_HTTP_TOKEN is no token: it has blanks, quotes or signs that cannot be sent' ;; esac
     for file in "${CONSUL_CACERT:-}" "${CONSUL_CLIENT_CERT:-}" "${CONSUL_CLIENT_KEY:-}"; do
         case $file in *[[:cntrl:]\"\\]*) die "'$file' cannot be the name of a certificate's file here: it has quotes or control characters" ;; esac
@@ -48,8 +48,8 @@ check_consul() {
     case ${CONSUL_HTTP_SSL_VERIFY:-} in 0 | f | F | false | FALSE | False) verify=no ;; esac
 }
 
-# settings_for curl|wget: the words that are nobody's business, as lines of its settings file.
-settings_for() {
+# print_client_settings curl|wget: print token and certificates as lines of its config file.
+print_client_settings() {
     case $1 in
         curl) set -- header cacert cert key insecure '"' ;;
         wget) set -- header ca_certificate certificate private_key 'check_certificate = off' '' ;;
@@ -61,65 +61,65 @@ settings_for() {
     [ "$verify" = yes ] || printf '%s\n' "$5"
 }
 
-# put_by_curl URL FILE: leaves the body in $body, and sets answer to the HTTP status; its own words go to $err.
-put_by_curl() {
-    answer=$(settings_for curl | timeout -k 1 "$((GPUBOARD_LIMIT + 1))" curl -q -K - -gsS -X PUT --noproxy '*' --max-time "$GPUBOARD_LIMIT" \
+# put_with_curl URL FILE: write the response to $body and errors to $err, and set http_status.
+put_with_curl() {
+    http_status=$(print_client_settings curl | timeout -k 1 "$((GPUBOARD_LIMIT + 1))" curl -q -K - -gsS -X PUT --noproxy '*' --max-time "$GPUBOARD_LIMIT" \
         -H 'Expect:' -H 'Content-Type: application/octet-stream' --data-binary "@$2" -o "$body" -w '%{http_code}' "$1" 2>"$err") || status=$?
 }
 
-# put_by_wget URL FILE: the same. Its settings go to a file that only we can read.
-put_by_wget() {
-    (umask 077 && settings_for wget >"$err.conf") || return 1
+# put_with_wget URL FILE: do the same with wget. Its config is in a file that only we can read.
+put_with_wget() {
+    (umask 077 && print_client_settings wget >"$err.conf") || return 1
     timeout -k 1 "$GPUBOARD_LIMIT" wget --config="$err.conf" -nv -S --method=PUT --body-file="$2" --no-proxy --no-hsts --tries=1 \
         --max-redirect=0 --content-on-error -O "$body" "$1" 2>"$err" || status=$?
     rm -f "$err.conf"
-    answer=$(awk '$1 ~ /^HTTP\// {code = $2} END {print code}' "$err")
+    http_status=$(awk '$1 ~ /^HTTP\// {code = $2} END {print code}' "$err")
 }
 
-# consul_put NAME PATH [FILE]: PUTs the file, or nothing, at http(s)://agent/v1/PATH. Sets answer to the HTTP status (000 if none came),
-# and said to the first words of the answer, or to why there is none. NAME tells apart what runs side by side.
-consul_put() {
-    body=$RUN/consul.$1 err=$RUN/consul.$1.err answer='' status=0
+# put_to_consul NAME PATH [FILE]: PUT the file, or nothing, at http(s)://agent/v1/PATH. Set http_status (000 without a response),
+# and response_text to its first line, or to why there is none. NAME separates calls that run at the same time.
+put_to_consul() {
+    body=$RUN/consul.$1 err=$RUN/consul.$1.err http_status='' status=0
     : >"$body"
     url=$scheme://$agent/v1/$2
     if command -v curl >/dev/null; then
-        put_by_curl "$url" "${3:-/dev/null}"
+        put_with_curl "$url" "${3:-/dev/null}"
     elif wget --help 2>&1 | grep -q -e '--method'; then
-        put_by_wget "$url" "${3:-/dev/null}"
+        put_with_wget "$url" "${3:-/dev/null}"
     else
         echo 'neither curl nor GNU wget is on this host (busybox wget cannot PUT): install curl' >"$err"
     fi
-    case $answer in [1-5][0-9][0-9]) ;; *) answer=000 ;; esac
-    said=
-    IFS= read -r said <"$body" || :
-    case $answer:$said in 200: | 200:true) return ;; esac
-    said=$body
-    [ "$answer" != 000 ] || said=$err
-    # no page in HTML, no control characters, and what answers may be anything: not our token either
-    said=$(head -c 2000 "$said" | TOKEN=${CONSUL_HTTP_TOKEN:-} awk '
+    case $http_status in [1-5][0-9][0-9]) ;; *) http_status=000 ;; esac
+    response_text=
+    IFS= read -r response_text <"$body" || :
+    case $http_status:$response_text in 200: | 200:true) return ;; esac
+    response_text=$body
+    [ "$http_status" != 000 ] || response_text=$err
+    # show no HTML, no control characters, and not our token: the response may come from any server
+    response_text=$(head -c 2000 "$response_text" | TOKEN=${CONSUL_HTTP_TOKEN:-} awk '
         { gsub(/[\001-\037\177]/, " ") }
-        NF && said == "" { said = $0 }
+        NF && text == "" { text = $0 }
         END {
-            sub(/^(curl|wget): (\([0-9]*\) )?/, "", said); sub(/^[ \t]+/, "", said)
-            if (said ~ /^</) said = "a page in HTML"
-            if (ENVIRON["TOKEN"] != "" && index(said, ENVIRON["TOKEN"])) said = "words with our token in them"
-            print substr(said, 1, 150)
+            sub(/^(curl|wget): (\([0-9]*\) )?/, "", text); sub(/^[ \t]+/, "", text)
+            if (text ~ /^</) text = "a page in HTML"
+            if (ENVIRON["TOKEN"] != "" && index(text, ENVIRON["TOKEN"])) text = "words with our token in them"
+            print substr(text, 1, 150)
         }')
-    case $status in 28 | 124 | 137) said="no answer within $GPUBOARD_LIMIT s" ;; esac
+    case $status in 28 | 124 | 137) response_text="no answer within $GPUBOARD_LIMIT s" ;; esac
 }
 
-# explain WHAT RIGHT: one sentence on stderr about an answer to the PUT of WHAT, for which a token needs RIGHT.
-explain() {
-    none=
-    [ -n "${CONSUL_HTTP_TOKEN:-}" ] || none=' (none is set)'
-    case $answer:$said in
-        000:*) words="cannot be reached: ${said:-no answer}" ;;
-        200:*) words="answers, but not as Consul does (${said:-nothing}): is that Consul?" ;;
-        3??:*) words="answers with a redirect ($answer), which is not followed: give the address to which it leads" ;;
-        400:*HTTPS*) words='speaks TLS: set CONSUL_HTTP_SSL=true' ;;
-        403:*) words="refuses $1 (${said:-403}): the token in CONSUL_HTTP_TOKEN$none needs $2" ;;
-        5??:*'cluster leader'* | 5??:*'rpc error'*) words="has no leader just now ($said), so nothing can be written: are most of its servers up?" ;;
-        *) words="answers with an error ($answer${said:+: }$said)" ;;
+# explain_consul_answer WHAT RIGHT: print one sentence on stderr about the response to the PUT of WHAT, for which a token needs RIGHT.
+explain_consul_answer() {
+    no_token_note=
+    [ -n "${CONSUL_HTTP_TOKEN:-}" ] || no_token_note=' (none is set)'
+    case $http_status:$response_text in
+        000:*) message="cannot be reached: ${response_text:-no answer}" ;;
+        200:*) message="answers, but not as Consul does (${response_text:-nothing}): is that Consul?" ;;
+        3??:*) message="answers with a redirect ($http_status), which is not followed: give the address to which it leads" ;;
+        400:*HTTPS*) message='speaks TLS: set CONSUL_HTTP_SSL=true' ;;
+        403:*) message="refuses $1 (${response_text:-403}): the token in CONSUL_HTTP_TOKEN$no_token_note needs $2" ;;
+        5??:*'cluster leader'* | 5??:*'rpc error'*) message="has no leader just now ($response_text), so nothing can be written: are most of its servers up?" ;;
+        *) message="answers with an error ($http_status${response_text:+: }$response_text)" ;;
     esac
-    echo "Consul at $agent $words" >&2
+    echo "Consul at $agent $message" >&2
 }

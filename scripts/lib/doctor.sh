@@ -1,34 +1,42 @@
 # shellcheck shell=sh disable=SC2034,SC2153,SC2154 # variables come from gpu-doctor.sh, and go to the checks
-# What the checks of gpu-doctor.sh share: what they found, how it is told, and a time limit that not even a hung driver outlasts.
+# What the checks of gpu-doctor.sh share: results, their output, and a time limit that holds even for a hung driver.
 
-# pass WORDS: all is well. skip WHY: nobody can tell. apart WHY: the same where it does not apply, which is told only to whoever asks for all.
-pass() { found pass "$1" ''; }
-skip() { found skip "$1" ''; }
-apart() { found skip "$1" '' apart; }
+# report_pass MESSAGE: all is well.
+report_pass() { add_result pass "$1" ''; }
 
-# warn WORDS ADVICE, fail WORDS ADVICE: what is wrong, and what to do.
-warn() { found warn "$1" "$2"; }
-fail() { found fail "$1" "$2"; }
+# report_skip WHY: the check could not be made.
+report_skip() { add_result skip "$1" ''; }
 
-# found STATUS WORDS ADVICE [apart]: notes it, or nobody may take this for an answer; words of other programs can hold anything, and stay one line.
-found() {
-    noted=yes
-    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$group" "$check" "$(one_line "$2")" "$(one_line "$3")" "${4:-}" >>"$work/found" ||
+# report_not_applicable WHY: the check does not apply; shown with --verbose only.
+report_not_applicable() { add_result skip "$1" '' hidden; }
+
+# report_warning MESSAGE ADVICE: something is wrong, but the host is on the board.
+report_warning() { add_result warn "$1" "$2"; }
+
+# report_failure MESSAGE ADVICE: something keeps the host off the board.
+report_failure() { add_result fail "$1" "$2"; }
+
+# add_result STATUS MESSAGE ADVICE [hidden]: store a result, or die. The output of other programs may hold anything, and is put on one line.
+add_result() {
+    has_result=yes
+    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$group" "$check" "$(flatten_text "$2")" "$(flatten_text "$3")" "${4:-}" >>"$work/results" ||
         die "what was found cannot be written to $work: is the disk full?"
 }
 
-one_line() {
-    # of UTF-8, too, control characters begin with the byte 302
+# flatten_text TEXT: print it on one line, without control characters.
+flatten_text() {
+    # in UTF-8 there are control characters that begin with the byte 302
     case $1 in
         *[[:cntrl:]]* | *"$(printf '\302')"*) printf '%s' "$1" | tr '\001-\037\177' '[ *]' | cut -c 1-500 | awk '{gsub(/\302[\200-\237]/, " "); print}' ;;
         *) printf '%s' "$1" ;;
     esac
 }
 
-# asked COMMAND...: leaves its words in $out and $err, its exit code in rc, and in took how long it was at it (1/100 s). One that hangs in the
-# kernel cannot be killed, and timeout would wait for it; so a second one ends the first.
 out='' err='' rc='' took=''
-asked() {
+
+# run_with_timeout COMMAND...: run it, with its output in $out and $err, its exit code in rc, and its duration in took (1/100 s). A process that hangs
+# in the kernel cannot be killed, and timeout would wait for it; so a second timeout ends the first.
+run_with_timeout() {
     out=$work/out err=$work/err rc=0
     read -r up_exact _ </proc/uptime
     began_cs=${up_exact%.*}${up_exact#*.}
@@ -37,49 +45,49 @@ asked() {
     took=$((${up_exact%.*}${up_exact#*.} - began_cs))
 }
 
-# seconds CENTISECONDS: as people write them.
-seconds() { printf '%s.%s s\n' "$(($1 / 100))" "$(($1 % 100 / 10))"; }
+# format_seconds CENTISECONDS: print them as seconds.
+format_seconds() { printf '%s.%s s\n' "$(($1 / 100))" "$(($1 % 100 / 10))"; }
 
-# timed_out: whether the last command was stopped at the limit.
-timed_out() { [ "$rc" = 124 ] || [ "$rc" = 137 ]; }
+# is_timed_out: whether the last command was stopped at the time limit.
+is_timed_out() { [ "$rc" = 124 ] || [ "$rc" = 137 ]; }
 
-# last_words: what the last command said, for a sentence.
-last_words() { cat "$err" "$out" | awk 'NF {last = $0} END {print (last == "" ? "it says nothing" : substr(last, 1, 200))}'; }
+# print_last_line: print the last line of the last command, for a sentence.
+print_last_line() { cat "$err" "$out" | awk 'NF {last = $0} END {print (last == "" ? "it says nothing" : substr(last, 1, 200))}'; }
 
-# need_settings: a check that needs them ends where they cannot be read.
-need_settings() { [ -z "$wrong" ] || { skip 'the settings cannot be read' && return 1; }; }
+# require_settings: skip the check if the settings cannot be read.
+require_settings() { [ -z "$settings_error" ] || { report_skip 'the settings cannot be read' && return 1; }; }
 
-# look_at_all: each check, told as soon as it is done; ends by exit.
-look_at_all() {
-    : >"$work/found"
+# run_checks: run each check, and print its result at once; ends by exit.
+run_checks() {
+    : >"$work/results"
     [ -n "$as_json" ] || printf '%s\n' "$HOST (gpuboard $GPUBOARD_VERSION)"
     printf '%s\n' "$CHECKS" >"$work/checks"
-    lines=0
+    printed_results=0
     while read -r group checks; do
         [ -n "$group" ] || continue
         group=${group%:}
         [ -n "$as_json" ] || printf '\n%s\n' "$group"
         for check in $checks; do
-            noted=
-            "see_$(printf '%s\n' "$check" | tr - _)" <&3 || :
-            [ -n "$noted" ] || skip 'nothing was found out'
-            [ -n "$as_json" ] || tell_found
+            has_result=
+            "inspect_$(printf '%s\n' "$check" | tr - _)" <&3 || :
+            [ -n "$has_result" ] || report_skip 'nothing was found out'
+            [ -n "$as_json" ] || print_result
         done
     done 3</dev/null <"$work/checks"
-    worst=$(awk -F '\t' '$1 == "fail" || $1 == "warn" && worst != "fail" {worst = $1} END {print worst ? worst : "pass"}' "$work/found")
+    worst=$(awk -F '\t' '$1 == "fail" || $1 == "warn" && worst != "fail" {worst = $1} END {print worst ? worst : "pass"}' "$work/results")
     if [ -n "$as_json" ]; then
-        awk -v host="$HOST" -v version="$GPUBOARD_VERSION" -v worst="$worst" -f "$LIB/doctor.awk" "$work/found"
+        awk -v host="$HOST" -v version="$GPUBOARD_VERSION" -v worst="$worst" -f "$LIB/doctor_json.awk" "$work/results"
     else
-        awk -F '\t' '{n[$1]++} END {printf "\n%d pass, %d warn, %d fail, %d skip\n", n["pass"], n["warn"], n["fail"], n["skip"]}' "$work/found"
+        awk -F '\t' '{n[$1]++} END {printf "\n%d pass, %d warn, %d fail, %d skip\n", n["pass"], n["warn"], n["fail"], n["skip"]}' "$work/results"
     fi
     case $worst in pass) exit 0 ;; warn) exit 1 ;; *) exit 2 ;; esac
 }
 
-# tell_found: what the check has just found; what is well keeps to its line.
-tell_found() {
+# print_result: print the result of the last check; one that passed keeps to one line.
+print_result() {
     columns=${COLUMNS:-80}
     case $columns in '' | *[!0-9]* | ?????* | [0-9] | [0-3][0-9]) columns=80 ;; esac
-    tail -n "+$((lines + 1))" "$work/found" | awk -F '\t' -v verbose="$verbose" -v columns="$columns" '
+    tail -n "+$((printed_results + 1))" "$work/results" | awk -F '\t' -v verbose="$verbose" -v columns="$columns" '
         function fold(line, text,    n, word, i) {
             n = split(text, word, " ")
             for (i = 1; i <= n; i++) {
@@ -94,5 +102,5 @@ tell_found() {
             else print first substr($4, 1, columns - 26) "..."
             if ($5 != "") fold(sprintf("%19s", "") "-> ", $5)
         }'
-    lines=$(grep -c '' "$work/found" || :)
+    printed_results=$(grep -c '' "$work/results" || :)
 }

@@ -1,41 +1,35 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables come from gpu-check.sh, and go back to it
-# One loop: its state, its start, its end.
+# The state of a loop, starting and ending it.
 
-# set_patience EVERY: sets patience to the age at which something hangs: three intervals; but one that is only slow does not hang.
-set_patience() {
-    patience=$((3 * $1))
-    [ "$patience" -ge $((3 * GPUBOARD_LIMIT)) ] || patience=$((3 * GPUBOARD_LIMIT))
-}
-
-# look TASK: sets state to running, hung or stopped, and pid and age (seconds since the last snapshot) where they are known.
-look() {
-    pid='' stamp='' every='' age='' state=stopped
+# read_loop_state TASK: set state to running, hung or stopped, and pid and age (seconds since the last snapshot) if they are known.
+read_loop_state() {
+    pid='' last_up='' every='' age='' state=stopped
     [ -e "$RUN/$1" ] || return 0
-    read -r pid stamp every <"$RUN/$1" || { sleep 0.1 && read -r pid stamp every <"$RUN/$1"; } || : # it may just be written
+    read -r pid last_up every <"$RUN/$1" || { sleep 0.1 && read -r pid last_up every <"$RUN/$1"; } || : # it may be being written
     if flock -n "$RUN/$1" true; then return; fi
-    seconds_up
-    [ -z "$stamp" ] || age=$((up - stamp))
-    set_patience "${every:-0}"
-    state=hung # also one with no stamp at all: the disk of the spool is full
-    [ -z "$age" ] || [ "$age" -gt "$patience" ] || state=running
+    read_uptime
+    [ -z "$last_up" ] || age=$((up - last_up))
+    set_hang_limit "${every:-0}"
+    state=hung # also without a time: the disk of the spool is full
+    [ -z "$age" ] || [ "$age" -gt "$hang_limit" ] || state=running
 }
 
-# end_holders PATTERN: ends every process that has a file of this name open: politely, then by force; names what is left.
+# end_holders PATTERN: end every process that has a file of this name open, by TERM, then by KILL; report what is left.
 end_holders() {
     for signal in TERM KILL; do
-        pids=$(holders "$1")
+        pids=$(list_holders "$1")
         [ -n "$pids" ] || return 0
         # shellcheck disable=SC2086 # one word a pid
         kill -"$signal" $pids 2>/dev/null || :
         for _ in 1 2 3 4 5 6 7 8 9 10; do
-            [ -n "$(holders "$1")" ] || return 0
+            [ -n "$(list_holders "$1")" ] || return 0
             sleep 0.1
         done
     done
-    for pid in $(holders "$1"); do say "pid $pid could not be killed"; done
+    for pid in $(list_holders "$1"); do say "pid $pid could not be killed"; done
 }
 
-# start_loop TASK: detached from cron and terminal; waits until the loop has its lock.
+# start_loop TASK: start it detached from cron and terminal, and wait until it has its lock.
 start_loop() {
     setsid "$HERE/gpu-run.sh" "$1" </dev/null >/dev/null 2>"$RUN/$1.err" 7>&- &
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do

@@ -1,9 +1,9 @@
 # shellcheck shell=sh disable=SC2154 # rc, out: set by the script that reads this one
-# GPUs of NVIDIA, as nvidia-smi tells them.
-# shellcheck source=scripts/lib/nvidia-xml.sh
-. "$LIB/nvidia-xml.sh"
+# GPUs of NVIDIA, by nvidia-smi.
+# shellcheck source=scripts/lib/nvidia_xml.sh
+. "$LIB/nvidia_xml.sh"
 
-# The fields that we want, in our order; a|b is one thing under two names, the first that the driver knows is asked for.
+# The fields to query, in this order; of a|b, two names of one field, the first that the driver knows.
 GPU_FIELDS='index uuid name pci.bus_id serial driver_version|kmd_version vbios_version compute_cap
 memory.total memory.used memory.free memory.reserved utilization.gpu utilization.memory utilization.encoder utilization.decoder
 temperature.gpu temperature.gpu.tlimit temperature.memory power.draw power.limit enforced.power.limit fan.speed pstate
@@ -15,41 +15,43 @@ remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending rema
 retired_pages.single_bit_ecc.count retired_pages.double_bit.count retired_pages.pending
 clocks_event_reasons.active|clocks_throttle_reasons.active gpu_recovery_action
 reset_status.reset_required reset_status.drain_and_reset_recommended'
-# What every driver of the last ten years knows: asked where the driver does not tell its fields.
+# Fields that every driver of the last ten years knows, for drivers that do not list theirs.
 CORE_FIELDS=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,utilization.memory,temperature.gpu,power.draw,power.limit
 
-# loaded_driver: sets driver to the version of the loaded kernel module; empty where there is none to ask (WSL).
-loaded_driver() {
+# read_loaded_driver: set driver to the version of the loaded kernel module; empty where there is none (WSL).
+read_loaded_driver() {
     driver=
     [ ! -r /sys/module/nvidia/version ] || read -r driver </sys/module/nvidia/version || :
 }
 
-# choose_fields: sets fields to those of ours that this driver knows; asked once, and kept in the spool for this driver's version.
+# choose_fields: set fields to those that this driver knows; queried once, and stored in the spool for this version.
 choose_fields() {
-    fields='' kept_driver=''
-    [ ! -r "$SPOOL/fields" ] || { read -r kept_driver && read -r fields; } <"$SPOOL/fields" || fields=
-    [ "${driver:-$kept_driver}" = "$kept_driver" ] || fields=
+    fields='' known_driver=''
+    [ ! -r "$SPOOL/fields" ] || { read -r known_driver && read -r fields; } <"$SPOOL/fields" || fields=
+    [ "${driver:-$known_driver}" = "$known_driver" ] || fields=
     [ -z "$fields" ] || return 0
-    kept_driver=
-    ask nvidia-smi --help-query-gpu
+    known_driver=
+    query_tool nvidia-smi --help-query-gpu
     case $rc in
-        124 | 127 | 137 | 200) return "$rc" ;; # it is missing or hangs: asking on would only hang again
+        124 | 127 | 137 | 200) return "$rc" ;; # it is missing or hangs: another call would only hang again
     esac
-    # shellcheck disable=SC2086,SC2116 # the list on one line: not every awk takes more in a variable
-    fields=$(awk -v wanted="$(echo $GPU_FIELDS)" -f "$LIB/fields.awk" "$out")
+    # shellcheck disable=SC2086,SC2116 # on one line: not every awk takes newlines in a variable
+    fields=$(awk -v wanted="$(echo $GPU_FIELDS)" -f "$LIB/query_fields.awk" "$out")
     if [ -n "$fields" ]; then
-        kept_driver=${driver:-unknown}
-        keep_fields
+        known_driver=${driver:-unknown}
+        store_fields
     else
         fields=$CORE_FIELDS
     fi
 }
 
-keep_fields() { printf '%s\n%s\n' "$kept_driver" "$fields" >"$NEW/fields" && mv -f "$NEW/fields" "$SPOOL/fields"; }
+# store_fields: store the fields with the version of the driver.
+store_fields() { printf '%s\n%s\n' "$known_driver" "$fields" >"$NEW/fields" && mv -f "$NEW/fields" "$SPOOL/fields"; }
 
-query_gpus() { ask nvidia-smi --query-gpu="$fields" --format=csv,nounits; }
+# query_gpus: query the fields of all GPUs.
+query_gpus() { query_tool nvidia-smi --query-gpu="$fields" --format=csv,nounits; }
 
-# drop_refused_fields: a driver that changed since it was asked is asked again; a field that it lists and yet refuses costs no other.
+# drop_refused_fields: query the fields again if the driver has changed, and drop fields that it lists but refuses.
 drop_refused_fields() {
     if [ "$rc" = 2 ]; then
         rm -f "$SPOOL/fields"
@@ -62,49 +64,57 @@ drop_refused_fields() {
         tries=$((tries + 1))
         if [ -n "$refused" ] && [ "$tries" -le 5 ]; then
             fields=$(printf ',%s,\n' "$fields" | sed "s/,$refused,/,/; s/^,//; s/,\$//")
-            [ -z "$kept_driver" ] || keep_fields
+            [ -z "$known_driver" ] || store_fields
         else
             rm -f "$SPOOL/fields"
-            fields=$CORE_FIELDS kept_driver=
+            fields=$CORE_FIELDS known_driver=
         fi
         query_gpus
     done
 }
 
-# note_driver: where no kernel module tells the version, the answer itself does; another one makes the kept fields void.
-note_driver() {
-    [ -z "${driver-}" ] && [ -n "${kept_driver-}" ] && [ -s "$noted" ] || return 0
-    read -r answered <"$noted"
-    if [ "$kept_driver" = unknown ]; then
-        kept_driver=$answered
-        keep_fields
+# update_known_driver: where no kernel module has the version, take it from the answer; drop the stored fields if it changed.
+update_known_driver() {
+    [ -z "${driver-}" ] && [ -n "${known_driver-}" ] && [ -s "$driver_file" ] || return 0
+    read -r reported_driver <"$driver_file"
+    if [ "$known_driver" = unknown ]; then
+        known_driver=$reported_driver
+        store_fields
     else
         rm -f "$SPOOL/fields"
     fi
 }
 
-nvidia_here() { [ "$GPUBOARD_NVIDIA" != no ] && command -v nvidia-smi >/dev/null; }
+# end_csv_part: add the answer in $out; and if XML was queried in vain, the reason.
+end_csv_part() {
+    [ -z "$xml_error" ] || [ "$rc" != 0 ] || echo "$xml_error" >>"$err"
+    end_part nvidia-csv
+}
 
-nvidia_gpus() {
-    ! tell_otherwise || return 0
+# detect_nvidia: whether nvidia-smi is here and may be called.
+detect_nvidia() { [ "$GPUBOARD_NVIDIA" != no ] && command -v nvidia-smi >/dev/null; }
+
+# collect_nvidia_gpus: add the GPUs, as CSV, or as XML if one is in MIG mode.
+collect_nvidia_gpus() {
+    ! collect_without_csv || return 0
     begin_part
-    loaded_driver
+    read_loaded_driver
     if choose_fields; then
         query_gpus
         drop_refused_fields
         if [ "$GPUBOARD_NVIDIA" = auto ] && [ ! -e "$SPOOL/mig" ] && has_mig; then
             csv_out=$out csv_err=$err csv_rc=$rc
-            ! tell_xml || return 0
+            ! collect_xml || return 0
             out=$csv_out err=$csv_err rc=$csv_rc
         fi
     fi
-    end_csv
+    end_csv_part
 }
 
-# nvidia_processes: the free text last, for it is never quoted.
-nvidia_processes() {
-    ! tell_otherwise || return 0
+# collect_nvidia_processes: add the processes; the name comes last, since it is free text and never quoted.
+collect_nvidia_processes() {
+    ! collect_without_csv || return 0
     begin_part
-    ask nvidia-smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name --format=csv,nounits
-    end_csv
+    query_tool nvidia-smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name --format=csv,nounits
+    end_csv_part
 }

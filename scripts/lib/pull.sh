@@ -1,59 +1,59 @@
 #!/bin/sh
-# shellcheck disable=SC2154 # what stands before it
-# What `gpuboard pull` runs on a GPU host: it comes over ssh to the stdin of a shell there, so that nothing is installed, and it leaves nothing.
-# Before it stand HOST, GPUBOARD_LIMIT, the intervals, and `patience`: the seconds after which silence means that the web host is gone.
+# shellcheck disable=SC2154 # variables set before it
+# What `gpuboard pull` runs on a GPU host: it is sent over ssh to the stdin of a shell, so that nothing is installed, and it leaves nothing behind.
+# It is sent after HOST, GPUBOARD_LIMIT, the intervals, and `patience`: the seconds of silence after which the web host is gone.
 # Installed on a host, `lib/pull.sh HOST` is the forced command of a key that can do this and nothing else.
-# It says, each on a line that begins with `gpuboard-pull`, and answers each `go` with one snapshot:
-#   scripts                          it needs ours: their size on a line, then so many bytes of tar.gz
-#   ready                            now it waits for `go`
-#   files CODE SIZES                 what gpu-run.sh once ended with; sizes of gpus.csv, processes.csv, ps.txt, host.txt and of what it said; they follow
-#   plain TIME RC RC SIZES           where no folder can be written: what nvidia-smi said of GPUs and processes, ps of people, /proc of the host
+# It answers each `go` with one snapshot. It prints lines that begin with `gpuboard-pull`:
+#   scripts                          it needs the scripts: send their size on a line, then the bytes of a tar.gz
+#   ready                            it waits for `go`
+#   files CODE SIZES                 exit code of gpu-run.sh once; sizes of gpus.csv, processes.csv, ps.txt, host.txt and stderr, which follow
+#   plain TIME RC RC SIZES           where no folder can be written: output of nvidia-smi for GPUs and processes, ps for people, /proc for the host
 
 umask 077
 export LC_ALL=C PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/wsl/lib"
 FIELDS=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,utilization.memory,temperature.gpu,power.draw,power.limit
 
-# open_place: sets place, which all pulls of this user share, so that an nvidia-smi that hangs is known to the next one; and mine, in it.
-open_place() {
+# open_work_folder: set shared_folder, which all pulls of this user share, so that the next one knows of an nvidia-smi that hangs; and own_folder, in it.
+open_work_folder() {
     for tool in awk find flock grep gzip tar timeout; do command -v "$tool" >/dev/null || return 1; done
-    for base in /var/tmp /tmp /dev/shm; do
-        place=$base/gpuboard-pull-$(id -u)
-        mine=$place/$$
+    for parent in /var/tmp /tmp /dev/shm; do
+        shared_folder=$parent/gpuboard-pull-$(id -u)
+        own_folder=$shared_folder/$$
         for _ in 1 2 3; do
-            mkdir "$place" 2>/dev/null || :
+            mkdir "$shared_folder" 2>/dev/null || :
             # shellcheck disable=SC3067 # -O: in every sh that we know
-            if [ -h "$place" ] || [ ! -O "$place" ]; then break; fi
-            command exec 9>>"$place/lock" || break
+            if [ -h "$shared_folder" ] || [ ! -O "$shared_folder" ]; then break; fi
+            command exec 9>>"$shared_folder/lock" || break
             flock -s 9
             # shellcheck disable=SC3013 # -ef: the same
-            if [ ! "$place/lock" -ef /dev/fd/9 ]; then continue; fi # somebody took all away just before we had the lock
-            rm -rf "$mine"
-            if mkdir "$mine" && echo '#!/bin/sh' >"$mine/probe" && chmod 0700 "$mine/probe" && [ -x "$mine/probe" ]; then return 0; fi
-            close_place # no space left, or programs may not run there
+            if [ ! "$shared_folder/lock" -ef /dev/fd/9 ]; then continue; fi # another pull removed it just before we had the lock
+            rm -rf "$own_folder"
+            if mkdir "$own_folder" && echo '#!/bin/sh' >"$own_folder/probe" && chmod 0700 "$own_folder/probe" && [ -x "$own_folder/probe" ]; then return 0; fi
+            close_work_folder # no space left, or programs may not run there
             break
         done
     done 2>/dev/null
     return 1
 }
 
-# close_place: takes ours away, and what is shared if nobody else has it: another pull, or an nvidia-smi that hangs, holds the lock.
-close_place() {
-    rm -rf "$mine"
-    if flock -n 9; then rm -rf "$place"; fi
+# close_work_folder: remove our folder, and the shared one if no other pull and no hung nvidia-smi holds its lock.
+close_work_folder() {
+    rm -rf "$own_folder"
+    if flock -n 9; then rm -rf "$shared_folder"; fi
     exec 9>&-
 }
 
-# take_scripts: ours, for as long as this lasts.
-take_scripts() {
-    scripts=$mine/scripts
+# receive_scripts: receive the scripts for this pull.
+receive_scripts() {
+    scripts=$own_folder/scripts
     mkdir "$scripts"
     echo 'gpuboard-pull scripts'
     read -r size || exit 0
     dd bs=1 count="$size" 2>/dev/null | gzip -dc | tar xof - -C "$scripts"
 }
 
-# next: waits until the web host wants another one.
-next() {
+# wait_for_request: wait until the web host wants a snapshot.
+wait_for_request() {
     if command -v timeout >/dev/null; then
         word=$(timeout "$patience" dd bs=1 count=3 2>/dev/null) || :
     else
@@ -62,55 +62,55 @@ next() {
     [ "$word" = go ]
 }
 
-# take_files: the four files of a push, taken as for a push, with a spool of our own: loops of this host are not disturbed.
-take_files() {
+# send_snapshot: take the four files as for a push, with a separate spool, so that loops of this host are not disturbed, and send them.
+send_snapshot() {
     code=0
-    rm -rf "$mine/data"
-    mkdir "$mine/data"
-    GPUBOARD_DEST=$mine/data GPUBOARD_SPOOL=$place/spool "$scripts/gpu-run.sh" once </dev/null >/dev/null 2>"$mine/said" || code=$?
-    set -- "$mine/said"
+    rm -rf "$own_folder/data"
+    mkdir "$own_folder/data"
+    GPUBOARD_DEST=$own_folder/data GPUBOARD_SPOOL=$shared_folder/spool "$scripts/gpu-run.sh" once </dev/null >/dev/null 2>"$own_folder/said" || code=$?
+    set -- "$own_folder/said"
     if [ "$code" = 0 ]; then
-        folder=$mine/data/$HOST
-        set -- "$folder/gpus.csv" "$folder/processes.csv" "$folder/ps.txt" "$folder/host.txt" "$mine/said"
+        folder=$own_folder/data/$HOST
+        set -- "$folder/gpus.csv" "$folder/processes.csv" "$folder/ps.txt" "$folder/host.txt" "$own_folder/said"
     fi
     # shellcheck disable=SC2046 # one word a size
     echo gpuboard-pull files "$code" $(for file in "$@"; do wc -c <"$file"; done)
     cat "$@"
 }
 
-# ask_plainly FIELDS...: sets said to what nvidia-smi says, and rc. One that waits in the kernel for longer than it may
-# take is perhaps an earlier one of ours; for a moment, every one does.
-ask_plainly() {
+# query_nvidia_plainly FIELDS...: set output and rc to those of nvidia-smi. None is started while one waits in the kernel for longer than
+# the time limit: it may be an earlier one of ours. For a moment, every one does.
+query_nvidia_plainly() {
     rc=0
-    hangs=$(ps -C nvidia-smi -o stat=,etimes= 2>/dev/null | while read -r stat age; do case $stat in D*) [ "$age" -le "$GPUBOARD_LIMIT" ] || echo "$age" ;; esac done)
-    if [ -n "$hangs" ]; then
-        rc=200 said='an nvidia-smi hangs on this host; no other is started'
+    hung_ages=$(ps -C nvidia-smi -o stat=,etimes= 2>/dev/null | while read -r stat age; do case $stat in D*) [ "$age" -le "$GPUBOARD_LIMIT" ] || echo "$age" ;; esac done)
+    if [ -n "$hung_ages" ]; then
+        rc=200 output='an nvidia-smi hangs on this host; no other is started'
     else
-        said=$($limit nvidia-smi "$@" --format=csv,nounits 2>&1) || rc=$?
+        output=$($limit nvidia-smi "$@" --format=csv,nounits 2>&1) || rc=$?
     fi
 }
 
-# take_plain: no file is written, and of commands only the program is told, so that no secret can travel.
-take_plain() {
+# send_plain_snapshot: send a snapshot without writing files; of commands only the program, so that no secret is sent.
+send_plain_snapshot() {
     limit=
     if command -v timeout >/dev/null; then limit="timeout -k 1 $GPUBOARD_LIMIT"; fi
     now=$(date '+%s')
-    ask_plainly "--query-gpu=$FIELDS"
-    gpus=$said gpus_rc=$rc
-    ask_plainly --query-compute-apps=gpu_uuid,pid,used_gpu_memory
-    pids=$(printf '%s\n' "$said" | while IFS=', ' read -r _ pid _; do case $pid in '' | *[!0-9]*) ;; *) printf '%s,' "$pid" ;; esac done)
+    query_nvidia_plainly "--query-gpu=$FIELDS"
+    gpus=$output gpus_rc=$rc
+    query_nvidia_plainly --query-compute-apps=gpu_uuid,pid,used_gpu_memory
+    pids=$(printf '%s\n' "$output" | while IFS=', ' read -r _ pid _; do case $pid in '' | *[!0-9]*) ;; *) printf '%s,' "$pid" ;; esac done)
     people=
     if [ -n "$pids" ]; then people=$(ps -ww -o pid=,ppid=,pgid=,uid=,etimes=,pcpu=,rss=,stat=,user:32=,comm= -p "${pids%,}" 2>/dev/null) || :; fi
     facts=$(cat /proc/loadavg /proc/uptime /proc/sys/kernel/osrelease && date '+%z %Z' && grep -c '^processor' /proc/cpuinfo && grep -E '^(Mem|Swap)' /proc/meminfo) || :
-    echo gpuboard-pull plain "$now" "$gpus_rc" "$rc" "${#gpus}" "${#said}" "${#people}" "${#facts}"
-    printf '%s' "$gpus" "$said" "$people" "$facts"
+    echo gpuboard-pull plain "$now" "$gpus_rc" "$rc" "${#gpus}" "${#output}" "${#people}" "${#facts}"
+    printf '%s' "$gpus" "$output" "$people" "$facts"
 }
 
-# obey HOST: what is sent to be run is read to its last line, and not run; only whole numbers are taken from it.
-obey() {
+# read_forced_settings HOST: read the script that is sent to its last line, without running it; take only whole numbers from it.
+read_forced_settings() {
     export HOST="$1" GPUBOARD_LIMIT=5
     patience=120
-    case $0 in */lib/*) own=${0%/lib/*} ;; *) own=.. ;; esac
+    case $0 in */lib/*) own_scripts=${0%/lib/*} ;; *) own_scripts=.. ;; esac
     set -f
     while IFS= read -r line && [ "$line" != main ]; do
         case $line in 'export HOST='* | patience=*) ;; *) continue ;; esac
@@ -125,20 +125,21 @@ obey() {
     set +f
 }
 
+# main: answer requests until the web host is gone.
 main() {
     scripts=
-    if open_place; then
-        trap close_place EXIT
+    if open_work_folder; then
+        trap close_work_folder EXIT
         trap 'exit 143' TERM HUP INT PIPE
-        scripts=${own:-$HOME/.local/share/gpuboard/scripts}
-        [ -n "${own:-}" ] || [ -x "$scripts/gpu-run.sh" ] || take_scripts
+        scripts=${own_scripts:-$HOME/.local/share/gpuboard/scripts}
+        [ -n "${own_scripts:-}" ] || [ -x "$scripts/gpu-run.sh" ] || receive_scripts
     fi
     echo 'gpuboard-pull ready'
-    while next; do
-        if [ -n "$scripts" ]; then take_files; else take_plain; fi
+    while wait_for_request; do
+        if [ -n "$scripts" ]; then send_snapshot; else send_plain_snapshot; fi
     done
     exit 0
 }
 
-[ $# = 0 ] || obey "$1"
+[ $# = 0 ] || read_forced_settings "$1"
 main

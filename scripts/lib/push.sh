@@ -1,51 +1,51 @@
 # shellcheck shell=sh disable=SC2154 # up: set by the script that reads this one
-# The push: what is new in the spool goes to GPUBOARD_DEST.
-# A file that was sent already is not sent again, so that it never looks fresh. One push at a time: one that hangs keeps the lock.
+# Push new files in the spool to GPUBOARD_DEST.
+# A file that was sent already is not sent again, so that it never looks fresh. One push runs at a time: one that hangs keeps the lock.
 
-# choose_new: sets new to the files that GPUBOARD_DEST does not have yet, and headers to the first lines of all.
-choose_new() {
-    new='' headers='' known='' known_dest=''
+# choose_new_files: set new_files to those that GPUBOARD_DEST does not have yet, and headers to the first lines of all.
+choose_new_files() {
+    new_files='' headers='' sent_headers='' sent_dest=''
     if [ "$mode" != once ] && [ -s "$SPOOL/sent" ]; then
         {
-            read -r _ known_dest
-            while IFS= read -r line; do known="$known$line;"; done
+            read -r _ sent_dest
+            while IFS= read -r line; do sent_headers="$sent_headers$line;"; done
         } <"$SPOOL/sent"
-        [ "$known_dest" = "$GPUBOARD_DEST" ] || known=
+        [ "$sent_dest" = "$GPUBOARD_DEST" ] || sent_headers=
     fi
     for file in gpus.csv processes.csv ps.txt host.txt; do
         [ -s "$SPOOL/$file" ] || continue
         IFS= read -r line <"$SPOOL/$file"
         headers="$headers$line
 "
-        case $known in *"$line;"*) ;; *) new="$new $file" ;; esac
+        case $sent_headers in *"$line;"*) ;; *) new_files="$new_files $file" ;; esac
     done
 }
 
-# arrived: what the loops sent is remembered, with the time and the place; `once` is another matter.
-arrived() {
+# record_success: remember what was sent, when and where, unless it was sent by `once`; ends by exit.
+record_success() {
     if [ "$mode" = once ]; then
-        renew_check
+        renew_registration_check
         exit 0
     fi
-    seconds_up
-    printf '%s %s\n%s' "$up" "$GPUBOARD_DEST" "$headers" >"$SPOOL/sent" # only the next push reads it, and that waits for our lock
+    read_uptime
+    printf '%s %s\n%s' "$up" "$GPUBOARD_DEST" "$headers" >"$SPOOL/sent" # only the next push reads it, which waits for our lock
     [ ! -e "$SPOOL/push.failed" ] || rm -f "$SPOOL/push.failed"
     exec 7>&- # an agent that hangs must not hold up the next push
-    renew_check
+    renew_registration_check
     exit 0
 }
 
-# renew_check: Consul hears of it, where gpu-check.sh --register asked for that.
-renew_check() {
+# renew_registration_check: renew the check in Consul, if gpu-check.sh --register was called.
+renew_registration_check() {
     [ -e "$SPOOL/registered" ] || return 0
-    # shellcheck source=scripts/lib/register.sh
-    . "$LIB/register.sh"
-    (renew) 2>/dev/null || :
+    # shellcheck source=scripts/lib/consul_registration.sh
+    . "$LIB/consul_registration.sh"
+    (renew_registration) 2>/dev/null || :
 }
 
-# failed: its reason, the last words on its stderr, is kept for `gpu-check.sh status`; the next tick tries again.
-failed() {
-    # sftp ends with "Connection closed" whatever the cause, and our own mkdir and chmod of a folder that is there are no cause
+# record_failure: store the reason, the last line on stderr, for `gpu-check.sh status`; the next tick tries again.
+record_failure() {
+    # sftp always ends with "Connection closed", and our own mkdir and chmod of an existing folder are not the cause
     reason=$(awk 'NF && (last == "" || !/^(Connect(ed|ion closed)|remote (mkdir|setstat)|Couldn.t (create directory|setstat))/) {last = $0} END {print substr(last, 1, 300)}' "$stderr")
     case $reason in
         *'Host key verification failed'*) reason="the key of $GPUBOARD_DEST is not known here: log in there once by hand, or add it to known_hosts" ;;
@@ -60,8 +60,8 @@ failed() {
     exit 1
 }
 
-# push loop|once: with `once` all four files go, and the exit code tells. Runs in a subshell: it ends by exit.
-push() {
+# push_snapshots loop|once: send new files; with `once` all four files, and print errors. Runs in a subshell: it ends by exit.
+push_snapshots() {
     mode=$1
     stderr=$RUN/push.stderr
     exec 7>>"$RUN/push"
@@ -70,39 +70,39 @@ push() {
     else
         flock -n 7 || exit 0
     fi
-    (check_dest) 2>"$stderr" || failed # the settings file may have changed under the loops
-    choose_new
-    [ -n "$new" ] || exit 0
+    (check_destination) 2>"$stderr" || record_failure # the settings file may have changed since the loops started
+    choose_new_files
+    [ -n "$new_files" ] || exit 0
     status=0
-    deliver 2>"$stderr" || status=$?
+    send_files 2>"$stderr" || status=$?
     case $status in
-        0) arrived ;;
+        0) record_success ;;
         124 | 137) echo "no answer within $GPUBOARD_LIMIT s" >>"$stderr" ;;
     esac
-    failed
+    record_failure
 }
 
-# deliver: the files in $new, by the way that GPUBOARD_DEST names.
-deliver() {
+# send_files: send new_files by the transport that GPUBOARD_DEST names.
+send_files() {
     case $GPUBOARD_DEST in
         /*)
             # shellcheck disable=SC2086 # one word a file
-            timeout -k 1 "$GPUBOARD_LIMIT" "$LIB/to-folder.sh" "$GPUBOARD_DEST" "$HOST" "$SPOOL" $new
+            timeout -k 1 "$GPUBOARD_LIMIT" "$LIB/push_folder.sh" "$GPUBOARD_DEST" "$HOST" "$SPOOL" $new_files
             ;;
         ssh://*)
-            # shellcheck source=scripts/lib/to-ssh.sh
-            . "$LIB/to-ssh.sh"
-            to_ssh
+            # shellcheck source=scripts/lib/push_ssh.sh
+            . "$LIB/push_ssh.sh"
+            push_to_ssh
             ;;
         consul://*)
-            # shellcheck source=scripts/lib/to-consul.sh
-            . "$LIB/to-consul.sh"
-            to_consul
+            # shellcheck source=scripts/lib/push_consul.sh
+            . "$LIB/push_consul.sh"
+            push_to_consul
             ;;
         *)
-            # shellcheck source=scripts/lib/to-sftp.sh
-            . "$LIB/to-sftp.sh"
-            to_sftp
+            # shellcheck source=scripts/lib/push_sftp.sh
+            . "$LIB/push_sftp.sh"
+            push_to_sftp
             ;;
     esac
 }

@@ -1,10 +1,10 @@
 # shellcheck shell=sh
-# A connection that stays open, so that neither a login nor the far side's login shell is paid for at each push.
-# RUN/in feeds it, RUN/ack answers, RUN/session is its lock and names its target.
+# A connection that stays open, so that not every push needs a login and a login shell on the web host.
+# RUN/in is its input, RUN/ack its output, RUN/session is its lock and names its target.
 
-# session TARGET COMMAND...: runs until the connection or the pipe breaks, and says so to whoever waits.
-session() {
-    exec 4>&- 5>&- 7>&- 6>>"$RUN/session" # of push.sh it keeps nothing, least of all its lock
+# run_session TARGET COMMAND...: run until the connection or the pipe breaks, then write `gone` for whoever waits.
+run_session() {
+    exec 4>&- 5>&- 7>&- 6>>"$RUN/session" # close the files of push.sh, above all its lock
     flock -w 2 6 || exit 0
     printf '%s\n' "$1" >"$RUN/session"
     shift
@@ -12,7 +12,7 @@ session() {
     [ ! -p "$RUN/ack" ] || echo gone 1<>"$RUN/ack"
 }
 
-# join_session TARGET: whether one runs to it; then fd 4 feeds it, fd 5 hears it.
+# join_session TARGET: whether a session to it runs; then fd 4 is its input, fd 5 its output.
 join_session() {
     held_target=
     flock -n "$RUN/session" true || read -r held_target <"$RUN/session" || :
@@ -20,15 +20,15 @@ join_session() {
     exec 4<>"$RUN/in" 5<>"$RUN/ack"
 }
 
-# start_session TARGET COMMAND...: the same, with a new one in the place of what there is.
+# start_session TARGET COMMAND...: replace any session by a new one, with the same fds.
 start_session() {
     end_session
     mkfifo "$RUN/in" "$RUN/ack"
     exec 4<>"$RUN/in" 5<>"$RUN/ack"
-    session "$@" &
+    run_session "$@" &
 }
 
-# end_session: ends what is left of one, with its pipes, so that no old word is in them when the next begins.
+# end_session: end what is left of a session, and remove its pipes, so that the next one reads no old line.
 end_session() {
     exec 4>&- 5>&-
     kill_holders "$RUN/in"

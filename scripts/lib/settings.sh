@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034 # used by the scripts that read this one
-# Settings: from the environment, else from gpuboard.conf, else by default.
+# Settings: from the environment, else from gpuboard.conf, else defaults.
 
-# load_settings: KEY=value lines of gpuboard.conf; what the environment says already wins; nothing is executed.
+# load_settings: read KEY=value lines of gpuboard.conf; the environment wins; nothing is executed.
 load_settings() {
     if [ -z "${HOME:-}" ]; then
         HOME=$(getent passwd "$(id -u)" | cut -d: -f6) || HOME=
@@ -11,7 +11,7 @@ load_settings() {
         for conf in "$PWD/gpuboard.conf" "$HOME/.config/gpuboard/gpuboard.conf" /etc/gpuboard/gpuboard.conf; do
             [ -f "$conf" ] || continue
             # shellcheck disable=SC3067 # -O: in every sh that we know
-            if [ "$conf" = "$PWD/gpuboard.conf" ] && [ ! -O "$conf" ]; then # somebody's, in a folder where we happen to be
+            if [ "$conf" = "$PWD/gpuboard.conf" ] && [ ! -O "$conf" ]; then # another user's file in the current folder
                 say "$conf is another user's, and left alone"
                 continue
             fi
@@ -21,7 +21,7 @@ load_settings() {
     fi
     if [ -n "${GPUBOARD_CONF:-}" ]; then
         [ -r "$GPUBOARD_CONF" ] || die "cannot read the settings file $GPUBOARD_CONF"
-        read_conf <"$GPUBOARD_CONF"
+        read_conf_file <"$GPUBOARD_CONF"
         export GPUBOARD_CONF
     fi
     GPUBOARD_GPUS_EVERY=${GPUBOARD_GPUS_EVERY:-20}
@@ -47,8 +47,8 @@ load_settings() {
     esac
 }
 
-# set_every TASK: sets every to its interval.
-set_every() {
+# set_interval TASK: set every to its interval.
+set_interval() {
     case $1 in
         1) every=$GPUBOARD_GPUS_EVERY ;;
         2) every=$GPUBOARD_PROCESSES_EVERY ;;
@@ -56,31 +56,37 @@ set_every() {
     esac
 }
 
-# read_conf: takes the settings of the host side from stdin, leaving those that are set.
-read_conf() {
+# set_hang_limit EVERY: set hang_limit to the age at which something hangs: three intervals, but at least three time limits, for what is only slow.
+set_hang_limit() {
+    hang_limit=$((3 * $1))
+    [ "$hang_limit" -ge $((3 * GPUBOARD_LIMIT)) ] || hang_limit=$((3 * GPUBOARD_LIMIT))
+}
+
+# read_conf_file: read the settings of the host scripts from stdin, and keep those that are set.
+read_conf_file() {
     cr=$(printf '\r')
     while IFS= read -r line || [ -n "$line" ]; do
-        key=${line%%=*} told=$line
-        case $key in *TOKEN*) told="$key=•••" ;; esac
+        key=${line%%=*} shown_line=$line
+        case $key in *TOKEN*) shown_line="$key=•••" ;; esac
         case $key in
-            GPUBOARD_*' ' | CONSUL_*' ') die "$GPUBOARD_CONF: no blanks around = in '$told'" ;;
+            GPUBOARD_*' ' | CONSUL_*' ') die "$GPUBOARD_CONF: no blanks around = in '$shown_line'" ;;
             GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG | GPUBOARD_SSH_KEY) ;;
             GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY | GPUBOARD_NVIDIA | GPUBOARD_AMD) ;;
-            CONSUL_HTTP_ADDR | CONSUL_HTTP_TOKEN | CONSUL_HTTP_SSL | CONSUL_HTTP_SSL_VERIFY) ;; # the builder's too
+            CONSUL_HTTP_ADDR | CONSUL_HTTP_TOKEN | CONSUL_HTTP_SSL | CONSUL_HTTP_SSL_VERIFY) ;; # used by the builder too
             CONSUL_CACERT | CONSUL_CLIENT_CERT | CONSUL_CLIENT_KEY | GPUBOARD_CONSUL_SERVICE) ;;
             GPUBOARD_DATA | GPUBOARD_STATE) [ -n "${web_keys:-}" ] || continue ;; # for the scripts of the web host
             *) continue ;;
         esac
         eval "[ -n \"\${$key+set}\" ]" && continue
         value=${line#*=}
-        case $value in ' '*) die "$GPUBOARD_CONF: no blanks around = in '$told'" ;; esac
+        case $value in ' '*) die "$GPUBOARD_CONF: no blanks around = in '$shown_line'" ;; esac
         value=${value%"$cr"}
         eval "$key=\$value"
     done
 }
 
-# check_dest: a destination that can never work is told at once, not at every push.
-check_dest() {
+# check_destination: refuse a destination that can never work now, not at every push.
+check_destination() {
     case ${GPUBOARD_DEST:-} in
         '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: say where snapshots go, for example ssh://gpuboard@web" ;;
         [!/]*:) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but names no folder behind the colon: write user@web:/path/data" ;;
@@ -89,8 +95,8 @@ check_dest() {
         consul://*)
             # shellcheck source=scripts/lib/consul.sh
             . "$LIB/consul.sh"
-            parse_consul_dest
-            check_consul
+            parse_consul_destination
+            check_consul_settings
             ;;
         *://*) die "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give ssh://user@web, a folder, user@web:/path/data, or consul://addr:port/prefix" ;;
         /* | [!\"\']*:*) ;;

@@ -1,5 +1,5 @@
-# The form of a snapshot: a header with the time that it took, what the other programs print, what went wrong (the files in `errors`, and
-# `cut`), the end. Its BEGIN prints the header, so a program that works in its own BEGIN comes before it, one that prints there after it.
+# Write the format of a snapshot: a header with its duration, what the other programs print, errors (the files in `errors`, and `cut`),
+# the end. BEGIN prints the header, so a program that works in its own BEGIN comes before this one, and one that prints there after it.
 BEGIN {
     getline line < "/proc/uptime"
     close("/proc/uptime")

@@ -1,20 +1,20 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables come from the script that reads this one, and go back to it
-# What every task shares: the time limit of outside commands, and the form of a snapshot.
+# What all tasks share: the time limit of outside commands, and the format of a snapshot.
 
-# limited NAME WAIT COMMAND...: runs it under the time limit. An earlier one of that NAME that still lives (it holds the lock that
-# it inherited, so the kernel tells) is waited for, WAIT seconds; then it has hung: it is killed if it can be, and no other is started.
-limited() {
+# run_limited NAME WAIT COMMAND...: run it under the time limit. If an earlier one of that NAME still runs (it holds the lock that it inherited),
+# wait for WAIT seconds; then it hangs: kill it if possible, and start no other.
+run_limited() {
     lock=$RUN/$1
     name=$1
-    wait=$2
+    max_wait=$2
     shift 2
     status=0
-    seconds_up
+    read_uptime
     began_up=$up
-    flock -E 200 -w "$wait" "$lock" timeout -k 1 "$GPUBOARD_LIMIT" "$@" || status=$?
+    flock -E 200 -w "$max_wait" "$lock" timeout -k 1 "$GPUBOARD_LIMIT" "$@" || status=$?
     case $status in
         124 | 137)
-            seconds_up
+            read_uptime
             if [ $((up - began_up)) -ge "$GPUBOARD_LIMIT" ]; then
                 echo "$name did not answer within $GPUBOARD_LIMIT s and was stopped" >&2
             else
@@ -22,7 +22,7 @@ limited() {
             fi
             ;;
         200)
-            kill_hung "$lock"
+            kill_hung_holders "$lock"
             if ! flock -w 1 "$lock" true; then
                 echo "an earlier $name (pid${pids:- of another user}) hangs and cannot be killed; no other is started" >&2
             elif [ -n "$pids" ]; then
@@ -35,10 +35,10 @@ limited() {
     return "$status"
 }
 
-# kill_hung LOCK: kills who holds the lock for longer than the time limit, not those who wait for it, nor one that works; sets pids to them.
-kill_hung() {
+# kill_hung_holders LOCK: kill the processes that have held the lock for longer than the time limit, not those that wait for it; set pids to them.
+kill_hung_holders() {
     pids=
-    for pid in $(holders "$1"); do
+    for pid in $(list_holders "$1"); do
         grep -qs '^lock:' "/proc/$pid/fdinfo/"* || continue
         age=$(ps -o etimes= -p "$pid" | tr -d ' ')
         [ "${age:-0}" -gt "$GPUBOARD_LIMIT" ] || continue
@@ -47,13 +47,13 @@ kill_hung() {
     done
 }
 
-# read_clock: sets now and zone. A `date` at every tick would cost as much as the rest of a task, so the clock is asked once a minute, and
-# the time since boot counts from there.
+# read_clock: set now and zone. A `date` at every tick would cost as much as the rest of a task, so read the clock once a minute,
+# and count by the time since boot.
 read_clock() {
-    seconds_up
-    asked='' offset=''
-    [ ! -r "$SPOOL/clock" ] || read -r asked offset zone <"$SPOOL/clock" || :
-    if [ -z "$offset" ] || minute_passed "$asked"; then
+    read_uptime
+    clock_read_at='' offset=''
+    [ ! -r "$SPOOL/clock" ] || read -r clock_read_at offset zone <"$SPOOL/clock" || :
+    if [ -z "$offset" ] || is_minute_old "$clock_read_at"; then
         now=$(date '+%s %z %Z')
         zone=${now#* }
         offset=$((${now%% *} - up))
@@ -62,7 +62,7 @@ read_clock() {
     now=$((up + offset))
 }
 
-# begin_snapshot NAME: notes when it began, and where the words of its command go.
+# begin_snapshot NAME: remember when it began, and set out and err.
 begin_snapshot() {
     read -r up_exact _ </proc/uptime
     began_cs=${up_exact%.*}${up_exact#*.}
@@ -71,17 +71,17 @@ begin_snapshot() {
     : >"$err"
 }
 
-# end_snapshot NAME FILE RC AWK-ARGUMENTS...: writes it; snapshot.awk is one of the programs. If it cannot be written (a full disk),
-# the one before stays, and the reason is for `gpu-check.sh status`.
+# end_snapshot NAME FILE RC AWK-ARGUMENTS...: write it; snapshot.awk is one of the programs. If it cannot be written (a full disk),
+# the last one stays, and the reason is shown by `gpu-check.sh status`.
 end_snapshot() {
     header="# gpuboard 1 task=$1 host=$HOST time=$now every=$every"
     file=$NEW/$2
     rc=$3
     shift 3
-    awk -v header="$header" -v rc="$rc" -v began_cs="$began_cs" -v errors="$err ${more_errors:-}" "$@" >"$file" 2>>"$err" || {
+    awk -v header="$header" -v rc="$rc" -v began_cs="$began_cs" -v errors="$err ${extra_error_file:-}" "$@" >"$file" 2>>"$err" || {
         tail -n 1 "$err" >&2
-        missed=1
+        write_failed=1
         return 0
     }
-    made="$made $file"
+    snapshot_files="$snapshot_files $file"
 }

@@ -1,6 +1,6 @@
 """Which hosts and GPUs fit a search: the words of the page's search box, with the same meaning as there.
 
-www/assets/find.js is the other half; the cases in tests/searches.py hold for both.
+www/assets/search.js is the other half; the cases in tests/searches.py hold for both.
 """
 
 from __future__ import annotations

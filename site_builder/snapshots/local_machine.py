@@ -23,8 +23,15 @@ from site_builder.core.subprocesses import (
 )
 
 AWK_PROGRAMS = (
-    *("shapes.awk", "mask-names.awk", "mask-programs.awk", "mask-values.awk", "mask-words.awk", "mask.awk"),
-    *("mask-lines.awk", "names.awk"),
+    *(
+        "secret_patterns.awk",
+        "mask_option_names.awk",
+        "mask_programs.awk",
+        "mask_values.awk",
+        "mask_words.awk",
+        "mask_commands.awk",
+    ),
+    *("mask_lines.awk", "mask_process_names.awk"),
 )
 AWK_TIMEOUT_S = 10
 # As the host's script does it: a newline becomes a space, any other control character a question mark.

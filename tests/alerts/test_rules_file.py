@@ -142,7 +142,10 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
         ("[all]\nmost = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
         ("[all]\nover = 1h", "line 2: over is called resolve_after now: rename it, for this line does not count"),
         ("[all]\nquiet = none", "line 2: quiet is called quiet_hours now: rename it, for this line does not count"),
-        ("[watch]\nrecovery = 1", "line 2: recovery is called send_resolved now: rename it, for this line does not count"),
+        (
+            "[watch]\nrecovery = 1",
+            "line 2: recovery is called send_resolved now: rename it, for this line does not count",
+        ),
         ("[watch]\ndelay = 1h", "line 2: delay means nothing to watch, which has on, to, quiet_hours, max_per_hour"),
         ("[host-down]\nhold", "line 2: it is neither a [section] nor `key = value`"),
         ("[host-down]\ndelay = 5 parsecs", f"line 2: delay is '5 parsecs', {TIME}"),

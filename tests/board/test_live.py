@@ -368,7 +368,7 @@ class Passing:
 def test_a_wrong_clock_calls_no_page_old_not_even_at_first(browser: Browser, tmp_path: Path, hours: int) -> None:
     board = Board(tmp_path)
     with opened(browser, board, tmp_path, datetime.now(timezone.utc) + timedelta(hours=hours)):
-        until(board.page, "ahead !== 0")
+        until(board.page, "clockAhead !== 0")
         settled(board)
         assert board.trouble() == ""
         assert age_of(board.page.locator(".age").inner_text()) < 30

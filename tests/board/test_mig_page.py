@@ -97,7 +97,7 @@ def test_numbers_that_move_stay_in_their_rows(page: Page, site: tuple[Lab, Site]
     lab.build(30)
     told = lab.live()["hosts"][0][7]
     assert [one[0] for one in told] == ["mig", "free", "busy", "booked", "free", "free"]
-    page.evaluate("() => look()")
+    page.evaluate("() => pollServer()")
     wait_until(page, "() => document.querySelectorAll('.gpus > tbody > tr')[2].cells[3].textContent.startsWith('12 /')")
     assert rows(page) == ["0", "0:0", "0:1", "0:2", "0:3", "1"]
     assert page.locator("tr[data-of] > td:nth-child(3)[class^=w]").count() == 0

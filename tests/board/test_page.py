@@ -585,10 +585,10 @@ def test_what_is_left_of_a_booking_is_told_as_the_builder_tells_it(
     assert len(built) > 4
     with clocked(browser, every_state, every_state.moment) as page:
         page.clock.set_fixed_time(every_state.moment)
-        page.evaluate("document.querySelectorAll('.host').forEach(tellTimes)")
+        page.evaluate("document.querySelectorAll('.host').forEach(updateTimes)")
         assert page.locator("time.left").all_text_contents() == built
         page.clock.set_fixed_time(every_state.moment + timedelta(days=30))
-        page.evaluate("document.querySelectorAll('.host').forEach(tellTimes)")
+        page.evaluate("document.querySelectorAll('.host').forEach(updateTimes)")
         assert set(page.locator("time.left").all_text_contents()) == {"ended"}
 
 
@@ -664,7 +664,7 @@ def test_when_the_builder_has_stopped_the_page_says_that_it_is_old(browser: Brow
 def test_a_clock_that_is_wrong_makes_no_age_wrong(browser: Browser, live: Built, hours: int) -> None:
     with clocked(browser, live, datetime.now(timezone.utc) + timedelta(hours=hours)) as page:
         page.clock.run_for(10_000)
-        wait_until(page, "ahead !== 0")
+        wait_until(page, "clockAhead !== 0")
         page.clock.run_for(1000)
         assert 0 <= seconds(page.locator(".age time").text_content()) < 60
         expect(page.locator(".age strong")).not_to_be_visible()

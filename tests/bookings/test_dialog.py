@@ -388,14 +388,14 @@ def test_nothing_is_fetched_for_it_before_it_is_wanted(browser: Browser, still: 
         context.on("request", lambda request: asked.append(request.url))
         page = visit(context, still)
         page.wait_for_load_state("networkidle")
-        assert [one for one in asked if "desk" in one] == []
+        assert [one for one in asked if "booking-dialog" in one or "dialog-parts" in one] == []
         dialog(page)
-        assert len([one for one in asked if "desk" in one]) == 2
+        assert len([one for one in asked if "booking-dialog" in one or "dialog-parts" in one]) == 2
 
 
 def test_where_it_cannot_be_fetched_the_link_leads_to_the_calendar(browser: Browser, still: str) -> None:
     with context_of(browser) as context:
-        context.route("**/assets/desk.js*", lambda route: route.abort())
+        context.route("**/assets/booking-dialog.js*", lambda route: route.abort())
         page = visit(context, still)
         page.locator("#atlas a.book").click()
         page.wait_for_url("**/bookings.html#atlas")
@@ -793,7 +793,7 @@ def test_whoever_is_faster_than_the_desk_books_all_the_same(browser: Browser, fr
         expect(said(form)).to_have_text("")
         for _ in range(2):
             page.keyboard.press("Enter")
-            expect(said(form)).to_have_text("Waiting for the desk to answer.")
+            expect(said(form)).to_have_text("Waiting for the booking service to answer.")
         let_go(page, waiting)
         let_go(page, waiting)
         expect(said(form)).to_contain_text("Booked: atlas:3 for gil")
@@ -952,7 +952,7 @@ def test_a_desk_that_is_gone_is_told_and_the_form_stays(browser: Browser, free_f
         expect(said(form)).to_contain_text("atlas:3 for bob")
         free_for_all.stop()
         press(form, "Book")
-        expect(said(form)).to_contain_text("The desk does not answer")
+        expect(said(form)).to_contain_text("The booking service does not answer")
         expect(form.get_by_label("Name")).to_have_value("bob")
 
 
@@ -961,14 +961,14 @@ def test_an_address_without_a_desk_is_told(browser: Browser, tmp_path: Path) -> 
     lab.build(booking_policy=BookingPolicy(url="book"))
     with served(lab.www, tmp_path / "server") as site, context_of(browser) as context:
         form = dialog(visit(context, site.url))
-        expect(said(form)).to_contain_text("tell its admin to look at GPUBOARD_BOOK_URL")
+        expect(said(form)).to_contain_text("ask its admin to check GPUBOARD_BOOK_URL")
 
 
 def test_times_of_another_zone_are_said_to_be_so_and_mean_the_same(browser: Browser, free_for_all: Desk) -> None:
     end = later(2).astimezone(timezone(timedelta(hours=9)))
     with context_of(browser, timezone_id="Asia/Tokyo") as context:
         form = dialog(visit(context, free_for_all.url))
-        expect(form).to_contain_text("in your zone (Asia/Tokyo); the desk answers in its own (UTC)")
+        expect(form).to_contain_text("in your zone (Asia/Tokyo); the booking service answers in its own (UTC)")
         choose(form, "3", until=end, name="bob")
         press(form, "Book")
         expect(said(form)).to_contain_text("Booked")

@@ -762,7 +762,7 @@ def test_settings_cost_less_than_5_ms(tmp_path: Path) -> None:
 
 
 def test_the_host_side_takes_from_the_file_what_python_knows_of_it() -> None:
-    reader = (ROOT / "scripts/lib/settings.sh").read_text().partition("\nread_conf()")[2].partition("\n}\n")[0]
+    reader = (ROOT / "scripts/lib/settings.sh").read_text().partition("\nread_conf_file()")[2].partition("\n}\n")[0]
     cases = re.findall(r"^ +(GPUBOARD_[A-Z_ |]+)\) ;;$", reader, re.MULTILINE)
     assert set(" ".join(cases).replace("|", " ").split()) == set(HOST_SETTINGS)
     of_both = re.findall(r"^ +(CONSUL_[A-Z_ |]+)\) ;;", reader, re.MULTILINE)

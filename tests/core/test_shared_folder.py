@@ -377,7 +377,7 @@ def set_access_list(folder: Path, kind: str) -> None:
 
 def push_to_folder(lab: Lab, home: Path) -> subprocess.CompletedProcess[str]:
     """Push the files of atlas once more."""
-    script = Path(booking_folder.__file__).parents[2] / "scripts/lib/to-folder.sh"
+    script = Path(booking_folder.__file__).parents[2] / "scripts/lib/push_folder.sh"
     command = [str(script), str(lab.data), "atlas", str(home), "gpus.csv"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -148,7 +148,7 @@ def test_consul_is_asked_for_the_key_of_the_host_with_its_token(host: Host, tmp_
         found = host.looks(dest)
         assert_finds(found, "consul", "fail", "CONSUL_HTTP_TOKEN .none is set. needs")
         assert token not in str(found)
-        script = host.path("/scripts/lib/doctor-consul.sh")
+        script = host.path("/scripts/lib/doctor_consul.sh")
         before = script.read_text()
         script.write_text(before.replace("command -v curl", "false"))  # as where there is none
         found = host.looks(dest, CONSUL_HTTP_TOKEN=token)

@@ -111,7 +111,9 @@ def test_what_happened_is_there_with_when_and_how_long_and_how_grave(tmp_path: P
     for more in ({}, {"lost": "GPU is lost"}, {"lost": "GPU is lost"}, {}, {UNCORRECTED: "2", REASONS: "0x20"}):
         told.minute({}, more)
     clock = r"\d+ \w+ \d{4} \d\d:\d\d"
-    lost_for = rf"{clock} – (\d+ \w+ \d{{4}} )?\d\d:\d\d ▲ critical lost, the driver could not reach it: GPU is lost 2 min"
+    lost_for = (
+        rf"{clock} – (\d+ \w+ \d{{4}} )?\d\d:\d\d ▲ critical lost, the driver could not reach it: GPU is lost 2 min"
+    )
     assert re.search(lost_for, told.part)
     assert re.search(rf"{clock} ▲ critical uncorrected ECC errors: 2 more \(now 2\)", told.part)
     assert re.search(rf"since {clock} ◆ warning slowed by heat", told.part)

@@ -186,7 +186,9 @@ def test_corrected_errors_are_told_where_there_are_many() -> None:
 @pytest.mark.parametrize(("cell", "so"), [("Yes", True), ("1", True), ("No", False), ("0", False), ("3 rows", False)])
 def test_a_repair_that_waits_is_worth_a_look_and_the_gpu_may_be_used(column: str, cell: str, so: bool) -> None:
     told = found(gpu(**{column: cell}))
-    assert [(one.kind, one.severity, one.avoid) for one in told] == ([("repair-pending", "warning", False)] if so else [])
+    assert [(one.kind, one.severity, one.avoid) for one in told] == (
+        [("repair-pending", "warning", False)] if so else []
+    )
 
 
 def test_a_repair_that_failed_is_grave() -> None:
@@ -291,7 +293,7 @@ def test_what_persistence_mode_costs_is_told_where_it_costs() -> None:
 
 
 def test_the_doctor_on_the_host_gives_the_same_advice() -> None:
-    script = (Path(__file__).parents[2] / "scripts/lib/doctor-driver.sh").read_text()
+    script = (Path(__file__).parents[2] / "scripts/lib/doctor_nvidia.sh").read_text()
     assert f"'{PROBLEM_KINDS['persistence'].advice}'" in script
     assert "the driver starts anew at each call, which takes" in script
 

@@ -188,7 +188,9 @@ def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> N
     assert re.search(r'<a href="#atlas">atlas:1,5 <small>in trouble</small></a>', top)
 
 
-@pytest.mark.parametrize(("old", "new"), [("grave", "critical"), ("look", "warning"), ("told", "info"), ("odd", "info")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("grave", "critical"), ("look", "warning"), ("told", "info"), ("odd", "info")]
+)
 def test_an_older_board_is_read_with_its_own_words_for_states_and_severities(old: str, new: str) -> None:
     problems = [{"kind": "fan", "weight": old, "what": "its fan stands still", "advice": "", "avoid": False}]
     told = {"index": 0, "state": "violated", "reason": "booked by alice, used by bob", "problems": problems}

@@ -112,10 +112,10 @@ nothing_left() {
 
 @test "a tick that cannot write its snapshot does not count as one" {
     start
-    mv "$TMP/scripts/lib/told.awk" "$TMP/hidden.awk"
-    hangs() { "$CHECK" status gpu1 | grep -A1 '1 GPUs       hangs' | grep -q 'it says: .*told.awk'; }
+    mv "$TMP/scripts/lib/sanitize.awk" "$TMP/hidden.awk"
+    hangs() { "$CHECK" status gpu1 | grep -A1 '1 GPUs       hangs' | grep -q 'it says: .*sanitize.awk'; }
     within 15 hangs
-    mv "$TMP/hidden.awk" "$TMP/scripts/lib/told.awk"
+    mv "$TMP/hidden.awk" "$TMP/scripts/lib/sanitize.awk"
     within 10 up_and_fresh
 }
 

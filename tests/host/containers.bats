@@ -196,7 +196,7 @@ EOF
     [ "$(grep -c inspect "$SMI/docker")" = 1 ]
     [ "$(column container 100) $(column image 100) $(column person 100)" = 'docker:0123456789ab - -' ]
     has_not "$SPOOL/ps.txt" '# err'
-    sed -i 's/^REFUSED_FOR=900$/REFUSED_FOR=9/' "$TMP/scripts/lib/engines.sh" # this machine may have been started just now
+    sed -i 's/^REFUSED_FOR=900$/REFUSED_FOR=9/' "$TMP/scripts/lib/containers.sh" # this machine may have been started just now
     read -r up _ </proc/uptime
     echo "$((${up%.*} - 9))" >"$SPOOL/refused.docker"
     rm -f "$SPOOL/minute.time"

@@ -145,10 +145,10 @@ start_loops() {
     examine gpu1
     finds fail crontab 'calls /nowhere/gpu-check.sh, which is not there'
     for line in "*/5 * * * * cd '/a b' && /nowhere/gpu-check.sh >/dev/null" "* * * * * '/no where/gpu-check.sh' gpu1"; do
-        script=$(. "$TMP/scripts/lib/doctor-cron.sh" && script_of "$line" && echo "$script")
+        script=$(. "$TMP/scripts/lib/doctor_cron.sh" && find_crontab_script "$line" && echo "$script")
         [[ $script == /no*where/gpu-check.sh ]]
     done
-    script=$(. "$TMP/scripts/lib/doctor-cron.sh" && script_of '@reboot $HOME/gpu-check.sh' && echo "$script")
+    script=$(. "$TMP/scripts/lib/doctor_cron.sh" && find_crontab_script '@reboot $HOME/gpu-check.sh' && echo "$script")
     [ "$script" = "$HOME/gpu-check.sh" ]
     mkdir -p "$HOME/.config/systemd/user/timers.target.wants"
     ln -s ../gpuboard-host.timer "$HOME/.config/systemd/user/timers.target.wants/gpuboard-host.timer"

@@ -74,7 +74,7 @@ setup() {
 
 @test "lists of real drivers since 2021 each give what they have" {
     need_shared
-    awk_fields() { awk -v wanted="$(sed -n "/^GPU_FIELDS='/,/'/p" "$TMP/scripts/lib/nvidia.sh" | sed "s/GPU_FIELDS=//; s/'//g" | tr '\n' ' ')" -f "$TMP/scripts/lib/fields.awk" "$1"; }
+    awk_fields() { awk -v wanted="$(sed -n "/^GPU_FIELDS='/,/'/p" "$TMP/scripts/lib/nvidia.sh" | sed "s/GPU_FIELDS=//; s/'//g" | tr '\n' ' ')" -f "$TMP/scripts/lib/query_fields.awk" "$1"; }
     old=$(awk_fields "$SHARED/captures/help/utkuozdemir+nvidia_gpu_exporter__fields-2021.txt")
     [[ $old == *clocks_throttle_reasons.active* && $old != *clocks_event* && $old != *memory.reserved* && $old == *pcie.link.gen.current* ]]
     later=$(awk_fields "$SHARED/captures/help/netdata+go.d.plugin__help-query-gpu.txt")

@@ -72,10 +72,10 @@ def test_what_its_collector_writes_is_understood(tmp_path: Path) -> None:
     scripts = tmp_path / "scripts"
     shutil.copytree(ROOT / "scripts", scripts)
     (scripts / "lib/acme.sh").write_text(block("collector"))
-    told = scripts / "lib/told.sh"
-    text = told.read_text()
-    assert "MAKERS='nvidia amd'" in text
-    told.write_text(text.replace("MAKERS='nvidia amd'", ". \"$LIB/acme.sh\"\nMAKERS='nvidia amd acme'"))
+    collector = scripts / "lib/collect.sh"
+    text = collector.read_text()
+    assert "VENDORS='nvidia amd'" in text
+    collector.write_text(text.replace("VENDORS='nvidia amd'", ". \"$LIB/acme.sh\"\nVENDORS='nvidia amd acme'"))
     tool = tmp_path / "bin/acme-smi"
     tool.parent.mkdir()
     for name, which in (("--gpus", 0), ("--processes", 1)):

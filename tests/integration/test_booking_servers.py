@@ -337,7 +337,7 @@ def test_a_cgi_without_a_python_says_so_to_the_admin_and_answers(place: Place) -
         (bare / name).symlink_to(str(shutil.which(name)))
     said = answer(cgi(place, BOOK, copy, PATH=str(bare)))
     assert said.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
-    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("the desk is not set up right")
+    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("the booking service is not set up right")
     assert f"{copy} finds no Python that has gpuboard" in place.words()
 
 

@@ -238,7 +238,12 @@ def test_users_html_has_of_each_month_what_stats_tells(run: Command, www: Path, 
             assert near(cells, [row[name] for name in ("used", "held", "booked", "unused", "free")])
     total = told["person"]["total"]
     rows = {
-        **{"Used by people": "used", "Owner not known": "unowned", "Booked, nobody on it": "booked_idle", "Free": "free"},
+        **{
+            "Used by people": "used",
+            "Owner not known": "unowned",
+            "Booked, nobody on it": "booked_idle",
+            "Free": "free",
+        },
         **{"Lost or not clear": "unclear", "All that was seen": "seen", "Not seen": "unseen"},
     }
     assert near([closed[name][place] for name in rows], [total[name] for name in rows.values()])

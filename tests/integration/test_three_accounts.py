@@ -287,7 +287,7 @@ def test_nobody_redirects_a_push_to_the_folder(machine: Machine, said: str, mode
     for file in FILES:
         machine.path(f"{spool}/{file}").write_text(snapshot(file, 1))
         machine.path(f"{spool}/{file}").chmod(0o644)
-    push = shlex.join([f"{SCRIPTS}/lib/to-folder.sh", DATA, "gpu1", spool, *FILES])
+    push = shlex.join([f"{SCRIPTS}/lib/push_folder.sh", DATA, "gpu1", spool, *FILES])
     with under_attack(machine):
         for _ in range(20):
             done = machine.run("gpuboard", push, check=False)

@@ -244,7 +244,7 @@ def test_it_is_made_once_an_hour_and_at_once_where_a_report_is_new(tmp_path: Pat
 
 
 def test_while_a_builder_lives_it_is_never_so_old_that_the_page_says_so(tmp_path: Path) -> None:
-    (old,) = re.findall(r"OLD = (?:.*\?\? )?(\d+) \* 60\)?;", (ROOT / "www/assets/calendar.js").read_text())
+    (old,) = re.findall(r"MAX_PAGE_AGE_S = (?:.*\?\? )?(\d+) \* 60\)?;", (ROOT / "www/assets/page-reload.js").read_text())
     lab = Lab(tmp_path)
     make_past(lab)
     builder = Builder(lab.settings(zone=PARIS), 60)

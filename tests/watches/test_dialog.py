@@ -166,7 +166,7 @@ def test_without_script_there_is_no_button_and_with_it_nothing_is_fetched_before
         context.on("request", lambda request: asked.append(request.url))
         page = visit(context, desk.url)
         page.wait_for_load_state("networkidle")
-        assert [one for one in asked if "watch.js" in one or "desk-parts" in one] == []
+        assert [one for one in asked if "watch-dialog.js" in one or "dialog-parts" in one] == []
 
 
 def test_a_desk_with_tokens_asks_for_one(browser: Browser, tmp_path: Path) -> None:

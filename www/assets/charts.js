@@ -1,4 +1,4 @@
-// Charts of a host's page: the arrow keys walk along the one that has the focus.
+// Move along the focused chart of a host's page with the arrow keys.
 "use strict";
 
 document.addEventListener("keydown", (event) => {

@@ -1,31 +1,33 @@
-// Copying: what one types next, from a free GPU, a host, or a process that is dead.
+// Copy buttons: what to type next for a free GPU, a host, or a dead process.
 "use strict";
 
-const said = document.createElement("p");
-said.className = "said";
-said.setAttribute("role", "status");
-document.body.append(said);
-let silence = 0;
+const copyStatus = document.createElement("p");
+copyStatus.className = "said";
+copyStatus.setAttribute("role", "status");
+document.body.append(copyStatus);
+let clearTimer = 0;
 
-async function copy(text) {
+// Copy a text, and return the sentence that says whether it worked.
+async function copyText(text) {
   try {
-    await navigator.clipboard.writeText(text); // only over https, or on one's own machine
+    await navigator.clipboard.writeText(text); // works over https, or on localhost
   } catch {
     const field = document.createElement("textarea");
     field.value = text;
     field.className = "aside";
-    (document.querySelector("dialog[open]") ?? document.body).append(field); // beside a dialog nothing can be selected
+    (document.querySelector("dialog[open]") ?? document.body).append(field); // outside an open dialog nothing can be selected
     const focus = document.activeElement;
     field.select();
-    const done = document.execCommand("copy");
+    const isCopied = document.execCommand("copy");
     field.remove();
     focus?.focus({ preventScroll: true });
-    if (!done) return `Not copied: ${text}`;
+    if (!isCopied) return `Not copied: ${text}`;
   }
   return `Copied: ${text}`;
 }
 
-function copyButton(text, label) {
+// Create a button that copies a text.
+function createCopyButton(text, label) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";
@@ -33,27 +35,27 @@ function copyButton(text, label) {
   button.setAttribute("aria-label", `Copy ${text}`);
   button.textContent = label;
   button.addEventListener("click", async () => {
-    said.textContent = await copy(text);
-    clearTimeout(silence);
-    silence = setTimeout(() => { said.textContent = ""; }, 4000);
+    copyStatus.textContent = await copyText(text);
+    clearTimeout(clearTimer);
+    clearTimer = setTimeout(() => { copyStatus.textContent = ""; }, 4000);
   });
   return button;
 }
 
-// A card that comes near gets its buttons: a thousand cards are not worth 9,000 of them.
-function enhanceCopy(part) {
+// Add copy buttons to a card that comes near: adding 9,000 of them to a thousand cards at once would be slow.
+function addCopyButtons(part) {
   if (part.querySelector("button.copy")) return;
-  if (part.matches(".host")) part.querySelector(".right").prepend(copyButton(`ssh ${part.id}`, "ssh"));
+  if (part.matches(".host")) part.querySelector(".right").prepend(createCopyButton(`ssh ${part.id}`, "ssh"));
   for (const row of part.querySelectorAll(".gpus > tbody > tr.free")) {
     if (row.querySelector(".avoid")) continue;
     const index = row.dataset.cuda ?? row.cells[0].textContent;
     const cuda = /^\d+$/.test(index) || row.dataset.cuda ? `CUDA_VISIBLE_DEVICES=${index}` : "";
-    const text = row.dataset.see ?? cuda; // another maker's programs read another variable
-    if (text) row.cells[1].append(" ", copyButton(text, "copy"));
+    const text = row.dataset.see ?? cuda; // programs of another vendor read another variable
+    if (text) row.cells[1].append(" ", createCopyButton(text, "copy"));
   }
-  for (const code of part.querySelectorAll("strong > code")) code.after(" ", copyButton(code.textContent, "copy"));
+  for (const code of part.querySelectorAll("strong > code")) code.after(" ", createCopyButton(code.textContent, "copy"));
 }
 
-upkeep.push(enhanceCopy);
-near.forEach(enhanceCopy);
-document.querySelectorAll("main > .part").forEach(enhanceCopy); // those of a host's own page
+cardUpdates.push(addCopyButtons);
+near.forEach(addCopyButtons);
+document.querySelectorAll("main > .part").forEach(addCopyButtons); // on the page of a single host

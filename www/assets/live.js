@@ -1,42 +1,44 @@
-// An open page follows the board: numbers are set in their place, a card is fetched when more of it has moved.
+// Keep an open page up to date: set numbers in place, and fetch a card when more of it has changed.
 "use strict";
 
-const EVERY = 10; // seconds between looks at the server
-const SLOWEST = 120; // between looks at one that does not answer
-const PATIENCE = 30; // seconds that an answer may take
-const AGAIN = 1; // seconds until a part that was not good is asked for again
-const MOST_CARDS = 40; // with more than these to fetch, the whole page costs less
+const POLL_INTERVAL_S = 10; // seconds between polls of the server
+const MAX_POLL_INTERVAL_S = 120; // between polls of a server that does not answer
+const RESPONSE_TIMEOUT_S = 30; // seconds that a response may take
+const RETRY_DELAY_S = 1; // seconds until a part that could not be used is fetched again
+const MAX_FETCHED_CARDS = 40; // with more cards to fetch, the whole page costs less
 const SCHEMA = 1;
 
 const page = document.documentElement.dataset;
-const own = page.host; // on a host's own page, its name
-const base = own ? "../" : "";
+const ownHost = page.host; // set on the page of a single host
+const base = ownHost ? "../" : "";
 const version = new URL(document.querySelector("script[src]").src).search;
 
-let built = Number(page.built); // of the newest board that is shown
-let limit = 150; // a board older than this many seconds is told to be old
+let built = Number(page.built); // time of the newest build that is shown, in milliseconds
+let maxAgeS = 150; // seconds after which the board is shown as old
 let failures = 0;
-let trouble = ""; // what keeps the page from following
+let problem = ""; // why the page cannot be updated
 let asking = false;
 let timer = 0;
-let pageTaken = Date.now();
-const revisions = new Map(); // of each part: what is on the page
-const told = new Map(); // of each host: its numbers in live.json
+let pageFetched = Date.now();
+const revisions = new Map(); // by part: the revision on the page
+const hostNumbers = new Map(); // by host: its row in live.json
 
-function revisionOf(name) {
+// Return the revision of a part that is on the page.
+function findRevision(name) {
   return revisions.get(name) ?? Number(page.built);
 }
 
-function cardOf(name) {
+// Find the card, or another part, with this id.
+function findCard(name) {
   return document.getElementById(name);
 }
 
-// A file of the server, and what was said about it. One that has moved is not asked for by its age: servers tell that in whole seconds.
-async function get(path, cache = "no-store") {
+// Fetch a file of the board. Changed files are fetched without a check by age: servers send that in whole seconds.
+async function fetchText(path, cache = "no-store") {
   let answer;
   let text;
   try {
-    answer = await fetch(path, { cache, signal: AbortSignal.timeout(PATIENCE * 1000) });
+    answer = await fetch(path, { cache, signal: AbortSignal.timeout(RESPONSE_TIMEOUT_S * 1000) });
     text = await answer.text();
   } catch {
     throw new Error("the server does not answer");
@@ -45,44 +47,46 @@ async function get(path, cache = "no-store") {
   return { text, headers: answer.headers };
 }
 
+// Return whether the board is older than it should be, by the server's clock.
 function isOld() {
-  return serverNow() - built / 1000 > limit;
+  return serverNow() - built / 1000 > maxAgeS;
 }
 
-// Whether the board is old, and why, by the clock of the server.
-function judgeAge() {
+// Show whether the board is old, and why.
+function updateAge() {
   const age = document.querySelector(".age");
   const old = isOld();
-  age.classList.toggle("old", old || trouble !== "");
+  age.classList.toggle("old", old || problem !== "");
   const word = age.querySelector("strong");
-  word.hidden = !old && !trouble;
-  if (!word.hidden) tell(word, `${old ? "Old, " : ""}${trouble || "no new build"}:`);
+  word.hidden = !old && !problem;
+  if (!word.hidden) setText(word, `${old ? "Old, " : ""}${problem || "no new build"}:`);
 }
 
-// The numbers of a host, in the cells that have room for them; they are as the builder writes them.
+// Set the numbers of a host in the cells of its card; they are formatted by the builder.
 function setNumbers(card) {
-  const numbers = told.get(card.id);
-  if (!numbers || numbers === card.shown || isHeld(card)) return;
-  card.shown = numbers;
+  const numbers = hostNumbers.get(card.id);
+  if (!numbers || numbers === card.shownNumbers || isInUse(card)) return;
+  card.shownNumbers = numbers;
   const [, , , seen, load, memory, , gpus] = numbers;
   const time = card.querySelector("header time.ago");
   if (time && seen !== null) setMoment(time, seen);
-  const put = (selector, text) => {
+  const setTextOf = (selector, text) => {
     const element = card.querySelector(selector);
-    if (element && text) tell(element, text);
+    if (element && text) setText(element, text);
   };
-  put(".load", load && `load ${load}`);
-  put(".ram", memory && `RAM ${memory} GiB`);
+  setTextOf(".load", load && `load ${load}`);
+  setTextOf(".ram", memory && `RAM ${memory} GiB`);
   const rows = card.querySelectorAll(".gpus > tbody > tr");
   gpus.forEach((gpu, number) => { if (rows[number]?.cells.length >= 8) setRow(rows[number].cells, gpu); });
 }
 
+// Set the numbers of a GPU in its row.
 function setRow(cells, [, use, access, used, usedBar, temperature, draw]) {
   const write = (cell, text) => { if (cell.firstChild.data !== text) cell.firstChild.data = text; };
-  const mark = (cell, share) => { if (cell.className && cell.className !== `w${share}`) cell.className = `w${share}`; }; // one without has no meter
+  const mark = (cell, share) => { if (cell.className && cell.className !== `w${share}`) cell.className = `w${share}`; }; // a cell without a class has no meter
   write(cells[2], access ? `${use} ` : use);
   mark(cells[2], Number.parseInt(use, 10) || 0);
-  if (access && cells[2].children.length) tell(cells[2].children[0], `access ${access} %`);
+  if (access && cells[2].children.length) setText(cells[2].children[0], `access ${access} %`);
   write(cells[3], `${used} ${cells[3].firstChild.data.slice(cells[3].firstChild.data.indexOf("/"))}`);
   mark(cells[3], usedBar);
   write(cells[4], temperature);
@@ -90,26 +94,26 @@ function setRow(cells, [, use, access, used, usedBar, temperature, draw]) {
   write(cells[5], limited ? `${draw} ` : draw === "–" ? draw : `${draw} W`);
 }
 
-// What has the focus, found again after its part of the page was made anew.
-function focusKeeper() {
+// Return a function that restores the focus after its part of the page was replaced.
+function saveFocus() {
   const element = document.activeElement;
   const part = element?.closest("main > *, .bar");
   if (!part || element === part) return () => {};
-  const key = (one) => [one.tagName, one.getAttribute("href"), one.className, one.closest("tr")?.rowIndex, one.closest("[id]")?.id].join();
-  const wanted = key(element);
-  const place = part.id;
+  const describe = (node) => [node.tagName, node.getAttribute("href"), node.className, node.closest("tr")?.rowIndex, node.closest("[id]")?.id].join();
+  const description = describe(element);
+  const partId = part.id;
   return () => {
     if (element.isConnected) return;
-    const same = [...(document.getElementById(place) || part).querySelectorAll("a, summary, button, [tabindex]")];
-    same.find((one) => key(one) === wanted)?.focus({ preventScroll: true });
+    const candidates = [...(document.getElementById(partId) || part).querySelectorAll("a, summary, button, [tabindex]")];
+    candidates.find((node) => describe(node) === description)?.focus({ preventScroll: true });
   };
 }
 
-// The card at the top of the screen stays where it is, whatever changes above it.
-function placeKeeper() {
+// Return a function that moves the card at the top of the screen back to where it was.
+function saveScroll() {
   const bar = document.querySelector(".bar").getBoundingClientRect().bottom;
-  const at = (pixels) => document.elementFromPoint(innerWidth / 2, Math.max(bar, 0) + pixels)?.closest("main > *");
-  const top = at(1) || at(20); // between two cards there is a gap
+  const partAt = (pixels) => document.elementFromPoint(innerWidth / 2, Math.max(bar, 0) + pixels)?.closest("main > *");
+  const top = partAt(1) || partAt(20); // there is a gap between two cards
   const before = top?.getBoundingClientRect().top;
   return () => {
     const moved = top?.isConnected && scrollY > 0 ? top.getBoundingClientRect().top - before : 0;
@@ -117,25 +121,25 @@ function placeKeeper() {
   };
 }
 
-// Changes the page around whoever reads it.
-function inPlace(change) {
-  const keepFocus = focusKeeper();
-  const keepPlace = placeKeeper();
+// Change the page, and keep the focus and the scroll position.
+function changeInPlace(change) {
+  const restoreFocus = saveFocus();
+  const restoreScroll = saveScroll();
   change();
-  keepPlace();
-  keepFocus();
+  restoreScroll();
+  restoreFocus();
 }
 
-// Whether somebody is about to copy something, or fills something in: such a part waits until that is done.
-function isHeld(part) {
+// Return whether text in this part is selected or a dialog in it is open: such a part is updated later.
+function isInUse(part) {
   return isSelectedIn(part) || part.matches("dialog, :has(dialog[open])");
 }
 
-// Gives a part of the page its new content. The element stays, and with it the height that it had when it was in view.
-function renew(old, fresh) {
-  if (fresh.dataset.drawn && fresh.dataset.drawn === old.dataset.drawn) return; // charts that nobody drew again
-  for (const open of old.querySelectorAll("details[open][id]")) {
-    for (const same of fresh.querySelectorAll("details[id]")) if (same.id === open.id) same.open = true;
+// Replace the content of a part. The element stays, and with it the height that it had when it was in view.
+function updateElement(old, fresh) {
+  if (fresh.dataset.drawn && fresh.dataset.drawn === old.dataset.drawn) return; // charts that were not redrawn
+  for (const opened of old.querySelectorAll("details[open][id]")) {
+    for (const details of fresh.querySelectorAll("details[id]")) if (details.id === opened.id) details.open = true;
   }
   if (old.open) fresh.open = true;
   const closed = old.classList.contains("closed");
@@ -143,174 +147,183 @@ function renew(old, fresh) {
   if (fresh.dataset.short) old.dataset.short = fresh.dataset.short;
   old.classList.toggle("closed", closed);
   old.replaceChildren(...fresh.childNodes);
-  old.shown = old.kept = undefined;
-  if (near.has(old) || !old.matches(".host")) keepUp(old);
+  old.shownNumbers = old.searchIndex = undefined;
+  if (near.has(old) || !old.matches(".host")) updateCard(old);
 }
 
-function put(name, fresh, before) {
-  const old = cardOf(name);
-  if (own && fresh.matches(".host")) fresh.querySelector("h2").textContent = name;
-  if (old) renew(old, fresh);
+// Update a card that is on the page, or insert a new one.
+function placeCard(name, fresh, before) {
+  const old = findCard(name);
+  if (ownHost && fresh.matches(".host")) fresh.querySelector("h2").textContent = name;
+  if (old) updateElement(old, fresh);
   else {
-    document.querySelector("main > p")?.remove(); // that there is no host yet
-    document.querySelector("main").insertBefore(fresh, before ?? (name === "_admin" ? null : cardOf("_waste") ?? cardOf("_admin")));
-    if (fresh.matches(".host")) watcher.observe(fresh);
-    else keepUp(fresh);
+    document.querySelector("main > p")?.remove(); // the sentence that there are no hosts yet
+    document.querySelector("main").insertBefore(fresh, before ?? (name === "_admin" ? null : findCard("_waste") ?? findCard("_admin")));
+    if (fresh.matches(".host")) cardObserver.observe(fresh);
+    else updateCard(fresh);
   }
 }
 
-// A card, or another part, as it stands on the server: the first line is its revision.
+// Fetch a card, or another part; its first line is the revision.
 async function readPart(name, revision) {
   const path = `cards/${name}.html`;
-  const { text } = await get(base + path);
+  const { text } = await fetchText(base + path);
   const end = text.indexOf("\n");
-  const is = Number(text.slice(0, end));
+  const partRevision = Number(text.slice(0, end));
   const html = text.slice(end + 1).trimEnd();
   const fresh = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
-  const whole = fresh ? fresh.id === idOf(name) && html.endsWith(`</${fresh.localName}>`) : (name === "_problems" || name === "_waste") && !html;
-  if (!(is >= revision)) throw new Error(`${path} is older than live.json`);
-  if (!whole) throw new Error(`${path} is cut, or not of ${name}`);
-  return [name, is, fresh];
+  const isComplete = fresh ? fresh.id === toElementId(name) && html.endsWith(`</${fresh.localName}>`) : (name === "_problems" || name === "_waste") && !html;
+  if (!(partRevision >= revision)) throw new Error(`${path} is older than live.json`);
+  if (!isComplete) throw new Error(`${path} is cut, or not of ${name}`);
+  return [name, partRevision, fresh];
 }
 
-// The builder writes cards right after live.json: one that is not there yet will be in a moment.
+// Fetch a part, and retry once: the builder writes cards right after live.json.
 async function fetchPart(name, revision) {
   try {
     return await readPart(name, revision);
   } catch {
-    await new Promise((done) => { setTimeout(done, AGAIN * 1000); });
+    await new Promise((done) => { setTimeout(done, RETRY_DELAY_S * 1000); });
     return readPart(name, revision);
   }
 }
 
-// Those that moved, in one step.
-async function fetchMoved(wanted, order) {
+// Fetch the parts that changed, and show all of them in one step.
+async function fetchChanged(wanted, order) {
   const results = await Promise.allSettled(wanted.map(([name, revision]) => fetchPart(name, revision)));
-  trouble = results.find((result) => result.status === "rejected")?.reason.message ?? "";
-  inPlace(() => {
+  problem = results.find((result) => result.status === "rejected")?.reason.message ?? "";
+  changeInPlace(() => {
     for (const { value } of results) {
       if (!value) continue;
       const [name, revision, fresh] = value;
-      const old = cardOf(idOf(name));
-      if (old && isHeld(old)) continue;
+      const old = findCard(toElementId(name));
+      if (old && isInUse(old)) continue;
       revisions.set(name, revision);
       if (!fresh) old?.remove();
-      else put(idOf(name), fresh, nextOf(name, order));
+      else placeCard(toElementId(name), fresh, findNextCard(name, order));
     }
   });
 }
 
-function idOf(name) {
+// Return the id of the element that shows a part.
+function toElementId(name) {
   return name === "_problems" ? "_admin" : name;
 }
 
-function nameOf(id) {
+// Return the name of the part that an element shows.
+function toPartName(id) {
   return id === "_admin" ? "_problems" : id;
 }
 
-// Where a card that is new comes in: before the next one that is there.
-function nextOf(name, order) {
+// Find the card before which a new one is inserted.
+function findNextCard(name, order) {
   const index = order.indexOf(name);
   if (index < 0) return undefined;
-  for (const other of order.slice(index + 1)) if (cardOf(other)) return cardOf(other);
+  for (const next of order.slice(index + 1)) if (findCard(next)) return findCard(next);
   return undefined;
 }
 
-// The whole page anew, where most of it has changed; not one that was made before `least`.
-async function fetchPage(least) {
-  const { text } = await get(location.pathname);
+// Fetch the whole page, where most of it has changed; refuse one built before `minBuilt`.
+async function fetchPage(minBuilt) {
+  const { text } = await fetchText(location.pathname);
   const fresh = new DOMParser().parseFromString(text, "text/html");
-  const at = Number(fresh.documentElement.dataset.built);
-  if (!at || !text.trimEnd().endsWith("</html>")) throw new Error("the new page is cut");
-  if (at < least) throw new Error("the new page is older than live.json");
-  pageTaken = Date.now();
-  page.built = String(at);
+  const pageBuilt = Number(fresh.documentElement.dataset.built);
+  if (!pageBuilt || !text.trimEnd().endsWith("</html>")) throw new Error("the new page is cut");
+  if (pageBuilt < minBuilt) throw new Error("the new page is older than live.json");
+  pageFetched = Date.now();
+  page.built = String(pageBuilt);
   revisions.clear();
-  inPlace(() => takeOver([...fresh.querySelector("main").children].filter((part) => part.id)));
+  changeInPlace(() => replaceParts([...fresh.querySelector("main").children].filter((part) => part.id)));
 }
 
-function takeOver(parts) {
+// Replace the parts of the page by those of a new page.
+function replaceParts(parts) {
   const names = new Set(parts.map((part) => part.id));
   for (const part of [...document.querySelector("main").children]) {
-    if (part.id && !names.has(part.id) && !isHeld(part)) part.remove();
+    if (part.id && !names.has(part.id) && !isInUse(part)) part.remove();
   }
   let before = null;
   for (const part of parts.reverse()) {
-    const old = cardOf(part.id);
-    if (old && isHeld(old)) revisions.set(nameOf(part.id), 0); // to be fetched as soon as it is let go
-    else put(part.id, part, before);
-    before = cardOf(part.id);
+    const old = findCard(part.id);
+    if (old && isInUse(old)) revisions.set(toPartName(part.id), 0); // to be fetched as soon as it is no longer in use
+    else placeCard(part.id, part, before);
+    before = findCard(part.id);
   }
 }
 
+// Return whether this is a valid row of a host in live.json.
 function isHost(host) {
   return Array.isArray(host) && typeof host[0] === "string" && host[1] > 0 && Array.isArray(host[7]) && host[7].every(Array.isArray);
 }
 
+// Return whether this is a live.json that this version can read.
 function isLive(live) {
   return live?.schema === SCHEMA && live.built > 0 && live.every > 0 && Array.isArray(live.hosts) && live.hosts.every(isHost)
     && live.parts !== null && typeof live.parts === "object";
 }
 
+// Remove the cards of hosts that are no longer on the board.
 function removeGone(order) {
-  const there = new Set(order);
-  const gone = [...document.querySelectorAll("main > .host")].filter((card) => !there.has(card.id) && !isHeld(card));
+  const listed = new Set(order);
+  const gone = [...document.querySelectorAll("main > .host")].filter((card) => !listed.has(card.id) && !isInUse(card));
   if (!gone.length) return;
-  inPlace(() => gone.forEach((card) => {
+  changeInPlace(() => gone.forEach((card) => {
     near.delete(card);
-    told.delete(card.id);
+    hostNumbers.delete(card.id);
     card.remove();
   }));
 }
 
-// The bar stays as it is, but for what it says of others.
-function tellBar(free) {
+// Update title, icon and links in the bar.
+function updateBar(free) {
   document.title = `${free} free · gpuboard`;
   const icon = document.querySelector("link[rel=icon]");
   if (!icon.href.endsWith(`?${free}`)) icon.href = `icon.svg?${free}`;
-  tellCount("waste-count", "#_waste", cardOf("_waste")?.dataset.short);
-  tellCount("problem-count", "#_problems", cardOf("_admin")?.querySelector("summary").textContent.replace("For the admin: ", ""));
+  updateCount("waste-count", "#_waste", findCard("_waste")?.dataset.short);
+  updateCount("problem-count", "#_problems", findCard("_admin")?.querySelector("summary").textContent.replace("For the admin: ", ""));
 }
 
-// A link to a part at the end, for as long as there is something in it.
-function tellCount(name, href, text) {
+// Update the link to a part at the end of the page; remove it if that part is empty.
+function updateCount(name, href, text) {
   const link = document.querySelector(`.${name}`) ?? document.createElement("a");
   if (!text) link.remove();
   else {
     [link.className, link.href] = [name, href];
-    tell(link, text);
+    setText(link, text);
     if (!link.isConnected) document.querySelector(name === "waste-count" ? ".problem-count, .age" : ".age").before(link);
   }
 }
 
-async function follow(live) {
-  const hosts = own ? live.hosts.filter(([name]) => name === own) : live.hosts;
+// Apply a live.json: fetch what changed, set the numbers.
+async function applyLive(live) {
+  const hosts = ownHost ? live.hosts.filter(([name]) => name === ownHost) : live.hosts;
   const order = hosts.map(([name]) => name);
-  const all = own ? hosts : [...Object.entries(live.parts), ...hosts];
-  const wanted = all.filter(([name, revision]) => revision > revisionOf(name) || (name[0] !== "_" && !cardOf(name)));
-  for (const host of hosts) told.set(host[0], host);
-  if (own && !hosts.length) throw new Error(`${own} is no longer on the board`);
-  if (!own) removeGone(order);
+  const parts = ownHost ? hosts : [...Object.entries(live.parts), ...hosts];
+  const wanted = parts.filter(([name, revision]) => revision > findRevision(name) || (name[0] !== "_" && !findCard(name)));
+  for (const host of hosts) hostNumbers.set(host[0], host);
+  if (ownHost && !hosts.length) throw new Error(`${ownHost} is no longer on the board`);
+  if (!ownHost) removeGone(order);
   try {
-    if (wanted.length > MOST_CARDS) await fetchPage(Math.max(...wanted.map(([, revision]) => revision)));
-    else if (wanted.length) await fetchMoved(wanted, order);
-    if (own && Date.now() - pageTaken > 60000) await fetchPage(Number(page.built));
+    if (wanted.length > MAX_FETCHED_CARDS) await fetchPage(Math.max(...wanted.map(([, revision]) => revision)));
+    else if (wanted.length) await fetchChanged(wanted, order);
+    if (ownHost && Date.now() - pageFetched > 60000) await fetchPage(Number(page.built));
   } catch (error) {
-    trouble = error.message; // the numbers are good
+    problem = error.message; // the numbers can be used
   }
   near.forEach(setNumbers);
-  if (!own) tellBar(live.free);
+  if (!ownHost) updateBar(live.free);
   document.dispatchEvent(new Event("board"));
 }
 
-// Another version of this program has built the board. If the server still gives the page of this one, a moment later is early enough.
-function loadAgain() {
-  const again = performance.getEntriesByType("navigation")[0]?.type === "reload" && performance.now() < 60000;
-  if (again || document.querySelector("dialog[open]")) trouble = "a new version waits to be loaded";
+// Load the page again after an upgrade. If the server still sends the old page, wait for a later poll.
+function reloadPage() {
+  const wasReloaded = performance.getEntriesByType("navigation")[0]?.type === "reload" && performance.now() < 60000;
+  if (wasReloaded || document.querySelector("dialog[open]")) problem = "a new version waits to be loaded";
   else location.reload();
 }
 
-function parsed(text) {
+// Parse JSON; return null if it is invalid.
+function parseJson(text) {
   try {
     return JSON.parse(text);
   } catch {
@@ -318,53 +331,55 @@ function parsed(text) {
   }
 }
 
-async function look() {
-  const { text, headers } = await get(`${base}live.json`, "no-cache");
-  const off = (Date.now() - Date.parse(headers.get("Date"))) / 1000 - Number(headers.get("Age"));
-  ahead = Math.abs(off) > 5 ? off : 0; // the server tells whole seconds, and not all tell the time
-  const live = parsed(text);
-  trouble = "";
-  if (!isLive(live)) trouble = "live.json cannot be read";
-  else if (live.built < built) trouble = "live.json is older than the page";
-  else if (live.version !== version.slice(1)) loadAgain();
+// Fetch live.json and apply it.
+async function pollServer() {
+  const { text, headers } = await fetchText(`${base}live.json`, "no-cache");
+  const offset = (Date.now() - Date.parse(headers.get("Date"))) / 1000 - Number(headers.get("Age"));
+  clockAhead = Math.abs(offset) > 5 ? offset : 0; // servers send whole seconds, and some send no date
+  const live = parseJson(text);
+  problem = "";
+  if (!isLive(live)) problem = "live.json cannot be read";
+  else if (live.built < built) problem = "live.json is older than the page";
+  else if (live.version !== version.slice(1)) reloadPage();
   else {
     built = live.built;
-    limit = Math.max(40, 2.5 * live.every);
+    maxAgeS = Math.max(40, 2.5 * live.every);
     setMoment(document.querySelector(".age time"), built / 1000);
-    await follow(live);
+    await applyLive(live);
   }
 }
 
+// Poll the server, and schedule the next poll; less often while it does not answer.
 async function refresh() {
   if (document.hidden || asking) return;
   clearTimeout(timer);
   asking = true;
   try {
-    await look();
+    await pollServer();
     failures = 0;
   } catch (error) {
     failures += 1;
-    trouble = error.message;
+    problem = error.message;
   } finally {
     asking = false;
-    judgeAge();
-    tick();
-    timer = setTimeout(refresh, Math.min(SLOWEST, EVERY * 2 ** failures) * 1000);
+    updateAge();
+    updateAges();
+    timer = setTimeout(refresh, Math.min(MAX_POLL_INTERVAL_S, POLL_INTERVAL_S * 2 ** failures) * 1000);
   }
 }
 
-upkeep.push(setNumbers);
-setInterval(() => { if (!document.hidden) judgeAge(); }, 1000);
+cardUpdates.push(setNumbers);
+setInterval(() => { if (!document.hidden) updateAge(); }, 1000);
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);
   else {
-    tick();
+    updateAges();
     refresh();
   }
 });
-// A page that seems old, or of tomorrow, may be shown by a clock that is wrong: the server is asked before that is said.
+// A page that seems old, or from the future, may mean that this clock is wrong: poll the server before saying so.
 if (isOld() || built / 1000 - serverNow() > 5) refresh();
 else {
-  judgeAge();
-  timer = setTimeout(refresh, EVERY * 1000);
+  updateAge();
+  timer = setTimeout(refresh, POLL_INTERVAL_S * 1000);
 }

@@ -1,0 +1,360 @@
+// Search, sort, group and fold the cards. All choices are in the address, which can be bookmarked.
+"use strict";
+
+const form = document.querySelector("form.find");
+const main = document.querySelector("main");
+const isWall = new URLSearchParams(location.search).has("wall");
+const folded = { all: false, except: new Set() }; // all cards are folded or none, except for these
+const TERM = /([a-z]+)([:<>])("[^"]*"|\S*)|"([^"]*)"|(\S+)/gi;
+const FIELDS = new Set(["state", "tag", "host", "user", "model", "command", "booking"]);
+const CARDS_PER_STEP = 40;
+const cardsToUpdate = new Set(); // matching cards out of view, whose rows are not filtered yet
+let terms = [];
+
+// Parse a search into terms: `state:free`, `mem>20`, or any text.
+function parseTerms(text) {
+  return [...text.toLowerCase().matchAll(TERM)].map(([whole, key, sign, value, quoted, plain]) => {
+    if (key === "mem" && sign !== ":" && !Number.isNaN(Number(value))) return { key, sign, word: value, number: Number(value) };
+    if (sign === ":" && FIELDS.has(key)) return { key, word: value.replaceAll('"', "") };
+    return { key: "any", word: quoted ?? (plain ?? whole).replace(/^"/, "") };
+  }).filter(({ word }) => word !== ""); // a term that is still being typed
+}
+
+// Read the text of a part, without times and buttons.
+function readWords(part) {
+  let words = "";
+  for (const node of part.childNodes) {
+    if (node.nodeType === Node.TEXT_NODE) words += node.data;
+    else if (!node.matches("time, button, svg")) words += readWords(node);
+  }
+  return words;
+}
+
+// Index what can be searched in a card and in each of its rows, when first needed and again when the card changes.
+function indexCard(card) {
+  if (card.searchIndex) return card.searchIndex;
+  const header = card.querySelector("header");
+  const texts = (part, selector) => [...part.querySelectorAll(selector)].map((element) => element.textContent.toLowerCase()).join("\n");
+  const host = {
+    host: card.id.toLowerCase(),
+    tag: texts(header, ".tag"),
+    model: texts(header, ".models"),
+    booking: texts(card, ":scope > .booking"),
+    any: [card.id, ...[...card.querySelectorAll(":scope > header > span:not(:has(time)), :scope > .note, :scope > .booking")].map(readWords)].join("\n").toLowerCase(),
+    state: card.classList[1],
+  };
+  const rows = [...card.querySelectorAll(".gpus > tbody > tr:not(.mig)")].map((row) => ({
+    row,
+    state: row.className,
+    user: texts(row, "li > b"),
+    command: texts(row, "li > code"),
+    booking: texts(row, ".booking"),
+    any: [...row.cells].filter((_, column) => column === 1 || column > (row.cells.length < 8 ? 1 : 5)).map(readWords).join("\n").toLowerCase(),
+    memory: row.cells.length < 8 ? Number.NaN : Number.parseFloat(row.cells[3].textContent.split("/")[1]),
+  }));
+  // the row of a GPU with MIG instances is shown with its matching instances
+  const migRows = [...card.querySelectorAll(".gpus > tbody > tr.mig")].map((row) => ({ row, instances: rows.filter((instance) => instance.row.dataset.of === row.cells[0].textContent) }));
+  card.searchIndex = { host, rows, migRows };
+  return card.searchIndex;
+}
+
+// Return whether a term matches a row, or a host without rows.
+function isMatch(host, row, { key, sign, number, word }) {
+  if (key === "mem") return row !== null && (sign === ">" ? row.memory > number : row.memory < number);
+  if (key === "any") return host.any.includes(word) || Boolean(row?.any.includes(word));
+  if (key === "state") return row ? row.state.startsWith(word) || (host.state !== "fresh" && host.state.startsWith(word)) : host.state.startsWith(word);
+  if (key === "tag") return host.tag.split("\n").includes(word);
+  return Boolean(host[key]?.includes(word) || row?.[key]?.includes(word));
+}
+
+// Hide the rows of a card that do not match.
+function hideRows(card) {
+  for (const { row, hide } of card.searchIndex?.rows ?? []) if (row.hidden !== hide) row.hidden = hide;
+  for (const { row, instances } of card.searchIndex?.migRows ?? []) row.hidden = instances.every((instance) => instance.hide);
+}
+
+// Process cards a few at a time, so that typing is not delayed.
+function runInSteps(cards, work) {
+  clearTimeout(cards.timer);
+  if (!cards.size) return;
+  cards.timer = setTimeout(() => {
+    for (const card of [...cards].slice(0, CARDS_PER_STEP)) {
+      cards.delete(card);
+      work(card);
+    }
+    runInSteps(cards, work);
+  });
+}
+
+// Show the hosts and GPUs that match, and how many there are.
+function applySearch() {
+  let gpus = 0;
+  let hosts = 0;
+  for (const card of main.querySelectorAll(":scope > .host")) {
+    if (!terms.length && !card.filtered) continue;
+    const { host, rows } = indexCard(card);
+    let matching = 0;
+    for (const row of rows) {
+      row.hide = !terms.every((term) => isMatch(host, row, term));
+      if (!row.hide) matching += 1;
+    }
+    const hide = terms.length > 0 && !matching && !(rows.length === 0 && terms.every((term) => isMatch(host, null, term)));
+    if (card.hidden !== hide) card.hidden = hide;
+    card.filtered = terms.length > 0;
+    gpus += matching;
+    cardsToUpdate.delete(card);
+    if (hide) continue;
+    hosts += 1;
+    if (hosts <= CARDS_PER_STEP || near.has(card)) hideRows(card);
+    else cardsToUpdate.add(card);
+  }
+  runInSteps(cardsToUpdate, hideRows);
+  updateHeadings();
+  setText(form.querySelector("output"), !terms.length ? "" : !hosts ? "nothing fits" : `${gpus} GPU${gpus === 1 ? "" : "s"} on ${hosts} host${hosts === 1 ? "" : "s"}`);
+  pressTotals();
+}
+
+// Hide the headings of groups without visible cards.
+function updateHeadings() {
+  let heading = null;
+  for (const part of main.querySelectorAll(":scope > .group, :scope > .host")) {
+    if (part.matches(".group")) [heading, part.hidden] = [part, true];
+    else if (heading && !part.hidden) heading.hidden = false;
+  }
+}
+
+// Mark the totals whose state is searched for.
+function pressTotals() {
+  for (const button of document.querySelectorAll(".totals button")) {
+    button.setAttribute("aria-pressed", String(terms.some((term) => term.key === "state" && term.word === button.value)));
+  }
+}
+
+// Count the free GPUs of a host, and average their use.
+function computeRanks(name) {
+  const gpus = hostNumbers.get(name)?.[7] ?? [...(findCard(name)?.querySelectorAll(".gpus > tbody > tr") ?? [])].map((row) => [row.className, row.cells[2].textContent]);
+  const use = gpus.map(([, percent]) => Number.parseInt(percent, 10)).filter((percent) => !Number.isNaN(percent));
+  return { free: gpus.filter(([state]) => state === "free").length, use: use.length ? use.reduce((a, b) => a + b, 0) / use.length : -1 };
+}
+
+// Return the group of a card: its first tag, or its models.
+function findGroup(card, by) {
+  if (by === "tag") return card.querySelector("header .tag")?.textContent ?? "without a tag";
+  return card.querySelector("header .models")?.textContent.replace(/(^|, )\d+ × /g, "$1") ?? "unknown model";
+}
+
+const compareWords = new Intl.Collator("en", { numeric: true }).compare;
+
+// Compare names as the builder does: gpu2 before gpu10.
+function compareNames(a, b) {
+  const [partsA, partsB] = [a, b].map((name) => name.toLowerCase().match(/\d+|\D+/g) ?? []);
+  for (const [index, partA] of partsA.entries()) {
+    const partB = partsB[index];
+    if (partA === partB) continue;
+    if (partB === undefined) return 1;
+    const [numberA, numberB] = [partA, partB].map((part) => (/^\d/.test(part) ? Number(part) : -1));
+    if (numberA !== numberB) return numberA - numberB;
+    if (numberA < 0) return partA < partB ? -1 : 1;
+  }
+  return partsA.length - partsB.length;
+}
+
+// Sort the cards, and put them under the headings of their groups.
+function arrangeCards() {
+  const { sort, group } = form.elements;
+  const headings = main.querySelectorAll(":scope > .group");
+  if (sort.value === "name" && !group.value && !headings.length && !main.arranged) return;
+  main.arranged = sort.value !== "name" || group.value !== "";
+  const cards = [...main.querySelectorAll(":scope > .host")].map((card) => ({ card, name: card.id, ...computeRanks(card.id), group: group.value ? findGroup(card, group.value) : "" }));
+  const compare = { name: () => 0, free: (a, b) => b.free - a.free, use: (a, b) => b.use - a.use }[sort.value];
+  cards.sort((a, b) => compareWords(a.group, b.group) || compare(a, b) || compareNames(a.name, b.name));
+  const wanted = [];
+  cards.forEach(({ card, group: groupName }, number) => {
+    if (groupName && groupName !== cards[number - 1]?.group) {
+      const heading = document.createElement("h2");
+      heading.className = "group";
+      heading.textContent = groupName;
+      wanted.push(heading);
+    }
+    wanted.push(card);
+  });
+  const current = [...main.children].filter((part) => part.matches(".host, .group"));
+  const isSame = current.length === wanted.length && current.every((part, number) => (part.matches(".group") ? part.textContent === wanted[number].textContent : part === wanted[number]));
+  if (isSame) return;
+  const focus = document.activeElement;
+  headings.forEach((heading) => heading.remove());
+  let next = main.querySelector(":scope > .host");
+  for (const part of wanted) {
+    if (part === next) next = next.nextElementSibling;
+    else main.insertBefore(part, next);
+  }
+  updateHeadings();
+  if (document.activeElement !== focus) focus.focus({ preventScroll: true }); // an element that is moved loses the focus
+}
+
+// Return whether a card is folded. A card with nothing but a sentence is not: it says why.
+function isFolded(card) {
+  return folded.all !== folded.except.has(card.id) && card.querySelector(".gpus") !== null;
+}
+
+// Fold or unfold a card.
+function foldCard(card) {
+  const isClosed = isFolded(card);
+  card.classList.toggle("closed", isClosed);
+  const button = card.querySelector("button.fold");
+  if (!button) return;
+  const counts = {};
+  for (const row of card.querySelectorAll(".gpus > tbody > tr:not(.mig)")) counts[row.className] = (counts[row.className] ?? 0) + 1;
+  button.dataset.sum = Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", ");
+  button.setAttribute("aria-expanded", String(!isClosed));
+  button.setAttribute("aria-label", `GPUs of ${card.id}${isClosed ? `: ${button.dataset.sum}` : ""}`);
+}
+
+// Fold or unfold every card as chosen.
+function foldEach() {
+  main.querySelectorAll(":scope > .host").forEach(foldCard);
+}
+
+// Fold or unfold all cards.
+function foldAll(all) {
+  folded.all = all;
+  folded.except.clear();
+  foldEach();
+  storeInAddress();
+}
+
+// Store the choices in the address; defaults are left out.
+function storeInAddress() {
+  const { q, sort, group } = form.elements;
+  const params = new URLSearchParams();
+  if (isWall) params.set("wall", "");
+  if (q.value.trim()) params.set("q", q.value.trim());
+  if (sort.value !== "name") params.set("sort", sort.value);
+  if (group.value) params.set("group", group.value);
+  if (folded.all) params.set("folded", "*"); // no host has this name
+  if (folded.except.size) params.set(folded.all ? "open" : "folded", [...folded.except].join(" "));
+  const query = params.toString();
+  const address = `${location.pathname}${query ? `?${query}` : ""}${location.hash}`;
+  if (address !== location.pathname + location.search + location.hash) history.replaceState(null, "", address);
+}
+
+// Read the choices from the address.
+function readAddress() {
+  const params = new URLSearchParams(location.search);
+  const { q, sort, group } = form.elements;
+  q.value = params.get("q") ?? "";
+  sort.value = ["free", "use"].includes(params.get("sort")) ? params.get("sort") : "name";
+  group.value = ["model", "tag"].includes(params.get("group")) ? params.get("group") : "";
+  folded.all = params.get("folded") === "*";
+  const names = (folded.all ? params.get("open") : params.get("folded")) ?? "";
+  folded.except = new Set(names.split(" ").filter(Boolean));
+  terms = parseTerms(q.value);
+}
+
+// Apply what is in the search box.
+function runSearch() {
+  terms = parseTerms(form.elements.q.value);
+  applySearch();
+  storeInAddress();
+}
+
+// Turn each total into a button that searches for its state.
+function enhanceTotals() {
+  if (isWall) return;
+  for (const item of document.querySelectorAll(".totals li:not(:has(button))")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.value = button.className = item.className; // saveFocus finds it by its class
+    button.append(...item.childNodes);
+    button.addEventListener("click", () => {
+      const rest = form.elements.q.value.split(/\s+/).filter((word) => word && !/^state:/i.test(word));
+      if (button.getAttribute("aria-pressed") === "false") rest.push(`state:${button.value}`);
+      form.elements.q.value = rest.join(" ");
+      runSearch();
+    });
+    item.append(button);
+  }
+  pressTotals();
+}
+
+// Add the fold button to a card that comes near.
+function enhanceCard(card) {
+  if (card.id === "_top") enhanceTotals();
+  if (!card.matches(".host")) return;
+  if (cardsToUpdate.delete(card)) hideRows(card);
+  if (!card.querySelector("button.fold") && card.querySelector(".gpus")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "fold";
+    button.addEventListener("click", () => {
+      if (!folded.except.delete(card.id)) folded.except.add(card.id);
+      foldCard(card);
+      storeInAddress();
+    });
+    card.querySelector("header").prepend(button);
+  }
+  foldCard(card);
+}
+
+// Scroll a wall screen that is too small for all cards.
+function scrollWall() {
+  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const pause = 15; // seconds at each end, and for each screen with reduced motion
+  let wait = pause * 10;
+  setInterval(() => {
+    const end = document.documentElement.scrollHeight - innerHeight;
+    if (end <= 4 || (wait -= 1) > 0) return;
+    const step = reducedMotion ? innerHeight * 0.8 : 3;
+    if (scrollY >= end - 2) {
+      scrollTo({ top: 0, behavior: "instant" });
+      wait = pause * 10;
+      return;
+    }
+    scrollBy({ top: step, behavior: "instant" });
+    if (reducedMotion || scrollY >= end - 2) wait = pause * 10;
+  }, 100);
+}
+
+// Show the card that a link leads to, even if a search hides it.
+function showTarget() {
+  const card = findCard(decodeURIComponent(location.hash.slice(1)));
+  if (!card?.hidden) return;
+  form.elements.q.value = "";
+  runSearch();
+  card.scrollIntoView();
+}
+
+readAddress();
+cardUpdates.push(enhanceCard);
+near.forEach(enhanceCard);
+enhanceTotals();
+foldEach();
+arrangeCards();
+if (terms.length) applySearch();
+document.addEventListener("board", () => {
+  const restoreScroll = saveScroll();
+  if (!isSelectedIn(main)) arrangeCards();
+  if (terms.length) applySearch();
+  if (!isWall) restoreScroll();
+});
+form.hidden = isWall;
+form.addEventListener("input", (event) => { if (event.target.name === "q") runSearch(); });
+form.addEventListener("change", () => { arrangeCards(); storeInAddress(); });
+form.elements.q.addEventListener("focus", () => runInSteps(new Set(main.querySelectorAll(":scope > .host")), indexCard));
+form.addEventListener("submit", (event) => event.preventDefault());
+form.querySelector("[name=fold]").addEventListener("click", () => foldAll(true));
+form.querySelector("[name=open]").addEventListener("click", () => foldAll(false));
+addEventListener("popstate", () => { readAddress(); foldEach(); arrangeCards(); applySearch(); });
+addEventListener("hashchange", showTarget);
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, select, textarea, dialog");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !isWall) {
+    event.preventDefault();
+    form.elements.q.focus();
+  } else if (event.key === "Escape" && event.target === form.elements.q) {
+    form.elements.q.value = "";
+    runSearch();
+  }
+});
+document.documentElement.classList.toggle("wall", isWall);
+if (isWall) scrollWall();
