@@ -105,16 +105,15 @@ def build_report_message(settings: Settings, first: date, now: float) -> Message
 def render_report_message(week: WeeklyReport, settings: Settings, now: float) -> Message:
     """A week in words: all of it as text, with charts for mail programs, and its sums for chats."""
     from site_builder.core.clock import Now  # noqa: PLC0415 # the builder asks only when it is due
-    from site_builder.reports import mail  # noqa: PLC0415
-    from site_builder.reports.text import render_report_text  # noqa: PLC0415
+    from site_builder.reports import render as report_render  # noqa: PLC0415
 
     page = collect.find_report_url(settings, week.first)
-    body = mail.render_report_mail(week, Now(now, settings.zone), settings.url or "", page)
+    body = report_render.render_report_mail(week, Now(now, settings.zone), settings.url or "", page)
     return Message(
-        mail.format_report_subject(week),
-        render_report_text(week, page),
+        report_render.format_report_subject(week),
+        report_render.render_report_text(week, page),
         body,
-        short_text=mail.render_report_brief(week, page),
+        short_text=report_render.render_report_brief(week, page),
     )
 
 

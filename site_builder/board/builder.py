@@ -43,7 +43,7 @@ from site_builder.snapshots.store import SnapshotStore
 from site_builder.usage.build import FLEET_PAGE, FleetPage, PeoplePage
 from site_builder.usage.build import PEOPLE_PAGE as USERS_PAGE
 from site_builder.waste.build import WasteMonitor
-from site_builder.waste.model import WASTE_FILE as WASTE
+from site_builder.waste.rules import WASTE_FILE as WASTE
 
 if TYPE_CHECKING:
     from site_builder.alerts.build import AlertEngine

@@ -43,7 +43,7 @@ from site_builder.health.store import EventReader
 from site_builder.history import model as history_model
 from site_builder.history.writer import HistoryWriter
 from site_builder.waste import render as waste_render
-from site_builder.waste.model import WasteReport
+from site_builder.waste.rules import WasteReport
 
 ICON_SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'

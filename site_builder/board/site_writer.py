@@ -29,7 +29,7 @@ from site_builder.core.faults import WWW_PREFIX, Catch, FaultLog
 from site_builder.core.model import Problem
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import OutputFile
-from site_builder.waste.model import WasteReport
+from site_builder.waste.rules import WasteReport
 
 # Seconds that one build of many spends on pages of hosts; the next one goes on.
 PAGES_TIME_LIMIT_S = 0.6

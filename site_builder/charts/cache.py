@@ -1,4 +1,4 @@
-"""Charts, and the small lines of the board: when each is drawn, and what is kept of them in state/ until then."""
+"""Draw charts and sparklines when they are due, and keep them in state/ until then."""
 
 from __future__ import annotations
 
@@ -29,24 +29,20 @@ from site_builder.history.reader import HistoryReader
 
 LONG_WINDOWS = ("week", "month", "year")
 CHARTS_FOLDER = "charts"
-# A line of the board is drawn anew after so many seconds.
 SPARKLINE_LIFETIME_S = 900
-# With more hosts than these, the lines are on the hosts' own pages alone: the board would be too heavy.
+# Larger fleets have sparklines on the hosts' own pages alone: the board would be too heavy.
 LARGE_FLEET_HOSTS = 100
-# And past so many hosts, a page with its day is made only once in so many seconds times their number, longer spans are
-# drawn as much less.
+# In such a fleet the page of a host is made only so often, times the number of hosts; longer windows as much less.
 PAGE_INTERVAL_PER_HOST_S = 0.5
-# Seconds that one build of many spends on charts; a page that comes too late has those that were kept.
-CHARTS_TIME_LIMIT_S = 0.3
-# The same of a build that stands alone: after an update those of a thousand hosts would take it minutes.
-CHARTS_TIME_LIMIT_ALONE_S = 1.5
+# Seconds that one build of many spends on charts, and those of a build that stands alone; then pages get old charts.
+CHARTS_TIME_LIMIT_S, CHARTS_TIME_LIMIT_ALONE_S = 0.3, 1.5
 NOT_DRAWN_YET = "This is drawn as soon as there is time for it."
-# Lines drawn in one build of many, and seconds for them in one that stands alone.
+# Hosts whose sparklines one build of many draws, and seconds for them in a build that stands alone.
 SPARKLINE_HOSTS_PER_BUILD, SPARKLINES_TIME_LIMIT_S = 2, 0.3
 
 
 class ChartRequest(NamedTuple):
-    """Whose charts: a host, the keys of the GPUs that it has now, and what of people is shown."""
+    """Host, the keys of the GPUs that it has now, and how people are shown."""
 
     host: str
     gpu_keys: frozenset[str]
@@ -55,7 +51,7 @@ class ChartRequest(NamedTuple):
 
 
 class CachedChart(NamedTuple):
-    """A span that was drawn: of what, until when it holds, and what came of it."""
+    """Window that was drawn, from which inputs, and until when it is valid."""
 
     fingerprint: str
     valid_until: float
@@ -63,107 +59,97 @@ class CachedChart(NamedTuple):
 
 
 class ChartCache:
-    """The charts of hosts: the day is drawn every 5 minutes, as its means are, the longer spans once an hour."""
+    """Charts of hosts: the day is drawn every 5 minutes, as its means are, longer windows once an hour."""
 
-    def __init__(self, settings: Settings, past: HistoryReader) -> None:
-        """Nothing is drawn yet."""
+    def __init__(self, settings: Settings, history: HistoryReader) -> None:
         self.folder = settings.state / CHARTS_FOLDER
-        self.history = past
+        self.history = history
         self.code_digest = compute_digest(repr(CODE_FINGERPRINT).encode())
         self.hosts: frozenset[str] = frozenset()
         self.deadline = 0.0
 
     def start_build(self, hosts: Iterable[str], patient: bool) -> None:
-        """A build begins, of these hosts; it draws what it has time for, less where it comes again soon."""
+        """Begin a build of these hosts; a patient one comes alone, and has more time."""
         self.deadline = time.monotonic() + (CHARTS_TIME_LIMIT_ALONE_S if patient else CHARTS_TIME_LIMIT_S)
-        there = frozenset(hosts)
-        if there != self.hosts:
-            self.hosts = there
-            self.remove_old_hosts()
+        current_hosts = frozenset(hosts)
+        if current_hosts != self.hosts:
+            self.hosts = current_hosts
+            with suppress(OSError):
+                for path in self.folder.iterdir():
+                    if path.stem not in self.hosts:
+                        path.unlink()
 
-    def remove_old_hosts(self) -> None:
-        """Take away what was kept of hosts that are no longer there."""
-        with suppress(OSError):
-            for path in self.folder.iterdir():
-                if path.stem not in self.hosts:
-                    path.unlink()
-
-    def render_host(self, asked: ChartRequest, now: Now) -> bytes:
-        """All charts of a host, for its page."""
+    def render_host(self, request: ChartRequest, now: Now) -> bytes:
         if not self.history.exists:
             return b""
-        told = (sorted(asked.gpu_keys), asked.privacy, str(now.zone), sorted(asked.people.aliases.items()))
-        facts = compute_digest(self.code_digest, repr(told).encode("utf-8", "replace")).hex()
-        parts = [self.render_window(span, facts, asked, now) for span in time_windows.WINDOW_STEPS_S]
+        inputs = (sorted(request.gpu_keys), request.privacy, str(now.zone), sorted(request.people.aliases.items()))
+        fingerprint = compute_digest(self.code_digest, repr(inputs).encode("utf-8", "replace")).hex()
+        parts = [self.render_window(window, fingerprint, request, now) for window in time_windows.WINDOW_STEPS_S]
         return b"\n".join(parts)
 
-    def render_window(self, name: str, facts: str, asked: ChartRequest, now: Now) -> bytes:
-        """A span as it was drawn not long ago; else it is drawn now, or where there is no time as soon as there is."""
-        path = self.folder / f"{asked.host}.{name}"
-        kept = read_cached_chart(path)
-        same = kept is not None and kept.fingerprint == facts
-        if (
-            kept
-            and same
-            and (0 < kept.valid_until - now.epoch <= self.long_lifetime_s or time.monotonic() > self.deadline)
-        ):
-            return kept.html
-        if time.monotonic() > self.deadline:
-            return render.render_charts_message(name, NOT_DRAWN_YET)
-        drawn = self.draw_window(name, asked, now)
+    def render_window(self, window: str, fingerprint: str, request: ChartRequest, now: Now) -> bytes:
+        """Return a window drawn not long ago; else draw it now, or say that there is no time for it yet."""
+        path = self.folder / f"{request.host}.{window}"
+        cached = read_cached_chart(path)
+        is_current = cached is not None and cached.fingerprint == fingerprint
+        is_late = time.monotonic() > self.deadline
+        if cached and is_current and (is_late or 0 < cached.valid_until - now.epoch <= self.long_lifetime_s):
+            return cached.html
+        if is_late:
+            return render.render_charts_message(window, NOT_DRAWN_YET)
+        html = self.draw_window(window, request, now)
         if self.history.problem:
-            return render.render_charts_message(name, f"{self.history.problem.where}: {self.history.problem.what}")
-        until = int(now.epoch + self.compute_lifetime(name, not same))
+            return render.render_charts_message(window, self.history.problem_text)
+        valid_until = int(now.epoch + self.compute_lifetime(window, not is_current))
         with suppress(OSError):  # it is drawn again then
             self.folder.mkdir(exist_ok=True, mode=0o700)
-            files.write_atomically(path, [f"{facts} {until} {len(drawn)}\n".encode(), drawn], 0o600)
-        return drawn
+            files.write_atomically(path, [f"{fingerprint} {valid_until} {len(html)}\n".encode(), html], 0o600)
+        return html
 
-    def compute_lifetime(self, name: str, is_first: bool) -> float:
-        """For how many seconds a span holds; those drawn at once at first do not fall due at once again."""
-        if name == "day":
+    def compute_lifetime(self, window: str, is_first: bool) -> float:
+        """Return for how long a window is valid; those first drawn at once must not fall due at once."""
+        if window == "day":
             return max(time_windows.FIVE_MINUTES_S, self.page_interval_s)
-        return (
-            self.long_lifetime_s * (LONG_WINDOWS.index(name) + 1) / len(LONG_WINDOWS)
-            if is_first
-            else self.long_lifetime_s
-        )
+        part = (LONG_WINDOWS.index(window) + 1) / len(LONG_WINDOWS) if is_first else 1
+        return self.long_lifetime_s * part
 
     @property
     def page_interval_s(self) -> float:
-        """How many seconds a large fleet leaves between two pages of a host."""
+        """Return how many seconds a large fleet leaves between two pages of a host."""
         return len(self.hosts) * PAGE_INTERVAL_PER_HOST_S if len(self.hosts) > LARGE_FLEET_HOSTS else 0
 
     @property
     def long_lifetime_s(self) -> float:
-        """The same of the longer spans."""
+        """Return for how long the longer windows are valid."""
         return HOUR * max(1.0, len(self.hosts) / LARGE_FLEET_HOSTS)
 
-    def draw_window(self, name: str, asked: ChartRequest, now: Now) -> bytes:
-        """A span, drawn now."""
-        grid = time_windows.build_grid(name, now.epoch, now.zone)
-        found = self.history.read_host(asked.host, grid.since, grid.until, grid.step, time_windows.CHART_COLUMNS)
-        naming: Callable[[str], str] = asked.people.display_login if asked.privacy.users else lambda _: ""
+    def draw_window(self, window: str, request: ChartRequest, now: Now) -> bytes:
+        grid = time_windows.build_grid(window, now.epoch, now.zone)
+        host_history = self.history.read_host(
+            request.host, grid.since, grid.until, grid.step, time_windows.CHART_COLUMNS
+        )
+        find_name: Callable[[str], str] = request.people.display_login if request.privacy.users else lambda _: ""
         gpus = [
-            time_windows.build_gpu_chart_series(one.series, one.columns, one.names, grid, naming) for one in found.gpus
+            time_windows.build_gpu_chart_series(gpu.series, gpu.columns, gpu.names, grid, find_name)
+            for gpu in host_history.gpus
         ]
-        gpus.sort(key=lambda one: one.series.key not in asked.gpu_keys)
-        own = time_windows.build_chart_series(found.host_columns, tuple(HOST_BUCKET_COLUMNS), grid)
-        return render.render_charts(grid, gpus, own, asked.gpu_keys, int(now.epoch))
+        gpus.sort(key=lambda gpu: gpu.series.key not in request.gpu_keys)
+        host_series = time_windows.build_chart_series(host_history.host_columns, tuple(HOST_BUCKET_COLUMNS), grid)
+        return render.render_charts(grid, gpus, host_series, request.gpu_keys, int(now.epoch))
 
 
 def read_cached_chart(path: Path) -> CachedChart | None:
-    """What a file keeps; anything may stand in a damaged one, and half a drawing would spoil the page."""
+    """Read a cached chart; half of one, in a damaged file, would spoil the page."""
     try:
-        head, _, drawn = files.read(path).partition(b"\n")
-        facts, until, length = head.decode().split()
-        return CachedChart(facts, float(until), drawn) if len(drawn) == int(length) else None
+        head, _, html = files.read(path).partition(b"\n")
+        fingerprint, valid_until, length = head.decode().split()
+        return CachedChart(fingerprint, float(valid_until), html) if len(html) == int(length) else None
     except (OSError, files.FileRefusedError, ValueError):
         return None
 
 
 class HostSparklines(NamedTuple):
-    """The lines of a host's GPUs by their keys, and when they were drawn."""
+    """Sparklines of a host's GPUs by their keys, and when they were drawn."""
 
     drawn_at: float
     sparklines: Mapping[str, Html]
@@ -171,19 +157,18 @@ class HostSparklines(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredSparklines:
-    """The lines as lines.json has them, and which version of the program drew them."""
+    """Content of lines.json, and the fingerprint of the code that drew it."""
 
     code: str
     hosts: dict[str, tuple[float, dict[str, str]]]
 
 
 class SparklineCache:
-    """The lines of the board: some hosts' are drawn at each build, so that none takes much longer than another."""
+    """Sparklines of the board: each build draws those of some hosts, so that none takes much longer."""
 
-    def __init__(self, settings: Settings, past: HistoryReader) -> None:
-        """Take up those of the last builder."""
+    def __init__(self, settings: Settings, history: HistoryReader) -> None:
         self.store_path = settings.state / "lines.json"
-        self.history = past
+        self.history = history
         self.cached: dict[str, HostSparklines] = {}
         self.is_changed = False
         self.faults = FaultLog()
@@ -191,12 +176,12 @@ class SparklineCache:
             stored: StoredSparklines = make_decoder(StoredSparklines)(orjson.loads(files.read(self.store_path)))
             if stored.code == compute_digest(repr(CODE_FINGERPRINT).encode()).hex():
                 self.cached = {
-                    host: HostSparklines(drawn, {key: Html(line) for key, line in lines.items()})
-                    for host, (drawn, lines) in stored.hosts.items()
+                    host: HostSparklines(drawn_at, {key: Html(line) for key, line in lines.items()})
+                    for host, (drawn_at, lines) in stored.hosts.items()
                 }
 
     def render_hosts(self, hosts: Sequence[str], epoch: float, patient: bool) -> Mapping[str, Mapping[str, Html]]:
-        """The lines of each host, as many of them new as a build has time for; a patient one comes alone."""
+        """Return the sparklines of each host, as many of them new as a build has time for."""
         if len(hosts) > LARGE_FLEET_HOSTS or not self.history.exists:
             return {}
         self.is_changed = self.is_changed or not self.cached.keys() <= set(hosts)
@@ -210,27 +195,34 @@ class SparklineCache:
                 lines = self.render_host(host, epoch)
             self.cached[host] = HostSparklines(epoch, lines)
             self.is_changed = True
-        return {host: one.sparklines for host, one in self.cached.items() if one.sparklines}
+        return {
+            host: host_sparklines.sparklines
+            for host, host_sparklines in self.cached.items()
+            if host_sparklines.sparklines
+        }
 
     def list_due_hosts(self, hosts: Iterable[str], epoch: float) -> list[str]:
-        """Those whose lines are too old, or of a time that has not come; the oldest first."""
-        drawn = {host: self.cached[host].drawn_at if host in self.cached else 0.0 for host in hosts}
-        late = [host for host in drawn if not 0 <= epoch - drawn[host] < SPARKLINE_LIFETIME_S]
-        return sorted(late, key=lambda host: drawn[host])
+        """List hosts whose sparklines are too old, or of the future; the oldest first."""
+        drawn_at = {host: self.cached[host].drawn_at if host in self.cached else 0.0 for host in hosts}
+        due = [host for host in drawn_at if not 0 <= epoch - drawn_at[host] < SPARKLINE_LIFETIME_S]
+        return sorted(due, key=drawn_at.__getitem__)
 
     def render_host(self, host: str, epoch: float) -> Mapping[str, Html]:
-        """The lines of a host; none where there is no history of it yet."""
         until = int(-(-epoch // time_windows.FIVE_MINUTES_S)) * time_windows.FIVE_MINUTES_S
-        found = self.history.read_host(host, until - DAY, until, time_windows.FIVE_MINUTES_S, ("use",))
+        host_history = self.history.read_host(host, until - DAY, until, time_windows.FIVE_MINUTES_S, ("use",))
         lines = {
-            one.series.key: render_sparkline(time_windows.compute_sparkline_values(one.columns)) for one in found.gpus
+            gpu.series.key: render_sparkline(time_windows.compute_sparkline_values(gpu.columns))
+            for gpu in host_history.gpus
         }
         return {key: line for key, line in lines.items() if line}
 
     def save(self) -> None:
         """Keep them for the next builder."""
         if self.is_changed:
-            hosts = {host: [one.drawn_at, one.sparklines] for host, one in self.cached.items()}
+            hosts = {
+                host: [host_sparklines.drawn_at, host_sparklines.sparklines]
+                for host, host_sparklines in self.cached.items()
+            }
             code = compute_digest(repr(CODE_FINGERPRINT).encode()).hex()
             files.write_atomically(self.store_path, dump_json({"code": code, "hosts": hosts}), 0o600)
             self.is_changed = False

@@ -1,4 +1,4 @@
-"""Draw charts as SVG."""
+"""Draw lines, rectangles and heat maps as SVG and HTML."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ from site_builder.core.html import EMPTY_HTML, Html, escape_html
 Item = TypeVar("Item")
 # The first digits of a round number.
 ROUND_DIGITS = (1, 2, 2.5, 5, 10)
+# As fine as can be seen, and no heavier.
+SPARKLINE_HEIGHT = 16
+MIN_SPARKLINE_VALUES = 4
+HOURS_PER_DAY = 24
+HOUR_NAMES = [f"{hour:02}" for hour in range(HOURS_PER_DAY)]
+# Tints of a heat map.
+TINT_COUNT = 10
+NO_DATA, UNKNOWN = "no data", "–"
 
 
-class BucketRun(NamedTuple):
-    """Places in a row that have something in common: from `start` to before `end`."""
+class BucketRange(NamedTuple):
+    """Positions from `start` to before `end`."""
 
     start: int
     end: int
 
     @property
     def length(self) -> int:
-        """How many they are."""
         return self.end - self.start
 
 
 class SvgBox(NamedTuple):
-    """Where something is, from the upper left corner, and how large."""
+    """Position of the upper left corner, and size."""
 
     x: int
     y: int
@@ -38,108 +45,8 @@ class SvgBox(NamedTuple):
     height: int
 
 
-def group_runs(places: Sequence[Item]) -> Iterator[tuple[Item, BucketRun]]:
-    """Each thing and the places in a row that have it."""
-    start = 0
-    for what, several in groupby(places):
-        end = start + sum(1 for _ in several)
-        yield what, BucketRun(start, end)
-        start = end
-
-
-def compute_edges(count: int, width: int) -> list[int]:
-    """Where each of so many places begins across a width, and where the last one ends."""
-    return [round(place * width / count) for place in range(count + 1)] if count else [0]
-
-
-def compute_heights(values: Sequence[float | None], height: int, top: float) -> list[int | None]:
-    """How far down each value is where `top` is at the upper edge and 0 at the lower one; None has no place."""
-    worth = height / top if top > 0 else 0
-    found = {one: None if one is None else height - round(min(max(one * worth, 0), height)) for one in set(values)}
-    return [found[one] for one in values]  # most values come again and again
-
-
-def build_line_path(values: Sequence[float | None], width: int, height: int, top: float) -> Html:
-    """The data of a path through values, from one edge to the other; None breaks it, and one value alone is a dash."""
-    return build_path(compute_heights(values, height, top), compute_edges(len(values), width))
-
-
-def build_path(down: Sequence[int | None], across: Sequence[int]) -> Html:
-    """The same through heights; `across` tells where each place begins, and where the last one ends."""
-    parts: list[str] = []
-    pen = y = -1  # where it is, in places and in height; at first, and in a gap, it is lifted
-    for place, next_y in enumerate(down):
-        if next_y is None:
-            if pen >= 0:
-                parts.append(format_flat_stroke(across[place] - across[pen]))
-            pen = y = -1
-        elif next_y != y:
-            if pen < 0:
-                parts.append(f"M{across[place]} {next_y}")
-            else:
-                if pen < place - 1:
-                    parts.append(format_flat_stroke(across[place - 1] - across[pen]))
-                parts.append(format_sloped_stroke(across[place] - across[place - 1], next_y - y))
-            pen, y = place, next_y
-    if pen >= 0:
-        parts.append(format_flat_stroke(across[len(down)] - across[pen]))
-    return Html("".join(parts))
-
-
-@cache
-def format_flat_stroke(wide: int) -> str:
-    """A stroke to the right."""
-    return f"h{wide}"
-
-
-@lru_cache(maxsize=4096)
-def format_sloped_stroke(wide: int, tall: int) -> str:
-    """A stroke to the right and down, or up."""
-    return f"l{wide}{tall}" if tall < 0 else f"l{wide} {tall}"
-
-
-def round_up_axis(value: float) -> float:
-    """The next round number: where an axis ends that has to show this."""
-    if value <= 0:
-        return 1
-    power = 10.0 ** math.floor(math.log10(value))
-    found = next((first * power for first in ROUND_DIGITS if first * power >= value * (1 - 1e-9)), 10 * power)
-    return int(found) if found >= 1 and found == int(found) else found
-
-
-def render_rect(box: SvgBox, more: str = "", title: str = "") -> Html:
-    """A rectangle; `more` are further attributes, ready to be written, and the title is told on hover."""
-    attributes = f"x={box.x} y={box.y} width={box.width} height={box.height}{' ' if more else ''}{more}"
-    return Html(f"<rect {attributes}><title>{escape_html(title)}</title></rect>" if title else f"<rect {attributes} />")
-
-
-# Steps from nothing to all: as fine as it is seen, and no heavier.
-SPARKLINE_HEIGHT = 16
-# With fewer slots than these there is no line yet.
-MIN_SPARKLINE_VALUES = 4
-
-
-def render_sparkline(values: Sequence[float | None]) -> Html:
-    """The line, and its mean and highest value in words; nothing as long as there is too little."""
-    there = [one for one in values if one is not None]
-    if len(there) < MIN_SPARKLINE_VALUES:
-        return EMPTY_HTML
-    words = f"24 h: mean {sum(there) / len(there):.0f} %, highest {max(there):.0f} %"
-    return Html(
-        f'<svg role=img viewBox="0 0 {len(values)} {SPARKLINE_HEIGHT}" preserveAspectRatio=none><title>{words}</title>'
-        f'<path d="{build_line_path(values, len(values), SPARKLINE_HEIGHT, 100)}"/></svg>'
-    )
-
-
-HOURS_PER_DAY = 24
-# So many tints from nothing to all.
-TINT_COUNT = 10
-HOUR_NAMES = [f"{hour:02}" for hour in range(HOURS_PER_DAY)]
-NO_DATA, UNKNOWN = "no data", "–"
-
-
 class UsageCell(NamedTuple):
-    """An hour of a day; `hour_count` is how often it came: twice or never where clocks change."""
+    """Hour of a day; `hour_count` is how often it came: twice or never where clocks change."""
 
     hour_count: int
     seen: int
@@ -147,12 +54,12 @@ class UsageCell(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """How much of what was seen was taken, in percent."""
+        """Return how much of what was seen was taken, in percent."""
         return 100 * self.taken / self.seen if self.seen else None
 
 
 class HeatmapCell(NamedTuple):
-    """A cell as the template takes it; `tint` is empty where nothing was seen."""
+    """Cell as the template takes it; `tint` is empty where nothing was seen."""
 
     tint: str
     text: str
@@ -160,42 +67,131 @@ class HeatmapCell(NamedTuple):
 
 
 class HeatmapRow(NamedTuple):
-    """A day, or what else has a row."""
-
     name: str
     cells: Sequence[HeatmapCell]
+
+
+def group_runs(values: Sequence[Item]) -> Iterator[tuple[Item, BucketRange]]:
+    """Yield each value, and the range of positions in a row that have it."""
+    start = 0
+    for value, run in groupby(values):
+        end = start + sum(1 for _ in run)
+        yield value, BucketRange(start, end)
+        start = end
+
+
+def compute_edges(count: int, width: int) -> list[int]:
+    """Return where each position begins across a width, and where the last one ends."""
+    return [round(position * width / count) for position in range(count + 1)] if count else [0]
+
+
+def compute_heights(values: Sequence[float | None], height: int, top: float) -> list[int | None]:
+    """Return the y of each value, with `top` at the upper edge and 0 at the lower one."""
+    scale = height / top if top > 0 else 0
+    y_by_value = {
+        value: None if value is None else height - round(min(max(value * scale, 0), height)) for value in set(values)
+    }
+    return [y_by_value[value] for value in values]  # most values come again and again
+
+
+def build_line_path(values: Sequence[float | None], width: int, height: int, top: float) -> Html:
+    """Build the path through values; None breaks it, and a single value is a dash."""
+    return build_path(compute_heights(values, height, top), compute_edges(len(values), width))
+
+
+def build_path(heights: Sequence[int | None], edges: Sequence[int]) -> Html:
+    """Build the path through heights; `edges` are where each position begins, and where the last one ends."""
+    parts: list[str] = []
+    pen = y = -1  # where it is, in places and in height; at first, and in a gap, it is lifted
+    for position, next_y in enumerate(heights):
+        if next_y is None:
+            if pen >= 0:
+                parts.append(format_flat_stroke(edges[position] - edges[pen]))
+            pen = y = -1
+        elif next_y != y:
+            if pen < 0:
+                parts.append(f"M{edges[position]} {next_y}")
+            else:
+                if pen < position - 1:
+                    parts.append(format_flat_stroke(edges[position - 1] - edges[pen]))
+                parts.append(format_sloped_stroke(edges[position] - edges[position - 1], next_y - y))
+            pen, y = position, next_y
+    if pen >= 0:
+        parts.append(format_flat_stroke(edges[len(heights)] - edges[pen]))
+    return Html("".join(parts))
+
+
+@cache
+def format_flat_stroke(width: int) -> str:
+    return f"h{width}"
+
+
+@lru_cache(maxsize=4096)
+def format_sloped_stroke(width: int, height: int) -> str:
+    return f"l{width}{height}" if height < 0 else f"l{width} {height}"
+
+
+def round_up_axis(value: float) -> float:
+    """Return the next round number, for the end of an axis."""
+    if value <= 0:
+        return 1
+    power = 10.0 ** math.floor(math.log10(value))
+    rounded = next((first * power for first in ROUND_DIGITS if first * power >= value * (1 - 1e-9)), 10 * power)
+    return int(rounded) if rounded >= 1 and rounded == int(rounded) else rounded
+
+
+def render_rect(box: SvgBox, extra_attributes: str = "", title: str = "") -> Html:
+    """Render a rectangle with further attributes, and a title that is shown on hover."""
+    attributes = (
+        f"x={box.x} y={box.y} width={box.width} height={box.height}{' ' if extra_attributes else ''}{extra_attributes}"
+    )
+    return Html(f"<rect {attributes}><title>{escape_html(title)}</title></rect>" if title else f"<rect {attributes} />")
+
+
+def render_sparkline(values: Sequence[float | None]) -> Html:
+    """Render a line with its mean and highest value in words; empty if there are too few values."""
+    known = [value for value in values if value is not None]
+    if len(known) < MIN_SPARKLINE_VALUES:
+        return EMPTY_HTML
+    words = f"24 h: mean {sum(known) / len(known):.0f} %, highest {max(known):.0f} %"
+    return Html(
+        f'<svg role=img viewBox="0 0 {len(values)} {SPARKLINE_HEIGHT}" preserveAspectRatio=none><title>{words}</title>'
+        f'<path d="{build_line_path(values, len(values), SPARKLINE_HEIGHT, 100)}"/></svg>'
+    )
+
+
+# Heat maps
 
 
 def build_hourly_rows(
     days: Sequence[date], cells: Sequence[Sequence[UsageCell]], until: datetime | None = None
 ) -> list[HeatmapRow]:
-    """A week, with a day in each row; `until` is up to when it has come, by the clock of the lab."""
+    """Build rows of days; `until` is the local time up to which they have come."""
     end = until.replace(tzinfo=None) if until else datetime.max
-    found = []
+    rows = []
     for day, row in zip(days, cells):
         start = datetime.combine(day, datetime.min.time())
-        come = [start.replace(hour=hour) < end for hour in range(HOURS_PER_DAY)]
-        texts = [build_hour_cell(day, hour, row[hour], come[hour]) for hour in range(HOURS_PER_DAY)]
-        found.append(HeatmapRow(format_day_label(day), texts))
-    return found
+        has_begun = [start.replace(hour=hour) < end for hour in range(HOURS_PER_DAY)]
+        row_cells = [build_hour_cell(day, hour, row[hour], has_begun[hour]) for hour in range(HOURS_PER_DAY)]
+        rows.append(HeatmapRow(format_day_label(day), row_cells))
+    return rows
 
 
-def build_daily_rows(several: Mapping[str, Sequence[UsageCell]], days: Sequence[date]) -> list[HeatmapRow]:
-    """Some GPUs in each row, with a cell for each day."""
+def build_daily_rows(cells_by_name: Mapping[str, Sequence[UsageCell]], days: Sequence[date]) -> list[HeatmapRow]:
+    """Build a row for each name, with a cell for each day."""
     return [
         HeatmapRow(
             name, [build_heatmap_cell(f"{name}, {format_day_label(day)}", cell) for day, cell in zip(days, cells)]
         )
-        for name, cells in several.items()
+        for name, cells in cells_by_name.items()
     ]
 
 
-def build_hour_cell(day: date, hour: int, cell: UsageCell, come: bool) -> HeatmapCell:
-    """An hour."""
+def build_hour_cell(day: date, hour: int, cell: UsageCell, has_begun: bool) -> HeatmapCell:
     when = f"{format_day_label(day)} {hour:02}:00"
     if not cell.hour_count:
         return HeatmapCell("", "", f"{when}: the clocks left this hour out")
-    if not come and cell.share is None:
+    if not has_begun and cell.share is None:
         return HeatmapCell("", "", f"{when}: still to come")
     if cell.hour_count > 1:
         when = f"{when} (this hour came twice)"
@@ -203,17 +199,17 @@ def build_hour_cell(day: date, hour: int, cell: UsageCell, come: bool) -> Heatma
 
 
 def build_heatmap_cell(when: str, cell: UsageCell) -> HeatmapCell:
-    """An hour or a day, with GPUs on the average of the minutes that were seen of it."""
+    """Build the cell of an hour or a day; numbers of GPUs are means over the minutes that were seen."""
     if cell.share is None:
         return HeatmapCell("", UNKNOWN, f"{when}: {NO_DATA}")
-    gpus, of = (f"{one / 60 / cell.hour_count:.1f}" for one in (cell.taken, cell.seen))
+    gpus, seen_gpus = (f"{minutes / 60 / cell.hour_count:.1f}" for minutes in (cell.taken, cell.seen))
     return HeatmapCell(
         f"t{round(cell.share / 100 * TINT_COUNT)}",
         f"{cell.share:.0f}",
-        f"{when}: {cell.share:.0f} % taken, {gpus} of {of} GPUs on average",
+        f"{when}: {cell.share:.0f} % taken, {gpus} of {seen_gpus} GPUs on average",
     )
 
 
 def format_day_label(day: date) -> str:
-    """`Mon 16 Nov`."""
+    """Format `Mon 16 Nov`."""
     return f"{DAY_NAMES[day.weekday()]} {day.day} {MONTH_NAMES[day.month - 1]}"

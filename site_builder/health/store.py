@@ -27,7 +27,7 @@ from site_builder.health.model import (
     HostTimelines,
     PackedHealthMetrics,
 )
-from site_builder.history import idle_run_store
+from site_builder.history import idle_runs
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.database import begin_transaction
 from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader
@@ -372,7 +372,7 @@ def close_open_events(connection: sqlite3.Connection, look: HostCheck) -> None:
 def find_previous_hosts(connection: sqlite3.Connection, host: str, keys: Sequence[str]) -> dict[str, str]:
     """Which other host had each GPU last: by what history knows of it, or by what happened to it."""
     several = [key for key in keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
-    found = {key: known.host for key, known in idle_run_store.read_runs(connection, several).items()}
+    found = {key: known.host for key, known in idle_runs.read_runs(connection, several).items()}
     asked = "SELECT host FROM event WHERE gpu=? ORDER BY at DESC LIMIT 1"
     for key in several:
         for (other,) in connection.execute(asked, (key,)) if key not in found else ():

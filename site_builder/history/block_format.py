@@ -1,7 +1,4 @@
-"""How history.db keeps numbers: columns of small whole numbers, compressed, and words beside them.
-
-The largest number that a column can hold says that there is no value.
-"""
+"""Pack samples for history.db: columns of small integers, compressed, and words beside them."""
 
 from __future__ import annotations
 
@@ -20,24 +17,24 @@ import orjson
 from site_builder.core.model import GpuPeople
 from site_builder.history.model import GPU_STATES, GpuSample, GpuSeries, HostSample, Occupancy
 
-# What stands first in each block: another number for another form.
+# First byte of each block; another form of block gets another number.
 BLOCK_VERSION = 1
 BLOCK_HEADER = struct.Struct("<BI")
 MINUTES_PER_HOUR = 60
-# Each column of a minute: its type of array, and what one step of its number is worth.
+# Columns of a minute: the type of array, and the value of one step. The largest number means that there is no value.
 GPU_COLUMNS = {"use": ("B", 0.5), "memory": ("I", 1), "temperature": ("B", 1), "power": ("H", 0.1)}
 HOST_COLUMNS = {"load": ("H", 1), "own_memory": ("B", 0.5)}
 NO_VALUE = {"B": 255, "H": 65535, "I": 2**32 - 1}
-NO_CODE = NO_VALUE["H"]
+NO_CODE, NO_USE = NO_VALUE["H"], NO_VALUE["B"]
 MAX_NAME_CHARACTERS = 100
 
 
 class DamagedBlockError(Exception):
-    """A block that is not what was written."""
+    """Block that is not as it was written."""
 
 
 class PackedSample(NamedTuple):
-    """A sample of a host, as small as it can be kept; `shape` is the digest of which GPUs it has."""
+    """Sample of a host, packed; `gpu_set_id` is the digest of which GPUs it has."""
 
     host: str
     gpu_set_id: int
@@ -48,71 +45,68 @@ class PackedSample(NamedTuple):
 
 
 def pack_sample(sample: HostSample) -> PackedSample:
-    """A sample of a host, so that a minute of the fleet has only to be put together."""
-    gpus = orjson.dumps([one.series for one in sample.gpus], default=list)
-    digest = blake2b(sample.host.encode() + b"\0" + gpus, digest_size=8).digest()
-    told = zip(*((one.use, one.memory, one.temperature, one.power) for one in sample.gpus))
+    """Pack a sample, so that a minute of the fleet only has to be put together."""
+    packed_series = orjson.dumps([gpu.series for gpu in sample.gpus], default=list)
+    digest = blake2b(sample.host.encode() + b"\0" + packed_series, digest_size=8).digest()
+    columns = zip(*((gpu.use, gpu.memory, gpu.temperature, gpu.power) for gpu in sample.gpus))
     return PackedSample(
         sample.host,
         int.from_bytes(digest, "little", signed=True),
-        gpus,
+        packed_series,
         tuple(
-            array_to_bytes(encode_values([value], *how))
-            for value, how in zip((sample.load, sample.memory), HOST_COLUMNS.values())
+            array_to_bytes(encode_values([value], *encoding))
+            for value, encoding in zip((sample.load, sample.memory), HOST_COLUMNS.values())
         ),
-        tuple(array_to_bytes(encode_values(values, *how)) for values, how in zip(told, GPU_COLUMNS.values())),
-        tuple(serialize_occupancy(one.occupancy) for one in sample.gpus),
+        tuple(
+            array_to_bytes(encode_values(values, *encoding)) for values, encoding in zip(columns, GPU_COLUMNS.values())
+        ),
+        tuple(serialize_occupancy(gpu.occupancy) for gpu in sample.gpus),
     )
 
 
 def encode_values(values: Sequence[float | None], kind: str, step: float) -> array[int]:
-    """Numbers as they are kept: a host can claim anything, and what is too large becomes the largest."""
-    none = NO_VALUE[kind]
-    most = none - 1
+    """Encode numbers; a host can claim anything, so what is too large becomes the largest."""
+    no_value = NO_VALUE[kind]
+    largest = no_value - 1
     return array(
         kind,
         [
-            none if one is None or one != one else 0 if one <= 0 else int(min(one / step, most) + 0.5)  # noqa: PLR0124 # not a number
-            for one in values
+            no_value if value is None or value != value else 0 if value <= 0 else int(min(value / step, largest) + 0.5)  # noqa: PLR0124 # not a number
+            for value in values
         ],
     )
 
 
 @lru_cache(maxsize=65536)
-def serialize_occupancy(standing: Occupancy) -> str:
-    """How a GPU stands, in one line; what is empty at its end is left out."""
-    who = [[clean_person_name(name) for name in names] for names in standing.people]
-    while who and not who[-1]:
-        who.pop()
-    return orjson.dumps([GPU_STATES.index(standing.state), *who]).decode()
-
-
-def clean_person_name(name: str) -> str:
-    """A name that any file can hold."""
-    return name[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode()
+def serialize_occupancy(occupancy: Occupancy) -> str:
+    """Write an occupancy in one line; empty lists at its end are left out."""
+    people = [
+        [name[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode() for name in names] for names in occupancy.people
+    ]
+    while people and not people[-1]:
+        people.pop()
+    return orjson.dumps([GPU_STATES.index(occupancy.state), *people]).decode()
 
 
 @lru_cache(maxsize=65536)
 def parse_occupancy(text: str) -> Occupancy:
-    """The same, read back."""
     try:
-        state, *who = orjson.loads(text)
-        return Occupancy(GPU_STATES[state], GpuPeople(*(tuple(map(str, names)) for names in who)))
+        state, *people = orjson.loads(text)
+        return Occupancy(GPU_STATES[state], GpuPeople(*(tuple(map(str, names)) for names in people)))
     except (ValueError, TypeError, IndexError) as error:
         raise DamagedBlockError(text) from error
 
 
 @lru_cache(maxsize=4096)
-def parse_gpu_series(gpus: bytes) -> tuple[GpuSeries, ...]:
-    """Which GPUs a host has."""
+def parse_gpu_series(packed_series: bytes) -> tuple[GpuSeries, ...]:
     try:
-        return tuple(GpuSeries(*one) for one in orjson.loads(gpus))
+        return tuple(GpuSeries(*fields) for fields in orjson.loads(packed_series))
     except (ValueError, TypeError) as error:
-        raise DamagedBlockError(gpus) from error
+        raise DamagedBlockError(packed_series) from error
 
 
 def array_to_bytes(numbers: array[int]) -> bytes:
-    """An array as bytes, in the same order on every machine."""
+    """Return the bytes of an array, in the same order on every machine."""
     if sys.byteorder == "big":
         numbers = numbers[:]
         numbers.byteswap()
@@ -120,7 +114,6 @@ def array_to_bytes(numbers: array[int]) -> bytes:
 
 
 def array_from_bytes(kind: str, data: bytes | bytearray) -> array[int]:
-    """The same, read back."""
     numbers = array(kind)
     numbers.frombytes(data)
     if sys.byteorder == "big":
@@ -129,37 +122,36 @@ def array_from_bytes(kind: str, data: bytes | bytearray) -> array[int]:
 
 
 def has_no_values(numbers: array[int]) -> bool:
-    """Whether no value is available in all of a column: each byte of the number that says so is full."""
+    """Return True if no value in a column is available: then all of its bytes are full."""
     data = numbers.tobytes()
     return data.count(b"\xff") == len(data)
 
 
 def pack_block(words: Mapping[str, object], columns: Sequence[array[int]], level: int) -> bytes:
-    """Words and columns in one piece; the bytes of a number stand apart, since the high ones hardly change."""
-    head = orjson.dumps({**words, "columns": [(one.typecode, len(one)) for one in columns]})
+    """Pack words and columns; the bytes of a number stand apart, since the high ones hardly change."""
+    head = orjson.dumps({**words, "columns": [(column.typecode, len(column)) for column in columns]})
     parts = [BLOCK_HEADER.pack(BLOCK_VERSION, len(head)), head]
-    for one in columns:
-        data, size = array_to_bytes(one), one.itemsize
+    for column in columns:
+        data, size = array_to_bytes(column), column.itemsize
         parts += [data] if size == 1 else [data[plane::size] for plane in range(size)]
     return zlib.compress(b"".join(parts), level)
 
 
 def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
-    """The same, read back."""
     try:
         raw = zlib.decompress(data)
-        form, length = BLOCK_HEADER.unpack_from(raw)
-        if form != BLOCK_VERSION:
-            raise DamagedBlockError(f"form {form}")
-        place = BLOCK_HEADER.size + length
-        words = orjson.loads(raw[BLOCK_HEADER.size : place])
+        version, length = BLOCK_HEADER.unpack_from(raw)
+        if version != BLOCK_VERSION:
+            raise DamagedBlockError(f"form {version}")
+        position = BLOCK_HEADER.size + length
+        words = orjson.loads(raw[BLOCK_HEADER.size : position])
         columns = []
         for kind, count in words["columns"]:
             size = array(kind).itemsize
             joined = bytearray(count * size)
             for plane in range(size):
-                joined[plane::size] = raw[place : place + count]
-                place += count
+                joined[plane::size] = raw[position : position + count]
+                position += count
             columns.append(array_from_bytes(kind, joined))
     except (zlib.error, struct.error, ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
@@ -167,7 +159,7 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
 
 
 class HostSlice(NamedTuple):
-    """Where the numbers of a host stand: its own, and those of its GPUs."""
+    """Position of a host's own numbers, and range of those of its GPUs."""
 
     host_position: int
     start: int
@@ -176,7 +168,7 @@ class HostSlice(NamedTuple):
 
 @dataclass(frozen=True)
 class MinutePart:
-    """Some hosts at one minute, by their shapes."""
+    """Some hosts at one minute, by their GPU sets."""
 
     slices: dict[int, HostSlice]
     host_columns: tuple[array[int], ...]
@@ -184,27 +176,27 @@ class MinutePart:
     occupancy_codes: array[int]
     occupancies: tuple[str, ...]
 
-    def build_sample(self, shape: int, host: str, series: Sequence[GpuSeries]) -> HostSample | None:
-        """One of its hosts; None if it was not fresh."""
-        place = self.slices.get(shape)
-        if place is None:
+    def build_sample(self, gpu_set_id: int, host: str, series: Sequence[GpuSeries]) -> HostSample | None:
+        """Build the sample of a host; None if it was not fresh."""
+        host_slice = self.slices.get(gpu_set_id)
+        if host_slice is None:
             return None
         load, memory = (
-            decode_number(one[place.host_position], *how) for one, how in zip(self.host_columns, HOST_COLUMNS.values())
+            decode_number(column[host_slice.host_position], *encoding)
+            for column, encoding in zip(self.host_columns, HOST_COLUMNS.values())
         )
-        some = slice(place.start, place.end)
-        standings = [self.occupancies[code] for code in self.occupancy_codes[some]]
+        gpus = slice(host_slice.start, host_slice.end)
+        occupancies = [self.occupancies[code] for code in self.occupancy_codes[gpus]]
         return HostSample(
-            host, load, memory, build_gpu_samples(series, [one[some] for one in self.gpu_columns], standings)
+            host, load, memory, build_gpu_samples(series, [column[gpus] for column in self.gpu_columns], occupancies)
         )
 
 
 def build_gpu_samples(
-    series: Sequence[GpuSeries], columns: Sequence[array[int]], standings: Sequence[str]
+    series: Sequence[GpuSeries], columns: Sequence[array[int]], occupancies: Sequence[str]
 ) -> tuple[GpuSample, ...]:
-    """The GPUs of a host at a minute, each with its number of each column."""
-    told = (decode_numbers(one, *how) for one, how in zip(columns, GPU_COLUMNS.values()))
-    rows = zip(series, *told, standings)
+    values = (decode_numbers(column, *encoding) for column, encoding in zip(columns, GPU_COLUMNS.values()))
+    rows = zip(series, *values, occupancies)
     return tuple(
         GpuSample(which, use, memory, temperature, power, parse_occupancy(text))
         for which, use, memory, temperature, power, text in rows
@@ -212,49 +204,51 @@ def build_gpu_samples(
 
 
 def decode_number(number: int, kind: str, step: float) -> float | None:
-    """A number in its own unit."""
+    """Return a number in its own unit."""
     return None if number == NO_VALUE[kind] else number * step if step >= 1 else round(number * step, 1)
 
 
 def decode_numbers(numbers: Sequence[int], kind: str, step: float) -> list[float | None]:
-    """Numbers in their own unit."""
-    return [decode_number(one, kind, step) for one in numbers]
+    return [decode_number(number, kind, step) for number in numbers]
 
 
 def pack_minute_part(samples: Sequence[PackedSample]) -> bytes:
-    """Some hosts at one minute; quickly, since it stands for an hour only."""
+    """Pack some hosts at one minute; fast rather than small, since it is kept for an hour only."""
     codes: dict[str, int] = {}
-    standing = array("H", [codes.setdefault(text, len(codes)) for one in samples for text in one.occupancies])
-    own = [
-        array_from_bytes(kind, b"".join(one.host_values[n] for one in samples))
-        for n, (kind, _) in enumerate(HOST_COLUMNS.values())
+    occupancy_codes = array(
+        "H", [codes.setdefault(text, len(codes)) for sample in samples for text in sample.occupancies]
+    )
+    host_columns = [
+        array_from_bytes(kind, b"".join(sample.host_values[position] for sample in samples))
+        for position, (kind, _) in enumerate(HOST_COLUMNS.values())
     ]
-    columns = [
-        array_from_bytes(kind, b"".join(one.gpu_values[n] for one in samples))
-        for n, (kind, _) in enumerate(GPU_COLUMNS.values())
+    gpu_columns = [
+        array_from_bytes(kind, b"".join(sample.gpu_values[position] for sample in samples))
+        for position, (kind, _) in enumerate(GPU_COLUMNS.values())
     ]
-    shapes = array("q", [one.gpu_set_id for one in samples])
-    counts = array("H", [len(one.occupancies) for one in samples])
-    return pack_block({"standings": list(codes)}, [shapes, counts, *own, *columns, standing], 1)
+    gpu_set_ids = array("q", [sample.gpu_set_id for sample in samples])
+    counts = array("H", [len(sample.occupancies) for sample in samples])
+    return pack_block(
+        {"standings": list(codes)}, [gpu_set_ids, counts, *host_columns, *gpu_columns, occupancy_codes], 1
+    )
 
 
 def unpack_minute_part(data: bytes) -> MinutePart:
-    """The same, read back."""
     words, columns = unpack_block(data)
     try:
-        shapes, counts, load, memory, *numbers, codes = columns
-        places, start = {}, 0
-        for number, (shape, count) in enumerate(zip(shapes, counts)):
-            places[shape] = HostSlice(number, start, start + count)
+        gpu_set_ids, counts, load, memory, *numbers, codes = columns
+        slices, start = {}, 0
+        for position, (gpu_set_id, count) in enumerate(zip(gpu_set_ids, counts)):
+            slices[gpu_set_id] = HostSlice(position, start, start + count)
             start += count
-        return MinutePart(places, (load, memory), tuple(numbers), codes, tuple(words["standings"]))
+        return MinutePart(slices, (load, memory), tuple(numbers), codes, tuple(words["standings"]))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
 
 @dataclass(frozen=True)
 class HostHour:
-    """A host over 60 minutes; all the minutes of its first GPU stand first. `codes` are places in `standings`."""
+    """Host over 60 minutes; all minutes of its first GPU come first. Codes are positions in `occupancies`."""
 
     host_columns: tuple[array[int], ...]
     gpu_columns: tuple[array[int], ...]
@@ -263,98 +257,108 @@ class HostHour:
 
     @property
     def gpu_count(self) -> int:
-        """How many GPUs it has."""
         return len(self.occupancy_codes) // MINUTES_PER_HOUR
 
-    def build_sample(self, slot: int, host: str, series: Sequence[GpuSeries]) -> HostSample | None:
-        """The host at one of the minutes; None if it was not fresh."""
-        codes = self.occupancy_codes[slot::MINUTES_PER_HOUR]
+    def build_sample(self, minute: int, host: str, series: Sequence[GpuSeries]) -> HostSample | None:
+        """Build the sample of one minute; None if the host was not fresh."""
+        codes = self.occupancy_codes[minute::MINUTES_PER_HOUR]
         if NO_CODE in codes or not codes:
             return None
-        load, memory = (decode_number(one[slot], *how) for one, how in zip(self.host_columns, HOST_COLUMNS.values()))
-        standings = [self.occupancies[code] for code in codes]
+        load, memory = (
+            decode_number(column[minute], *encoding)
+            for column, encoding in zip(self.host_columns, HOST_COLUMNS.values())
+        )
+        occupancies = [self.occupancies[code] for code in codes]
         return HostSample(
             host,
             load,
             memory,
-            build_gpu_samples(series, [one[slot::MINUTES_PER_HOUR] for one in self.gpu_columns], standings),
+            build_gpu_samples(series, [column[minute::MINUTES_PER_HOUR] for column in self.gpu_columns], occupancies),
         )
 
 
-def build_host_hour(shape: int, parts: Mapping[int, MinutePart]) -> HostHour:
-    """A host over the minutes of an hour, by their places in it; where it is missing, its values are not available."""
-    found = {slot: part.slices[shape] for slot, part in parts.items() if shape in part.slices}
-    place = next(iter(found.values()))
-    count = place.end - place.start
+def build_host_hour(gpu_set_id: int, parts: Mapping[int, MinutePart]) -> HostHour:
+    """Build the hour of a host from its minutes; where it is missing, values are not available."""
+    slices = {minute: part.slices[gpu_set_id] for minute, part in parts.items() if gpu_set_id in part.slices}
+    first_slice = next(iter(slices.values()))
+    count = first_slice.end - first_slice.start
 
-    def along(kind: str, pick: str, number: int) -> array[int]:
-        empty = array(kind, [NO_VALUE[kind]]) * (1 if pick == "own" else count)
-        joined = array(kind)
-        for slot in range(MINUTES_PER_HOUR):
-            at = found.get(slot)
-            if at is None:
-                joined += empty
-            elif pick == "own":
-                joined.append(parts[slot].host_columns[number][at.host_position])
+    def join_host_column(kind: str, number: int) -> array[int]:
+        column = array(kind, [NO_VALUE[kind]]) * MINUTES_PER_HOUR
+        for minute, host_slice in slices.items():
+            column[minute] = parts[minute].host_columns[number][host_slice.host_position]
+        return column
+
+    def join_gpu_column(kind: str, number: int) -> array[int]:
+        empty = array(kind, [NO_VALUE[kind]]) * count
+        column = array(kind)
+        for minute in range(MINUTES_PER_HOUR):
+            host_slice = slices.get(minute)
+            if host_slice is None:
+                column += empty
             else:
-                joined += parts[slot].gpu_columns[number][at.start : at.end]
-        return joined if pick == "own" else order_by_gpu(joined, count)
+                column += parts[minute].gpu_columns[number][host_slice.start : host_slice.end]
+        return order_by_gpu(column, count)
 
     codes: dict[str, int] = {}
-    joined = array("H")
-    for slot in range(MINUTES_PER_HOUR):
-        at = found.get(slot)
-        if at is None:
-            joined += array("H", [NO_CODE]) * count
+    occupancy_codes = array("H")
+    for minute in range(MINUTES_PER_HOUR):
+        host_slice = slices.get(minute)
+        if host_slice is None:
+            occupancy_codes += array("H", [NO_CODE]) * count
         else:
-            texts = parts[slot].occupancies
-            joined.extend(
-                [codes.setdefault(texts[code], len(codes)) for code in parts[slot].occupancy_codes[at.start : at.end]]
-            )
+            part = parts[minute]
+            texts, part_codes = part.occupancies, part.occupancy_codes[host_slice.start : host_slice.end]
+            occupancy_codes.extend([codes.setdefault(texts[code], len(codes)) for code in part_codes])
     return HostHour(
-        tuple(along(kind, "own", number) for number, (kind, _) in enumerate(HOST_COLUMNS.values())),
-        tuple(along(kind, "columns", number) for number, (kind, _) in enumerate(GPU_COLUMNS.values())),
-        order_by_gpu(joined, count),
+        tuple(join_host_column(kind, number) for number, (kind, _) in enumerate(HOST_COLUMNS.values())),
+        tuple(join_gpu_column(kind, number) for number, (kind, _) in enumerate(GPU_COLUMNS.values())),
+        order_by_gpu(occupancy_codes, count),
         tuple(codes),
     )
 
 
-def order_by_gpu(joined: array[int], count: int) -> array[int]:
-    """Numbers that stand minute by minute, so that they stand GPU by GPU."""
-    found = array(joined.typecode)
-    for number in range(count):
-        found += joined[number::count]
-    return found
+def order_by_gpu(numbers: array[int], gpu_count: int) -> array[int]:
+    """Turn numbers that stand minute by minute into GPU by GPU."""
+    ordered = array(numbers.typecode)
+    for number in range(gpu_count):
+        ordered += numbers[number::gpu_count]
+    return ordered
 
 
 def merge_hours(first: HostHour, second: HostHour) -> HostHour:
-    """Two accounts of one hour; of each minute the first counts, if it has it."""
+    """Merge two records of one hour; for each minute the first counts, if it has it."""
     codes = {text: code for code, text in enumerate(first.occupancies)}
-    other = [codes.setdefault(text, len(codes)) for text in second.occupancies]
-    known = [code != NO_CODE for code in first.occupancy_codes]
+    new_codes = [codes.setdefault(text, len(codes)) for text in second.occupancies]
+    is_known = [code != NO_CODE for code in first.occupancy_codes]
 
-    def either(one: array[int], two: array[int], has: Sequence[bool]) -> array[int]:
-        return array(one.typecode, [a if ok else b for a, b, ok in zip(one, two, has)])
+    def choose(first_column: array[int], second_column: array[int], has_first: Sequence[bool]) -> array[int]:
+        pairs = zip(first_column, second_column, has_first)
+        return array(first_column.typecode, [a if has else b for a, b, has in pairs])
 
-    seen = [any(known[slot::MINUTES_PER_HOUR]) for slot in range(MINUTES_PER_HOUR)]
-    moved = array("H", [code if code == NO_CODE else other[code] for code in second.occupancy_codes])
+    is_seen = [any(is_known[minute::MINUTES_PER_HOUR]) for minute in range(MINUTES_PER_HOUR)]
+    second_codes = array("H", [code if code == NO_CODE else new_codes[code] for code in second.occupancy_codes])
     return HostHour(
-        tuple(either(one, two, seen) for one, two in zip(first.host_columns, second.host_columns)),
-        tuple(either(one, two, known) for one, two in zip(first.gpu_columns, second.gpu_columns)),
-        either(first.occupancy_codes, moved, known),
+        tuple(
+            choose(first_column, second_column, is_seen)
+            for first_column, second_column in zip(first.host_columns, second.host_columns)
+        ),
+        tuple(
+            choose(first_column, second_column, is_known)
+            for first_column, second_column in zip(first.gpu_columns, second.gpu_columns)
+        ),
+        choose(first.occupancy_codes, second_codes, is_known),
         tuple(codes),
     )
 
 
 def pack_hour(hour: HostHour, level: int = 6) -> bytes:
-    """A host over an hour, as it is kept for some days."""
     return pack_block(
         {"standings": hour.occupancies}, [*hour.host_columns, *hour.gpu_columns, hour.occupancy_codes], level
     )
 
 
 def unpack_hour(data: bytes) -> HostHour:
-    """The same, read back."""
     words, columns = unpack_block(data)
     try:
         load, memory, *numbers, codes = columns

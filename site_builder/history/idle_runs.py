@@ -1,11 +1,12 @@
-"""How a GPU is worn: since when it is in the same run of minutes, used, idle or empty, and how many of those were seen.
+"""Track the last run of each GPU: since when it is used, idle or empty, and how many minutes of that were seen.
 
-A minute in which nothing was seen, or nothing is clear, neither ends a run nor counts in it.
+A minute that was not seen, or in which the state is unclear, neither ends a run nor counts in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,32 +15,35 @@ import orjson
 from site_builder.core.formatting import DAY, MINUTE
 from site_builder.core.model import GpuNumber
 from site_builder.core.names import fold_login
+from site_builder.core.records import dump_json
 from site_builder.history.block_format import (
     GPU_COLUMNS,
     MINUTES_PER_HOUR,
     NO_CODE,
-    NO_VALUE,
+    NO_USE,
     DamagedBlockError,
     HostHour,
+    parse_gpu_series,
     parse_occupancy,
 )
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES, GpuSeries
+from site_builder.history.reader import HistoryReader
 
-# Each stands in history.db for ever: somebody is on it and uses it, or does not; nobody is on it.
+# Kinds of runs, as in history.db: somebody is on the GPU and uses it, or does not; nobody is on it.
 RUN_USED, RUN_IDLE, RUN_EMPTY = 0, 1, 2
-# Somebody is on it, and the driver does not tell whether they use it.
+# Somebody is on it, and the driver does not report its use.
 RUN_USE_UNKNOWN = 3
-UNCLEAR_MINUTE: tuple[None, tuple[str, ...], tuple[str, ...]] = (None, (), ())
-USE_TYPE, USE_STEP = GPU_COLUMNS["use"]
-NO_USE = NO_VALUE[USE_TYPE]
-# What comes so much later, or so much earlier, than the last that was told: a clock may have jumped.
+USE_STEP = GPU_COLUMNS["use"][1]
+# An hour that is further than this from the last one may come from a clock that jumped.
 CLOCK_JUMP_S = DAY
 MAX_PEOPLE = 32
+# Parameters that every SQLite takes in one statement.
+MAX_SQL_PARAMETERS = 500
+UNUSED_BOOKING_COLUMNS = "host, key, place, model, who, since, until, minutes"
 
 
 class BookedRun(NamedTuple):
-    """A time in which a GPU was promised without a break: how many minutes of it were seen, and in how many of them
-    somebody was on it; `who` are all to whom it was."""
+    """Time in which a GPU was booked without a break; `people` are all who had booked it."""
 
     since: int
     last_seen: int
@@ -49,10 +53,9 @@ class BookedRun(NamedTuple):
 
 
 class GpuRun(NamedTuple):
-    """A GPU, wherever it was: its last host, when it was seen first and last, when somebody was last on it.
+    """Last run of like minutes of a GPU, wherever it was; `people` are on it, if it is idle.
 
-    `run` is what its last minutes are alike in, `since` the first of them, `minutes` how many of them were seen, and
-    `who` is on it, if it is idle. `other` is what was known when a clock seemed to jump: it may jump back.
+    `run_before_jump` is the run from before the clock seemed to jump: it may jump back.
     """
 
     host: str
@@ -68,7 +71,7 @@ class GpuRun(NamedTuple):
 
 
 class UnusedBooking(NamedTuple):
-    """A promise that is over, and that nobody was on the GPU for; `until` is when its last minute ended."""
+    """Booking that is over, and in which nobody was on the GPU; `until` is when its last minute ended."""
 
     host: str
     gpu_key: str
@@ -81,7 +84,7 @@ class UnusedBooking(NamedTuple):
 
 
 class MinuteStretch(NamedTuple):
-    """Minutes of a GPU one after the other that are alike."""
+    """Like minutes of a GPU in a row."""
 
     start: int
     count: int  # type: ignore[assignment] # as above
@@ -91,207 +94,303 @@ class MinuteStretch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last of them."""
         return self.start + (self.count - 1) * MINUTE
 
-    def clip_after(self, than: int) -> MinuteStretch:
-        """What of it is later than a minute."""
-        count = max(0, min(self.count, (self.last - than) // MINUTE))
+    def clip_after(self, moment: int) -> MinuteStretch:
+        """Return the minutes that are later than this one."""
+        count = max(0, min(self.count, (self.last - moment) // MINUTE))
         return self._replace(start=self.last - (count - 1) * MINUTE, count=count)
 
 
+class IdleHistory(NamedTuple):
+    """Runs by the key of a GPU in the fleet, unused bookings, and since when there is history."""
+
+    first_at: int | None
+    runs: dict[str, GpuRun]
+    unused_bookings: tuple[UnusedBooking, ...]
+
+
 def build_fleet_gpu_key(host: str, key: str) -> str:
-    """What names a GPU in the fleet: its UUID, wherever it is; one without has its place on its host."""
+    """Return the key of a GPU in the fleet: its UUID, or its place on its host if it has none."""
     return f"{host} {key}" if key.startswith("index ") else key
 
 
-def update_run(  # each is one thing
+def are_different_people(before: Iterable[str], now: Iterable[str]) -> bool:
+    """Return True if there were people before and now, and none of them is the same."""
+    first, second = set(map(fold_login, before)), set(map(fold_login, now))
+    return bool(first and second) and first.isdisjoint(second)
+
+
+# Runs, hour by hour
+
+
+def update_run(
     before: GpuRun | None, host: str, series: GpuSeries, at: int, hour: HostHour, number: int, idle_percent: float
 ) -> tuple[GpuRun | None, list[UnusedBooking]]:
-    """A GPU after an hour of its host, of which it is the GPU of that number; and the promises that ended in it."""
+    """Return the run of a host's GPU of that number after an hour, and unused bookings that ended in it."""
     ended: list[UnusedBooking] = []
-    known, other = choose_base_run(before, at)
-    for each in split_into_stretches(hour, number, at, idle_percent):
-        if known is None:
-            known = GpuRun(host, each.start, each.start - MINUTE, None, RUN_EMPTY, each.start, 0)
-        one = each
-        if one.start <= known.last_seen:
-            known, one = correct_run(known, one), one.clip_after(known.last_seen)
-            if not one.count:
+    run, run_before_jump = choose_base_run(before, at)
+    for stretch in split_into_stretches(hour, number, at, idle_percent):
+        if run is None:
+            run = GpuRun(
+                host=host,
+                first_seen=stretch.start,
+                last_seen=stretch.start - MINUTE,
+                last_taken=None,
+                kind=RUN_EMPTY,
+                since=stretch.start,
+                minutes=0,
+            )
+        if stretch.start <= run.last_seen:
+            run, stretch = correct_run(run, stretch), stretch.clip_after(run.last_seen)  # noqa: PLW2901
+            if not stretch.count:
                 continue
-        promise = extend_booked_run(known.booked_run, one)
-        gone = (
-            known.booked_run
-            if known.booked_run and (promise is None or promise.since > known.booked_run.since)
-            else None
-        )
-        if gone and not gone.taken_minutes:
-            place = (host, series.key, series.index, series.model)
-            ended.append(UnusedBooking(*place, gone.people, gone.since, gone.last_seen + MINUTE, gone.minutes))
-        known = extend_run(known, host, one)._replace(booked_run=promise)
-    return (before if known is None else known._replace(run_before_jump=other)), ended
+        booked_run, previous = extend_booked_run(run.booked_run, stretch), run.booked_run
+        is_over = previous is not None and (booked_run is None or booked_run.since > previous.since)
+        if previous and is_over and not previous.taken_minutes:
+            ended.append(
+                UnusedBooking(
+                    host=host,
+                    gpu_key=series.key,
+                    index=series.index,
+                    model=series.model,
+                    people=previous.people,
+                    since=previous.since,
+                    until=previous.last_seen + MINUTE,
+                    minutes=previous.minutes,
+                )
+            )
+        run = extend_run(run, host, stretch, booked_run)
+    return (before if run is None else run._replace(run_before_jump=run_before_jump)), ended
 
 
 def choose_base_run(before: GpuRun | None, at: int) -> tuple[GpuRun | None, GpuRun | None]:
-    """What an hour goes on from, and what is kept for when the clock jumps back to where it was."""
+    """Return the run that an hour continues, and the one to keep in case the clock jumps back."""
     if before is None:
         return None, None
-    bare, other = before._replace(run_before_jump=None), before.run_before_jump
-    if abs(at - bare.last_seen) <= CLOCK_JUMP_S:
-        return bare, other
-    not_ahead = [one for one in (bare, other) if one and one.last_seen <= at + CLOCK_JUMP_S]
-    if not not_ahead:
-        return None, bare
-    return max(not_ahead, key=lambda one: one.last_seen), bare
+    run, run_before_jump = before._replace(run_before_jump=None), before.run_before_jump
+    if abs(at - run.last_seen) <= CLOCK_JUMP_S:
+        return run, run_before_jump
+    not_ahead = [base for base in (run, run_before_jump) if base and base.last_seen <= at + CLOCK_JUMP_S]
+    return max(not_ahead, key=lambda base: base.last_seen, default=None), run
 
 
-def find_current_run(worn: GpuRun | None, now: float) -> GpuRun | None:
-    """What is known at this moment: what a clock that ran ahead told of is yet to come."""
-    while worn and worn.last_seen > now + CLOCK_JUMP_S:
-        worn = worn.run_before_jump
-    return worn
+def find_current_run(run: GpuRun | None, now: float) -> GpuRun | None:
+    """Return the run as of now, without what a clock that ran ahead recorded."""
+    while run and run.last_seen > now + CLOCK_JUMP_S:
+        run = run.run_before_jump
+    return run
 
 
 def split_into_stretches(hour: HostHour, number: int, at: int, idle_percent: float) -> Iterator[MinuteStretch]:
-    """The minutes of a GPU in an hour, as far as it is clear what each was."""
-    some = slice(number * MINUTES_PER_HOUR, (number + 1) * MINUTES_PER_HOUR)
-    codes, moods = (
-        hour.occupancy_codes[some],
-        hour.gpu_columns[0][some].tobytes().translate(build_use_translation(idle_percent)),
-    )
+    """Yield the minutes of a GPU in an hour, as far as its state was clear."""
+    gpu_minutes = slice(number * MINUTES_PER_HOUR, (number + 1) * MINUTES_PER_HOUR)
+    codes = hour.occupancy_codes[gpu_minutes]
+    use_kinds = hour.gpu_columns[0][gpu_minutes].tobytes().translate(build_use_translation(idle_percent))
     if codes.count(codes[0]) == len(codes):  # so it is in most hours
-        mood, users, bookers = UNCLEAR_MINUTE if codes[0] == NO_CODE else classify_occupancy(hour.occupancies[codes[0]])
-        if mood != RUN_USED or moods.count(moods[0]) == len(moods):
-            if mood is not None:
-                yield MinuteStretch(at, len(codes), moods[0] if mood == RUN_USED else mood, users, bookers)
+        if codes[0] == NO_CODE:
             return
-    each = {code: classify_occupancy(hour.occupancies[code]) for code in set(codes) if code != NO_CODE}
+        kind, users, bookers = classify_occupancy(hour.occupancies[codes[0]])
+        if kind is None:
+            return
+        if kind != RUN_USED or use_kinds.count(use_kinds[0]) == len(use_kinds):
+            yield MinuteStretch(at, len(codes), use_kinds[0] if kind == RUN_USED else kind, users, bookers)
+            return
+    classified = {code: classify_occupancy(hour.occupancies[code]) for code in set(codes) if code != NO_CODE}
     start, count, last = 0, 0, None
-    for slot, code in enumerate(codes):
-        told = each.get(code)
-        if told and told[0] == RUN_USED:
-            told = (moods[slot], told[1], told[2])
-        if told == last:
+    for minute, code in enumerate(codes):
+        current = classified.get(code)
+        if current and current[0] == RUN_USED:
+            current = (use_kinds[minute], current[1], current[2])
+        if current == last:
             count += 1
             continue
         if last and last[0] is not None:
             yield MinuteStretch(at + start * MINUTE, count, last[0], last[1], last[2])
-        start, count, last = slot, 1, told
+        start, count, last = minute, 1, current
     if last and last[0] is not None:
         yield MinuteStretch(at + start * MINUTE, count, last[0], last[1], last[2])
 
 
 @lru_cache(maxsize=8)
 def build_use_translation(idle_percent: float) -> bytes:
-    """What each use of a GPU that is taken says, as history keeps it."""
+    """Build the table from the use of a taken GPU, as history stores it, to the kind of its run."""
     return bytes(
-        RUN_USE_UNKNOWN if one == NO_USE else RUN_IDLE if one * USE_STEP < idle_percent else RUN_USED
-        for one in range(NO_USE + 1)
+        RUN_USE_UNKNOWN if use == NO_USE else RUN_IDLE if use * USE_STEP < idle_percent else RUN_USED
+        for use in range(NO_USE + 1)
     )
 
 
 @lru_cache(maxsize=65536)
 def classify_occupancy(text: str) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
-    """How a GPU stood in a minute: None if it is not clear, else as if it was used; who was on it, who booked it."""
-    state, who = parse_occupancy(text)
-    mood = None if state in UNCLEAR_STATES else RUN_USED if state in TAKEN_STATES else RUN_EMPTY
-    return mood, who.users, who.bookers
+    """Return the kind of a minute, as if a taken GPU was used, None if unclear; its users, and its bookers."""
+    state, people = parse_occupancy(text)
+    kind = None if state in UNCLEAR_STATES else RUN_USED if state in TAKEN_STATES else RUN_EMPTY
+    return kind, people.users, people.bookers
 
 
-def correct_run(worn: GpuRun, one: MinuteStretch) -> GpuRun:
-    """After minutes that were told before, perhaps by another host: they count no second time, but may end a run."""
-    moment = min(one.last, worn.last_seen)
-    promise = worn.booked_run
-    if one.kind != RUN_EMPTY:
-        worn = worn._replace(last_taken=max(worn.last_taken or 0, moment))
-        if promise and moment >= promise.since:
-            worn = worn._replace(booked_run=promise._replace(taken_minutes=promise.taken_minutes + 1))
-    if one.kind in {worn.kind, RUN_USE_UNKNOWN if worn.kind != RUN_EMPTY else worn.kind} or moment < worn.since:
-        return worn
+def correct_run(run: GpuRun, stretch: MinuteStretch) -> GpuRun:
+    """Apply minutes that were counted before, perhaps from another host: they may end a run, but count only once."""
+    moment = min(stretch.last, run.last_seen)
+    booked_run = run.booked_run
+    if stretch.kind != RUN_EMPTY:
+        run = run._replace(last_taken=max(run.last_taken or 0, moment))
+        if booked_run and moment >= booked_run.since:
+            run = run._replace(booked_run=booked_run._replace(taken_minutes=booked_run.taken_minutes + 1))
+    is_like = stretch.kind == run.kind or (stretch.kind == RUN_USE_UNKNOWN and run.kind != RUN_EMPTY)
+    if is_like or moment < run.since:
+        return run
     since = moment + MINUTE
-    return worn._replace(since=since, minutes=max(0, min(worn.minutes, (worn.last_seen - since) // MINUTE + 1)))
+    return run._replace(since=since, minutes=max(0, min(run.minutes, (run.last_seen - since) // MINUTE + 1)))
 
 
-def extend_run(before: GpuRun, host: str, one: MinuteStretch) -> GpuRun:
-    """After some minutes that are alike."""
-    mood, count = one.kind, one.count
-    if mood == RUN_USE_UNKNOWN:
-        mood, count = (RUN_USED if before.kind == RUN_EMPTY else before.kind), 0
-    anew = mood != before.kind or (mood == RUN_IDLE and are_different_people(before.people, one.users))
-    taken = before.last_taken if mood == RUN_EMPTY else one.last
-    since, minutes = (one.start, count) if anew else (before.since, before.minutes + count)
-    who = one.users or (() if anew else before.people)
-    return GpuRun(host, before.first_seen, one.last, taken, mood, since, minutes, who if mood == RUN_IDLE else ())
+def extend_run(before: GpuRun, host: str, stretch: MinuteStretch, booked_run: BookedRun | None) -> GpuRun:
+    kind, count = stretch.kind, stretch.count
+    if kind == RUN_USE_UNKNOWN:
+        kind, count = (RUN_USED if before.kind == RUN_EMPTY else before.kind), 0
+    is_new = kind != before.kind or (kind == RUN_IDLE and are_different_people(before.people, stretch.users))
+    people = stretch.users or (() if is_new else before.people)
+    return GpuRun(
+        host=host,
+        first_seen=before.first_seen,
+        last_seen=stretch.last,
+        last_taken=before.last_taken if kind == RUN_EMPTY else stretch.last,
+        kind=kind,
+        since=stretch.start if is_new else before.since,
+        minutes=count if is_new else before.minutes + count,
+        people=people if kind == RUN_IDLE else (),
+        booked_run=booked_run,
+    )
 
 
-def are_different_people(before: Iterable[str], now: Iterable[str]) -> bool:
-    """Whether there are people before and now, and none of them is the same."""
-    first, second = set(map(fold_login, before)), set(map(fold_login, now))
-    return bool(first and second) and first.isdisjoint(second)
-
-
-def extend_booked_run(before: BookedRun | None, one: MinuteStretch) -> BookedRun | None:
-    """A promise after some minutes; None if there is none."""
-    if not one.bookers:
+def extend_booked_run(before: BookedRun | None, stretch: MinuteStretch) -> BookedRun | None:
+    """Return the booked time after some minutes; None if the GPU is not booked."""
+    if not stretch.bookers:
         return None
-    taken = 0 if one.kind == RUN_EMPTY else one.count
-    if before is None or are_different_people(before.people, one.bookers):
-        return BookedRun(one.start, one.last, one.count, taken, one.bookers)
-    who = tuple(sorted({*before.people, *one.bookers})[:MAX_PEOPLE])
-    return BookedRun(before.since, one.last, before.minutes + one.count, before.taken_minutes + taken, who)
+    taken = 0 if stretch.kind == RUN_EMPTY else stretch.count
+    if before is None or are_different_people(before.people, stretch.bookers):
+        return BookedRun(stretch.start, stretch.last, stretch.count, taken, stretch.bookers)
+    people = tuple(sorted({*before.people, *stretch.bookers})[:MAX_PEOPLE])
+    return BookedRun(before.since, stretch.last, before.minutes + stretch.count, before.taken_minutes + taken, people)
 
 
-def pack_run(worn: GpuRun) -> bytes:
-    """As history keeps it."""
-    return orjson.dumps(run_to_list(worn))
+# Runs in history.db
 
 
-def run_to_list(worn: GpuRun) -> list[object]:
-    """In lists alone."""
-    return [
-        worn.host,
-        worn.first_seen,
-        worn.last_seen,
-        worn.last_taken,
-        worn.kind,
-        worn.since,
-        worn.minutes,
-        worn.people,
-        None if worn.booked_run is None else list(worn.booked_run),
-        None if worn.run_before_jump is None else run_to_list(worn.run_before_jump),
-    ]
+def pack_run(run: GpuRun) -> bytes:
+    return dump_json(run)
 
 
 def unpack_run(data: bytes) -> GpuRun:
-    """The same, read back."""
     try:
         return run_from_list(orjson.loads(data))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
 
-def run_from_list(told: Any) -> GpuRun:  # noqa: ANN401 # a file may hold anything
-    """The same, of lists."""
-    host, first, last, taken, run, since, minutes, who, promise, other = told
+def run_from_list(values: Any) -> GpuRun:  # noqa: ANN401 # a file may hold anything
+    run = GpuRun._make(values)
+    booked_run, run_before_jump = run.booked_run, run.run_before_jump
+    if booked_run is not None:
+        since, last_seen, minutes, taken_minutes, people = booked_run
+        booked_run = BookedRun(int(since), int(last_seen), int(minutes), int(taken_minutes), parse_names(people))
     return GpuRun(
-        str(host),
-        int(first),
-        int(last),
-        None if taken is None else int(taken),
-        int(run),
-        int(since),
-        int(minutes),
-        parse_names(who),
-        None if promise is None else build_booked_run(*promise),
-        None if other is None else run_from_list(other),
+        host=str(run.host),
+        first_seen=int(run.first_seen),
+        last_seen=int(run.last_seen),
+        last_taken=None if run.last_taken is None else int(run.last_taken),
+        kind=int(run.kind),
+        since=int(run.since),
+        minutes=int(run.minutes),
+        people=parse_names(run.people),
+        booked_run=booked_run,
+        run_before_jump=None if run_before_jump is None else run_from_list(run_before_jump),
     )
 
 
-def build_booked_run(since: int, last: int, minutes: int, taken: int, who: Iterable[object]) -> BookedRun:
-    """A promise."""
-    return BookedRun(int(since), int(last), int(minutes), int(taken), parse_names(who))
+def parse_names(values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(map(str, values))
 
 
-def parse_names(told: Iterable[object]) -> tuple[str, ...]:
-    """Names, as they were told."""
-    return tuple(map(str, told))
+def roll_up_idle_runs(
+    connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HostHour]], idle_percent: float
+) -> None:
+    """Add hours that are rolled up to the runs of their GPUs, in the transaction of the caller."""
+    gpu_hours: list[tuple[str, str, GpuSeries, int, HostHour, int]] = []
+    for at, gpu_set_id, hour in hours:
+        for host, packed_series in connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)):
+            for number, series in enumerate(parse_gpu_series(packed_series)[: hour.gpu_count]):
+                gpu_hours.append((build_fleet_gpu_key(host, series.key), host, series, at, hour, number))
+    runs = read_runs(connection, {gpu_key for gpu_key, *_ in gpu_hours})
+    ended: list[UnusedBooking] = []
+    for gpu_key, host, series, at, hour, number in gpu_hours:
+        run, unused_bookings = update_run(runs.get(gpu_key), host, series, at, hour, number, idle_percent)
+        ended += unused_bookings
+        if run:
+            runs[gpu_key] = run
+    connection.executemany(
+        "INSERT OR REPLACE INTO card VALUES(?,?,?,?,?)",
+        [(gpu_key, run.last_seen, run.kind, run.minutes, pack_run(run)) for gpu_key, run in runs.items()],
+    )
+    connection.executemany(
+        f"INSERT OR REPLACE INTO unkept(card, {UNUSED_BOOKING_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?)",
+        [
+            (
+                build_fleet_gpu_key(booking.host, booking.gpu_key),
+                *booking._replace(people=orjson.dumps(booking.people)),  # type: ignore[arg-type] # as it is stored
+            )
+            for booking in ended
+        ],
+    )
+    # a booking that goes on after all: the clock had only run ahead
+    going_on = [(gpu_key, run.booked_run.since) for gpu_key, run in runs.items() if run.booked_run]
+    connection.executemany("DELETE FROM unkept WHERE card=? AND since=?", going_on)
+
+
+def read_runs(connection: sqlite3.Connection, gpu_keys: Iterable[str]) -> dict[str, GpuRun]:
+    """Read the runs of some GPUs; damaged rows are left out."""
+    keys = sorted(gpu_keys)
+    runs: dict[str, GpuRun] = {}
+    for start in range(0, len(keys), MAX_SQL_PARAMETERS):
+        some_keys = keys[start : start + MAX_SQL_PARAMETERS]
+        sql = f"SELECT key, told FROM card WHERE key IN ({','.join('?' * len(some_keys))})"  # noqa: S608 # our words
+        runs.update(unpack_run_rows(connection.execute(sql, some_keys)))
+    return runs
+
+
+def unpack_run_rows(rows: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, GpuRun]]:
+    for gpu_key, packed_run in rows:
+        try:
+            yield gpu_key, unpack_run(packed_run)
+        except DamagedBlockError:
+            continue
+
+
+def read_idle_history(
+    history: HistoryReader, gpu_keys: Collection[str], empty_minutes: int, since: float, until: float
+) -> IdleHistory:
+    """Read the runs of these GPUs and of those that were empty for long, and unused bookings.
+
+    Bookings are those that ended between the two moments.
+    """
+
+    def run_query(connection: sqlite3.Connection) -> IdleHistory:
+        ended = tuple(read_unused_bookings(connection, since, until))
+        ended_keys = (build_fleet_gpu_key(booking.host, booking.gpu_key) for booking in ended)
+        runs = read_runs(connection, {*gpu_keys, *ended_keys})
+        sql = "SELECT key, told FROM card WHERE run=? AND minutes>=?"
+        runs.update(unpack_run_rows(connection.execute(sql, (RUN_EMPTY, empty_minutes))))
+        (first,) = connection.execute("SELECT min(at) FROM rolled").fetchone()
+        return IdleHistory(first, runs, ended)
+
+    return history.query(run_query, IdleHistory(None, {}, ()))
+
+
+def read_unused_bookings(connection: sqlite3.Connection, since: float, until: float) -> Iterator[UnusedBooking]:
+    sql = f"SELECT {UNUSED_BOOKING_COLUMNS} FROM unkept WHERE until>? AND until<=? ORDER BY until"  # noqa: S608 # the same
+    for row in connection.execute(sql, (since, until)):
+        booking = UnusedBooking._make(row)
+        try:
+            yield booking._replace(people=parse_names(orjson.loads(booking.people)))  # type: ignore[arg-type] # as stored
+        except (ValueError, TypeError):
+            continue

@@ -1,7 +1,4 @@
-"""Who had how much lately, added up from state/history.db a little at each build, so that none waits for it.
-
-What was added up stands in state/sums.json for the next builder: cron starts one each minute.
-"""
+"""Add up recent usage from state/history.db, a little at each build, and keep the sums in state/sums.json."""
 
 from __future__ import annotations
 
@@ -24,96 +21,91 @@ from site_builder.core.model import Problem
 from site_builder.core.records import dump_json, list_pairs, make_decoder
 from site_builder.history import block_format
 from site_builder.history.block_format import DamagedBlockError
-from site_builder.history.buckets import (
-    HostModel,
-    MonthUsage,
-    RecentUsage,
-    StateMinutes,
-    UsageShare,
-    UsageWindow,
-    account_minutes,
-)
+from site_builder.history.buckets import SEEN, UNOWNED, StateMinutes, UsageShare, account_minutes
 from site_builder.history.database import DATABASE_WHERE, SEEN_COLUMNS
 from site_builder.history.model import GpuSeries
-from site_builder.history.reader import RETENTION_DAYS, HistoryReader, add_to_sums
+from site_builder.history.reader import RETENTION_DAYS, SHARE_SUMS_SQL, HistoryReader, add_to_sums
 from site_builder.history.writer import EPOCH_ORDINAL
 
 SUMS_FILE = "sums.json"
-# What an older gpuboard left: a pickle, which could execute code, and is never read.
+# An older gpuboard left a pickle, which could execute code, and is never read.
 OLD_SUMS_FILE = "sums.pickle"
 SUMS_VERSION = 3
-# Bytes that are read: a thousand hosts and as many people need a tenth of it.
+# A thousand hosts and as many people need a tenth of it.
 MAX_SUMS_BYTES = 256 * 1024 * 1024
 MAX_EPOCH = 10**11  # the year 5138
-# What is asked of Seen: how long GPUs stood how, but not how hard they worked.
+# Minutes by state, without the use of GPUs.
 STATE_FIELDS = StateMinutes._fields[:9]
-SHARE_SUMS_SQL = ", ".join(f"sum({name})" for name in UsageShare._fields)
 SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name in SEEN_COLUMNS[: len(STATE_FIELDS)])
-# Of so many months all is kept: this one and the last. Of those before only what they come to.
+# This month and the last are kept in detail, of those before only the sums.
 DETAILED_MONTHS = 2
+HostModel = tuple[str, str]  # a host and a model
 GpuSetChange = tuple[str, int, tuple[GpuSeries, ...]]
-
-
-# A month, how long it is part of what is told, and which GPUs were where: the minutes that nobody saw.
+# From GPU set changes, the first day of a month, its end and what was seen: the minutes that nobody saw.
 CountUnseen = Callable[[Iterable[GpuSetChange], date, int, dict[HostModel, StateMinutes]], dict[HostModel, int]]
 
 
-def read_gpu_set_changes(past: HistoryReader) -> list[GpuSetChange]:
-    """Which GPUs each host told, from when on; once for each time that they became others."""
-    return past.query(lambda connection: list(query_gpu_set_changes(connection)), [])
+class UsageWindow(NamedTuple):
+    """Sums of some hours up to a moment."""
+
+    since: int
+    until: int
+    seen_minutes: int
+    shares: dict[str, UsageShare]
+    state_minutes: StateMinutes
 
 
-def read_first_day(past: HistoryReader) -> date | None:
-    """The first day of which something is kept."""
+class MonthUsage(NamedTuple):
+    """Sums of a month, as far as it is added up, since the day on which history begins.
 
-    def asked(connection: sqlite3.Connection) -> list[date]:
-        (day,) = connection.execute("SELECT min(day) FROM seen").fetchone()
-        (at,) = connection.execute("SELECT min(at) FROM minute").fetchone()
-        days = [] if day is None else [date.fromordinal(day)]
-        return days if at is None else [*days, datetime.fromtimestamp(at, past.zone).date()]
+    By host and model, or in an old month for all of them under empty names.
+    """
 
-    nothing: list[date] = []
-    return min(past.query(asked, nothing), default=None)
+    first: date
+    since: date
+    until: int
+    shares: dict[str, UsageShare]
+    shares_by_place: dict[HostModel, UsageShare]
+    seen_by_place: dict[HostModel, StateMinutes]
+    unseen_by_place: dict[HostModel, int]
 
 
-def query_gpu_set_changes(connection: sqlite3.Connection) -> Iterator[GpuSetChange]:
-    """The same; a set of GPUs of which nothing is kept any more tells only that they are no longer there."""
-    series: dict[int, tuple[GpuSeries, ...]] = {}
-    for shape, gpus in connection.execute("SELECT id, gpus FROM shape"):
-        series[shape] = block_format.parse_gpu_series(gpus)
-    for host, at, shape in connection.execute("SELECT host, at, shape FROM told"):
-        yield host, at, series.get(shape, ())
+class RecentUsage(NamedTuple):
+    """Windows, and months from the newest to the oldest; empty as long as they are not added up."""
+
+    windows: tuple[UsageWindow, ...]
+    months: tuple[MonthUsage, ...]
 
 
 @dataclass
 class PendingHour:
-    """The minutes of an hour that are counted, of some hosts, as bits; and what they come to."""
+    """Sums of the counted minutes of an hour, of some hosts; which minutes these are is in bits."""
 
     minute_bits: int = 0
     shares: dict[str, list[int]] = field(default_factory=dict)
     seen: list[int] = field(default_factory=lambda: [0] * len(STATE_FIELDS))
 
     def count_minute(self, block: bytes) -> None:
-        """A minute more; one that is damaged is a gap."""
+        """Add a minute; a damaged one is a gap."""
         try:
             part = block_format.unpack_minute_part(block)
-            told = [
+            accounts = [
                 (account_minutes(part.occupancies[code], gpus), gpus)
                 for code, gpus in Counter(part.occupancy_codes).items()
             ]
         except (DamagedBlockError, IndexError):
             return
-        for (state, unowned, people), gpus in told:
-            self.seen[0] += gpus
-            self.seen[1 + state] += gpus
-            self.seen[8] += unowned
+        for (state, unowned, people), gpus in accounts:
+            self.seen[SEEN] += gpus
+            self.seen[SEEN + 1 + state] += gpus
+            self.seen[UNOWNED] += unowned
             for person, share in people:
                 add_to_sums(self.shares, person, share)
 
 
 @dataclass
 class HourRangeSums:
-    """Hours that are rolled up, from one to another."""
+    """Sums of hours that are rolled up."""
 
     hours: tuple[int, int]
     minutes: int
@@ -123,7 +115,7 @@ class HourRangeSums:
 
 @dataclass
 class UnfinishedMonth:
-    """A month that is being added up, day by day."""
+    """Month that is being added up, day by day."""
 
     first: date
     until: int
@@ -134,7 +126,7 @@ class UnfinishedMonth:
 
 
 class FinishedMonth(NamedTuple):
-    """A month that is added up, as far as it was then; packed, since it is seldom needed."""
+    """Packed month that is added up as far as `until`."""
 
     until: int
     packed_month: bytes
@@ -143,7 +135,7 @@ class FinishedMonth(NamedTuple):
 
 @dataclass
 class RollupState:
-    """All that is done; `made` is what was made of the months, and what tells from what."""
+    """Content of sums.json; `rendered_months` is a fingerprint, and what was rendered from it."""
 
     database_identity: tuple[int, int] = (0, 0)
     pending_hours: dict[tuple[int, int], PendingHour] = field(default_factory=dict)
@@ -152,22 +144,28 @@ class RollupState:
     unfinished_month: UnfinishedMonth | None = None
     finished_months: dict[date, FinishedMonth] = field(default_factory=dict)
     rendered_months: tuple[bytes, str] = (b"", "")
-    late_months: set[date] = field(default_factory=set)  # months to which an hour came when they were added up
+    late_months: set[date] = field(default_factory=set)  # an hour was added after these were finished
 
 
 class UsageRollup:
-    """The sums of some hours up to now and of some months, that go on as history does."""
+    """Sums of some hours up to now and of some months, that grow with history."""
 
-    def __init__(self, past: HistoryReader, hours: tuple[int, ...], months: int, missing: CountUnseen) -> None:
-        """Take up what the last builder had done."""
-        self.history, self.window_hours, self.month_count, self.count_unseen = past, hours, months, missing
-        self.store_path = past.path.parent / SUMS_FILE
+    def __init__(
+        self, history: HistoryReader, window_hours: tuple[int, ...], month_count: int, count_unseen: CountUnseen
+    ) -> None:
+        self.history, self.window_hours, self.month_count, self.count_unseen = (
+            history,
+            window_hours,
+            month_count,
+            count_unseen,
+        )
+        self.store_path = history.path.parent / SUMS_FILE
         self.state = load_rollup_state(self.store_path)
         self.is_changed = False
         self.is_done = False
 
     def advance(self, now: float, seconds: float) -> None:
-        """Do for so long what is to do, one step at least; `done` tells whether that was all."""
+        """Add up for some seconds, at least one step; `is_done` says whether that was all."""
         end = time.monotonic() + seconds
         self.is_done = False
 
@@ -182,256 +180,284 @@ class UsageRollup:
             self.history.query(work, None)
         except Exception as error:  # whatever it is, it must not cost the page
             self.state, self.is_changed = RollupState(), True
-            what = f"it could not be added up, and this is tried again: {error!r}"[:300]
-            self.history.problem = Problem(DATABASE_WHERE, formatting.hide_paths(what))
+            problem = f"it could not be added up, and this is tried again: {error!r}"[:300]
+            self.history.problem = Problem(DATABASE_WHERE, formatting.hide_paths(problem))
 
     def load_recent_usage(self) -> RecentUsage:
-        """What is known by now."""
-        months = [load_month(one.packed_month) for _, one in sorted(self.state.finished_months.items(), reverse=True)]
+        months = [
+            load_month(month.packed_month) for _, month in sorted(self.state.finished_months.items(), reverse=True)
+        ]
         return RecentUsage(self.state.windows, tuple(months))
 
-    def render_months(self, told: bytes, make: Callable[[Sequence[MonthUsage]], str]) -> str:
-        """What is made of the months and of what else is told, where it is not the same as before."""
-        parts = [told, *(one.packed_month for one in self.state.finished_months.values())]
-        facts = blake2b(b"\0".join(parts), digest_size=16).digest()
-        if self.state.rendered_months[0] != facts:
-            self.state.rendered_months = (facts, make(self.load_recent_usage().months))
+    def render_months(self, inputs: bytes, render: Callable[[Sequence[MonthUsage]], str]) -> str:
+        """Return what `render` makes of the months; the same as before, unless they or `inputs` changed."""
+        parts = [inputs, *(month.packed_month for month in self.state.finished_months.values())]
+        fingerprint = blake2b(b"\0".join(parts), digest_size=16).digest()
+        if self.state.rendered_months[0] != fingerprint:
+            self.state.rendered_months = (fingerprint, render(self.load_recent_usage().months))
             self.is_changed = True
         return self.state.rendered_months[1]
 
     def save(self) -> None:
-        """Keep it for the next builder."""
+        """Keep the sums for the next builder: cron starts one each minute."""
         if self.is_changed:
             with suppress(TypeError):  # a text that JSON cannot hold: it is added up again
                 files.write_atomically(self.store_path, dump_json([SUMS_VERSION, list_pairs(self.state)]), 0o600)
             self.is_changed = False
 
     def advance_in_steps(self, connection: sqlite3.Connection, now: float) -> Iterator[None]:
-        """All that is to do: what is waiting to be rolled up, the windows, and then the months."""
+        """Add up what is not rolled up yet, then the windows, and then the months."""
         self.check_database(connection, now)
-        waiting = read_pending_minutes(connection, now)
-        for key, bits in waiting.items():
+        pending_bits = read_pending_minutes(connection, now)
+        for key, bits in pending_bits.items():
             for _ in self.count_pending_minutes(connection, key, bits):
                 yield
-        for key in [key for key in self.state.pending_hours if key not in waiting]:
+        for key in [key for key in self.state.pending_hours if key not in pending_bits]:
             del self.state.pending_hours[key]
         hour = int(now) // HOUR * HOUR
-        until = min([hour, *(at for at, _ in waiting)])
+        until = min([hour, *(at for at, _ in pending_bits)])
         for length in self.window_hours:
             since = round((now - length * HOUR) / HOUR) * HOUR
             if length not in self.state.window_sums or self.state.window_sums[length].hours != (since, until):
                 self.state.window_sums[length] = read_hour_range_sums(connection, since, until)
                 yield
         self.state.windows = tuple(
-            self.build_window(connection, length, until, now, waiting) for length in self.window_hours
+            self.build_window(connection, length, until, now, pending_bits) for length in self.window_hours
         )
         self.state.late_months |= {first for first, month in self.state.finished_months.items() if until < month.until}
         if until == hour:  # else some hosts are rolled up and others are not
             yield from self.add_months(connection, until)
 
     def check_database(self, connection: sqlite3.Connection, now: float) -> None:
-        """Where it is another file than before, nothing is done yet."""
+        """Begin anew if history.db is another file than before."""
         (day,) = connection.execute("SELECT min(day) FROM seen").fetchone()
-        inode, first = self.history.path.stat().st_ino, day or 0
-        before = self.state.database_identity
-        pruned = first < int(now) // DAY + EPOCH_ORDINAL - RETENTION_DAYS[HOUR] + 62
-        if before[0] != inode or (before[1] not in {0, first} and not pruned):
+        inode, first_day = self.history.path.stat().st_ino, day or 0
+        identity = self.state.database_identity
+        is_pruned = first_day < int(now) // DAY + EPOCH_ORDINAL - RETENTION_DAYS[HOUR] + 62
+        if identity[0] != inode or (identity[1] not in {0, first_day} and not is_pruned):
             self.state = RollupState()
-        self.state.database_identity = (inode, first)
+        self.state.database_identity = (inode, first_day)
 
     def count_pending_minutes(self, connection: sqlite3.Connection, key: tuple[int, int], bits: int) -> Iterator[None]:
-        """Those of an hour and of some hosts that are not counted yet."""
-        done = self.state.pending_hours.get(key)
-        if done is None or done.minute_bits & ~bits:
-            done = self.state.pending_hours[key] = PendingHour()
+        pending_hour = self.state.pending_hours.get(key)
+        if pending_hour is None or pending_hour.minute_bits & ~bits:
+            pending_hour = self.state.pending_hours[key] = PendingHour()
         hour, part = key
-        asked = "SELECT block FROM minute WHERE at=? AND part=?"
-        for place in range(HOUR // MINUTE):
-            bit = 1 << place
-            if bits & bit and not done.minute_bits & bit:
-                (block,) = connection.execute(asked, (hour + place * MINUTE, part)).fetchone()
-                done.count_minute(block)
-                done.minute_bits |= bit
+        sql = "SELECT block FROM minute WHERE at=? AND part=?"
+        for minute in range(HOUR // MINUTE):
+            bit = 1 << minute
+            if bits & bit and not pending_hour.minute_bits & bit:
+                (block,) = connection.execute(sql, (hour + minute * MINUTE, part)).fetchone()
+                pending_hour.count_minute(block)
+                pending_hour.minute_bits |= bit
                 yield
 
     def build_window(
-        self, connection: sqlite3.Connection, length: int, until: int, now: float, waiting: dict[tuple[int, int], int]
+        self,
+        connection: sqlite3.Connection,
+        length: int,
+        until: int,
+        now: float,
+        pending_bits: dict[tuple[int, int], int],
     ) -> UsageWindow:
-        """Some hours: those that are all rolled up, those that are so in part, and minutes."""
-        whole = self.state.window_sums[length]
-        since = whole.hours[0]
-        rest = read_hour_range_sums(connection, max(since, until), int(now))
-        shares = {person: list(row) for person, row in whole.shares.items()}
-        seen = [one + more for one, more in zip(whole.seen, rest.seen)]
-        for person, row in rest.shares.items():
+        """Add up some hours: those that are rolled up, those that are in part, and minutes."""
+        window_sums = self.state.window_sums[length]
+        since = window_sums.hours[0]
+        late_sums = read_hour_range_sums(connection, max(since, until), int(now))
+        shares = {person: list(row) for person, row in window_sums.shares.items()}
+        seen = [first + second for first, second in zip(window_sums.seen, late_sums.seen)]
+        for person, row in late_sums.shares.items():
             add_to_sums(shares, person, row)
         bits = read_rolled_up_bits(connection, max(since, until), int(now))
-        for (at, part), counted in self.state.pending_hours.items():
+        for (at, part), pending_hour in self.state.pending_hours.items():
             if at >= since:
-                bits[at] = bits.get(at, 0) | waiting.get((at, part), 0)
-                seen = [one + more for one, more in zip(seen, counted.seen)]
-                for person, row in counted.shares.items():
+                bits[at] = bits.get(at, 0) | pending_bits.get((at, part), 0)
+                seen = [first + second for first, second in zip(seen, pending_hour.seen)]
+                for person, row in pending_hour.shares.items():
                     add_to_sums(shares, person, row)
-        minutes = whole.minutes + count_bits(bits)
+        minutes = window_sums.minutes + count_bits(bits)
         return UsageWindow(since, int(now), minutes, build_shares(shares), build_state_minutes(seen))
 
     # Months
 
     def add_months(self, connection: sqlite3.Connection, until: int) -> Iterator[None]:
-        """This month and those before it, as far as there is history of them."""
+        """Add up this month and those before it, as far as there is history of them."""
         today = datetime.fromtimestamp(until, self.history.zone).date()
-        wanted = [today.replace(day=1)]
-        while len(wanted) < self.month_count and wanted[-1].toordinal() > self.state.database_identity[1]:
-            wanted.append((wanted[-1] - timedelta(days=1)).replace(day=1))
-        for first in self.state.finished_months.keys() - set(wanted):
+        month_starts = [today.replace(day=1)]
+        while len(month_starts) < self.month_count and month_starts[-1].toordinal() > self.state.database_identity[1]:
+            month_starts.append((month_starts[-1] - timedelta(days=1)).replace(day=1))
+        for first in self.state.finished_months.keys() - set(month_starts):
             del self.state.finished_months[first]
-        for number, first in enumerate(wanted):
+        for position, first in enumerate(month_starts):
             following = (first + timedelta(days=31)).replace(day=1)
             end = datetime.combine(following, datetime.min.time(), self.history.zone).timestamp()
-            target = min(until, int(end))
-            done = self.state.finished_months.get(first)
-            if done is None or done.until != target or first in self.state.late_months:
-                yield from self.add_month(connection, first, target, following)
-            if number >= DETAILED_MONTHS:
-                self.condense_month(first)
+            month_end = min(until, int(end))
+            finished_month = self.state.finished_months.get(first)
+            if finished_month is None or finished_month.until != month_end or first in self.state.late_months:
+                yield from self.add_month(connection, first, month_end, following)
+            finished_month = self.state.finished_months[first]
+            if position >= DETAILED_MONTHS and not finished_month.is_condensed:
+                condensed = condense_month(load_month(finished_month.packed_month))
+                self.state.finished_months[first] = FinishedMonth(
+                    finished_month.until, dump_month(condensed), is_condensed=True
+                )
 
-    def condense_month(self, first: date) -> None:
-        """Of a month of long ago, keep what it comes to."""
-        done = self.state.finished_months[first]
-        if not done.is_condensed:
-            self.state.finished_months[first] = FinishedMonth(
-                done.until, dump_month(condense_month(load_month(done.packed_month))), is_condensed=True
-            )
-
-    def add_month(self, connection: sqlite3.Connection, first: date, until: int, following: date) -> Iterator[None]:
-        """The days of a month that are not added up yet, and then all of it."""
+    def add_month(self, connection: sqlite3.Connection, first: date, until: int, next_first: date) -> Iterator[None]:
+        """Add the days of a month that are missing, and then finish it."""
         month = self.state.unfinished_month
         if month is None or (month.first, month.until) != (first, until):
-            days = [first + timedelta(days=number) for number in range((following - first).days)]
+            days = [first + timedelta(days=number) for number in range((next_first - first).days)]
             month = self.state.unfinished_month = UnfinishedMonth(first, until, days)
         while month.remaining_days:
             add_day(connection, month.remaining_days.pop(), month)
             yield
-        seen = {place: build_state_minutes(row) for place, row in month.seen_by_place.items()}
-        unseen = self.count_unseen(query_gpu_set_changes(connection), first, until, seen)
-        had = {place: UsageShare(*row) for place, row in month.shares_by_place.items()}
+        seen_by_place = {key: build_state_minutes(row) for key, row in month.seen_by_place.items()}
+        unseen_by_place = self.count_unseen(query_gpu_set_changes(connection), first, until, seen_by_place)
+        shares_by_place = {key: UsageShare(*row) for key, row in month.shares_by_place.items()}
         since = max(first, date.fromordinal(self.state.database_identity[1] or 1))
-        found = MonthUsage(first, since, until, build_shares(month.shares), had, seen, unseen)
-        self.state.finished_months[first] = FinishedMonth(until, dump_month(found))
+        month_usage = MonthUsage(
+            first, since, until, build_shares(month.shares), shares_by_place, seen_by_place, unseen_by_place
+        )
+        self.state.finished_months[first] = FinishedMonth(until, dump_month(month_usage))
         self.state.late_months.discard(first)
         self.state.unfinished_month = None
         yield
 
 
 def load_rollup_state(path: Path) -> RollupState:
-    """What was kept, if it can be read."""
+    """Load sums.json; if that is impossible, begin anew."""
     try:
-        form, stored = orjson.loads(files.read(path, MAX_SUMS_BYTES))
-        if form != SUMS_VERSION:
+        version, stored = orjson.loads(files.read(path, MAX_SUMS_BYTES))
+        if version != SUMS_VERSION:
             return RollupState()
-        kept: RollupState = make_decoder(RollupState)(stored)
-        for done in kept.finished_months.values():
-            load_month(done.packed_month)
+        state: RollupState = make_decoder(RollupState)(stored)
+        for month in state.finished_months.values():
+            load_month(month.packed_month)
     except (OSError, files.FileRefusedError, ValueError, TypeError):  # anything may stand in a damaged file
         return RollupState()
-    return kept if is_plausible_state(kept) else RollupState()
+    return state if is_plausible_state(state) else RollupState()
 
 
-def is_plausible_state(kept: RollupState) -> bool:
-    """Whether lists have the lengths that they are added up by, and times can be times."""
-    times = [time for one in kept.windows for time in (one.since, one.until)]
-    times += [one.until for one in kept.finished_months.values()] + (
-        [kept.unfinished_month.until] if kept.unfinished_month else []
+def is_plausible_state(state: RollupState) -> bool:
+    """Return True if lists have the right lengths, and times can be times."""
+    times = [moment for sums_entry in state.windows for moment in (sums_entry.since, sums_entry.until)]
+    times += [sums_entry.until for sums_entry in state.finished_months.values()] + (
+        [state.unfinished_month.until] if state.unfinished_month else []
     )
-    if not all(0 <= time < MAX_EPOCH for time in times):
+    if not all(0 <= moment < MAX_EPOCH for moment in times):
         return False
-    sums: list[PendingHour | HourRangeSums] = [*kept.pending_hours.values(), *kept.window_sums.values()]
-    rows = [row for one in sums for row in one.shares.values()]
-    seen = [one.seen for one in sums]
-    if kept.unfinished_month:
-        rows += [*kept.unfinished_month.shares.values(), *kept.unfinished_month.shares_by_place.values()]
-        seen += kept.unfinished_month.seen_by_place.values()
+    sums: list[PendingHour | HourRangeSums] = [*state.pending_hours.values(), *state.window_sums.values()]
+    rows = [row for sums_entry in sums for row in sums_entry.shares.values()]
+    seen = [sums_entry.seen for sums_entry in sums]
+    if state.unfinished_month:
+        rows += [*state.unfinished_month.shares.values(), *state.unfinished_month.shares_by_place.values()]
+        seen += state.unfinished_month.seen_by_place.values()
     return all(len(row) == len(UsageShare._fields) for row in rows) and all(
         len(row) == len(STATE_FIELDS) for row in seen
     )
 
 
 def dump_month(month: MonthUsage) -> bytes:
-    """Pack a month."""
     return dump_json(list_pairs(month))
 
 
 def load_month(content: bytes) -> MonthUsage:
-    """Unpack a month; a ValueError where it is none."""
+    """Unpack a month; raise ValueError if it is none."""
     month: MonthUsage = make_decoder(MonthUsage)(orjson.loads(content))
     return month
 
 
+def read_gpu_set_changes(history: HistoryReader) -> list[GpuSetChange]:
+    """List which GPUs each host had, from when on."""
+    return history.query(lambda connection: list(query_gpu_set_changes(connection)), [])
+
+
+def read_first_day(history: HistoryReader) -> date | None:
+    """Return the first day that has history."""
+
+    def run_query(connection: sqlite3.Connection) -> list[date]:
+        (day,) = connection.execute("SELECT min(day) FROM seen").fetchone()
+        (first_minute,) = connection.execute("SELECT min(at) FROM minute").fetchone()
+        days = [] if day is None else [date.fromordinal(day)]
+        return days if first_minute is None else [*days, datetime.fromtimestamp(first_minute, history.zone).date()]
+
+    no_days: list[date] = []
+    return min(history.query(run_query, no_days), default=None)
+
+
+def query_gpu_set_changes(connection: sqlite3.Connection) -> Iterator[GpuSetChange]:
+    """Yield the changes; a GPU set without any history left is empty."""
+    series: dict[int, tuple[GpuSeries, ...]] = {}
+    for gpu_set_id, packed_series in connection.execute("SELECT id, gpus FROM shape"):
+        series[gpu_set_id] = block_format.parse_gpu_series(packed_series)
+    for host, at, gpu_set_id in connection.execute("SELECT host, at, shape FROM told"):
+        yield host, at, series.get(gpu_set_id, ())
+
+
 def read_pending_minutes(connection: sqlite3.Connection, now: float) -> dict[tuple[int, int], int]:
-    """The minutes that are not rolled up, by hour and part, as bits; those that have not come do not count yet."""
-    found: dict[tuple[int, int], int] = {}
+    """Return the minutes that are not rolled up, by hour and part, as bits; none of the future."""
+    bits: dict[tuple[int, int], int] = {}
     for at, part in connection.execute("SELECT at, part FROM minute WHERE at<=?", (int(now),)):
         key = (at // HOUR * HOUR, part)
-        found[key] = found.get(key, 0) | 1 << (at % HOUR // MINUTE)
-    return found
+        bits[key] = bits.get(key, 0) | 1 << (at % HOUR // MINUTE)
+    return bits
 
 
 def read_hour_range_sums(connection: sqlite3.Connection, since: int, until: int) -> HourRangeSums:
-    """What is rolled up of some hours."""
-    asked = f"SELECT text, {SHARE_SUMS_SQL} FROM hour_share JOIN name ON name.id=person WHERE at>=? AND at<? GROUP BY person"  # noqa: S608 # names of columns
-    shares = {person: row for person, *row in connection.execute(asked, (since, until))}
-    row = connection.execute(f"SELECT {SEEN_SUMS_SQL} FROM hour_seen WHERE at>=? AND at<?", (since, until)).fetchone()  # noqa: S608 # the same
+    within = "WHERE at>=? AND at<?"
+    sql = f"SELECT text, {SHARE_SUMS_SQL} FROM hour_share JOIN name ON name.id=person {within} GROUP BY person"  # noqa: S608 # our words
+    shares = {person: row for person, *row in connection.execute(sql, (since, until))}
+    row = connection.execute(f"SELECT {SEEN_SUMS_SQL} FROM hour_seen {within}", (since, until)).fetchone()  # noqa: S608 # the same
     seen = [0] * len(STATE_FIELDS) if row[0] is None else list(row)
     return HourRangeSums((since, until), count_bits(read_rolled_up_bits(connection, since, until)), shares, seen)
 
 
 def read_rolled_up_bits(connection: sqlite3.Connection, since: int, until: int) -> dict[int, int]:
-    """In which minutes of which hours somebody looked, of those that are rolled up."""
-    found: dict[int, int] = {}
+    """Return the minutes of each hour that are rolled up, as bits."""
+    bits: dict[int, int] = {}
     for at, minutes in connection.execute("SELECT at, minutes FROM rolled WHERE at>=? AND at<?", (since, until)):
-        found[at] = found.get(at, 0) | minutes
-    return found
+        bits[at] = bits.get(at, 0) | minutes
+    return bits
 
 
 def count_bits(bits: dict[int, int]) -> int:
-    """How many minutes these are."""
-    return sum(bin(one).count("1") for one in bits.values())
+    return sum(bin(hour_bits).count("1") for hour_bits in bits.values())
 
 
 def add_day(connection: sqlite3.Connection, day: date, month: UnfinishedMonth) -> None:
-    """What is rolled up of a day."""
-    of = (day.toordinal(),)
-    asked = f"SELECT text, {SHARE_SUMS_SQL} FROM share JOIN name ON name.id=person WHERE day=? GROUP BY person"  # noqa: S608 # the same
-    for person, *row in connection.execute(asked, of):
+    by_person = f"SELECT text, {SHARE_SUMS_SQL} FROM share JOIN name ON name.id=person WHERE day=? GROUP BY person"  # noqa: S608 # our words
+    by_place = (
+        "SELECT hosts.text, models.text, {} FROM {} JOIN name hosts ON hosts.id=host "
+        "JOIN name models ON models.id=model WHERE day=? GROUP BY host, model"
+    )
+    parameters = (day.toordinal(),)
+    for person, *row in connection.execute(by_person, parameters):
         add_to_sums(month.shares, person, row)
-    both = "JOIN name one ON one.id=host JOIN name two ON two.id=model WHERE day=? GROUP BY host, model"
-    for host, model, *row in connection.execute(f"SELECT one.text, two.text, {SHARE_SUMS_SQL} FROM share {both}", of):  # noqa: S608 # the same
+    for host, model, *row in connection.execute(by_place.format(SHARE_SUMS_SQL, "share"), parameters):
         add_to_sums(month.shares_by_place, (host, model), row)
-    for host, model, *row in connection.execute(f"SELECT one.text, two.text, {SEEN_SUMS_SQL} FROM seen {both}", of):  # noqa: S608 # the same
+    for host, model, *row in connection.execute(by_place.format(SEEN_SUMS_SQL, "seen"), parameters):
         add_to_sums(month.seen_by_place, (host, model), row)
 
 
 def condense_month(month: MonthUsage) -> MonthUsage:
-    """A month of long ago: what it comes to."""
+    """Reduce an old month to its sums."""
     if not month.seen_by_place:
         return month._replace(shares={}, shares_by_place={}, unseen_by_place={})
-    had = (
+    share = (
         UsageShare(*map(sum, zip(*month.shares_by_place.values()))) if month.shares_by_place else UsageShare(0, 0, 0, 0)
     )
     seen = StateMinutes(*map(sum, zip(*month.seen_by_place.values())))
     return month._replace(
         shares={},
-        shares_by_place={("", ""): had},
+        shares_by_place={("", ""): share},
         seen_by_place={("", ""): seen},
         unseen_by_place={("", ""): sum(month.unseen_by_place.values())},
     )
 
 
 def build_state_minutes(row: Iterable[int]) -> StateMinutes:
-    """How long GPUs stood how."""
     return StateMinutes(**dict(zip(STATE_FIELDS, row)), told=0, use=0)
 
 
 def build_shares(shares: dict[str, list[int]]) -> dict[str, UsageShare]:
-    """Sums by their names."""
     return {person: UsageShare(*row) for person, row in shares.items()}

@@ -1,8 +1,8 @@
-"""The report of a week: what it is made of, all from history."""
+"""Collect the report of a week from history."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 
@@ -12,169 +12,157 @@ from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.people import PeopleDirectory
 from site_builder.discovery import hosts
 from site_builder.fleet.gpu_models import NameFiles
-from site_builder.health.model import HealthEvent
 from site_builder.health.store import EventReader
 from site_builder.history import rollups
 from site_builder.history.export import PeopleNames
 from site_builder.history.reader import DailyUsage, HistoryReader, choose_finest_step
 from site_builder.reports import rules
 from site_builder.reports.rules import DAYS_PER_WEEK, CurrentWaste, GpuBucket, GpuWeek, WeeklyReport, WeekUsage
-from site_builder.usage import fleet_trends, totals
+from site_builder.usage import fleet_page, totals
 from site_builder.usage.totals import DatePeriod, GpuStay, find_midnight
-from site_builder.waste import model as waste_model
+from site_builder.waste import rules as waste_rules
 
 HISTORY_COLUMNS = ("busy", "held", "conflict", "booked", "owner", "booker")
-# Seconds of what is looked at at once, where it is kept so finely.
+# Length of a bucket, where history is still so fine.
 BUCKET_S = 300
-# What is wasted now is told in a report of a week that ended not longer ago.
+# Current waste is part of a report whose week ended at most this long ago, if the board was built within the hour.
 MAX_REPORT_AGE_S = DAYS_PER_WEEK * DAY
-# And only where the board was built in the last so many seconds.
 MAX_WASTE_AGE_S = HOUR
 HIDDEN_HOST_NAME = "a hidden host"
 
 
 class HistoryReadError(Exception):
-    """Why history could not be read, in words."""
+    """Sentence that says why history could not be read."""
 
 
-def read_hidden_hosts(settings: Settings) -> frozenset[str]:
-    """The hosts that are to stand nowhere."""
-    rows, _ = CachedFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
-    return frozenset(one.name for one in rows if one.is_hidden)
-
-
-def collect_report(settings: Settings, past: HistoryReader, first: date, now: float) -> WeeklyReport | None:
-    """The report of the week that begins with this Monday; None where history has nothing of it."""
+def collect_report(settings: Settings, history: HistoryReader, first: date, now: float) -> WeeklyReport | None:
+    """Collect the report of the week that begins with this Monday; None if history has nothing of it."""
     zone = settings.zone
-    tallies = read_week_usage(past, first, now)
-    if not tallies.seen:
+    usage = read_week_usage(history, first, now)
+    if not usage.seen:
         return None
-    end = find_midnight(first + timedelta(days=DAYS_PER_WEEK), zone)
+    start, end = find_midnight(first, zone), find_midnight(first + timedelta(days=DAYS_PER_WEEK), zone)
     until = min(end, now)
-    back = first - timedelta(days=DAYS_PER_WEEK)
-    earlier = read_week_usage(past, back, now)
-    names = {row.person for several in (tallies, earlier) for row in several.shares}
+    previous_first = first - timedelta(days=DAYS_PER_WEEK)
+    previous = read_week_usage(history, previous_first, now)
+    names = {share.person for week in (usage, previous) for share in week.shares}
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], names)
-    hours = rules.WeekTally(
-        int(until - find_midnight(first, zone)) // 60, PeopleNames(people, names), settings.privacy.users
+    tally = rules.WeekTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
+    host_rows, _ = CachedFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
+    hidden = frozenset(row.name for row in host_rows if row.is_hidden)
+    for gpu in read_gpu_weeks(history, start, until, now):
+        tally.add_gpu(gpu._replace(host=HIDDEN_HOST_NAME, index=None) if gpu.host in hidden else gpu)
+    stays, history_start = (
+        totals.find_gpu_stays(rollups.read_gpu_set_changes(history)),
+        rollups.read_first_day(history),
     )
-    hidden = read_hidden_hosts(settings)
-    for gpu in read_gpu_weeks(past, find_midnight(first, zone), until, now):
-        hours.add_gpu(gpu._replace(host=HIDDEN_HOST_NAME, index=None) if gpu.host in hidden else gpu)
-    stays, begins = totals.find_gpu_stays(rollups.read_gpu_set_changes(past)), rollups.read_first_day(past)
-    period, earlier_period = (
-        DatePeriod(one, one + timedelta(days=DAYS_PER_WEEK - 1), zone, now) for one in (first, back)
+    period, previous_period = (
+        DatePeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now) for monday in (first, previous_first)
     )
-    found = WeeklyReport(
+    week_usage = sum_week_usage(usage, tally.count_most_at_once(zone), stays, people, period, history_start)
+    shown_hosts = tuple(row for row in week_usage.hosts.rows if row.name not in hidden)
+    report = WeeklyReport(
         first=first,
         until=until,
         is_over=end <= now,
         zone=zone,
-        usage=hide_hosts(
-            collect_week_usage(tallies, hours.count_most_at_once(zone), stays, people, period, begins), hidden
+        usage=week_usage._replace(hosts=week_usage.hosts._replace(rows=shown_hosts)),
+        previous_usage=(
+            sum_week_usage(previous, {}, stays, people, previous_period, history_start) if previous.seen else None
         ),
-        previous_usage=collect_week_usage(earlier, {}, stays, people, earlier_period, begins) if earlier.seen else None,
-        cells=fleet_trends.build_cells_from_sums(hours.minutes_by_hour, rules.list_week_days(first), zone),
-        waste=hours.sort_waste(),
+        cells=fleet_page.build_cells_from_sums(tally.minutes_by_hour, rules.list_week_days(first), zone),
+        waste=tally.sort_waste(),
         current_waste=read_current_waste(settings, now) if now - until < MAX_REPORT_AGE_S else (),
-        events=[one for one in read_events(past, find_midnight(first, zone), until) if one.host not in hidden],
+        events=[event for event in EventReader(history).read_events(start, until) if event.host not in hidden],
         are_users_shown=settings.privacy.users,
     )
-    check_history_read(past)
-    return found
+    check_history_read(history)
+    return report
 
 
-def build_report_path(first: date) -> str:
-    """The name of a report in www/."""
-    return f"reports/{rules.format_week(first)}.html"
+def check_history_read(history: HistoryReader) -> None:
+    if history.problem:
+        raise HistoryReadError(history.problem.what)
 
 
-def find_report_url(settings: Settings, first: date) -> str:
-    """Where its page is, if there is one."""
-    name = build_report_path(first)
-    return f"{settings.url.rstrip('/')}/{name}" if settings.url and (settings.www / name).exists() else ""
+def read_week_usage(history: HistoryReader, first: date, now: float) -> DailyUsage:
+    usage = history.read_daily_usage(first, first + timedelta(days=DAYS_PER_WEEK - 1), now)
+    check_history_read(history)
+    return usage
 
 
-def read_week_usage(past: HistoryReader, first: date, now: float) -> DailyUsage:
-    """What is added up of a week."""
-    found = past.read_daily_usage(first, first + timedelta(days=DAYS_PER_WEEK - 1), now)
-    check_history_read(past)
-    return found
-
-
-def check_history_read(past: HistoryReader) -> None:
-    """Go on only where the file could be read."""
-    if past.problem:
-        raise HistoryReadError(past.problem.what)
-
-
-def collect_week_usage(  # each is one thing
-    tallies: DailyUsage,
-    most: Mapping[tuple[date, str], int],
+def sum_week_usage(
+    usage: DailyUsage,
+    gpu_counts: Mapping[tuple[date, str], int],
     stays: Sequence[GpuStay],
     people: PeopleDirectory,
     period: DatePeriod,
-    begins: date | None,
+    history_start: date | None,
 ) -> WeekUsage:
-    """What history tells of a week."""
-    named, places = totals.sum_daily_usage(
-        tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period)
+    unseen = totals.count_unseen_by_month(stays, usage.seen, period)
+    sums_by_name, sums_by_gpu = totals.sum_daily_usage(usage.shares, usage.seen, unseen)
+    by_person, by_host = (
+        totals.build_usage_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
     )
-    persons, hosts = (totals.build_usage_table(named, places, people, by) for by in ("person", "host"))
-    return rules.build_week_usage(period, tallies.seen, most, persons, hosts, begins)
+    return rules.build_week_usage(period, usage.seen, gpu_counts, by_person, by_host, history_start)
 
 
-def hide_hosts(one: WeekUsage, hidden: Container[str]) -> WeekUsage:
-    """What is told, but for the names of these hosts; sums stay."""
-    rows = tuple(row for row in one.hosts.rows if row.name not in hidden)
-    return one._replace(hosts=one.hosts._replace(rows=rows))
+def read_gpu_weeks(history: HistoryReader, since: float, until: float, now: float) -> Iterator[GpuWeek]:
+    """Read each GPU in the hours that begin in that time.
 
-
-def read_gpu_weeks(past: HistoryReader, since: float, until: float, now: float) -> Iterator[GpuWeek]:
-    """Each GPU in the hours that begin in that time; in the finest slots, or waste would be told of who came next."""
+    Buckets are as fine as possible: a coarse one would count waste for the person who came next.
+    """
     step = max(BUCKET_S, choose_finest_step(since, now))
-    for host in past.list_hosts():
-        found = past.read_host(host, -(-since // HOUR) * HOUR, until, step, HISTORY_COLUMNS)
-        check_history_read(past)
-        for gpu in found.gpus:
-            line, owners, bookers = gpu.columns, gpu.list_people("owner"), gpu.list_people("booker")
-            slots = [
+    for host in history.list_hosts():
+        host_history = history.read_host(host, -(-since // HOUR) * HOUR, until, step, HISTORY_COLUMNS)
+        check_history_read(history)
+        for gpu in host_history.gpus:
+            columns, owners, bookers = gpu.columns, gpu.list_people("owner"), gpu.list_people("booker")
+            buckets = [
                 GpuBucket(
-                    (found.since + place * step) // HOUR * HOUR,
-                    minutes,
-                    line["busy"][place] + line["held"][place] + line["conflict"][place],
-                    line["held"][place],
-                    line["booked"][place],
-                    owners[place],
-                    bookers[place],
+                    hour=(host_history.since + position * step) // HOUR * HOUR,
+                    seen=minutes,
+                    taken=columns["busy"][position] + columns["held"][position] + columns["conflict"][position],
+                    held=columns["held"][position],
+                    booked=columns["booked"][position],
+                    owner=owners[position],
+                    booker=bookers[position],
                 )
-                for place, minutes in enumerate(line["seen"])
+                for position, minutes in enumerate(columns["seen"])
                 if minutes
             ]
-            yield GpuWeek(host, gpu.series.index, gpu.series.model, slots)
+            yield GpuWeek(host, gpu.series.index, gpu.series.model, buckets)
 
 
 def read_current_waste(settings: Settings, now: float) -> Sequence[CurrentWaste]:
-    """What is wasted at the time of the report, as the board publishes it; what is old is not told.
-
-    Nor is what was published when users were still shown: its sentences name them.
-    """
+    """Read waste.json, unless it is old, or names people who are not to be shown any more."""
     with suppress(OSError):
-        found, _ = waste_model.parse_waste((settings.www / "waste.json").read_bytes())
+        waste, _ = waste_rules.parse_waste((settings.www / "waste.json").read_bytes())
         if (
-            found
-            and abs(now - found.built_at) < MAX_WASTE_AGE_S
-            and (settings.privacy.users or not any(one.people for one in found.items))
+            waste
+            and abs(now - waste.built_at) < MAX_WASTE_AGE_S
+            and (settings.privacy.users or not any(item.people for item in waste.items))
         ):
             return [
                 CurrentWaste(
-                    one.host, one.index, one.people, one.hours, one.what, f"{one.advice} {one.command}".strip()
+                    host=item.host,
+                    index=item.index,
+                    people=item.people,
+                    hours=item.hours,
+                    what=item.what,
+                    advice=f"{item.advice} {item.command}".strip(),
                 )
-                for one in found.items
+                for item in waste.items
             ]
     return ()
 
 
-def read_events(past: HistoryReader, since: float, until: float) -> Sequence[HealthEvent]:
-    """What happened to GPUs."""
-    return EventReader(past).read_events(since, until)
+def build_report_path(first: date) -> str:
+    """Return the name of a report in www/."""
+    return f"reports/{rules.format_week(first)}.html"
+
+
+def find_report_url(settings: Settings, first: date) -> str:
+    """Return the address of a report's page, or nothing if there is none."""
+    name = build_report_path(first)
+    return f"{settings.url.rstrip('/')}/{name}" if settings.url and (settings.www / name).exists() else ""

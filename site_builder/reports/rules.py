@@ -1,4 +1,4 @@
-"""Choose the week and the content of a report."""
+"""Choose the week of a report, and add up what happened in it."""
 
 from __future__ import annotations
 
@@ -16,42 +16,19 @@ from site_builder.core.timeparse import dates
 from site_builder.health.model import HealthEvent
 from site_builder.history.buckets import StateMinutes
 from site_builder.history.export import PeopleNames
-from site_builder.usage import fleet_trends
-from site_builder.usage.fleet_trends import PeriodComparison, PeriodUse, UseSummary, ValueChange
+from site_builder.usage import fleet_page
+from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseSummary, ValueChange
 from site_builder.usage.totals import DatePeriod, UsageRow, UsageTable, compute_percent_seen
 
 WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
-
-
-def parse_week(text: str) -> date | None:
-    """The Monday of a week; None if there is no such week."""
-    found = WEEK_NAME.fullmatch(text.strip())
-    try:
-        return date.fromisocalendar(int(found[1]), int(found[2]), 1) if found and dates.is_year(int(found[1])) else None
-    except ValueError:
-        return None
-
-
-def format_week(monday: date) -> str:
-    """A week by its Monday."""
-    year, number, _ = monday.isocalendar()
-    return f"{year:04}-W{number:02}"
-
-
-def find_last_whole_week(today: date) -> date:
-    """The Monday of the week before the one of this day."""
-    return today - timedelta(days=today.weekday() + 7)
-
-
 DAYS_PER_WEEK = 7
-# Below so many minutes nobody is told of them: a break is no waste.
+# A shorter break is no waste.
 MIN_WASTE_MINUTES = 60
 StateMinutesRows = Iterable[tuple[date, str, str, StateMinutes]]
 
 
 class GpuBucket(NamedTuple):
-    """A GPU in an hour or a part of it, in minutes: seen, taken, of it idle, promised with nobody on it; and who had
-    most of it."""
+    """Minutes of a GPU in an hour or a part of it, and who had most of it; `held` is a part of `taken`."""
 
     hour: int
     seen: int
@@ -63,7 +40,7 @@ class GpuBucket(NamedTuple):
 
 
 class GpuWeek(NamedTuple):
-    """A GPU in those parts of a week in which it was seen."""
+    """GPU in those parts of a week in which it was seen."""
 
     host: str
     index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
@@ -72,7 +49,7 @@ class GpuWeek(NamedTuple):
 
 
 class WastedGpu(NamedTuple):
-    """Minutes of a GPU, and whose they were, if that is known and may be told."""
+    """Wasted minutes of a GPU; `person` is empty if nobody is known or named."""
 
     host: str
     index: GpuNumber  # type: ignore[assignment]
@@ -82,7 +59,7 @@ class WastedGpu(NamedTuple):
 
 
 class WeekWaste(NamedTuple):
-    """What was held idle, what was promised with nobody on it, and GPUs that nobody was on; the most first."""
+    """GPUs held idle, booked with nobody on them, and never used; the most minutes first."""
 
     held: list[WastedGpu]
     booked: list[WastedGpu]
@@ -90,7 +67,7 @@ class WeekWaste(NamedTuple):
 
 
 class CurrentWaste(NamedTuple):
-    """What is wasted at the time of the report; hours that nobody can know are None."""
+    """GPU that is wasted when the report is made; unknown hours are None."""
 
     host: str
     index: GpuNumber  # type: ignore[assignment]
@@ -101,7 +78,7 @@ class CurrentWaste(NamedTuple):
 
 
 class WeekUsage(NamedTuple):
-    """What history tells of a week; `begins` is its first day, where that is not the first of the week."""
+    """Use in a week; `history_start` is set if history begins within the week."""
 
     days: Mapping[date, UseSummary]
     models: Mapping[str, UseSummary]
@@ -112,16 +89,11 @@ class WeekUsage(NamedTuple):
 
     @property
     def seen_percent(self) -> int | None:
-        """How much of the time of these GPUs was seen, in percent."""
         return compute_percent_seen(self.people.total)
 
 
 class WeeklyReport(NamedTuple):
-    """All that a report tells. It ends at `until`, or is told up to then where it is not `over`.
-
-    `now` are those that waste something at the time of the report, where that is not long after; without `users`
-    nobody is named.
-    """
+    """Content of a report; a week that is not over ends at `until`."""
 
     first: date
     until: float
@@ -137,131 +109,168 @@ class WeeklyReport(NamedTuple):
 
     @property
     def days(self) -> list[date]:
-        """From Monday to Sunday."""
         return list_week_days(self.first)
 
 
+# Weeks
+
+
+def parse_week(text: str) -> date | None:
+    """Return the Monday of a week like `2026-W45`, or None if there is no such week."""
+    match = WEEK_NAME.fullmatch(text.strip())
+    if not match or not dates.is_year(int(match[1])):
+        return None
+    try:
+        return date.fromisocalendar(int(match[1]), int(match[2]), 1)
+    except ValueError:
+        return None
+
+
+def format_week(monday: date) -> str:
+    """Format a week like `2026-W45`."""
+    year, number, _ = monday.isocalendar()
+    return f"{year:04}-W{number:02}"
+
+
+def find_last_whole_week(today: date) -> date:
+    """Return the Monday of the last week that is over."""
+    return today - timedelta(days=today.weekday() + DAYS_PER_WEEK)
+
+
 def list_week_days(first: date) -> list[date]:
-    """The days of a week."""
-    return fleet_trends.list_days_until(first + timedelta(days=DAYS_PER_WEEK - 1), DAYS_PER_WEEK)
+    return fleet_page.list_days_until(first + timedelta(days=DAYS_PER_WEEK - 1), DAYS_PER_WEEK)
+
+
+# Sums
 
 
 class WeekTally:
-    """What GPUs did in a week of so many minutes, added up one after the other: together they have many hours."""
+    """Sums of a week, to which GPUs are added one by one: all of them at once would need much memory."""
 
-    def __init__(self, minutes: int, called: PeopleNames, users: bool) -> None:
-        """None yet."""
-        self.week_minutes, self.people_names, self.are_users_shown = minutes, called, users
+    def __init__(self, week_minutes: int, people_names: PeopleNames, are_users_shown: bool) -> None:
+        self.week_minutes, self.people_names, self.are_users_shown = week_minutes, people_names, are_users_shown
         self.minutes_by_hour: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # seen and taken
         self.seen_by_hour_and_model: dict[tuple[int, str], int] = defaultdict(int)
         self.wasted = WeekWaste([], [], [])
 
     def add_gpu(self, gpu: GpuWeek) -> None:
-        """One of them. What counts as booked does not count again as never used."""
         held: dict[str, int] = defaultdict(int)
         booked: dict[str, int] = defaultdict(int)
-        for slot in gpu.buckets:
-            both = self.minutes_by_hour[slot.hour]
-            both[:] = both[0] + slot.seen, both[1] + slot.taken
-            self.seen_by_hour_and_model[slot.hour, gpu.model] += slot.seen
-            held[self.choose_shown_name(slot.owner)] += slot.held
-            booked[self.choose_shown_name(slot.booker)] += slot.booked
-        place = (gpu.host, gpu.index, gpu.model)
-        for several, into in ((held, self.wasted.held), (booked, self.wasted.booked)):
-            into.extend(WastedGpu(*place, who, count) for who, count in several.items() if count >= MIN_WASTE_MINUTES)
-        seen = sum(slot.seen for slot in gpu.buckets)
-        left = seen - sum(booked.values())
-        # one that was hardly seen is not one that nobody was on
-        if 2 * seen >= self.week_minutes and left >= MIN_WASTE_MINUTES and not any(slot.taken for slot in gpu.buckets):
-            self.wasted.unused.append(WastedGpu(*place, "", left))
+        for bucket in gpu.buckets:
+            hour_minutes = self.minutes_by_hour[bucket.hour]
+            hour_minutes[0] += bucket.seen
+            hour_minutes[1] += bucket.taken
+            self.seen_by_hour_and_model[bucket.hour, gpu.model] += bucket.seen
+            held[self.choose_shown_name(bucket.owner)] += bucket.held
+            booked[self.choose_shown_name(bucket.booker)] += bucket.booked
+        for minutes_by_person, wasted in ((held, self.wasted.held), (booked, self.wasted.booked)):
+            wasted.extend(
+                WastedGpu(gpu.host, gpu.index, gpu.model, person, minutes)
+                for person, minutes in minutes_by_person.items()
+                if minutes >= MIN_WASTE_MINUTES
+            )
+        seen = sum(bucket.seen for bucket in gpu.buckets)
+        # time that counts as booked does not count again as never used
+        unused = seen - sum(booked.values())
+        is_taken = any(bucket.taken for bucket in gpu.buckets)
+        # nobody knows whether a GPU that was hardly seen was used
+        if 2 * seen >= self.week_minutes and unused >= MIN_WASTE_MINUTES and not is_taken:
+            self.wasted.unused.append(WastedGpu(gpu.host, gpu.index, gpu.model, "", unused))
 
     def choose_shown_name(self, name: str | None) -> str:
-        """Who it was, if that is known and may be told."""
         return self.people_names.find_display_name(name) if name and self.are_users_shown else ""
 
     def sort_waste(self) -> WeekWaste:
-        """What was wasted, the most first."""
-        for several in self.wasted:
-            several.sort(
-                key=lambda one: (-one.minutes, natural_sort_key(one.host), gpu_number_sort_key(one.index), one.person)
+        """Sort the wasted GPUs, those with the most minutes first, and return them."""
+        for gpus in self.wasted:
+            gpus.sort(
+                key=lambda gpu: (-gpu.minutes, natural_sort_key(gpu.host), gpu_number_sort_key(gpu.index), gpu.person)
             )
         return self.wasted
 
     def count_most_at_once(self, zone: tzinfo) -> dict[tuple[date, str], int]:
-        """How many of each model were seen at once on each day, at most."""
-        found: dict[tuple[date, str], int] = defaultdict(int)
-        for (at, model), count in self.seen_by_hour_and_model.items():
-            key = (datetime.fromtimestamp(at, zone).date(), model)
-            found[key] = max(found[key], ceil(count / fleet_trends.MINUTES_PER_HOUR))
-        return found
+        """Return the largest number of GPUs of each model that were seen at once on each day."""
+        counts: dict[tuple[date, str], int] = defaultdict(int)
+        for (hour, model), seen in self.seen_by_hour_and_model.items():
+            key = (datetime.fromtimestamp(hour, zone).date(), model)
+            counts[key] = max(counts[key], ceil(seen / fleet_page.MINUTES_PER_HOUR))
+        return counts
 
 
-def build_week_usage(  # each is one thing
+def build_week_usage(
     period: DatePeriod,
     seen: StateMinutesRows,
-    most: Mapping[tuple[date, str], int],
+    gpu_counts: Mapping[tuple[date, str], int],
     people: UsageTable,
     hosts: UsageTable,
-    begins: date | None,
+    history_start: date | None,
 ) -> WeekUsage:
-    """What history tells of a week; `most` are the GPUs of each model on each day."""
-    by_model: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
-    for day, _, model, one in seen:
-        by_model[day, model].append(one)
-    sums = {key: fleet_trends.sum_state_minutes(several) for key, several in by_model.items()}
+    """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
+    minutes_by_key: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
+    for day, _, model, minutes in seen:
+        minutes_by_key[day, model].append(minutes)
+    sums = {key: fleet_page.sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
     days = {}
     for day in list_week_days(period.first):
-        there = sum(count for (one, _), count in most.items() if one == day)
-        days[day] = fleet_trends.summarize_use(
-            fleet_trends.sum_state_minutes(one for (at, _), one in sums.items() if at == day), there
+        days[day] = fleet_page.summarize_use(
+            fleet_page.sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
+            sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
         )
     models = {}
-    for model, use in fleet_trends.summarize_by_model(sums, fleet_trends.build_day_length(period.zone)).items():
-        counts = [count for (_, one), count in most.items() if one == model]
+    for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_day_length(period.zone)).items():
+        counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
         models[model] = use._replace(gpus=max(counts, default=use.gpus))
-    began = begins if begins and period.first < begins else None
-    return WeekUsage(days, models, fleet_trends.summarize_total(models, sums.values()), people, hosts, began)
-
-
-def compare_weeks(week: WeeklyReport) -> PeriodComparison:
-    """The week against the one before it; one that is not over is compared with none."""
-    whole = week.previous_usage if week.is_over else None
-    return fleet_trends.compare_periods(
-        summarize_week(week.usage), summarize_week(whole) if whole else PeriodUse(fleet_trends.NOTHING_SEEN, 0, 0)
+    return WeekUsage(
+        days=days,
+        models=models,
+        total=fleet_page.summarize_total(models, sums.values()),
+        people=people,
+        hosts=hosts,
+        history_start=history_start if history_start and period.first < history_start else None,
     )
 
 
-def summarize_week(one: WeekUsage) -> PeriodUse:
-    """A week in sums."""
-    return PeriodUse(one.total, 0, sum(row.sums.used > 0 for row in one.people.rows))
+# Comparison with the week before; a week that is not over is compared with none
 
 
-def compare_model(week: WeeklyReport, model: str) -> ValueChange:
-    """The GPU-hours of a model against the week before."""
-    before = week.previous_usage.models.get(model) if week.previous_usage and week.is_over else None
-    use = week.usage.models.get(model, fleet_trends.NOTHING_SEEN)
+def compare_weeks(report: WeeklyReport) -> PeriodComparison:
+    previous = report.previous_usage if report.is_over else None
+    return fleet_page.compare_periods(
+        summarize_week(report.usage),
+        summarize_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
+    )
+
+
+def summarize_week(usage: WeekUsage) -> PeriodUse:
+    return PeriodUse(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
+
+
+def compare_model(report: WeeklyReport, model: str) -> ValueChange:
+    """Compare the GPU-hours of a model with the week before."""
+    before = report.previous_usage.models.get(model) if report.previous_usage and report.is_over else None
+    use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
     return ValueChange(
-        use.taken / fleet_trends.MINUTES_PER_HOUR, before.taken / fleet_trends.MINUTES_PER_HOUR if before else None
+        use.taken / fleet_page.MINUTES_PER_HOUR, before.taken / fleet_page.MINUTES_PER_HOUR if before else None
     )
 
 
-def list_models(week: WeeklyReport) -> dict[str, UseSummary]:
-    """Those of the week, and those of which there was only something in the week before."""
-    found = dict(week.usage.models)
-    for model in week.previous_usage.models if week.previous_usage else ():
-        if len(found) < fleet_trends.MAX_MODELS:
-            found.setdefault(model, fleet_trends.NOTHING_SEEN)
-    return found
+def list_models(report: WeeklyReport) -> dict[str, UseSummary]:
+    """Return the models of the week, and those that were seen only in the week before."""
+    models = dict(report.usage.models)
+    for model in report.previous_usage.models if report.previous_usage else ():
+        if len(models) < fleet_page.MAX_MODELS:
+            models.setdefault(model, fleet_page.NOTHING_SEEN)
+    return models
 
 
-def find_previous_use(week: WeeklyReport) -> dict[str, int] | None:
-    """What each person used in the week before, by their keys."""
-    if not week.previous_usage or not week.is_over:
+def find_previous_use(report: WeeklyReport) -> dict[str, int] | None:
+    """Return how much each person used in the week before, by their key."""
+    if not report.previous_usage or not report.is_over:
         return None
-    return {row.key: row.sums.used for row in week.previous_usage.people.rows}
+    return {row.key: row.sums.used for row in report.previous_usage.people.rows}
 
 
-def list_unseen_hosts(week: WeeklyReport) -> list[UsageRow]:
-    """The hosts of which something was not seen, the most first."""
-    rows = [row for row in week.usage.hosts.rows if (compute_percent_seen(row.sums) or 0) < 99]
+def list_unseen_hosts(report: WeeklyReport) -> list[UsageRow]:
+    """List the hosts that were not seen all the time, the least seen first."""
+    rows = [row for row in report.usage.hosts.rows if (compute_percent_seen(row.sums) or 0) < 99]
     return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))

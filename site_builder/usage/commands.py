@@ -1,56 +1,88 @@
-"""`gpuboard stats`: who had how many GPU-hours."""
+"""`gpuboard stats`: list who had how many GPU-hours."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import click
+import orjson
 
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, NegativeResultError, print_message, with_loaded_settings
-from site_builder.core.terminal_text import replace_unencodable
+from site_builder.core.formatting import MONTH_NAMES, CsvCell, format_csv_lines
+from site_builder.core.people import PeopleDirectory
+from site_builder.core.terminal_text import (
+    find_terminal_width,
+    fit_text,
+    flatten_text,
+    measure_width,
+    replace_unencodable,
+    truncate_text,
+)
+from site_builder.core.timeparse import dates
+from site_builder.fleet.gpu_models import NameFiles
+from site_builder.history import rollups
 from site_builder.history.commands import check_query, explain_missing_history
-
-if TYPE_CHECKING:
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.config.settings import Settings
-    from site_builder.history.reader import HistoryReader
-    from site_builder.usage.render import UsageStats
-    from site_builder.usage.totals import DatePeriod
+from site_builder.history.reader import HistoryReader
+from site_builder.usage import totals
+from site_builder.usage.totals import (
+    GROUPINGS,
+    UNUSED_PARTS,
+    DatePeriod,
+    UsageSums,
+    UsageTable,
+    compute_percent_seen,
+    units_to_hours,
+)
 
 MONTH_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}")
+STATS_SCHEMA = 1
+PERSON_COLUMNS = ("used", "held", "booked", "unused")
+PLACE_COLUMNS = (*PERSON_COLUMNS, "free", "seen")
+MIN_NAME_WIDTH = 10
+COLUMN_GAP = "  "
+# Sums above have no decimals: they do not matter, and would not fit.
+MANY_HOURS = 100_000
+# Decimals for programs: a person's share of a minute is exact to the last of them.
+EXACT_DIGITS = 6
 
 
 class RequestedDays(NamedTuple):
-    """Which days are asked for, and in which words."""
-
     first: date
     last: date
     label: str
 
 
-def parse_day_option(ctx: click.Context, option: click.Parameter, text: str | None) -> date | None:  # noqa: ARG001 # click's own form
-    """A day as 2026-10-31."""
-    from site_builder.core.timeparse import dates  # noqa: PLC0415 # --help needs none of it
+class UsageStats(NamedTuple):
+    """Table of GPU-hours, and its days, including the last."""
 
-    found = None if text is None else dates.day(text)
-    if text is not None and found is None:
+    table: UsageTable
+    first: date
+    last: date
+    zone: str
+
+
+def parse_day_option(ctx: click.Context, option: click.Parameter, text: str | None) -> date | None:  # noqa: ARG001 # click's own form
+    """Parse a day like 2026-10-31."""
+    day = None if text is None else dates.day(text)
+    if text is not None and day is None:
         message = f"'{text}' is not a day from 1970 to 2200: write it like 2026-10-31"
         raise click.BadParameter(message)
-    return found
+    return day
 
 
 def parse_month_option(ctx: click.Context, option: click.Parameter, text: str | None) -> date | None:  # noqa: ARG001 # the same
-    """The first day of a month as 2026-10."""
-    from site_builder.core.timeparse import dates  # noqa: PLC0415 # --help needs none of it
-
-    found = dates.day(f"{text}-01") if MONTH_PATTERN.fullmatch(text or "") else None
-    if text is not None and found is None:
+    """Parse a month like 2026-10, and return its first day."""
+    first = dates.day(f"{text}-01") if MONTH_PATTERN.fullmatch(text or "") else None
+    if text is not None and first is None:
         message = f"'{text}' is not a month from 1970 to 2200: write it like 2026-10"
         raise click.BadParameter(message)
-    return found
+    return first
 
 
 @click.command()
@@ -61,7 +93,7 @@ def parse_month_option(ctx: click.Context, option: click.Parameter, text: str | 
 @click.option("--until", metavar="DAY", callback=parse_day_option, help="Up to the end of that day.  [default: today]")
 @click.option(
     "--by",
-    type=click.Choice(["person", "model", "host", "month"]),
+    type=click.Choice(GROUPINGS),
     default="person",
     show_default=True,
     help="What each line is of.",
@@ -69,7 +101,7 @@ def parse_month_option(ctx: click.Context, option: click.Parameter, text: str | 
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, for spreadsheets.")
 @with_loaded_settings
-def stats(  # one for each option
+def stats(
     loaded: LoadedSettings,
     month: date | None,
     since: date | None,
@@ -80,8 +112,9 @@ def stats(  # one for each option
 ) -> None:
     """List GPU-hours by person, model, host or month.
 
-    It reads state/history.db on the web host. used: on a GPU, of several people there each an equal part; held: of it, idle for 2 h or longer; booked: promised;
-    unused: of it, with nothing of theirs on the GPU. Names are merged by aliases.csv; days are those of GPUBOARD_ZONE.
+    It reads state/history.db on the web host. used: on a GPU, of several people there each an equal part; held: of it,
+    idle for 2 h or longer; booked: promised; unused: of it, with nothing of theirs on the GPU. Names are merged by
+    aliases.csv; days are those of GPUBOARD_ZONE.
     docs/people.md says what each number means, and which sums are closed. Exit 1: nothing was seen on these days.
 
     \b
@@ -94,21 +127,17 @@ def stats(  # one for each option
         raise click.UsageError(message)
     now = time.time()
     days = choose_days(month, since, until, datetime.fromtimestamp(now, loaded.settings.zone).date())
-    told = load_stats(loaded, days, by, now)
-    from site_builder.usage import render  # noqa: PLC0415 # --help needs none of it
-
+    usage_stats = load_stats(loaded, days, by, now)
     if as_json:
-        click.echo(render.render_stats_json(told))
+        click.echo(render_stats_json(usage_stats))
     elif as_csv:
-        click.echo("".join(render.render_stats_csv(told)), nl=False)
+        click.echo("".join(render_stats_csv(usage_stats)), nl=False)
     else:
-        from site_builder.core.terminal_text import find_terminal_width  # noqa: PLC0415
-
-        click.echo("\n".join(map(replace_unencodable, render.render_stats_table(told, find_terminal_width()))))
+        click.echo("\n".join(map(replace_unencodable, render_stats_table(usage_stats, find_terminal_width()))))
 
 
 def choose_days(month: date | None, since: date | None, until: date | None, today: date) -> RequestedDays:
-    """The days that are meant; one that has not come is refused."""
+    """Return the days that the options mean; refuse those of the future."""
     if month and (since or until):
         message = "say --month, or --since and --until, not both"
         raise click.UsageError(message)
@@ -116,55 +145,162 @@ def choose_days(month: date | None, since: date | None, until: date | None, toda
         message = "--until goes with --since"
         raise click.UsageError(message)
     first = since or month or today.replace(day=1)
-    said = f"{first:%Y-%m}" if month else str(first)
+    label = f"{first:%Y-%m}" if month else str(first)
     if first > today:
-        raise CommandError(f"{said} has not come yet: it is {today}")
+        raise CommandError(f"{label} has not come yet: it is {today}")
     if month:
-        return RequestedDays(first, min(today, (month + timedelta(days=31)).replace(day=1) - timedelta(days=1)), said)
+        return RequestedDays(first, min(today, (month + timedelta(days=31)).replace(day=1) - timedelta(days=1)), label)
     last = min(today, until or today)
     if last < first:
         message = f"--until {last} is before --since {first}"
         raise click.UsageError(message)
-    return RequestedDays(first, last, said if first == last else f"{first} to {last}")
+    return RequestedDays(first, last, label if first == last else f"{first} to {last}")
 
 
 def load_stats(loaded: LoadedSettings, days: RequestedDays, by: str, now: float) -> UsageStats:
-    """What history has of these days, or in one sentence why it has none."""
-    from site_builder.history.reader import HistoryReader  # noqa: PLC0415
-    from site_builder.usage.totals import DatePeriod  # noqa: PLC0415 # --help needs none of it
-
+    """Load the usage of these days, or explain why there is none."""
     settings = loaded.settings
-    past = HistoryReader(settings.state, settings.zone)
+    history = HistoryReader(settings.state, settings.zone)
     try:
-        if not past.exists:
-            raise CommandError(explain_missing_history(loaded, past))
-        return read_stats(past, settings, DatePeriod(days.first, days.last, settings.zone, now), days.label, by)
+        if not history.exists:
+            raise CommandError(explain_missing_history(loaded, history))
+        return read_stats(history, settings, DatePeriod(days.first, days.last, settings.zone, now), days.label, by)
     except OSError as error:
-        raise CommandError(f"{past.path.absolute()} could not be read: {error.strerror}") from None
+        raise CommandError(f"{history.path.absolute()} could not be read: {error.strerror}") from None
     finally:
-        past.close()
+        history.close()
 
 
-def read_stats(past: HistoryReader, settings: Settings, period: DatePeriod, said: str, by: str) -> UsageStats:
-    """The lines of these days."""
-    from site_builder.core.people import PeopleDirectory  # noqa: PLC0415
-    from site_builder.fleet.gpu_models import NameFiles  # noqa: PLC0415
-    from site_builder.history import rollups  # noqa: PLC0415
-    from site_builder.usage import totals  # noqa: PLC0415 # the same
-    from site_builder.usage.render import UsageStats  # noqa: PLC0415
+def read_stats(history: HistoryReader, settings: Settings, period: DatePeriod, label: str, by: str) -> UsageStats:
+    usage = check_query(history, lambda: history.read_daily_usage(period.first, period.last, period.now))
+    first_day = check_query(history, lambda: rollups.read_first_day(history))
+    if not usage.seen:
+        since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
+        raise NegativeResultError(f"there is no history of {label} in {history.path.absolute()}: {since}")
+    stays = totals.find_gpu_stays(check_query(history, lambda: rollups.read_gpu_set_changes(history)))
+    people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})
+    if first_day and first_day > period.first:
+        print_message(f"history begins with {first_day}: what was before is not in it")
+        period = period._replace(first=first_day)
+    unseen = totals.count_unseen_by_month(stays, usage.seen, period)
+    sums_by_name, sums_by_place = totals.sum_daily_usage(usage.shares, usage.seen, unseen)
+    table = totals.build_usage_table(sums_by_name, sums_by_place, people, by)
+    return UsageStats(table, period.first, period.last, str(settings.zone))
 
-    tallies = check_query(past, lambda: past.read_daily_usage(period.first, period.last, period.now))
-    begun = check_query(past, lambda: rollups.read_first_day(past))
-    if not tallies.seen:
-        since = "nothing is in it yet" if begun is None else f"it begins with {begun}"
-        raise NegativeResultError(f"there is no history of {said} in {past.path.absolute()}: {since}")
-    stays = totals.find_gpu_stays(check_query(past, lambda: rollups.read_gpu_set_changes(past)))
-    people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in tallies.shares})
-    if begun and begun > period.first:
-        print_message(f"history begins with {begun}: what was before is not in it")
-        period = period._replace(first=begun)
-    persons, places = totals.sum_daily_usage(
-        tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period)
-    )
-    lines = totals.build_usage_table(persons, places, people, by)
-    return UsageStats(lines, period.first, period.last, str(settings.zone))
+
+# The table
+
+
+def render_stats_table(stats: UsageStats, width: int | None = None) -> list[str]:
+    """Render the table for a terminal; without a width nothing is cut."""
+    table, total = stats.table, stats.table.total
+    columns = PERSON_COLUMNS if table.by == "person" else PLACE_COLUMNS
+    digits = 0 if units_to_hours(total.seen) >= MANY_HOURS else 1
+    seen = compute_percent_seen(total)
+    coverage = "" if seen is None else f"; seen {seen} % of the time"
+    rows = [
+        (table.by, (*columns, "of all") if columns is PLACE_COLUMNS else columns),
+        *((flatten_text(row.name), format_stats_cells(row.sums, columns, digits)) for row in table.rows),
+        ("together", format_stats_cells(total, columns, digits)),
+    ]
+    lines = [
+        f"GPU-hours, {format_day_range(stats.first, stats.last)}{coverage}",
+        "",
+        *align_stats_rows(rows, width),
+        "",
+        *align_stats_rows(list(build_remainder_rows(total, digits)), width),
+    ]
+    return lines if width is None else [truncate_text(line, width) for line in lines]
+
+
+def build_remainder_rows(total: UsageSums, digits: int) -> Iterator[tuple[str, tuple[str]]]:
+    """Yield what is added to used time, up to all that was seen; and what was not."""
+    for name, label in UNUSED_PARTS.items():
+        yield f"+ {label}", (format_unit_hours(getattr(total, name), digits),)
+    yield "= seen", (format_unit_hours(total.seen, digits),)
+    if total.conflict:
+        yield "of it in conflict", (format_unit_hours(total.conflict, digits),)
+    yield "not seen", (format_unit_hours(total.unseen, digits),)
+
+
+def align_stats_rows(rows: Sequence[tuple[str, Sequence[str]]], width: int | None) -> list[str]:
+    """Put cells into columns; names are cut where there is no room for them."""
+    widths = [max(map(len, column)) for column in zip(*(cells for _, cells in rows))]
+    name_width = max(measure_width(name) for name, _ in rows)
+    if width is not None:
+        cells_width = sum(len(COLUMN_GAP) + cell_width for cell_width in widths)
+        name_width = min(name_width, max(MIN_NAME_WIDTH, width - cells_width))
+    return [
+        COLUMN_GAP.join([fit_text(name, name_width), *map(str.rjust, cells, widths)]).rstrip() for name, cells in rows
+    ]
+
+
+def format_day_range(first: date, last: date) -> str:
+    """Format `3 Nov 2026`, or `1 to 16 Nov 2026`, or `28 Oct 2026 to 3 Nov 2026`."""
+    end = f"{last.day} {MONTH_NAMES[last.month - 1]} {last.year}"
+    if first == last:
+        return end
+    if (first.year, first.month) == (last.year, last.month):
+        return f"{first.day} to {end}"
+    return f"{first.day} {MONTH_NAMES[first.month - 1]} {first.year} to {end}"
+
+
+def format_stats_cells(sums: UsageSums, columns: Sequence[str], digits: int) -> tuple[str, ...]:
+    cells = tuple(format_unit_hours(getattr(sums, name), digits) for name in columns)
+    if columns is PERSON_COLUMNS:
+        return cells
+    seen = compute_percent_seen(sums)
+    return (*cells, "?" if seen is None else f"{seen} %")
+
+
+def format_unit_hours(units: int, digits: int) -> str:
+    return f"{units_to_hours(units):.{digits}f}"
+
+
+# For spreadsheets and programs
+
+
+def render_stats_csv(stats: UsageStats) -> Iterator[str]:
+    """Render rows; by person, unused time follows: the sum of `hours` without `unseen` is all that was seen."""
+    table = stats.table
+    if table.by != "person":
+        rows: Iterator[tuple[CsvCell, ...]] = ((row.name, *sums_to_hours(row.sums).values()) for row in table.rows)
+        yield from format_csv_lines((table.by, *UsageSums._fields), rows)
+        return
+    yield from format_csv_lines(("person", "kind", "hours", "held", "booked", "unused"), build_person_csv_rows(table))
+
+
+def build_person_csv_rows(table: UsageTable) -> Iterator[tuple[CsvCell, ...]]:
+    for row in table.rows:
+        hours = sums_to_hours(row.sums)
+        yield (row.name, "person", *(hours[name] for name in PERSON_COLUMNS))
+    total = sums_to_hours(table.total)
+    for name in (*UNUSED_PARTS, "unseen"):
+        yield "", name, total[name], None, None, None
+
+
+def render_stats_json(stats: UsageStats) -> bytes:
+    """Render all of it; docs/stats.schema.json describes it."""
+    table = stats.table
+    rows: list[dict[str, Any]] = []
+    for row in table.rows:
+        hours = sums_to_hours(row.sums)
+        if table.by == "person":
+            rows.append({"name": row.name, "names": row.names, **{name: hours[name] for name in PERSON_COLUMNS}})
+        else:
+            rows.append({"name": row.name, **hours})
+    document = {
+        "schema": STATS_SCHEMA,
+        "since": stats.first.isoformat(),
+        "until": stats.last.isoformat(),
+        "zone": stats.zone,
+        "by": table.by,
+        "rows": rows,
+        "total": sums_to_hours(table.total),
+        "seen_percent": compute_percent_seen(table.total),
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2)
+
+
+def sums_to_hours(sums: UsageSums) -> dict[str, float]:
+    return {name: round(units_to_hours(units), EXACT_DIGITS) for name, units in sums._asdict().items()}

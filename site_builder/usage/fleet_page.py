@@ -1,36 +1,113 @@
-"""fleet.html: how much of the fleet is used, by model and by hour; and the pieces of it that a report has too."""
+"""Show how much of the fleet is used, by model, by hour and against the week before: fleet.html, and in reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime
-from typing import NamedTuple
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta, tzinfo
+from typing import NamedTuple, TypeVar
 
 from site_builder.charts import svg
-from site_builder.charts.svg import UNKNOWN, UsageCell
+from site_builder.charts.svg import HOURS_PER_DAY, UNKNOWN, UsageCell
 from site_builder.core.clock import Now
-from site_builder.core.formatting import MONTH_NAMES
+from site_builder.core.formatting import HOUR, MONTH_NAMES
 from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_template
-from site_builder.usage.fleet_trends import (
-    MINUTES_PER_HOUR,
-    PeriodComparison,
-    PeriodUse,
-    UsageCourse,
-    UseSummary,
-    ValueChange,
-    join_usage_cells,
-)
+from site_builder.history.buckets import StateMinutes
+from site_builder.usage.totals import find_midnight
 
-NO_DATA_HTML = Html(svg.NO_DATA)
-# The bar of a row, in CSS pixels, and what it shows from left to right: all parts but for what was free.
+MINUTES_PER_HOUR = 60
+# Models that have a row of their own; a host can claim any number.
+MAX_MODELS = 40
+OTHER_MODELS = "other models"
+# Sizes of the bar and of the line of a row, in CSS pixels.
 BAR_WIDTH, BAR_HEIGHT = 160, 12
-BAR_PARTS = ("working", "held", "booked", "unclear")
 LINE_WIDTH, LINE_HEIGHT = 240, 40
 NOT_SEEN_BEFORE = "no data for the time before"
+TimeKey = TypeVar("TimeKey", int, date)
+MinutesByHour = Mapping[tuple[int, str], StateMinutes]  # by the start of an hour, and by model
+
+
+class UseSummary(NamedTuple):
+    """Minutes of some GPUs; `gpus` is the most that were seen at once, `use_percent` their use while taken.
+
+    Each minute was taken, booked with nobody on it, free, or unclear; held is a part of taken.
+    """
+
+    gpus: int
+    seen: int
+    taken: int
+    held: int
+    booked: int
+    free: int
+    unclear: int
+    use_percent: float | None
+
+    def share(self, part: str) -> float | None:
+        """Return a part of what was seen, in percent; None where nothing was."""
+        minutes: int = getattr(self, part)
+        return 100 * minutes / self.seen if self.seen else None
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Return the parts of a bar, in their order; the rest was free."""
+        return {
+            "working": self.taken - self.held,
+            "held": self.held,
+            "booked": self.booked,
+            "unclear": self.unclear,
+        }
+
+    @property
+    def wasted(self) -> int:
+        return self.held + self.booked
+
+
+NOTHING_SEEN = UseSummary(gpus=0, seen=0, taken=0, held=0, booked=0, free=0, unclear=0, use_percent=None)
+
+
+class PeriodUse(NamedTuple):
+    """Sums of some days; `minutes` is how long each GPU could have been seen."""
+
+    use: UseSummary
+    minutes: int
+    people: int
+
+    @property
+    def seen_percent(self) -> float | None:
+        possible = self.use.gpus * self.minutes
+        return min(100.0, 100 * self.use.seen / possible) if possible else None
+
+
+class ValueChange(NamedTuple):
+    """Sum, and what it was before; None where that time was not seen."""
+
+    now: float
+    before: float | None
+
+    @property
+    def percent(self) -> float | None:
+        return 100 * (self.now - self.before) / self.before if self.before else None
+
+
+class PeriodComparison(NamedTuple):
+    """Period against the one before it: GPU-hours, the taken part of what was seen, and people."""
+
+    used: ValueChange
+    taken_percents: tuple[float | None, float | None]
+    people: ValueChange
+    wasted: ValueChange
+
+
+class UsageCourse(NamedTuple):
+    """Taken part over some days: in percent in steps of some hours, and by day."""
+
+    percents: list[float | None]
+    days: list[UsageCell]
 
 
 class UseRow(NamedTuple):
-    """Some GPUs as a table has them."""
+    """Row of a table of GPUs, ready to be shown."""
 
     name: str
     gpus: str
@@ -46,7 +123,7 @@ class UseRow(NamedTuple):
 
 
 class ModelTable(NamedTuple):
-    """A table of models over some time; the longest has the course of each."""
+    """Table of models over a period; the longest period has the course of each model."""
 
     title: str
     use_by_model: Mapping[str, UseSummary]
@@ -55,7 +132,7 @@ class ModelTable(NamedTuple):
 
 
 class FleetPageContent(NamedTuple):
-    """All that the page is made of; `until` is the end of the last hour in it."""
+    """Content of the page; `until` is the end of the last hour in it."""
 
     periods: Sequence[ModelTable]
     days: Sequence[date]
@@ -67,9 +144,119 @@ class FleetPageContent(NamedTuple):
     reports: Sequence[str]
 
 
+# Sums, in GPU-minutes
+
+
+def sum_state_minutes(rows: Iterable[StateMinutes]) -> StateMinutes:
+    return StateMinutes._make(map(sum, zip(StateMinutes._make([0] * len(StateMinutes._fields)), *rows)))
+
+
+def summarize_use(seen: StateMinutes, gpus: int) -> UseSummary:
+    return UseSummary(
+        gpus=gpus,
+        seen=seen.seen,
+        taken=seen.busy + seen.held + seen.conflict,
+        held=seen.held,
+        booked=seen.booked,
+        free=seen.free,
+        unclear=seen.unknown + seen.lost,
+        use_percent=seen.taken_use / 2 / seen.taken_told if seen.taken_told else None,
+    )
+
+
+def summarize_by_model(
+    seen: Mapping[tuple[TimeKey, str], StateMinutes], count_minutes: Callable[[TimeKey], int]
+) -> dict[str, UseSummary]:
+    """Summarize each model, the most seen first; `count_minutes` returns the length of a time key."""
+    rows_by_model: dict[str, list[StateMinutes]] = defaultdict(list)
+    gpus_by_model: dict[str, int] = defaultdict(int)
+    for (time_key, model), row in seen.items():
+        rows_by_model[model].append(row)
+        gpus_by_model[model] = max(gpus_by_model[model], math.ceil(row.seen / count_minutes(time_key)))
+    models = {
+        model: summarize_use(sum_state_minutes(rows), gpus_by_model[model]) for model, rows in rows_by_model.items()
+    }
+    ordered = sorted(models, key=lambda model: (-models[model].seen, model))
+    shown = {model: models[model] for model in ordered[:MAX_MODELS]}
+    others = ordered[MAX_MODELS:]
+    if others:
+        other_rows = (row for model in others for row in rows_by_model[model])
+        shown[OTHER_MODELS] = summarize_use(sum_state_minutes(other_rows), sum(map(gpus_by_model.__getitem__, others)))
+    return shown
+
+
+def summarize_total(models: Mapping[str, UseSummary], seen: Iterable[StateMinutes]) -> UseSummary:
+    return summarize_use(sum_state_minutes(seen), sum(use.gpus for use in models.values()))
+
+
+def count_hour_minutes(_: int) -> int:
+    return MINUTES_PER_HOUR
+
+
+def build_day_length(zone: tzinfo) -> Callable[[date], int]:
+    """Return a function for the number of minutes in a day: it may have 23 hours, or 25."""
+    return lambda day: (find_midnight(day + timedelta(days=1), zone) - find_midnight(day, zone)) // 60
+
+
+def list_days_until(last: date, count: int) -> list[date]:
+    return [last - timedelta(days=back) for back in reversed(range(count))]
+
+
+def build_heatmap_cells(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> list[list[UsageCell]]:
+    """Build a row for each day, with a cell for each hour."""
+    sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for (at, _), row in seen.items():
+        sums[at][0] += row.seen
+        sums[at][1] += row.busy + row.held + row.conflict
+    return build_cells_from_sums(sums, days, zone)
+
+
+def build_cells_from_sums(
+    sums: Mapping[int, Sequence[int]], days: Sequence[date], zone: tzinfo
+) -> list[list[UsageCell]]:
+    """Build the rows from minutes that were seen and taken by hour; an hour that begins at 17:30 is in 17."""
+    cells = {(day, hour): [0, 0, 0] for day in days for hour in range(HOURS_PER_DAY)}
+    start, end = find_midnight(days[0], zone) // HOUR * HOUR, find_midnight(days[-1] + timedelta(days=1), zone)
+    for at in range(start, end, HOUR):
+        local = datetime.fromtimestamp(at, zone)
+        cell = cells.get((local.date(), local.hour))
+        if cell:
+            seen, taken = sums.get(at, (0, 0))
+            cell[:] = cell[0] + 1, cell[1] + seen, cell[2] + taken
+    return [[UsageCell(*cells[day, hour]) for hour in range(HOURS_PER_DAY)] for day in days]
+
+
+def build_course(seen: MinutesByHour, days: Sequence[date], step_hours: int, zone: tzinfo) -> UsageCourse:
+    rows = build_heatmap_cells(seen, days, zone)
+    cells = [cell for row in rows for cell in row]
+    steps = (cells[start : start + step_hours] for start in range(0, len(cells), step_hours))
+    return UsageCourse([join_usage_cells(step).share for step in steps], [join_usage_cells(row) for row in rows])
+
+
+def join_usage_cells(cells: Iterable[UsageCell]) -> UsageCell:
+    return UsageCell(*map(sum, zip(UsageCell(0, 0, 0), *cells)))
+
+
+def compare_periods(current: PeriodUse, previous: PeriodUse) -> PeriodComparison:
+    has_previous = previous.use.seen > 0
+
+    def compare_hours(minutes: int, minutes_before: int) -> ValueChange:
+        return ValueChange(minutes / MINUTES_PER_HOUR, minutes_before / MINUTES_PER_HOUR if has_previous else None)
+
+    return PeriodComparison(
+        used=compare_hours(current.use.taken, previous.use.taken),
+        taken_percents=(current.use.share("taken"), previous.use.share("taken")),
+        people=ValueChange(current.people, previous.people if has_previous else None),
+        wasted=compare_hours(current.use.wasted, previous.use.wasted),
+    )
+
+
+# The page
+
+
 def render_fleet_page(fleet: FleetPageContent, version: str, now: Now) -> bytes:
-    """The whole page."""
     until = None if fleet.until is None else datetime.fromtimestamp(fleet.until, now.zone)
+    courses = fleet.periods[-1].courses_by_model if fleet.periods else {}
     text = load_template("fleet.html").render(
         version=version,
         built=(int(now.epoch * 1000), now.local.isoformat(" ", "minutes"), f"{now.local:%H:%M}"),
@@ -80,37 +267,25 @@ def render_fleet_page(fleet: FleetPageContent, version: str, now: Now) -> bytes:
         hours=svg.HOUR_NAMES,
         heat=svg.build_hourly_rows(fleet.days, fleet.cells, until),
         month=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in fleet.month],
-        daily=svg.build_daily_rows({name: one.days for name, one in find_longest_courses(fleet).items()}, fleet.month),
+        daily=svg.build_daily_rows({model: course.days for model, course in courses.items()}, fleet.month),
         periods=[
-            (one.title, build_model_rows(one, fleet.month), build_total_row(one), describe_coverage(one.period))
-            for one in fleet.periods
+            (
+                table.title,
+                [
+                    build_use_row(model, use, render_course(table.courses_by_model.get(model), fleet.month, model))
+                    for model, use in table.use_by_model.items()
+                ],
+                build_use_row("All GPUs", table.period.use),
+                describe_coverage(table.period),
+            )
+            for table in fleet.periods
         ],
         reports=fleet.reports,
     )
     return text.encode("utf-8", "replace")
 
 
-def find_longest_courses(fleet: FleetPageContent) -> Mapping[str, UsageCourse]:
-    """Those of the longest time."""
-    return fleet.periods[-1].courses_by_model if fleet.periods else {}
-
-
-def build_model_rows(period: ModelTable, month: Sequence[date]) -> list[UseRow]:
-    """Its models."""
-    found = []
-    for model, use in period.use_by_model.items():
-        course = period.courses_by_model.get(model)
-        found.append(build_use_row(model, use, render_course(course, month, model) if course else EMPTY_HTML))
-    return found
-
-
-def build_total_row(period: ModelTable) -> UseRow:
-    """The last row of a table."""
-    return build_use_row("All GPUs", period.period.use)
-
-
-def build_use_row(name: str, use: UseSummary, picture: Html = EMPTY_HTML) -> UseRow:
-    """Some GPUs; all numbers but the last are parts of what was seen."""
+def build_use_row(name: str, use: UseSummary, line: Html = EMPTY_HTML) -> UseRow:
     return UseRow(
         name=name,
         gpus=str(use.gpus) if use.seen else UNKNOWN,
@@ -122,69 +297,69 @@ def build_use_row(name: str, use: UseSummary, picture: Html = EMPTY_HTML) -> Use
         unclear=format_share(use.share("unclear")),
         use_percent=format_share(use.use_percent),
         bar=render_use_bar(use),
-        line=picture,
+        line=line,
     )
 
 
-def format_share(value: float | None) -> str:
-    """`61 %`; what is there but would be 0 is `<1 %`."""
-    if value is None:
+def format_share(percent: float | None) -> str:
+    """Format `61 %`; a small part that would be 0 is `<1 %`."""
+    if percent is None:
         return UNKNOWN
-    return "<1 %" if 0 < value < 0.5 else f"{value:.0f} %"
+    return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
 def format_gpu_hours(minutes: float) -> str:
-    """GPU-hours of GPU-minutes, with one decimal: `1,234.5`."""
+    """Format GPU-minutes as hours, like `1,234.5`."""
     return f"{minutes / MINUTES_PER_HOUR:,.1f}"
 
 
-def describe_coverage(span: PeriodUse) -> str:
-    """How much of the time was seen, where it was not all."""
-    if span.seen_percent is None:
+def describe_coverage(period: PeriodUse) -> str:
+    """Say how much of the time was seen, if it was not all."""
+    seen = period.seen_percent
+    if seen is None:
         return "Nothing was seen"
-    return "" if span.seen_percent >= 99.5 else f"{format_share(span.seen_percent)} of the time of these GPUs was seen"
+    return "" if seen >= 99.5 else f"{format_share(seen)} of the time of these GPUs was seen"
 
 
 def render_use_bar(use: UseSummary) -> Html:
-    """The parts of what was seen side by side; the cells beside it tell them too."""
+    """Draw the parts of what was seen side by side; the cells beside it have them in words."""
     if not use.seen:
-        return NO_DATA_HTML
-    minutes = {"working": use.taken - use.held, "held": use.held, "booked": use.booked, "unclear": use.unclear}
-    pieces, at = [], 0.0
-    for part in BAR_PARTS:
-        begin, at = at, at + minutes[part] * BAR_WIDTH / use.seen
-        box = svg.SvgBox(round(begin), 0, round(at) - round(begin), BAR_HEIGHT)
+        return Html(svg.NO_DATA)
+    pieces, position = [], 0.0
+    for part, minutes in use.parts.items():
+        start, position = position, position + minutes * BAR_WIDTH / use.seen
+        box = svg.SvgBox(round(start), 0, round(position) - round(start), BAR_HEIGHT)
         if box.width:
             pieces.append(svg.render_rect(box, f"class={part}"))
             if part != "working":
                 pieces.append(svg.render_rect(box, f'fill="url(#_{part})"'))
-    said = (
+    title = (
         f"{format_share(use.share('taken'))} taken, of all {format_share(use.share('held'))} held; "
         f"{format_share(use.share('booked'))} booked and unused; {format_share(use.share('free'))} free"
     )
     return Html(
-        f'<svg class=share width={BAR_WIDTH} height={BAR_HEIGHT} viewBox="0 0 {BAR_WIDTH} {BAR_HEIGHT}" aria-hidden=true>'
-        f"<title>{escape_html(said)}</title>"
+        f'<svg class=share width={BAR_WIDTH} height={BAR_HEIGHT} viewBox="0 0 {BAR_WIDTH} {BAR_HEIGHT}" '
+        f"aria-hidden=true><title>{escape_html(title)}</title>"
         f"<rect class=track width={BAR_WIDTH} height={BAR_HEIGHT} />{''.join(pieces)}</svg>"
     )
 
 
-def render_course(course: UsageCourse, days: Sequence[date], name: str) -> Html:
-    """How much was taken over some days, from 0 to 100 %; each day tells its own on hover, and a table has them too."""
-    whole = join_usage_cells(course.days)
-    if whole.share is None:
+def render_course(course: UsageCourse | None, days: Sequence[date], name: str) -> Html:
+    """Draw the taken part over some days, from 0 to 100 %, with the value of each day on hover."""
+    mean = join_usage_cells(course.days).share if course else None
+    if course is None or mean is None:
         return EMPTY_HTML
-    most = max(one for one in course.percents if one is not None)
-    said = f"{name}, taken over {len(days)} days: {format_share(whole.share)} on average, {format_share(most)} at most"
-    across = svg.compute_edges(len(days), LINE_WIDTH)
+    highest = max(percent for percent in course.percents if percent is not None)
+    label = f"{name}, taken over {len(days)} days: {format_share(mean)} on average, {format_share(highest)} at most"
+    edges = svg.compute_edges(len(days), LINE_WIDTH)
     hits = []
-    for place, (day, cell) in enumerate(zip(days, course.days)):
-        mean = svg.NO_DATA if cell.share is None else f"{format_share(cell.share)} taken"
-        box = svg.SvgBox(across[place], 0, across[place + 1] - across[place], LINE_HEIGHT)
-        hits.append(svg.render_rect(box, "", f"{svg.format_day_label(day)}: {mean}"))
+    for day, cell, start, end in zip(days, course.days, edges, edges[1:]):
+        value = svg.NO_DATA if cell.share is None else f"{format_share(cell.share)} taken"
+        box = svg.SvgBox(start, 0, end - start, LINE_HEIGHT)
+        hits.append(svg.render_rect(box, "", f"{svg.format_day_label(day)}: {value}"))
     return Html(
         f'<svg class=course width={LINE_WIDTH} height={LINE_HEIGHT} viewBox="0 0 {LINE_WIDTH} {LINE_HEIGHT}" role=img '
-        f'aria-label="{escape_html(said)}">'
+        f'aria-label="{escape_html(label)}">'
         f'<path class=axis d="M0 {LINE_HEIGHT}h{LINE_WIDTH}M0 0h{LINE_WIDTH}"/>'
         f'<path class=line d="{svg.build_line_path(course.percents, LINE_WIDTH, LINE_HEIGHT, 100)}"/>'
         f"<g class=hits>{''.join(hits)}</g></svg>"
@@ -192,31 +367,27 @@ def render_course(course: UsageCourse, days: Sequence[date], name: str) -> Html:
 
 
 def describe_comparison(changes: PeriodComparison) -> list[tuple[str, str, str]]:
-    """Each change: what, how much, and against what it was before."""
+    """Describe each change: what it is of, the value, and how it compares with the one before."""
+    share, share_before = changes.taken_percents
     return [
         ("GPU-hours used", f"{changes.used.now:,.1f}", describe_change(changes.used)),
         (
             "taken, of all that was seen",
-            format_share(changes.taken_percents[0]),
-            describe_previous_share(changes.taken_percents[1]),
+            format_share(share),
+            NOT_SEEN_BEFORE if share_before is None else f"{format_share(share_before)} before",
         ),
         ("people who used GPUs", f"{changes.people.now:.0f}", describe_change(changes.people, 0)),
         ("GPU-hours held idle or booked and unused", f"{changes.wasted.now:,.1f}", describe_change(changes.wasted)),
     ]
 
 
-def describe_previous_share(share: float | None) -> str:
-    """How much it was before."""
-    return NOT_SEEN_BEFORE if share is None else f"{format_share(share)} before"
-
-
 def describe_change(change: ValueChange, digits: int = 1) -> str:
-    """`12 % more than before (1,102.0)`."""
+    """Describe a change like `12 % more than before (1,102.0)`."""
     if change.before is None:
         return NOT_SEEN_BEFORE
-    was = f"{change.before:,.{digits}f}"
+    before = f"{change.before:,.{digits}f}"
     if change.percent is None:
-        return f"{was} before"
+        return f"{before} before"
     if f"{change.percent:.0f}" in ("0", "-0"):
-        return f"as before ({was})"
-    return f"{abs(change.percent):,.0f} % {'more' if change.percent > 0 else 'less'} than before ({was})"
+        return f"as before ({before})"
+    return f"{abs(change.percent):,.0f} % {'more' if change.percent > 0 else 'less'} than before ({before})"

@@ -1,4 +1,4 @@
-"""What is wasted, gathered from what hosts tell now and what history knows; and published in waste.json."""
+"""Collect what is wasted, once a minute, and publish it in waste.json."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from site_builder.core.published_files import OutputFile, SiteFiles
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.store import BuilderState
 from site_builder.fleet.summary import HostSummary, SummarizedHost
-from site_builder.history import idle_run_store
-from site_builder.history.idle_runs import GpuRun, build_fleet_gpu_key, find_current_run
+from site_builder.history.idle_runs import GpuRun, build_fleet_gpu_key, find_current_run, read_idle_history
 from site_builder.history.reader import HistoryReader
 from site_builder.waste import render
 from site_builder.waste import rules as waste_rules
-from site_builder.waste.model import WASTE_FILE, WasteReport
-from site_builder.waste.rules import EmptyGpu, WasteCandidate
+from site_builder.waste.rules import WASTE_FILE, EmptyGpu, WasteCandidate, WasteHistory, WasteReport
 
-# Seconds between two looks: a minute is what history counts in.
+# History counts in minutes: a shorter interval shows nothing new.
 CHECK_INTERVAL_S = 60
 USED_PREFIX = "used "
 INTERNAL_ERROR = "what is wasted could not be told, which is a fault of gpuboard's own: please report it"
 
 
 class MarkedHost(SummarizedHost, Protocol):
-    """A built host with its candidates for waste (board.host_pipeline.BuiltHost)."""
+    """Built host with its candidates for waste (board.host_pipeline.BuiltHost)."""
 
     @property
     def waste_marks(self) -> tuple[WasteCandidate, ...]:
@@ -35,97 +33,110 @@ class MarkedHost(SummarizedHost, Protocol):
 
 
 class WasteMonitor:
-    """Looks once a minute, and says the same until then."""
+    """Keeps a waste report that is at most a minute old."""
 
-    def __init__(self, past: HistoryReader, memory: BuilderState, every: int) -> None:
-        """Nothing was looked at yet; `every` is how often the board is built."""
-        self.history, self.memory, self.build_interval_s = past, memory, every
+    def __init__(self, history: HistoryReader, memory: BuilderState, build_interval_s: int) -> None:
+        self.history, self.memory, self.build_interval_s = history, memory, build_interval_s
         self.report: WasteReport | None = None
 
-    def update(self, cards: Mapping[str, MarkedHost], rules: StateRules, now: Now) -> WasteReport:
-        """What is wasted, as of this minute."""
+    def update(self, hosts: Mapping[str, MarkedHost], rules: StateRules, now: Now) -> WasteReport:
         if self.report is None or not 0 <= now.epoch - self.report.built_at < CHECK_INTERVAL_S:
-            summaries = {host: one.summary for host, one in cards.items()}
+            summaries = {name: host.summary for name, host in hosts.items()}
+            candidates = {name: host.waste_marks for name, host in hosts.items() if host.waste_marks}
             try:
-                marks = {host: one.waste_marks for host, one in cards.items() if one.waste_marks}
-                found = collect_waste(summaries, marks, self.history, rules, self.memory.odd_since, now.epoch)
-            except Exception as error:  # a fault of ours must not cost the page
-                found = WasteReport(
-                    int(now.epoch), 0, (), tuple(summaries), problem=f"{INTERNAL_ERROR} ({type(error).__name__})"
-                )
-            self.report = found._replace(build_interval_s=self.build_interval_s)
+                report = collect_waste(summaries, candidates, self.history, rules, self.memory.odd_since, now.epoch)
+            except Exception as error:  # a bug here must not cost the page
+                problem = f"{INTERNAL_ERROR} ({type(error).__name__})"
+                report = WasteReport(int(now.epoch), 0, (), tuple(summaries), problem=problem)
+            self.report = report._replace(build_interval_s=self.build_interval_s)
         return self.report
 
     def write(self, site: SiteFiles, now: Now) -> None:
-        """Publish it, where it says something new, and once a minute as a sign that the builder lives."""
-        found = self.report
-        if found:
-            facts = compute_digest(render.render_waste_json(found._replace(built_at=0)))
-            site.write_changed_files([OutputFile(WASTE_FILE, facts, lambda: render.render_waste_json(found))], now)
+        """Publish the report if it changed, and once a minute as a sign that the builder is alive."""
+        report = self.report
+        if report:
+            fingerprint = compute_digest(render.render_waste_json(report._replace(built_at=0)))
+            site.write_changed_files(
+                [OutputFile(WASTE_FILE, fingerprint, lambda: render.render_waste_json(report))], now
+            )
 
 
-def collect_waste(  # each is one thing
+def collect_waste(
     summaries: Mapping[str, HostSummary],
-    marked: Mapping[str, Sequence[WasteCandidate]],
-    past: HistoryReader,
+    candidates: Mapping[str, Sequence[WasteCandidate]],
+    history: HistoryReader,
     rules: StateRules,
-    odd: MutableMapping[str, int],
+    anomalies: MutableMapping[str, int],
     now: float,
 ) -> WasteReport:
-    """All that is wasted; `odd` is what was remembered at the last look, and is kept up here."""
-    cards = {build_fleet_gpu_key(host, one.gpu_key) for host, several in marked.items() for one in several}
-    empty_minutes = waste_rules.MIN_UNUSED_DAYS * DAY // MINUTE
-    known = idle_run_store.read_idle_history(
-        past, cards, empty_minutes, now - waste_rules.ENDED_BOOKING_DAYS * DAY, now
+    """Collect all that is wasted; `anomalies` is the memory of earlier builds, and is updated."""
+    gpu_keys = {
+        build_fleet_gpu_key(host, candidate.gpu_key)
+        for host, host_candidates in candidates.items()
+        for candidate in host_candidates
+    }
+    idle_history = read_idle_history(
+        history,
+        gpu_keys,
+        waste_rules.MIN_UNUSED_DAYS * DAY // MINUTE,
+        now - waste_rules.ENDED_BOOKING_DAYS * DAY,
+        now,
     )
-    empty = list(find_empty_gpus(summaries, marked, known.runs, odd, now))
-    # of a host that is no longer on the board nobody wants to know
-    unkept = [one for one in known.unused_bookings if one.host in summaries]
-    found = waste_rules.find_waste(marked, empty, waste_rules.WasteHistory(known.runs, unkept), rules, odd, now)
-    trouble = f"{past.problem.where}: {past.problem.what}" if past.problem else None
-    return WasteReport(int(now), 0, tuple(found), tuple(summaries), known.first_at, trouble)
+    empty_gpus = list(find_empty_gpus(summaries, candidates, idle_history.runs, anomalies, now))
+    # hosts that have left the board are nobody's concern any more
+    unused_bookings = [booking for booking in idle_history.unused_bookings if booking.host in summaries]
+    waste_history = WasteHistory(idle_history.runs, unused_bookings)
+    return WasteReport(
+        built_at=int(now),
+        build_interval_s=0,
+        items=tuple(waste_rules.find_waste(candidates, empty_gpus, waste_history, rules, anomalies, now)),
+        hosts=tuple(summaries),
+        history_since=idle_history.first_at,
+        problem=history.problem_text or None,
+    )
 
 
 def find_empty_gpus(
     summaries: Mapping[str, HostSummary],
-    marked: Mapping[str, Sequence[WasteCandidate]],
-    known: Mapping[str, GpuRun],
-    odd: MutableMapping[str, int],
+    candidates: Mapping[str, Sequence[WasteCandidate]],
+    runs: Mapping[str, GpuRun],
+    anomalies: MutableMapping[str, int],
     now: float,
 ) -> Iterator[EmptyGpu]:
-    """Of the GPUs that were empty for long, those that are still; one that is not is remembered until history knows."""
-    long = {
-        card: one
-        for card, told in known.items()
-        if (one := find_current_run(told, now)) and waste_rules.is_long_unused(one)
+    """Yield GPUs that were empty for long and still are; remember those in use now until history knows it."""
+    unused_runs = {
+        gpu_key: run
+        for gpu_key, stored in runs.items()
+        if (run := find_current_run(stored, now)) and waste_rules.is_long_unused(run)
     }
-    for name in [name for name in odd if name.startswith(USED_PREFIX)]:
-        card = name[len(USED_PREFIX) :]
-        if card not in long or long[card].last_seen >= odd[name]:
-            del odd[name]
-    for card, one in long.items():
-        summary = summaries.get(one.host)
+    for name in [name for name in anomalies if name.startswith(USED_PREFIX)]:
+        gpu_key = name[len(USED_PREFIX) :]
+        if gpu_key not in unused_runs or unused_runs[gpu_key].last_seen >= anomalies[name]:
+            del anomalies[name]
+    for gpu_key, run in unused_runs.items():
+        summary = summaries.get(run.host)
         if summary is None or summary.state != "fresh":
             continue
-        empty = list_empty_gpus(one.host, summary, marked.get(one.host, ()))
-        found = next((gpu for gpu in empty if build_fleet_gpu_key(one.host, gpu.gpu_key) == card), None)
-        if found is None:
-            odd[USED_PREFIX + card] = int(now)
-        elif USED_PREFIX + card not in odd:
-            yield found
+        for gpu in list_empty_gpus(run.host, summary, candidates.get(run.host, ())):
+            if build_fleet_gpu_key(run.host, gpu.gpu_key) == gpu_key:
+                if USED_PREFIX + gpu_key not in anomalies:
+                    yield gpu
+                break
+        else:
+            anomalies[USED_PREFIX + gpu_key] = int(now)
 
 
-def list_empty_gpus(host: str, summary: HostSummary, marks: Sequence[WasteCandidate]) -> Iterator[EmptyGpu]:
-    """The GPUs of a host that nobody is on: those that are free, and those that are booked and unused."""
-    numbers = [one.number for one in summary.gpu_identities]
+def list_empty_gpus(host: str, summary: HostSummary, candidates: Sequence[WasteCandidate]) -> Iterator[EmptyGpu]:
+    """List the GPUs of a host that nobody is on: those that are free, and those that are booked and unused."""
+    numbers = [identity.number for identity in summary.gpu_identities]
     keys = {
-        one.number: one.uuid or f"index {one.number}"
-        for one in summary.gpu_identities
-        if numbers.count(one.number) == 1
+        identity.number: identity.uuid or f"index {identity.number}"
+        for identity in summary.gpu_identities
+        if numbers.count(identity.number) == 1
     }
-    for one in summary.free_gpus:
-        if one.index in keys:
-            yield EmptyGpu(host, keys[one.index], one.index, one.model)
-    for mark in marks:
-        if mark.kind == "booking":
-            yield EmptyGpu(host, mark.gpu_key, mark.index, mark.model)
+    for gpu in summary.free_gpus:
+        if gpu.index in keys:
+            yield EmptyGpu(host, keys[gpu.index], gpu.index, gpu.model)
+    for candidate in candidates:
+        if candidate.kind == "booking":
+            yield EmptyGpu(host, candidate.gpu_key, candidate.index, candidate.model)

@@ -1,21 +1,23 @@
-"""`gpuboard waste`: what is taken or promised and not used."""
+"""`gpuboard waste`: list wasted GPU time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
 
 import click
 
-from site_builder.client import completion
+from site_builder.client import completion, loader
+from site_builder.client.model import Fleet
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.core import board_client
+from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, print_message, translate_fleet_errors, with_loaded_settings
-from site_builder.core.terminal_text import replace_unencodable
-from site_builder.waste.model import WASTE_FILE, WASTE_KINDS
-
-if TYPE_CHECKING:
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.waste.model import WasteItem, WasteReport
+from site_builder.core.terminal_text import find_terminal_width, replace_unencodable
+from site_builder.fleet.booking_use import HostNameIndex
+from site_builder.waste import render, rules
+from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WasteReport
 
 NO_BOARD_HINT = "set GPUBOARD_URL to the address of a board, or where it is built GPUBOARD_WWW to its folder"
 
@@ -42,82 +44,55 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
     gpuboard waste atlas hydra --json
     """
     with translate_fleet_errors():
-        found = filter_waste(load_waste(loaded), hosts, kinds)
-    if found.problem:
-        print_message(f"some of it may be missing: {found.problem}")
-    from site_builder.waste import render  # noqa: PLC0415 # --help needs none of it
-
+        report = filter_waste(load_waste(loaded), hosts, kinds)
+    if report.problem:
+        print_message(f"some of it may be missing: {report.problem}")
     if as_json:
-        click.echo(render.render_waste_json(found))
-    elif found.items:
-        from site_builder.core.clock import Now  # noqa: PLC0415
-        from site_builder.core.terminal_text import find_terminal_width  # noqa: PLC0415
-
-        now = Now(found.built_at, loaded.settings.zone)
-        click.echo(
-            "\n".join(map(replace_unencodable, render.render_waste_table(found.items, now, find_terminal_width())))
-        )
+        click.echo(render.render_waste_json(report))
+    elif report.items:
+        now = Now(report.built_at, loaded.settings.zone)
+        lines = render.render_waste_table(report.items, now, find_terminal_width())
+        click.echo("\n".join(map(replace_unencodable, lines)))
     else:
-        click.echo(describe_no_waste(hosts, kinds))
+        where = f" on {', '.join(hosts)}" if hosts else ""
+        click.echo(f"Nothing is wasted{where}" + (f" of kind {', '.join(kinds)}." if kinds else "."))
 
 
 def load_waste(loaded: LoadedSettings) -> WasteReport:
-    """As the board tells it: the one at the address, or the one that is built here."""
-    from site_builder.client import loader  # noqa: PLC0415 # --help needs none of it
-    from site_builder.client.model import Fleet  # noqa: PLC0415
-    from site_builder.waste import model  # noqa: PLC0415
-
-    settings, ahead = loaded.settings, 0.0
+    """Load waste.json from the board's address, or from the folder of the board that is built here."""
+    settings, clock_ahead_s = loaded.settings, 0.0
     if loader.choose_fleet_source(loaded) == "url":
-        from site_builder.core import board_client  # noqa: PLC0415 # slow to import
-
-        place = f"{settings.url}{WASTE_FILE}"
+        source = f"{settings.url}{WASTE_FILE}"
         try:
-            content, ahead = board_client.send_board_request(place, login=settings.login)
-        except board_client.BoardResponseError as why:
-            raise CommandError(board_client.describe_response_error(why, place)) from None
+            content, clock_ahead_s = board_client.send_board_request(source, login=settings.login)
+        except board_client.BoardResponseError as error:
+            raise CommandError(board_client.describe_response_error(error, source)) from None
     else:
-        place = str(settings.www.absolute() / WASTE_FILE)
+        source = str(settings.www.absolute() / WASTE_FILE)
         try:
             content = (settings.www / WASTE_FILE).read_bytes()
         except FileNotFoundError:
-            raise CommandError(f"there is no {place}: {NO_BOARD_HINT}") from None
+            raise CommandError(f"there is no {source}: {NO_BOARD_HINT}") from None
         except OSError as error:
-            raise CommandError(f"{place} could not be read: {error.strerror}") from None
-    found, wrong = model.parse_waste(content)
-    if found is None:
-        raise CommandError(f"{place} {wrong}")
-    loader.check_board_age(
-        Fleet(found.built_at, (), (), every=found.build_interval_s or None), place, time.time() + ahead
-    )
-    return found
+            raise CommandError(f"{source} could not be read: {error.strerror}") from None
+    report, problem = rules.parse_waste(content)
+    if report is None:
+        raise CommandError(f"{source} {problem}")
+    fleet = Fleet(report.built_at, (), (), every=report.build_interval_s or None)
+    loader.check_board_age(fleet, source, time.time() + clock_ahead_s)
+    return report
 
 
-def filter_waste(found: WasteReport, hosts: Sequence[str], kinds: Sequence[str]) -> WasteReport:
-    """What of it is asked for; a host that there is not is refused."""
-    from site_builder.fleet.booking_use import HostNameIndex  # noqa: PLC0415 # --help needs none of it
-
-    names = HostNameIndex(found.hosts)
+def filter_waste(report: WasteReport, hosts: Sequence[str], kinds: Sequence[str]) -> WasteReport:
+    """Keep the items of these hosts and kinds; refuse an unknown host."""
+    names = HostNameIndex(report.hosts)
     wanted = set()
     for text in hosts:
         name = names.find(text)
         if name is None:
-            from difflib import get_close_matches  # noqa: PLC0415 # slow to import
-
             near = get_close_matches(text.lower(), names.names_by_lower_case, 1)
-            raise CommandError(
-                f"the board has no host {text[:80]}"
-                + (f"; is it {names.names_by_lower_case[near[0]]}?" if near else "")
-            )
+            hint = f"; is it {names.names_by_lower_case[near[0]]}?" if near else ""
+            raise CommandError(f"the board has no host {text[:80]}{hint}")
         wanted.add(name)
-
-    def fits(one: WasteItem) -> bool:
-        return (not wanted or one.host in wanted) and (not kinds or one.kind in kinds)
-
-    return found._replace(items=tuple(filter(fits, found.items)))
-
-
-def describe_no_waste(hosts: Sequence[str], kinds: Sequence[str]) -> str:
-    """That there is none."""
-    where = f" on {', '.join(hosts)}" if hosts else ""
-    return f"Nothing is wasted{where}" + (f" of kind {', '.join(kinds)}." if kinds else ".")
+    items = (item for item in report.items if not wanted or item.host in wanted)
+    return report._replace(items=tuple(item for item in items if not kinds or item.kind in kinds))

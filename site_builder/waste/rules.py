@@ -1,53 +1,95 @@
-"""What is wasted: GPUs that are taken or promised and not used, and those that nobody ever is on.
+"""Decide which GPUs are wasted: taken or booked and not used, or never used at all.
 
-A GPU has one line at most of what is so now: the first that holds of dead, held by somebody, ownerless, unexplained,
-held, booking, unused. So no GPU-hour counts twice; what a booking counts, a GPU that is never used does not.
+A GPU has at most one line about its present: the first that applies of dead, held by somebody, ownerless, unexplained,
+held, booking, unused. So no GPU-hour counts twice; hours of a booking do not count again as unused.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
-from site_builder.core import formatting
-from site_builder.core.formatting import DAY, HOUR, MINUTE
+import orjson
+
+from site_builder.client.loader import as_clean_text, as_integer, as_list, as_number, suggest_update
+from site_builder.core.formatting import DAY, HOUR, MINUTE, format_size, join_names
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
-from site_builder.core.names import gpu_number_sort_key, natural_sort_key
+from site_builder.core.names import gpu_number_sort_key, is_host_name, natural_sort_key
+from site_builder.core.terminal_text import clean_text
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.history.idle_runs import (
     RUN_EMPTY,
     RUN_IDLE,
-    BookedRun,
     GpuRun,
     UnusedBooking,
     are_different_people,
     build_fleet_gpu_key,
     find_current_run,
 )
-from site_builder.history.model import TAKEN_STATES, build_host_gpu_key
-from site_builder.waste.model import WASTE_KINDS, WasteItem
+from site_builder.history.model import TAKEN_STATES, list_host_gpu_keys
 
+# In the order in which they are listed for one GPU.
+WASTE_KINDS = ("dead", "held", "ownerless", "unexplained", "booking", "unused")
+WASTE_FILE, WASTE_SCHEMA = "waste.json", 1
+NOT_A_WASTE_FILE = f"is not the {WASTE_FILE} of a gpuboard"
 MIN_UNUSED_DAYS = 30
 ENDED_BOOKING_DAYS = 7
-# A booking is told once nobody was on the GPU for so long; and is looked at first so soon after it began.
+# A booking is reported once nobody was on the GPU for so long; its first check comes this soon after it began.
 MIN_UNUSED_BOOKING_S = HOUR
 FIRST_CHECK_S = 5 * MINUTE
-# What may be a matter of two files that were not made at once is told once it lasts.
+# Two files that were not written at once can disagree for a moment: these kinds are reported only when they last.
 MIN_ANOMALY_S = 5 * MINUTE
 ANOMALY_KINDS = frozenset({"dead", "ownerless", "unexplained"})
 MAX_PIDS = 20
 
 
-class WasteCandidate(NamedTuple):
-    """What may be wasted of a GPU, as its host tells it now; `people` are never published as they are.
+class WasteItem(NamedTuple):
+    """Wasted GPU; people are as they are shown, unknown hours are None, `until` is the end of an ended booking."""
 
-    `since` is since when it is idle; of a booking, since when nobody is on it, and `began` is when that began.
+    kind: str
+    host: str
+    gpu_key: str
+    index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    model: str
+    people: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+    hours: float | None = None
+    pids: tuple[int, ...] = ()
+    what: str = ""
+    advice: str = ""
+    command: str = ""
+
+
+class WasteReport(NamedTuple):
+    """All that is wasted, the most GPU-hours first; `hosts` are all hosts of the board."""
+
+    built_at: int
+    build_interval_s: int
+    items: tuple[WasteItem, ...]
+    hosts: tuple[str, ...] = ()
+    history_since: int | None = None
+    problem: str | None = None
+
+
+class WasteLine(NamedTuple):
+    """GPUs of a host that are wasted in the same way; `hours` is their sum."""
+
+    first_item: WasteItem
+    hours: float | None
+    gpu_label: str
+
+
+class WasteCandidate(NamedTuple):
+    """GPU that may be wasted, from the present alone; `people` are logins, which are never published.
+
+    `since` is when the GPU became idle; for a booking, when nobody was on it any more.
     """
 
     kind: str
     gpu_key: str
-    index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: GpuNumber  # type: ignore[assignment]
     model: str
     people: tuple[str, ...] = ()
     since: int | None = None
@@ -57,7 +99,7 @@ class WasteCandidate(NamedTuple):
 
 
 class EmptyGpu(NamedTuple):
-    """A GPU that nobody is on now."""
+    """GPU that nobody is on now."""
 
     host: str
     gpu_key: str
@@ -66,343 +108,408 @@ class EmptyGpu(NamedTuple):
 
 
 class WasteHistory(NamedTuple):
-    """What history knows of GPUs, by their cards; promises that ended not long ago, and that nobody used."""
+    """Runs by the key of a GPU in the fleet, and bookings that ended lately without any use."""
 
     runs: Mapping[str, GpuRun]
     unused_bookings: Sequence[UnusedBooking] = ()
 
 
-# What a host tells
+# waste.json
+
+
+def parse_waste(content: bytes) -> tuple[WasteReport | None, str]:
+    """Parse waste.json, or say why that is impossible; items of an unknown form are left out."""
+    try:
+        document = orjson.loads(content)
+    except ValueError:
+        return None, NOT_A_WASTE_FILE
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("items"), list)
+        or type(document.get("built")) is not int
+    ):
+        return None, NOT_A_WASTE_FILE
+    schema = document.get("schema")
+    if schema != WASTE_SCHEMA:
+        shown = clean_text(str(schema))[:20]
+        return None, f"has schema {shown}, but {WASTE_SCHEMA} is what is read here: {suggest_update(schema)}"
+    report = WasteReport(
+        built_at=document["built"],
+        build_interval_s=as_integer(document.get("every")) or 0,
+        items=tuple(item for fields in document["items"] if (item := parse_waste_item(fields))),
+        hosts=tuple(host for host in as_list(document.get("hosts")) if isinstance(host, str) and is_host_name(host)),
+        history_since=as_integer(document.get("history_since")),
+        problem=as_clean_text(document.get("trouble")),
+    )
+    return report, ""
+
+
+def parse_waste_item(fields: object) -> WasteItem | None:
+    if not isinstance(fields, dict):
+        return None
+    kind, host = fields.get("kind"), fields.get("host")
+    number = as_clean_text(fields.get("place")) or as_integer(fields.get("index"))
+    if kind not in WASTE_KINDS or not isinstance(host, str) or not is_host_name(host):
+        return None
+    return WasteItem(
+        kind=str(kind),
+        host=host,
+        gpu_key=as_clean_text(fields.get("uuid")) or f"index {number}",
+        index=number,
+        model=as_clean_text(fields.get("model")) or "GPU",
+        people=tuple(name for value in as_list(fields.get("who")) if (name := as_clean_text(value))),
+        since=as_integer(fields.get("since")),
+        until=as_integer(fields.get("until")),
+        hours=as_number(fields.get("gpu_hours")),
+        pids=tuple(pid for value in as_list(fields.get("pids")) if (pid := as_integer(value)) is not None),
+        what=as_clean_text(fields.get("what")) or "?",
+        advice=as_clean_text(fields.get("do")) or "",
+        command=as_clean_text(fields.get("command")) or "",
+    )
+
+
+# Sums and lines
+
+
+def sum_waste_hours(items: Iterable[WasteItem]) -> tuple[float, int]:
+    """Return the sum of the known GPU-hours, and the number of items without."""
+    hours = [item.hours for item in items]
+    return round(sum(value for value in hours if value is not None), 2), hours.count(None)
+
+
+def group_waste_items(items: Iterable[WasteItem]) -> list[WasteLine]:
+    """Join items that differ in nothing but the GPU into one line, the most GPU-hours first."""
+    groups: dict[tuple[object, ...], list[WasteItem]] = defaultdict(list)
+    for item in items:
+        groups[item._replace(gpu_key="", index=None, hours=None), item.hours is None].append(item)
+    lines = []
+    for group in groups.values():
+        numbers = ",".join("?" if item.index is None else str(item.index) for item in group)
+        hours = None if group[0].hours is None else sum_waste_hours(group)[0]
+        lines.append(WasteLine(group[0], hours, f"{group[0].host}:{numbers}"))
+    return sorted(lines, key=lambda line: (line.hours is None, -(line.hours or 0)))
+
+
+# Candidates, from the present state of a host
 
 
 def find_waste_candidates(host: HostStatus) -> tuple[WasteCandidate, ...]:
-    """What may be wasted on a host that is fresh; of any other nothing is known."""
+    """Find GPUs that may be wasted on a fresh host; nothing is known of any other."""
     if host.state != "fresh":
         return ()
-    keys: dict[str, int] = {}
-    several = [(one, build_host_gpu_key(one, keys)) for one in host.gpus]
-    return tuple(
-        found for one, key in several if (found := build_waste_candidate(one, key, bool(host.unmatched_processes)))
+    has_unmatched = bool(host.unmatched_processes)
+    candidates = (
+        build_booking_candidate(gpu, key) if gpu.state == "booked" else build_taken_candidate(gpu, key, has_unmatched)
+        for gpu, key in zip(host.gpus, list_host_gpu_keys(host.gpus))
     )
+    return tuple(candidate for candidate in candidates if candidate)
 
 
-def build_waste_candidate(one: GpuStatus, key: str, others: bool) -> WasteCandidate | None:
-    """The same of one GPU; with `others`, there are processes of which nobody knows on which GPU they are."""
-    if one.state == "booked":
-        return build_booking_candidate(one, key)
-    kind = find_waste_kind(one, others) if one.state in TAKEN_STATES else None
+def build_taken_candidate(gpu: GpuStatus, key: str, has_unmatched: bool) -> WasteCandidate | None:
+    kind = find_waste_kind(gpu, has_unmatched) if gpu.state in TAKEN_STATES else None
     if kind is None:
         return None
-    since = None if one.idle_since is None else int(one.idle_since)
-    memory = "memory" if one.gpu.memory_used is None else formatting.format_size(one.gpu.memory_used)
-    pids = {
-        "dead": [pid for process in one.processes if process.is_zombie for pid in process.children],
-        "ownerless": [pid for pid in one.ownerless_pids if pid is not None],
-    }.get(kind, [])
-    found = WasteCandidate(kind, key, one.gpu.number, one.model, one.people.users, since, None, memory)
-    return found._replace(pids=tuple(sorted(set(pids))[:MAX_PIDS]))
-
-
-def find_waste_kind(one: GpuStatus, others: bool) -> str | None:
-    """Which kind of waste a GPU is that is taken; whether one that is idle is held, its past tells."""
-    if any(process.is_zombie for process in one.processes):
-        return "dead"
-    if one.state == "held" and one.people.users and len(one.ownerless_pids) < len(one.processes):
-        return "held"
-    if one.ownerless_pids:
-        return "ownerless"
-    if one.has_unexplained_memory and not others:
-        return "unexplained"
-    return None if one.idle_since is None else "held"
-
-
-def build_booking_candidate(one: GpuStatus, key: str) -> WasteCandidate | None:
-    """A GPU that is promised now, and that nobody is on."""
-    running = [booking for booking in one.bookings if booking.phase == "now"]
-    since = [booking.unused_since for booking in running if booking.unused_since is not None]
-    if not since or one.booking_use is None:
-        return None
-    # one without a beginning counts from when it was seen first
-    first = min((seen for seen, _, _ in one.booking_use.use_by_booking.values()), default=since[0])
-    began = min(int(booking.since.timestamp()) if booking.since else first for booking in running)
-    return WasteCandidate("booking", key, one.gpu.number, one.model, one.people.bookers, min(since), began)
-
-
-# With what history knows
-
-
-def find_waste(  # each is one thing
-    marked: Mapping[str, Sequence[WasteCandidate]],
-    empty: Iterable[EmptyGpu],
-    past: WasteHistory,
-    rules: StateRules,
-    odd: MutableMapping[str, int],
-    now: float,
-) -> list[WasteItem]:
-    """All that is wasted, the most GPU-hours first.
-
-    `empty` are GPUs that nobody is on now; `odd` is since when each GPU is what it should not be, and is kept up here.
-    """
-    teller = WasteEvaluator(past, rules, now)
-    several = [(host, one) for host, marks in marked.items() for one in marks]
-    lasting = update_anomalies(several, odd, now)
-    # that two hosts tell a GPU is a problem of its own: whose hours these are, nobody can know
-    twice = {
-        card
-        for card, count in Counter(build_fleet_gpu_key(host, one.gpu_key) for host, one in several).items()
-        if count > 1
-    }
-    found: list[WasteItem] = []
-    for host, one in several:
-        if one.kind in ANOMALY_KINDS and not lasting[f"{one.kind} {build_fleet_gpu_key(host, one.gpu_key)}"]:
-            continue
-        made = teller.evaluate_booking(host, one) if one.kind == "booking" else teller.evaluate_taken(host, one, odd)
-        if made:
-            found.append(
-                made._replace(since=None, hours=None) if build_fleet_gpu_key(host, one.gpu_key) in twice else made
-            )
-    found += map(teller.build_ended_booking, teller.ended_bookings)
-    promised: Counter[str] = Counter()
-    for each in found:
-        if each.kind == "booking":
-            promised[build_fleet_gpu_key(each.host, each.gpu_key)] += each.hours or 0  # type: ignore[assignment] # hours have parts
-    told = {build_fleet_gpu_key(one.host, one.gpu_key) for one in found if one.kind != "booking"}
-    for place in empty:
-        card = build_fleet_gpu_key(place.host, place.gpu_key)
-        unused = None if card in told else teller.evaluate_empty(place, promised[card])
-        if unused:
-            found.append(unused)
-    return sorted(found, key=waste_sort_key)
-
-
-def waste_sort_key(one: WasteItem) -> tuple[object, ...]:
-    """The most hours first, those that nobody can know last; else by host and GPU."""
-    return (
-        one.hours is None,
-        -(one.hours or 0),
-        natural_sort_key(one.host),
-        gpu_number_sort_key(one.index),
-        WASTE_KINDS.index(one.kind),
-        one.since or 0,
+    pids: Iterable[int] = ()
+    if kind == "dead":
+        pids = (pid for process in gpu.processes if process.is_zombie for pid in process.children)
+    elif kind == "ownerless":
+        pids = (pid for pid in gpu.ownerless_pids if pid is not None)
+    return WasteCandidate(
+        kind=kind,
+        gpu_key=key,
+        index=gpu.gpu.number,
+        model=gpu.model,
+        people=gpu.people.users,
+        since=None if gpu.idle_since is None else int(gpu.idle_since),
+        memory_text="memory" if gpu.gpu.memory_used is None else format_size(gpu.gpu.memory_used),
+        pids=tuple(sorted(set(pids))[:MAX_PIDS]),
     )
 
 
-def update_anomalies(
-    several: Iterable[tuple[str, WasteCandidate]], odd: MutableMapping[str, int], now: float
-) -> dict[str, bool]:
-    """Of each GPU that is what it should not be, whether it has been so for long enough; the others are forgotten."""
-    there = {
-        f"{one.kind} {build_fleet_gpu_key(host, one.gpu_key)}" for host, one in several if one.kind in ANOMALY_KINDS
-    }
-    for gone in [name for name in odd if name.partition(" ")[0] in ANOMALY_KINDS and name not in there]:
-        del odd[gone]
-    for name in there:
-        odd[name] = min(odd.get(name, int(now)), int(now))
-    return {name: now - odd[name] >= MIN_ANOMALY_S for name in there}
+def find_waste_kind(gpu: GpuStatus, has_unmatched: bool) -> str | None:
+    """Return how a taken GPU is wasted; with `has_unmatched`, the host has processes on an unknown GPU."""
+    if any(process.is_zombie for process in gpu.processes):
+        return "dead"
+    if gpu.state == "held" and gpu.people.users and len(gpu.ownerless_pids) < len(gpu.processes):
+        return "held"
+    if gpu.ownerless_pids:
+        return "ownerless"
+    if gpu.has_unexplained_memory and not has_unmatched:
+        return "unexplained"
+    return None if gpu.idle_since is None else "held"  # history knows whether it is idle for long enough
+
+
+def build_booking_candidate(gpu: GpuStatus, key: str) -> WasteCandidate | None:
+    """Return a GPU that is booked now with nobody on it."""
+    running = [booking for booking in gpu.bookings if booking.phase == "now"]
+    since = [booking.unused_since for booking in running if booking.unused_since is not None]
+    if not since or gpu.booking_use is None:
+        return None
+    # a booking without a start counts from when it was seen first
+    first_seen = min((seen for seen, _, _ in gpu.booking_use.use_by_booking.values()), default=since[0])
+    return WasteCandidate(
+        kind="booking",
+        gpu_key=key,
+        index=gpu.gpu.number,
+        model=gpu.model,
+        people=gpu.people.bookers,
+        since=min(since),
+        booking_start=min(int(booking.since.timestamp()) if booking.since else first_seen for booking in running),
+    )
+
+
+# Waste, from candidates and history
+
+
+def find_waste(
+    candidates_by_host: Mapping[str, Sequence[WasteCandidate]],
+    empty_gpus: Iterable[EmptyGpu],
+    history: WasteHistory,
+    rules: StateRules,
+    anomalies: MutableMapping[str, int],
+    now: float,
+) -> list[WasteItem]:
+    """List all that is wasted, the most GPU-hours first.
+
+    `anomalies` has the time since when each GPU is in a state that should not be, and is updated here.
+    """
+    evaluator = WasteEvaluator(history, rules, now)
+    candidates = [
+        (host, build_fleet_gpu_key(host, candidate.gpu_key), candidate)
+        for host, host_candidates in candidates_by_host.items()
+        for candidate in host_candidates
+    ]
+    lasting = update_anomalies(
+        {f"{candidate.kind} {gpu_key}" for _, gpu_key, candidate in candidates if candidate.kind in ANOMALY_KINDS},
+        anomalies,
+        now,
+    )
+    # if two hosts report the same GPU, nobody can know whose hours these are
+    counts = Counter(gpu_key for _, gpu_key, _ in candidates)
+    items: list[WasteItem] = []
+    for host, gpu_key, candidate in candidates:
+        if candidate.kind in ANOMALY_KINDS and f"{candidate.kind} {gpu_key}" not in lasting:
+            continue
+        if candidate.kind == "booking":
+            item = evaluator.evaluate_booking(host, candidate)
+        else:
+            item = evaluator.evaluate_taken(host, candidate, anomalies)
+        if item:
+            items.append(item._replace(since=None, hours=None) if counts[gpu_key] > 1 else item)
+    items += map(evaluator.build_ended_booking, evaluator.ended_bookings)
+    booked_hours: dict[str, float] = defaultdict(float)
+    taken_gpus = set()
+    for item in items:
+        gpu_key = build_fleet_gpu_key(item.host, item.gpu_key)
+        if item.kind == "booking":
+            booked_hours[gpu_key] += item.hours or 0
+        else:
+            taken_gpus.add(gpu_key)
+    for gpu in empty_gpus:
+        gpu_key = build_fleet_gpu_key(gpu.host, gpu.gpu_key)
+        unused = None if gpu_key in taken_gpus else evaluator.evaluate_empty(gpu, booked_hours[gpu_key])
+        if unused:
+            items.append(unused)
+    return sorted(
+        items,
+        key=lambda item: (
+            item.hours is None,
+            -(item.hours or 0),
+            natural_sort_key(item.host),
+            gpu_number_sort_key(item.index),
+            WASTE_KINDS.index(item.kind),
+            item.since or 0,
+        ),
+    )
+
+
+def update_anomalies(current: set[str], anomalies: MutableMapping[str, int], now: float) -> set[str]:
+    """Remember since when each anomaly exists, forget those that are over, and return those that last."""
+    for name in list(anomalies):
+        if name.partition(" ")[0] in ANOMALY_KINDS and name not in current:
+            del anomalies[name]
+    for name in current:
+        anomalies[name] = min(anomalies.get(name, int(now)), int(now))
+    return {name for name in current if now - anomalies[name] >= MIN_ANOMALY_S}
 
 
 class WasteEvaluator:
-    """Tells what is wasted, from what is so now and what was before."""
+    """Decides which candidates are wasted, and for how many hours."""
 
-    def __init__(self, past: WasteHistory, rules: StateRules, now: float) -> None:
-        """By what it goes."""
-        self.history, self.rules, self.now = past, rules, now
-        self.ended_bookings = [one for one in past.unused_bookings if self.is_reported(one)]
-        self.ended_until: dict[str, int] = {}  # of each GPU, up to when such promises count
-        for one in self.ended_bookings:
-            card = build_fleet_gpu_key(one.host, one.gpu_key)
-            self.ended_until[card] = max(one.until, self.ended_until.get(card, 0))
+    def __init__(self, history: WasteHistory, rules: StateRules, now: float) -> None:
+        self.history, self.rules, self.now = history, rules, now
+        self.ended_bookings: list[UnusedBooking] = []
+        self.ended_until: dict[str, int] = {}  # end of the last such booking of each GPU
+        for booking in history.unused_bookings:
+            run = self.find_run(booking.host, booking.gpu_key)
+            goes_on = run is not None and run.booked_run is not None and run.booked_run.since == booking.since
+            if booking.minutes * MINUTE >= MIN_UNUSED_BOOKING_S and not goes_on:
+                self.ended_bookings.append(booking)
+                gpu_key = build_fleet_gpu_key(booking.host, booking.gpu_key)
+                self.ended_until[gpu_key] = max(booking.until, self.ended_until.get(gpu_key, 0))
 
-    def find_run(self, host: str, key: str) -> GpuRun | None:
-        """What history knows of a GPU."""
-        return find_current_run(self.history.runs.get(build_fleet_gpu_key(host, key)), self.now)
+    def find_run(self, host: str, gpu_key: str) -> GpuRun | None:
+        return find_current_run(self.history.runs.get(build_fleet_gpu_key(host, gpu_key)), self.now)
 
-    def list_display_names(self, told: Iterable[str]) -> tuple[str, ...]:
-        """Who it is, as far as it may be said, each once."""
+    def list_display_names(self, logins: Iterable[str]) -> tuple[str, ...]:
+        """List people as they are shown, each once; nobody if people are not shown."""
+        if not self.rules.privacy.users:
+            return ()
         people = self.rules.people
-        return (
-            tuple({people.resolve_user(one): people.display_login(one) for one in told}.values())
-            if self.rules.privacy.users
-            else ()
-        )
+        return tuple({people.resolve_user(login): people.display_login(login) for login in logins}.values())
 
-    def evaluate_taken(self, host: str, one: WasteCandidate, odd: Mapping[str, int]) -> WasteItem | None:
-        """A GPU that is taken; None if it is idle, but not for long enough."""
-        since, hours = self.measure_idle(host, one)
-        if one.kind == "held" and (hours is None or hours * HOUR < self.rules.limits.held_after):
+    def evaluate_taken(self, host: str, candidate: WasteCandidate, anomalies: Mapping[str, int]) -> WasteItem | None:
+        """Return a taken GPU as wasted; None if it is not idle for long enough."""
+        since, hours = self.measure_idle(host, candidate)
+        if candidate.kind == "held" and (hours is None or hours * HOUR < self.rules.limits.held_after):
             return None
         if since is None:
-            since = odd.get(f"{one.kind} {build_fleet_gpu_key(host, one.gpu_key)}")
-        who = self.list_display_names(one.people)
-        what, do, command = describe_waste(host, one, who)
+            since = anomalies.get(f"{candidate.kind} {build_fleet_gpu_key(host, candidate.gpu_key)}")
+        people = self.list_display_names(candidate.people)
+        what, advice, command = describe_waste(host, candidate, people)
         return WasteItem(
-            kind=one.kind,
+            kind=candidate.kind,
             host=host,
-            gpu_key=one.gpu_key,
-            index=one.index,
-            model=one.model,
-            people=who,
+            gpu_key=candidate.gpu_key,
+            index=candidate.index,
+            model=candidate.model,
+            people=people,
             since=since,
-            until=None,
             hours=hours,
-            pids=one.pids,
+            pids=candidate.pids,
             what=what,
-            advice=do,
+            advice=advice,
             command=command,
         )
 
-    def measure_idle(self, host: str, one: WasteCandidate) -> tuple[int | None, float | None]:
-        """Since when a GPU is idle, and for how many hours; one that is used wastes nobody knows what."""
-        since, now = one.since, self.now
+    def measure_idle(self, host: str, candidate: WasteCandidate) -> tuple[int | None, float | None]:
+        """Return since when a GPU is idle, and for how many hours; None for a GPU that is in use."""
+        since, now = candidate.since, self.now
         if since is None:
             return None, None
-        worn = self.find_run(host, one.gpu_key)
+        run = self.find_run(host, candidate.gpu_key)
         seconds = max(0, now - since)
-        # the builder forgets over a gap, and history does not; where the two do not meet, something may lie between
+        # history remembers over a gap, the builder does not; use only a run that reaches up to what the builder saw
         if (
-            worn
-            and worn.kind == RUN_IDLE
-            and since <= worn.last_seen + MINUTE
-            and not are_different_people(worn.people, one.people)
+            run
+            and run.kind == RUN_IDLE
+            and since <= run.last_seen + MINUTE
+            and not are_different_people(run.people, candidate.people)
         ):
-            seen = worn.minutes * MINUTE + max(0, now - (worn.last_seen + MINUTE))
-            if worn.first_seen < worn.since and worn.since > since:  # somebody else held it before
-                return worn.since, seconds_to_hours(seen)
-            since, seconds = min(since, worn.since), max(seconds, seen)
+            seen = run.minutes * MINUTE + max(0, now - (run.last_seen + MINUTE))
+            if run.first_seen < run.since and run.since > since:  # somebody else held it before
+                return run.since, seconds_to_hours(seen)
+            since, seconds = min(since, run.since), max(seconds, seen)
         return since, seconds_to_hours(seconds)
 
-    def evaluate_booking(self, host: str, one: WasteCandidate) -> WasteItem | None:
-        """A booking that runs; None if somebody was on the GPU since it began, or nobody can tell."""
-        seconds = self.measure_unused_booking(host, one)
+    def evaluate_booking(self, host: str, candidate: WasteCandidate) -> WasteItem | None:
+        """Return a running booking as wasted; None if somebody was on the GPU since it began, or nobody can know."""
+        seconds = self.measure_unused_booking(host, candidate)
         if seconds is None or seconds < MIN_UNUSED_BOOKING_S:
             return None
-        who = self.list_display_names(one.people)
+        people = self.list_display_names(candidate.people)
         return WasteItem(
             kind="booking",
             host=host,
-            gpu_key=one.gpu_key,
-            index=one.index,
-            model=one.model,
-            people=who,
-            since=one.booking_start,
-            until=None,
+            gpu_key=candidate.gpu_key,
+            index=candidate.index,
+            model=candidate.model,
+            people=people,
+            since=candidate.booking_start,
             hours=seconds_to_hours(seconds),
-            pids=(),
             what="booked, and nobody has been on it since that began",
-            advice=f"{format_request(who)} to use it or to release it.",
+            advice=f"{format_request(people)} to use it or to release it.",
         )
 
-    def measure_unused_booking(self, host: str, one: WasteCandidate) -> float | None:
-        """For how many seconds that were seen nobody was on a GPU that is promised; None if somebody was."""
-        if one.booking_start is None or one.since is None:
+    def measure_unused_booking(self, host: str, candidate: WasteCandidate) -> float | None:
+        """Return for how many seconds a booked GPU was seen with nobody on it; None if somebody was."""
+        start, since = candidate.booking_start, candidate.since
+        if start is None or since is None:
             return None
-        if one.since <= one.booking_start + FIRST_CHECK_S:
-            # a booking that was somebody else's before began when theirs did
-            return max(0, self.now - max(one.since, self.ended_until.get(build_fleet_gpu_key(host, one.gpu_key), 0)))
-        worn = self.find_run(host, one.gpu_key)
-        promise = worn.booked_run if worn else None
+        if since <= start + FIRST_CHECK_S:
+            # if somebody else had booked it before, this booking began when theirs ended
+            return max(0, self.now - max(since, self.ended_until.get(build_fleet_gpu_key(host, candidate.gpu_key), 0)))
+        run = self.find_run(host, candidate.gpu_key)
+        booked_run = run.booked_run if run else None
         if (
-            not worn
-            or not promise
-            or one.since > worn.last_seen + MINUTE
-            or are_different_people(promise.people, one.people)
+            not run
+            or not booked_run
+            or since > run.last_seen + MINUTE
+            or are_different_people(booked_run.people, candidate.people)
+            or (run.last_taken is not None and run.last_taken >= start)
         ):
             return None
-        if worn.last_taken is not None and worn.last_taken >= one.booking_start:
-            return None
-        seen = measure_seen_since(promise, one.booking_start)
-        return None if seen is None else seen + max(0, self.now - (promise.last_seen + MINUTE))
+        unrecorded = max(0, self.now - (booked_run.last_seen + MINUTE))
+        if booked_run.since >= start - MINUTE:
+            return booked_run.minutes * MINUTE + unrecorded
+        # the run began with an earlier booking: without gaps, the minutes since the start are known all the same
+        has_gaps = booked_run.minutes < (booked_run.last_seen - booked_run.since) // MINUTE + 1
+        return None if has_gaps else booked_run.last_seen + MINUTE - start + unrecorded
 
-    def is_reported(self, one: UnusedBooking) -> bool:
-        """Whether a promise that is over is told: not one of minutes, nor one that goes on after all."""
-        worn = self.find_run(one.host, one.gpu_key)
-        goes_on = worn is not None and worn.booked_run is not None and worn.booked_run.since == one.since
-        return one.minutes * MINUTE >= MIN_UNUSED_BOOKING_S and not goes_on
-
-    def build_ended_booking(self, one: UnusedBooking) -> WasteItem:
-        """A booking that is over, and that nobody used."""
-        who = self.list_display_names(one.people)
+    def build_ended_booking(self, booking: UnusedBooking) -> WasteItem:
+        people = self.list_display_names(booking.people)
         return WasteItem(
             kind="booking",
-            host=one.host,
-            gpu_key=one.gpu_key,
-            index=one.index,
-            model=one.model,
-            people=who,
-            since=one.since,
-            until=one.until,
-            hours=seconds_to_hours(one.minutes * MINUTE),
-            pids=(),
+            host=booking.host,
+            gpu_key=booking.gpu_key,
+            index=booking.index,
+            model=booking.model,
+            people=people,
+            since=booking.since,
+            until=booking.until,
+            hours=seconds_to_hours(booking.minutes * MINUTE),
             what="was booked, and nobody was on it in all that time",
-            advice=f"{format_request(who)} to release what is not needed.",
+            advice=f"{format_request(people)} to release what is not needed.",
         )
 
-    def evaluate_empty(self, one: EmptyGpu, promised: float) -> WasteItem | None:
-        """A GPU that nobody has been on for long; what bookings count of it is not counted again."""
-        worn = self.find_run(one.host, one.gpu_key)
-        if worn is None or not is_long_unused(worn):
+    def evaluate_empty(self, gpu: EmptyGpu, booked_hours: float) -> WasteItem | None:
+        """Return a GPU as wasted that nobody has been on for long, without the hours that bookings count."""
+        run = self.find_run(gpu.host, gpu.gpu_key)
+        if run is None or not is_long_unused(run):
             return None
-        until = worn.last_seen + MINUTE
-        live = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
-        hours = max(0.0, round(seconds_to_hours(worn.minutes * MINUTE + live) - promised, 2))
-        days = worn.minutes * MINUTE // DAY
-        seen = f"{days} days that were seen"
-        what = f"nobody was ever on it, in {seen}" if worn.last_taken is None else f"nobody has been on it for {seen}"
+        until = run.last_seen + MINUTE
+        pending = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
+        seen = f"{run.minutes * MINUTE // DAY} days that were seen"
         return WasteItem(
             kind="unused",
-            host=one.host,
-            gpu_key=one.gpu_key,
-            index=one.index,
-            model=one.model,
-            people=(),
-            since=worn.since,
-            until=None,
-            hours=hours,
-            pids=(),
-            what=what,
+            host=gpu.host,
+            gpu_key=gpu.gpu_key,
+            index=gpu.index,
+            model=gpu.model,
+            since=run.since,
+            hours=max(0.0, round(seconds_to_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
+            what=f"nobody was ever on it, in {seen}" if run.last_taken is None else f"nobody has been on it for {seen}",
             advice="Tell people of it, or move it to where it is needed.",
         )
 
 
-def measure_seen_since(promise: BookedRun, began: int) -> float | None:
-    """How many seconds were seen of a booking that began then; None if that cannot be told from the one before it."""
-    if promise.since >= began - MINUTE:
-        return promise.minutes * MINUTE
-    has_gaps = promise.minutes < (promise.last_seen - promise.since) // MINUTE + 1
-    return None if has_gaps else promise.last_seen + MINUTE - began
-
-
-def is_long_unused(worn: GpuRun) -> bool:
-    """Whether nobody was on a GPU in all the minutes of 30 days that were seen: what was not seen is not unused."""
-    return worn.kind == RUN_EMPTY and worn.minutes * MINUTE >= MIN_UNUSED_DAYS * DAY
+def is_long_unused(run: GpuRun) -> bool:
+    """Return True if nobody was on a GPU in 30 days of minutes that were seen; a gap does not count as unused."""
+    return run.kind == RUN_EMPTY and run.minutes * MINUTE >= MIN_UNUSED_DAYS * DAY
 
 
 def seconds_to_hours(seconds: float) -> float:
-    """In hours."""
     return round(seconds / HOUR, 2)
 
 
-def format_request(who: Sequence[str]) -> str:
-    """Whom to ask."""
-    return f"Ask {formatting.join_names(who)}" if who else "Ask who booked it"
+def format_request(people: Sequence[str]) -> str:
+    return f"Ask {join_names(people)}" if people else "Ask who booked it"
 
 
-def describe_waste(host: str, one: WasteCandidate, who: Sequence[str]) -> tuple[str, str, str]:
-    """What is so, what to do, and with which command."""
-    if one.kind == "dead":
-        kill = " ".join(map(str, one.pids))
-        return f"{one.memory_text} taken by a dead process whose children live on", f"On {host}:", f"kill {kill}"
-    if one.kind == "ownerless":
-        what = f"{one.memory_text} taken by a process of unknown owner"
-        if not one.pids:
+def describe_waste(host: str, candidate: WasteCandidate, people: Sequence[str]) -> tuple[str, str, str]:
+    """Return what is wrong with a taken GPU, what to do about it, and the command for that."""
+    memory = candidate.memory_text
+    if candidate.kind == "dead":
+        command = f"kill {' '.join(map(str, candidate.pids))}"
+        return f"{memory} taken by a dead process whose children live on", f"On {host}:", command
+    if candidate.kind == "ownerless":
+        what = f"{memory} taken by a process of unknown owner"
+        if not candidate.pids:
             return what, f"On {host}, see what runs there.", ""
-        return what, f"On {host}, see whose it is:", f"ps -o pid,user,args -p {','.join(map(str, one.pids))}"
-    if one.kind == "unexplained":
-        device = "/dev/nvidia" + ("*" if one.index is None else str(one.index).partition(":")[0])
-        return (
-            f"{one.memory_text} taken, and no process has it",
-            f"As root on {host}, see who does:",
-            f"fuser -v {device}",
-        )
-    whom = f"Ask {formatting.join_names(who)}" if who else "Ask whose it is"
-    return f"{one.memory_text} taken and hardly used", f"{whom} whether it is still needed.", ""
+        command = f"ps -o pid,user,args -p {','.join(map(str, candidate.pids))}"
+        return what, f"On {host}, see whose it is:", command
+    if candidate.kind == "unexplained":
+        device = "/dev/nvidia" + ("*" if candidate.index is None else str(candidate.index).partition(":")[0])
+        return f"{memory} taken, and no process has it", f"As root on {host}, see who does:", f"fuser -v {device}"
+    owner = join_names(people) if people else "whose it is"
+    return f"{memory} taken and hardly used", f"Ask {owner} whether it is still needed.", ""

@@ -102,7 +102,7 @@ def texts(several: Locator) -> list[str]:
 # Without JavaScript
 
 
-def test_the_day_is_open_and_the_longer_spans_open_without_script(plain: Page) -> None:
+def test_the_day_is_open_and_the_longer_windows_open_without_script(plain: Page) -> None:
     assert plain.locator("#_day-0 svg").first.is_visible()
     assert not plain.locator("#_week-0").is_visible()
     open_all(plain)

@@ -13,7 +13,7 @@ import pytest
 
 from site_builder.charts import cache
 from site_builder.charts import render as charts_render
-from site_builder.charts.svg import BucketRun
+from site_builder.charts.svg import BucketRange
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.history.writer import HistoryWriter
@@ -58,12 +58,12 @@ def small(lab: Lab, minutes: int, *gpus: object, before: int = 0) -> Drawing:
 # What they tell
 
 
-def test_each_gpu_and_the_machine_have_a_chart_of_each_span(drawn: str) -> None:
+def test_each_gpu_and_the_machine_have_a_chart_of_each_window(drawn: str) -> None:
     for span in SPANS:
         assert re.findall(rf'id="_{span}-(\w+)"', drawn) == [*(str(n) for n in range(8)), "machine"]
 
 
-def test_a_row_tells_mean_use_memory_and_power_highest_temperature_owner_and_booking(lab: Lab) -> None:
+def test_a_row_shows_mean_use_memory_and_power_highest_temperature_owner_and_booking(lab: Lab) -> None:
     several = [
         gpu("busy", ["alice"], ["bob"], use=use, memory=40960, temperature=temperature, power=power)
         for use, temperature, power in ((100, 60, 300), (50, 80, 100))
@@ -75,7 +75,7 @@ def test_a_row_tells_mean_use_memory_and_power_highest_temperature_owner_and_boo
     assert last == ["Sun 15 Nov 11:00 – 12:00", "75 %", "40 GiB", "80 °C", "200 W", "alice", "bob"]
 
 
-def test_the_machine_tells_load_and_memory(lab: Lab) -> None:
+def test_the_machine_shows_load_and_memory(lab: Lab) -> None:
     charts = small(lab, 60, gpu()).draw(NOW)
     machine = charts.partition('id="_day-machine"')[2]
     assert rows_of(machine)[-1] == ["Sun 15 Nov 11:00 – 12:00", "50 %", "25 %"]
@@ -94,7 +94,7 @@ def test_a_gap_is_a_gap_in_the_line_and_in_the_table(lab: Lab) -> None:
     assert "no data" in chart
 
 
-def test_what_was_not_told_is_a_gap_beside_what_was(lab: Lab) -> None:
+def test_an_unavailable_value_is_a_gap_beside_others(lab: Lab) -> None:
     chart = plot(small(lab, 60, gpu(power=None, use=50)).draw(NOW), "day", 0)
     assert rows_of(chart)[-1][1:5] == ["50 %", "0 GiB", "40 °C", "–"]
     assert 'class=power d=""' in chart
@@ -106,7 +106,7 @@ def test_what_was_not_told_is_a_gap_beside_what_was(lab: Lab) -> None:
 def test_a_name_that_has_no_room_is_cut_and_says_so(slots: int, told: str | None) -> None:
     found = re.findall(
         r"<text x=3 y=12>([^<]*)</text>",
-        charts_render.render_band_label(BucketRun(0, slots), 100, 0, *charts_render.list_booking_labels("<dana>")),
+        charts_render.render_band_label(BucketRange(0, slots), 100, 0, "booked: <dana>", "<dana>"),
     )
     assert found == ([told] if told else [])
 
@@ -117,7 +117,7 @@ def test_people_and_bookings_stand_behind_by_name(drawn: str) -> None:
     assert 'fill="url(#_day-hatch)"' in chart
 
 
-def test_one_person_has_one_tint_whatever_the_host_and_the_span(drawn: str) -> None:
+def test_one_person_has_one_tint_whatever_the_host_and_the_window(drawn: str) -> None:
     from site_builder.charts.render import choose_tint  # noqa: PLC0415
 
     assert f'class="who t{choose_tint("alice")}"' in plot(drawn, "day", 0)
@@ -183,7 +183,7 @@ def test_history_that_cannot_be_read_is_one_sentence_and_nothing_of_it_is_kept(l
 # When they are drawn
 
 
-def test_the_day_is_drawn_every_five_minutes_and_the_longer_spans_once_an_hour(lab: Lab) -> None:
+def test_the_day_is_drawn_every_five_minutes_and_the_longer_windows_once_an_hour(lab: Lab) -> None:
     drawing = small(lab, 60, gpu())
     assert drawing.times(NOW) == dict.fromkeys(SPANS, NOW)
     seen: dict[str, set[int]] = {span: set() for span in SPANS}
@@ -197,7 +197,7 @@ def test_the_day_is_drawn_every_five_minutes_and_the_longer_spans_once_an_hour(l
         assert all(after - before == HOUR for before, after in zip(moments[1:], moments[2:]))
 
 
-def test_no_page_draws_two_longer_spans_after_the_first(lab: Lab) -> None:
+def test_no_page_draws_two_longer_windows_after_the_first(lab: Lab) -> None:
     drawing = small(lab, 60, gpu())
     before = drawing.times(NOW)
     for minute in range(1, 181):
@@ -225,7 +225,7 @@ def test_a_kept_chart_that_is_damaged_is_drawn_again(lab: Lab, content: bytes) -
     assert drawing.times(NOW + 60)["week"] == NOW + 60
 
 
-def test_when_people_are_no_longer_shown_no_kept_chart_tells_of_them(lab: Lab) -> None:
+def test_when_people_are_no_longer_shown_no_kept_chart_shows_of_them(lab: Lab) -> None:
     drawing = small(lab, 60, gpu("busy", ["alice"]))
     assert "alice" in drawing.draw(NOW)
     drawing.asked = drawing.asked._replace(privacy=PrivacySettings("program", False))
@@ -298,7 +298,7 @@ def test_charts_of_eight_gpus_are_drawn_within_20_ms(full: Drawing) -> None:
     pace.check(pace.took(lambda: full.draw(NOW + 60), rounds=20), 0.02)
 
 
-def test_the_first_drawing_of_all_spans_takes_no_more_than_200_ms(full: Drawing) -> None:
+def test_the_first_drawing_of_all_windows_takes_no_more_than_200_ms(full: Drawing) -> None:
     def first() -> None:
         for path in full.charts.folder.iterdir():
             path.unlink()

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from site_builder.charts import time_windows
-from site_builder.charts.time_windows import BucketRange, TimeGrid, build_grid
+from site_builder.charts.svg import BucketRange
+from site_builder.charts.time_windows import TimeGrid, build_grid
 from site_builder.history.block_format import NO_CODE
 from site_builder.history.buckets import BucketColumns
 from site_builder.history.model import GpuSeries
@@ -33,7 +34,7 @@ def lengths(one: TimeGrid) -> list[int]:
 
 @pytest.mark.parametrize("span", EVERY)
 @pytest.mark.parametrize("zone", [UTC, BERLIN, ZoneInfo("Asia/Kathmandu"), ZoneInfo("America/St_Johns")])
-def test_slots_and_rows_cover_all_that_is_asked_of_history_once(span: str, zone: ZoneInfo) -> None:
+def test_buckets_and_rows_cover_all_that_is_asked_of_history_once(span: str, zone: ZoneInfo) -> None:
     one = build_grid(span, NOON, zone)
     asked = (one.until - one.since) // one.step
     for several, end in (
@@ -48,13 +49,13 @@ def test_slots_and_rows_cover_all_that_is_asked_of_history_once(span: str, zone:
 @pytest.mark.parametrize(
     ("span", "slots", "rows"), [("day", 288, 25), ("week", 168, 29), ("month", 30 * 8 + 5, 31), ("year", 365, 53)]
 )
-def test_a_span_ends_now_and_has_as_many_slots_as_a_screen_shows(span: str, slots: int, rows: int) -> None:
+def test_a_window_ends_now_and_has_as_many_buckets_as_a_screen_shows(span: str, slots: int, rows: int) -> None:
     one = build_grid(span, NOON, UTC)
     assert one.until - one.step < NOON <= one.until
     assert (len(one.buckets), len(one.rows)) == (slots, rows)
 
 
-def test_a_moment_on_the_edge_of_a_slot_does_not_begin_a_new_one() -> None:
+def test_a_moment_on_the_edge_of_a_bucket_does_not_begin_a_new_one() -> None:
     assert build_grid("day", epoch("2026-11-15 12:00"), UTC).until == epoch("2026-11-15 12:00")
 
 
@@ -65,7 +66,7 @@ def test_a_day_of_the_year_is_as_long_as_the_clocks_make_it(day: str, hours: int
     assert set(lengths(one)[1:-1]) <= {23, 24, 25}
 
 
-def test_the_day_on_which_an_hour_comes_twice_tells_which_of_them_is_meant() -> None:
+def test_the_day_on_which_an_hour_comes_twice_shows_which_of_them_is_meant() -> None:
     words = [row.label for row in build_grid("day", epoch("2026-10-25 12:00", BERLIN), BERLIN).rows]
     assert {"Sun 25 Oct 02:00 – 02:00 CEST", "Sun 25 Oct 02:00 – 03:00 CET"} <= set(words)
     assert len(set(words)) == len(words)
@@ -101,7 +102,7 @@ def test_hosts_that_are_drawn_at_a_time_share_one_grid() -> None:
     assert build_grid("year", NOON, BERLIN) is build_grid("year", NOON + 60, BERLIN)
 
 
-def test_a_mean_counts_each_slot_by_the_minutes_that_were_seen_in_it() -> None:
+def test_a_mean_counts_each_bucket_by_the_minutes_that_were_seen_in_it() -> None:
     found = time_windows.aggregate_ranges(line(use=[20, 200, 255], seen=[5, 15, 0]), "use", [BucketRange(0, 3)])
     assert found == [77.5]  # (5 × 10 % + 15 × 100 %) / 20
 
@@ -112,7 +113,7 @@ def test_a_value_that_was_not_told_is_no_zero_in_a_mean() -> None:
     ) == [200]
 
 
-def test_of_temperatures_the_highest_is_told() -> None:
+def test_of_temperatures_the_highest_is_reported() -> None:
     told = line(temperature=[40, 255, 81, 60, 255, 255], seen=[60, 0, 60, 60, 0, 0])
     assert time_windows.aggregate_ranges(told, "temperature", [BucketRange(0, 4), BucketRange(4, 6)]) == [81, None]
 
@@ -133,7 +134,7 @@ def test_memory_is_in_mib_and_use_in_percent() -> None:
     assert time_windows.aggregate_ranges(told, "memory", [BucketRange(0, 1)]) == [8000]
 
 
-def test_who_had_most_of_some_time_is_told_and_nobody_where_that_was_nobody() -> None:
+def test_who_had_most_of_some_time_is_reported_and_nobody_where_that_was_nobody() -> None:
     told = line(owner=[0, 1, 1, NO_CODE, NO_CODE, 0])
     assert time_windows.find_range_people(told, "owner", ["alice", "bob"], [BucketRange(0, 3), BucketRange(3, 6)]) == [
         "bob",
@@ -153,7 +154,7 @@ def test_of_two_who_had_the_same_the_answer_is_always_the_same() -> None:
     assert first == second
 
 
-def test_a_gpu_over_a_span_is_told_by_slots_and_by_rows() -> None:
+def test_a_gpu_over_a_window_is_reported_by_buckets_and_by_rows() -> None:
     one = build_grid("day", epoch("2026-11-15 12:00"), UTC)
     told = line(
         use=[200] * 12 + [255] * 276,
@@ -171,7 +172,7 @@ def test_a_gpu_over_a_span_is_told_by_slots_and_by_rows() -> None:
     assert found.is_seen == [True] * 12 + [False] * 276
 
 
-def test_the_line_of_the_board_has_a_slot_for_each_half_hour_of_the_day() -> None:
+def test_the_line_of_the_board_has_a_bucket_for_each_half_hour_of_the_day() -> None:
     found = time_windows.compute_sparkline_values(
         line(use=[0, 0, 0, 120, 120, 120] + [255] * 282, seen=[5] * 6 + [0] * 282)
     )

@@ -34,7 +34,8 @@ from site_builder.doctor import builder_checks
 from site_builder.doctor.model import DoctorContext
 from site_builder.fleet.store import BuilderState
 from site_builder.history import rollups
-from site_builder.history.buckets import MonthUsage, StateMinutes, UsageShare
+from site_builder.history.buckets import StateMinutes, UsageShare
+from site_builder.history.rollups import MonthUsage
 from site_builder.snapshots import store as snapshots_store
 from site_builder.web.identity import WebCaller
 from tests.support import every_state

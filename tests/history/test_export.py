@@ -62,7 +62,7 @@ def cells(told: Sequence[ExportRow]) -> list[dict[str, str]]:
 # What stands in a row
 
 
-def test_a_minute_tells_all_that_was_known_of_it(history: HistoryWriter) -> None:
+def test_a_minute_shows_all_that_was_known_of_it(history: HistoryWriter) -> None:
     record(history, NOON, 1, [host(gpu("conflict", ["bob", "carol"], ["alice"], use=55, memory=7000, power=61.5))])
     (row,) = rows(history, (NOON, NOON + 60, 60))
     assert row[:7] == ("2026-03-10T12:00:00+00:00", "atlas", 0, "GPU-0", "A100 80 GB", 81920, "conflict")
@@ -72,7 +72,7 @@ def test_a_minute_tells_all_that_was_known_of_it(history: HistoryWriter) -> None
 
 @pytest.mark.parametrize("step", [300, 3600])
 @pytest.mark.parametrize("rolled", [False, True])
-def test_a_longer_slot_tells_means_and_minutes_and_who_had_most(
+def test_a_longer_bucket_shows_means_and_minutes_and_who_had_most(
     history: HistoryWriter, step: int, rolled: bool
 ) -> None:
     record(history, NOON, 3, [host(gpu("busy", ["alice"], ["dana"], use=90, temperature=70, memory=8000))])
@@ -149,7 +149,7 @@ def test_without_aliases_upper_and_lower_case_are_one_person() -> None:
     assert {called("Alice", "alice").find_display_name(one) for one in ("Alice", "alice")} == {"alice"}
 
 
-def test_a_gpu_that_moved_is_told_by_both_hosts_and_counts_once(history: HistoryWriter) -> None:
+def test_a_gpu_that_moved_is_reported_by_both_hosts_and_counts_once(history: HistoryWriter) -> None:
     moved = gpu(key="GPU-moved", use=70)
     record(history, NOON, 10, [host(moved, name="atlas"), host(gpu(key="GPU-9"), name="hydra")])
     record(history, NOON + 600, 10, [host(gpu(key="GPU-8"), name="atlas"), host(moved, name="hydra")])
@@ -188,7 +188,7 @@ def test_over_a_change_of_the_clocks_each_hour_has_its_own_time(history: History
 
 
 @pytest.mark.parametrize("step", [60, 300, 3600])
-def test_two_exports_that_meet_have_each_slot_once(history: HistoryWriter, step: int) -> None:
+def test_two_exports_that_meet_have_each_bucket_once(history: HistoryWriter, step: int) -> None:
     record(history, NOON, 150, [host(gpu())])
     now = datetime.fromtimestamp(NOON + 3 * HOUR, timezone.utc)
     edges = ["2026-03-10 11:00", "2026-03-10 12:37:20", "2026-03-10 13:15", "now"]
@@ -207,7 +207,7 @@ def test_by_default_it_is_as_fine_as_it_is_kept(since: str, step: int) -> None:
     )
 
 
-def test_what_is_not_kept_that_finely_is_coarser_and_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_is_coarser_where_history_is_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     now = datetime.fromtimestamp(NOON, timezone.utc)
     assert history_commands.parse_export_period("7d", None, "60", now).step == 300
     assert "minutes are kept for 2 days: since 7d these are steps of 5 minutes" in capsys.readouterr().err
@@ -275,7 +275,9 @@ def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
         (["--since", "3h", "--csv", "--step", "7"], 2, "", "--step"),
     ],
 )
-def test_what_cannot_be_answered_is_one_sentence(lab: Path, words: list[str], code: int, out: str, why: str) -> None:
+def test_an_impossible_export_is_explained_in_one_sentence(
+    lab: Path, words: list[str], code: int, out: str, why: str
+) -> None:
     found = gpuboard(lab, "export", *words)
     assert (found.returncode, found.stdout) == (code, out)
     assert why in found.stderr
@@ -283,7 +285,7 @@ def test_what_cannot_be_answered_is_one_sentence(lab: Path, words: list[str], co
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 300, b""])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, content: bytes) -> None:
     (folder(tmp_path) / "history.db").write_bytes(content)
     found = gpuboard(tmp_path, "export", "--since", "3h", "--csv")
     assert (found.returncode, found.stdout) == (2, "")
@@ -291,7 +293,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes) -> N
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_whoever_reads_it_may_end_first(history: HistoryWriter) -> None:
+def test_a_reader_of_the_export_may_stop_early(history: HistoryWriter) -> None:
     start = int(time.time()) // 60 * 60 - HOUR
     record(history, start, 30, [host(*(gpu(index=number) for number in range(100)))])
     words = shlex.join([sys.executable, "-m", "site_builder", "export", "--since", "2h", "--csv"])
@@ -303,7 +305,7 @@ def test_whoever_reads_it_may_end_first(history: HistoryWriter) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 # no file
-def test_a_full_disk_is_told(lab: Path) -> None:
+def test_a_full_disk_is_reported(lab: Path) -> None:
     command = [sys.executable, "-m", "site_builder", "export", "--since", "3h", "--csv"]
     with open("/dev/full", "wb") as full:  # noqa: PTH123 # no file
         found = subprocess.run(

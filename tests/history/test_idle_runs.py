@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.history import idle_runs
 from site_builder.history.block_format import DamagedBlockError
-from site_builder.history.idle_run_store import read_idle_history
 from site_builder.history.idle_runs import (
     RUN_EMPTY,
     RUN_IDLE,
@@ -17,6 +16,7 @@ from site_builder.history.idle_runs import (
     BookedRun,
     build_fleet_gpu_key,
     find_current_run,
+    read_idle_history,
 )
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll
@@ -56,7 +56,7 @@ def test_use_just_below_the_limit_is_idle_and_use_at_it_is_not() -> None:
     assert known(NOON, gpu("busy", ["alice"], use=5)).kind == RUN_USED
 
 
-def test_use_that_is_not_told_neither_ends_idleness_nor_counts_but_somebody_is_there() -> None:
+def test_use_that_is_not_reported_neither_ends_idleness_nor_counts_but_somebody_is_there() -> None:
     untold = gpu("busy", ["alice"], use=None)
     idle = known(NOON, ALICE, untold, ALICE)
     assert (idle.kind, idle.since, idle.minutes) == (RUN_IDLE, NOON, 120)
@@ -64,7 +64,7 @@ def test_use_that_is_not_told_neither_ends_idleness_nor_counts_but_somebody_is_t
     assert known(NOON, untold).kind == RUN_USED
 
 
-def test_whoever_comes_after_is_not_told_to_hold_it_since_before() -> None:
+def test_the_next_person_does_not_inherit_idle_time() -> None:
     one = known(NOON, ALICE, BOB)
     assert (one.since, one.minutes, one.people) == (NOON + HOUR, 60, ("bob",))
 
@@ -87,12 +87,12 @@ def test_a_gpu_that_moved_keeps_its_run() -> None:
     assert (one.host, one.since, one.minutes) == ("hydra", NOON, 120)
 
 
-def test_minutes_that_two_hosts_tell_count_once() -> None:
+def test_minutes_that_two_hosts_report_count_once() -> None:
     one = known(NOON, FREE, before=known(NOON, FREE), name="hydra")
     assert (one.host, one.minutes) == ("atlas", 60)
 
 
-def test_where_two_hosts_say_something_else_of_the_same_minutes_nothing_is_made_of_them() -> None:
+def test_minutes_on_which_two_hosts_disagree_do_not_count() -> None:
     one = known(NOON, lambda slot: BUSY if slot < 30 else None, before=known(NOON - HOUR, FREE, FREE), name="hydra")
     assert (one.kind, one.since, one.minutes, one.last_taken) == (RUN_EMPTY, NOON + 30 * 60, 30, NOON + 29 * 60)
 
@@ -130,7 +130,7 @@ def test_a_clock_that_goes_back_an_hour_counts_no_minute_twice() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.sampled_from([ALICE, BOB, BUSY, FREE, LOST, BOOKED])), max_size=12))
-def test_whatever_is_told_in_whatever_order_no_run_has_more_minutes_than_it_lasted(
+def test_whatever_is_reported_in_whatever_order_no_run_has_more_minutes_than_it_lasted(
     told: list[tuple[int, object]],
 ) -> None:
     one = None
@@ -145,14 +145,14 @@ def test_whatever_is_told_in_whatever_order_no_run_has_more_minutes_than_it_last
 # Promises
 
 
-def test_a_promise_that_nobody_was_there_for_is_told_when_it_is_over() -> None:
+def test_an_unused_booking_is_reported_when_it_is_over() -> None:
     _, ended = worn_by(NOON, FREE, lambda slot: BOOKED if slot >= 15 else FREE, BOOKED, FREE)
     assert [(one.people, one.since, one.until, one.minutes) for one in ended] == [
         (("alice",), NOON + 75 * 60, NOON + 3 * HOUR, 105)
     ]
 
 
-def test_a_promise_that_runs_is_not_over() -> None:
+def test_a_running_booking_is_not_over() -> None:
     one, ended = worn_by(NOON, BOOKED, BOOKED)
     assert not ended
     assert one
@@ -160,22 +160,22 @@ def test_a_promise_that_runs_is_not_over() -> None:
 
 
 @pytest.mark.parametrize("used", [gpu("busy", ["alice"], ["alice"], use=50), gpu("conflict", ["bob"], ["alice"])])
-def test_a_promise_that_anybody_was_there_for_is_kept_if_only_for_a_minute(used: object) -> None:
+def test_a_booking_that_was_used_for_a_minute_is_not_unused(used: object) -> None:
     _, ended = worn_by(NOON, BOOKED, lambda slot: used if slot == 7 else BOOKED, FREE)  # type: ignore[arg-type, return-value]
     assert not ended
 
 
-def test_what_was_not_seen_of_a_promise_does_not_count() -> None:
+def test_unseen_minutes_of_a_booking_do_not_count() -> None:
     _, ended = worn_by(NOON, BOOKED, None, LOST, BOOKED, FREE)
     assert [(one.since, one.until, one.minutes) for one in ended] == [(NOON, NOON + 4 * HOUR, 120)]
 
 
-def test_two_people_one_after_the_other_have_two_promises() -> None:
+def test_two_people_one_after_the_other_have_two_bookings() -> None:
     _, ended = worn_by(NOON, BOOKED, CAROLS, FREE)
     assert [(one.people, one.minutes) for one in ended] == [(("alice",), 60), (("carol",), 60)]
 
 
-def test_where_promises_overlap_no_minute_counts_twice() -> None:
+def test_overlapping_bookings_count_no_minute_twice() -> None:
     _, ended = worn_by(NOON, BOOKED, gpu("booked", (), ["alice", "carol"]), CAROLS, FREE)
     assert [(one.people, one.minutes) for one in ended] == [(("alice", "carol"), 180)]
 
@@ -204,7 +204,7 @@ def test_only_those_that_are_asked_for_or_empty_for_long_are_read(history: Histo
     assert set(read_idle_history(history, ["GPU-1"], 120, 0, NOON).runs) == {"GPU-1", "GPU-2"}
 
 
-def test_a_promise_that_only_a_clock_ahead_ended_goes_on(history: HistoryWriter) -> None:
+def test_a_booking_that_only_a_clock_ahead_ended_goes_on(history: HistoryWriter) -> None:
     wear(history, NOON, 2, host(BOOKED))
     wear(history, NOON + YEAR, 1, host(FREE))
     assert read_idle_history(history, [], 1, 0, NOON + DAY).unused_bookings
@@ -215,7 +215,7 @@ def test_a_promise_that_only_a_clock_ahead_ended_goes_on(history: HistoryWriter)
     assert (one.since, one.until, one.minutes) == (NOON, NOON + 3 * HOUR, 180)
 
 
-def test_promises_are_kept_for_some_weeks_and_gpus_for_two_years(history: HistoryWriter) -> None:
+def test_unused_bookings_are_kept_for_some_weeks_and_gpus_for_two_years(history: HistoryWriter) -> None:
     record(history, NOON - 70 * DAY, 1, [host(BOOKED)])
     record(history, NOON - 70 * DAY + 60, 1, [host(FREE)])
     for day in range(40):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.history.buckets import UNITS_PER_MINUTE, HostModel, MonthUsage, RecentUsage, StateMinutes
-from site_builder.history.rollups import SUMS_FILE, GpuSetChange, UsageRollup
+from site_builder.history.buckets import UNITS_PER_MINUTE, StateMinutes
+from site_builder.history.rollups import SUMS_FILE, GpuSetChange, HostModel, MonthUsage, RecentUsage, UsageRollup
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll, used
 from tests.support.pace import check, took
@@ -96,7 +96,7 @@ def test_a_minute_that_has_not_come_does_not_count(history: HistoryWriter) -> No
     assert minutes(done(running(history), NOON + 600)) == {"alice": 10}
 
 
-def test_that_nobody_was_there_was_seen(history: HistoryWriter) -> None:
+def test_a_minute_without_hosts_counts_as_seen(history: HistoryWriter) -> None:
     record(history, NOON, 60, lambda number: [host(gpu("busy", ["alice"]))] if number < 30 else [])
     (window, _) = done(running(history), NOON + HOUR - 1).windows
     assert (window.seen_minutes, window.state_minutes.seen) == (60, 30)
@@ -120,7 +120,7 @@ def test_months_are_those_of_the_lab_and_of_all_hours_that_are_over(state: Path)
     history.close()
 
 
-def test_of_months_long_ago_no_more_is_kept_than_what_they_come_to(history: HistoryWriter) -> None:
+def test_old_months_are_reduced_to_their_sums(history: HistoryWriter) -> None:
     for start in ("2026-01-10T12:00", "2026-02-10T12:00", "2026-03-10T12:00"):
         record(history, epoch(start), 60, [host(gpu("busy", ["alice"])), host(gpu(key="x"), name="hydra")])
     roll(history, NOON + HOUR)
@@ -167,13 +167,13 @@ def test_another_history_is_begun_anew(history: HistoryWriter, state: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x05nonsense", b"(dp0\n."])
-def test_what_was_kept_and_is_damaged_is_added_up_again(history: HistoryWriter, state: Path, content: bytes) -> None:
+def test_damaged_sums_are_added_up_again(history: HistoryWriter, state: Path, content: bytes) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
     (state / SUMS_FILE).write_bytes(content)
     assert minutes(done(running(history), NOON + 600)) == {"alice": 10}
 
 
-def test_what_was_kept_and_is_not_what_it_seems_costs_no_build(history: HistoryWriter) -> None:
+def test_implausible_sums_cost_no_build(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
     sums = running(history)
     done(sums, NOON + 600)
@@ -185,7 +185,7 @@ def test_what_was_kept_and_is_not_what_it_seems_costs_no_build(history: HistoryW
     assert not history.problem
 
 
-def test_which_gpus_a_host_told_last_is_known_however_long_ago_it_was(history: HistoryWriter) -> None:
+def test_the_last_gpus_of_a_host_are_known_however_long_ago_it_was_seen(history: HistoryWriter) -> None:
     record(history, NOON - 1000 * DAY, 2, [host(gpu())])
     record(history, NOON - 900 * DAY, 2, [host(gpu(), gpu(index=1)), host(gpu(key="x"), name="hydra")])
     record(history, NOON, 2, [host(gpu(), gpu(index=1))])

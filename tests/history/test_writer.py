@@ -64,7 +64,7 @@ def test_a_host_that_is_not_fresh_is_a_gap_and_no_zero(tmp_path: Path) -> None:
     assert set(drawn.list_values("load")) == {None}
 
 
-def test_what_is_not_available_stays_so(history: HistoryWriter) -> None:
+def test_unavailable_values_stay_unavailable(history: HistoryWriter) -> None:
     nothing = gpu("unknown", use=None, memory=None, temperature=None, power=None)
     record(history, NOON, 1, [host(nothing, load=None, memory=None)])
     roll(history, NOON + 3 * DAY)
@@ -99,7 +99,7 @@ def test_minutes_that_a_slow_builder_cannot_see_are_like_the_last_one(history: H
     assert found == [10] * 5 + [90] + [None] * 15 + [90]
 
 
-def test_that_no_host_was_fresh_was_seen_too(history: HistoryWriter) -> None:
+def test_a_minute_without_fresh_hosts_is_recorded_as_seen(history: HistoryWriter) -> None:
     history.record([host(gpu(use=10))], NOON, reach=300)
     history.record([], NOON + 60, reach=300)
     history.record([host(gpu(use=10))], NOON + 120, reach=300)
@@ -119,7 +119,7 @@ def story(number: int) -> list[PackedSample]:
 
 
 @pytest.mark.parametrize("rolled", [False, True])
-def test_slots_say_the_same_before_and_after_they_are_rolled_up(history: HistoryWriter, rolled: bool) -> None:
+def test_buckets_say_the_same_before_and_after_they_are_rolled_up(history: HistoryWriter, rolled: bool) -> None:
     start = epoch("2026-03-10T00:00")
     record(history, start, 1440, story)
     if rolled:
@@ -163,7 +163,7 @@ def test_gaps_stay_gaps_at_every_step(history: HistoryWriter) -> None:
     ]
 
 
-def test_what_is_kept_becomes_coarser_with_age(history: HistoryWriter) -> None:
+def test_history_becomes_coarser_with_age(history: HistoryWriter) -> None:
     start = epoch("2026-01-01T00:00")
     for day in range(80):
         record(history, start + day * DAY + 12 * HOUR, 5, [host(gpu(use=50))])
@@ -200,7 +200,7 @@ def day(at: float) -> date:
     return datetime.fromtimestamp(at, timezone.utc).date()
 
 
-def test_the_last_minutes_are_told_across_the_roll_up(history: HistoryWriter) -> None:
+def test_the_last_minutes_are_reported_across_the_roll_up(history: HistoryWriter) -> None:
     record(history, NOON - 30 * 60, 60, lambda number: [host(gpu(use=number))])
     roll(history, NOON + 60)
     found = history.read_minutes("atlas", 50, NOON + 30 * 60)
@@ -209,7 +209,7 @@ def test_the_last_minutes_are_told_across_the_roll_up(history: HistoryWriter) ->
     assert history.read_minutes("nobody", 5, NOON) == []
 
 
-def test_a_gpu_that_moves_to_another_host_is_told_by_both(history: HistoryWriter) -> None:
+def test_a_gpu_that_moves_to_another_host_is_reported_by_both(history: HistoryWriter) -> None:
     moved = gpu(key="GPU-moved", use=70)
     record(history, NOON, 10, [host(gpu(index=0), moved, name="atlas"), host(gpu(key="GPU-9"), name="hydra")])
     record(history, NOON + 600, 10, [host(gpu(index=0), name="atlas"), host(gpu(key="GPU-9"), moved, name="hydra")])
@@ -235,7 +235,7 @@ def test_a_gpu_that_comes_later_has_no_past(history: HistoryWriter) -> None:
 
 
 @pytest.mark.parametrize("rolled", [0, HOUR, 2 * DAY])
-def test_a_slot_in_which_a_host_got_other_gpus_has_all_of_its_minutes(history: HistoryWriter, rolled: int) -> None:
+def test_a_bucket_in_which_a_host_got_other_gpus_has_all_of_its_minutes(history: HistoryWriter, rolled: int) -> None:
     before = gpu("busy", ["alice"], ["dana"], use=60, temperature=70, power=100)
     record(history, NOON, 20, [host(before)])
     record(history, NOON + 20 * 60, 40, [host(gpu("held", ["bob"], use=0, power=40), gpu(index=1))])
@@ -265,7 +265,7 @@ def test_a_thousand_gpus_on_one_host(history: HistoryWriter) -> None:
     assert [one.list_people("owner") for one in found.gpus] == [[f"user{number}"] for number in range(1000)]
 
 
-def test_gpus_that_nothing_tells_apart_are_kept_apart() -> None:
+def test_gpus_that_nothing_shows_apart_are_kept_apart() -> None:
     nameless = GpuStatus(Gpu(None, None, "A100"), "A100", "free", "")
     found = sample_host(HostStatus("atlas", None, (), "fresh", "", gpus=(nameless, nameless)))
     assert found

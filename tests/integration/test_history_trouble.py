@@ -289,7 +289,7 @@ def test_a_file_that_another_program_keeps_locked_costs_the_minute_and_little_ti
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a read-only folder")
-def test_a_read_only_state_folder_is_told_and_the_page_is_built(tmp_path: Path) -> None:
+def test_a_read_only_state_folder_is_reported_and_the_page_is_built(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas")
     lab.build()
@@ -363,7 +363,7 @@ def test_a_clock_a_year_ahead_and_back_costs_nothing_older(history: HistoryWrite
     assert history.read_host("atlas", NOON, NOON + 400 * DAY, 3600).gpus[0].list_people("owner").count("eve") <= 1
 
 
-def test_days_that_have_not_come_are_not_told_even_if_they_are_rolled_up(history: HistoryWriter) -> None:
+def test_days_that_have_not_come_are_not_reported_even_if_they_are_rolled_up(history: HistoryWriter) -> None:
     record(history, NOON, 10, HERE)
     record(history, NOON + 365 * DAY, 60, [host(gpu("busy", ["eve"]))])
     roll(history, NOON + 365 * DAY + 2 * HOUR)

@@ -146,7 +146,7 @@ def test_an_export_comes_to_what_stats_tells(run: Command, step: int, by: str) -
 
 
 @pytest.mark.parametrize(("month", "last"), [("2026-10", "2026-10-31"), ("2026-11", "2026-11-02")])
-def test_an_export_of_a_month_comes_to_what_stats_tells_of_it(run: Command, month: str, last: str) -> None:
+def test_an_export_of_a_month_comes_to_what_stats_shows_of_it(run: Command, month: str, last: str) -> None:
     rows = of_export(run, 3600, "2026-10-19", "2026-11-02 10:00")
     found = added([{**row, "month": row["time"][:7]} for row in rows], "month")[month]
     assert found == taken(of_stats(run, f"{month}-01", last)[""])
@@ -251,7 +251,7 @@ def test_users_html_has_of_each_month_what_stats_tells(run: Command, www: Path, 
     assert near(cells[:6], [total[name] for name in ("used", "held", "booked", "unused", "free", "seen")])
 
 
-def test_users_html_tells_nothing_of_a_host_in_a_month_in_which_it_was_not_seen(www: Path) -> None:
+def test_users_html_shows_nothing_of_a_host_in_a_month_in_which_it_was_not_seen(www: Path) -> None:
     hosts = tables(www / "users.html")[4]
     assert hosts["hydra"][:6] == ["–"] * 6
 

@@ -35,8 +35,9 @@ from site_builder.core.formatting import DAY_NAMES
 from site_builder.core.model import AlertSettings, PrivacySettings
 from site_builder.health.model import HealthEvent
 from site_builder.history.writer import HistoryWriter
-from site_builder.reports import collect, mail
+from site_builder.reports import collect
 from site_builder.reports import rules as report_rules
+from site_builder.reports.render import render_report_mail
 from site_builder.reports.rules import CurrentWaste, WastedGpu, WeeklyReport, WeekWaste
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
@@ -70,7 +71,7 @@ def week(settings: Settings) -> WeeklyReport:
 
 @pytest.fixture(scope="module")
 def html(week: WeeklyReport) -> str:
-    return mail.render_report_mail(week, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
+    return render_report_mail(week, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
 
 
 def message_of(settings: Settings) -> Message:
@@ -106,14 +107,14 @@ def cells(html: str, name: str) -> list[str]:
         ("2026-11-09T08:00", RULE, "2026-W45"),
     ],
 )
-def test_it_is_due_from_its_hour_on_and_for_two_days(
+def test_a_report_is_due_from_its_hour_on_and_for_two_days(
     settings: Settings, moment: str, rule: AlertRule, about: str | None
 ) -> None:
     found = alert_build.find_due_report(settings, epoch(moment, PARIS), rule)
     assert (found.about if found else None) == about
 
 
-def test_it_has_happened_and_is_the_same_whoever_asks_and_when(settings: Settings) -> None:
+def test_a_due_report_is_the_same_condition_at_every_check(settings: Settings) -> None:
     at = epoch("2026-11-16T08:00", PARIS)
     found = {alert_build.find_due_report(settings, at + later, RULE) for later in (0, 1.5, 7 * HOUR, 2 * DAY - 1)}
     what = "week 46 of 2026 is over"
@@ -142,7 +143,7 @@ def test_a_report_by_hand_goes_to_the_channels_of_the_rule(to: tuple[str, ...], 
 # What it says
 
 
-def test_its_numbers_are_those_of_the_page(html: str) -> None:
+def test_the_mail_has_the_numbers_of_the_page(html: str) -> None:
     use, people = html.partition(">By model<")[2], html.partition(">People<")[2]
     assert cells(html, "GPU-hours used") == ["120.0", "186 % more than before (42.0)"]
     assert cells(html, "Mon 9 Nov") == ["48.0", "50 %", "0 %", "25 %"]
@@ -183,7 +184,7 @@ def test_subject_text_and_what_a_chat_gets(settings: Settings) -> None:
     ]
 
 
-def test_it_links_the_page_where_there_is_one(settings: Settings, tmp_path: Path) -> None:
+def test_the_mail_links_the_page_if_there_is_one(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/2026-W46.html").write_text("")
     there = Settings(**{**vars(settings), "www": tmp_path})
@@ -217,7 +218,7 @@ def test_it_is_parsed_without_an_error_and_loads_nothing(html: str) -> None:
     assert re.findall('href="([^"]*)"', html) == ["https://gpus.lab.org/board/"]
 
 
-def test_what_others_wrote_does_nothing_and_is_short(html: str) -> None:
+def test_untrusted_text_is_escaped_and_short(html: str) -> None:
     assert "&lt;script&gt;alert(1)" in html
     assert "\u202e" not in html
     assert "x" * 161 not in html
@@ -240,7 +241,7 @@ def test_gmail_shows_all_of_the_longest_report(week: WeeklyReport) -> None:
         current_waste=[CurrentWaste(odd, 7, (odd, odd, odd), 31.5, odd, odd)] * 500,
         events=[HealthEvent(odd, 1, "GPU-h", 0, "lost", (odd,), MONDAY, None, None)] * 500,
     )
-    body = mail.render_report_mail(longest, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
+    body = render_report_mail(longest, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
     assert len(body.encode()) < GMAIL
     for more in (
         "and 20 more models",
@@ -379,7 +380,7 @@ def test_a_person_gets_it_by_their_mail_address(run: Report, inbox: Inbox) -> No
         (["--week", "2026-W30"], "lab=json://127.0.0.1:1/", 1, "there is no history of 2026-W30"),
     ],
 )
-def test_what_stands_in_its_way_is_one_sentence(
+def test_a_report_that_cannot_be_sent_is_explained_in_one_sentence(
     run: Report, words: list[str], notify: str, code: int, said: str
 ) -> None:
     ended, out, err = run("--mail", *words, GPUBOARD_NOTIFY=notify)
@@ -387,7 +388,7 @@ def test_what_stands_in_its_way_is_one_sentence(
     assert "d.org" not in out + err
 
 
-def test_receivers_go_with_mail_alone(run: Report) -> None:
+def test_to_is_refused_without_mail(run: Report) -> None:
     code, _, err = run("--to", "lab")
     assert (code, "--to goes with --mail" in err) == (2, True)
 

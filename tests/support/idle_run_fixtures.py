@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from site_builder.core.formatting import HOUR
-from site_builder.history import block_format, idle_run_store
+from site_builder.history import block_format, idle_runs
 from site_builder.history.block_format import HostHour, PackedSample
 from site_builder.history.database import begin_transaction
 from site_builder.history.idle_runs import GpuRun, UnusedBooking, update_run
@@ -65,4 +65,4 @@ def wear(
             "INSERT OR IGNORE INTO shape VALUES(?,?,?,?)", (shape, sample.host, sample.packed_series, at)
         )
         several: Sequence[tuple[int, int, HostHour]] = [(at + number * HOUR, shape, hour) for number in range(hours)]
-        idle_run_store.roll_up_idle_runs(connection, several, history.idle_percent)
+        idle_runs.roll_up_idle_runs(connection, several, history.idle_percent)

@@ -22,8 +22,8 @@ from site_builder.core.terminal_text import measure_width
 from site_builder.history.buckets import UNITS_PER_MINUTE
 from site_builder.history.database import begin_transaction
 from site_builder.history.writer import HistoryWriter
-from site_builder.usage import render as usage_render
-from site_builder.usage.totals import UsageRow, UsageSums, UsageTable
+from site_builder.usage import commands as usage_commands
+from site_builder.usage.totals import UNUSED_PARTS, UsageRow, UsageSums, UsageTable
 from tests.support.booking_fixtures import Terminal
 from tests.support.docs import blocks, text_of
 from tests.support.history_fixtures import epoch, gpu, host, record, roll
@@ -70,7 +70,7 @@ ALL = ("--since", "2026-03-31", "--until", "2026-04-01")
 # The table
 
 
-def test_the_table_of_the_docs_tells_who_had_how_much_and_what_was_nobodys(lab: Path) -> None:
+def test_the_table_of_the_docs_shows_who_had_how_much_and_what_was_nobodys(lab: Path) -> None:
     (example,) = [block.text for block in blocks("text") if block.page == "docs/people.md"]
     assert answer(lab, *MARCH) == example
 
@@ -91,10 +91,10 @@ def test_by_host_each_line_says_how_much_of_its_time_was_seen(lab: Path) -> None
 def test_it_fits_a_terminal_whatever_names_and_sums_there_are(by: str, across: int) -> None:
     many = UsageSums(*[1000 * 8 * 31 * 24 * 60 * UNITS_PER_MINUTE] * len(UsageSums._fields))
     names = ["x" * 200, "李" * 60, "a\nb\tc", "e\u0301" * 50, ""]
-    told = usage_render.UsageStats(
+    told = usage_commands.UsageStats(
         UsageTable(by, tuple(UsageRow(name, name, many) for name in names), many), *OCTOBER, "UTC"
     )
-    lines = usage_render.render_stats_table(told, across)
+    lines = usage_commands.render_stats_table(told, across)
     assert max(measure_width(line) for line in lines) <= across
     assert across < 80 or all(re.search(r"\d$", line) or line.endswith("%") for line in lines[3:8])
 
@@ -118,7 +118,7 @@ def test_a_hostile_name_does_nothing_to_a_terminal(tmp_path: Path) -> None:
         assert not re.search(r"[^\n\x20-\x7e\ufffd?…]", said), said
 
 
-def test_history_that_begins_later_is_told(lab: Path) -> None:
+def test_history_that_begins_later_is_reported(lab: Path) -> None:
     code, said, complaint = stats(lab, "--month", "2026-03")
     assert (code, complaint) == (0, "gpuboard: history begins with 2026-03-31: what was before is not in it\n")
     assert said.startswith("GPU-hours, 31 Mar 2026; seen 100 %")
@@ -139,7 +139,7 @@ def test_json_is_what_the_schema_says_and_closed(lab: Path, by: str) -> None:
     assert (found["since"], found["until"], found["zone"]) == ("2026-03-31", "2026-04-01", "UTC")
 
 
-def test_json_tells_all_names_of_a_person(lab: Path) -> None:
+def test_json_shows_all_names_of_a_person(lab: Path) -> None:
     rows = json.loads(answer(lab, *ALL, "--json"))["rows"]
     assert {row["name"]: row["names"] for row in rows}["Alice Smith"] == ["alice", "asmith"]
 
@@ -196,14 +196,14 @@ STARTS = re.compile(r"[\s\"']*[=+\-@＝＋－＠]")  # noqa: RUF001 # the same
 @pytest.mark.parametrize("name", FORMULAS)
 def test_no_spreadsheet_finds_a_formula_whatever_it_takes_for_the_end_of_a_cell(name: str) -> None:
     row = UsageRow(name, name, UsageSums(used=UNITS_PER_MINUTE * 60), (name,))
-    told = usage_render.UsageStats(UsageTable("person", (row,), row.sums), *OCTOBER, "UTC")
-    text = "".join(usage_render.render_stats_csv(told))
+    told = usage_commands.UsageStats(UsageTable("person", (row,), row.sums), *OCTOBER, "UTC")
+    text = "".join(usage_commands.render_stats_csv(told))
     for delimiter in ",;\t|":
         for cells in csv.reader(io.StringIO(text), delimiter=delimiter):
             for cell in cells:
                 found = STARTS.match(cell.replace('"', ""))
                 assert not found or "'" in found[0], (delimiter, cell)
-    assert len(text.splitlines()) == 1 + 1 + len(usage_render.UNUSED_PART_LABELS) + 1
+    assert len(text.splitlines()) == 1 + 1 + len(UNUSED_PARTS) + 1
 
 
 @pytest.mark.parametrize("name", ["alice", "Łukasz Żak", "O'Neil", "anne-marie", "a;b", 'a "b" c', "李雷", "x,y"])

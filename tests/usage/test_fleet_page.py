@@ -118,7 +118,7 @@ def test_the_hours_of_a_model_are_those_that_were_worked_out_on_paper(plain: Pag
     assert [told[0], *told[2:]] == ["3", "180.0", "42 %", "33 %", "0 %", "58 %", "0 %", "11 %"]
 
 
-def test_how_much_of_the_time_was_seen_is_told(plain: Page) -> None:
+def test_how_much_of_the_time_was_seen_is_reported(plain: Page) -> None:
     week = plain.locator("section.part").filter(has_text="Use by model, the last 7 days")
     expect(week).to_contain_text("86 % of the time of these GPUs was seen")
 
@@ -215,7 +215,7 @@ def test_with_no_history_it_says_so(tmp_path: Path) -> None:
     assert NO_HISTORY_YET in build(lab)
 
 
-def test_in_its_first_hour_it_tells_of_minutes(tmp_path: Path) -> None:
+def test_in_its_first_hour_it_shows_of_minutes(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     history = HistoryWriter(lab.state, PARIS)
     keep(history, START - 20 * 60, START, [host(gpu("busy", ["alice"], use=50))])
@@ -244,7 +244,9 @@ def test_it_is_made_once_an_hour_and_at_once_where_a_report_is_new(tmp_path: Pat
 
 
 def test_while_a_builder_lives_it_is_never_so_old_that_the_page_says_so(tmp_path: Path) -> None:
-    (old,) = re.findall(r"MAX_PAGE_AGE_S = (?:.*\?\? )?(\d+) \* 60\)?;", (ROOT / "www/assets/page-reload.js").read_text())
+    (old,) = re.findall(
+        r"MAX_PAGE_AGE_S = (?:.*\?\? )?(\d+) \* 60\)?;", (ROOT / "www/assets/page-reload.js").read_text()
+    )
     lab = Lab(tmp_path)
     make_past(lab)
     builder = Builder(lab.settings(zone=PARIS), 60)
@@ -279,8 +281,8 @@ def test_where_users_are_not_shown_reports_that_name_them_go(tmp_path: Path) -> 
     (folder / "2026-W45.html").write_bytes(NAMED_REPORT_START + b"\n<p>alice")
     (folder / "2026-W46.html").write_bytes(b"<!doctype html>\n<html lang=en>\n")
     (folder / "2026-W44.html").symlink_to(tmp_path / "elsewhere")
-    assert list_reports(tmp_path, users=True) == ["2026-W46", "2026-W45"]
-    assert list_reports(tmp_path, users=False) == ["2026-W46"]
+    assert list_reports(tmp_path, are_users_shown=True) == ["2026-W46", "2026-W45"]
+    assert list_reports(tmp_path, are_users_shown=False) == ["2026-W46"]
     assert sorted(path.name for path in folder.iterdir()) == ["2026-W44.html", "2026-W46.html"]
 
 

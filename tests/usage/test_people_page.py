@@ -112,7 +112,7 @@ def test_where_no_gpu_was_seen_an_average_is_not_known(tmp_path: Path) -> None:
     assert {tuple(cells[4:]) for name, cells in rows(page(lab)).items() if name != "Time looked at"} == {("–",) * 3}
 
 
-def test_what_closes_the_sums_of_now_is_told(built: Lab) -> None:
+def test_what_closes_the_sums_of_now_is_reported(built: Lab) -> None:
     found = rows((built.www / "users.html").read_text())
     now = {name: cells[0] for name, cells in found.items()}
     assert now["All people"] == "2"
@@ -136,7 +136,7 @@ def test_averages_are_over_the_minutes_in_which_somebody_looked(built: Lab) -> N
     assert looked[2] == "0 %"
 
 
-def test_gpu_hours_are_told_by_person_model_host_and_month(built: Lab) -> None:
+def test_gpu_hours_are_reported_by_person_model_host_and_month(built: Lab) -> None:
     html = (built.www / "users.html").read_text()
     assert titles(html) == [
         "Now, and on average",
@@ -181,7 +181,7 @@ def test_a_fresh_board_says_what_is_still_to_come(tmp_path: Path) -> None:
     assert rows(html)["Free"][0] == "1"
 
 
-def test_where_history_cannot_be_read_it_says_why_and_still_tells_who_is_where(lab: Lab) -> None:
+def test_where_history_cannot_be_read_it_says_why_and_still_shows_who_is_where(lab: Lab) -> None:
     with sqlite3.connect(lab.state / "history.db") as connection:
         connection.execute("PRAGMA user_version=99")
     html = page(lab)

@@ -78,7 +78,7 @@ ROLLED = pytest.mark.parametrize("rolled", [False, True])
 
 
 @ROLLED
-def test_each_person_has_what_paper_says(
+def test_each_person_has_the_hours_worked_out_on_paper(
     history: HistoryWriter, by_hand: Callable[[str], UsageTable], rolled: bool
 ) -> None:
     if rolled:
@@ -99,7 +99,7 @@ def test_each_person_has_what_paper_says(
 
 @ROLLED
 @pytest.mark.parametrize("by", totals.GROUPINGS)
-def test_all_of_it_is_the_same_by_whatever_it_is_told(
+def test_the_total_is_the_same_for_every_grouping(
     history: HistoryWriter, by_hand: Callable[[str], UsageTable], rolled: bool, by: str
 ) -> None:
     if rolled:
@@ -121,7 +121,7 @@ def test_all_of_it_is_the_same_by_whatever_it_is_told(
     assert_closed(found.total)
 
 
-def test_the_lines_of_models_hosts_and_months_come_to_all_of_it(by_hand: Callable[[str], UsageTable]) -> None:
+def test_rows_of_models_hosts_and_months_add_up_to_the_total(by_hand: Callable[[str], UsageTable]) -> None:
     for by, names in (("model", [A100, "H100"]), ("host", ["atlas", "hydra"]), ("month", ["2026-03"])):
         found = by_hand(by)
         assert [row.name for row in found.rows] == names
@@ -130,7 +130,7 @@ def test_the_lines_of_models_hosts_and_months_come_to_all_of_it(by_hand: Callabl
             assert_closed(row.sums)
 
 
-def test_a_host_that_was_down_has_no_zeros_but_is_told_as_not_seen(by_hand: Callable[[str], UsageTable]) -> None:
+def test_a_host_that_was_down_has_no_zeros_but_is_reported_as_not_seen(by_hand: Callable[[str], UsageTable]) -> None:
     atlas, hydra = by_hand("host").rows
     assert (units_to_hours(hydra.sums.seen), units_to_hours(hydra.sums.unseen), units_to_hours(hydra.sums.free)) == (
         8,
@@ -179,7 +179,7 @@ def test_a_month_ends_at_midnight_in_the_lab(state: Path, zone: tzinfo) -> None:
 # What was not seen
 
 
-def test_time_in_which_nobody_looked_is_told_as_not_seen(history: HistoryWriter) -> None:
+def test_time_in_which_nobody_looked_is_reported_as_not_seen(history: HistoryWriter) -> None:
     record(history, NOON, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
     record(history, NOON + 3 * HOUR, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
     found = told(history, "2026-03-10", "2026-03-10", NOON + 4 * HOUR)

@@ -11,9 +11,9 @@ import pytest
 
 from site_builder.core import terminal_text
 from site_builder.core.clock import Now
-from site_builder.waste import model as waste_model
 from site_builder.waste import render as waste_render
-from site_builder.waste.model import WasteItem, WasteReport
+from site_builder.waste import rules as waste_rules
+from site_builder.waste.rules import WasteItem, WasteReport
 from tests.support import waste_fixtures
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import Terminal
@@ -79,7 +79,7 @@ def test_a_large_number_of_hours_is_readable_and_a_small_one_exact() -> None:
 # The command
 
 
-def test_all_is_told_the_most_hours_first(lab: Lab) -> None:
+def test_all_waste_is_listed_the_most_hours_first(lab: Lab) -> None:
     code, out, err = run(lab)
     assert (code, err) == (0, "")
     places = [
@@ -112,7 +112,7 @@ def test_json_is_what_the_board_publishes(lab: Lab) -> None:
     assert json.loads(out) == json.loads((lab.www / "waste.json").read_text())
 
 
-def test_that_nothing_is_wasted_is_said_and_no_failure(lab: Lab) -> None:
+def test_no_waste_is_stated_and_exits_0(lab: Lab) -> None:
     assert run(lab, "hydra", "--kind", "held") == (0, "Nothing is wasted on hydra of kind held.\n", "")
 
 
@@ -151,7 +151,7 @@ def test_a_file_that_is_not_ours_or_old_is_refused(tmp_path: Path, content: byte
     assert said in result.stderr
 
 
-def test_that_history_could_not_be_read_is_told_beside_the_table(tmp_path: Path) -> None:
+def test_that_history_could_not_be_read_is_reported_beside_the_table(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
     told = WasteReport(int(time.time()), 10, (HELD,), ("atlas",), problem="state/history.db: it could not be read")
     (tmp_path / "www/waste.json").write_bytes(waste_render.render_waste_json(told))
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_is_published_is_read_back_as_it_was() -> None:
     told = WasteReport(5, 10, (HELD, DEAD._replace(gpu_key="index 3")), ("atlas",), 3, "no")
-    assert waste_model.parse_waste(waste_render.render_waste_json(told)) == (told, "")
+    assert waste_rules.parse_waste(waste_render.render_waste_json(told)) == (told, "")
 
 
 def test_a_hostile_board_steers_no_terminal_and_a_line_of_another_form_is_left_out() -> None:
@@ -182,7 +182,7 @@ def test_a_hostile_board_steers_no_terminal_and_a_line_of_another_form_is_left_o
     )
     content["items"] += [None, 7, {"kind": "held"}]
     content["items"][0] |= {"gpu_hours": -1, "pids": "no"}
-    found, _ = waste_model.parse_waste(json.dumps(content).encode())
+    found, _ = waste_rules.parse_waste(json.dumps(content).encode())
     assert found
     (one,) = found.items
     assert (one.hours, one.pids) == (None, ())

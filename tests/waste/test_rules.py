@@ -23,8 +23,14 @@ from site_builder.core.people import PeopleDirectory
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.history.idle_runs import RUN_EMPTY, RUN_IDLE, RUN_USED, BookedRun, GpuRun, UnusedBooking
 from site_builder.waste import rules as waste_rules
-from site_builder.waste.model import WasteItem, group_waste_items, sum_waste_hours
-from site_builder.waste.rules import EmptyGpu, WasteCandidate, WasteHistory
+from site_builder.waste.rules import (
+    EmptyGpu,
+    WasteCandidate,
+    WasteHistory,
+    WasteItem,
+    group_waste_items,
+    sum_waste_hours,
+)
 
 NOW = 1_790_000_000
 LAST = NOW - 60  # the last minute that history knows
@@ -71,7 +77,7 @@ def only(*marks: WasteCandidate, **more: object) -> WasteItem:
 # Held
 
 
-def test_a_gpu_that_is_held_is_told_with_who_since_when_how_much_and_whom_to_ask() -> None:
+def test_a_gpu_that_is_held_is_reported_with_who_since_when_how_much_and_whom_to_ask() -> None:
     one = only(HELD)
     assert (one.kind, one.host, one.index, one.people, one.since, one.hours) == (
         ("held", "atlas", 0, ("alice",), NOW - 3 * HOUR, 3.0)
@@ -97,7 +103,7 @@ def test_a_gap_is_not_idleness() -> None:
     assert (one.since, one.hours) == (NOW - 7 * DAY, 5.0)
 
 
-def test_what_lies_between_history_and_the_builders_memory_nobody_knows() -> None:
+def test_time_between_history_and_the_builders_memory_is_unknown() -> None:
     assert not found(HELD._replace(since=NOW - 60), past=worn(last_seen=NOW - HOUR))
 
 
@@ -107,7 +113,7 @@ def test_history_of_a_gpu_that_was_not_idle_makes_it_no_older(run: int) -> None:
     assert not found(HELD._replace(since=LAST), past=worn(run))
 
 
-def test_what_another_held_is_not_told_of_whoever_came_after() -> None:
+def test_time_held_by_another_person_does_not_count_for_the_next() -> None:
     assert not found(HELD._replace(since=LAST), past=worn(people=("bob",)))
     theirs = only(HELD._replace(since=NOW - 3 * DAY), past=worn(minutes=180, since=NOW - 3 * HOUR, people=("alice",)))
     assert (theirs.since, theirs.hours) == (NOW - 3 * HOUR, 3.0)
@@ -132,7 +138,7 @@ def test_a_clock_that_ran_a_year_ahead_does_not_say_since_when() -> None:
         ("unexplained", (), "fuser -v /dev/nvidia0"),
     ],
 )
-def test_what_should_not_be_is_told_with_the_command_that_helps(kind: str, pids: tuple[int, ...], command: str) -> None:
+def test_an_anomaly_is_reported_with_the_command_that_helps(kind: str, pids: tuple[int, ...], command: str) -> None:
     one = only(HELD._replace(kind=kind, pids=pids))
     assert (one.kind, one.command, one.hours, one.pids) == (kind, command, 3.0, pids)
     assert "atlas" in one.advice
@@ -146,7 +152,7 @@ def test_hours_that_nobody_can_know_are_none_and_come_last() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dead", "ownerless", "unexplained"])
-def test_what_may_be_a_matter_of_two_files_is_told_once_it_lasts(kind: str) -> None:
+def test_a_brief_anomaly_is_reported_only_once_it_lasts(kind: str) -> None:
     odd: dict[str, int] = {}
     mark = HELD._replace(kind=kind)
     assert not found(mark, odd=odd)
@@ -159,7 +165,7 @@ def test_what_may_be_a_matter_of_two_files_is_told_once_it_lasts(kind: str) -> N
 # A booking
 
 
-def test_a_booking_that_runs_unused_is_told() -> None:
+def test_a_booking_that_runs_unused_is_reported() -> None:
     one = only(BOOKING)
     assert (one.kind, one.people, one.since, one.until, one.hours) == (
         "booking",
@@ -171,11 +177,11 @@ def test_a_booking_that_runs_unused_is_told() -> None:
     assert one.advice == "Ask alice to use it or to release it."
 
 
-def test_a_booking_that_began_a_moment_ago_is_not_told() -> None:
+def test_a_booking_that_began_a_moment_ago_is_not_reported() -> None:
     assert not found(BOOKING._replace(since=NOW - 3000, booking_start=NOW - 3000))
 
 
-def test_a_booking_of_which_the_builder_forgot_the_beginning_is_told_from_history() -> None:
+def test_a_booking_of_which_the_builder_forgot_the_beginning_is_reported_from_history() -> None:
     promise = BookedRun(NOW - 10 * HOUR, LAST, 540, 0, ("alice",))
     late = BOOKING._replace(booking_start=NOW - 10 * HOUR, since=LAST)
     assert only(late, past=worn(RUN_EMPTY, last_taken=None, booked_run=promise)).hours == 9.0
@@ -194,7 +200,7 @@ def test_a_booking_right_after_another_of_the_same_person_counts_for_itself() ->
     assert not found(late, past=worn(RUN_EMPTY, last_taken=NOW - 15 * HOUR, booked_run=with_gap))
 
 
-def test_a_booking_that_is_over_and_was_never_used_is_told_with_the_minutes_that_were_seen() -> None:
+def test_a_booking_that_is_over_and_was_never_used_is_reported_with_the_minutes_that_were_seen() -> None:
     one = only(unkept=[UNKEPT._replace(minutes=600)])
     assert (one.kind, one.since, one.until, one.hours) == ("booking", UNKEPT.since, UNKEPT.until, 10.0)
 
@@ -221,7 +227,7 @@ def test_a_booking_that_somebody_else_took_over_counts_no_hour_of_theirs_again()
 # Never used
 
 
-def test_a_gpu_that_nobody_was_on_for_30_days_that_were_seen_is_told() -> None:
+def test_a_gpu_that_nobody_was_on_for_30_days_that_were_seen_is_reported() -> None:
     one = only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None, since=NOW - 40 * DAY))
     assert (one.kind, one.since, one.hours, one.people) == ("unused", NOW - 40 * DAY, 720.0, ())
     assert one.what == "nobody was ever on it, in 30 days that were seen"
@@ -232,7 +238,7 @@ def test_29_days_that_were_seen_in_60_are_not_30() -> None:
     assert not found(empty=[PLACE], past=worn(RUN_EMPTY, MONTH - 1, last_taken=None, since=NOW - 60 * DAY))
 
 
-def test_a_gpu_that_is_taken_now_is_not_told_to_be_unused() -> None:
+def test_a_gpu_that_is_taken_now_is_not_reported_to_be_unused() -> None:
     assert not found(past=worn(RUN_EMPTY, MONTH))
 
 
@@ -248,7 +254,7 @@ def test_a_gpu_that_moved_is_unused_no_second_time_where_it_was_booked() -> None
     assert [(one.host, one.hours) for one in several] == [("atlas", 696.0), ("hydra", 24.0)]
 
 
-def test_a_gpu_that_two_hosts_tell_counts_for_neither() -> None:
+def test_a_gpu_that_two_hosts_report_counts_for_neither() -> None:
     several = waste_rules.find_waste({"atlas": [HELD], "hydra": [HELD]}, [], WasteHistory({}), RULES, {}, NOW)
     assert [(one.host, one.hours) for one in several] == [("atlas", None), ("hydra", None)]
 
@@ -311,11 +317,11 @@ def test_a_gpu_is_one_kind_at_most(gpu: GpuStatus, kind: str | None) -> None:
     assert marked(gpu, state="stale") == []
 
 
-def test_memory_is_not_unexplained_where_processes_are_on_a_gpu_that_is_not_told() -> None:
+def test_memory_is_not_unexplained_where_processes_are_on_a_gpu_that_is_not_reported() -> None:
     assert marked(BUSY._replace(has_unexplained_memory=True), others=(ON_IT,)) == [("held", "GPU-0")]
 
 
-def test_gpus_under_one_name_are_told_apart_as_history_does() -> None:
+def test_gpus_under_one_name_are_kept_apart_as_history_does() -> None:
     assert marked(BUSY, BUSY) == [("held", "GPU-0"), ("held", "GPU-0 #2")]
 
 

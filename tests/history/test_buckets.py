@@ -83,7 +83,7 @@ def test_minutes_of_a_gap_belong_to_nobody(history: HistoryWriter) -> None:
     assert minutes(told) == 20
 
 
-def test_what_was_not_seen_for_a_while_does_not_count_for_it(history: HistoryWriter) -> None:
+def test_a_gpu_does_not_count_while_it_is_not_seen(history: HistoryWriter) -> None:
     here = [host(gpu("busy", ["alice"])), host(gpu("busy", ["bob"]), name="hydra")]
     record(history, NOON, 60, lambda number: here[: 1 if 20 <= number < 50 else 2])
     roll(history, LATE)
@@ -93,7 +93,7 @@ def test_what_was_not_seen_for_a_while_does_not_count_for_it(history: HistoryWri
 @pytest.mark.parametrize(
     ("day", "hours"), [("2026-10-24", 24), ("2026-10-25", 25), ("2026-10-26", 24), ("2026-03-29", 23)]
 )
-def test_a_day_is_as_long_as_it_is_in_the_lab(state: Path, day: str, hours: int) -> None:
+def test_days_follow_the_local_clock(state: Path, day: str, hours: int) -> None:
     history = HistoryWriter(state, PARIS)
     start = epoch(f"{day}T00:00", PARIS) - 2 * HOUR
     record(history, start, 29 * 60, [host(gpu("busy", ["alice"]))])
@@ -103,7 +103,7 @@ def test_a_day_is_as_long_as_it_is_in_the_lab(state: Path, day: str, hours: int)
     history.close()
 
 
-def test_a_month_ends_when_it_does_in_the_lab(state: Path) -> None:
+def test_months_follow_the_local_clock(state: Path) -> None:
     history = HistoryWriter(state, PARIS)
     end = epoch("2026-11-01T00:00", PARIS)
     record(history, end - 600, 15, [host(gpu("busy", ["alice"]))])
@@ -137,7 +137,7 @@ def test_a_host_that_gets_another_name_is_billed_under_both_and_once(history: Hi
     assert {row.host: row.share.used / UNITS_PER_MINUTE for row in told.shares} == {"old": 10, "new": 10}
 
 
-def test_what_a_clock_that_ran_ahead_told_of_a_host_is_gone_once_that_minute_comes(history: HistoryWriter) -> None:
+def test_minutes_of_a_clock_that_ran_ahead_are_replaced_when_they_come(history: HistoryWriter) -> None:
     both = [host(gpu("busy", ["alice"])), host(gpu("busy", ["bob"], key="GPU-h"), name="hydra")]
     record(history, NOON + 3 * HOUR, 5, both)
     record(history, NOON, 1, both)
@@ -145,14 +145,14 @@ def test_what_a_clock_that_ran_ahead_told_of_a_host_is_gone_once_that_minute_com
     assert used(history.read_daily_usage(*MARCH, NOON + 4 * HOUR)) == {"alice": 6, "bob": 1}
 
 
-def test_models_are_told_apart(history: HistoryWriter) -> None:
+def test_models_are_kept_apart(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]), gpu("busy", ["alice"], index=1, model="H100"))])
     roll(history, LATE)
     told = history.read_daily_usage(*MARCH, LATE)
     assert {row.model: row.share.used / UNITS_PER_MINUTE for row in told.shares} == {A100: 10, "H100": 10}
 
 
-def test_the_same_by_the_hour(history: HistoryWriter) -> None:
+def test_usage_by_the_hour_agrees_with_usage_by_day(history: HistoryWriter) -> None:
     record(history, NOON + 1800, 60, [host(gpu("busy", ["alice", "bob"], use=50)), host(gpu(), name="hydra")])
     for _ in range(2):
         found = history.read_hourly_usage(NOON, NOON + 2 * HOUR)

@@ -18,8 +18,8 @@ from playwright.sync_api import Browser, Page, expect
 from site_builder.core.http_headers import CONTENT_SECURITY_POLICY
 from site_builder.core.terminal_text import measure_width
 from site_builder.reports.commands import render_standalone_page as page_of
+from site_builder.reports.render import render_report_text
 from site_builder.reports.rules import CurrentWaste, WeeklyReport
-from site_builder.reports.text import render_report_text
 from site_builder.web import static_files
 from tests.support.board_fixture import Lab
 from tests.support.browser import PATIENCE, ROOT, node_module
@@ -136,7 +136,7 @@ def test_from_a_mail_it_looks_the_same_and_asks_for_nothing(browser: Browser, ht
 # What happened, and what is wasted now
 
 
-def test_what_is_grave_comes_first(html: str) -> None:
+def test_severe_events_come_first(html: str) -> None:
     health = html.partition("<h2>Health")[2]
     words = re.findall("<tr><th scope=row[^>]*>([a-z ]+)<td[^>]*>([^<]*)<td[^>]*>([^<]*)<td[^>]*>([^<\n]*)", health)
     assert [(one[0], one[2]) for one in words] == [
@@ -147,7 +147,7 @@ def test_what_is_grave_comes_first(html: str) -> None:
     assert words[1][1:] == ("9 Nov 2026 00:02 – 02:00", "atlas:0", "slowed by heat")
 
 
-def test_what_is_wasted_now_says_what_to_do(html: str) -> None:
+def test_current_waste_says_what_to_do(html: str) -> None:
     now = html.partition("When this report was made")[2].partition("<h2>Health")[0]
     row = re.sub("<td[^>]*>", "|", now)
     assert "|31.5|31 GiB taken and hardly used|Ask whether it is still needed." in row

@@ -20,7 +20,7 @@ from site_builder.core.model import Gpu, GpuPeople, GpuStatus, HostStatus, Priva
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.summary import summarize_host
-from site_builder.history import idle_run_store
+from site_builder.history import idle_runs
 from site_builder.history.writer import HistoryWriter
 from site_builder.waste import build as waste_build
 from site_builder.waste import rules as waste_rules
@@ -53,7 +53,7 @@ def kinds(lab: Lab) -> dict[str, str]:
 # Each kind
 
 
-def test_every_kind_is_told_and_what_is_nearly_so_is_not(made: Lab) -> None:
+def test_every_kind_is_reported_and_near_misses_are_not(made: Lab) -> None:
     assert kinds(made) == {
         "atlas:0": "held",
         "atlas:1": "unused",
@@ -74,7 +74,7 @@ def test_hours_are_those_of_history_and_the_sum_is_of_what_is_known(made: Lab) -
     assert told(made)["hours_not_known"] == 3
 
 
-def test_a_dead_process_is_told_with_the_command_that_ends_its_children(made: Lab) -> None:
+def test_a_dead_process_is_reported_with_the_command_that_ends_its_children(made: Lab) -> None:
     (dead,) = (one for one in told(made)["items"] if one["kind"] == "dead")
     assert (dead["do"], dead["command"], dead["pids"], dead["who"]) == ("On hydra:", "kill 71 72", [71, 72], ["dave"])
 
@@ -100,7 +100,7 @@ def test_memory_is_explained_where_the_processes_could_not_be_read(tmp_path: Pat
     assert kinds(lab) == {}
 
 
-def test_a_gpu_that_was_used_a_moment_ago_is_not_told_though_history_does_not_know_yet(tmp_path: Path) -> None:
+def test_a_gpu_that_was_used_a_moment_ago_is_not_reported_though_history_does_not_know_yet(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     hour = int(time.time()) // HOUR * HOUR
     history = HistoryWriter(lab.state, timezone.utc)
@@ -117,7 +117,7 @@ def test_a_gpu_that_was_used_a_moment_ago_is_not_told_though_history_does_not_kn
     assert kinds(lab) == {}
 
 
-def test_a_booking_that_ended_unused_is_told_and_one_that_ended_long_ago_is_not(tmp_path: Path) -> None:
+def test_a_booking_that_ended_unused_is_reported_and_one_that_ended_long_ago_is_not(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     hour = int(time.time()) // HOUR * HOUR
     history = HistoryWriter(lab.state, timezone.utc)
@@ -237,13 +237,13 @@ def test_a_thousand_hosts_are_gathered_in_little_time(tmp_path: Path) -> None:
 
 def test_history_is_asked_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    known_of = idle_run_store.read_idle_history
+    known_of = idle_runs.read_idle_history
 
-    def counted(*words: Any) -> idle_run_store.IdleHistory:  # noqa: ANN401 # whatever it takes
+    def counted(*words: Any) -> idle_runs.IdleHistory:  # noqa: ANN401 # whatever it takes
         asked.append(words)
         return known_of(*words)
 
-    monkeypatch.setattr(idle_run_store, "read_idle_history", counted)
+    monkeypatch.setattr(waste_build, "read_idle_history", counted)
     lab = Lab(tmp_path)
     lab.host(every=600)
     builder = Builder(lab.settings(), 10)
@@ -254,7 +254,7 @@ def test_history_is_asked_once_a_minute(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(asked) == 3
 
 
-def test_a_history_that_cannot_be_read_costs_what_it_knew_and_is_told(tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_read_costs_what_it_knew_and_is_reported(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     waste_fixtures.hydra(lab)
     (lab.state / "history.db").mkdir()
@@ -284,7 +284,7 @@ def test_the_limit_of_use_is_that_of_the_settings(tmp_path: Path) -> None:
 # Live
 
 
-def test_an_open_page_is_told_as_waste_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
+def test_an_open_page_is_reported_as_waste_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("ares")
     lab.host("juno", gpu(uuid="GPU-j"))

@@ -54,7 +54,7 @@ def revisions(lab: Lab) -> dict[str, int]:
     return {host[0]: host[1] for host in lab.live()["hosts"]}
 
 
-def test_a_gpu_has_a_line_that_tells_its_mean_and_highest_use(lab: Lab) -> None:
+def test_a_gpu_has_a_line_that_shows_its_mean_and_highest_use(lab: Lab) -> None:
     remember(lab, ["atlas"], use=62)
     push(lab, ["atlas"])
     lab.build()

@@ -145,7 +145,7 @@ def test_a_host_that_is_renamed_counts_once_also_while_its_old_name_looks_fresh(
         ({"a": (["1"], None), "b": (["1"], 5)}, {"a"}),
     ],
 )
-def test_a_host_is_outdated_only_if_others_tell_all_of_its_gpus_later(
+def test_a_host_is_outdated_only_if_others_report_all_of_its_gpus_later(
     hosts: dict[str, tuple[list[str], float | None]], old: set[str]
 ) -> None:
     assert find_outdated_hosts(hosts) == old

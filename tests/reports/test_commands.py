@@ -88,7 +88,7 @@ def test_what_one_person_held_under_two_spellings_is_one_line(tmp_path: Path, ru
     assert re.search(r"GPU-hours\n +atlas:0 +A100 80 GB +alice +20.0\n", run(lab, "--text").out)
 
 
-def test_what_one_held_is_not_told_of_who_worked_in_the_rest_of_the_hour(tmp_path: Path, run: Report) -> None:
+def test_idle_time_is_not_charged_to_who_worked_in_the_rest_of_the_hour(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
     history = HistoryWriter(lab.state, PARIS)
     for start in range(MONDAY, MONDAY + 6 * HOUR, HOUR):
@@ -99,7 +99,7 @@ def test_what_one_held_is_not_told_of_who_worked_in_the_rest_of_the_hour(tmp_pat
     assert re.search(r"Held: .*: 2.5 GPU-hours\n +atlas:0 +A100 80 GB +bob +2.5\n", run(lab, "--text").out)
 
 
-def test_what_was_wasted_is_told_by_gpu_and_person(lab: Lab, run: Report) -> None:
+def test_waste_is_listed_by_gpu_and_person(lab: Lab, run: Report) -> None:
     told = run(lab, "--text").out
     waste = told.partition("Waste\n")[2].partition("Health\n")[0]
     assert "Held: taken, but idle: 12.0 GPU-hours" in waste
@@ -178,7 +178,7 @@ def test_a_week_that_lies_in_two_years_and_months_is_whole(tmp_path: Path, run: 
     assert re.search(r"alice +168\.0 ", told)
 
 
-def test_an_old_week_is_told_with_its_hours_too(tmp_path: Path, run: Report) -> None:
+def test_an_old_week_is_reported_with_its_hours_too(tmp_path: Path, run: Report) -> None:
     """Of which sums by the hour are kept no more."""
     lab = Lab(tmp_path)
     history = HistoryWriter(lab.state, PARIS)
@@ -252,7 +252,7 @@ def test_it_is_written_whole_or_not_at_all(lab: Lab, run: Report, tmp_path: Path
     assert (told.code, told.err.count("\n")) == (2, 1)
 
 
-def test_what_is_no_plain_file_is_written_to_and_not_replaced(lab: Lab, run: Report, tmp_path: Path) -> None:
+def test_a_pipe_is_written_to_and_not_replaced(lab: Lab, run: Report, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
     assert run(lab, "--out", str(link)).code == 0

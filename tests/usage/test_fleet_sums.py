@@ -12,8 +12,8 @@ from site_builder.charts.svg import UsageCell
 from site_builder.history.buckets import StateMinutes
 from site_builder.history.model import GPU_STATES
 from site_builder.reports import rules as report_rules
-from site_builder.usage import fleet_page, fleet_trends
-from site_builder.usage.fleet_trends import PeriodUse, UseSummary, ValueChange
+from site_builder.usage import fleet_page
+from site_builder.usage.fleet_page import PeriodUse, UseSummary, ValueChange
 from site_builder.usage.totals import find_midnight
 from tests.support.history_fixtures import epoch
 
@@ -42,7 +42,7 @@ def whole_week(monday: date, zone: tzinfo, busy_at: int) -> dict[tuple[int, str]
 
 
 def days(monday: date) -> list[date]:
-    return fleet_trends.list_days_until(monday + timedelta(days=6), 7)
+    return fleet_page.list_days_until(monday + timedelta(days=6), 7)
 
 
 # By model
@@ -55,7 +55,7 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
         (HOUR, "A100"): seen(held=60, lost=20, free=40, taken_told=60, taken_use=0),
         (0, "V100"): seen(conflict=30, free=30, taken_told=0),
     }
-    found = fleet_trends.summarize_by_model(told, fleet_trends.count_hour_minutes)
+    found = fleet_page.summarize_by_model(told, fleet_page.count_hour_minutes)
     assert found == {
         "A100": UseSummary(gpus=2, seen=240, taken=120, held=60, booked=60, free=40, unclear=20, use_percent=40.0),
         "V100": UseSummary(gpus=1, seen=60, taken=30, held=0, booked=0, free=30, unclear=0, use_percent=None),
@@ -67,26 +67,26 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
         pytest.approx(100 / 6),
         pytest.approx(100 / 12),
     ]
-    assert fleet_trends.summarize_total(found, told.values()) == UseSummary(3, 300, 150, 60, 60, 70, 20, 40.0)
+    assert fleet_page.summarize_total(found, told.values()) == UseSummary(3, 300, 150, 60, 60, 70, 20, 40.0)
 
 
 def test_the_parts_of_what_was_seen_are_all_of_it() -> None:
-    one = fleet_trends.summarize_use(seen(busy=1, held=2, conflict=3, booked=4, free=5, lost=6, unknown=7), 1)
+    one = fleet_page.summarize_use(seen(busy=1, held=2, conflict=3, booked=4, free=5, lost=6, unknown=7), 1)
     assert one.taken + one.booked + one.free + one.unclear == one.seen == 28
 
 
 def test_many_models_have_one_row_together_and_no_minute_is_lost() -> None:
     told = {(0, f"model {number:03}"): seen(busy=60 + number) for number in range(100)}
-    found = fleet_trends.summarize_by_model(told, fleet_trends.count_hour_minutes)
+    found = fleet_page.summarize_by_model(told, fleet_page.count_hour_minutes)
     assert next(iter(found)) == "model 099"
-    assert (len(found), list(found)[-1]) == (fleet_trends.MAX_MODELS + 1, fleet_trends.OTHER_MODELS)
+    assert (len(found), list(found)[-1]) == (fleet_page.MAX_MODELS + 1, fleet_page.OTHER_MODELS)
     assert sum(one.seen for one in found.values()) == sum(one.seen for one in told.values())
-    assert found[fleet_trends.OTHER_MODELS].gpus == 60 + 59  # all but the smallest had more than 60 minutes in the hour
+    assert found[fleet_page.OTHER_MODELS].gpus == 60 + 59  # all but the smallest had more than 60 minutes in the hour
 
 
 def test_of_what_nobody_saw_there_is_no_share() -> None:
-    assert fleet_trends.NOTHING_SEEN.share("taken") is None
-    row = fleet_page.build_use_row("T4", fleet_trends.NOTHING_SEEN)
+    assert fleet_page.NOTHING_SEEN.share("taken") is None
+    row = fleet_page.build_use_row("T4", fleet_page.NOTHING_SEEN)
     assert (row.gpus, row.hours, row.taken, row.free, row.use_percent) == ("–",) * 5
     assert row.bar == "no data"
 
@@ -95,7 +95,7 @@ def test_of_what_nobody_saw_there_is_no_share() -> None:
 
 
 def test_each_hour_of_the_week_has_its_own_cell() -> None:
-    cells = fleet_trends.build_heatmap_cells(whole_week(MONDAY, timezone.utc, busy_at=9), days(MONDAY), timezone.utc)
+    cells = fleet_page.build_heatmap_cells(whole_week(MONDAY, timezone.utc, busy_at=9), days(MONDAY), timezone.utc)
     assert [len(row) for row in cells] == [24] * 7
     assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
     assert {cell for row in cells for hour, cell in enumerate(row) if hour != 9} == {UsageCell(1, 60, 0)}
@@ -103,7 +103,7 @@ def test_each_hour_of_the_week_has_its_own_cell() -> None:
 
 def test_in_spring_an_hour_is_left_out_and_none_moves() -> None:
     told = whole_week(MONDAY, PARIS, busy_at=9)
-    cells = fleet_trends.build_heatmap_cells(told, days(MONDAY), PARIS)
+    cells = fleet_page.build_heatmap_cells(told, days(MONDAY), PARIS)
     assert len(told) == 167
     assert cells[6][2] == UsageCell(0, 0, 0)
     assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
@@ -112,7 +112,7 @@ def test_in_spring_an_hour_is_left_out_and_none_moves() -> None:
 
 def test_in_autumn_an_hour_comes_twice_and_none_moves() -> None:
     told = whole_week(AUTUMN, PARIS, busy_at=9)
-    cells = fleet_trends.build_heatmap_cells(told, days(AUTUMN), PARIS)
+    cells = fleet_page.build_heatmap_cells(told, days(AUTUMN), PARIS)
     assert len(told) == 169
     assert cells[6][2] == UsageCell(2, 120, 0)
     assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
@@ -126,14 +126,14 @@ def test_in_no_zone_an_hour_counts_twice_or_not_at_all(zone: tzinfo, monday: dat
     first = min(told)
     if datetime.fromtimestamp(first[0], zone).date() < monday:  # it begins in the week before, and counts there
         del told[first]
-    cells = fleet_trends.build_heatmap_cells(told, days(monday), zone)
+    cells = fleet_page.build_heatmap_cells(told, days(monday), zone)
     assert sum(cell.seen for row in cells for cell in row) == len(told) * 60
     assert sum(cell.hour_count for row in cells for cell in row) == len(told)
 
 
 def test_a_gap_is_no_data_and_never_0() -> None:
     at = epoch("2026-03-23T10:00", PARIS)
-    cells = fleet_trends.build_heatmap_cells({(at, "A100"): seen(free=60)}, days(MONDAY), PARIS)
+    cells = fleet_page.build_heatmap_cells({(at, "A100"): seen(free=60)}, days(MONDAY), PARIS)
     assert [cells[0][hour].share for hour in (9, 10, 11)] == [None, 0, None]
     texts = svg.build_hourly_rows(days(MONDAY), cells)[0].cells
     assert (texts[9].text, texts[9].tint, texts[9].title) == ("–", "", "Mon 23 Mar 09:00: no data")
@@ -142,10 +142,10 @@ def test_a_gap_is_no_data_and_never_0() -> None:
 
 def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
     spring = svg.build_hourly_rows(
-        days(MONDAY), fleet_trends.build_heatmap_cells(whole_week(MONDAY, PARIS, 2), days(MONDAY), PARIS)
+        days(MONDAY), fleet_page.build_heatmap_cells(whole_week(MONDAY, PARIS, 2), days(MONDAY), PARIS)
     )
     autumn = svg.build_hourly_rows(
-        days(AUTUMN), fleet_trends.build_heatmap_cells(whole_week(AUTUMN, PARIS, 2), days(AUTUMN), PARIS)
+        days(AUTUMN), fleet_page.build_heatmap_cells(whole_week(AUTUMN, PARIS, 2), days(AUTUMN), PARIS)
     )
     assert spring[6].cells[2] == ("", "", "Sun 29 Mar 02:00: the clocks left this hour out")
     assert autumn[6].cells[2].text == "100"
@@ -153,7 +153,7 @@ def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
 
 
 def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
-    told = fleet_trends.build_heatmap_cells({}, days(MONDAY), PARIS)
+    told = fleet_page.build_heatmap_cells({}, days(MONDAY), PARIS)
     row = svg.build_hourly_rows(days(MONDAY), told, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
     assert (row[9].text, row[10].text) == ("–", "")
     assert row[10].title == "Mon 23 Mar 10:00: still to come"
@@ -162,7 +162,7 @@ def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
 def test_a_line_breaks_where_nothing_was_seen() -> None:
     at = epoch("2026-03-23T06:00", timezone.utc)
     told = {(at + hour * HOUR, "A100"): seen(busy=30, free=30) for hour in range(6)}
-    found = fleet_trends.build_course(told, days(MONDAY)[:2], 6, timezone.utc)
+    found = fleet_page.build_course(told, days(MONDAY)[:2], 6, timezone.utc)
     assert found.percents == [None, 50.0, None, None, None, None, None, None]
     assert [one.share for one in found.days] == [50.0, None]
     picture = fleet_page.render_course(found, days(MONDAY)[:2], "<b>")
@@ -185,13 +185,13 @@ def test_a_line_breaks_where_nothing_was_seen() -> None:
         (5, None, "no data for the time before"),
     ],
 )
-def test_a_change_is_told_in_words(now: float, before: float | None, words: str) -> None:
+def test_a_change_is_reported_in_words(now: float, before: float | None, words: str) -> None:
     assert fleet_page.describe_change(ValueChange(now, before)) == words
 
 
 def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
-    now = PeriodUse(fleet_trends.summarize_use(seen(busy=60, free=60), 2), 60, 3)
-    found = fleet_trends.compare_periods(now, PeriodUse(fleet_trends.NOTHING_SEEN, 60, 0))
+    now = PeriodUse(fleet_page.summarize_use(seen(busy=60, free=60), 2), 60, 3)
+    found = fleet_page.compare_periods(now, PeriodUse(fleet_page.NOTHING_SEEN, 60, 0))
     assert (found.used, found.people, found.wasted) == (
         ValueChange(1, None),
         ValueChange(3, None),
@@ -200,11 +200,11 @@ def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
     assert found.taken_percents == (50, None)
 
 
-def test_how_much_was_seen_is_told_where_it_was_not_all() -> None:
-    use = fleet_trends.summarize_use(seen(busy=60, free=60), 2)
+def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:
+    use = fleet_page.summarize_use(seen(busy=60, free=60), 2)
     assert fleet_page.describe_coverage(PeriodUse(use, 60, 0)) == ""
     assert fleet_page.describe_coverage(PeriodUse(use, 120, 0)) == "50 % of the time of these GPUs was seen"
-    assert fleet_page.describe_coverage(PeriodUse(fleet_trends.NOTHING_SEEN, 60, 0)) == "Nothing was seen"
+    assert fleet_page.describe_coverage(PeriodUse(fleet_page.NOTHING_SEEN, 60, 0)) == "Nothing was seen"
 
 
 # Weeks by their names

@@ -1,0 +1,366 @@
+"""Prepare what the report's page, mail and text have in common: notes, rows of tables, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from site_builder.charts import svg
+from site_builder.charts.svg import HeatmapRow
+from site_builder.core.formatting import join_names
+from site_builder.core.html import Html, escape_html
+from site_builder.core.terminal_text import flatten_text, truncate_text
+from site_builder.health import events
+from site_builder.health.model import HealthEvent
+from site_builder.reports import rules
+from site_builder.reports.rules import WastedGpu, WeeklyReport
+from site_builder.usage import fleet_page
+from site_builder.usage.fleet_page import UseRow, UseSummary, ValueChange
+from site_builder.usage.totals import UsageSums, compute_percent_seen, units_to_hours
+
+SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
+INFO_LABEL = "for your information"
+# They would fill the report, and nobody has to act on them.
+OMITTED_EVENT_KINDS = frozenset({"power"})
+MAX_NAME_CHARACTERS, MAX_GPU_CHARACTERS, MAX_SENTENCE_CHARACTERS = 40, 68, 160
+# A name whose letters need more bytes than this on the average is cut earlier.
+MAX_BYTES_PER_CHARACTER = 2
+
+
+class ReportFormat(NamedTuple):
+    """Number of rows in each table of a form of the report, its titles, and whether long names are cut."""
+
+    waste_titles: Mapping[str, str]
+    max_people: int
+    max_wasted: int
+    max_events: int
+    max_hosts: int
+    max_models: int | None = None
+    are_names_cut: bool = False
+
+    def shorten(self, text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
+        """Cut text of unknown origin to one harmless line, if this form needs it."""
+        if not self.are_names_cut:
+            return text
+        line, room = replace_unprintable(flatten_text(text)), limit
+        while len(escape_html(shortened := truncate_text(line, room)).encode()) > limit * MAX_BYTES_PER_CHARACTER:
+            room -= 4
+        return shortened
+
+
+PAGE = ReportFormat(
+    waste_titles={
+        "held": "Held: taken, but idle",
+        "booked": "Booked, and nobody on it",
+        "unused": "Never used in this week",
+    },
+    max_people=300,
+    max_wasted=25,
+    max_events=100,
+    max_hosts=50,
+)
+TEXT = ReportFormat(
+    waste_titles={
+        "held": "Held: taken, but idle: {hours} GPU-hours",
+        "booked": "Booked, and nobody on it: {hours} GPU-hours",
+        "unused": "Never used: {hours} GPU-hours",
+    },
+    max_people=25,
+    max_wasted=8,
+    max_events=20,
+    max_hosts=10,
+)
+# Gmail cuts a mail after 102 KB.
+MAIL = TEXT._replace(max_models=20, are_names_cut=True)
+
+
+class ReportUseRow(NamedTuple):
+    """Use of some GPUs, and its cells ready to be shown."""
+
+    use: UseSummary
+    cells: UseRow
+    change: str = ""
+
+
+class PersonRow(NamedTuple):
+    """GPU-hours of a person, ready to be shown."""
+
+    name: str
+    sums: UsageSums
+    used: str
+    change: str
+    held: str
+    booked: str
+    unused: str
+
+
+class WasteRow(NamedTuple):
+    gpu: str
+    model: str
+    person: str
+    hours: str
+
+
+class WasteTable(NamedTuple):
+    """GPUs that were wasted in one way; `has_people` if it says by whom."""
+
+    title: str
+    has_people: bool
+    rows: Sequence[WasteRow]
+    omitted_count: int
+    omitted: str
+
+
+class CurrentWasteRow(NamedTuple):
+    """GPU wasted when the report was made; hours and people are empty where they are not known."""
+
+    gpu: str
+    people: str
+    hours: str
+    what: str
+    advice: str
+
+    @property
+    def subject(self) -> str:
+        people = f" ({self.people})" if self.people else ""
+        return f"{self.gpu}{people}{f', {self.hours} h' if self.hours else ''}"
+
+
+class EventRow(NamedTuple):
+    severity: str
+    is_critical: bool
+    when: str
+    gpu: str
+    what: str
+
+
+class UnseenHost(NamedTuple):
+    """Host that was not seen all the time."""
+
+    name: str
+    seen: str
+    unseen_hours: str
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """Content of a report, in the order of its sections; the templates have these names."""
+
+    title: str
+    date_range: str
+    notes: list[str]
+    changes: list[tuple[str, str, str]]
+    days: list[ReportUseRow]
+    all_gpus: ReportUseRow
+    heat: list[HeatmapRow]
+    models: list[ReportUseRow]
+    omitted_models: int
+    users: bool
+    people: list[PersonRow]
+    most_used: int
+    omitted_people: str
+    unowned_hours: str
+    total: PersonRow
+    waste: list[WasteTable]
+    current_waste: list[CurrentWasteRow]
+    omitted_current_waste: int
+    events: list[EventRow]
+    omitted_events: int
+    hosts: list[UnseenHost]
+    omitted_hosts: int
+
+
+def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportContent:
+    until = find_unfinished_end(report)
+    models = list(rules.list_models(report).items())
+    people = report.usage.people
+    omitted_people = people.rows[form.max_people :]
+    omitted_hours = format_unit_hours(sum(row.sums.used for row in omitted_people))
+    previous_use = rules.find_previous_use(report)
+    report_events, hosts = list_report_events(report), rules.list_unseen_hosts(report)
+    comparison = rules.compare_weeks(report)
+    return ReportContent(
+        title=format_week_title(report),
+        date_range=format_date_range(report),
+        notes=list_notes(report),
+        changes=fleet_page.describe_comparison(comparison),
+        days=[build_report_use_row(svg.format_day_label(day), report.usage.days[day]) for day in report.days],
+        all_gpus=build_report_use_row("All GPUs", report.usage.total, format_change(comparison.used)),
+        heat=svg.build_hourly_rows(report.days, report.cells, until),
+        models=[
+            build_report_use_row(form.shorten(model), use, format_change(rules.compare_model(report, model)))
+            for model, use in models[: form.max_models]
+        ],
+        omitted_models=0 if form.max_models is None else len(models) - form.max_models,
+        users=report.are_users_shown,
+        people=[
+            build_person_row(
+                form.shorten(row.name),
+                row.sums,
+                row.sums.used,
+                ValueChange(
+                    units_to_hours(row.sums.used),
+                    None if previous_use is None else units_to_hours(previous_use.get(row.key, 0)),
+                ),
+            )
+            for row in (people.rows[: form.max_people] if report.are_users_shown else ())
+        ],
+        most_used=max((row.sums.used for row in people.rows), default=0),
+        omitted_people=f"and {len(omitted_people)} more with {omitted_hours} GPU-hours" if omitted_people else "",
+        unowned_hours=format_unit_hours(people.total.unowned) if people.total.unowned else "",
+        total=build_person_row("All together", people.total, people.total.used + people.total.unowned, comparison.used),
+        waste=[build_waste_table(report, form, kind) for kind in form.waste_titles if getattr(report.waste, kind)],
+        current_waste=[
+            CurrentWasteRow(
+                gpu=form.shorten(format_gpu_name(waste.host, waste.index), MAX_GPU_CHARACTERS),
+                people=form.shorten(join_names(waste.people)),
+                hours="" if waste.hours is None else f"{waste.hours:,.1f}",
+                what=form.shorten(waste.what, MAX_SENTENCE_CHARACTERS),
+                advice=form.shorten(waste.advice, MAX_SENTENCE_CHARACTERS),
+            )
+            for waste in report.current_waste[: form.max_wasted]
+        ],
+        omitted_current_waste=len(report.current_waste) - form.max_wasted,
+        events=[build_event_row(event, report, form) for event in report_events[: form.max_events]],
+        omitted_events=len(report_events) - form.max_events,
+        hosts=[
+            UnseenHost(
+                name=form.shorten(row.name, MAX_GPU_CHARACTERS),
+                seen=svg.UNKNOWN if (seen := compute_percent_seen(row.sums)) is None else f"{seen} %",
+                unseen_hours=format_unit_hours(row.sums.unseen),
+            )
+            for row in hosts[: form.max_hosts]
+        ],
+        omitted_hosts=len(hosts) - form.max_hosts,
+    )
+
+
+def format_week_title(report: WeeklyReport) -> str:
+    """Format `Week 46 of 2026`."""
+    year, number, _ = report.first.isocalendar()
+    return f"Week {number} of {year}"
+
+
+def format_date_range(report: WeeklyReport) -> str:
+    """Format `Mon 9 Nov to Sun 15 Nov 2026, Europe/Paris`."""
+    last = report.days[-1]
+    year = "" if report.first.year == last.year else f" {report.first.year}"
+    zone = getattr(report.zone, "key", None) or datetime.fromtimestamp(report.until, report.zone).tzname()
+    return f"{svg.format_day_label(report.first)}{year} to {svg.format_day_label(last)} {last.year}, {zone}"
+
+
+def replace_unprintable(line: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def find_unfinished_end(report: WeeklyReport) -> datetime | None:
+    """Return when the report was made, if its week was not over then."""
+    return None if report.is_over else datetime.fromtimestamp(report.until, report.zone)
+
+
+def list_notes(report: WeeklyReport) -> list[str]:
+    """List what a reader must know to understand the numbers."""
+    notes = []
+    until, seen, before = find_unfinished_end(report), report.usage.seen_percent, report.previous_usage
+    if until:
+        notes.append(
+            f"This week is not over: it is told up to {svg.format_day_label(until.date())} {until:%H:%M}, "
+            "and compared with none."
+        )
+    if seen is not None and seen < 100:
+        notes.append(f"{seen} % of the time of these GPUs was seen; all else is of that time.")
+    if report.usage.history_start:
+        start = svg.format_day_label(report.usage.history_start)
+        notes.append(f"History begins with {start}: of the days before nothing is known.")
+    if until:
+        return notes
+    if before is None:
+        notes.append("Of the week before nothing was seen.")
+    elif before.history_start:
+        start = svg.format_day_label(before.history_start)
+        notes.append(f"History begins with {start}: the week before is not whole.")
+    elif before.seen_percent is not None and before.seen_percent < 95:
+        notes.append(f"Of the week before only {before.seen_percent} % was seen.")
+    return notes
+
+
+def format_change(change: ValueChange) -> str:
+    """Format a change since the week before, like `+9 %`."""
+    if change.before is None:
+        return svg.UNKNOWN
+    if change.percent is None:
+        return "new" if change.now else "0 %"
+    return f"{change.percent:+,.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "−")  # noqa: RUF001
+
+
+def format_gpu_name(host: str, index: int | str | None) -> str:
+    """Format `atlas:3`."""
+    return host if index is None else f"{host}:{index}"
+
+
+def format_unit_hours(units: int) -> str:
+    return f"{units_to_hours(units):,.1f}"
+
+
+def build_report_use_row(name: str, use: UseSummary, change: str = "") -> ReportUseRow:
+    return ReportUseRow(use, fleet_page.build_use_row(name, use, Html(change)), change)
+
+
+def build_person_row(name: str, sums: UsageSums, used: int, change: ValueChange) -> PersonRow:
+    return PersonRow(
+        name=name,
+        sums=sums,
+        used=format_unit_hours(used),
+        change=format_change(change),
+        held=format_unit_hours(sums.held),
+        booked=format_unit_hours(sums.booked),
+        unused=format_unit_hours(sums.unused),
+    )
+
+
+def build_waste_table(report: WeeklyReport, form: ReportFormat, kind: str) -> WasteTable:
+    gpus: list[WastedGpu] = getattr(report.waste, kind)
+    omitted = gpus[form.max_wasted :]
+    omitted_hours = fleet_page.format_gpu_hours(sum(gpu.minutes for gpu in omitted))
+    total_hours = fleet_page.format_gpu_hours(sum(gpu.minutes for gpu in gpus))
+    return WasteTable(
+        title=form.waste_titles[kind].format(hours=total_hours),
+        has_people=report.are_users_shown and kind != "unused",
+        rows=[
+            WasteRow(
+                gpu=form.shorten(format_gpu_name(gpu.host, gpu.index), MAX_GPU_CHARACTERS),
+                model=form.shorten(gpu.model),
+                person=form.shorten(gpu.person),
+                hours=fleet_page.format_gpu_hours(gpu.minutes),
+            )
+            for gpu in gpus[: form.max_wasted]
+        ],
+        omitted_count=len(omitted),
+        omitted=f"and {len(omitted)} more with {omitted_hours} GPU-hours" if omitted else "",
+    )
+
+
+def list_report_events(report: WeeklyReport) -> list[HealthEvent]:
+    """List the events of the week, the most severe first."""
+    shown = [event for event in report.events if event.kind not in OMITTED_EVENT_KINDS]
+    return sorted(shown, key=lambda event: (find_severity(event)[0], event.began_at, event.host, event.number))
+
+
+def find_severity(event: HealthEvent) -> tuple[int, str]:
+    """Return the rank of an event's severity, the worst being 0, and its label."""
+    for rank, (kinds, label) in enumerate(SEVERITIES):
+        if event.kind in kinds:
+            return rank, label
+    return len(SEVERITIES), INFO_LABEL
+
+
+def build_event_row(event: HealthEvent, report: WeeklyReport, form: ReportFormat) -> EventRow:
+    return EventRow(
+        severity=find_severity(event)[1],
+        is_critical=event.kind in events.CRITICAL_KINDS,
+        when=events.format_event_time(event, report.zone),
+        gpu=form.shorten(format_gpu_name(event.host, event.index if event.gpu_key else None), MAX_GPU_CHARACTERS),
+        what=form.shorten(events.describe_event(event), MAX_SENTENCE_CHARACTERS),
+    )

@@ -1,0 +1,344 @@
+"""Render the report of a week as a page, as a mail, and as plain text."""
+
+from __future__ import annotations
+
+import hashlib
+import textwrap
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from site_builder.charts import svg
+from site_builder.core.clock import Now
+from site_builder.core.formatting import DAY_NAMES
+from site_builder.core.html import EMPTY_HTML, Html, load_template
+from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
+from site_builder.health import events
+from site_builder.reports import content, rules
+from site_builder.reports.content import PersonRow, ReportContent, ReportUseRow, build_report_content
+from site_builder.reports.rules import WeeklyReport
+from site_builder.usage import fleet_page
+from site_builder.usage.fleet_page import UseSummary
+from site_builder.usage.totals import UsageSums
+
+# Colours of the mail: those of the board, on white and where the mail program is dark.
+COLOURS = {
+    "working": ("#2459c9", "#82aaff"),
+    "held": ("#9a5b00", "#f0b45a"),
+    "booked": ("#7a3ea8", "#cf9df0"),
+    "unclear": ("#5a6776", "#9aa7b5"),
+    "track": ("#e8ecf1", "#26303a"),
+}
+PART_LABELS = {
+    "working": "taken",
+    "held": "of it held idle",
+    "booked": "booked, nobody on it",
+    "unclear": "lost, or not known",
+    "track": "free",
+}
+CARD_COLOURS = ("#ffffff", "#171e26")
+# How much of the colour of taken GPUs each tint of the heat map has, in percent.
+TINT_PERCENTS = (2, 6, 10, 14, 18, 23, 28, 33, 38, 42, 46)
+TEXT_WIDTH = 78
+BAR_CHARACTERS = 30
+# A letter for each part of a bar of the text; free time is blank.
+BAR_LETTERS = {"working": "#", "held": "=", "booked": ".", "unclear": "?"}
+NAME_WIDTH, PEOPLE_WIDTHS = 26, (12, 10, 10, 10, 10)
+
+
+def format_made_at(made: Now) -> str:
+    return f"{svg.format_day_label(made.today)} {made.today.year} {made.local:%H:%M}"
+
+
+# The page
+
+
+def render_report_page(report: WeeklyReport, style: str, made: Now, url: str = "") -> bytes:
+    """Render a page that needs no other file; `style` is its style sheet."""
+    form = build_report_content(report, content.PAGE)
+    text = load_template("report.html").render(
+        **vars(form),
+        style=Html(style),
+        digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        day_rows=[row.cells for row in form.days],
+        model_rows=[row.cells for row in form.models],
+        hour_names=svg.HOUR_NAMES,
+        person_bars=[render_person_bar(person.sums, form.most_used) for person in form.people],
+        made=format_made_at(made),
+        url=url,
+    )
+    return text.encode("utf-8", "replace")
+
+
+def render_person_bar(sums: UsageSums, most: int) -> Html:
+    """Draw what a person used and held; the person who used `most` gets the whole width."""
+    if not sums.used:
+        return EMPTY_HTML
+    width, height = fleet_page.BAR_WIDTH, fleet_page.BAR_HEIGHT
+    used = max(1, round(sums.used * width / most))
+    held = round(sums.held * width / most)
+    box = svg.SvgBox(used - held, 0, held, height)
+    pieces = [svg.render_rect(svg.SvgBox(0, 0, used, height), "class=working")]
+    if held:
+        pieces += [svg.render_rect(box, "class=held"), svg.render_rect(box, 'fill="url(#_held)"')]
+    return Html(f"<svg class=share width={width} height={height} aria-hidden=true>{''.join(pieces)}</svg>")
+
+
+# The mail: its charts are tables, so that it needs no picture and no script
+
+
+class BarPiece(NamedTuple):
+    """Part of a bar, and its width in percent."""
+
+    part: str
+    colour: str
+    width: int
+
+
+class MailHeatmapCell(NamedTuple):
+    """Hour of the heat map; the tint is empty if nothing was seen."""
+
+    text: str
+    tint: str
+    colour: str
+
+
+def format_report_subject(report: WeeklyReport) -> str:
+    """Format `gpuboard: week 46 of 2026, 120.0 GPU-hours used`."""
+    title = content.format_week_title(report)
+    return f"gpuboard: {title[0].lower()}{title[1:]}, {rules.compare_weeks(report).used.now:,.1f} GPU-hours used"
+
+
+def render_report_brief(report: WeeklyReport, url: str = "") -> str:
+    """Render the sums alone, for a chat."""
+    lines = [content.format_date_range(report)]
+    for label, number, before in fleet_page.describe_comparison(rules.compare_weeks(report)):
+        lines.append(f"{number} {label}: {before}")
+    critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_report_events(report))
+    if critical_count:
+        lines.append(f"{critical_count} critical {'event' if critical_count == 1 else 'events'} on GPUs")
+    return "\n".join([*lines, *([f"All of it: {url}"] if url else [])])
+
+
+def render_report_mail(report: WeeklyReport, made: Now, board: str = "", page: str = "") -> str:
+    """Render the mail; `board` and `page` are the addresses of the board and of the report, if known."""
+    form = build_report_content(report, content.MAIL)
+    return load_template("report_mail.html").render(
+        **vars(form),
+        parts=PART_LABELS,
+        colours=COLOURS,
+        cards=CARD_COLOURS,
+        tints=[mix_tint(number, 1) for number in range(len(TINT_PERCENTS))],
+        day_rows=[(format_day_cells(row), build_use_bar(row.use)) for row in form.days],
+        day_total=format_day_cells(form.all_gpus._replace(cells=form.all_gpus.cells._replace(name="All together"))),
+        dates=[(DAY_NAMES[day.weekday()], day.day) for day in report.days],
+        hours=build_mail_heatmap(form),
+        model_rows=[(format_model_cells(row), build_use_bar(row.use)) for row in form.models],
+        person_bars=[
+            build_bar([("working", sums.used - sums.held), ("held", sums.held)], form.most_used)
+            for sums in (person.sums for person in form.people)
+        ],
+        made=format_made_at(made),
+        board=board,
+        page=page,
+    )
+
+
+def mix_tint(number: int, dark: int) -> str:
+    """Return the colour of a tint of the heat map, with `dark` 1 for dark mail programs."""
+    ink, ground = (bytes.fromhex(colours[dark][1:]) for colours in (COLOURS["working"], CARD_COLOURS))
+    part = TINT_PERCENTS[number] / 100
+    return "#" + bytes(round(one * part + other * (1 - part)) for one, other in zip(ink, ground)).hex()
+
+
+def build_bar(minutes: Iterable[tuple[str, float]], whole: float) -> list[BarPiece]:
+    """Put parts side by side; the rest of the whole is the track."""
+    if not whole:
+        return []
+    pieces, position, end = [], 0.0, 0
+    for part, count in minutes:
+        position += 100 * count / whole
+        width = min(100, round(position)) - end
+        if width > 0:
+            pieces.append(BarPiece(part, COLOURS[part][0], width))
+            end += width
+    return [*pieces, BarPiece("track", COLOURS["track"][0], 100 - end)] if end < 100 else pieces
+
+
+def build_use_bar(use: UseSummary) -> list[BarPiece]:
+    return build_bar(use.parts.items(), use.seen)
+
+
+def format_day_cells(row: ReportUseRow) -> list[str]:
+    cells = row.cells
+    return [cells.name, cells.hours if row.use.seen else svg.NO_DATA, cells.taken, cells.held, cells.booked]
+
+
+def format_model_cells(row: ReportUseRow) -> list[str]:
+    cells = row.cells
+    if not row.use.seen:
+        return [cells.name, svg.UNKNOWN, svg.NO_DATA, *[svg.UNKNOWN] * 3]
+    return [cells.name, cells.gpus, cells.hours, cells.taken, cells.held, row.change]
+
+
+def build_mail_heatmap(form: ReportContent) -> list[tuple[str, list[MailHeatmapCell]]]:
+    """Turn the heat map, with an hour in each row: seven columns fit on a phone, and 24 do not."""
+    return [
+        (
+            name,
+            [
+                MailHeatmapCell(cell.text, cell.tint, mix_tint(int(cell.tint[1:]), 0) if cell.tint else "")
+                for cell in (row.cells[hour] for row in form.heat)
+            ],
+        )
+        for hour, name in enumerate(svg.HOUR_NAMES)
+    ]
+
+
+# The text: no line is longer than 78 letters
+
+
+def render_report_text(report: WeeklyReport, url: str = "") -> str:
+    form = build_report_content(report, content.TEXT)
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("", [f"gpuboard: {form.title[0].lower()}{form.title[1:]}", form.date_range]),
+        ("", [line for note in form.notes for line in wrap_sentence(note)]),
+        ("In short", format_summary_lines(report)),
+        ("Use by day", format_day_lines(form)),
+        ("Use by model", format_model_lines(form)),
+        ("People", format_people_lines(form)),
+        ("Waste", format_waste_lines(form)),
+        ("Health", format_health_lines(form)),
+        ("", [f"With charts: {url}"] if url else []),
+    ]
+    lines: list[str] = []
+    for title, section in sections:
+        section_lines = list(section)
+        if section_lines:
+            lines += [""] if lines else []
+            lines += [title, "-" * len(title)] if title else []
+            lines += section_lines
+    return "".join(f"{truncate_text(content.replace_unprintable(line), TEXT_WIDTH).rstrip()}\n" for line in lines)
+
+
+def wrap_sentence(sentence: str, indent: str = "", first: str = "") -> list[str]:
+    return textwrap.wrap(flatten_text(sentence), TEXT_WIDTH, initial_indent=first, subsequent_indent=indent)
+
+
+def format_text_row(name: str, room: int, *cells: tuple[str, int]) -> str:
+    """Format a name and numbers, each at the right of its column."""
+    return fit_text(flatten_text(name), room) + "".join(text.rjust(width) for text, width in cells)
+
+
+def replace_dashes(change: str) -> str:
+    """Write a change in letters that every mail program has."""
+    return change.replace("−", "-").replace("–", "-")  # noqa: RUF001
+
+
+def format_summary_lines(report: WeeklyReport) -> Iterator[str]:
+    changes = rules.compare_weeks(report)
+    for label, change, digits in (
+        ("GPU-hours used", changes.used, 1),
+        ("people who used GPUs", changes.people, 0),
+        ("GPU-hours held idle or booked and unused", changes.wasted, 1),
+    ):
+        before = "" if change.before is None else f"was {change.before:,.{digits}f}"
+        percent = replace_dashes(content.format_change(change))
+        yield format_text_row(label, 42, (f"{change.now:,.{digits}f}", 10), (percent, 9), (before, 16))
+    share, share_before = changes.taken_percents
+    before = "" if share_before is None else f"was {fleet_page.format_share(share_before)}"
+    yield format_text_row(
+        "taken, of all that was seen", 42, (fleet_page.format_share(share), 10), ("", 9), (before, 16)
+    )
+
+
+def format_day_lines(form: ReportContent) -> Iterator[str]:
+    bar_width = BAR_CHARACTERS + 2
+    yield format_text_row("", 11, ("", bar_width), ("taken", 9), ("held", 8), ("GPU-hours", 12))
+    for row in form.days:
+        cells = row.cells
+        if row.use.seen:
+            bar = f"|{draw_text_bar(row.use)}|"
+            yield format_text_row(
+                cells.name, 11, (bar, bar_width), (cells.taken, 9), (cells.held, 8), (cells.hours, 12)
+            )
+        else:
+            yield format_text_row(cells.name, 11, (f"|{svg.NO_DATA.ljust(BAR_CHARACTERS)}|", bar_width))
+    yield "# taken   = of it held idle   . booked, nobody on it   ? lost or not known"
+
+
+def draw_text_bar(use: UseSummary) -> str:
+    bar, position = "", 0.0
+    for part, minutes in use.parts.items():
+        position += minutes * BAR_CHARACTERS / use.seen
+        bar += BAR_LETTERS[part] * (round(position) - len(bar))
+    return bar.ljust(BAR_CHARACTERS)
+
+
+def format_model_lines(form: ReportContent) -> Iterator[str]:
+    widths = (6, 8, 8, 12, 10)
+    yield format_text_row("", 28, *zip(("GPUs", "taken", "held", "GPU-hours", "change"), widths))
+    for row in (*form.models, form.all_gpus):
+        cells = row.cells
+        if row.use.seen:
+            values = (cells.gpus, cells.taken, cells.held, cells.hours, replace_dashes(row.change))
+            yield format_text_row(cells.name, 28, *zip(values, widths))
+        else:
+            yield format_text_row(cells.name, 28, (svg.NO_DATA, 14))
+
+
+def format_people_lines(form: ReportContent) -> Iterator[str]:
+    if not form.users:
+        yield from wrap_sentence(f"People are not shown. All together used {form.total.used} GPU-hours.")
+        return
+    heads = ("used", "change", "held", "booked", "unused")
+    yield format_text_row("GPU-hours", NAME_WIDTH, *zip(heads, PEOPLE_WIDTHS))
+    for person in form.people:
+        yield format_person_line(person)
+    if form.omitted_people:
+        yield form.omitted_people
+    if form.unowned_hours:
+        yield format_text_row("owner not known", NAME_WIDTH, (form.unowned_hours, PEOPLE_WIDTHS[0]))
+    yield format_person_line(form.total)
+
+
+def format_person_line(person: PersonRow) -> str:
+    cells = (person.used, replace_dashes(person.change), person.held, person.booked, person.unused)
+    return format_text_row(person.name, NAME_WIDTH, *zip(cells, PEOPLE_WIDTHS))
+
+
+def format_waste_lines(form: ReportContent) -> Iterator[str]:
+    for table in form.waste:
+        yield table.title
+        for row in table.rows:
+            yield (
+                fit_text(f"  {row.gpu}", 20)
+                + fit_text(flatten_text(row.model), 26)
+                + fit_text(flatten_text(row.person), 20)
+                + row.hours.rjust(10)
+            )
+        if table.omitted_count:
+            yield f"  and {table.omitted_count} more"
+    if form.current_waste:
+        yield "When this report was made:"
+        for waste in form.current_waste:
+            yield from wrap_sentence(f"{waste.subject}: {waste.what}. {waste.advice}", "    ", "  ")
+        if form.omitted_current_waste > 0:
+            yield f"  and {form.omitted_current_waste} more: gpuboard waste lists them"
+    if not form.waste and not form.current_waste:
+        yield "Nothing was wasted for an hour or longer."
+
+
+def format_health_lines(form: ReportContent) -> Iterator[str]:
+    for event in form.events:
+        mark = "!" if event.is_critical else "-"
+        yield from wrap_sentence(f"{mark} {event.gpu}: {event.what} ({event.when})", "  ")
+    if form.omitted_events > 0:
+        yield f"and {form.omitted_events} more"
+    if not form.events:
+        yield "Nothing happened to a GPU that was told."
+    for host in form.hosts:
+        sentence = f"- {host.name} was seen {host.seen} of the time; {host.unseen_hours} GPU-hours were not"
+        yield from wrap_sentence(sentence, "  ")
+    if form.omitted_hosts > 0:
+        yield f"and {form.omitted_hosts} more hosts"
