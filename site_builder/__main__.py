@@ -1,4 +1,4 @@
-"""`python -m site_builder` is `gpuboard`."""
+"""Run `gpuboard` as `python -m site_builder`."""
 
 from site_builder.cli import main
 

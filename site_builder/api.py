@@ -1,4 +1,4 @@
-"""For Python programs: the GPUs of this machine and of the fleet, from where the commands have them."""
+"""Functions for Python programs: the GPUs of this machine and of the fleet."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ URL_START = re.compile(r"https?://", re.IGNORECASE)
 
 
 def load_fleet(source: str | os.PathLike[str] | None = None) -> Fleet:
-    """All hosts and GPUs that there are, typed; see `site_builder.client.model`.
+    """Load all hosts and GPUs, typed; see `site_builder.client.model`.
 
-    `source` is the URL of a board or a data folder. Without it, it is what GPUBOARD_URL or GPUBOARD_DATA name, in the
-    environment or in gpuboard.conf, and with neither this machine's own nvidia-smi.
-    `site_builder.client.model.FleetUnavailableError` says
-    in one sentence why there is none: nothing answers, it is no board, or nobody builds it any more.
+    `source` is the URL of a board or a data folder. By default it is what GPUBOARD_URL or GPUBOARD_DATA name, in
+    the environment or in gpuboard.conf, and with neither this machine's own nvidia-smi.
+    `site_builder.core.board_client.FleetUnavailableError` says in one sentence why there is none: nothing answers, it
+    is no board, or nobody builds it any more.
     """
     return loader.open_fleet(load_api_settings(source))()
 
@@ -38,31 +38,30 @@ def available_gpus(
     source: str | os.PathLike[str] | None = None,
     vendor: str | None = None,
 ) -> list[str]:
-    """The GPUs of this machine that can be had now, the best first, as CUDA_VISIBLE_DEVICES takes them: `['0', '2']`.
+    """List available GPUs of this machine, the best first, as CUDA_VISIBLE_DEVICES takes them: `['0', '2']`.
 
-    Those of AMD are as HIP_VISIBLE_DEVICES takes them. They are of one maker: of `vendor`, `nvidia` or `amd`, and
-    without it of NVIDIA where the machine has any of its GPUs.
+    GPUs of AMD are listed as HIP_VISIBLE_DEVICES takes them. All are of one `vendor`, `nvidia` or `amd`; by default
+    of NVIDIA where the machine has any of its GPUs.
 
-    They are free, or booked by you and unused. `min_memory` is in MiB that are free. An instance (MIG) is named by its
-    UUID, and given where no whole GPU can be had, one alone, or where `model` names its profile.
+    They are free, or booked by you and unused. `min_memory` is free memory in MiB. A MIG instance is named by its
+    UUID; it is listed, alone, if no whole GPU is available, or if `model` names its profile.
     """
     if limit is not None and limit < 0:
-        message = f"limit is {limit}, but must be 0 or more"
-        raise ValueError(message)
-    wish = GpuRequest(model, min_memory, vendor)
-    found = GpuPicker(load_api_settings(source), wish).find_gpus()
-    return [str(one.visible_number) for one in select_for_one_process(found.choices, wish)[:limit]]
+        raise ValueError(f"limit is {limit}, but must be 0 or more")
+    request = GpuRequest(model, min_memory, vendor)
+    pick_result = GpuPicker(load_api_settings(source), request).find_gpus()
+    return [str(gpu.visible_number) for gpu in select_for_one_process(pick_result.choices, request)[:limit]]
 
 
 def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
-    """The GPUs of this machine; memory in MiB, None where it is not told.
+    """List the GPUs of this machine; memory in MiB, None if it is not available.
 
     Each has `index`, `type`, `uuid`, `mem_used`, `mem_total` and `mem_used_percent`.
     """
-    found: list[GpuInfo] = []
+    rows: list[GpuInfo] = []
     for gpu in find_local_host(load_api_settings(source)).gpus:
         used, total = gpu.memory_used, gpu.memory_total
-        found.append(
+        rows.append(
             {
                 "index": None if gpu.index is None else gpu.label,
                 "mem_total": None if total is None else int(total),
@@ -72,11 +71,11 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
                 "uuid": gpu.uuid,
             }
         )
-    return found
+    return rows
 
 
 def load_api_settings(source: str | os.PathLike[str] | None) -> LoadedSettings:
-    """What is in force here and now, with that source where one is named."""
+    """Load the settings in force, with `source` in place of GPUBOARD_URL or GPUBOARD_DATA."""
     flags = {}
     if source is not None:
         place = os.fspath(source)
@@ -92,9 +91,8 @@ def load_api_settings(source: str | os.PathLike[str] | None) -> LoadedSettings:
 
 
 def find_local_host(loaded: LoadedSettings) -> FleetHost:
-    """This machine, as the fleet tells it; one of which nothing is known now tells nothing."""
+    """Return this machine; raise if its state is not fresh."""
     host = loader.find_wanted_host(loader.open_fleet(loaded)(), None, loaded)
     if host.state != "fresh":
-        message = f"{host.name} is {host.state}: {host.reason}"
-        raise FleetUnavailableError(message)
+        raise FleetUnavailableError(f"{host.name} is {host.state}: {host.reason}")
     return host

@@ -1,4 +1,4 @@
-"""The command `gpuboard`."""
+"""The command `gpuboard`: the list of its commands, of which only the one called is imported."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from site_builder import __version__
 
-# Each command: the module that has it, and its line in the help, so that `gpuboard --help` imports none of them.
+# The module and the help line of each command, so that `gpuboard --help` imports none of them.
 COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "For everybody": {
         "list": ("client.commands", "List the GPUs of all hosts, or those that match WORDS."),
@@ -51,20 +52,30 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 
 
-class LazyCommandGroup(click.Group):
-    """Imports only the command that is called."""
+def import_command(name: str) -> click.Command:
+    module = import_module(f"site_builder.{COMMANDS[name][0]}")
+    commands = (value for value in vars(module).values() if isinstance(value, click.Command))
+    return next(command for command in commands if command.name == name)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 # click's own form
-        """Their names, as the help lists them."""
+
+class LazyCommandGroup(click.Group):
+    """Import only the command that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 # click's signature
+        """Return the names in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"site_builder.{COMMANDS[cmd_name][0]}")
-        commands = (value for value in vars(module).values() if isinstance(value, click.Command))
-        return next(command for command in commands if command.name == cmd_name)
+        return import_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer commands with their help lines; click would import every command to get them."""
+        commands = [
+            CompletionItem(name, help=click.Command(name, help=summary).get_short_help_str())
+            for name, (_, summary) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands under a heading for each group."""
@@ -73,33 +84,29 @@ class LazyCommandGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(f"{name:{width}}", summary) for name, (_, summary) in group.items()])
 
-    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 # click's own form
-        """Run it, or answer a shell that asks what TAB offers."""
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 # click's signature
+        """Run the command, or answer a shell that asks for completions."""
         if "_GPUBOARD_COMPLETE" in os.environ:
-            from site_builder.config import commands as config_commands  # noqa: PLC0415
-
-            config_commands.register_completion()
+            import_module("site_builder.config.commands").register_completion()
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run it; what nobody foresaw is one sentence too, unless somebody wants to know more."""
+        """Run the command; report an unforeseen exception in one sentence, unless --debug is set."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):  # `| head` is no failure
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):  # `| head` is not a failure
             raise
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
-            from site_builder.core.command_options import CommandError  # noqa: PLC0415
-
             what = f"{type(error).__name__}: {error}; this should not happen, and `gpuboard --debug` tells where it did"
-            raise CommandError(what) from None
+            raise import_module("site_builder.core.command_options").CommandError(what) from None
 
 
 @click.group(
     cls=LazyCommandGroup,
     invoke_without_command=True,
-    subcommand_metavar="[COMMAND] [ARGS]...",  # as the newer versions of click have it by themselves
+    subcommand_metavar="[COMMAND] [ARGS]...",  # the default of newer versions of click
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="gpuboard")
@@ -111,7 +118,6 @@ def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 # read by inv
     Without a command, it lists the GPUs: `gpuboard list`.
     """
     if ctx.invoked_subcommand is None:
-        from site_builder.client import commands as client_commands  # noqa: PLC0415 # --help needs none of it
-
-        with client_commands.list_gpus.make_context("list", [], ctx) as alone:
-            client_commands.list_gpus.invoke(alone)
+        list_command = import_command("list")
+        with list_command.make_context("list", [], ctx) as list_context:
+            list_command.invoke(list_context)

@@ -22,13 +22,13 @@ from site_builder.board.outputs import detail, live, metrics, status, term
 from site_builder.board.outputs.term import TermPart
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.code_fingerprint import CODE_FINGERPRINT
 from site_builder.core.faults import locate_exception, split_by_success
 from site_builder.core.files import compute_digest
 from site_builder.core.html import escape_html
 from site_builder.core.model import Booking, HostStatus
 from site_builder.core.parallel import map_parallel
 from site_builder.core.people import PeopleDirectory
+from site_builder.core.published_files import CODE_FINGERPRINT
 from site_builder.core.records import DamagedFileError, Record, dump_json, make_decoder, read_records, write_records
 from site_builder.fleet import summary as fleet_summary
 from site_builder.fleet.build import RETRY_AFTER_S, DecidedHost, HostSources, build_unrendered_status, decide_host

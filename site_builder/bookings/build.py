@@ -16,12 +16,11 @@ from site_builder.bookings import ics, page
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.code_fingerprint import CODE_FINGERPRINT
 from site_builder.core.faults import split_by_success
 from site_builder.core.files import compute_digest
 from site_builder.core.model import Booking, Problem
 from site_builder.core.people import PeopleDirectory
-from site_builder.core.published_files import PublishedFiles
+from site_builder.core.published_files import CODE_FINGERPRINT, PublishedFiles
 from site_builder.core.records import make_decoder
 from site_builder.fleet.build import build_booking_problem
 

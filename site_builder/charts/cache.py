@@ -16,13 +16,13 @@ from site_builder.charts.svg import render_sparkline
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.code_fingerprint import CODE_FINGERPRINT
 from site_builder.core.faults import WWW_PREFIX, FaultLog
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.html import Html
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
+from site_builder.core.published_files import CODE_FINGERPRINT
 from site_builder.core.records import dump_json, make_decoder
 from site_builder.history.buckets import HOST_BUCKET_COLUMNS
 from site_builder.history.reader import HistoryReader

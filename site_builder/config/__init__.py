@@ -1,1 +1,1 @@
-"""Settings: gpuboard.conf, the environment, and the value in force."""
+"""Settings: what can be set, where it is read from, and the command that prints it."""

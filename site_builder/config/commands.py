@@ -2,86 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from inspect import cleandoc
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
 
 from site_builder import __version__
-from site_builder.config.schema import SETTINGS
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.schema import HOST_SETTINGS, SETTINGS
+from site_builder.config.settings import SettingValue, format_setting_value, mask_credentials
 from site_builder.core.command_options import with_loaded_settings
 from site_builder.core.terminal_text import replace_unencodable
 
-if TYPE_CHECKING:
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.config.settings import SettingValue
-
 TERMINAL_WIDTH = 80
 UNSET_MARK = "-"
-
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@with_loaded_settings
-def config(loaded: LoadedSettings, as_json: bool) -> None:
-    """Print the settings in force, and where each comes from.
-
-    \b
-    gpuboard config
-    gpuboard config --json
-    """
-    rows, for_hosts = build_setting_rows(loaded), build_host_setting_rows(loaded)
-    if as_json:
-        import json  # noqa: PLC0415 # only here
-
-        found = [{"name": name, "value": value or None, "from": given.where} for name, value, given in rows + for_hosts]
-        click.echo(json.dumps(found, indent=1))
-        return
-    lines = [f"# {loaded.conf.path or 'no gpuboard.conf here, in ~/.config/gpuboard or in /etc/gpuboard'}"]
-    table = align_columns([(name, value or UNSET_MARK, given.short_where) for name, value, given in rows + for_hosts])
-    lines += table[: len(rows)]
-    if for_hosts:
-        lines += ["# on the GPU hosts (docs/hosts.md)", *table[len(rows) :]]
-    click.echo("\n".join(replace_unencodable(line) for line in lines))
-
-
-def build_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
-    """Name, value and origin of all settings of this side."""
-    from site_builder.config.schema import SETTINGS  # noqa: PLC0415
-    from site_builder.config.settings import format_setting_value  # noqa: PLC0415
-
-    found = []
-    for setting in SETTINGS:
-        given = loaded.given[setting.name]
-        value = format_setting_value(setting, given)
-        if setting.name == "GPUBOARD_ZONE" and not value:
-            value = str(getattr(loaded.settings.zone, "key", None) or "this machine's")
-        found.append((setting.name, value, given))
-    return found
-
-
-def build_host_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
-    """The same of those that the file sets for the GPU hosts."""
-    from site_builder.config.schema import HOST_SETTINGS  # noqa: PLC0415
-    from site_builder.config.settings import mask_credentials  # noqa: PLC0415
-
-    values = loaded.conf.values
-    return [(name, mask_credentials(values[name].text), values[name]) for name in HOST_SETTINGS if name in values]
-
-
-def align_columns(rows: list[tuple[str, str, str]]) -> list[str]:
-    """Columns that fit a terminal; a value that is too long for that pushes only its own line out."""
-    first = max(len(name) for name, _, _ in rows)
-    room = TERMINAL_WIDTH - first - 4 - max(len(origin) for _, _, origin in rows)
-    second = max((len(value) for _, value, _ in rows if len(value) <= room), default=0)
-    return [f"{name:{first}}  {value:{second}}  {origin}" for name, value, origin in rows]
-
-
-# Each asks `gpuboard` itself, with the line up to the cursor, and is told a kind, a value and a help in each line.
-# A colon ends a word for readline: only what follows it may be offered there.
+# Each script passes the line up to the cursor to `gpuboard`, which prints lines of kind, value and help.
+# For readline a colon ends a word: only what follows it may be offered there.
 BASH_SCRIPT = r"""_gpuboard() {
     local line=${COMP_LINE:0:COMP_POINT} kind value help
     local typed=${line##*[[:space:]]}
@@ -138,25 +77,78 @@ end
 complete -c gpuboard -f -a '(__gpuboard_offered)'
 """
 COMPLETION_SCRIPTS = {"bash": BASH_SCRIPT, "zsh": ZSH_SCRIPT, "fish": FISH_SCRIPT}
+# Fixed, so that generating an unchanged page changes nothing.
+PAGE_DATE = "2026-11-16"
+# Characters that roff would take for commands, or print as other characters than people type.
+ROFF_ESCAPES = {"\\": r"\e", "-": r"\-", "'": r"\(aq", '"': r"\(dq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"}
+EXIT_CODES = {
+    "0": "Done. Problems in the data are told, and no failure.",
+    "1": "The answer is no: it is taken, it is not there, or nobody may.",
+    "2": "It was called in a wrong way, or it failed; one sentence on stderr says why.",
+}
+FILE_DESCRIPTIONS = {
+    "./gpuboard.conf, ~/.config/gpuboard/gpuboard.conf, /etc/gpuboard/gpuboard.conf": "The settings, as KEY=value "
+    "lines: the first of these that is there, or the one that --conf or GPUBOARD_CONF names.",
+    "data/HOST/": "What each GPU host pushes.",
+    "data/comments.json": "The bookings; in data/bookings/ where that is there, for several accounts that book.",
+    "data/watches.json": "Who waits for which GPUs; beside the bookings.",
+    "www/": "The site.",
+    "state/": "What the builder remembers.",
+}
 
 
-class GpuboardShellComplete(ShellComplete):
-    """What all three shells are told, in place of what click would tell each."""
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@with_loaded_settings
+def config(loaded: LoadedSettings, as_json: bool) -> None:
+    """Print the settings in force, and where each comes from.
 
-    def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the cursor, and what is typed of the last: a letter more shows whether one has begun."""
-        *words, last = split_arg_string(os.environ.get("_GPUBOARD_LINE", "") + "x")
-        return words[1:], last[:-1]
+    \b
+    gpuboard config
+    gpuboard config --json
+    """
+    rows, host_rows = build_setting_rows(loaded), build_host_setting_rows(loaded)
+    if as_json:
+        records = [
+            {"name": name, "value": value or None, "from": setting_value.where}
+            for name, value, setting_value in rows + host_rows
+        ]
+        click.echo(json.dumps(records, indent=1))
+        return
+    lines = [f"# {loaded.conf.path or 'no gpuboard.conf here, in ~/.config/gpuboard or in /etc/gpuboard'}"]
+    table = align_columns(
+        [(name, value or UNSET_MARK, setting_value.short_where) for name, value, setting_value in rows + host_rows]
+    )
+    lines += table[: len(rows)]
+    if host_rows:
+        lines += ["# on the GPU hosts (docs/hosts.md)", *table[len(rows) :]]
+    click.echo("\n".join(replace_unencodable(line) for line in lines))
 
-    def format_completion(self, item: CompletionItem) -> str:
-        """A line of what is offered."""
-        return "\t".join((item.type, item.value, " ".join((item.help or "").split())))
+
+def build_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
+    """Return name, value and origin of all settings of the web host."""
+    rows = []
+    for setting in SETTINGS:
+        setting_value = loaded.given[setting.name]
+        value = format_setting_value(setting, setting_value)
+        if setting.name == "GPUBOARD_ZONE" and not value:
+            value = str(getattr(loaded.settings.zone, "key", None) or "this machine's")
+        rows.append((setting.name, value, setting_value))
+    return rows
 
 
-def register_completion() -> None:
-    """Let click answer TAB by it."""
-    for shell in COMPLETION_SCRIPTS:
-        add_completion_class(GpuboardShellComplete, shell)
+def build_host_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
+    """Return the same for settings of GPU hosts in the file."""
+    values = loaded.conf.values
+    return [(name, mask_credentials(values[name].text), values[name]) for name in HOST_SETTINGS if name in values]
+
+
+def align_columns(rows: list[tuple[str, str, str]]) -> list[str]:
+    """Align to a terminal's width; a value that is too long moves only its own line."""
+    name_width = max(len(name) for name, _, _ in rows)
+    max_value_width = TERMINAL_WIDTH - name_width - 4 - max(len(origin) for _, _, origin in rows)
+    value_width = max((len(value) for _, value, _ in rows if len(value) <= max_value_width), default=0)
+    return [f"{name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in rows]
 
 
 @click.command()
@@ -176,30 +168,29 @@ def completion(shell: str) -> None:
     click.echo(COMPLETION_SCRIPTS[shell], nl=False)
 
 
-# A day of the manual's own, since a page that is made anew without a change must stay the same.
-PAGE_DATE = "2026-11-16"
-# What roff would take for a command of its own, or would print as another letter than the one that people type.
-ROFF_ESCAPES = {"\\": r"\e", "-": r"\-", "'": r"\(aq", '"': r"\(dq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"}
-EXIT_CODES = {
-    "0": "Done. Problems in the data are told, and no failure.",
-    "1": "The answer is no: it is taken, it is not there, or nobody may.",
-    "2": "It was called in a wrong way, or it failed; one sentence on stderr says why.",
-}
-FILE_DESCRIPTIONS = {
-    "./gpuboard.conf, ~/.config/gpuboard/gpuboard.conf, /etc/gpuboard/gpuboard.conf": "The settings, as KEY=value "
-    "lines: the first of these that is there, or the one that --conf or GPUBOARD_CONF names.",
-    "data/HOST/": "What each GPU host pushes.",
-    "data/comments.json": "The bookings; in data/bookings/ where that is there, for several accounts that book.",
-    "data/watches.json": "Who waits for which GPUs; beside the bookings.",
-    "www/": "The site.",
-    "state/": "What the builder remembers.",
-}
+def register_completion() -> None:
+    """Let click answer completion requests of our scripts."""
+    for shell in COMPLETION_SCRIPTS:
+        add_completion_class(GpuboardShellComplete, shell)
+
+
+class GpuboardShellComplete(ShellComplete):
+    """Print the same lines to all shells, in place of click's own."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the cursor, and the beginning of the last."""
+        # the extra letter shows whether a word has begun
+        *words, last = split_arg_string(os.environ.get("_GPUBOARD_LINE", "") + "x")
+        return words[1:], last[:-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Format as kind, value and help."""
+        return "\t".join((item.type, item.value, " ".join((item.help or "").split())))
 
 
 def render_manpage(group: click.Group) -> str:
-    """All of it, as roff with the macros of man(7)."""
+    """Render the manual page as roff with the macros of man(7)."""
     ctx = click.Context(group, info_name="gpuboard", **group.context_settings)
-    commands = [(name, group.get_command(ctx, name)) for name in group.list_commands(ctx)]
     lines = [
         f'.TH GPUBOARD 1 "{PAGE_DATE}" "gpuboard {__version__}" "User Commands"',
         *(".SH NAME", r"gpuboard \- a board of shared GPUs: free, used, promised"),
@@ -207,29 +198,25 @@ def render_manpage(group: click.Group) -> str:
         *(".SH DESCRIPTION", *render_command_help(group), *render_command_options(group, ctx)),
         ".SH COMMANDS",
     ]
-    for name, command in commands:
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
         if command:
             lines += render_command(command, click.Context(command, info_name=name, parent=ctx))
-    lines += [
-        ".SH EXIT STATUS",
-        *render_definitions(EXIT_CODES),
-        ".PP",
-        escape_roff("gpuboard run ends with the code of what it ran."),
-    ]
-    lines += [
-        ".SH ENVIRONMENT",
-        escape_roff("Each counts in the environment and, as a line KEY=value, in the settings file."),
-    ]
-    lines += render_definitions(
-        {setting.name: describe_setting(setting.description, setting.default) for setting in SETTINGS}
-    )
+    lines += [".SH EXIT STATUS", *render_definitions(EXIT_CODES)]
+    lines += [".PP", escape_roff("gpuboard run ends with the code of what it ran.")]
+    lines += [".SH ENVIRONMENT"]
+    lines += [escape_roff("Each counts in the environment and, as a line KEY=value, in the settings file.")]
+    for setting in SETTINGS:
+        default = f" Default: {setting.default}." if setting.default else ""
+        sentence = f"{setting.description[:1].upper()}{setting.description[1:]}.{default}"
+        lines += render_definitions({setting.name: sentence})
     lines += [".SH FILES", *render_definitions(FILE_DESCRIPTIONS)]
     lines += [".SH SEE ALSO", r".BR nvidia\-smi (1)"]
     return "\n".join(lines) + "\n"
 
 
 def render_command(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """One command: how it is called, what it does, its examples and its options."""
+    """Yield usage, help, examples and options of a command."""
     yield f".SS {escape_roff(' '.join((ctx.command_path, *command.collect_usage_pieces(ctx))))}"
     yield from render_command_help(command)
     yield from render_command_options(command, ctx)
@@ -238,7 +225,7 @@ def render_command(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def render_command_help(command: click.Command) -> Iterator[str]:
-    """Its help: paragraphs, and what is printed as it stands."""
+    """Yield paragraphs and preformatted blocks."""
     for number, part in enumerate(cleandoc(command.help or "").split("\n\n")):
         first, *rest = part.split("\n")
         if first == "\b":
@@ -249,7 +236,6 @@ def render_command_help(command: click.Command) -> Iterator[str]:
 
 
 def render_command_options(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """What click tells of each."""
     for param in command.get_params(ctx):
         record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
         if record:
@@ -257,20 +243,17 @@ def render_command_options(command: click.Command, ctx: click.Context) -> Iterat
 
 
 def render_definitions(rows: dict[str, str]) -> Iterator[str]:
-    """Words, and what each means."""
-    for word, what in rows.items():
-        yield from (".TP", f".B {escape_roff(word)}", escape_roff(what))
+    for word, meaning in rows.items():
+        yield from (".TP", f".B {escape_roff(word)}", escape_roff(meaning))
 
 
-def describe_setting(what: str, default: str) -> str:
-    """What a setting is, as a sentence."""
-    return f"{what[:1].upper()}{what[1:]}." + (f" Default: {default}." if default else "")
-
-
-def escape_roff(words: str) -> str:
-    """Words that roff prints as they are, also at the beginning of a line."""
-    safe = "".join(ROFF_ESCAPES.get(one, one if one.isascii() else rf"\[u{ord(one):04X}]") for one in words)
-    return rf"\&{safe}" if safe.startswith(".") else safe
+def escape_roff(text: str) -> str:
+    """Escape text so that roff prints it as it is, also at the beginning of a line."""
+    escaped = "".join(
+        ROFF_ESCAPES.get(character, character if character.isascii() else rf"\[u{ord(character):04X}]")
+        for character in text
+    )
+    return rf"\&{escaped}" if escaped.startswith(".") else escaped
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of what can be set: name, default, what it may be, what it is for, and which failure it prevents."""
+"""Table of all settings: name, default, type, purpose, and which failure each prevents."""
 
 from __future__ import annotations
 
@@ -33,35 +33,25 @@ DAY_S = 86400
 NAME_IN_CONSUL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOKEN_PATTERN = re.compile(r"[!-~]{1,4096}")
 NAME_AND_PASSWORD = re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}")
-# On the board's own server: no scheme, no host, and nothing that leads up and out.
+# A path on the board's own server: no scheme, no host, no `..`.
 BOOK_PATH = re.compile(r"(?!//)(?!.*\.\.)[A-Za-z0-9/][A-Za-z0-9/._~-]{0,199}")
 DOMAIN_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
 IP_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 SLACK_BOT_TOKEN, SLACK_APP_TOKEN = (re.compile(rf"{kind}-[A-Za-z0-9-]{{1,500}}") for kind in ("xoxb", "xapp"))
 
-# Those that scripts/lib/settings.sh takes from the file: they count on the GPU hosts, docs/hosts.md tells of them.
+# Settings of GPU hosts, which scripts/lib/settings.sh reads from the file; see docs/hosts.md.
 HOST_SETTINGS = (
-    "GPUBOARD_DEST",
-    "GPUBOARD_GPUS_EVERY",
-    "GPUBOARD_PROCESSES_EVERY",
-    "GPUBOARD_PS_EVERY",
-    "GPUBOARD_LIMIT",
-    "GPUBOARD_NVIDIA",
-    "GPUBOARD_AMD",
-    "GPUBOARD_SSH_CONFIG",
-    "GPUBOARD_SSH_KEY",
-    "GPUBOARD_DISK_USE",
+    *("GPUBOARD_DEST", "GPUBOARD_GPUS_EVERY", "GPUBOARD_PROCESSES_EVERY", "GPUBOARD_PS_EVERY", "GPUBOARD_LIMIT"),
+    *("GPUBOARD_NVIDIA", "GPUBOARD_AMD", "GPUBOARD_SSH_CONFIG", "GPUBOARD_SSH_KEY", "GPUBOARD_DISK_USE"),
     "GPUBOARD_SPOOL",
 )
-# Those that neither side takes from the file.
+# Read from the environment only.
 ENVIRONMENT_ONLY = ("GPUBOARD_CONF", "GPUBOARD_PROC", "GPUBOARD_USER")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One thing that can be set; `prevents` is the failure that it prevents."""
-
     name: str
     default: str
     value_type: SettingType

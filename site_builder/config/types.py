@@ -1,4 +1,4 @@
-"""What a setting may be: times, numbers, folders, choices; each with the words that refuse any other value."""
+"""Types of settings: durations, numbers, folders, choices; each with the words that refuse any other value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DURATION_PATTERN = re.compile(r"([0-9]{1,9})([smhd]?)")
 NUMBER_PATTERN = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 ADDRESS_PATTERN = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5}))/?")
 KV_PATTERN = re.compile(
-    r"consul://((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?)/(?=.{1,200}\Z)(?!.*\.\.)(\w[\w.-]*(?:/\w[\w.-]*)*)/?",
+    r"consul://((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?)"
+    r"/(?=.{1,200}\Z)(?!.*\.\.)(\w[\w.-]*(?:/\w[\w.-]*)*)/?",
     re.A,
 )
 URL_PATTERN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9/._~%-]*)?")
@@ -23,13 +24,13 @@ LISTEN_PATTERN = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1
 DEFAULT_CONSUL_PORT = 8500
 CHANNEL_PATTERN = re.compile(r"(?:([a-z][a-z0-9-]{0,31})=)?([a-z][a-z0-9+.-]{0,31}://[!-~]{1,2000})")
 MAIL_PATTERN = re.compile(r"mailtos?://[!-~]{1,2000}")
-# A token in the clear goes to this machine alone.
+# An unencrypted token is sent to this machine only.
 SLACK_PATTERN = re.compile(r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]{1,5})?/[A-Za-z0-9/._~-]*")
 SERVER_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 MOST_SERVER_NAMES = 50
-# What a rule calls somebody else by.
+# Words with another meaning in rules.
 RESERVED_CHANNEL_NAMES = frozenset({"all", "person", "hooks", "none"})
-# No dot and no slash at either end: such a name can never lead out of the folder of the zones.
+# No dot and no slash at either end: such a name cannot lead out of the folder of the zones.
 ZONE_PATTERN = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
 
 
@@ -43,15 +44,15 @@ class SettingType:
 
 
 def parse_seconds(text: str) -> int:
-    """`90`, `90s`, `10m`, `2h` or `1d`, in seconds."""
-    found = DURATION_PATTERN.fullmatch(text)
-    if not found:
+    """Parse `90`, `90s`, `10m`, `2h` or `1d`."""
+    match = DURATION_PATTERN.fullmatch(text)
+    if not match:
         raise ValueError(text)
-    return int(found[1]) * DURATION_UNITS[found[2] or "s"]
+    return int(match[1]) * DURATION_UNITS[match[2] or "s"]
 
 
 def format_short_duration(seconds: int) -> str:
-    """Seconds as people write them: in the largest unit that takes them whole, but a minute stays 60s."""
+    """Format in the largest unit that divides the seconds, but a minute stays 60s."""
     unit = "s"
     for larger, size in DURATION_UNITS.items():
         if seconds > 60 and not seconds % size:
@@ -60,26 +61,23 @@ def format_short_duration(seconds: int) -> str:
 
 
 def check_range(value: float, least: float, most: float) -> float:
-    """The value, if it is in the range."""
     if not least <= value <= most:
         raise ValueError(value)
     return value
 
 
 def duration_between(least: int, most: int) -> SettingType:
-    """A time from least to most."""
     return SettingType(
-        f"but must be a time from {format_short_duration(least)} to {format_short_duration(most)}, such as 30s, 10m, 2h or 1d",
+        f"but must be a time from {format_short_duration(least)} to {format_short_duration(most)}, "
+        "such as 30s, 10m, 2h or 1d",
         lambda text: check_range(parse_seconds(text), least, most),
         lambda text: format_short_duration(parse_seconds(text)),
     )
 
 
 def number_between(least: int, most: int) -> SettingType:
-    """A plain number from least to most."""
-
     def parse(text: str) -> float:
-        if not NUMBER_PATTERN.fullmatch(text):  # float() takes nan, inf, 1e3 and 1_0 too
+        if not NUMBER_PATTERN.fullmatch(text):  # float() accepts nan, inf, 1e3 and 1_0
             raise ValueError(text)
         return check_range(float(text), least, most)
 
@@ -87,7 +85,7 @@ def number_between(least: int, most: int) -> SettingType:
 
 
 def choice_of(**values: object) -> SettingType:
-    """One of some words, each with what it means."""
+    """Accept some words, each with its value."""
 
     def parse(text: str) -> object:
         if text not in values:
@@ -99,7 +97,7 @@ def choice_of(**values: object) -> SettingType:
 
 
 def text_matching(pattern: re.Pattern[str], allowed: str) -> SettingType:
-    """A text of a certain form; nothing is None."""
+    """Accept a text of a certain form; empty is None."""
 
     def parse(text: str) -> str | None:
         if text and not pattern.fullmatch(text):
@@ -110,82 +108,75 @@ def text_matching(pattern: re.Pattern[str], allowed: str) -> SettingType:
 
 
 def parse_folder(text: str) -> Path:
-    """A folder as it is written; one that waits for an expansion would be made under that very name."""
+    """Accept a folder as written; `~` and `$` would never be expanded."""
     if not parse_file_path(text) or text[0] in "~$":
         raise ValueError(text)
     return Path(text)
 
 
 def parse_file_path(text: str) -> str | None:
-    """A path; nothing is None."""
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+    """Accept a path; empty is None."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise ValueError(text)
     return text or None
 
 
 def parse_consul_address(text: str) -> tuple[str, bool]:
-    """`host:port`, and whether https stands before it."""
-    found = ADDRESS_PATTERN.fullmatch(text)
-    if not found or not 1 <= int(found[3]) <= 65535:
+    """Return `host:port`, and whether https:// stands before it."""
+    match = ADDRESS_PATTERN.fullmatch(text)
+    if not match or not 1 <= int(match[3]) <= 65535:
         raise ValueError(text)
-    return found[2], found[1] == "https"
+    return match[2], match[1] == "https"
 
 
 def parse_kv_url(text: str) -> tuple[str, str] | None:
-    """`host:port` and prefix of `consul://host:port/prefix`; nothing is None."""
-    found = KV_PATTERN.fullmatch(text)
-    if text and (not found or not 1 <= int(found[2] or DEFAULT_CONSUL_PORT) <= 65535):
+    """Return `host:port` and prefix of `consul://host:port/prefix`; None if empty."""
+    match = KV_PATTERN.fullmatch(text)
+    if text and (not match or not 1 <= int(match[2] or DEFAULT_CONSUL_PORT) <= 65535):
         raise ValueError(text)
-    return (found[1] if found[2] else f"{found[1]}:{DEFAULT_CONSUL_PORT}", found[3]) if found else None
+    return (match[1] if match[2] else f"{match[1]}:{DEFAULT_CONSUL_PORT}", match[3]) if match else None
 
 
 def parse_listen_address(text: str) -> tuple[str, int]:
-    """`address:port`, or a port of this machine alone; the brackets of an IPv6 address are taken away."""
-    found = LISTEN_PATTERN.fullmatch(text)
-    if not found or not 1 <= int(found[2]) <= 65535:
+    """Return address and port of `address:port`, or of a port on this machine; IPv6 loses its brackets."""
+    match = LISTEN_PATTERN.fullmatch(text)
+    if not match or not 1 <= int(match[2]) <= 65535:
         raise ValueError(text)
-    return (found[1] or "127.0.0.1").strip("[]"), int(found[2])
+    return (match[1] or "127.0.0.1").strip("[]"), int(match[2])
 
 
 def parse_board_url(text: str) -> str | None:
-    """The address of a board, with the slash at its end by which all else is found; nothing is None."""
+    """Return the URL with a slash at its end; None if empty."""
     if text and not URL_PATTERN.fullmatch(text):
         raise ValueError(text)
     return text.rstrip("/") + "/" if text else None
 
 
 def parse_channels(text: str) -> tuple[tuple[str, str], ...]:
-    """Addresses with blanks between them, each with `name=` before it or not; one without is called lab."""
-    found: dict[str, str] = {}
-    for one in text.split():
-        named = CHANNEL_PATTERN.fullmatch(one)
-        if not named or (name := named[1] or "lab") in found or name in RESERVED_CHANNEL_NAMES:
-            raise ValueError(one)
-        found[name] = named[2]
-    return tuple(found.items())
-
-
-def parse_mail_url(text: str) -> str | None:
-    """One such address, without a name; nothing is None."""
-    if text and not MAIL_PATTERN.fullmatch(text):
-        raise ValueError(text)
-    return text or None
+    """Return names and URLs of `name=url name=url`; a URL without a name is called lab."""
+    channels: dict[str, str] = {}
+    for word in text.split():
+        match = CHANNEL_PATTERN.fullmatch(word)
+        if not match or (name := match[1] or "lab") in channels or name in RESERVED_CHANNEL_NAMES:
+            raise ValueError(word)
+        channels[name] = match[2]
+    return tuple(channels.items())
 
 
 def parse_slack_url(text: str) -> str:
-    """The address of an API, with a slash at its end."""
+    """Return the URL with a slash at its end."""
     if not SLACK_PATTERN.fullmatch(text):
         raise ValueError(text)
     return text.rstrip("/") + "/"
 
 
 def parse_logins(text: str) -> frozenset[str]:
-    """Logins, with commas or blanks between them, in lower case."""
+    """Split at commas or blanks, in lower case."""
     return frozenset(fold_login(text).replace(",", " ").split())
 
 
 def server_names_of(text: str) -> frozenset[str]:
-    """Parse names of a web server, with commas or blanks between them, to lower case without a dot at the end."""
+    """Split at commas or blanks, in lower case without a dot at the end."""
     names = frozenset(name.rstrip(".") for name in text.lower().replace(",", " ").split())
     if len(names) > MOST_SERVER_NAMES or not all(map(SERVER_NAME.fullmatch, names)):
         raise ValueError(text)
@@ -193,7 +184,7 @@ def server_names_of(text: str) -> frozenset[str]:
 
 
 def parse_boolean(text: str) -> bool:
-    """As Consul's own programs take it, where it may be in the environment already."""
+    """Accept what Consul's own programs accept, since it may be in the environment already."""
     if text.lower() not in ("true", "t", "1", "false", "f", "0"):
         raise ValueError(text)
     return text.lower() in ("true", "t", "1")
@@ -213,12 +204,13 @@ BOARD_URL = SettingType(
     parse_board_url,
 )
 CHANNELS = SettingType(
-    "but must be addresses such as slack://…, each with a name before it where there are several: lab=slack://… ops=mailto://…",
+    "but must be addresses such as slack://…, each with a name before it where there are several: "
+    "lab=slack://… ops=mailto://…",
     parse_channels,
 )
 MAIL_URL = SettingType(
     "but must be the address of a mail server such as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
-    parse_mail_url,
+    text_matching(MAIL_PATTERN, "").parse,
 )
 SLACK_URL = SettingType("but must be an address such as https://slack.com/api/", parse_slack_url)
 LOGINS = SettingType("but must be logins with commas between them", parse_logins)

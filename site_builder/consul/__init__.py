@@ -1,1 +1,1 @@
-"""Consul: its HTTP API, the KV store, and which builder leads."""
+"""Consul: its HTTP API, its KV store, and the election of the leading builder."""

@@ -1,4 +1,4 @@
-"""The moment of a build: read once, passed on, and asked what has been reached."""
+"""The time of a build: read once, passed on, and compared with."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from datetime import datetime, timedelta, tzinfo
 
 
 class Now:
-    """A moment that remembers until when all that was decided by it holds, so that nothing is decided again in vain."""
+    """A moment that remembers how long the decisions based on it stay valid, so that none is made again in vain."""
 
     def __init__(self, epoch: float, zone: tzinfo) -> None:
-        """The moment in seconds, and the zone in which people read times."""
         self.epoch = epoch
         self.zone = zone
         self.local = datetime.fromtimestamp(epoch, zone)
@@ -20,25 +19,25 @@ class Now:
         self.valid_until = math.inf
 
     def copy_with_own_expiry(self) -> Now:
-        """The same moment, for decisions that hold for a time of their own."""
-        other = object.__new__(Now)
-        other.__dict__.update(self.__dict__, valid_until=math.inf)
-        return other
+        """Return the same moment, with an expiry of its own."""
+        copy = object.__new__(Now)
+        copy.__dict__.update(self.__dict__, valid_until=math.inf)
+        return copy
 
     def has_passed(self, moment: float) -> bool:
-        """Whether it is that late; if not, what depends on this holds until then at most."""
+        """Return True if `moment` has passed; otherwise remember it as the time this decision expires."""
         if self.epoch >= moment:
             return True
         self.valid_until = min(self.valid_until, moment)
         return False
 
     def days_until(self, moment: datetime) -> int:
-        """How many midnights lie between now and then, in our zone; it holds until the next of them."""
+        """Count the midnights until `moment` in our zone; the count expires at the next of them."""
         self.valid_until = min(self.valid_until, self.next_midnight)
         return (self.to_local(moment).date() - self.today).days
 
     def to_local(self, moment: datetime) -> datetime:
-        """That moment in our zone; the last and the first that there are have no other."""
+        """Convert to our zone; the first and last moments of Python's calendar stay as they are."""
         try:
             return moment.astimezone(self.zone)
         except OverflowError:

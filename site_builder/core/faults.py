@@ -1,4 +1,4 @@
-"""Exceptions that nobody foresaw: each costs one host, one entry or one output, and is shown as a problem."""
+"""Contain unforeseen exceptions: each costs one host, entry or output, and is shown as a problem."""
 
 from __future__ import annotations
 
@@ -13,65 +13,59 @@ Item = TypeVar("Item")
 PACKAGE_PATH = str(Path(__file__).parents[1]) + "/"
 FAULT_NOTE = "which is a fault of gpuboard's own: please report it"
 NOT_RENDERED_MESSAGE = "it could not be made anew"
-# Names the outputs among the places of problems.
+# Begins the place of a problem with an output file.
 WWW_PREFIX = "www/"
 
 
-def locate_exception(error: BaseException) -> str:
-    """`OverflowError in renderers/host.py, line 90`: the last line of gpuboard that was reached.
+class FaultLog:
+    """Faults by place; an entry stays until the same work is done without an exception."""
 
-    The message is left out: it may quote people and paths, and may be another one at each build.
-    """
-    place = ""
-    step = error.__traceback__
-    while step is not None:
-        file = step.tb_frame.f_code.co_filename
-        if file.startswith(PACKAGE_PATH):
-            place = f" in {file[len(PACKAGE_PATH) :]}, line {step.tb_lineno}"
-        step = step.tb_next
-    return f"{type(error).__name__}{place}"
+    def __init__(self) -> None:
+        self.problems_by_place: dict[str, Problem] = {}
+        self.failed_places: set[str] = set()  # in this build
 
+    def start_build(self) -> None:
+        self.failed_places = set()
 
-def describe_fault(what: str, error: BaseException | str) -> str:
-    """Say what failed and where: by the exception, or by its place."""
-    return f"{what}, {FAULT_NOTE} ({error if isinstance(error, str) else locate_exception(error)})"
+    def recall(self, sentences: Iterable[str]) -> None:
+        """Restore the faults of outputs from the problems that the last builder stored."""
+        for sentence in sentences:
+            where, colon, what = sentence.partition(": ")
+            if colon and where.startswith(WWW_PREFIX) and FAULT_NOTE in what:
+                self.problems_by_place[where] = Problem(where, what)
 
+    def note(self, where: str, what: str, error: BaseException) -> None:
+        self.problems_by_place[where] = Problem(where, describe_fault(what, error))
+        self.failed_places.add(where)
 
-def is_file_error(error: BaseException) -> bool:
-    """Return whether the disk, a folder or a file is at fault, which has its own message; a number can be too."""
-    return isinstance(error, OSError) and error.errno != errno.EOVERFLOW
+    def forget(self, where: str) -> None:
+        self.problems_by_place.pop(where, None)
 
+    def catch(self, where: str, what: str = NOT_RENDERED_MESSAGE, clears: bool = True) -> Catch:
+        """Turn an exception into a problem, except one about a file, which the caller reports.
 
-def split_by_success(
-    items: Iterable[Item], use: Callable[[Sequence[Item]], object]
-) -> tuple[list[Item], list[tuple[Item, str]]]:
-    """Try each item alone; return those that work, and the others with the place of the exception."""
-    good: list[Item] = []
-    bad: list[tuple[Item, str]] = []
-    for one in items:
-        try:
-            use([one])
-        except Exception as error:
-            bad.append((one, locate_exception(error)))
-        else:
-            good.append(one)
-    return good, bad
+        Success ends an older problem of that place if `clears`, so not for a part of the work.
+        """
+        return Catch(self, where, what, clears)
+
+    @property
+    def problems(self) -> list[Problem]:
+        return list(self.problems_by_place.values())
 
 
 class Catch:
-    """What `Faults.catch` returns; some thousand times a build, and contextlib's takes three times as long."""
+    """Context manager of `FaultLog.catch`; contextlib's takes three times as long, thousands of times a build."""
 
     __slots__ = ("clears", "faults", "what", "where")
 
     def __init__(self, faults: FaultLog, where: str, what: str, clears: bool) -> None:
-        """For the work of one place."""
         self.faults, self.where, self.what, self.clears = faults, where, what, clears
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Do nothing."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """Note what was raised; nothing that stops the program, or is about a file, is held back."""
+        """Note the exception; let those pass that stop the program or are about a file."""
         if error is None:
             if self.clears and self.where not in self.faults.failed_places:
                 self.faults.forget(self.where)
@@ -82,42 +76,42 @@ class Catch:
         return True
 
 
-class FaultLog:
-    """What failed, by its place; an entry stays until the same is done without an exception."""
+def locate_exception(error: BaseException) -> str:
+    """Return the last line of gpuboard reached, as `OverflowError in board/card.py, line 90`.
 
-    def __init__(self) -> None:
-        """Nothing failed yet."""
-        self.problems_by_place: dict[str, Problem] = {}
-        self.failed_places: set[str] = set()  # in this build
+    The message is left out: it may quote people and paths, and may differ at each build.
+    """
+    place = ""
+    frame = error.__traceback__
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if file.startswith(PACKAGE_PATH):
+            place = f" in {file[len(PACKAGE_PATH) :]}, line {frame.tb_lineno}"
+        frame = frame.tb_next
+    return f"{type(error).__name__}{place}"
 
-    def start_build(self) -> None:
-        """Begin a build."""
-        self.failed_places = set()
 
-    def recall(self, sentences: Iterable[str]) -> None:
-        """Take up the outputs that the last builder could not make, from the problems that it remembered."""
-        for sentence in sentences:
-            where, colon, what = sentence.partition(": ")
-            if colon and where.startswith(WWW_PREFIX) and FAULT_NOTE in what:
-                self.problems_by_place[where] = Problem(where, what)
+def describe_fault(what: str, error: BaseException | str) -> str:
+    """Say what failed and where; `error` is the exception or its location."""
+    return f"{what}, {FAULT_NOTE} ({error if isinstance(error, str) else locate_exception(error)})"
 
-    def note(self, where: str, what: str, error: BaseException) -> None:
-        """Remember a fault."""
-        self.problems_by_place[where] = Problem(where, describe_fault(what, error))
-        self.failed_places.add(where)
 
-    def forget(self, where: str) -> None:
-        """Drop what is remembered of a place."""
-        self.problems_by_place.pop(where, None)
+def is_file_error(error: BaseException) -> bool:
+    """Return True if a disk, folder or file is at fault, which is reported elsewhere; EOVERFLOW comes from numbers."""
+    return isinstance(error, OSError) and error.errno != errno.EOVERFLOW
 
-    def catch(self, where: str, what: str = NOT_RENDERED_MESSAGE, clears: bool = True) -> Catch:
-        """Turn an exception into a problem; one about a file passes, as the caller says more about it.
 
-        Without one, an older problem of that place is over, unless this is but a part of the work.
-        """
-        return Catch(self, where, what, clears)
-
-    @property
-    def problems(self) -> list[Problem]:
-        """All that is remembered."""
-        return list(self.problems_by_place.values())
+def split_by_success(
+    items: Iterable[Item], use: Callable[[Sequence[Item]], object]
+) -> tuple[list[Item], list[tuple[Item, str]]]:
+    """Try each item alone; return those that work, and the others with the location of the exception."""
+    good: list[Item] = []
+    bad: list[tuple[Item, str]] = []
+    for item in items:
+        try:
+            use([item])
+        except Exception as error:
+            bad.append((item, locate_exception(error)))
+        else:
+            good.append(item)
+    return good, bad

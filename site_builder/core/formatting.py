@@ -16,26 +16,16 @@ DAY_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MINUTE, HOUR, DAY = 60, 3600, 86400
 MAX_NAME_CHARACTERS = 80
-
-
-def shorten_text(text: str | None, characters: int = MAX_NAME_CHARACTERS) -> str | None:
-    """Cut a text to so many characters, the last of which is an ellipsis then."""
-    return text if text is None or len(text) <= characters else text[: characters - 1] + "…"
-
-
 # An absolute path within a sentence; not what follows a scheme (http://), a number (3/4), ~ or a folder (data/x).
 ABSOLUTE_PATH = re.compile(r"(?<![\w/.~…*-])/(?:[^\s/'\"<>:;,()]+/)*([^\s/'\"<>:;,()]+)")
-
-
-def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
-    """Replace absolute paths in a sentence: known ones by their label, of all others keep the last part."""
-    for path, label in sorted((labels or {}).items(), key=lambda item: len(item[0]), reverse=True):
-        text = re.sub(rf"(?<![\w/.-]){re.escape(path)}(?![\w.-])", label, text)
-    return ABSOLUTE_PATH.sub(r"…/\1", text)
+CsvCell = Union[str, float, int, None]
+# Where a formula may begin: at the start of a cell, and after what another spreadsheet takes for its end.
+FORMULA_START = re.compile(r"(^|[;,|])([\s\"']*)(?=[=+\-@＝＋－＠])")  # noqa: RUF001 # these count too
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def format_duration(seconds: float) -> str:
-    """`2 d 3 h`, `3 h 20 min`, `40 min`: two units at most, rounded up."""
+    """Format as `2 d 3 h`, `3 h 20 min` or `40 min`: two units at most, rounded up."""
     minutes = math.ceil(seconds / MINUTE)
     if minutes < 60:
         return f"{max(minutes, 0)} min"
@@ -47,7 +37,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_time_left(until: float, now: Now) -> str:
-    """`2 d 3 h left`, and until when that is true."""
+    """Format as `2 d 3 h left`, and note in `now` when that changes."""
     seconds = until - now.epoch
     # the text changes when a whole number of its smaller unit is left
     step = HOUR if seconds > DAY + HOUR else MINUTE
@@ -56,22 +46,27 @@ def format_time_left(until: float, now: Now) -> str:
 
 
 def format_moment(moment: datetime, now: Now) -> str:
-    """`18:00` for today, `tomorrow 09:00`, `Fri 18:00` within the week, else with the date."""
+    """Format as `18:00` today, `tomorrow 09:00`, `Fri 18:00` within the week, else with the date."""
     days = now.days_until(moment)
     local = now.to_local(moment)
-    time = f"{local.hour:02}:{local.minute:02}"
+    clock = f"{local.hour:02}:{local.minute:02}"
     if days == 0:
-        return time
+        return clock
     if days == 1:
-        return f"tomorrow {time}"
+        return f"tomorrow {clock}"
     if 1 < days < 7:
-        return f"{DAY_NAMES[local.weekday()]} {time}"
+        return f"{DAY_NAMES[local.weekday()]} {clock}"
     year = "" if local.year == now.local.year else f" {local.year}"
-    return f"{local.day} {MONTH_NAMES[local.month - 1]}{year} {time}"
+    return f"{local.day} {MONTH_NAMES[local.month - 1]}{year} {clock}"
+
+
+def format_local_time(epoch: float) -> str:
+    """Format a time in the zone of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch))
 
 
 def format_gib(mib: float | None) -> str:
-    """Of MiB the GiB: `71`, `3.4`; `–` where it is not known."""
+    """Format MiB as GiB: `71`, `3.4`; `–` for None."""
     if mib is None:
         return "–"
     value = mib / 1024
@@ -81,7 +76,7 @@ def format_gib(mib: float | None) -> str:
 
 
 def format_size(mib: float) -> str:
-    """`512 MiB`, `3.4 GiB`, `71 GiB`, `5.2 TiB`."""
+    """Format as `512 MiB`, `3.4 GiB`, `71 GiB` or `5.2 TiB`."""
     if mib < 1023.5:
         return f"{mib:.0f} MiB"
     if mib >= 1000 * 1024:
@@ -89,49 +84,48 @@ def format_size(mib: float) -> str:
     return f"{format_gib(mib)} GiB"
 
 
-def join_names(several: Sequence[str]) -> str:
-    """`alice`, `alice and bob`, `alice, bob and 3 more`."""
-    if len(several) > 3:
-        return f"{', '.join(several[:2])} and {len(several) - 2} more"
-    return " and ".join(filter(None, (", ".join(several[:-1]), several[-1] if several else "")))
+def join_names(names: Sequence[str]) -> str:
+    """Join as `alice`, `alice and bob` or `alice, bob and 3 more`."""
+    if len(names) > 3:
+        return f"{', '.join(names[:2])} and {len(names) - 2} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1] if names else "")))
 
 
-def format_local_time(when: float) -> str:
-    """A time as people write it, on this machine's clock."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+def shorten_text(text: str | None, characters: int = MAX_NAME_CHARACTERS) -> str | None:
+    """Cut a text to this many characters, the last of them an ellipsis."""
+    return text if text is None or len(text) <= characters else text[: characters - 1] + "…"
 
 
-CsvCell = Union[str, float, int, None]
-# Where a formula may begin: at the start of a cell, and behind what another spreadsheet takes for the end of one.
-FORMULA_START = re.compile(r"(^|[;,|])([\s\"']*)(?=[=+\-@＝＋－＠])")  # noqa: RUF001 # these count too
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
+    """Replace absolute paths in a sentence: those in `labels` by their label, of all others keep the last part."""
+    for path, label in sorted((labels or {}).items(), key=lambda item: len(item[0]), reverse=True):
+        text = re.sub(rf"(?<![\w/.-]){re.escape(path)}(?![\w.-])", label, text)
+    return ABSOLUTE_PATH.sub(r"…/\1", text)
+
+
+def format_csv_lines(head: Sequence[str], rows: Iterable[Iterable[CsvCell]]) -> Iterator[str]:
+    """Yield one line at a time, so that a long table needs no more memory than a short one."""
+    write = csv.writer(EchoWriter, lineterminator="\n").writerow
+    if head:
+        yield str(write([escape_csv_cell(cell) for cell in head]))
+    for cells in rows:
+        yield str(write([escape_csv_cell(cell) for cell in cells]))
+
+
+def format_csv_row(cells: Iterable[CsvCell]) -> str:
+    return next(format_csv_lines((), [cells]))
 
 
 def escape_csv_cell(cell: CsvCell) -> CsvCell:
-    """A cell that no spreadsheet calculates; numbers stay numbers, and what is not available is empty."""
+    """Escape a cell so that no spreadsheet calculates it; numbers stay numbers, and None is empty."""
     if not isinstance(cell, str):
         return cell
     return FORMULA_START.sub(r"\1\2'", CONTROL_CHARACTERS.sub("?", cell))
 
 
 class EchoWriter:
-    """What csv writes to: each line is given back, for whoever sends it on."""
+    """A file for csv that returns each line in place of writing it."""
 
     @staticmethod
     def write(line: str) -> str:
-        """The line."""
         return line
-
-
-def format_csv_row(cells: Iterable[CsvCell]) -> str:
-    """A line of the table, with its end."""
-    return next(format_csv_lines((), [cells]))
-
-
-def format_csv_lines(head: Sequence[str], rows: Iterable[Iterable[CsvCell]]) -> Iterator[str]:
-    """All lines, one at a time, so that a long table needs no more room than a short one."""
-    write = csv.writer(EchoWriter, lineterminator="\n").writerow
-    if head:
-        yield str(write([escape_csv_cell(cell) for cell in head]))
-    for cells in rows:
-        yield str(write([escape_csv_cell(cell) for cell in cells]))

@@ -14,24 +14,34 @@ from site_builder.core import files
 POLL_INTERVAL_S = 0.05
 REPORT_WAIT_AFTER_S = 1.0
 BOT_LOCK_NAME = "slack.lock"
+LOCK_TIMEOUT_S = 5.0
+LOCK_POLL_INTERVAL_S = 0.005
+OWNER_HINT = "it must be a folder of the user who runs this"
 
 
 class LockTimeoutError(Exception):
-    """Another builder had the lock for all the time that there was; the message says which."""
+    """Another builder held the lock all the time; the message says which."""
+
+
+class StorageError(Exception):
+    """Why nothing can be written, and what to do, in one sentence."""
+
+
+class StorageBusyError(StorageError):
+    """Another process is writing."""
 
 
 @contextmanager
-def hold_build_lock(state: Path, until: float, say: Callable[[str], None]) -> Iterator[None]:
-    """Wait for the lock until a moment on the monotonic clock; a longer wait is told."""
+def hold_build_lock(state: Path, deadline: float, report: Callable[[str], None]) -> Iterator[None]:
+    """Wait for the lock until a deadline on the monotonic clock, and report a longer wait."""
     handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        if not acquire_lock(handle, min(until, time.monotonic() + REPORT_WAIT_AFTER_S)):
-            if time.monotonic() < until:
-                say(f"waiting for another builder (process {read_lock_holder(handle)})")
-            if not acquire_lock(handle, until):
-                message = f"another builder (process {read_lock_holder(handle)}) holds {state / 'lock'}"
-                raise LockTimeoutError(message)
-        sign(handle)
+        if not acquire_lock(handle, min(deadline, time.monotonic() + REPORT_WAIT_AFTER_S)):
+            if time.monotonic() < deadline:
+                report(f"waiting for another builder (process {read_lock_holder(handle)})")
+            if not acquire_lock(handle, deadline):
+                raise LockTimeoutError(f"another builder (process {read_lock_holder(handle)}) holds {state / 'lock'}")
+        write_lock_holder(handle)
         yield
     finally:
         os.close(handle)
@@ -39,21 +49,62 @@ def hold_build_lock(state: Path, until: float, say: Callable[[str], None]) -> It
 
 @contextmanager
 def try_hold_lock(path: Path) -> Iterator[str | None]:
-    """Take a lock without waiting; if somebody else has it, which process that is."""
+    """Take a lock without waiting; yield the process that has it, or None if we have it now."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if not try_acquire_lock(handle):
             yield read_lock_holder(handle)
             return
-        sign(handle)
+        write_lock_holder(handle)
         yield None
     finally:
         os.close(handle)
 
 
+@contextmanager
+def hold_file_lock(path: Path) -> Iterator[None]:
+    """Hold a file for us alone; the kernel frees it, however we end."""
+    lock_path = path.with_name(f".{path.name}.lock")
+    handle = None
+    try:
+        try:
+            check_folder(path.parent)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            if not acquire_lock(handle, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
+                raise StorageError(f"somebody else has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again")
+        except OSError as error:
+            raise StorageError(f"{lock_path} cannot be opened: {error.strerror}; {OWNER_HINT}") from None
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def read_locked_file(path: Path, limit: int) -> bytes:
+    """Return the content; empty if there is no file."""
+    check_folder(path.parent)
+    try:
+        return files.read(path, limit)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}; {OWNER_HINT}") from None
+    except files.FileRefusedError as error:
+        raise StorageError(f"{path} cannot be read: {error}; {OWNER_HINT}") from None
+
+
+def write_locked_file(path: Path, content: bytes) -> None:
+    """Write the file whole or not at all, readable for us alone; the caller must hold its lock."""
+    try:
+        files.write_atomically(path, content, 0o600)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}; {OWNER_HINT}") from None
+
+
 def find_lock_holder(path: Path) -> str | None:
-    """Which process has a lock; None if nobody has."""
+    """Return the process that has a lock; None if it is free."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -64,29 +115,16 @@ def find_lock_holder(path: Path) -> str | None:
         os.close(handle)
 
 
-def sign(handle: int) -> None:
-    """Write down which process has a lock, for whoever waits; on a full disk it is held all the same."""
-    with suppress(OSError):
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-
-
-def read_lock_holder(handle: int) -> str:
-    """Which process says that it has a lock."""
-    return os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
-
-
-def acquire_lock(handle: int, until: float, every: float = POLL_INTERVAL_S) -> bool:
-    """Take it, by a moment on the monotonic clock; `every` is how many seconds lie between two tries."""
+def acquire_lock(handle: int, deadline: float, interval: float = POLL_INTERVAL_S) -> bool:
+    """Try to take the lock every `interval` seconds until a deadline on the monotonic clock."""
     while not try_acquire_lock(handle):
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             return False
-        time.sleep(every)
+        time.sleep(interval)
     return True
 
 
 def try_acquire_lock(handle: int) -> bool:
-    """Try to take it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -94,64 +132,20 @@ def try_acquire_lock(handle: int) -> bool:
     return True
 
 
-class StorageError(Exception):
-    """Why nothing can be written, in one sentence, with what to do."""
+def write_lock_holder(handle: int) -> None:
+    """Write our process id into the lock, for whoever waits; on a full disk the lock holds all the same."""
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
 
 
-class StorageBusyError(StorageError):
-    """Somebody else is writing."""
+def read_lock_holder(handle: int) -> str:
+    return os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
 
 
-LOCK_TIMEOUT_S = 5.0
-LOCK_POLL_INTERVAL_S = 0.005
-OWNER_HINT = "it must be a folder of the user who runs this"
-
-
-@contextmanager
-def hold_file_lock(path: Path) -> Iterator[None]:
-    """The file for us alone; the kernel frees it, however we end."""
-    beside = path.with_name(f".{path.name}.lock")
-    handle = None
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that others own or may write to."""
     try:
-        try:
-            check_folder(path.parent)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            if not acquire_lock(handle, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
-                message = f"somebody else has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again"
-                raise StorageError(message)
-        except OSError as error:
-            raise StorageError(f"{beside} cannot be opened: {error.strerror}; {OWNER_HINT}") from None
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-def read_locked_file(path: Path, limit: int) -> bytes:
-    """The file as it is, nothing where there is none."""
-    check_folder(path.parent)
-    try:
-        return files.read(path, limit)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}; {OWNER_HINT}") from None
-    except files.FileRefusedError as why:
-        raise StorageError(f"{path} cannot be read: {why}; {OWNER_HINT}") from None
-
-
-def check_folder(state: Path) -> None:
-    """Refuse a folder that is not ours alone."""
-    try:
-        files.check_folder(state)
-    except files.ForeignFolderError as why:
-        raise StorageError(f"{why}; {OWNER_HINT}") from None
-
-
-def write_locked_file(path: Path, content: bytes) -> None:
-    """Write it whole or not at all, for nobody else to read; only for whoever is `alone`."""
-    try:
-        files.write_atomically(path, content, 0o600)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}; {OWNER_HINT}") from None
+        files.check_folder(folder)
+    except files.ForeignFolderError as error:
+        raise StorageError(f"{error}; {OWNER_HINT}") from None

@@ -1,4 +1,4 @@
-"""What the parts of gpuboard hand to each other. A value that is not available is None, never 0."""
+"""Types that the packages of gpuboard pass to each other. A value that is not available is None, never 0."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar, Union
 
 Row = TypeVar("Row")
-# What a GPU is called on its host: its index, or a text where that is not enough, such as 0:1 or amd0.
+# What people call a GPU on its host: its index, or a text such as 0:1 or amd0.
 GpuNumber = Union[int, str, None]
 
 
 class SnapshotHeader(NamedTuple):
-    """The first line of a snapshot file."""
+    """The first line of a snapshot file; the fields are the keys in that line."""
 
     task: str
     host: str
@@ -25,9 +25,9 @@ class SnapshotHeader(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """How one tool of a host answered: its name, whose GPUs it tells, its exit code, its words beside the rows.
+    """How a tool ended on a host: its exit code and its messages beside the rows.
 
-    `answered` is False where it did not get as far as telling all of its rows.
+    `is_complete` is False if it did not print all of its rows.
     """
 
     tool: str
@@ -39,10 +39,10 @@ class ToolResult(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedFile(Generic[Row]):
-    """What was understood of one file: its rows, the words that it has beside them, and what is wrong with it.
+    """Content of one file: rows, messages beside them, and what is wrong with it.
 
-    `voices` are the tools that told the rows, where tools did. `unreported` has the GPUs, by their handles, whose
-    processes were not reported, each with the words of the tool.
+    `tool_results` are the tools that printed the rows, if tools did. `unreported` has the GPUs, by `process_key`, whose
+    processes were not reported, each with the tool's message.
     """
 
     rows: tuple[Row, ...] = ()
@@ -54,19 +54,18 @@ class ParsedFile(Generic[Row]):
     unreported: Mapping[str, str] = field(default_factory=dict)
 
 
-# The rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times
-# as long to make.
+# Rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times as long
+# to create.
 class Gpu(NamedTuple):
-    """A GPU, whoever made it, under nvidia-smi's names and units. `lost` is why the driver cannot reach it.
+    """A GPU of any maker, under nvidia-smi's names and units. `lost` is why the driver cannot reach it.
 
-    `error` says which of its memory, use and temperature the driver answers with an error, and the error's words.
+    `error` is the driver's error message for its memory, use or temperature.
 
-    `columns` and `cells` are all that was told of it, by the names of `--query-gpu`. Of a GPU that is cut into
-    instances (MIG) each instance is one, with the GPU as its `parent`. `place` is what it is called on its host where
-    that is not its index.
+    `columns` and `cells` are all that was reported, by the names of `--query-gpu`. A MIG instance is a GPU of its own,
+    with the physical GPU as its `parent`. `place` is what it is called on its host where that is not its index.
     """
 
-    index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    index: int | None  # type: ignore[assignment] # nvidia-smi's name hides a method of tuples
     uuid: str | None
     name: str | None
     memory_used: float | None = None
@@ -88,38 +87,38 @@ class Gpu(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What people call it on its host: its number; `0:1` is an instance, `amd0` stands beside GPUs of NVIDIA."""
+        """Return what people call it on its host: its index; `0:1` for an instance, `amd0` beside GPUs of NVIDIA."""
         return self.place or ("?" if self.index is None else str(self.index))
 
     @property
     def number(self) -> GpuNumber:
-        """The same, and None where it has no number."""
+        """Return the label or index; None if it has neither."""
         return self.place or self.index
 
     @property
     def process_key(self) -> str:
-        """What tells which processes are on it; an instance whose UUID is not told has a place of its own."""
+        """Return the `gpu_key` of its processes; an instance without a UUID has its place in it."""
         return self.uuid or f"{self.vendor} {self.place if self.parent else self.index}"
 
     @property
     def key(self) -> str:
-        """What names it on its host, as long as it is the same GPU."""
+        """Return what identifies it on its host as long as it is the same GPU."""
         return self.uuid or f"index {self.number}"
 
     @property
     def booking_keys(self) -> set[str]:
-        """The keys of bookings that promise it, in small letters: an instance is promised with its GPU."""
+        """Return the keys of bookings that hold for it, in lower case: an instance is booked with its GPU."""
         own = {self.label, (self.uuid or "").lower()} - {"?", ""}
         return own if self.parent is None else own | self.parent.booking_keys
 
     @property
     def raw_fields(self) -> dict[str, str]:
-        """All that was told, by nvidia-smi's names."""
+        """Return all that was reported, by nvidia-smi's names."""
         return dict(zip(self.columns, self.cells))
 
 
 class GpuProcessRow(NamedTuple):
-    """A process on a GPU, by the handle of that; the pid is None where the driver does not tell it."""
+    """A process on a GPU; the pid is None if the driver does not report it."""
 
     gpu_key: str
     pid: int | None
@@ -128,9 +127,9 @@ class GpuProcessRow(NamedTuple):
 
 
 class PsRow(NamedTuple):
-    """A row of ps.txt; `gpu_pid` is the GPU process whose family it is, None for the parents of one.
+    """A row of ps.txt; `gpu_pid` is the GPU process whose family it belongs to, None for parents of one.
 
-    `person` is who is behind a process of root's, or of a user without a name, as far as the host can tell.
+    `person` is who is behind a process of root or of a user without a name, as far as the host can say.
     """
 
     pid: int
@@ -150,7 +149,7 @@ class PsRow(NamedTuple):
 
     @property
     def is_zombie(self) -> bool:
-        """A zombie: it has ended, but its memory on the GPU may live on in its children."""
+        """Return True if it has ended; its memory on the GPU may live on in its children."""
         return self.state is not None and self.state[:1] in {"Z", "X"}
 
 
@@ -165,7 +164,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class DiskUse:
-    """How much of a disk a person has taken, in MiB, as a line of `du` told it."""
+    """Space that a person uses on a disk, in MiB, as `du` printed it."""
 
     path: str
     used: float
@@ -173,7 +172,7 @@ class DiskUse:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What host.txt tells of the machine; memory in MiB, uptime in seconds."""
+    """Content of host.txt; memory in MiB, uptime in seconds."""
 
     load: tuple[float, float, float] | None = None
     cpus: int | None = None
@@ -189,7 +188,7 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and where: for the admin, in one sentence."""
+    """A sentence for the admin, and the place that it is about."""
 
     where: str
     what: str
@@ -199,9 +198,8 @@ class Problem:
 class HostSnapshot:
     """All that data/ has of one host, and what is wrong with it.
 
-    `seen` is when its last word arrived, `taken` when each file was made, both on the clock of the machine that has
-    data/; `every` is how often each is made, `clock` by how much the host's own clock is ahead of ours. `gone` has the
-    files that are no longer there.
+    `last_seen` is when its last file arrived and `taken_at` when each was made, on the clock of the machine that has
+    data/; `intervals` is how often each is made, `clock_offset` by how much the host's clock is ahead of ours.
     """
 
     name: str
@@ -220,9 +218,9 @@ class HostSnapshot:
 
 @dataclass(frozen=True)
 class Booking:
-    """A GPU, or with `*` a whole host, that is promised to somebody until a time, and perhaps from one on.
+    """A GPU, or with `*` a whole host, booked until a time, and perhaps from a time on.
 
-    Those of one host that share an id are one booking over several GPUs. `by` is who made it for another.
+    Entries of one host with the same id are one booking of several GPUs. `booked_by` made it for another person.
     """
 
     host: str
@@ -238,7 +236,7 @@ class Booking:
 
 @dataclass(frozen=True)
 class ListedHost:
-    """A line of hosts.txt; `maintenance` is why, and None where there is none."""
+    """A line of hosts.txt; `maintenance` is the reason, None outside maintenance."""
 
     name: str
     title: str | None = None
@@ -249,7 +247,7 @@ class ListedHost:
 
 @dataclass(frozen=True)
 class ConsulAccess:
-    """How Consul is asked; `service` is what the GPU hosts register there."""
+    """How to reach Consul; `service` is what the GPU hosts register there."""
 
     service: str
     datacenter: str | None = None
@@ -260,28 +258,28 @@ class ConsulAccess:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-    address_setting: str = "CONSUL_HTTP_ADDR"  # the setting that has the address
+    address_setting: str = "CONSUL_HTTP_ADDR"  # the setting that holds the address
 
 
 @dataclass(frozen=True)
 class KvAccess:
-    """How Consul's KV store is asked, and below which prefix all of ours stands."""
+    """How to reach Consul's KV store, and the prefix of all our keys."""
 
     consul: ConsulAccess
     prefix: str
 
     @property
     def where(self) -> str:
-        """For sentences: where a problem is."""
+        """Return the place for problems."""
         return f"Consul at {self.consul.address}"
 
 
 @dataclass(frozen=True)
 class DiscoveredHost:
-    """A host that the board shows, and who knows of it: `listed_by` has Consul, hosts.txt, hosts.json, or none of them.
+    """A host of the board; `listed_by` names Consul, hosts.txt and hosts.json if they list it.
 
-    `consul` is the worst of its checks (passing, warning, critical), and `consul_message` that check's own words; both are
-    None where Consul is not asked, or does not list it; `not_in_consul` tells the two apart.
+    `consul_status` is the worst of its checks (passing, warning, critical), `consul_message` that check's output; both
+    are None if Consul is not used or does not list it, which `is_missing_in_consul` tells apart.
     """
 
     name: str
@@ -297,7 +295,7 @@ class DiscoveredHost:
 
 @dataclass(frozen=True)
 class StateLimits:
-    """Where one state ends and the next begins; docs/settings.md says what each prevents."""
+    """Limits between states; docs/settings.md says what each prevents."""
 
     stale_after: float = 30
     down_after: float = 600
@@ -328,7 +326,7 @@ class BookingPolicy:
 
 @dataclass(frozen=True)
 class SlackAccess:
-    """How Slack is asked: the token of the bot, that of its socket, and where Slack is."""
+    """How to reach Slack: the bot's token, the token of its socket, and the API's URL."""
 
     bot_token: str | None = field(default=None, repr=False)
     app_token: str | None = field(default=None, repr=False)
@@ -337,9 +335,9 @@ class SlackAccess:
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Where alerts go: channels by name, the mail server for people, hooks; and the files with rules and contacts.
+    """Where alerts go: channels by name, the mail server, hooks; and the files with rules and contacts.
 
-    What stands here of addresses holds passwords and tokens, and is never shown.
+    The URLs hold passwords and tokens, and are never shown.
     """
 
     channels: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -352,7 +350,7 @@ class AlertSettings:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether anybody is to be told anything; the contacts may name ways of their own."""
+        """Return True if anybody can be notified; the contacts may name channels of their own."""
         return bool(self.channels or self.mail_url or self.hooks_folder or self.contacts_file)
 
 
@@ -365,10 +363,10 @@ class PrivacySettings:
 
 
 class BookingStatus(NamedTuple):
-    """A booking as it stands at the moment of the build; `phase` is now, coming or ended. One of a `whole_gpu` promises
-    an instance together with all others of its GPU.
+    """A booking at the time of the build; `phase` is now, coming or ended.
 
-    Of one that runs: since when nobody is on the GPU, who else is and since when, and its mean use in percent.
+    With `is_whole_gpu`, a MIG instance is booked together with all others of its GPU. While it runs: since when nobody
+    uses the GPU, who else does and since when, and its mean use in percent.
     """
 
     name: str | None
@@ -386,9 +384,9 @@ class BookingStatus(NamedTuple):
 
 
 class ProcessStatus(NamedTuple):
-    """A process on a GPU. A `dead` one has ended, but its `children` hold what it had.
+    """A process on a GPU. A zombie has ended, but its `children` hold its memory.
 
-    `runs_as` is whose it is for the kernel, where the user is the person behind it.
+    `runs_as` is the user for the kernel, where `user` is the person behind it.
     """
 
     pid: int | None
@@ -405,11 +403,11 @@ class ProcessStatus(NamedTuple):
 
 
 class GpuBookingUse(NamedTuple):
-    """What is remembered of a GPU while it is promised.
+    """What is remembered of a booked GPU from build to build.
 
-    `looked` is the time of the last snapshot that counted, on the clock that wrote it; `empty_since` since when nobody
-    is on the GPU; `others` since when each person is who did not book it; `use`, of each booking that runs, since when
-    it was seen, for how many seconds, and the use in percent times those.
+    `checked_at` is the time of the last snapshot counted, on the clock that wrote it; `empty_since` since when nobody
+    uses the GPU; `others_since` since when each person does who did not book it; `use_by_booking` has for each running
+    booking: since when, for how many seconds, and the use in percent times those seconds.
     """
 
     checked_at: int
@@ -419,7 +417,7 @@ class GpuBookingUse(NamedTuple):
 
 
 class GpuPeople(NamedTuple):
-    """Who is on a GPU, by login, and who has booked it now, as it was written; `absent` are those who are not on it."""
+    """Logins on a GPU, and who has booked it now, as it was written; `absent_bookers` do not use it."""
 
     users: tuple[str, ...] = ()
     bookers: tuple[str, ...] = ()
@@ -430,9 +428,9 @@ NOBODY = GpuPeople()
 
 
 class GpuProblem(NamedTuple):
-    """What is wrong with a GPU now, and what to do about it; its severity is `critical`, `warning` or `info`.
+    """A problem of a GPU, and what to do about it; its severity is `critical`, `warning` or `info`.
 
-    A GPU is not handed out while it has one that says `avoid`.
+    A GPU with a problem to `avoid` is not handed out.
     """
 
     kind: str
@@ -443,12 +441,12 @@ class GpuProblem(NamedTuple):
 
 
 class GpuStatus(NamedTuple):
-    """A GPU with its state and the reason in words. `idle_since` is since when it is taken but not used.
+    """A GPU with its state and the reason in words. `idle_since` is since when its memory is taken but it is not used.
 
-    `free_again` is when the bookings end that follow each other from now on. `who` is for history alone: it is never
-    published, since it names people also where the page must not. `ownerless` are the processes on it of which nobody
-    knows whose they are; it is `unexplained` if no process has the memory that is taken. `of` is the model of the GPU
-    of which it is an instance, whose `problems` are its own too.
+    `free_again` is when the bookings end that follow each other from now on. `people` is for history only and never
+    published: it names people also where the page must not. `ownerless_pids` are processes of unknown users;
+    `has_unexplained_memory` if no process has the memory that is taken. `parent_model` is the model of the GPU that an
+    instance belongs to, whose `problems` it shares.
     """
 
     gpu: Gpu
@@ -469,12 +467,11 @@ class GpuStatus(NamedTuple):
 
     @property
     def is_avoided(self) -> bool:
-        """Whether nobody should be given it, whatever its state."""
-        return any(one.avoid for one in self.problems) if self.problems else False
+        """Return True if it should not be handed out, whatever its state."""
+        return any(problem.avoid for problem in self.problems) if self.problems else False
 
     @property
     def key(self) -> str:
-        """What names it on its host, as long as it is the same GPU."""
         return self.gpu.key
 
 
@@ -482,9 +479,9 @@ class GpuStatus(NamedTuple):
 class HostStatus:
     """A host with its state and the reason in words.
 
-    `notes` are for everyone, `problems` for the admin. `others` are processes on a GPU that the host does not tell,
-    `bookings` those of a host whose GPUs are not known. `unplaced` are processes on a GPU in MIG mode, by its key, of
-    which it is not told on which instance. `cut` are the logins that `ps` told but in part.
+    `notes` are for everyone, `problems` for the admin. `unmatched_processes` are on a GPU that the host does not list,
+    `bookings` those of a host whose GPUs are unknown. `unplaced_processes` are on a GPU in MIG mode, by its key, but on
+    an unknown instance.
     """
 
     name: str
@@ -507,17 +504,14 @@ class HostStatus:
 
 @dataclass(frozen=True)
 class IdleTimes:
-    """Since when GPUs of a host are taken but not used, and when they were last looked at."""
+    """Since when GPUs of a host are idle with memory taken, and when they were last checked."""
 
     checked_at: float
     idle_since: dict[str, float]
 
 
 class FreeGpu(NamedTuple):
-    """A GPU that is free now; `until` is when it is promised to somebody, if that is soon.
-
-    One to `avoid` has a problem, so that nobody is given it.
-    """
+    """A GPU that is free now; `free_until` is when a booking begins, if that is soon."""
 
     model: str
     memory_total: float
@@ -536,7 +530,7 @@ class SoonFreeGpu(NamedTuple):
 
 
 class GpuIdentity(NamedTuple):
-    """What a GPU is called on its host; `of` is the UUID of the GPU of which it is an instance."""
+    """Number and UUID of a GPU; `parent_uuid` is the UUID of the GPU that an instance belongs to."""
 
     number: GpuNumber
     uuid: str | None

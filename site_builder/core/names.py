@@ -1,4 +1,4 @@
-"""Names: what may be that of a host, which is a folder, a file and a word in commands; and which logins are one."""
+"""Names of hosts, users and GPUs: which are valid, which are equal, and how they are sorted."""
 
 from __future__ import annotations
 
@@ -6,44 +6,43 @@ import re
 import string
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-# A folder in data/ that is no host.
+# The folder in data/ that is not a host.
 BOOKINGS = "bookings"
 DIGITS_OR_TEXT = re.compile(r"[0-9]{1,18}|[^0-9]+")
 ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
-def fold_login(login: str) -> str:
-    """A login for comparisons: of ASCII letters alone the case makes no difference.
+def is_host_name(name: str) -> bool:
+    return HOST_NAME.fullmatch(name) is not None and name != BOOKINGS
 
-    `lower` makes a k of the sign for kelvin, and with it one person of another.
+
+def fold_login(login: str) -> str:
+    """Fold a login for comparisons: only the case of ASCII letters is ignored.
+
+    `lower` would turn the kelvin sign into a k, and so one person into another.
     """
     return login.lower() if login.isascii() else login.translate(ASCII_LOWER)
 
 
 def fold_alias(name: str) -> str:
-    """A name as aliases.csv has it, in lower case; a letter that is not of ASCII never becomes one that is."""
+    """Lower a name as aliases.csv has it; a letter outside ASCII never becomes an ASCII letter."""
     if name.isascii():
         return name.lower()
-    return "".join(one if not one.isascii() and one.lower().isascii() else one.lower() for one in name)
+    return "".join(letter if not letter.isascii() and letter.lower().isascii() else letter.lower() for letter in name)
 
 
 def parse_gpu_index(number: int | str | None) -> int | None:
-    """Return the index of a GPU by what it is called: a MIG instance 0:1 has that of its GPU, amd0 has 0."""
+    """Return the index in a GPU's number: 0 for 0, for its MIG instance 0:1 and for amd0."""
     digits = "" if number is None else str(number).partition(":")[0].lstrip(string.ascii_lowercase)
     return int(digits) if digits.isdecimal() else None
 
 
-def is_host_name(name: str) -> bool:
-    """Whether it can be one."""
-    return HOST_NAME.fullmatch(name) is not None and name != BOOKINGS
-
-
 def gpu_number_sort_key(number: int | str | None) -> tuple[bool, bool, list[tuple[int, str]]]:
-    """What sorts 2 before 10, 0 before 0:1, and amd0 behind all of these; None comes last."""
+    """Sort 2 before 10, 0 before 0:1, amd0 after all of these, and None last."""
     text = "" if number is None else str(number)
     return number is None, not text[:1].isdecimal(), natural_sort_key(text)
 
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """What sorts gpu2 before gpu10."""
+    """Sort gpu2 before gpu10."""
     return [(int(part), "") if part.isdecimal() else (-1, part.lower()) for part in DIGITS_OR_TEXT.findall(name)]

@@ -8,18 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from site_builder.core.names import fold_alias, fold_login
 from site_builder.core.terminal_text import decode_text
 
-
-def parse_aliases(data: bytes) -> dict[str, str]:
-    """The name to show for each name, in lower case: case does not matter."""
-    shown: dict[str, str] = {}
-    for line in decode_text(data).split("\n"):
-        names = [name for cell in line.partition("#")[0].split(",") if (name := cell.strip())]
-        for name in names:
-            shown[fold_alias(name)] = names[-1]
-    return shown
-
-
-# A user without a name, as `ps` or we tell them; one above 2³¹ may be printed negative.
+# A user without a name, as `ps` or we print it; an id above 2³¹ may be printed negative.
 UID_PATTERN = re.compile(r"(?:uid )?(-?[0-9]{1,10})")
 UID_MODULUS = 2**32
 # The column of `ps` has room for eight digits.
@@ -27,66 +16,51 @@ MIN_TRUNCATED_UID = 10**8
 MAX_CACHED_LOGINS = 20_000
 
 
-def parse_uid(user: str) -> int | None:
-    """The number of a user that is told by nothing else."""
-    if user[:1].isalpha() and not user.startswith("uid "):  # nearly all, and there are many
-        return None
-    found = UID_PATTERN.fullmatch(user)
-    return int(found[1]) % UID_MODULUS if found else None
-
-
-def is_truncated_login(user: str) -> bool:
-    """Whether `ps` left out the end of it."""
-    return user.endswith("+")
-
-
 class PeopleDirectory:
-    """Names through aliases.csv (in lower case, to the name to show) and the logins that were ever seen on a host."""
+    """People by aliases.csv (lower-case name to display name) and by the logins ever seen on a host."""
 
     def __init__(self, aliases: Mapping[str, str], logins: Iterable[str] = ()) -> None:
-        """Logins that are not in aliases.csv stand for themselves."""
         self.aliases = aliases
         self.logins = frozenset(logins)
-        spelt = {fold_login(login): login for login in sorted(self.logins) if self.is_full_login(login)}
-        self.known_names = {**dict(zip(aliases, aliases)), **spelt}
+        spellings = {fold_login(login): login for login in sorted(self.logins) if self.is_full_login(login)}
+        self.known_names = {**dict(zip(aliases, aliases)), **spellings}
         self.known_people = {self.resolve_person(name) for name in self.known_names}
         self.full_login_cache: dict[str, str | None] = {}
 
     def display_name(self, name: str) -> str:
-        """The name to show."""
         return self.aliases.get(fold_alias(name), name)
 
     def resolve_person(self, name: str) -> str:
-        """One word for one person, whichever of their names is given."""
+        """Return the same word for all names of one person."""
         return fold_login(self.display_name(name.strip()))
 
     def is_aliased(self, login: str) -> bool:
-        """Whether aliases.csv has a name to show for this very login, or for its number."""
+        """Return True if aliases.csv has a display name for this very login, or for its number."""
         return fold_alias(login if is_truncated_login(login) else self.find_full_login(login) or login) in self.aliases
 
     def is_known(self, name: str) -> bool:
-        """Whether it is a login that was seen, or a name of one."""
+        """Return True for a login that was seen, and for a name of its owner."""
         return self.resolve_person(name) in self.known_people
 
     def find_person(self, login: str | None) -> str | None:
-        """The person behind a login as `ps` tells it; None if that cannot be told: a number, or a name that was cut."""
-        whole = self.find_full_login(login) if login else None
-        if whole is None or (parse_uid(whole) is not None and fold_alias(whole) not in self.aliases):
+        """Return the person behind a login printed by `ps`; None for a number or an ambiguous truncated name."""
+        full_login = self.find_full_login(login) if login else None
+        if full_login is None or (parse_uid(full_login) is not None and fold_alias(full_login) not in self.aliases):
             return None
-        return self.resolve_person(whole)
+        return self.resolve_person(full_login)
 
     def resolve_user(self, login: str) -> str:
-        """One word for one user, also where nobody knows who that is."""
+        """Return one word for a user, even where the person is unknown."""
         return self.resolve_person(self.find_full_login(login) or login)
 
     def display_login(self, login: str) -> str:
-        """The name to show for a login as `ps` tells it: in full, if it was cut and can be but one."""
-        named = self.display_name(self.find_full_login(login) or login)
-        # digits alone may be a name: whose process it is tells that, and says `uid` where they are none
-        return login if named == f"uid {login}" else named
+        """Return the display name of a login printed by `ps`, completed if it was truncated and only one fits."""
+        display_name = self.display_name(self.find_full_login(login) or login)
+        # digits alone may be a name; where they are not, the process table says `uid`
+        return login if display_name == f"uid {login}" else display_name
 
     def choose_display_name(self, names: Sequence[str]) -> str:
-        """Choose among several spellings of one person's name: the one in aliases.csv, or else the plainest."""
+        """Choose among spellings of one person's name: the one in aliases.csv, or else the plainest."""
         aliased = sorted(self.display_login(name) for name in names if self.is_aliased(name))
         plainest = min(
             names, key=lambda name: (is_truncated_login(name), name.isdecimal(), name != fold_login(name), name)
@@ -94,49 +68,70 @@ class PeopleDirectory:
         return aliased[0] if aliased else self.display_login(plainest)
 
     def find_full_login(self, login: str) -> str | None:
-        """A login in full, as aliases.csv has it if it does; `uid 1234` for a number; None where nobody can tell."""
+        """Complete a login, spelt as in aliases.csv; `uid 1234` for a number, None if it is ambiguous."""
         if login not in self.full_login_cache:
-            if len(self.full_login_cache) >= MAX_CACHED_LOGINS:  # a host can claim anything
+            if len(self.full_login_cache) >= MAX_CACHED_LOGINS:  # a host can send any number of logins
                 self.full_login_cache.clear()
             self.full_login_cache[login] = self.compute_full_login(login)
         return self.full_login_cache[login]
 
     def compute_full_login(self, login: str) -> str | None:
-        """The same; there are few people, and they have many processes."""
+        """Compute what `find_full_login` caches."""
         if fold_alias(login) in self.aliases:
             return login
         number = parse_uid(login)
         if number is not None:
-            named = f"uid {number}"
-            return str(number) if str(number) in self.aliases and named not in self.aliases else named
+            uid_name = f"uid {number}"
+            return str(number) if str(number) in self.aliases and uid_name not in self.aliases else uid_name
         return self.complete_truncated_login(login) if is_truncated_login(login) else login
 
     def complete_truncated_login(self, login: str) -> str | None:
-        """The one whose login begins like this, of all that are known; None where there are several, or none."""
-        cut = {fold_login(login[:-1]), fold_alias(login[:-1])}
-        # a shorter one would not have been cut
-        shortest = len(login) if login.isascii() else 0
-        # of all names, or a short name to show would hide a second person whose login begins like this
+        """Return the only known person's login that begins like this; None if several or none do."""
+        beginnings = {fold_login(login[:-1]), fold_alias(login[:-1])}
+        # `ps` does not truncate shorter logins
+        min_length = len(login) if login.isascii() else 0
+        # of all names: a short display name must not hide a second person whose login begins like this
         names = [
-            spelt
-            for name, spelt in (self.list_known_uids() if login[:-1].isdecimal() else self.known_names).items()
-            if name.startswith(tuple(cut)) and len(name) >= shortest
+            spelling
+            for name, spelling in (self.list_known_uids() if login[:-1].isdecimal() else self.known_names).items()
+            if name.startswith(tuple(beginnings)) and len(name) >= min_length
         ]
-        # in the order of their names, so that the same one is taken at each build
+        # the first by name, so that each build takes the same
         return min(names) if len({self.resolve_person(name) for name in names}) == 1 else None
 
     def list_known_uids(self) -> dict[str, str]:
-        """The numbers of users that are known, each with how it is told."""
-        seen = {str(number): f"uid {number}" for login in self.logins if (number := parse_uid(login)) is not None}
-        return {**seen, **{name: name for name in self.aliases if name.isascii() and name.isdecimal()}}
+        """List known user ids, each with its spelling."""
+        uids = {str(number): f"uid {number}" for login in self.logins if (number := parse_uid(login)) is not None}
+        return {**uids, **{name: name for name in self.aliases if name.isascii() and name.isdecimal()}}
 
     @classmethod
     def is_worth_remembering(cls, login: str) -> bool:
-        """Whether it is worth remembering: a name in full, or a number that `ps` elsewhere may have cut."""
+        """Return True for a full name, and for a number so long that `ps` may truncate it elsewhere."""
         number = parse_uid(login)
         return cls.is_full_login(login) if number is None else number >= MIN_TRUNCATED_UID
 
     @staticmethod
     def is_full_login(login: str) -> bool:
-        """Whether it is a name in full, neither a number nor one that `ps` cut."""
         return parse_uid(login) is None and not is_truncated_login(login)
+
+
+def parse_aliases(data: bytes) -> dict[str, str]:
+    """Return the display name of each name in aliases.csv, by the name in lower case."""
+    display_names: dict[str, str] = {}
+    for line in decode_text(data).split("\n"):
+        names = [name for cell in line.partition("#")[0].split(",") if (name := cell.strip())]
+        for name in names:
+            display_names[fold_alias(name)] = names[-1]
+    return display_names
+
+
+def parse_uid(user: str) -> int | None:
+    """Return the number of a user that has no name; None for a login."""
+    if user[:1].isalpha() and not user.startswith("uid "):  # a fast path for nearly all of many logins
+        return None
+    match = UID_PATTERN.fullmatch(user)
+    return int(match[1]) % UID_MODULUS if match else None
+
+
+def is_truncated_login(user: str) -> bool:
+    return user.endswith("+")

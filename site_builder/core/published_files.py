@@ -1,4 +1,4 @@
-"""www/: each file is written whole or not at all, and only if what it says has changed."""
+"""Files in www/: written whole or not at all, and only if their content changed."""
 
 from __future__ import annotations
 
@@ -9,29 +9,24 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
+from site_builder import __version__
 from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.files import compute_digest, find_assets_folder
+from site_builder.core.files import PACKAGE_FOLDER, compute_digest, find_assets_folder
 from site_builder.core.records import make_decoder
 
-# Names who wrote the site last, where several builders may share it.
+# Names the builder that wrote the site last, where several builders share it.
 WRITER_FILE = ".builder"
-# Whoever has not written it for so many seconds has left it; a builder that lost its state/ has another name, too.
+# After this time without writing, a builder has left the site; one that lost its state/ has a new name, too.
 WRITER_TIMEOUT_S = 300
-# A file that says when it was built is written anew after so many seconds, as a sign that the builder lives.
+# A file that says when it was built is rewritten after this time, as a sign that the builder runs.
 REWRITE_INTERVAL_S = 60
 
 
-def to_milliseconds(epoch: float) -> int:
-    """A time as pages and revisions tell it."""
-    return int(epoch * 1000)
-
-
 class PublishedFiles:
-    """What stands in www/, as far as it was written by us; state/published.json keeps it."""
+    """What we have written to www/; state/published.json keeps it."""
 
     def __init__(self, www: Path, state: Path) -> None:
-        """Take up what the last build wrote."""
         self.www = www
         self.store_path = state / "published.json"
         self.files: dict[str, tuple[str, float, int, int]] = {}
@@ -42,42 +37,40 @@ class PublishedFiles:
         except (OSError, files.FileRefusedError, ValueError):
             self.files = {}
 
-    def is_current(self, name: str, facts: bytes, now: float) -> bool:
-        """Whether the file says just this, was written not long ago, and is still as it was written."""
-        written = self.files.get(name)
-        return written is not None and 0 <= now - written[1] < REWRITE_INTERVAL_S and self.is_unchanged(name, facts)
+    def is_current(self, name: str, fingerprint: bytes, now: float) -> bool:
+        """Return True if the file has this fingerprint, was written recently, and is still as it was written."""
+        entry = self.files.get(name)
+        return entry is not None and 0 <= now - entry[1] < REWRITE_INTERVAL_S and self.is_unchanged(name, fingerprint)
 
-    def is_unchanged(self, name: str, facts: bytes) -> bool:
-        """Whether the file says just this, and is still as it was written, however long ago."""
-        written = self.files.get(name)
-        if written is None or written[0] != facts.hex():
+    def is_unchanged(self, name: str, fingerprint: bytes) -> bool:
+        """Return True if the file has this fingerprint and is still as it was written, however long ago."""
+        entry = self.files.get(name)
+        if entry is None or entry[0] != fingerprint.hex():
             return False
         try:
-            status = os.lstat(f"{self.www}/{name}")  # thousands of times a build, and a Path takes longer than the look
+            status = os.lstat(f"{self.www}/{name}")  # thousands of times a build: a Path takes longer than lstat
         except OSError:
             return False
-        return (status.st_size, status.st_mtime_ns) == written[2:]
+        return (status.st_size, status.st_mtime_ns) == entry[2:]
 
-    def write(self, name: str, facts: bytes, content: bytes, now: float) -> None:
-        """Put a new content in its place."""
-        path = f"{self.www}/{name}"  # as in `says`
+    def write(self, name: str, fingerprint: bytes, content: bytes, now: float) -> None:
+        path = f"{self.www}/{name}"
         files.write_atomically(path, content)
         status = os.lstat(path)
-        self.files[name] = (facts.hex(), now, status.st_size, status.st_mtime_ns)
+        self.files[name] = (fingerprint.hex(), now, status.st_size, status.st_mtime_ns)
 
     def touch(self, name: str, now: float) -> None:
-        """Make a file that says nothing new as young as if it did: its age tells that the builder lives."""
+        """Renew the time of an unchanged file: its age shows that the builder runs."""
         path = self.www / name
         os.utime(path)
         self.files[name] = (self.files[name][0], now, *self.files[name][2:3], os.lstat(path).st_mtime_ns)
 
     def remove(self, name: str) -> None:
-        """Take a file away that we have written."""
+        """Remove a file that we have written."""
         (self.www / name).unlink(missing_ok=True)
         del self.files[name]
 
     def save(self) -> None:
-        """Remember what was written."""
         content = orjson.dumps(self.files)
         if content != self.saved_content:
             files.write_atomically(self.store_path, content, 0o600)
@@ -94,7 +87,7 @@ class OutputFile(NamedTuple):
 
 
 class SiteFiles(Protocol):
-    """What a feature needs to publish a page of its own; board.site_writer.SiteWriter has it."""
+    """What a feature needs to publish a page of its own; board.site_writer.SiteWriter implements it."""
 
     published: PublishedFiles
     assets_version: str
@@ -110,7 +103,7 @@ class SiteFiles(Protocol):
 
 
 def copy_assets(www: Path) -> str:
-    """Put them where www is another folder, and return what changes with any of them."""
+    """Copy the assets to www/ unless they are there, and return a version that changes with any of them."""
     contents = {path.name: path.read_bytes() for path in sorted(find_assets_folder().iterdir()) if path.is_file()}
     target = www / "assets"
     if not target.exists() or not target.samefile(find_assets_folder()):
@@ -126,7 +119,7 @@ def copy_assets(www: Path) -> str:
 
 
 def find_site_writer(www: Path, now: float) -> str | None:
-    """Who writes the site; None where nobody says so, or has said so for long."""
+    """Return the builder that writes the site; None if there is none, or not any more."""
     try:
         is_left = now - (www / WRITER_FILE).stat().st_mtime > WRITER_TIMEOUT_S
         return None if is_left else (www / WRITER_FILE).read_text("ascii").strip()[:200] or None
@@ -135,9 +128,26 @@ def find_site_writer(www: Path, now: float) -> str | None:
 
 
 def claim_site(www: Path, name: str, now: float) -> None:
-    """Say that we write it."""
+    """Record that we write the site."""
     if find_site_writer(www, now) == name:
         os.utime(www / WRITER_FILE)
         return
     www.mkdir(parents=True, exist_ok=True)
     files.write_atomically(www / WRITER_FILE, f"{name}\n".encode())
+
+
+def to_milliseconds(epoch: float) -> int:
+    """Convert to the unit of times in pages and revisions."""
+    return int(epoch * 1000)
+
+
+def compute_code_fingerprint() -> tuple[object, ...]:
+    """Return the version, and the name, size and time of every module and template."""
+    paths = [*PACKAGE_FOLDER.rglob("*.py"), *PACKAGE_FOLDER.rglob("*.html")]
+    stats = {str(path.relative_to(PACKAGE_FOLDER)): path.stat() for path in paths}
+    return __version__, tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
+
+
+# After an update of gpuboard, everything cached is made again. Computed once: this process builds with the code that
+# it has loaded, whatever is installed meanwhile.
+CODE_FINGERPRINT = compute_code_fingerprint()

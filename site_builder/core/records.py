@@ -20,19 +20,35 @@ import orjson
 from site_builder.core import files
 
 Decoder = Callable[[Any], Any]
+LEAVES: dict[Any, frozenset[type]] = {
+    str: frozenset({str}),
+    int: frozenset({int}),
+    float: frozenset({float, int}),
+    bool: frozenset({bool}),
+    type(None): frozenset({type(None)}),
+}
+# Bytes of a file: more than 20,000 hosts need.
+LIMIT = 4 * 1024**3
+LONGEST_LINE = 1024
+SIZES = re.compile(rb"[0-9]{1,10}(?: [0-9]{1,10}){0,63}")
+Record = tuple[bytes, Sequence[bytes]]
 
 
 class MismatchError(ValueError):
-    """A value is not of the type that is expected there."""
+    """A value does not have the expected type."""
+
+
+class DamagedFileError(Exception):
+    """A file is not as it was written."""
 
 
 def dump_json(value: object) -> bytes:
-    """Encode tuples, dataclasses and what they hold; a TypeError says what cannot be encoded."""
+    """Encode tuples, dataclasses and their content; raise TypeError for anything else."""
     return orjson.dumps(value, default=simplify)
 
 
-def simplify(value: Any) -> object:  # noqa: ANN401 whatever orjson does not know
-    """Give orjson something that it knows; a NamedTuple becomes a list."""
+def simplify(value: Any) -> object:  # noqa: ANN401 # anything that orjson cannot encode
+    """Convert to something that orjson can encode; a NamedTuple becomes a list."""
     if isinstance(value, tuple):
         return tuple(value)
     if isinstance(value, (set, frozenset)):
@@ -44,36 +60,25 @@ def simplify(value: Any) -> object:  # noqa: ANN401 whatever orjson does not kno
     raise TypeError(type(value).__name__)
 
 
-def list_pairs(value: Any) -> Any:  # noqa: ANN401 whatever is to be encoded
-    """Replace every dict whose keys are no text by a list of pairs, at any depth, as `make_decoder` expects them."""
+def list_pairs(value: Any) -> Any:  # noqa: ANN401 # any value to encode
+    """Replace every dict with keys other than text by a list of pairs, at any depth, as `make_decoder` expects."""
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
-            return {key: list_pairs(item) for key, item in value.items()}
-        return [[list_pairs(key), list_pairs(item)] for key, item in value.items()]
+            return {key: list_pairs(entry) for key, entry in value.items()}
+        return [[list_pairs(key), list_pairs(entry)] for key, entry in value.items()]
     if isinstance(value, (list, tuple)):
-        return [list_pairs(item) for item in value]
+        return [list_pairs(entry) for entry in value]
     if is_dataclass(value):
         return {field.name: list_pairs(getattr(value, field.name)) for field in fields(value)}
     return value
 
 
 @cache
-def make_decoder(kind: Any) -> Decoder:  # noqa: ANN401 a type, or what typing makes of several
+def make_decoder(kind: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
     """Return a function that turns parsed JSON into `kind` or raises MismatchError."""
     if kind in SIMPLE:
         return SIMPLE[kind]
-    if get_origin(kind):
-        return make_generic_decoder(get_origin(kind), get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, tuple):
-        return decode_row(field_types(kind), kind._make)  # type: ignore[attr-defined]
-    if is_dataclass(kind):
-        return decode_dataclass(kind)
-    message = f"no decoder for {kind!r}"
-    raise TypeError(message)
-
-
-def make_generic_decoder(origin: Any, inner: tuple[Any, ...]) -> Decoder:  # noqa: ANN401
-    """Do the same for a type that is made of others."""
+    origin, inner = get_origin(kind), get_args(kind)
     if origin is Union:
         return decode_union(inner)
     if origin is tuple and inner[-1] is not Ellipsis:
@@ -82,21 +87,15 @@ def make_generic_decoder(origin: Any, inner: tuple[Any, ...]) -> Decoder:  # noq
         return decode_many(inner[0], origin)
     if origin is dict:
         return decode_mapping(*inner)
-    message = f"no decoder for {origin!r}"
-    raise TypeError(message)
-
-
-@cache
-def leaf_types(kind: Any) -> frozenset[type]:  # noqa: ANN401
-    """Return which types of JSON's own `kind` allows; none where it is not made of these alone."""
-    if get_origin(kind) is Union:
-        inner = [leaf_types(one) for one in get_args(kind)]
-        return frozenset().union(*inner) if all(inner) else frozenset()
-    return LEAVES.get(kind, frozenset())
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return decode_row(field_types(kind), kind._make)  # type: ignore[attr-defined]
+    if is_dataclass(kind):
+        return decode_dataclass(kind)
+    raise TypeError(f"no decoder for {kind!r}")
 
 
 def check_type(*types: type) -> Decoder:
-    """Return a decoder of values that JSON has; a bool is no int here."""
+    """Return a decoder of JSON's own types; a bool is not an int here."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) in types:
@@ -107,7 +106,7 @@ def check_type(*types: type) -> Decoder:
 
 
 def convert_text(convert: Callable[[str], Any]) -> Decoder:
-    """Return a decoder of what JSON has only as text."""
+    """Return a decoder of types that JSON has as text."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not str:
@@ -117,13 +116,6 @@ def convert_text(convert: Callable[[str], Any]) -> Decoder:
     return decode
 
 
-LEAVES: dict[Any, frozenset[type]] = {
-    str: frozenset({str}),
-    int: frozenset({int}),
-    float: frozenset({float, int}),
-    bool: frozenset({bool}),
-    type(None): frozenset({type(None)}),
-}
 SIMPLE: dict[Any, Decoder] = {
     **{kind: check_type(*types) for kind, types in LEAVES.items()},
     bytes: convert_text(bytes.fromhex),
@@ -132,17 +124,26 @@ SIMPLE: dict[Any, Decoder] = {
 }
 
 
+@cache
+def leaf_types(kind: Any) -> frozenset[type]:  # noqa: ANN401
+    """Return the JSON types that `kind` allows; none if it is not made of these alone."""
+    if get_origin(kind) is Union:
+        inner = [leaf_types(part) for part in get_args(kind)]
+        return frozenset().union(*inner) if all(inner) else frozenset()
+    return LEAVES.get(kind, frozenset())
+
+
 def decode_union(kinds: tuple[Any, ...]) -> Decoder:
-    """Return a decoder for the first of several types that fits."""
+    """Return a decoder for the first type that fits."""
     decoders = [make_decoder(kind) for kind in kinds if kind is not type(None)]
     is_optional = len(decoders) < len(kinds)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if value is None and is_optional:
             return None
-        for one in decoders[:-1]:
+        for decoder in decoders[:-1]:
             try:
-                return one(value)
+                return decoder(value)
             except ValueError:
                 continue
         return decoders[-1](value)
@@ -150,71 +151,73 @@ def decode_union(kinds: tuple[Any, ...]) -> Decoder:
     return decode
 
 
-def decode_many(kind: Any, make: Callable[[Any], Any]) -> Decoder:  # noqa: ANN401
-    """Return a decoder for any number of one type."""
-    item, leaves = make_decoder(kind), leaf_types(kind)
+def decode_many(kind: Any, build: Callable[[Any], Any]) -> Decoder:  # noqa: ANN401
+    """Return a decoder for a collection of one type."""
+    decode_item, leaves = make_decoder(kind), leaf_types(kind)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not list:
             raise MismatchError
-        if leaves.issuperset(map(type, value)):  # a thousand hosts have many of these
-            return make(value)
-        return make(map(item, value))
+        if leaves.issuperset(map(type, value)):  # a fast path: a thousand hosts have many of these
+            return build(value)
+        return build(map(decode_item, value))
 
     return decode
 
 
-def decode_row(kinds: Sequence[Any], make: Callable[[Any], Any]) -> Decoder:
+def decode_row(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Decoder:
     """Return a decoder for a tuple with these types."""
-    items, count = [make_decoder(kind) for kind in kinds], len(kinds)
+    decoders, count = [make_decoder(kind) for kind in kinds], len(kinds)
     is_flat = all(map(leaf_types, kinds))
-    right: set[tuple[type, ...]] = set()  # types of rows that were right before
+    valid_types: set[tuple[type, ...]] = set()  # of the cells in rows decoded before
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not list or len(value) != count:
             raise MismatchError
-        if is_flat and tuple(map(type, value)) in right:
-            return make(value)
-        row = make([item(one) for item, one in zip(items, value)])
+        if is_flat and tuple(map(type, value)) in valid_types:
+            return build(value)
+        row = build([decoder(cell) for decoder, cell in zip(decoders, value)])
         if is_flat:
-            right.add(tuple(map(type, value)))
+            valid_types.add(tuple(map(type, value)))
         return row
 
     return decode
 
 
 def decode_mapping(key_type: Any, value_type: Any) -> Decoder:  # noqa: ANN401
-    """Return a decoder for a dict; where its keys are no text, JSON has a list of pairs."""
+    """Return a decoder for a dict; with keys other than text, JSON has a list of pairs."""
     if key_type is not str:
-        pairs = decode_many(tuple[key_type, value_type], dict)
-        return lambda value: {} if value == {} else pairs(value)
-    item = make_decoder(value_type)
+        decode_pairs = decode_many(tuple[key_type, value_type], dict)
+        return lambda value: {} if value == {} else decode_pairs(value)
+    decode_item = make_decoder(value_type)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not dict:
             raise MismatchError
-        return {key: item(one) for key, one in value.items()}
+        return {key: decode_item(entry) for key, entry in value.items()}
 
     return decode
 
 
-def decode_dataclass(kind: Any, **given: object) -> Decoder:  # noqa: ANN401
-    """Return a decoder for a dataclass; every field that is not given must be there, and no other."""
+def decode_dataclass(kind: Any, **fixed_fields: object) -> Decoder:  # noqa: ANN401
+    """Return a decoder for a dataclass; all fields must be there except the fixed ones, and no others."""
     types = dict(zip([field.name for field in fields(kind)], field_types(kind)))
-    items = {name: make_decoder(one) for name, one in types.items() if name not in given}
+    decoders = {name: make_decoder(field_type) for name, field_type in types.items() if name not in fixed_fields}
 
     def decode(value: Any) -> Any:  # noqa: ANN401
-        if type(value) is not dict or value.keys() != items.keys():
+        if type(value) is not dict or value.keys() != decoders.keys():
             raise MismatchError
-        return kind(**{name: item(value[name]) for name, item in items.items()}, **given)
+        return kind(**{name: decoder(value[name]) for name, decoder in decoders.items()}, **fixed_fields)
 
     return decode
 
 
 def field_types(kind: type) -> list[Any]:
-    """Return the types of a class's fields, in their order."""
     names = {**vars(sys.modules[kind.__module__]), "Union": Union}
-    return [evaluate(getattr(one, "__forward_arg__", one), names) for one in kind.__annotations__.values()]
+    return [
+        evaluate(getattr(annotation, "__forward_arg__", annotation), names)
+        for annotation in kind.__annotations__.values()
+    ]
 
 
 def evaluate(annotation: Any, names: dict[str, Any]) -> Any:  # noqa: ANN401
@@ -222,32 +225,21 @@ def evaluate(annotation: Any, names: dict[str, Any]) -> Any:  # noqa: ANN401
     if not isinstance(annotation, str):
         return annotation
     tree = ast.fix_missing_locations(Unions().visit(ast.parse(annotation, mode="eval")))
-    return eval(compile(tree, "<annotation>", "eval"), names)  # noqa: S307 # text of our own source files
+    return eval(compile(tree, "<annotation>", "eval"), names)  # noqa: S307 # annotations in our own source files
 
 
 class Unions(ast.NodeTransformer):
     """Turn `X | Y` into `Union[X, Y]`."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """Replace one."""
+        """Replace a `|`."""
         self.generic_visit(node)
         both = ast.Tuple([node.left, node.right], ast.Load())
         return ast.Subscript(ast.Name("Union", ast.Load()), both, ast.Load())
 
 
-# Bytes of a whole file: more than 20,000 hosts can need.
-LIMIT = 4 * 1024**3
-LONGEST_LINE = 1024
-SIZES = re.compile(rb"[0-9]{1,10}(?: [0-9]{1,10}){0,63}")
-Record = tuple[bytes, Sequence[bytes]]
-
-
-class DamagedFileError(Exception):
-    """A file is not what was written."""
-
-
 def write_records(path: Path, title: str, records: Iterable[Record]) -> None:
-    """Write a file record by record: all of it in memory would be as much again."""
+    """Write a file record by record, so that it is never in memory as a whole."""
 
     def write(file: IO[bytes]) -> None:
         total = count = 0
@@ -266,7 +258,7 @@ def write_records(path: Path, title: str, records: Iterable[Record]) -> None:
 
 
 def read_records(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield what was written; only who gets to the end without an error knows that it is whole."""
+    """Yield the records; the file is whole only if this ends without an error."""
     try:
         handle = os.open(path, files.READ_FLAGS)
     except OSError as error:
@@ -275,12 +267,11 @@ def read_records(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
         try:
             files.check_file(os.fstat(handle))
             yield from parse_records(file, title)
-        except (OSError, files.FileRefusedError) as why:
-            raise DamagedFileError(str(why)) from why
+        except (OSError, files.FileRefusedError) as error:
+            raise DamagedFileError(str(error)) from error
 
 
 def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield the records of an open file."""
     left = os.fstat(file.fileno()).st_size
     if left > LIMIT or read_line(file) != title.encode():
         raise DamagedFileError(title)
@@ -290,7 +281,7 @@ def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[byt
             raise DamagedFileError(title)
         ends = list(accumulate(map(int, line.split())))
         left -= ends[-1]
-        if left < 0:  # before anything of that size is made
+        if left < 0:  # before memory of that size is taken
             raise DamagedFileError(title)
         payload = file.read(ends[-1])
         if len(payload) != ends[-1] or file.read(1) != b"\n":
@@ -303,7 +294,7 @@ def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[byt
 
 
 def read_line(file: IO[bytes]) -> bytes:
-    """Return a line without its end; a file that ends within it is damaged."""
+    """Return a line without its end; raise if the file ends within it."""
     line = file.readline(LONGEST_LINE)
     if not line.endswith(b"\n"):
         raise DamagedFileError(line[:80])

@@ -1,1 +1,1 @@
-"""Which hosts there are: Consul, hosts.txt and data/."""
+"""Find out which hosts there are."""

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.code_fingerprint import CODE_FINGERPRINT
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY
 from site_builder.core.people import PeopleDirectory
-from site_builder.core.published_files import SiteFiles
+from site_builder.core.published_files import CODE_FINGERPRINT, SiteFiles
 from site_builder.fleet.summary import SummarizedHost
 from site_builder.history import reader
 from site_builder.history.buckets import StateMinutes, UsageShare

@@ -23,9 +23,9 @@ from site_builder.bookings.tokens import TokenStore
 from site_builder.config import conf_file, settings
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
-from site_builder.core.http_headers import SECURITY_HEADERS
 from site_builder.core.locks import StorageError
 from site_builder.web import identity
+from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.identity import WebCaller, parse_ip_address
 from site_builder.web.rate_limit import LISTS_FILE, RateLimiter
 

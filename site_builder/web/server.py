@@ -24,8 +24,8 @@ from waitress.server import BaseWSGIServer, TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from site_builder.config.settings import Settings
-from site_builder.core.http_headers import SECURITY_HEADERS
 from site_builder.web import compat_routes
+from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.identity import parse_ip_address
 from site_builder.web.rate_limit import build_address_key
 from site_builder.web.static_files import (

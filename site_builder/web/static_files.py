@@ -20,9 +20,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
-from site_builder.core.http_headers import SECURITY_HEADERS
 from site_builder.web import compat_routes
 from site_builder.web.compat_routes import INDEX_FILE
+from site_builder.web.http_headers import SECURITY_HEADERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -49,8 +49,10 @@ def parsed(
     file: str = "",
 ) -> Settings:
     values, _ = conf_file.parse_conf_file(file.encode(), "gpuboard.conf")
-    found = resolve_setting_values(flags or {}, environment or {}, values)
-    return build_settings(found, lambda name: conf_file.find_zone(name, environment or {}), conf_file.resolve_folder)
+    setting_values = resolve_setting_values(flags or {}, environment or {}, values)
+    return build_settings(
+        setting_values, lambda name: conf_file.find_zone(name, environment or {}), conf_file.resolve_folder
+    )
 
 
 def refusal(file: str = "", **environment: str) -> str:
@@ -98,10 +100,10 @@ def gpuboard(*words: str, command: click.Command = main) -> Result:
 
 
 def test_without_any_setting_the_defaults_are_those_of_the_model() -> None:
-    found = parsed(environment={"TZ": "Europe/Paris"})
-    assert (found.data, found.www, found.state) == (Path("data"), Path("www"), Path("state"))
-    assert (found.limits, found.privacy, found.consul) == (StateLimits(), PrivacySettings(), None)
-    assert str(found.zone) == "Europe/Paris"
+    loaded = parsed(environment={"TZ": "Europe/Paris"})
+    assert (loaded.data, loaded.www, loaded.state) == (Path("data"), Path("www"), Path("state"))
+    assert (loaded.limits, loaded.privacy, loaded.consul) == (StateLimits(), PrivacySettings(), None)
+    assert str(loaded.zone) == "Europe/Paris"
 
 
 def test_every_limit_can_be_set() -> None:
@@ -116,8 +118,8 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default() -> No
         name: SettingValue("file", "/x/gpuboard.conf", 3)
         for name in ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
     }
-    found = resolve_setting_values(flags, environment, file)
-    origins = [(found[name].text, found[name].where) for name in (*file, "GPUBOARD_SOON")]
+    setting_values = resolve_setting_values(flags, environment, file)
+    origins = [(setting_values[name].text, setting_values[name].where) for name in (*file, "GPUBOARD_SOON")]
     assert origins == [
         ("flag", "--data"),
         ("env", "environment"),
@@ -131,9 +133,12 @@ def test_an_empty_value_is_the_default_and_says_so() -> None:
         "GPUBOARD_SOON": SettingValue("", "/x/gpuboard.conf", 2),
         "GPUBOARD_WWW": SettingValue("hidden", "/x/gpuboard.conf", 3),
     }
-    found = resolve_setting_values({}, {"GPUBOARD_WWW": ""}, file)
-    assert (found["GPUBOARD_WWW"].text, found["GPUBOARD_WWW"].where) == ("www", "environment, empty")
-    assert (found["GPUBOARD_SOON"].text, found["GPUBOARD_SOON"].short_where) == ("1d", "gpuboard.conf, line 2, empty")
+    setting_values = resolve_setting_values({}, {"GPUBOARD_WWW": ""}, file)
+    assert (setting_values["GPUBOARD_WWW"].text, setting_values["GPUBOARD_WWW"].where) == ("www", "environment, empty")
+    assert (setting_values["GPUBOARD_SOON"].text, setting_values["GPUBOARD_SOON"].short_where) == (
+        "1d",
+        "gpuboard.conf, line 2, empty",
+    )
 
 
 def test_an_empty_flag_is_refused() -> None:
@@ -141,7 +146,7 @@ def test_an_empty_flag_is_refused() -> None:
         parsed({"GPUBOARD_DATA": ""})
 
 
-def test_what_is_shown_of_people() -> None:
+def test_privacy_settings() -> None:
     assert parsed(file="GPUBOARD_SHOW_COMMANDS=program\nGPUBOARD_SHOW_USERS=no").privacy == PrivacySettings(
         "program", users=False
     )
@@ -196,7 +201,7 @@ def test_each_default_is_shown_as_the_docs_write_it(setting: Setting) -> None:
         ("GPUBOARD_CONSUL_SERVICE=a/b", "but must be the name of a service: letters, digits and . _ -"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_place_and_what_is_allowed(line: str, allowed: str) -> None:
+def test_wrong_value_is_refused_with_its_place_and_what_is_allowed(line: str, allowed: str) -> None:
     name, _, value = line.partition("=")
     assert refusal(f"# ours\n{line}") == f"{name} is '{value}' (gpuboard.conf, line 2), {allowed}"
     assert refusal(**{name: value}) == f"{name} is '{value}' (environment), {allowed}"
@@ -210,7 +215,7 @@ def test_a_host_cannot_be_down_before_it_is_stale() -> None:
     assert "must be longer than GPUBOARD_STALE_AFTER=10m (gpuboard.conf, line 1)" in refusal("GPUBOARD_STALE_AFTER=10m")
 
 
-def test_the_folders_are_three(tmp_path: Path) -> None:
+def test_folders_must_differ(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     words = refusal(f"GPUBOARD_DATA={tmp_path}/link/a\nGPUBOARD_STATE={tmp_path}/b/../a")
     assert f"GPUBOARD_DATA={tmp_path}/link/a (gpuboard.conf, line 1) and GPUBOARD_STATE=" in words
@@ -218,7 +223,7 @@ def test_the_folders_are_three(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "why"), [("STATE", "it holds tokens"), ("DATA", "it names people and what they run")])
-def test_nothing_but_the_site_is_served(name: str, why: str, tmp_path: Path) -> None:
+def test_folders_inside_www_are_refused(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "www")
     for folder in ("www/x", "www/a/../b/c", "link/x"):
         words = refusal(f"GPUBOARD_WWW={tmp_path}/www\nGPUBOARD_{name}={tmp_path}/{folder}")
@@ -248,13 +253,13 @@ def test_consul_keeps_its_own_names() -> None:
 
 
 @pytest.mark.parametrize(("text", "tls"), [("1", True), ("True", True), ("0", False), ("FALSE", False)])
-def test_truth_is_written_as_consul_takes_it(text: str, tls: bool) -> None:
+def test_booleans_are_those_of_consul(text: str, tls: bool) -> None:
     assert parsed(file=f"GPUBOARD_CONSUL_SERVICE=gpu\nCONSUL_HTTP_SSL={text}").consul == ConsulAccess("gpu", tls=tls)
 
 
 def test_https_in_consuls_address_turns_tls_on() -> None:
-    found = parsed(file="GPUBOARD_CONSUL_SERVICE=gpu\nCONSUL_HTTP_ADDR=https://consul.lab:8501/").consul
-    assert found == ConsulAccess("gpu", address="consul.lab:8501", tls=True)
+    access = parsed(file="GPUBOARD_CONSUL_SERVICE=gpu\nCONSUL_HTTP_ADDR=https://consul.lab:8501/").consul
+    assert access == ConsulAccess("gpu", address="consul.lab:8501", tls=True)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +284,7 @@ def test_an_address_on_which_nothing_can_listen_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["consul", "consul:0", "consul:65536", "unix:///run/consul", "a b:1", "ftp://a:1"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_invalid_consul_address_is_refused(address: str) -> None:
     words = refusal(f"GPUBOARD_CONSUL_SERVICE=gpu\nCONSUL_HTTP_ADDR={address}")
     assert words.endswith("but must be host:port, with http:// or https:// before it or not")
 
@@ -337,7 +342,7 @@ def test_a_zone_by_its_name() -> None:
         ".",
     ],
 )
-def test_what_is_not_a_zone_is_refused_and_no_path_is_followed(name: str) -> None:
+def test_invalid_zone_is_refused_and_no_path_is_followed(name: str) -> None:
     words = refusal(GPUBOARD_ZONE=name)
     assert words == f"GPUBOARD_ZONE is '{name}' (environment), which is not a time zone; write one as Europe/Paris"
 
@@ -348,7 +353,7 @@ def test_the_variable_tz_is_this_machines_zone(name: str) -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"TZ": ""}])
-def test_else_it_is_that_of_localtime_under_its_name(environment: dict[str, str], tmp_path: Path) -> None:
+def test_default_zone_is_localtime_under_its_name(environment: dict[str, str], tmp_path: Path) -> None:
     there = tmp_path / "zoneinfo/Lab/Tokyo"
     there.parent.mkdir(parents=True)
     there.write_bytes(tokyo())
@@ -374,19 +379,19 @@ def tokyo() -> bytes:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a zone"])
-def test_else_it_is_what_the_c_library_says(content: bytes | None, tmp_path: Path) -> None:
+def test_without_localtime_the_zone_is_that_of_the_c_library(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "localtime").write_bytes(content)
     assert conf_file.find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
 
 
-def test_a_tz_that_is_a_rule_is_the_c_librarys() -> None:
+def test_tz_rule_is_left_to_the_c_library() -> None:
     code = "import os, datetime; from site_builder.config.conf_file import find_zone;"
     code += "print(datetime.datetime(2026, 1, 15, tzinfo=find_zone('', os.environ)))"
     assert python(code, TZ="XYZ-3:30") == "2026-01-15 00:00:00+03:30\n"
 
 
-def test_a_machine_without_zones_takes_dateutils() -> None:
+def test_machine_without_zones_uses_dateutil() -> None:
     assert offset(conf_file.load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
     assert offset(conf_file.load_dateutil_zone("UTC")) == timedelta(0)
 
@@ -421,7 +426,9 @@ def as_sh_reads(file: Path, shell: str = "dash", **environment: str) -> dict[str
 def as_python_reads(file: Path) -> dict[str, bytes]:
     """The same for Python; nothing is the default."""
     values = {
-        key: given.text for key, given in conf_file.load_conf_file(str(file), {}).values.items() if key in HOST_SETTINGS
+        key: setting_value.text
+        for key, setting_value in conf_file.load_conf_file(str(file), {}).values.items()
+        if key in HOST_SETTINGS
     }
     return {**HOST_DEFAULTS, **{key: os.fsencode(value) for key, value in values.items() if value}}
 
@@ -501,13 +508,13 @@ def test_sh_and_python_read_the_same_whatever_is_written(lines: list[tuple[str, 
 @example(b"GPUBOARD_ZONE=\xff")
 def test_no_content_raises_anything_but_the_one_error(content: bytes) -> None:
     try:
-        values, told = conf_file.parse_conf_file(content, "gpuboard.conf")
+        values, messages = conf_file.parse_conf_file(content, "gpuboard.conf")
         build_settings(
             resolve_setting_values({}, {}, values), lambda name: conf_file.find_zone(name, {}), conf_file.resolve_folder
         )
     except SettingsError as wrong:
-        told = [str(wrong)]
-    assert all(sentence.isprintable() for sentence in told)
+        messages = [str(wrong)]
+    assert all(sentence.isprintable() for sentence in messages)
 
 
 @given(st.sampled_from([*SETTINGS_BY_NAME]), st.text())
@@ -538,7 +545,7 @@ def test_no_value_raises_anything_but_the_one_error(name: str, value: str) -> No
         ("\nexport GPUBOARD_DATA=a", "line 2: it is no KEY=value line of ours, and is left out"),
     ],
 )
-def test_what_is_hardly_meant_is_told(file: str, warning: str) -> None:
+def test_suspicious_lines_cause_warnings(file: str, warning: str) -> None:
     assert warnings(file) == [f"gpuboard.conf, {warning}"]
 
 
@@ -558,7 +565,7 @@ def test_a_file_that_is_something_else_costs_neither_time_nor_a_screenful() -> N
         assert len(warnings(f"GPUBOARD_{'DATA' * 16000}=x")[0]) < 400
 
 
-def test_a_token_that_everybody_can_read_is_told(tmp_path: Path) -> None:
+def test_token_that_everybody_can_read_causes_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
     file.write_text("CONSUL_HTTP_TOKEN=hush\n")
     file.chmod(0o644)
@@ -609,7 +616,7 @@ def test_the_file_of_another_user_in_this_folder_is_left_alone(
     )
 
 
-def test_a_home_that_is_not_told_is_looked_up() -> None:
+def test_missing_home_is_looked_up() -> None:
     assert (
         conf_file.find_conf_folders({}).home_folder
         == conf_file.find_conf_folders({"HOME": ""}).home_folder
@@ -639,7 +646,7 @@ def test_a_file_that_is_too_large_or_no_text_is_an_error(tmp_path: Path) -> None
 # gpuboard config
 
 
-def test_config_tells_each_value_and_its_origin(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_prints_each_value_and_its_origin(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (alone / "my.conf").write_text(
         "# ours\n\nGPUBOARD_DATA=/srv/gpuboard/data\nGPUBOARD_DEST=web:/x\nGPUBOARD_SOON=7200\n"
     )
@@ -668,11 +675,11 @@ def test_config_as_json(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (alone / "my.conf").write_text("CONSUL_HTTP_TOKEN=hush\nGPUBOARD_LIMIT=7\n")
     (alone / "my.conf").chmod(0o600)
     monkeypatch.setenv("GPUBOARD_CONF", str(alone / "my.conf"))
-    found = {row["name"]: row for row in json.loads(gpuboard("config", "--json").stdout)}
-    assert set(found) == {*SETTINGS_BY_NAME, "GPUBOARD_LIMIT"}
+    rows = {row["name"]: row for row in json.loads(gpuboard("config", "--json").stdout)}
+    assert set(rows) == {*SETTINGS_BY_NAME, "GPUBOARD_LIMIT"}
     token = {"name": "CONSUL_HTTP_TOKEN", "value": "•••", "from": f"{alone}/my.conf, line 1"}
-    assert found["CONSUL_HTTP_TOKEN"] == token
-    assert found["GPUBOARD_CONSUL_SERVICE"] == {"name": "GPUBOARD_CONSUL_SERVICE", "value": None, "from": "default"}
+    assert rows["CONSUL_HTTP_TOKEN"] == token
+    assert rows["GPUBOARD_CONSUL_SERVICE"] == {"name": "GPUBOARD_CONSUL_SERVICE", "value": None, "from": "default"}
 
 
 @pytest.mark.usefixtures("alone")
@@ -690,7 +697,7 @@ def test_config_without_a_file_says_so_and_warnings_stay_out_of_the_data(monkeyp
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("words", [["--conf", "none"], ["--data", "www"], ["--state", "www/state"], ["--data", ""]])
-def test_what_is_wrong_is_one_sentence_and_exit_2(words: list[str]) -> None:
+def test_wrong_settings_are_one_sentence_and_exit_2(words: list[str]) -> None:
     result = gpuboard("config", *words)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith("gpuboard: ")
@@ -752,8 +759,8 @@ def test_settings_cost_less_than_5_ms(tmp_path: Path) -> None:
     file.write_bytes(EXAMPLE.read_bytes().replace(b"\n#GPUBOARD_", b"\nGPUBOARD_"))
 
     def load() -> None:
-        found = resolve_setting_values({}, {}, conf_file.load_conf_file(str(file), {}).values)
-        build_settings(found, lambda name: conf_file.find_zone(name, {}), conf_file.resolve_folder)
+        setting_values = resolve_setting_values({}, {}, conf_file.load_conf_file(str(file), {}).values)
+        build_settings(setting_values, lambda name: conf_file.find_zone(name, {}), conf_file.resolve_folder)
 
     check(took(load, rounds=5), 0.005)
 
@@ -761,20 +768,20 @@ def test_settings_cost_less_than_5_ms(tmp_path: Path) -> None:
 # Docs that cannot drift (GPUBOARD_UPDATE_GOLDEN=1 writes them anew)
 
 
-def test_the_host_side_takes_from_the_file_what_python_knows_of_it() -> None:
+def test_host_settings_are_those_of_the_scripts() -> None:
     reader = (ROOT / "scripts/lib/settings.sh").read_text().partition("\nread_conf_file()")[2].partition("\n}\n")[0]
     cases = re.findall(r"^ +(GPUBOARD_[A-Z_ |]+)\) ;;$", reader, re.MULTILINE)
     assert set(" ".join(cases).replace("|", " ").split()) == set(HOST_SETTINGS)
     of_both = re.findall(r"^ +(CONSUL_[A-Z_ |]+)\) ;;", reader, re.MULTILINE)
-    found = set(" ".join(of_both).replace("|", " ").split())
-    assert found == {name for name in SETTINGS_BY_NAME if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
+    names = set(" ".join(of_both).replace("|", " ").split())
+    assert names == {name for name in SETTINGS_BY_NAME if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
 
 
 def kept(path: Path, part: str, start: str) -> None:
     """The part of a file from the line `start` up to an empty line is this."""
     text = path.read_text()
-    before, found, after = text.partition(start)
-    assert found
+    before, separator, after = text.partition(start)
+    assert separator
     if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
         text = before + part + "\n" + after[after.index("\n\n") + 1 :]
         path.write_text(text)
@@ -802,8 +809,8 @@ def test_the_example_can_be_used_as_it_is_and_with_every_line_on(tmp_path: Path)
     assert conf_file.load_conf_file(str(EXAMPLE), {}) == conf_file.ConfFile(EXAMPLE, {})
     file = tmp_path / "my.conf"
     file.write_text(re.sub(r"^#([A-Z_]+=)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE))
-    found = conf_file.load_conf_file(str(file), {})
-    assert (len(found.values), found.warnings) == (len(SETTINGS) + len(HOST_SETTINGS), ())
+    loaded = conf_file.load_conf_file(str(file), {})
+    assert (len(loaded.values), loaded.warnings) == (len(SETTINGS) + len(HOST_SETTINGS), ())
     environment = {"TZ": "Europe/Paris"}
     assert parsed(environment=environment, file=file.read_text()) == parsed(environment=environment)
     assert as_sh_reads(file) == as_sh_reads(EXAMPLE)
@@ -818,7 +825,7 @@ def test_every_name_in_the_code_is_documented() -> None:
     assert used - documented == set()
 
 
-def test_a_variable_that_looks_much_like_a_setting_is_told(tmp_path: Path) -> None:
+def test_misspelt_variable_causes_a_warning(tmp_path: Path) -> None:
     environment = {"GPUBOARD_SHOW_COMANDS": "none", "GPUBOARD_TEST_SHELL": "dash", "GPUBOARD_CONF": ""}
     places = conf_file.ConfFolders(tmp_path, tmp_path, tmp_path)
     (warning,) = conf_file.load_conf_file(None, environment, places).warnings

@@ -26,9 +26,9 @@ PATIENCE = 60
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    one = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield one
-    one.stop()
+    consul = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
+    yield consul
+    consul.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +39,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
-    found = Hosts(tmp_path / "hosts", server.address)
-    yield found
-    found.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
+    hosts = Hosts(tmp_path / "hosts", server.address)
+    yield hosts
+    hosts.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
 
 
 class Clock:
@@ -69,13 +69,13 @@ class Pair:
 
 @pytest.fixture
 def pair(store: Hosts) -> Iterator[Pair]:
-    found = Pair(store.address)
-    yield found
-    found.one.release()
-    found.two.release()
+    candidates = Pair(store.address)
+    yield candidates
+    candidates.one.release()
+    candidates.two.release()
 
 
-def test_who_comes_first_leads_as_long_as_it_gives_signs_of_life(pair: Pair, store: Hosts) -> None:
+def test_first_builder_leads_as_long_as_it_sends_heartbeats(pair: Pair, store: Hosts) -> None:
     assert pair.one.attempt().is_leader
     for _ in range(8):
         assert pair.after(2, pair.one).is_leader
@@ -83,7 +83,7 @@ def test_who_comes_first_leads_as_long_as_it_gives_signs_of_life(pair: Pair, sto
     assert (store.get("leader") or b"").startswith(b"one beat ")
 
 
-def test_who_is_silent_for_8_seconds_loses_the_lead_and_learns_it(pair: Pair) -> None:
+def test_leader_that_is_silent_for_8_seconds_loses_the_lead_and_notices(pair: Pair) -> None:
     pair.one.attempt()
     assert not pair.after(1, pair.two).is_leader
     assert not pair.after(7.9, pair.two).is_leader
@@ -94,7 +94,7 @@ def test_who_is_silent_for_8_seconds_loses_the_lead_and_learns_it(pair: Pair) ->
     assert [pair.after(1, pair.one).is_leader for _ in range(2)] == [False, True]
 
 
-def test_the_lead_that_is_given_away_goes_to_another_at_the_second_look_so_that_cron_does_not_change_it(
+def test_released_lead_goes_to_another_at_the_second_attempt_so_that_cron_does_not_change_it(
     pair: Pair,
 ) -> None:
     for _ in range(2):
@@ -108,7 +108,7 @@ def test_the_lead_that_is_given_away_goes_to_another_at_the_second_look_so_that_
     assert [pair.after(2, pair.two).is_leader for _ in range(2)] == [False, True]
 
 
-def test_a_time_without_consul_is_nobodys_silence(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_of_consul_counts_as_nobodys_silence(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.one.attempt()
     pair.two.attempt()
     with monkeypatch.context() as away:
@@ -126,7 +126,7 @@ def test_a_time_without_consul_is_nobodys_silence(pair: Pair, monkeypatch: pytes
     assert not pair.after(6, pair.two).is_leader
 
 
-def test_where_consul_lost_its_data_nobody_leads_while_another_may_believe_that_it_does(
+def test_after_consul_lost_its_data_nobody_leads_before_the_old_lease_ends(
     pair: Pair, store: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.one.attempt()
@@ -145,7 +145,7 @@ def test_where_consul_lost_its_data_nobody_leads_while_another_may_believe_that_
     assert pair.after(0.2, pair.one).is_leader
 
 
-def test_the_silence_of_who_leads_begins_when_we_have_the_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_counts_from_when_the_response_arrives(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.one.attempt()
     get = pair.store.get
 
@@ -160,11 +160,11 @@ def test_the_silence_of_who_leads_begins_when_we_have_the_answer(pair: Pair, mon
     assert pair.after(0.2, pair.two).is_leader
 
 
-def test_no_check_of_an_agent_ends_a_session_before_its_owner_knows(pair: Pair, store: Hosts) -> None:
+def test_health_check_of_an_agent_ends_no_session(pair: Pair, store: Hosts) -> None:
     pair.one.attempt()
-    (told,) = store.call("GET", f"/v1/session/info/{pair.one.session}")
-    assert not told.get("Checks")
-    assert not told.get("NodeChecks")
+    (session,) = store.call("GET", f"/v1/session/info/{pair.one.session}")
+    assert not session.get("Checks")
+    assert not session.get("NodeChecks")
 
 
 def test_a_session_that_consul_ended_is_replaced(pair: Pair, store: Hosts) -> None:
@@ -173,7 +173,7 @@ def test_a_session_that_consul_ended_is_replaced(pair: Pair, store: Hosts) -> No
     assert [pair.after(2, pair.one).is_leader for _ in range(2)][-1]
 
 
-def test_a_key_that_says_nonsense_is_somebodys(pair: Pair, store: Hosts) -> None:
+def test_leader_key_with_nonsense_belongs_to_somebody(pair: Pair, store: Hosts) -> None:
     pair.one.attempt()
     session = pair.one.session
     for content in (b"\x1b[31m", b"x" * 5000, b"", b"../x beat 1"):
@@ -195,18 +195,18 @@ def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not
     store: Hosts, tmp_path: Path
 ) -> None:
     access = kv_fixtures.access(store.address)
-    one = Leadership(tmp_path, access)
+    first_lead = Leadership(tmp_path, access)
     try:
-        assert one.is_leader(PATIENCE)
-        assert one.name == leader.load_builder_name(tmp_path)  # it keeps its name
-        other = tmp_path / "other"
-        other.mkdir()
-        two = Leadership(other, access)
+        assert first_lead.is_leader(PATIENCE)
+        assert first_lead.name == leader.load_builder_name(tmp_path)  # it keeps its name
+        second_folder = tmp_path / "other"
+        second_folder.mkdir()
+        two = Leadership(second_folder, access)
         try:
             assert not two.is_leader(PATIENCE)
             assert two.status
-            assert two.status.leader == one.name
-            one.close()
+            assert two.status.leader == first_lead.name
+            first_lead.close()
             wait_for(two)
             process = two.process
             process.kill()
@@ -216,7 +216,7 @@ def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not
         finally:
             two.close()
     finally:
-        one.close()
+        first_lead.close()
     away = Leadership(tmp_path, kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}"))
     try:
         assert not away.is_leader(PATIENCE)
@@ -226,7 +226,7 @@ def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not
         away.close()
 
 
-def test_a_sign_of_life_counts_for_6_seconds(store: Hosts, tmp_path: Path) -> None:
+def test_heartbeat_counts_for_6_seconds(store: Hosts, tmp_path: Path) -> None:
     lead = Leadership(tmp_path, kv_fixtures.access(store.address))
     try:
         assert lead.is_leader(PATIENCE)
@@ -240,35 +240,35 @@ def test_a_sign_of_life_counts_for_6_seconds(store: Hosts, tmp_path: Path) -> No
 # One site that several write
 
 
-def test_a_site_that_another_writes_is_written_only_by_who_leads(store: Hosts, tmp_path: Path) -> None:
+def test_shared_site_is_written_only_by_the_leader(store: Hosts, tmp_path: Path) -> None:
     store.push("atlas", gpu())
     labs = [Lab(tmp_path / name) for name in ("one", "two")]
     www = tmp_path / "www"
     access = kv_fixtures.access(store.address)
-    one = Builder(labs[0].settings(kv=access, www=www), every=1)
-    assert one.leadership
-    wait_for(one.leadership)
+    builder = Builder(labs[0].settings(kv=access, www=www), every=1)
+    assert builder.leadership
+    wait_for(builder.leadership)
     two = Builder(labs[1].settings(kv=access, www=www), every=1)
     assert two.leadership
     try:
-        assert "index.html" in one.build(time.time()).written_files
-        assert (www / ".builder").read_text() == f"{one.leadership.name}\n"
+        assert "index.html" in builder.build(time.time()).written_files
+        assert (www / ".builder").read_text() == f"{builder.leadership.name}\n"
         store.push("atlas", gpu(0, 9000, 97))
         report = two.build(time.time())
         assert (report.host_count, report.written_files, two.is_leader) == (1, [], False)
-        one.close()
+        builder.close()
         wait_for(two.leadership)
-        one = Builder(labs[0].settings(kv=access, www=www), every=1)
+        builder = Builder(labs[0].settings(kv=access, www=www), every=1)
         assert "index.html" in two.build(time.time()).written_files
         assert (www / ".builder").read_text() == f"{two.leadership.name}\n"
-        assert one.build(time.time()).written_files == []
+        assert builder.build(time.time()).written_files == []
         assert b'"state":"busy"' in (www / "status.json").read_bytes()
     finally:
-        one.close()
+        builder.close()
         two.close()
 
 
-def test_builders_with_a_site_of_their_own_all_write_it(store: Hosts, tmp_path: Path) -> None:
+def test_builders_with_separate_sites_all_write(store: Hosts, tmp_path: Path) -> None:
     store.push("atlas")
     labs = [Lab(tmp_path / name) for name in ("one", "two")]
     builders = [Builder(lab.settings(kv=kv_fixtures.access(store.address)), every=1) for lab in labs]
@@ -283,7 +283,7 @@ def test_builders_with_a_site_of_their_own_all_write_it(store: Hosts, tmp_path: 
             builder.close()
 
 
-def test_the_first_word_is_a_decision_since_some_builders_hear_no_other(
+def test_first_status_is_a_decision_since_some_builders_read_no_other(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.one.attempt()
@@ -295,8 +295,8 @@ def test_the_first_word_is_a_decision_since_some_builders_hear_no_other(
     first = json.loads(os.read(words, 65536).split(b"\n")[0])
     os.close(here)
     thread.join(PATIENCE)
-    for one in (builder, words, tell):
-        os.close(one)
+    for handle in (builder, words, tell):
+        os.close(handle)
     assert first["is_leader"]
 
 
@@ -307,7 +307,7 @@ def test_the_process_beside_a_builder_holds_none_of_its_locks(store: Hosts, tmp_
     assert builder.leadership
     try:
         files = Path(f"/proc/{builder.leadership.process.pid}/fd")
-        assert str(lab.state / "lock") not in [str(one.readlink()) for one in files.iterdir()]
+        assert str(lab.state / "lock") not in [str(link.readlink()) for link in files.iterdir()]
     finally:
         builder.close()
         os.close(held)

@@ -18,7 +18,7 @@ from site_builder.alerts.rules import update_alert_state
 from site_builder.bookings import archive
 from site_builder.core import clock_check
 from site_builder.core.clock import Now
-from site_builder.core.clock_check import Known, Reading, judge
+from site_builder.core.clock_check import ClockHistory, Reading, judge
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import ME, done, entries, lab_of, log
 from tests.support.live_page import clean_environment, gpuboard
@@ -45,7 +45,7 @@ def build_at(folder: Path, offset: str, **environment: str) -> None:
 
 
 def problems(lab: Lab) -> list[str]:
-    return [one["what"] for one in lab.status()["problems"] if one["where"] == "clock"]
+    return [problem["what"] for problem in lab.status()["problems"] if problem["where"] == "clock"]
 
 
 # Real builds
@@ -65,10 +65,10 @@ def test_one_build_with_the_clock_40_days_ahead_removes_nothing(lab: Lab, tmp_pa
     assert "set the clock right" in problem
     done(tmp_path, "build")
     assert problems(lab) == []
-    assert [one["phase"] for one in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["now"]
+    assert [booking["phase"] for booking in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["now"]
 
 
-def test_what_is_over_goes_at_once_when_the_clock_is_right_again(lab: Lab, tmp_path: Path) -> None:
+def test_ended_bookings_are_removed_when_the_clock_is_right_again(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": "alice", "date": date(5)}, "1": {"name": "bob", "date": "2020-01-01"}}})
     done(tmp_path, "build")
     build_at(tmp_path, "+40d")
@@ -100,7 +100,7 @@ def test_a_clock_that_the_hosts_contradict_removes_nothing(lab: Lab, tmp_path: P
     assert entries(lab)["atlas"] == {}
 
 
-def test_watches_that_seem_to_be_over_stay(lab: Lab, tmp_path: Path) -> None:
+def test_watches_stay_while_the_clock_is_in_doubt(lab: Lab, tmp_path: Path) -> None:
     environment = {"GPUBOARD_NOTIFY": "lab=json://127.0.0.1:9/"}
     done(tmp_path, "notify", "me", "--when", "9 H100 free on one host", **environment)
     done(tmp_path, "build", **environment)
@@ -111,7 +111,7 @@ def test_watches_that_seem_to_be_over_stay(lab: Lab, tmp_path: Path) -> None:
     assert (lab.data / "watches.json").read_bytes() == before
 
 
-def test_whoever_watches_with_a_clock_ahead_takes_nobody_elses_watch_away(lab: Lab, tmp_path: Path) -> None:
+def test_watch_with_a_clock_ahead_removes_no_other_watch(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "build")
     done(tmp_path, "notify", "me", "--when", "9 H100 free on one host")
     command = ["faketime", "-f", "+40d", sys.executable, "-m", "site_builder", "notify", "me", "--when", "8 A100 free"]
@@ -145,43 +145,43 @@ def later(seconds: float, leapt: float = 0, rebooted: float | None = None) -> Re
         (Reading(NOW + AHEAD), False),
     ],
 )
-def test_a_clock_that_runs_evenly_is_believed(reading: Reading, believed: bool) -> None:
-    assert bool(judge(Known(HERE), reading, []).doubt) is not believed
+def test_evenly_running_clock_is_trusted(reading: Reading, believed: bool) -> None:
+    assert bool(judge(ClockHistory(HERE), reading, []).doubt) is not believed
 
 
 def confirmed_after(offsets: list[float], reading: Reading) -> float | None:
     """How long after it leapt a clock is believed, if it is within two weeks."""
-    known = Known(HERE)
+    history = ClockHistory(HERE)
     for passed in range(0, 15 * DAY, 600):
-        known = judge(known, reading._replace(at=reading.at + passed), offsets)
-        if not known.doubt:
+        history = judge(history, reading._replace(at=reading.at + passed), offsets)
+        if not history.doubt:
             return passed
     return None
 
 
-def test_a_board_that_was_off_for_3_months_believes_its_clock_once_hosts_agree() -> None:
+def test_board_that_was_off_for_3_months_trusts_its_clock_once_hosts_agree() -> None:
     off = later(90 * DAY, rebooted=NOW + 90 * DAY - 60)
     assert confirmed_after([0.0, 3.0, -20 * DAY], off) == HOUR
     assert confirmed_after([], off) == 7 * DAY
     assert confirmed_after([-90 * DAY], off) is None
 
 
-def test_a_clock_that_leaps_again_is_confirmed_anew() -> None:
-    known = judge(Known(HERE), later(0, leapt=AHEAD), [0.0])
-    known = judge(known, later(HOUR - 60, leapt=AHEAD), [0.0])
-    known = judge(known, later(HOUR, leapt=AHEAD + DAY), [0.0])
-    assert known.doubt
-    assert not judge(known, later(HOUR + 60), []).doubt  # it is back at what was believed
+def test_clock_that_jumps_again_needs_confirmation_again() -> None:
+    history = judge(ClockHistory(HERE), later(0, leapt=AHEAD), [0.0])
+    history = judge(history, later(HOUR - 60, leapt=AHEAD), [0.0])
+    history = judge(history, later(HOUR, leapt=AHEAD + DAY), [0.0])
+    assert history.doubt
+    assert not judge(history, later(HOUR + 60), []).doubt  # it is back at what was believed
 
 
-def test_the_hour_of_confirmation_begins_when_hosts_agree() -> None:
-    known = judge(Known(HERE), later(0, leapt=AHEAD), [-AHEAD])
-    known = judge(known, later(5 * HOUR, leapt=AHEAD), [-AHEAD])
-    assert judge(known, later(5 * HOUR + 10, leapt=AHEAD), [0.0]).doubt
+def test_confirmation_period_begins_when_hosts_agree() -> None:
+    history = judge(ClockHistory(HERE), later(0, leapt=AHEAD), [-AHEAD])
+    history = judge(history, later(5 * HOUR, leapt=AHEAD), [-AHEAD])
+    assert judge(history, later(5 * HOUR + 10, leapt=AHEAD), [0.0]).doubt
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'[[1,2],null,0,""]', b'[["a",1,""],null,0,""]', b"\xff"])
-def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+def test_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / clock_check.FILE).write_bytes(content)
     assert clock_check.check_clock(tmp_path, time.time(), [0.0]) == ""
     assert clock_check.is_believed(tmp_path, time.time())
@@ -216,19 +216,21 @@ def test_alerts_forget_nothing_while_the_clock_is_in_doubt() -> None:
 OLD: dict[str, Any] = {"name": ME, "date": "2020-01-01 12:00", "team": "é", "id": "k7m2xp"}
 
 
-def expired(lab: Lab, folder: Path, **several: dict[str, Any]) -> None:
-    lab.book(json.dumps({"atlas": several}, ensure_ascii=False))
+def expired(lab: Lab, folder: Path, **bookings: dict[str, Any]) -> None:
+    lab.book(json.dumps({"atlas": bookings}, ensure_ascii=False))
     for _ in range(2):
         done(folder, "build")
     assert entries(lab) == {"atlas": {}}
 
 
-def test_a_booking_that_left_can_be_restored_and_stays(lab: Lab, tmp_path: Path) -> None:
+def test_archived_booking_can_be_restored_and_stays(lab: Lab, tmp_path: Path) -> None:
     expired(lab, tmp_path, **{"0": OLD})
-    assert [one["id"] for one in json.loads(done(tmp_path, "bookings", "--past", "--json").stdout)] == ["k7m2xp"]
+    assert [booking["id"] for booking in json.loads(done(tmp_path, "bookings", "--past", "--json").stdout)] == [
+        "k7m2xp"
+    ]
     assert "k7m2xp" in done(tmp_path, "bookings", "--past").stdout
-    found = done(tmp_path, "bookings", "--restore", "k7m2xp")
-    assert "the booking of atlas:0" in found.stderr
+    completed = done(tmp_path, "bookings", "--restore", "k7m2xp")
+    assert "the booking of atlas:0" in completed.stderr
     assert entries(lab) == {"atlas": {"0": OLD}}
     lines = len(log(lab))
     for _ in range(2):
@@ -238,7 +240,7 @@ def test_a_booking_that_left_can_be_restored_and_stays(lab: Lab, tmp_path: Path)
     assert log(lab)[-1]["what"] == "restore"
 
 
-def test_all_that_a_wrong_clock_took_is_restored_at_once(lab: Lab, tmp_path: Path) -> None:
+def test_all_bookings_removed_by_a_wrong_clock_are_restored_at_once(lab: Lab, tmp_path: Path) -> None:
     live = {"name": ME, "date": date(5), "comment": "run"}
     line = {"host": "atlas", "gpu": "1", "id": "x1", "from": None, "date": date(5), "entry": live}
     expired(lab, tmp_path, **{"0": OLD})
@@ -246,9 +248,9 @@ def test_all_that_a_wrong_clock_took_is_restored_at_once(lab: Lab, tmp_path: Pat
         file.write(json.dumps(line) + "\n{torn\n" + json.dumps({**line, "gpu": "2"}) + "\n[]\n")
     done(tmp_path, "bookings", "--restore", "all")
     assert entries(lab) == {"atlas": {"1": live, "2": live}}
-    found = gpuboard(tmp_path, "bookings", "--restore", "all")
-    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
-    assert "there is no booking that is not over in the archive" in found.stderr
+    completed = gpuboard(tmp_path, "bookings", "--restore", "all")
+    assert (completed.returncode, completed.stderr.count("\n")) == (1, 1)
+    assert "there is no booking that is not over in the archive" in completed.stderr
 
 
 def test_nothing_is_restored_over_a_booking_that_was_made_since(lab: Lab, tmp_path: Path) -> None:
@@ -257,13 +259,13 @@ def test_nothing_is_restored_over_a_booking_that_was_made_since(lab: Lab, tmp_pa
     (lab.state / archive.ARCHIVE_FILE).write_text(json.dumps(line) + "\n")
     done(tmp_path, "book", "atlas:0", "--for", "1h", "--name", "dana")
     before = entries(lab)
-    found = gpuboard(tmp_path, "bookings", "--restore", "abc")
-    assert (found.returncode, entries(lab)) == (1, before)
-    assert "atlas:0 is booked by dana" in found.stderr
+    completed = gpuboard(tmp_path, "bookings", "--restore", "abc")
+    assert (completed.returncode, entries(lab)) == (1, before)
+    assert "atlas:0 is booked by dana" in completed.stderr
 
 
-def test_an_archive_elsewhere_is_told_of_in_one_sentence(tmp_path: Path) -> None:
+def test_archive_elsewhere_is_reported_in_one_sentence(tmp_path: Path) -> None:
     for option in (["--past"], ["--restore", "abc"]):
-        found = gpuboard(tmp_path, "bookings", *option, "--url", "http://127.0.0.1:9/")
-        assert (found.returncode, found.stderr.count("\n")) == (2, 1)
-        assert "the archive is on the web host" in found.stderr
+        completed = gpuboard(tmp_path, "bookings", *option, "--url", "http://127.0.0.1:9/")
+        assert (completed.returncode, completed.stderr.count("\n")) == (2, 1)
+        assert "the archive is on the web host" in completed.stderr

@@ -60,40 +60,40 @@ def test_edit_refuses_a_date_that_cannot_be_used(lab: Lab, tmp_path: Path, entry
     lab.book({"atlas": {"0": GOOD}})
     new = tmp_path / "new.json"
     new.write_text(json.dumps({"atlas": {"0": GOOD, "1": {"name": "eve", **entry}}}))
-    found = gpuboard(tmp_path, "edit", EDITOR=f"cp {new}", TMPDIR=str(tmp_path))
-    assert (found.returncode, json.loads((lab.data / "comments.json").read_text())) == (2, {"atlas": {"0": GOOD}})
-    assert "atlas, GPU 1: the " in found.stderr
-    assert dates.BAD_OFFSET in found.stderr or dates.TOO_FAR in found.stderr
+    completed = gpuboard(tmp_path, "edit", EDITOR=f"cp {new}", TMPDIR=str(tmp_path))
+    assert (completed.returncode, json.loads((lab.data / "comments.json").read_text())) == (2, {"atlas": {"0": GOOD}})
+    assert "atlas, GPU 1: the " in completed.stderr
+    assert dates.BAD_OFFSET in completed.stderr or dates.TOO_FAR in completed.stderr
 
 
 @pytest.mark.parametrize("entry", FATAL)
-def test_such_a_date_costs_its_entry_alone(lab: Lab, tmp_path: Path, entry: dict[str, str]) -> None:
+def test_unusable_date_costs_only_its_entry(lab: Lab, tmp_path: Path, entry: dict[str, str]) -> None:
     lab.book({"atlas": {"0": GOOD, "1": {"name": "eve", **entry}}})
     done(tmp_path, "build")
-    (problem,) = [one["what"] for one in lab.status()["problems"]]
+    (problem,) = [booking["what"] for booking in lab.status()["problems"]]
     assert "line 1, atlas, GPU 1: the " in problem
-    assert [one["name"] for one in lab.host_status("atlas")["gpus"][0]["bookings"]] == ["bob"]
+    assert [booking["name"] for booking in lab.host_status("atlas")["gpus"][0]["bookings"]] == ["bob"]
     assert lab.host_status("atlas")["gpus"][1]["bookings"] == []
-    found = done(tmp_path, "bookings", "--json")
-    assert [one["name"] for one in json.loads(found.stdout)] == ["bob"]
-    assert "atlas, GPU 1: the " in found.stderr
+    completed = done(tmp_path, "bookings", "--json")
+    assert [booking["name"] for booking in json.loads(completed.stdout)] == ["bob"]
+    assert "atlas, GPU 1: the " in completed.stderr
 
 
 @pytest.mark.parametrize("option", ["--until", "--from"])
 @pytest.mark.parametrize("text", ["2026-12-24 18:00+24:00", "2026-12-24 18:00 UTC-30", "9999-12-31 23:59-14:00"])
-def test_book_refuses_such_a_date_in_one_sentence(lab: Lab, tmp_path: Path, option: str, text: str) -> None:
+def test_book_refuses_an_unusable_date_in_one_sentence(lab: Lab, tmp_path: Path, option: str, text: str) -> None:
     length = ["--for", "1h"] if option == "--from" else []
-    found = gpuboard(tmp_path, "book", "atlas:0", option, text, *length, "--yes")
-    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
-    assert "offset from UTC that no time zone has" in found.stderr or dates.TOO_FAR in found.stderr
+    completed = gpuboard(tmp_path, "book", "atlas:0", option, text, *length, "--yes")
+    assert (completed.returncode, completed.stderr.count("\n")) == (2, 1)
+    assert "offset from UTC that no time zone has" in completed.stderr or dates.TOO_FAR in completed.stderr
     assert not (lab.data / "comments.json").exists()
 
 
 def test_a_booking_that_would_end_after_the_last_year_is_refused(lab: Lab, tmp_path: Path) -> None:
     lab.book({})
-    found = gpuboard(tmp_path, "book", "atlas:0", "--from", "2200-12-31 20:00", "--for", "1d", "--yes")
-    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
-    assert "leads too far into the future" in found.stderr
+    completed = gpuboard(tmp_path, "book", "atlas:0", "--from", "2200-12-31 20:00", "--for", "1d", "--yes")
+    assert (completed.returncode, completed.stderr.count("\n")) == (2, 1)
+    assert "leads too far into the future" in completed.stderr
 
 
 def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -> None:
@@ -104,7 +104,7 @@ def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -
 
 
 @pytest.mark.parametrize("text", ["1969-W52", "2201-W01", "0001-W01", "9999-W52"])
-def test_a_week_out_of_bounds_is_none(text: str) -> None:
+def test_week_out_of_bounds_is_refused(text: str) -> None:
     assert report_rules.parse_week(text) is None
 
 
@@ -133,7 +133,7 @@ def test_years_and_offsets_have_bounds(text: str, why: str) -> None:
     assert dates.parse_date(text, timezone.utc)[1] == why
 
 
-def test_what_a_board_may_write_it_can_read_again() -> None:
+def test_written_dates_can_be_read_again() -> None:
     for zone in ZONES:
         now = Now(datetime(2026, 11, 18, tzinfo=timezone.utc).timestamp(), zone)
         last = recurrence.extend_to_day_end(dates.parse_date("2200-12-31", zone)[0] or now.local, zone)
@@ -178,10 +178,10 @@ NOWS = st.sampled_from(["2026-11-18T10:00", "1970-01-01T00:00", "2037-12-31T23:5
 @given(TEXTS, st.sampled_from(ZONES), NOWS)
 @example("2026-12-24 18:00+24:00", timezone.utc, "2026-11-18T10:00")
 def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None:
-    found, why = dates.parse_date(text, zone)
-    assert (found is None) == bool(why)
-    if found:
-        assert 1970 <= found.astimezone(zone).year <= 2200
+    parsed_moment, reason = dates.parse_date(text, zone)
+    assert (parsed_moment is None) == bool(reason)
+    if parsed_moment:
+        assert 1970 <= parsed_moment.astimezone(zone).year <= 2200
     exact = dates.exact(text)
     assert exact is None or exact.timestamp() is not None
     assert watch_parser.parse_epoch(text) is None or exact
@@ -201,50 +201,52 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
 @example("9999-12-31 20:00-14:00", "9999-12-31 23:59-14:00", "FREQ=DAILY", timezone.utc, "2026-11-18T10:00")
 @example("1970-01-01", "1970-01-02", "FREQ=DAILY;COUNT=99999", ZONES[1], "2200-12-31T12:00")
 @example("2200-12-30", "2200-12-31 23:00", "FREQ=DAILY", ZONES[2], "2200-12-31T12:00")
-def test_what_is_accepted_can_be_decided_and_shown(begins: str, ends: str, rule: str, zone: tzinfo, at: str) -> None:
+def test_accepted_dates_can_be_decided_and_shown(begins: str, ends: str, rule: str, zone: tzinfo, at: str) -> None:
     entry = booking_parser.BookingEntry(
         "atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0
     )
-    one, _ = booking_parser.parse_booking(entry, zone)
-    if one is None:
+    booking, _ = booking_parser.parse_booking(entry, zone)
+    if booking is None:
         return
     now = Now(datetime.fromisoformat(f"{at}+00:00").timestamp(), zone)
-    use(one, now)
+    use(booking, now)
 
 
-def use(one: Booking, now: Now) -> None:
+def use(booking: Booking, now: Now) -> None:
     """Everything that is worked out of a booking."""
-    booking_use.build_booking_statuses([one], PrivacySettings(), now)
-    host = booking_page.CalendarHost("atlas", (one,), ())
+    booking_use.build_booking_statuses([booking], PrivacySettings(), now)
+    host = booking_page.CalendarHost("atlas", (booking,), ())
     booking_page.build_calendar([host], PrivacySettings(), now)
     (promise,) = booking_page.group_host_bookings(host, PrivacySettings())
-    booking_page.has_left_calendar(one, now)
+    booking_page.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
-    assert api.booking_to_json([one], now)["date"]
-    operations.has_ended(one, now)
-    operations.booking_to_entry(one, now)
-    assert moments.format_full_moment(one.until, now.local)
-    if one.rrule and one.since:
-        assert recurrence.describe_recurrence(one.rrule, one.since, one.until, now.zone)
-    for other in (one, Booking("atlas", "0", "bob", now.local + timedelta(days=1), now.local)):
+    assert api.booking_to_json([booking], now)["date"]
+    operations.has_ended(booking, now)
+    operations.booking_to_entry(booking, now)
+    assert moments.format_full_moment(booking.until, now.local)
+    if booking.rrule and booking.since:
+        assert recurrence.describe_recurrence(booking.rrule, booking.since, booking.until, now.zone)
+    for neighbour in (booking, Booking("atlas", "0", "bob", now.local + timedelta(days=1), now.local)):
         try:
-            policy.check_conflicts(one, [other], policy.GpuKeyMap(()), now)
+            policy.check_conflicts(booking, [neighbour], policy.GpuKeyMap(()), now)
         except policy.BookingRefusedError:
             continue
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(TEXTS, TEXTS, RULES), min_size=30, max_size=60), st.sampled_from(ZONES))
-def test_a_build_and_its_commands_take_any_dates(lab: Lab, several: list[tuple[str, str, str]], zone: tzinfo) -> None:
-    entries = [{"name": "a", "from": begins, "date": ends, "rrule": rule} for begins, ends, rule in several]
+def test_a_build_and_its_commands_take_any_dates(
+    lab: Lab, date_texts: list[tuple[str, str, str]], zone: tzinfo
+) -> None:
+    entries = [{"name": "a", "from": begins, "date": ends, "rrule": rule} for begins, ends, rule in date_texts]
     lab.book({"atlas": {"0": entries, "*": [FATAL[0], GOOD]}})
     lab.build(zone=zone)
     assert "bob" in lab.page()
     listed = api.list_bookings(BookingService(lab.settings(zone=zone)), BookingUser("bob"))
-    assert "bob" in {one["name"] for one in listed["bookings"]}
+    assert "bob" in {booking["name"] for booking in listed["bookings"]}
 
 
-def test_repeats_up_to_the_last_year_are_soon_worked_out(lab: Lab) -> None:
+def test_repetitions_up_to_the_last_year_are_computed_quickly(lab: Lab) -> None:
     rule = "FREQ=DAILY;UNTIL=22001231"
     entries = [
         {"name": "a", "from": f"1970-01-02 {n // 60:02}:{n % 60:02}", "date": "1970-01-03", "rrule": rule}

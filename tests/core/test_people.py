@@ -26,9 +26,9 @@ def by_uid(user: str, uid: str | None) -> HostSnapshot:
     return used_by("x", ps=[person(user=user, uid=uid)])
 
 
-def the_process(data: HostSnapshot, **more: object) -> ProcessStatus:
-    (found,) = only_gpu(data, **more).processes
-    return found
+def the_process(data: HostSnapshot, **options: object) -> ProcessStatus:
+    (process_status,) = only_gpu(data, **options).processes
+    return process_status
 
 
 # Numbers
@@ -50,7 +50,7 @@ def the_process(data: HostSnapshot, **more: object) -> ProcessStatus:
         ("١٢٣", None),
     ],
 )
-def test_a_user_may_be_a_number(user: str, number: int | None) -> None:
+def test_user_ids_are_parsed(user: str, number: int | None) -> None:
     assert parse_uid(user) == number
 
 
@@ -64,16 +64,16 @@ def test_a_user_may_be_a_number(user: str, number: int | None) -> None:
         ("12345678", "60007", "12345678"),  # a name of digits
     ],
 )
-def test_a_user_without_a_name_is_shown_as_a_number(user: str, uid: str | None, expected: str) -> None:
+def test_user_without_a_name_is_shown_as_uid(user: str, uid: str | None, expected: str) -> None:
     assert the_process(by_uid(user, uid)).user == expected
 
 
-def test_a_number_that_nobody_names_gives_no_verdict() -> None:
+def test_unknown_uid_gives_no_conflict() -> None:
     assert state(by_uid("1234", "1234"), booking("alice")) == "busy"
 
 
 @pytest.mark.parametrize("alias", ["1234", "uid 1234"])
-def test_a_number_that_aliases_name_is_that_person(alias: str) -> None:
+def test_uid_in_aliases_is_that_person(alias: str) -> None:
     aliases = {alias: "alice", "alice": "alice"}
     data = by_uid("1234", "1234")
     assert the_process(data, aliases=aliases).user == "alice"
@@ -81,20 +81,20 @@ def test_a_number_that_aliases_name_is_that_person(alias: str) -> None:
     assert reason(data, booking("bob"), aliases=aliases) == "conflict: booked by bob, used by alice"
 
 
-@pytest.mark.parametrize("told", ["4000000000", "uid 4000000000", "-294967296", "4000000+"])
-def test_a_number_is_one_user_however_it_is_told(told: str) -> None:
+@pytest.mark.parametrize("spelling", ["4000000000", "uid 4000000000", "-294967296", "4000000+"])
+def test_spellings_of_a_uid_are_one_user(spelling: str) -> None:
     people = PeopleDirectory({}, ["uid 4000000000"])
-    assert people.resolve_user(told) == "uid 4000000000"
-    assert PeopleDirectory({"4000000000": "Dora"}).resolve_user(told) == "dora"
-    assert people.choose_display_name([told, "uid 4000000000"]) == "uid 4000000000"
+    assert people.resolve_user(spelling) == "uid 4000000000"
+    assert PeopleDirectory({"4000000000": "Dora"}).resolve_user(spelling) == "dora"
+    assert people.choose_display_name([spelling, "uid 4000000000"]) == "uid 4000000000"
 
 
-def test_a_number_that_was_cut_and_may_be_two_users_stays_as_it_is() -> None:
+def test_ambiguous_truncated_uid_stays_as_it_is() -> None:
     people = PeopleDirectory({}, ["uid 4000000000", "uid 4000000001", "alice"])
     assert (people.display_login("4000000+"), people.find_person("4000000+")) == ("4000000+", None)
 
 
-def test_long_numbers_are_learned_since_ps_may_cut_them() -> None:
+def test_long_uids_are_remembered_since_ps_may_truncate_them() -> None:
     ps = [person(42, "4000000000", uid="4000000000"), person(43, "64999", uid="64999")]
     assert decide(used_by("x", "y", ps=ps)).logins == {"uid 4000000000"}
 
@@ -102,7 +102,7 @@ def test_long_numbers_are_learned_since_ps_may_cut_them() -> None:
 # Names that were cut
 
 
-def test_a_name_that_was_cut_is_shown_in_full_where_it_can_be_but_one() -> None:
+def test_truncated_login_is_completed_if_only_one_fits() -> None:
     people = PeopleDirectory({}, ["maximilian", "Alexander", "alexandra"])
     assert people.display_login("maximil+") == "maximilian"
     assert people.display_login("alexand+") == "alexand+"
@@ -115,30 +115,30 @@ def test_a_name_that_was_cut_is_shown_in_full_where_it_can_be_but_one() -> None:
     )
 
 
-def test_a_name_that_fits_was_not_cut() -> None:
+def test_short_login_is_no_completion_of_a_truncated_one() -> None:
     people = PeopleDirectory({}, ["maximil", "maximilian"])
     assert people.display_login("maximil+") == "maximilian"
 
 
-def test_what_aliases_say_of_a_name_that_was_cut_comes_first() -> None:
+def test_alias_of_a_truncated_login_comes_first() -> None:
     people = PeopleDirectory({"alexand+": "Alexandra"}, ["alexander", "alexandrov"])
     assert (people.display_login("alexand+"), people.find_person("alexand+")) == ("Alexandra", "alexandra")
 
 
 def test_two_spellings_of_one_login_on_a_gpu_are_one_person() -> None:
-    found = only_gpu(used_by("maximil+", "maximilian"), logins=["maximilian"])
-    assert found.people.users == ("maximil+",)
-    assert found.reason == "in use by maximilian"
+    gpu_status = only_gpu(used_by("maximil+", "maximilian"), logins=["maximilian"])
+    assert gpu_status.people.users == ("maximil+",)
+    assert gpu_status.reason == "in use by maximilian"
 
 
 @needs_shared
-def test_what_ps_makes_of_odd_names_is_joined_or_left_as_it_is() -> None:
+def test_odd_logins_of_ps_are_completed_or_left_alone() -> None:
     rows = (CAPTURES / "ps/local__ps-pid-user-etime-cmd.txt").read_text().splitlines()[1:]
-    told = [row.split()[1] for row in rows]
+    logins = [row.split()[1] for row in rows]
     people = PeopleDirectory(
         {}, ["user-with-hyphen", "john.doe@realm", "ninecharsx", "domain\\user", "müller", "uid 4000000000"]
     )
-    named = {one: people.display_login(one) for one in told}
+    named = {login: people.display_login(login) for login in logins}
     assert named["user-wi+"] == "user-with-hyphen"
     assert named["john.do+"] == "john.doe@realm"
     assert named["domain\\+"] == "domain\\user"
@@ -148,14 +148,14 @@ def test_what_ps_makes_of_odd_names_is_joined_or_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["john doe", "DOMAIN\\john doe", "müller", "a@b", "machine$", "x " * 50 + "x"])
-def test_the_original_scripts_may_tell_names_with_spaces(name: str) -> None:
+def test_original_scripts_may_report_names_with_spaces(name: str) -> None:
     (row,) = legacy_files.parse_legacy_users(
         f"  42 {name}  Thu Oct  4 09:12:01 2018\n".encode(), datetime(2018, 10, 4, 10)
     ).rows
     assert row.user == name
 
 
-def test_a_line_of_blanks_takes_no_time_to_read() -> None:
+def test_line_of_blanks_is_parsed_quickly() -> None:
     began = time.monotonic()
     legacy_files.parse_legacy_users(b"1 " + b"x " * 200_000 + b"\n" + b"1 " + b" " * 200_000 + b"\n", None)
     assert time.monotonic() - began < 2
@@ -164,7 +164,7 @@ def test_a_line_of_blanks_takes_no_time_to_read() -> None:
 # The people behind root's processes
 
 
-def in_container(**more: Any) -> PsRow:  # noqa: ANN401
+def in_container(**fields: Any) -> PsRow:  # noqa: ANN401
     plain: dict[str, Any] = {
         "user": "root",
         "uid": "0",
@@ -172,21 +172,21 @@ def in_container(**more: Any) -> PsRow:  # noqa: ANN401
         "person": "alice",
         "image": "torch:2",
     }
-    return person(**{**plain, **more})
+    return person(**{**plain, **fields})
 
 
-def test_who_is_behind_roots_process_is_its_user() -> None:
+def test_person_behind_a_process_of_root_is_its_user() -> None:
     data = used_by("x", ps=[in_container()])
     assert state(data, booking("alice")) == "busy"
     assert reason(data, booking("bob")) == "conflict: booked by bob, used by alice"
-    found = the_process(data)
-    assert (found.user, found.runs_as, found.image) == ("alice", "root", "torch:2")
+    process_status = the_process(data)
+    assert (process_status.user, process_status.runs_as, process_status.image) == ("alice", "root", "torch:2")
     assert only_gpu(data).people.users == ("alice",)
     assert "alice" in decide(data, logins=()).logins
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("fields", "expected"),
     [
         ({"uid": "1002", "user": "bob"}, ("bob", None)),
         ({"uid": "1002", "user": "root"}, ("root", None)),
@@ -198,14 +198,14 @@ def test_who_is_behind_roots_process_is_its_user() -> None:
         ({"person": None}, ("root", None)),
     ],
 )
-def test_only_root_and_users_without_a_name_have_somebody_behind_them(
-    more: dict[str, object], expected: tuple[str, str | None]
+def test_only_root_and_unnamed_users_have_a_person_behind_them(
+    fields: dict[str, object], expected: tuple[str, str | None]
 ) -> None:
-    found = the_process(used_by("x", ps=[in_container(**more)]))
-    assert (found.user, found.runs_as) == expected
+    process_status = the_process(used_by("x", ps=[in_container(**fields)]))
+    assert (process_status.user, process_status.runs_as) == expected
 
 
-def test_a_number_that_aliases_name_has_nobody_else_behind_it() -> None:
+def test_uid_in_aliases_has_no_other_person_behind_it() -> None:
     data = used_by("x", ps=[in_container(uid="1001", user="1001")])
     assert the_process(data, aliases={"1001": "carol"}).user == "carol"
 
@@ -216,7 +216,7 @@ def test_the_person_behind_a_process_has_all_of_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "short", "full"),
+    ("fields", "short", "full"),
     [
         ({"container": None, "image": None, "runs_as": None}, None, ""),
         ({"image": None, "runs_as": None}, "docker:01", "docker:01"),
@@ -233,28 +233,26 @@ def test_the_person_behind_a_process_has_all_of_their_names() -> None:
         ({"container": "apptainer", "image": "t.sif", "runs_as": None}, "apptainer t.sif", "apptainer t.sif"),
     ],
 )
-def test_a_container_is_told_by_the_name_that_people_know(
-    more: dict[str, object], short: str | None, full: str
-) -> None:
+def test_container_has_the_name_that_people_know(fields: dict[str, object], short: str | None, full: str) -> None:
     plain: dict[str, object] = {"container": "docker:01", "image": "torch:2", "runs_as": "root"}
-    told = {"pid": 1, "user": "alice", "command": "x", "used_memory": 1, "started": 1, **plain, **more}
-    one = ProcessStatus(**told)  # type: ignore[arg-type]
-    assert (card.describe_container(one), card.format_full_container(one)) == (short, full)
+    all_fields = {"pid": 1, "user": "alice", "command": "x", "used_memory": 1, "started": 1, **plain, **fields}
+    process_status = ProcessStatus(**all_fields)  # type: ignore[arg-type]
+    assert (card.describe_container(process_status), card.format_full_container(process_status)) == (short, full)
 
 
 @pytest.mark.parametrize("hidden", [PrivacySettings("none"), PrivacySettings(users=False)])
-def test_images_and_pods_are_not_shown_where_containers_are_not(hidden: PrivacySettings) -> None:
-    found = the_process(used_by("x", ps=[in_container(pod="alice/x")]), shown=hidden)
-    assert (found.container, found.image, found.pod) == (None, None, None)
-    assert (found.user, found.runs_as) == (("alice", "root") if hidden.users else (None, None))
+def test_images_and_pods_are_hidden_with_containers(hidden: PrivacySettings) -> None:
+    process_status = the_process(used_by("x", ps=[in_container(pod="alice/x")]), shown=hidden)
+    assert (process_status.container, process_status.image, process_status.pod) == (None, None, None)
+    assert (process_status.user, process_status.runs_as) == (("alice", "root") if hidden.users else (None, None))
 
 
 # The whole board
 
 
-def row(pid: int, user: str, uid: object = 1000, **more: str) -> str:
-    told = {"container": "-", "image": "-", "pod": "-", "person": "-", **more}
-    cells = (pid, 1, pid, pid, uid, user, 3600, 99.0, 2048, "S", *told.values(), "python train.py")
+def row(pid: int, user: str, uid: object = 1000, **fields: str) -> str:
+    columns = {"container": "-", "image": "-", "pod": "-", "person": "-", **fields}
+    cells = (pid, 1, pid, pid, uid, user, 3600, 99.0, 2048, "S", *columns.values(), "python train.py")
     return "\t".join(map(str, cells)) + "\n"
 
 
@@ -262,14 +260,14 @@ def host(lab: Lab, name: str, *rows: str) -> None:
     """A host with a process on its only GPU for each row."""
     uuid = f"GPU-{name}"
     lab.write(name, "gpus.csv", f"{GPU_COLUMNS}\n{gpu(0, 9000, 90, uuid=uuid)}")
-    apps = "".join(process(int(one.split("\t")[0]), uuid) for one in rows)
+    apps = "".join(process(int(line.split("\t")[0]), uuid) for line in rows)
     lab.write(name, "processes.csv", f"{PROCESS_COLUMNS}\n{apps}")
     lab.write(name, "ps.txt", f"{NEW_COLUMNS}\n{''.join(rows)}")
     lab.write(name, "host.txt", "cpus=4\n")
 
 
 def users(lab: Lab, name: str) -> list[str]:
-    return [one["user"] for one in lab.host_status(name)["gpus"][0]["processes"]]
+    return [process_row["user"] for process_row in lab.host_status(name)["gpus"][0]["processes"]]
 
 
 def book(lab: Lab, name: str, host_name: str = "atlas") -> None:
@@ -295,9 +293,9 @@ def test_a_container_of_root_is_its_persons_on_the_page(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("shown", [PrivacySettings("none"), PrivacySettings(users=False)])
-def test_nothing_in_www_tells_images_where_containers_are_not_shown(lab: Lab, shown: PrivacySettings) -> None:
-    told = {"container": "docker:0123456789ab", "image": "dora/torch", "pod": "dora-ns/train"}
-    host(lab, "atlas", row(42, "root", 0, **told, person="dora.s"))
+def test_www_has_no_images_where_containers_are_hidden(lab: Lab, shown: PrivacySettings) -> None:
+    container_fields = {"container": "docker:0123456789ab", "image": "dora/torch", "pod": "dora-ns/train"}
+    host(lab, "atlas", row(42, "root", 0, **container_fields, person="dora.s"))
     lab.build(privacy=shown)
     for path in lab.www.rglob("*"):
         text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
@@ -306,7 +304,7 @@ def test_nothing_in_www_tells_images_where_containers_are_not_shown(lab: Lab, sh
         assert shown.users or b"dora.s" not in text
 
 
-def test_a_name_that_was_cut_is_shown_in_full_once_another_host_tells_it(lab: Lab) -> None:
+def test_truncated_login_is_completed_once_another_host_reports_it(lab: Lab) -> None:
     host(lab, "atlas", row(42, "maximil+"))
     host(lab, "vega", row(43, "bob"))
     builder = Builder(lab.settings())
@@ -324,7 +322,7 @@ def test_a_name_that_was_cut_is_shown_in_full_once_another_host_tells_it(lab: La
     builder.close()
 
 
-def test_hosts_without_cut_names_are_not_made_again_for_a_new_login(lab: Lab) -> None:
+def test_new_login_rebuilds_only_hosts_with_truncated_logins(lab: Lab) -> None:
     host(lab, "atlas", row(42, "alice"))
     builder = Builder(lab.settings())
     builder.build(time.time())
@@ -335,7 +333,7 @@ def test_hosts_without_cut_names_are_not_made_again_for_a_new_login(lab: Lab) ->
     builder.close()
 
 
-def test_a_number_and_its_person_are_one_line_among_people(lab: Lab) -> None:
+def test_uid_and_its_person_are_one_row_of_users(lab: Lab) -> None:
     (lab.data / "aliases.csv").write_text("1234, alice\n")
     host(lab, "atlas", row(42, "1234", 1234))
     host(lab, "vega", row(43, "alice", 1234))
@@ -347,10 +345,10 @@ def test_a_number_and_its_person_are_one_line_among_people(lab: Lab) -> None:
     assert page.count(">alice<") == 1
 
 
-def test_hostile_words_of_containers_cost_nothing(lab: Lab) -> None:
+def test_hostile_container_names_do_no_harm(lab: Lab) -> None:
     script = "<script>alert(1)</script>"
-    told = {"container": f"docker:{script}", "image": script, "pod": script + "x" * 5000, "person": script}
-    host(lab, "atlas", row(42, "root", 0, **told))
+    container_fields = {"container": f"docker:{script}", "image": script, "pod": script + "x" * 5000, "person": script}
+    host(lab, "atlas", row(42, "root", 0, **container_fields))
     report = lab.build()
     assert report.problems == []
     assert script not in lab.page()

@@ -64,7 +64,7 @@ def gpuboard(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
 
 
 def problems_of(lab: Lab) -> dict[str, str]:
-    return {one["where"]: one["what"] for one in lab.status()["problems"]}
+    return {problem["where"]: problem["what"] for problem in lab.status()["problems"]}
 
 
 # Nothing is executed
@@ -108,7 +108,7 @@ def test_no_module_loads_a_format_that_can_execute_code() -> None:
     loading = set()
     for path in (ROOT / "site_builder").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [one.name for one in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [node.attr] if isinstance(node, ast.Attribute) else []
             if {"pickle", "marshal", "shelve", "dill", "bccache", "FileSystemBytecodeCache"} & set(names):
@@ -119,7 +119,7 @@ def test_no_module_loads_a_format_that_can_execute_code() -> None:
 # What is kept serves again, and only if it is right
 
 
-def test_every_state_that_a_card_can_have_is_kept_from_one_builder_to_the_next(tmp_path: Path) -> None:
+def test_cards_of_every_state_survive_a_restart_of_the_builder(tmp_path: Path) -> None:
     made = every_state.make_lab(tmp_path / "lab")
     builder = Builder(made.settings())
     builder.build(time.time())
@@ -136,7 +136,7 @@ def test_every_state_that_a_card_can_have_is_kept_from_one_builder_to_the_next(t
     assert rollups.load_rollup_state(made.state / rollups.SUMS_FILE) == builder.people_page.rollup.state
 
 
-def test_a_month_of_sums_is_kept(tmp_path: Path) -> None:
+def test_month_of_totals_survives(tmp_path: Path) -> None:
     month = MonthUsage(
         first=date(2026, 10, 1),
         since=date(2026, 10, 3),
@@ -188,7 +188,7 @@ FILES = (
 
 
 @pytest.mark.parametrize("content", SHAPES, ids=[shape[:30].decode("ascii", "replace") for shape in SHAPES])
-def test_a_file_of_another_shape_never_ends_a_build(lab: Lab, content: bytes) -> None:
+def test_file_of_unexpected_form_never_stops_a_build(lab: Lab, content: bytes) -> None:
     lab.build()
     for name in FILES:
         (lab.state / name).write_bytes(content)
@@ -205,7 +205,7 @@ def test_a_file_of_another_shape_never_ends_a_build(lab: Lab, content: bytes) ->
 
 
 @pytest.mark.parametrize("name", [host_pipeline.STORE_NAME, snapshots_store.STORE_FILE, rollups.SUMS_FILE])
-def test_a_damaged_byte_costs_no_more_than_to_rebuild_the_file(lab: Lab, name: str) -> None:
+def test_damaged_byte_costs_only_a_rebuild_of_the_file(lab: Lab, name: str) -> None:
     at = time.time()
     builder = Builder(lab.settings())
     builder.build(at)
@@ -245,7 +245,7 @@ def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_p
     ("place", "value"),
     [(0, 7), (1, "zz"), (2, "soon"), (3, [["x"]]), (4, True), (5, []), (6, {}), (7, [1]), (8, "x"), (9, [[]]), (10, 5)],
 )
-def test_a_card_with_a_value_of_another_type_is_made_anew(lab: Lab, place: int, value: object) -> None:
+def test_card_with_a_value_of_another_type_is_rebuilt(lab: Lab, place: int, value: object) -> None:
     lab.build()
     assert set(changed_cards(lab, lambda _: None)) == {"atlas", "hydra"}
 
@@ -256,7 +256,7 @@ def test_a_card_with_a_value_of_another_type_is_made_anew(lab: Lab, place: int, 
     assert lab.build().host_count == 2
 
 
-def test_a_file_that_claims_to_be_huge_is_not_believed(tmp_path: Path) -> None:
+def test_claimed_sizes_are_checked_before_reading(tmp_path: Path) -> None:
     store = tmp_path / host_pipeline.STORE_NAME
     store.write_bytes(host_pipeline.STORE_TITLE.encode() + b"\n9999999999\nx\nend 1 00000000\n")
     with pytest.raises(DamagedFileError):
@@ -391,7 +391,7 @@ def test_the_owner_builds_after_root_was_refused(lab: Lab, foreign: Lab) -> None
 
 
 @needs_root
-def test_who_may_not_enter_the_state_folder_books_as_before(lab: Lab, foreign: Lab) -> None:
+def test_user_without_access_to_state_can_book(lab: Lab, foreign: Lab) -> None:
     foreign.state.chmod(0o700)
     foreign.data.chmod(0o777)
     os.chown(foreign.state, 4711, 4711)  # the builder's, who is another user than the one who books
@@ -426,7 +426,7 @@ def test_an_emptied_memory_without_a_copy_is_reported(lab: Lab) -> None:
     assert problems_of(lab)["state/memory.json"] == "is empty, and there is no good copy of it: begun anew"
 
 
-def test_emptied_tokens_stay_valid_by_their_copy_and_that_is_told(lab: Lab) -> None:
+def test_emptied_tokens_stay_valid_by_their_copy_and_are_reported(lab: Lab) -> None:
     tokens = TokenStore(lab.state)
     token = tokens.create_token("alice", 1)
     tokens.path.write_bytes(b"")
@@ -437,7 +437,7 @@ def test_emptied_tokens_stay_valid_by_their_copy_and_that_is_told(lab: Lab) -> N
     assert result.stdout.startswith("alice ")
     assert result.stderr == "gpuboard: state/tokens.json is empty: the last good copy of it is used\n"
     tokens.create_token("bob", 1)
-    assert [one.name for one in TokenStore(lab.state).list_tokens()] == ["alice", "bob"]
+    assert [stored_token.name for stored_token in TokenStore(lab.state).list_tokens()] == ["alice", "bob"]
 
 
 def test_emptied_tokens_without_a_copy_let_nobody_in(lab: Lab) -> None:
@@ -482,16 +482,16 @@ def test_the_builder_keeps_a_copy_of_tokens_of_an_older_version(lab: Lab) -> Non
     assert tokens.find_token_owner(token) == "alice"
 
 
-def test_the_desk_tells_its_log_of_emptied_tokens(lab: Lab) -> None:
+def test_booking_service_logs_emptied_tokens(lab: Lab) -> None:
     from site_builder.web.booking_app import BookingApplication  # noqa: PLC0415
 
     token = TokenStore(lab.state).create_token("alice", 1)
     (lab.state / "tokens.json").write_bytes(b"")
-    said: list[str] = []
-    desk = BookingApplication(lab.settings(), said.append)
+    log_lines: list[str] = []
+    desk = BookingApplication(lab.settings(), log_lines.append)
     caller: WebCaller = desk.identify_caller({"REMOTE_ADDR": "192.0.2.1", "HTTP_AUTHORIZATION": f"Bearer {token}"})
     assert caller.user.name == "alice"
-    assert said == [f"{lab.state / 'tokens.json'} is empty: the last good copy of it is used"]
+    assert log_lines == [f"{lab.state / 'tokens.json'} is empty: the last good copy of it is used"]
 
 
 def test_an_emptied_history_is_set_aside_and_reported(lab: Lab) -> None:
@@ -503,7 +503,7 @@ def test_an_emptied_history_is_set_aside_and_reported(lab: Lab) -> None:
     assert (lab.state / "history.db").stat().st_size > 0
 
 
-def test_a_history_that_others_may_write_is_not_gone_on_with(lab: Lab) -> None:
+def test_history_that_others_may_write_is_not_used(lab: Lab) -> None:
     lab.build()
     (lab.state / "history.db").chmod(0o666)
     lab.build(60)
@@ -536,8 +536,8 @@ def test_the_doctor_finds_an_emptied_file(lab: Lab, name: str) -> None:
     lab.state.chmod(0o700)
     (lab.state / name).write_bytes(b"")
     flags: dict[str, str | None] = {"state": str(lab.state), "data": str(lab.data), "www": str(lab.www)}
-    found = builder_checks.check_state_folder(DoctorContext(load_command_settings(None, flags), "", lab.data))
-    assert (found.status, f"{name} is empty" in found.message) == ("warn", True)
+    check_result = builder_checks.check_state_folder(DoctorContext(load_command_settings(None, flags), "", lab.data))
+    assert (check_result.status, f"{name} is empty" in check_result.message) == ("warn", True)
 
 
 # A full disk names the file
@@ -545,7 +545,7 @@ def test_the_doctor_finds_an_emptied_file(lab: Lab, name: str) -> None:
 
 @needs_root
 @pytest.mark.parametrize("room", [0, 4096, 8192])
-def test_a_full_disk_under_state_is_told_with_the_name_of_a_file(lab: Lab, room: int) -> None:
+def test_full_disk_is_reported_with_the_name_of_a_file(lab: Lab, room: int) -> None:
     lab.state.chmod(0o700)
     subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=900k,mode=700", "tmpfs", str(lab.state)], check=True)
     try:
@@ -560,7 +560,7 @@ def test_a_full_disk_under_state_is_told_with_the_name_of_a_file(lab: Lab, room:
         subprocess.run(["/usr/bin/umount", str(lab.state)], check=True)
 
 
-def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
+def test_failed_write_names_its_file(tmp_path: Path) -> None:
     def full(_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -572,21 +572,21 @@ def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
 # Notifications of which nobody knows whether they arrived
 
 
-def test_an_unsure_notification_is_on_the_page_for_a_day(lab: Lab) -> None:
+def test_notification_with_unknown_outcome_is_on_the_page_for_a_day(lab: Lab) -> None:
     now = int(time.time())
-    told = [
+    deliveries = [
         DeliveryRecord(now - 100, "channel:lab", "unsure", (alert(1),), "it did not answer in time"),
         DeliveryRecord(now - 50, "person:alice", "unsure", (alert(2),), "it did not answer in time"),
         DeliveryRecord(now - 90_000, "hook:page", "unsure", (alert(3),), "it was ended"),
     ]
-    AlertStore(lab.state).change(lambda _: book()._replace(started_at=1, history=tuple(told)))
+    AlertStore(lab.state).change(lambda _: book()._replace(started_at=1, history=tuple(deliveries)))
     builder = Builder(lab.settings(alerts=AlertSettings((("lab", "json://127.0.0.1:1/secret"),))))
     builder.build(now)
     builder.close()
     assert builder.alert_engine
     if builder.alert_engine.sender_process:
         builder.alert_engine.sender_process.wait(60)
-    what = [one["what"] for one in lab.status()["problems"] if one["where"] == "alerts"]
+    what = [problem["what"] for problem in lab.status()["problems"] if problem["where"] == "alerts"]
     assert what == [
         "it is not known whether a notification for channel lab arrived: it did not answer in time",
         "it is not known whether a notification for person alice arrived: it did not answer in time",

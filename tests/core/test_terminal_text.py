@@ -23,24 +23,24 @@ def counted() -> Iterator[ctypes.CDLL]:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_takes_as_many_cells_as_the_c_library_says(text: str, counted: ctypes.CDLL) -> None:
+def test_width_equals_that_of_the_c_library(text: str, counted: ctypes.CDLL) -> None:
     assert measure_width(text) == counted.wcswidth(ctypes.c_wchar_p(text), len(text))
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("cells", [1, 2, 3, 5, 12])
-def test_a_text_is_made_to_fit(text: str, cells: int) -> None:
+def test_fit_text_has_exactly_the_width(text: str, cells: int) -> None:
     assert measure_width(truncate_text(text, cells)) <= cells
     assert measure_width(fit_text(text, cells)) == measure_width(fit_text(text, cells, right=True)) == cells
     assert text.startswith(truncate_text(text, cells).rstrip("…"))
 
 
-def test_a_text_of_several_lines_becomes_one() -> None:
+def test_flatten_text_joins_lines() -> None:
     assert flatten_text("a\n b\tc\r\n\u200fd ") == "a b c d"
 
 
 @pytest.mark.parametrize("most", [2, 3, 7, 80])
-def test_a_text_is_broken_into_lines_that_fit_and_no_letter_is_lost(most: int) -> None:
+def test_wrap_text_fits_the_width_and_loses_no_letter(most: int) -> None:
     text = f"{' '.join(TEXTS)} {'日本語' * 9} {'x' * 100}"
     lines = wrap_text(text, most)
     assert [line for line in lines if measure_width(line) > most] == []

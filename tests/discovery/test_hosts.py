@@ -1,4 +1,4 @@
-"""Hosts come from Consul, from hosts.txt and hosts.json, and from data/; a list that cannot be had costs nobody."""
+"""Hosts come from Consul, from hosts.txt and hosts.json, and from data/; a missing list costs no host."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,12 +21,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from site_builder.bookings import parser as booking_parser
 from site_builder.consul import client
 from site_builder.consul.client import ConsulRequest
+from site_builder.core import people
 from site_builder.core.model import ConsulAccess, DiscoveredHost, ListedHost, Problem
 from site_builder.core.names import is_host_name
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import ConsulNode, HostDiscovery
+from site_builder.fleet import gpu_models
 from tests.support.consul_server import READ_ALL, ROOT, TOOLS, ConsulServer, free_ports, make_certificates, missing
 from tests.support.pace import wall, within
 
@@ -42,20 +46,20 @@ class Lab:
         self.data.mkdir()
         self.state.mkdir()
 
-    def discovery(self, address: str | None = None, service: str = "gpu", **more: object) -> HostDiscovery:
-        access = ConsulAccess(service, address=address, **more) if address else None  # type: ignore[arg-type]
+    def discovery(self, address: str | None = None, service: str = "gpu", **options: object) -> HostDiscovery:
+        access = ConsulAccess(service, address=address, **options) if address else None  # type: ignore[arg-type]
         return HostDiscovery(self.data, self.state, access)
 
     def read(
-        self, *in_data: str, address: str | None = None, **more: object
+        self, *in_data: str, address: str | None = None, **options: object
     ) -> tuple[dict[str, DiscoveredHost], list[str]]:
         """The hosts, and the problems as sentences; in no more time than there is."""
-        return read(self.discovery(address, **more), *in_data)  # type: ignore[arg-type]
+        return read(self.discovery(address, **options), *in_data)  # type: ignore[arg-type]
 
 
-def read(found: HostDiscovery, *in_data: str) -> tuple[dict[str, DiscoveredHost], list[str]]:
+def read(discovery: HostDiscovery, *in_data: str) -> tuple[dict[str, DiscoveredHost], list[str]]:
     with within(3.5, wall):
-        hosts, problems = found.list_hosts(in_data)
+        hosts, problems = discovery.list_hosts(in_data)
     return hosts, [f"{problem.where}: {problem.what}" for problem in problems]
 
 
@@ -72,28 +76,28 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[ConsulServer]:
     """A Consul without ACLs that knows some hosts, by http and by https."""
-    one = ConsulServer(tmp_path_factory.mktemp("consul") / "open", certificates=certificates)
+    consul = ConsulServer(tmp_path_factory.mktemp("consul") / "open", certificates=certificates)
     try:
-        fill(one)
-        yield one
+        fill(consul)
+        yield consul
     finally:
-        one.stop()
+        consul.stop()
 
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[ConsulServer]:
     """A Consul that denies by default, and takes https only from those with a certificate."""
     folder = tmp_path_factory.mktemp("consul") / "locked"
-    one = ConsulServer(folder, acl=True, certificates=certificates, verify_incoming_https=True)
+    consul = ConsulServer(folder, acl=True, certificates=certificates, verify_incoming_https=True)
     try:
-        one.register("atlas", "gpu")
-        yield one
+        consul.register("atlas", "gpu")
+        yield consul
     finally:
-        one.stop()
+        consul.stop()
 
 
-def check(status: str, output: str = "", **more: str) -> dict[str, str]:
-    return {"CheckID": "nvidia", "Name": "nvidia-smi answers", "Status": status, "Output": output, **more}
+def check(status: str, output: str = "", **fields: str) -> dict[str, str]:
+    return {"CheckID": "nvidia", "Name": "nvidia-smi answers", "Status": status, "Output": output, **fields}
 
 
 def fill(server: ConsulServer) -> None:
@@ -141,7 +145,7 @@ def test_the_full_name_is_matched_before_the_short_one(lab: Lab, server: ConsulS
     assert (hosts["hydra.lab.example"].consul_status, hosts["hydra"].is_missing_in_consul) == ("critical", True)
 
 
-def test_the_maintenance_mode_of_an_agent_is_one_and_no_failure(lab: Lab, server: ConsulServer) -> None:
+def test_maintenance_mode_of_an_agent_is_maintenance_and_no_failure(lab: Lab, server: ConsulServer) -> None:
     ttl = {"CheckID": "alive", "Name": "alive", "TTL": "60s", "Status": "passing"}
     server.call("PUT", "/v1/agent/service/register", {"Name": "own", "ID": "own-1", "Tags": ["x"], "Check": ttl})
     server.call("PUT", "/v1/agent/service/maintenance/own-1?enable=true&reason=disk%20swap")
@@ -162,7 +166,7 @@ def test_the_maintenance_mode_of_an_agent_is_one_and_no_failure(lab: Lab, server
     assert hosts["agent"].maintenance == "no reason given"
 
 
-def test_a_service_that_nobody_has_is_an_answer_and_is_told(lab: Lab, server: ConsulServer) -> None:
+def test_service_without_hosts_is_reported(lab: Lab, server: ConsulServer) -> None:
     hosts, (problem,) = lab.read("atlas", address=server.address, service="gpus")
     assert hosts == {"atlas": DiscoveredHost("atlas", is_missing_in_consul=True)}
     assert problem.startswith(
@@ -170,7 +174,7 @@ def test_a_service_that_nobody_has_is_an_answer_and_is_told(lab: Lab, server: Co
     )
 
 
-def test_an_unknown_datacenter_is_told(lab: Lab, server: ConsulServer) -> None:
+def test_unknown_datacenter_is_reported(lab: Lab, server: ConsulServer) -> None:
     hosts, (problem,) = lab.read("atlas", address=server.address, datacenter="mars")
     assert hosts == {"atlas": DiscoveredHost("atlas")}
     assert problem == (
@@ -180,7 +184,7 @@ def test_an_unknown_datacenter_is_told(lab: Lab, server: ConsulServer) -> None:
     assert lab.read(address=server.address, datacenter="dc1")[1] == []
 
 
-def test_a_token_that_consul_does_not_know_is_told_with_what_it_needs(lab: Lab, locked: ConsulServer) -> None:
+def test_unknown_token_is_reported_with_the_rights_needed(lab: Lab, locked: ConsulServer) -> None:
     bad = "5e0c1f7a-0000-4000-8000-00000000bad0"
     hosts, (problem,) = lab.read(address=locked.address, token=bad)
     assert hosts == {}
@@ -216,8 +220,8 @@ def test_tls_with_its_own_ca(lab: Lab, server: ConsulServer, certificates: Path,
 
 
 def test_tls_of_another_ca_is_refused_in_one_sentence(lab: Lab, server: ConsulServer, tmp_path: Path) -> None:
-    other = make_certificates(tmp_path / "other", "another")
-    hosts, (problem,) = lab.read(address=f"https://127.0.0.1:{server.tls_port}", ca=str(other / "ca.pem"))
+    other_certificates = make_certificates(tmp_path / "other", "another")
+    hosts, (problem,) = lab.read(address=f"https://127.0.0.1:{server.tls_port}", ca=str(other_certificates / "ca.pem"))
     assert hosts == {}
     assert "has a certificate that is not accepted (" in problem
     assert "set CONSUL_CACERT to the CA that signed it" in problem
@@ -243,13 +247,13 @@ def test_a_certificate_of_our_own_opens_a_consul_that_asks_for_one(
 @pytest.mark.parametrize(
     ("port", "words"), [("tls_port", "answers with an error (400: Client sent an HTTP request"), ("port", "by TLS")]
 )
-def test_the_wrong_one_of_http_and_https_is_told(lab: Lab, server: ConsulServer, port: str, words: str) -> None:
+def test_wrong_scheme_is_reported(lab: Lab, server: ConsulServer, port: str, words: str) -> None:
     scheme = "http" if port == "tls_port" else "https"
     _, (problem,) = lab.read(address=f"{scheme}://127.0.0.1:{getattr(server, port)}")
     assert words in problem
 
 
-def test_a_ca_that_is_not_there_is_told(lab: Lab, server: ConsulServer) -> None:
+def test_missing_ca_is_reported(lab: Lab, server: ConsulServer) -> None:
     _, (problem,) = lab.read(address=f"https://127.0.0.1:{server.tls_port}", ca="nowhere.pem")
     assert "cannot be asked: nowhere.pem cannot be read; correct the settings of its certificates" in problem
 
@@ -258,12 +262,12 @@ def test_the_last_good_list_serves_while_consul_is_down_also_after_a_restart(lab
     server = ConsulServer(tmp_path / "consul")
     try:
         server.register("atlas", "gpu", ("vision",), (check("critical", "gone"),), title="Big")
-        found = lab.discovery(server.address)
-        before, problems = read(found, "hydra")
+        discovery = lab.discovery(server.address)
+        before, problems = read(discovery, "hydra")
         assert problems == []
     finally:
         server.stop()
-    for again in (found, lab.discovery(server.address)):
+    for again in (discovery, lab.discovery(server.address)):
         hosts, (problem,) = read(again, "hydra")
         assert hosts == before
         assert hosts["hydra"].is_missing_in_consul
@@ -279,18 +283,18 @@ def test_the_last_good_list_serves_while_consul_is_down_also_after_a_restart(lab
 def test_the_list_is_kept_for_the_builder_alone_and_written_only_when_it_changed(
     lab: Lab, server: ConsulServer
 ) -> None:
-    found = lab.discovery(server.address)
+    discovery = lab.discovery(server.address)
     kept = lab.state / "consul.json"
-    read(found)
+    read(discovery)
     before = kept.stat()
     assert stat.S_IMODE(before.st_mode) == 0o600
     os.utime(kept, (0, 0))
-    read(found)
+    read(discovery)
     read(lab.discovery(server.address))
     after = kept.stat()
     assert (after.st_ino, after.st_mtime > 1e9) == (before.st_ino, True)
     server.register("new", "gpu")
-    read(found)
+    read(discovery)
     server.call("PUT", "/v1/catalog/deregister", {"Node": "new"})
     assert kept.stat().st_ino != before.st_ino
     assert [path.name for path in lab.state.iterdir()] == ["consul.json"]
@@ -306,22 +310,24 @@ def test_a_damaged_last_good_list_is_as_if_absent(lab: Lab, damage: bytes) -> No
     assert problem.endswith("there is no earlier list that could serve")
 
 
-def test_a_state_folder_that_cannot_be_written_is_told(lab: Lab, server: ConsulServer) -> None:
+def test_state_folder_that_cannot_be_written_is_reported(lab: Lab, server: ConsulServer) -> None:
     (lab.data / "hosts.txt").write_text("atlas\n")
     shutil.rmtree(lab.state)
-    found = lab.discovery(server.address)
+    discovery = lab.discovery(server.address)
     for _ in range(2):
-        hosts, problems = read(found)
+        hosts, problems = read(discovery)
         assert len(hosts) == 4
         assert problems == [
             "state/hosts.txt: data/hosts.txt could not be kept: No such file or directory",
             "state/consul.json: the list of Consul could not be kept: No such file or directory",
         ]
     lab.state.mkdir()
-    assert read(found)[1] == []
+    assert read(discovery)[1] == []
 
 
-def test_the_settings_alone_say_whom_to_ask(lab: Lab, server: ConsulServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_settings_decide_where_consul_is(
+    lab: Lab, server: ConsulServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {
         "CONSUL_HTTP_ADDR": "https://[::1]:1",
         "CONSUL_HTTP_TOKEN": "not-a-token",
@@ -353,24 +359,24 @@ def stand_in() -> Iterator[Callable[[Answer], str]]:
             def log_message(self, *_: object) -> None:
                 pass
 
-        one = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        one.daemon_threads = True
-        servers.append(one)
-        threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return f"127.0.0.1:{one.server_address[1]}"
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return f"127.0.0.1:{server.server_address[1]}"
 
     yield make
-    for one in servers:
-        one.shutdown()
-        one.server_close()
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 def says(body: bytes | str, status: int = 200, **headers: str) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         content = body.encode() if isinstance(body, str) else body
         handler.send_response(status)
-        told = {"X_Consul_Index": "7", "Content_Length": str(len(content)), **headers}
-        for name, value in told.items():
+        all_headers = {"X_Consul_Index": "7", "Content_Length": str(len(content)), **headers}
+        for name, value in all_headers.items():
             handler.send_header(name.replace("_", "-"), value)
         handler.end_headers()
         handler.wfile.write(content)
@@ -403,8 +409,8 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"[" * 100_000)
 
 
-def entry(node: object, **more: object) -> dict[str, object]:
-    return {"Node": {"Node": node}, "Service": {"Tags": None, "Meta": None}, "Checks": [], **more}
+def entry(node: object, **fields: object) -> dict[str, object]:
+    return {"Node": {"Node": node}, "Service": {"Tags": None, "Meta": None}, "Checks": [], **fields}
 
 
 def keep_a_list(lab: Lab) -> None:
@@ -417,15 +423,15 @@ def test_a_consul_that_does_not_answer_in_time_is_not_waited_for(
     lab: Lab, stand_in: Callable[[Answer], str], slow: Answer
 ) -> None:
     keep_a_list(lab)
-    found = lab.discovery(stand_in(slow))
-    found.start_consul_request()
+    discovery = lab.discovery(stand_in(slow))
+    discovery.start_consul_request()
     time.sleep(0.5)
     with within(2.9, wall):
-        hosts, (problem,) = read(found)
+        hosts, (problem,) = read(discovery)
     assert list(hosts) == ["atlas"]
     assert "does not answer within 3 s" + SERVES in problem
-    assert found.consul_list
-    assert found.consul_list.request is None or not threads_after(found.consul_list.request, 1)
+    assert discovery.consul_list
+    assert discovery.consul_list.request is None or not threads_after(discovery.consul_list.request, 1)
 
 
 def threads_after(question: ConsulRequest, seconds: float) -> bool:
@@ -445,20 +451,20 @@ def test_while_a_question_hangs_no_second_one_is_asked(lab: Lab, monkeypatch: py
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     keep_a_list(lab)
-    found = lab.discovery("consul.example:8500")
-    assert "does not answer within 3 s" + SERVES in read(found)[1][0]
+    discovery = lab.discovery("consul.example:8500")
+    assert "does not answer within 3 s" + SERVES in read(discovery)[1][0]
     with within(0.5, wall):
         for _ in range(2):
-            found.start_consul_request()
-            hosts, (problem,) = read(found)
+            discovery.start_consul_request()
+            hosts, (problem,) = read(discovery)
             assert list(hosts) == ["atlas"]
             assert "still hangs on an earlier question, so that it was not asked again" + SERVES in problem
     assert len(asked) == 1
     go_on.set()
-    assert found.consul_list
-    assert found.consul_list.request
-    assert not threads_after(found.consul_list.request, 5)
-    assert "cannot be found (Name or service not known); correct CONSUL_HTTP_ADDR" in read(found)[1][0]
+    assert discovery.consul_list
+    assert discovery.consul_list.request
+    assert not threads_after(discovery.consul_list.request, 5)
+    assert "cannot be found (Name or service not known); correct CONSUL_HTTP_ADDR" in read(discovery)[1][0]
 
 
 @pytest.mark.parametrize(
@@ -484,7 +490,7 @@ def test_while_a_question_hangs_no_second_one_is_asked(lab: Lab, monkeypatch: py
         (lambda _: None, "ends the connection without an answer"),
     ],
 )
-def test_nonsense_is_told_in_one_sentence_and_the_last_good_list_serves(
+def test_nonsense_is_reported_in_one_sentence_and_the_last_good_list_serves(
     lab: Lab, stand_in: Callable[[Answer], str], answer: Answer, words: str
 ) -> None:
     keep_a_list(lab)
@@ -515,11 +521,11 @@ def test_an_answer_that_came_before_it_was_wanted_is_used(lab: Lab, stand_in: Ca
         asked.append(handler.path)
         says(json.dumps([entry("atlas")]))(handler)
 
-    found = lab.discovery(stand_in(answer), datacenter="dc 1")
+    discovery = lab.discovery(stand_in(answer), datacenter="dc 1")
     for number in (1, 2, 3):
-        found.start_consul_request()
+        discovery.start_consul_request()
         time.sleep(0.2)
-        assert (list(read(found)[0]), len(asked)) == (["atlas"], number)
+        assert (list(read(discovery)[0]), len(asked)) == (["atlas"], number)
     assert set(asked) == {"/v1/health/service/gpu?dc=dc+1"}
 
 
@@ -533,7 +539,7 @@ def test_an_answer_that_came_before_it_was_wanted_is_used(lab: Lab, stand_in: Ca
         ("two words", "its address is not host:port"),
     ],
 )
-def test_an_address_that_is_none_is_told(lab: Lab, address: str, words: str) -> None:
+def test_invalid_address_is_reported(lab: Lab, address: str, words: str) -> None:
     _, (problem,) = lab.read(address=address)
     assert words in problem
     assert "secret" not in problem
@@ -566,12 +572,12 @@ def test_an_address_of_ipv6_is_asked(lab: Lab) -> None:
             pass
 
     try:
-        one = Six(("::1", 0), Handler)
+        server = Six(("::1", 0), Handler)
     except OSError:
         missing("this machine has no IPv6")
-    with one:
-        threading.Thread(target=one.handle_request, daemon=True).start()
-        assert list(lab.read(address=f"[::1]:{one.server_address[1]}")[0]) == ["atlas"]
+    with server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert list(lab.read(address=f"[::1]:{server.server_address[1]}")[0]) == ["atlas"]
 
 
 # The lists that people write.
@@ -581,9 +587,7 @@ def test_without_any_list_the_hosts_are_those_in_data(lab: Lab) -> None:
     assert lab.read("hydra", "atlas") == ({"atlas": DiscoveredHost("atlas"), "hydra": DiscoveredHost("hydra")}, [])
 
 
-def test_what_a_person_wrote_counts_before_consul_and_that_before_the_legacy_list(
-    lab: Lab, stand_in: Callable[[Answer], str]
-) -> None:
+def test_hosts_txt_counts_before_consul_and_that_before_hosts_json(lab: Lab, stand_in: Callable[[Answer], str]) -> None:
     (lab.data / "hosts.txt").write_text("atlas, Ours, b a, hidden\nhydra,, maintenance: fans\n")
     (lab.data / "hosts.json").write_text('{"atlas": "atlas.x", "hydra": "hydra.x", "titan": "titan", "old": "old.x"}')
     service = {"Tags": ["c", "b"], "Meta": {"title": "Theirs"}}
@@ -622,11 +626,11 @@ def test_a_list_that_cannot_be_read_is_answered_by_the_last_good_one(
 ) -> None:
     path = lab.data / name
     path.write_text("atlas\n" if name == "hosts.txt" else '{"atlas": "atlas"}')
-    found = lab.discovery()
-    before, _ = read(found)
+    discovery = lab.discovery()
+    before, _ = read(discovery)
     assert stat.S_IMODE((lab.state / name).stat().st_mode) == 0o600
     damage(path)
-    for again in (found, found, lab.discovery()):
+    for again in (discovery, discovery, lab.discovery()):
         hosts, (problem,) = read(again)
         assert hosts == before == {"atlas": DiscoveredHost("atlas", listed_by=(name,))}
         assert problem.startswith(f"data/{name}: {words}")
@@ -647,10 +651,10 @@ def test_a_legacy_list_that_is_cut_or_no_json_is_answered_by_the_last_good_one(
 ) -> None:
     path = lab.data / "hosts.json"
     path.write_text('{"atlas": "atlas.x"}')
-    found = lab.discovery()
-    before, _ = read(found)
+    discovery = lab.discovery()
+    before, _ = read(discovery)
     path.write_text(content)
-    for again in (found, found, lab.discovery()):
+    for again in (discovery, discovery, lab.discovery()):
         hosts, (problem,) = read(again)
         assert hosts == before
         assert problem.startswith(f"data/hosts.json: not read: {words}")
@@ -660,10 +664,10 @@ def test_a_legacy_list_that_is_cut_or_no_json_is_answered_by_the_last_good_one(
 def test_a_list_that_is_removed_is_empty_and_not_remembered(lab: Lab) -> None:
     path = lab.data / "hosts.txt"
     path.write_text("atlas\n")
-    found = lab.discovery()
-    assert list(read(found)[0]) == ["atlas"]
+    discovery = lab.discovery()
+    assert list(read(discovery)[0]) == ["atlas"]
     path.unlink()
-    assert read(found) == ({}, [])
+    assert read(discovery) == ({}, [])
     assert list(lab.state.iterdir()) == []
 
 
@@ -671,17 +675,17 @@ def test_lists_that_did_not_change_are_not_parsed_again(lab: Lab) -> None:
     parsed: list[bytes] = []
     path = lab.data / "hosts.txt"
     path.write_text("atlas\na/b\n")
-    found = lab.discovery()
-    reader = found.hosts_txt_file.parser
-    found.hosts_txt_file.parser = lambda data: parsed.append(data) or reader(data)  # type: ignore[func-returns-value]
+    discovery = lab.discovery()
+    reader = discovery.hosts_txt_file.parser
+    discovery.hosts_txt_file.parser = lambda data: parsed.append(data) or reader(data)  # type: ignore[func-returns-value]
     for _ in range(3):
-        assert read(found)[1] == ["data/hosts.txt: line 2: 'a/b' is not a host name"]
+        assert read(discovery)[1] == ["data/hosts.txt: line 2: 'a/b' is not a host name"]
     path.write_text("hydra\n")
-    assert list(read(found)[0]) == ["hydra"]
+    assert list(read(discovery)[0]) == ["hydra"]
     assert parsed == [b"atlas\na/b\n", b"hydra\n"]
 
 
-def test_a_legacy_list_tells_what_does_not_count() -> None:
+def test_hosts_json_reports_what_does_not_count() -> None:
     dump = hosts.parse_hosts_json(b'\xef\xbb\xbf{"atlas": "a.x", "../x": "y", "hydra": 7, "titan": null}')
     assert dump.rows == (ListedHost("atlas", "a.x"), ListedHost("titan"))
     assert dump.problems == ("'../x' is not a host name", "the full name of hydra is not a text")
@@ -695,38 +699,38 @@ def nodes(*names: str) -> list[ConsulNode]:
 
 
 def test_short_names_are_used_where_they_are_unique() -> None:
-    found, problems = hosts.match_nodes_to_hosts(nodes("a.x", "b.x", "b.y", "c", "10.0.0.1"), [])
-    assert ({host: node.node for host, node in found.items()}, problems) == (
+    matched, problems = hosts.match_nodes_to_hosts(nodes("a.x", "b.x", "b.y", "c", "10.0.0.1"), [])
+    assert ({host: node.node for host, node in matched.items()}, problems) == (
         {"a": "a.x", "b.x": "b.x", "b.y": "b.y", "c": "c", "10.0.0.1": "10.0.0.1"},
         [],
     )
 
 
-def test_two_nodes_that_would_be_one_host_are_told_and_both_shown() -> None:
-    found, problems = hosts.match_nodes_to_hosts(nodes("b.x", "b.y", "B"), ["b"])
-    assert {host: node.node for host, node in found.items()} == {"b": "B", "b.x": "b.x", "b.y": "b.y"}
+def test_two_nodes_with_one_host_name_are_reported_and_both_shown() -> None:
+    matched, problems = hosts.match_nodes_to_hosts(nodes("b.x", "b.y", "B"), ["b"])
+    assert {host: node.node for host, node in matched.items()} == {"b": "B", "b.x": "b.x", "b.y": "b.y"}
     assert problems == [
         "the nodes B and b.x are both the host b: B counts",
         "the nodes B and b.y are both the host b: B counts",
     ]
 
 
-def test_meta_host_is_believed_before_the_name_and_must_be_a_name() -> None:
-    told = [
+def test_meta_host_counts_before_the_node_name_and_must_be_valid() -> None:
+    listed_nodes = [
         ConsulNode("x", host="atlas"),
         ConsulNode("atlas"),
         ConsulNode("y", host="../z"),
         ConsulNode("ü", host="new"),
     ]
-    found, problems = hosts.match_nodes_to_hosts(told, ["atlas"])
-    assert {host: node.node for host, node in found.items()} == {"atlas": "x", "y": "y", "new": "ü"}
+    matched, problems = hosts.match_nodes_to_hosts(listed_nodes, ["atlas"])
+    assert {host: node.node for host, node in matched.items()} == {"atlas": "x", "y": "y", "new": "ü"}
     assert problems == [
         "the nodes x and atlas are both the host atlas: x counts",
         "the node y has '../z' as its meta host, which is not a host name",
     ]
 
 
-def test_a_node_whose_name_can_be_no_host_is_told() -> None:
+def test_node_with_an_invalid_host_name_is_reported() -> None:
     assert hosts.match_nodes_to_hosts(nodes("ü", "a b"), []) == (
         {},
         [f"the node '{name}' is not shown: that cannot be the name of a host" for name in ("ü", "a b")],
@@ -734,9 +738,9 @@ def test_a_node_whose_name_can_be_no_host_is_told() -> None:
 
 
 def test_two_instances_on_a_node_are_one_host_in_the_worse_state() -> None:
-    one = entry("atlas", Service={"Tags": ["a", "b"]}, Checks=[check("warning", "hot")])
-    other = entry("atlas", Service={"Tags": ["b", "c"], "Meta": {"title": "T"}}, Checks=[check("critical", "gone")])
-    dump = hosts.parse_service_nodes([one, other, entry("atlas")])
+    first = entry("atlas", Service={"Tags": ["a", "b"]}, Checks=[check("warning", "hot")])
+    second = entry("atlas", Service={"Tags": ["b", "c"], "Meta": {"title": "T"}}, Checks=[check("critical", "gone")])
+    dump = hosts.parse_service_nodes([first, second, entry("atlas")])
     assert dump.rows == (ConsulNode("atlas", None, "T", ("a", "b", "c"), "critical", "gone"),)
 
 
@@ -752,11 +756,11 @@ def test_nothing_of_consul_is_longer_than_it_may_be() -> None:
         20_000,
         ("its answer has 20001 entries; only the first 20000 count",),
     )
-    told = hosts.parse_service_nodes([entry("atlas"), *[7] * 500]).problems
-    assert (len(told), told[-1]) == (11, "490 more entries of its answer do not count either")
+    problems = hosts.parse_service_nodes([entry("atlas"), *[7] * 500]).problems
+    assert (len(problems), problems[-1]) == (11, "490 more entries of its answer do not count either")
 
 
-def test_a_state_that_nobody_knows_is_a_bad_one() -> None:
+def test_unknown_check_status_is_critical() -> None:
     (node,) = hosts.parse_service_nodes([entry("atlas", Checks=[check("odd"), check("passing")])]).rows
     assert (node.status, node.message) == ("critical", "nvidia-smi answers")
 
@@ -782,17 +786,17 @@ ENTRY = st.fixed_dictionaries(
 
 
 @given(JSON | st.lists(ENTRY | JSON, max_size=5), st.lists(st.sampled_from(["a", "A", "a.b", "b"])))
-def test_no_answer_makes_us_fail_and_a_kept_one_is_the_same(answer: object, names: list[str]) -> None:
+def test_any_response_is_parsed_and_stored_nodes_are_the_same(answer: object, names: list[str]) -> None:
     dump = hosts.parse_service_nodes(answer)
-    found, problems = hosts.match_nodes_to_hosts(dump.rows, names)
-    assert all(is_host_name(name) for name in found)
+    matched, problems = hosts.match_nodes_to_hosts(dump.rows, names)
+    assert all(is_host_name(name) for name in matched)
     "".join((*dump.problems, *problems, *(str(node) for node in dump.rows))).encode()
     again = hosts.parse_service_nodes(json.loads(json.dumps(hosts.nodes_to_json(dump.rows))))
     assert again.rows == dump.rows
 
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
-def test_no_legacy_list_makes_us_fail(data: bytes) -> None:
+def test_any_hosts_json_is_parsed(data: bytes) -> None:
     "".join(
         (*(str(host) for host in hosts.parse_hosts_json(data).rows), *hosts.parse_hosts_json(data).problems)
     ).encode()
@@ -867,7 +871,109 @@ def test_consul_is_imported_only_when_it_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_problem_is_one_sentence_with_its_place() -> None:
-    found = hosts.ConsulHostList(Path("nowhere"), ConsulAccess("gpu", address="consul.lab"))
-    assert found.build_problem("does not answer") == Problem(
+    host_list = hosts.ConsulHostList(Path("nowhere"), ConsulAccess("gpu", address="consul.lab"))
+    assert host_list.build_problem("does not answer") == Problem(
         "Consul at consul.lab", "does not answer; there is no earlier list that could serve"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        ("atlas", ListedHost("atlas")),
+        ("192.168.0.1", ListedHost("192.168.0.1")),
+        ("atlas, The big one, vision nlp  # in room 7", ListedHost("atlas", "The big one", ("vision", "nlp"))),
+        ("atlas,,vision", ListedHost("atlas", None, ("vision",))),
+        ("atlas, hidden", ListedHost("atlas", is_hidden=True)),
+        ("atlas, Big, a b, hidden", ListedHost("atlas", "Big", ("a", "b"), is_hidden=True)),
+        ("atlas, maintenance: new fans, back on Monday", ListedHost("atlas", maintenance="new fans, back on Monday")),
+        ("atlas, Big, maintenance", ListedHost("atlas", "Big", maintenance="no reason given")),
+        ("atlas, Big, a, hidden, maintenance: x", ListedHost("atlas", "Big", ("a",), "x", is_hidden=True)),
+    ],
+)
+def test_line_of_hosts_txt(line: str, host: ListedHost) -> None:
+    dump = hosts.parse_hosts_txt(f"# our hosts\n\n{line}\r\n".encode())
+    assert (dump.rows, dump.problems) == ((host,), ())
+
+
+def test_invalid_and_repeated_names_are_reported() -> None:
+    dump = hosts.parse_hosts_txt(b"atlas\n../../etc\natlas, again\na b\n")
+    assert dump.rows == (ListedHost("atlas"),)
+    assert dump.problems == (
+        "line 2: '../../etc' is not a host name",
+        "line 3: atlas stands there twice; the first line counts",
+        "line 4: 'a b' is not a host name; put commas between name, title and tags",
+    )
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", 'a b"<x>', "", ".x", "-x", "a\n", "ü", "a" * 64])
+def test_invalid_host_names(name: str) -> None:
+    assert not is_host_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "gpu01", "GPU_1", "a.b-c", "a" * 63, "1"])
+def test_valid_host_names(name: str) -> None:
+    assert is_host_name(name)
+
+
+def test_last_alias_is_the_display_name_and_case_is_ignored() -> None:
+    shown = people.parse_aliases(b"carol, caro, Carol C.  # note\n\n# alone\nbob\n")
+    assert shown == {"carol": "Carol C.", "caro": "Carol C.", "carol c.": "Carol C.", "bob": "bob"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100 80 GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 80 GB"),
+        ("NVIDIA H100 PCIe", "H100"),
+        ("NVIDIA GeForce RTX 2080 SUPER", "RTX 2080 SUPER"),
+        ("GeForce GTX 1080 Ti", "GTX 1080 Ti"),
+        ("Tesla P100-PCIE-16GB", "P100 16 GB"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA H200", "H200"),
+        ("Orin (nvgpu)", "Orin (nvgpu)"),
+        ("NVIDIA", "NVIDIA"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI300X OAM", "MI300X"),
+        ("Aqua Vanjaram [Instinct MI300A]", "MI300A"),
+        ("Arcturus GL-XL [Instinct MI100]", "MI100"),
+        ("AMD INSTINCT MI200 (MCM) OAM LC MBA HPE C2", "MI200"),
+        ("Radeon Instinct MI50 32GB", "MI50 32 GB"),
+        ("Navi 22 [Radeon RX 6700/6700 XT / 6800M]", "RX 6700/6700 XT / 6800M"),
+        ("AMD Radeon RX 7900 XTX", "RX 7900 XTX"),
+        ("AMD Radeon PRO W7900", "PRO W7900"),
+        ("Vega 20 [Radeon VII]", "Radeon VII"),
+        ("AMD Radeon Graphics", "Radeon Graphics"),
+        ("My GPU", "the old one"),
+    ],
+)
+def test_short_gpu_names(name: str, expected: str) -> None:
+    assert (
+        gpu_models.shorten_gpu_name(name, gpu_models.parse_gpu_names(b"# ours\nMy GPU, the old one\nbroken line\n"))
+        == expected
+    )
+
+
+@given(st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))))
+def test_any_content_is_parsed(data: bytes) -> None:
+    hosts.parse_hosts_txt(data)
+    hosts.parse_hosts_txt(b"atlas, " + data)
+    people.parse_aliases(data)
+    assert gpu_models.shorten_gpu_name(data.decode("latin-1"), gpu_models.parse_gpu_names(data)) is not None
+
+
+def test_the_examples_in_data_are_understood() -> None:
+    data = ROOT / "data"
+    bookings = booking_parser.parse_bookings((data / "comments.json.example").read_bytes(), timezone.utc)
+    listed = hosts.parse_hosts_txt((data / "hosts.txt.example").read_bytes())
+    assert (len(bookings.rows), bookings.problems, bookings.is_complete) == (3, (), True)
+    assert (len(listed.rows), listed.problems, listed.rows[2].maintenance) == (
+        4,
+        (),
+        "new power supply, back on Friday",
+    )
+    assert people.parse_aliases((data / "aliases.csv.example").read_bytes())["carol"] == "Carol C."
+    assert gpu_models.parse_gpu_names((data / "gpu-names.csv.example").read_bytes()) == {
+        "NVIDIA A100-SXM4-80GB": "the big one"
+    }

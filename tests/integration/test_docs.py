@@ -16,9 +16,9 @@ from site_builder.cli import LazyCommandGroup
 from site_builder.config import conf_file
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
 from site_builder.core import people
-from site_builder.core.http_headers import SECURITY_HEADERS
 from site_builder.discovery import hosts
 from site_builder.fleet import gpu_models
+from site_builder.web.http_headers import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import missing
 from tests.support.docs import (

@@ -19,11 +19,11 @@ from playwright.sync_api import Browser
 
 from site_builder.config.conf_file import load_settings
 from site_builder.core import files
-from site_builder.core.http_headers import SECURITY_HEADERS
 from site_builder.core.model import BookingPolicy
 from site_builder.web import basic_auth
 from site_builder.web.application import list_password_warnings, list_start_messages
 from site_builder.web.basic_auth import MAX_CACHED_LOGINS, BasicAuth, PasswordFile, PasswordFileError, PasswordVerifier
+from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.identity import read_server_login
 from site_builder.web.server import WAITRESS_SETTINGS
 from tests.support import booking_servers

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from site_builder.bookings.tokens import TokenStore
 from site_builder.config import types
 from site_builder.core import locks
-from site_builder.core.http_headers import SECURITY_HEADERS
 from site_builder.core.locks import StorageError
 from site_builder.core.model import BookingPolicy, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.web import booking_app, identity
 from site_builder.web.booking_app import MAX_ACTIVE, MAX_WAITING, BookingApplication, ConcurrencyLimit, HttpError
+from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_address_key
 from tests.support.board_fixture import Lab, gpu, soon
 

@@ -1,1 +1,1 @@
-"""Dates, times and durations as people write them."""
+"""Parse dates, times and durations as people write them."""

@@ -5,20 +5,104 @@ from __future__ import annotations
 import re
 from datetime import date, datetime, timedelta, timezone, tzinfo
 
-# Two days that differ in year, month, day and weekday: what comes out of both alike was told in full.
 ISO_DATE_START = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+# Two days that differ in year, month, day and weekday: a date that both complete alike was given in full.
 FIRST_DEFAULT_DAY, SECOND_DEFAULT_DAY = datetime(2001, 1, 1), datetime(2004, 2, 29)
-# Far enough from the ends of Python's calendar that no zone, length or repeat leads out of it.
+# Far enough from the ends of Python's calendar that no zone, duration or repetition leads out of it.
 FIRST_YEAR, LAST_YEAR = 1970, 2200
-# How iCalendar writes a time.
+# A time in iCalendar.
 STAMP = "%Y%m%dT%H%M%SZ"
 LOWEST_OFFSET, HIGHEST_OFFSET = timedelta(hours=-12), timedelta(hours=14)
 TOO_FAR = f"lies outside the years {FIRST_YEAR} to {LAST_YEAR}"
 BAD_OFFSET = "has an offset from UTC that no time zone has: they go from -12:00 to +14:00"
+ONE_SECOND, ONE_DAY = timedelta(seconds=1), timedelta(days=1)
+
+
+def parse_date(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
+    """Return the time or why it is unclear; without an offset it is in `zone`, without a time it is midnight."""
+    text = text.strip()
+    moment = parse_iso_date(text)
+    if moment is None:
+        moment, reason = parse_free_date(text)
+        if moment is None:
+            return None, reason
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+    reason = fault(moment, zone)
+    return (None, reason) if reason else (moment, "")
+
+
+def parse_iso_date(text: str) -> datetime | None:
+    """Parse the common case, fast."""
+    try:
+        return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
+    except ValueError:
+        return None
+
+
+def parse_free_date(text: str) -> tuple[datetime | None, str]:
+    """Parse a date in any other form; refuse it where it could mean two days or none."""
+    if len(text) > 100:
+        return None, "is too long for a date"
+    from dateutil import parser, tz  # noqa: PLC0415 # slow to import, and rarely needed
+
+    unknown_zones: list[str] = []
+
+    def find_zone(name: str | None, offset: int | None) -> tzinfo | None:
+        if offset is not None:
+            return tz.tzoffset(name, offset)
+        zone = tz.gettz(name) if name else None
+        if name and zone is None:
+            unknown_zones.append(name)
+        return zone
+
+    def parse(default_day: datetime, dayfirst: bool) -> datetime:
+        return parser.parse(text, default=default_day, dayfirst=dayfirst, tzinfos=find_zone)
+
+    try:
+        moment, second_moment = parse(FIRST_DEFAULT_DAY, False), parse(SECOND_DEFAULT_DAY, False)
+        swapped = moment if ISO_DATE_START.match(text) else parse(FIRST_DEFAULT_DAY, True)
+    except (ValueError, OverflowError, TypeError, AttributeError, RecursionError):
+        return None, "is not a date"
+    # first, because a date with an invalid offset cannot even be compared
+    reason = fault(moment) or (f"names a time zone that is not known: {unknown_zones[0]}" if unknown_zones else "")
+    if reason:
+        return None, reason
+    if moment != second_moment:
+        return None, "is not a full date: write year, month and day"
+    if moment != swapped:
+        return None, f"could be {moment:%-d %B} or {swapped:%-d %B}: write {moment:%Y-%m-%d} or {swapped:%Y-%m-%d}"
+    return moment, ""
+
+
+def exact(text: object) -> datetime | None:
+    """Parse a time with its offset as programs write it; None if it is not accepted."""
+    moment = parse_iso_date(text) if isinstance(text, str) else None
+    return moment if moment and moment.tzinfo and not fault(moment) else None
+
+
+def stamp(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
+    """Parse a time of an RRULE, `20270630T215959Z`, or return why it is refused."""
+    try:
+        moment = datetime.strptime(text, STAMP).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None, "cannot be understood"
+    if not FIRST_YEAR - 1 <= moment.year <= LAST_YEAR + 1:
+        return None, TOO_FAR
+    reason = fault(moment.astimezone(zone), zone)
+    return (None, reason) if reason else (moment, "")
+
+
+def day(text: str) -> date | None:
+    """Parse a day as `2026-10-31`; None if it is not accepted."""
+    try:
+        parsed_day = date.fromisoformat(text)
+    except ValueError:
+        return None
+    return parsed_day if is_year(parsed_day.year) else None
 
 
 def fault(moment: datetime, zone: tzinfo | None = None) -> str:
-    """Return why a date is refused, in words that follow the quoted text; nothing if it is accepted.
+    """Return why a date is refused, in words that follow the quoted text; empty if it is accepted.
 
     The year counts as it is written, and as people in `zone` read it, because that is how it is written back.
     """
@@ -28,139 +112,51 @@ def fault(moment: datetime, zone: tzinfo | None = None) -> str:
         offset = moment.utcoffset()
     except ValueError:  # 24 hours or more
         return BAD_OFFSET
-    if offset is not None and moment.tzinfo is not zone and not is_offset(offset):
+    is_valid_offset = offset is None or (
+        LOWEST_OFFSET <= offset <= HIGHEST_OFFSET and not offset % timedelta(minutes=1)
+    )
+    if moment.tzinfo is not zone and not is_valid_offset:
         return BAD_OFFSET
-    if zone is None or FIRST_YEAR < moment.year < LAST_YEAR:  # where no zone makes a difference
+    if zone is None or FIRST_YEAR < moment.year < LAST_YEAR:  # no zone makes a difference
         return ""
     return "" if is_year(moment.astimezone(zone).year) else TOO_FAR
 
 
 def is_year(year: int) -> bool:
-    """Return whether dates of this year are accepted."""
+    """Return True if dates of this year are accepted."""
     return FIRST_YEAR <= year <= LAST_YEAR
 
 
-def is_offset(offset: timedelta) -> bool:
-    """Return whether a time zone may have this offset from UTC."""
-    return LOWEST_OFFSET <= offset <= HIGHEST_OFFSET and not offset % timedelta(minutes=1)
-
-
-def parse_date(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
-    """The time, or why it cannot be known. Without an offset it is in `zone`, without a time it is midnight."""
-    text = text.strip()
-    found = parse_iso_date(text)
-    if found is None:
-        found, why = parse_free_date(text)
-        if found is None:
-            return None, why
-    found = found if found.tzinfo else found.replace(tzinfo=zone)
-    why = fault(found, zone)
-    return (None, why) if why else (found, "")
-
-
-def exact(text: object) -> datetime | None:
-    """Parse a time with its offset as programs write it; None if it is not accepted."""
-    found = parse_iso_date(text) if isinstance(text, str) else None
-    return found if found and found.tzinfo and not fault(found) else None
-
-
-def stamp(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
-    """Parse a time of an RRULE, `20270630T215959Z`, or return why it is refused."""
-    try:
-        found = datetime.strptime(text, STAMP).replace(tzinfo=timezone.utc)
-    except ValueError:
-        return None, "cannot be understood"
-    if not FIRST_YEAR - 1 <= found.year <= LAST_YEAR + 1:
-        return None, TOO_FAR
-    why = fault(found.astimezone(zone), zone)
-    return (None, why) if why else (found, "")
-
-
-def day(text: str) -> date | None:
-    """Parse a day as `2026-10-31`; None if it is not accepted."""
-    try:
-        found = date.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if is_year(found.year) else None
-
-
-def parse_iso_date(text: str) -> datetime | None:
-    """The common case, and the fast one."""
-    try:
-        return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
-    except ValueError:
-        return None
-
-
-def parse_free_date(text: str) -> tuple[datetime | None, str]:
-    """A date in any other form, refused where it could mean two days or none."""
-    if len(text) > 100:
-        return None, "is too long for a date"
-    from dateutil import parser, tz  # noqa: PLC0415 slow to import, and rarely needed
-
-    unknown: list[str] = []
-
-    def zone_of(name: str | None, offset: int | None) -> tzinfo | None:
-        if offset is not None:
-            return tz.tzoffset(name, offset)
-        found = tz.gettz(name) if name else None
-        if name and found is None:
-            unknown.append(name)
-        return found
-
-    def parse(day: datetime, dayfirst: bool) -> datetime:
-        return parser.parse(text, default=day, dayfirst=dayfirst, tzinfos=zone_of)
-
-    try:
-        found, other = parse(FIRST_DEFAULT_DAY, False), parse(SECOND_DEFAULT_DAY, False)
-        swapped = found if ISO_DATE_START.match(text) else parse(FIRST_DEFAULT_DAY, True)
-    except (ValueError, OverflowError, TypeError, AttributeError, RecursionError):
-        return None, "is not a date"
-    # first, because a date with a bad offset cannot even be compared
-    why = fault(found) or (f"names a time zone that is not known: {unknown[0]}" if unknown else "")
-    if why:
-        return None, why
-    if found != other:
-        return None, "is not a full date: write year, month and day"
-    if found != swapped:
-        return None, f"could be {found:%-d %B} or {swapped:%-d %B}: write {found:%Y-%m-%d} or {swapped:%Y-%m-%d}"
-    return found, ""
-
-
-ONE_SECOND, ONE_DAY = timedelta(seconds=1), timedelta(days=1)
-
-
 def to_wall_clock(moment: datetime, zone: tzinfo) -> datetime:
-    """What the wall clock shows at that moment."""
+    """Return what the wall clock shows at a moment."""
     return moment.astimezone(zone).replace(tzinfo=None)
 
 
-def find_moments(shown: datetime, zone: tzinfo) -> list[datetime]:
-    """The moments at which the wall clock shows this: one, or in the nights when it jumps none or two."""
-    first, second = shown.replace(tzinfo=zone, fold=0), shown.replace(tzinfo=zone, fold=1)
-    if to_wall_clock(first.astimezone(timezone.utc), zone) != shown:
+def find_moments(wall_clock: datetime, zone: tzinfo) -> list[datetime]:
+    """Return the moments at which the wall clock shows this: one, or in the nights when it jumps none or two."""
+    first, second = wall_clock.replace(tzinfo=zone, fold=0), wall_clock.replace(tzinfo=zone, fold=1)
+    if to_wall_clock(first.astimezone(timezone.utc), zone) != wall_clock:
         return []
     return [first] if first.utcoffset() == second.utcoffset() else [first, second]
 
 
-def find_first_moment(shown: datetime, zone: tzinfo) -> datetime:
-    """The first moment at which the wall clock shows this or, where it leaps over it, later."""
-    found = find_moments(shown, zone)
-    return found[0] if found else find_clock_jump(shown, zone)
+def find_first_moment(wall_clock: datetime, zone: tzinfo) -> datetime:
+    """Return the first moment at which the wall clock shows this or, where it skips it, later."""
+    moments = find_moments(wall_clock, zone)
+    return moments[0] if moments else find_clock_jump(wall_clock, zone)
 
 
-def find_clock_jump(shown: datetime, zone: tzinfo) -> datetime:
-    """The moment at which the wall clock leaps over what it never shows."""
-    middle = shown.replace(tzinfo=timezone.utc, microsecond=0)
-    # no zone is further from UTC than a day, and none leaps by more than one
-    low, high = middle - 2 * ONE_DAY, middle + 2 * ONE_DAY
+def find_clock_jump(wall_clock: datetime, zone: tzinfo) -> datetime:
+    """Return the moment at which the wall clock skips a time that it never shows."""
+    as_utc = wall_clock.replace(tzinfo=timezone.utc, microsecond=0)
+    # no zone is more than a day from UTC, and none jumps by more than a day
+    low, high = as_utc - 2 * ONE_DAY, as_utc + 2 * ONE_DAY
     while high - low > ONE_SECOND:
-        half = low + (high - low) // 2 // ONE_SECOND * ONE_SECOND
-        low, high = (low, half) if to_wall_clock(half, zone) > shown else (half, high)
+        middle = low + (high - low) // 2 // ONE_SECOND * ONE_SECOND
+        low, high = (low, middle) if to_wall_clock(middle, zone) > wall_clock else (middle, high)
     return high.astimezone(zone)
 
 
 def find_time_before_jump(moment: datetime) -> datetime:
-    """What the wall clock would show at the moment of a jump, had it not jumped."""
+    """Return what the wall clock would show at the moment of a jump, had it not jumped."""
     return to_wall_clock(moment.astimezone(timezone.utc) - ONE_SECOND, moment.tzinfo or timezone.utc) + ONE_SECOND

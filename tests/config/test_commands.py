@@ -1,15 +1,24 @@
-"""`gpuboard completion`: what TAB really offers in bash, zsh and fish."""
+"""`gpuboard completion`: what TAB offers in bash, zsh and fish; and the manual page."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from site_builder.cli import COMMANDS
+from site_builder.config import commands as config_commands
+from site_builder.config.schema import SETTINGS
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
+from tests.support.browser import missing
+from tests.support.docs import ALL_COMMANDS, ROOT, help_of
 from tests.support.pace import check, children, took
 from tests.support.shells import Offered, Terminal, fish, home, program
 
@@ -33,9 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=SHELLS)
 def terminal(request: pytest.FixtureRequest, folder: Path) -> Iterator[Terminal]:
     """A shell in that home that was told of it by the line of the help."""
-    one = Terminal(request.param, folder, f'eval "$(gpuboard completion {request.param})"')
-    yield one
-    one.close()
+    shell = Terminal(request.param, folder, f'eval "$(gpuboard completion {request.param})"')
+    yield shell
+    shell.close()
 
 
 def same(offered: Offered, line: str) -> bool:
@@ -156,23 +165,23 @@ def test_bash_completion_finds_the_script_by_itself(folder: Path) -> None:
     place = folder / ".local/share/bash-completion/completions"
     place.mkdir(parents=True)
     put(folder, "bash", place / "gpuboard")
-    one = Terminal("bash", folder, f". {base}")
+    shell = Terminal("bash", folder, f". {base}")
     try:
-        assert same(one.tab("gpuboard tok"), "gpuboard token")
-        assert same(one.tab("gpuboard book hyper:"), "gpuboard book hyper:0")
+        assert same(shell.tab("gpuboard tok"), "gpuboard token")
+        assert same(shell.tab("gpuboard book hyper:"), "gpuboard book hyper:0")
     finally:
-        one.close()
+        shell.close()
 
 
 def test_zsh_finds_the_script_in_a_folder_of_its_functions(folder: Path) -> None:
     (folder / "functions").mkdir()
     put(folder, "zsh", folder / "functions/_gpuboard")
-    one = Terminal("zsh", folder, "fpath=(~/functions $fpath); compinit -D -u")
+    shell = Terminal("zsh", folder, "fpath=(~/functions $fpath); compinit -D -u")
     try:
-        assert same(one.tab("gpuboard tok"), "gpuboard token")
-        assert same(one.tab("gpuboard zzz"), "gpuboard zzz")
+        assert same(shell.tab("gpuboard tok"), "gpuboard token")
+        assert same(shell.tab("gpuboard zzz"), "gpuboard zzz")
     finally:
-        one.close()
+        shell.close()
 
 
 def test_fish_finds_the_script_by_itself(folder: Path) -> None:
@@ -204,3 +213,83 @@ def test_an_answer_to_tab_takes_a_fifth_of_a_second_at_most(line: str, tmp_path:
         assert done.stdout.startswith(b"plain\t")
 
     check(took(answer, children, rounds=5), 0.2)
+
+
+PAGE = ROOT / "docs/gpuboard.1"
+UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
+NASTY = ".dot 'quote' \\back -- --dash \"double\" `tick` ^~ …"
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """A program, with what it says on both streams."""
+    path = shutil.which(command[0]) or missing(f"{command[0]} is not here; ./install.sh test installs it")
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80", "MANPAGER": "cat", "MAN_KEEP_FORMATTING": ""}
+    return subprocess.run([path, *command[1:]], capture_output=True, text=True, check=False, env=environment)
+
+
+def plain(printed: str) -> str:
+    """The words of a page, each with one blank between, whatever was bold."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|.\x08", "", printed).split())
+
+
+def test_manual_page_is_generated_from_the_help() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "site_builder.config.commands",
+    ]  # on its own: click keeps what another test asked a command
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    if UPDATE:
+        PAGE.write_text(made)
+    assert PAGE.read_text() == made
+
+
+def test_mandoc_accepts_the_manual_page() -> None:
+    done = run("mandoc", "-Tlint", "-W", "warning", str(PAGE))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_man_prints_the_manual_page_without_a_warning() -> None:
+    done = run("man", "--warnings", "-l", str(PAGE))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "GPUBOARD(1)" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    """The page as a person reads it."""
+    return plain(run("mandoc", "-Tutf8", "-O", "width=400", str(PAGE)).stdout)
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_the_page_has_every_command_with_all_of_its_options(name: str, printed: str) -> None:
+    help_text = help_of(f"gpuboard {name}")
+    flags = re.findall(r"^  (-.+?)(?:  |$)", help_text.partition("\nOptions:\n")[2], re.MULTILINE)
+    part = printed.partition(plain(help_text.partition("\n\n")[0].removeprefix("Usage: ")))[2]
+    assert flags
+    assert [flag for flag in flags if f" {flag} " not in part] == []
+
+
+def test_the_page_has_every_setting_and_the_exit_codes(printed: str) -> None:
+    assert [setting.name for setting in SETTINGS if f" {setting.name} " not in printed] == []
+    for code in (0, 1, 2):
+        assert f" {code} " in printed.partition("EXIT STATUS")[2].partition("ENVIRONMENT")[0]
+
+
+def test_text_copied_from_the_page_can_be_typed(printed: str) -> None:
+    assert 'gpuboard book atlas:0,1 --until "fri 18:00" --comment "ICML run"' in printed
+    assert 'eval "$(gpuboard completion bash)"' in printed
+
+
+def test_help_text_is_escaped_for_roff(tmp_path: Path) -> None:
+    @click.group(help=f"{NASTY}\n\n\b\n{NASTY}\n.SH no\n'br")
+    def group() -> None:
+        """Taken from above."""
+
+    page = tmp_path / "nasty.1"
+    page.write_text(config_commands.render_manpage(group))
+    assert run("mandoc", "-Tlint", "-W", "warning", str(page)).stdout == ""
+    for command in (["mandoc", "-Tutf8"], ["man", "--warnings", "-l"]):
+        words = plain(run(*command, str(page)).stdout)
+        assert words.count(NASTY) == 2
+        assert f"{NASTY} .SH no 'br" in words

@@ -1,8 +1,8 @@
-"""Headers that every response of `gpuboard serve` and of the booking service has."""
+"""HTTP headers of every response of `gpuboard serve` and of the booking service."""
 
 from __future__ import annotations
 
-# The page names the same policy in itself; only a header can say who may frame it.
+# The page has the same policy in a meta tag, but only a header can say who may frame it.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
