@@ -25,8 +25,8 @@ from site_builder.core.command_options import load_command_settings
 hosts, matters, looks = map(int, sys.argv[1:])
 settings = load_command_settings(None, {}).settings
 builder = Builder(settings, every=10)
-alerts, found = builder.alerts, {}
-builder.tell = lambda cards, now: found.update(cards)
+alerts, found = builder.alert_engine, {}
+builder.process_alerts = lambda cards, now: found.update(cards)
 epoch = time.time() - 1200  # what falls due is so for the sender too, and is tried again only after these looks
 builder.build(epoch)
 gc.disable()
@@ -48,7 +48,7 @@ first = look()
 quiet = median([look() for _ in range(looks)])
 for name in sorted(found)[:matters]:
     down = Condition("host-down", name, what="no snapshot since 14:02", since=int(epoch), people=("alice", "bob"))
-    found[name] = found[name]._replace(matters=(down,))
+    found[name] = found[name]._replace(conditions=(down,))
 told = []
 while not (alerts.last_state and alerts.last_state.notifications):
     told.append(look())

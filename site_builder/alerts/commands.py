@@ -6,16 +6,35 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
+from site_builder.alerts import sender, table
 from site_builder.alerts.build import PROBLEM_WHERE, AlertEngine
-from site_builder.alerts.model import AlertRule, AlertState, Condition
+from site_builder.alerts.channels import NotificationChannels, load_channels
+from site_builder.alerts.config_files import AlertConfigFiles
+from site_builder.alerts.model import (
+    CHANNEL_PREFIX,
+    HOOK_PREFIX,
+    PERSON_PREFIX,
+    SENT,
+    STEP_TEST,
+    Alert,
+    AlertRule,
+    AlertState,
+    Condition,
+    DeliveryOutcome,
+    Notification,
+)
 from site_builder.alerts.queue import AlertContext
-from site_builder.alerts.store import LOCK_TIMEOUT_S, AlertStore, StateChange
+from site_builder.alerts.render import format_epoch, render_notification
+from site_builder.alerts.rules import list_condition_statuses
+from site_builder.alerts.store import LOCK_TIMEOUT_S, AlertStateError, AlertStore, StateChange, open_alert_store
 from site_builder.board.host_pipeline import build_host
+from site_builder.bookings.commands import clean_for_terminal
 from site_builder.bookings.host_lookup import HostLookup
+from site_builder.bookings.policy import BookingRefusedError
 from site_builder.client import completion
 from site_builder.client.loader import load_bookings
 from site_builder.config.settings import Settings
@@ -27,190 +46,16 @@ from site_builder.core.command_options import (
     translate_fleet_errors,
     with_settings,
 )
+from site_builder.core.formatting import DAY
 from site_builder.core.model import Problem
+from site_builder.core.terminal_text import find_terminal_width, replace_unencodable
+from site_builder.core.timeparse import moments
+from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.health.store import EventReader
 from site_builder.history.reader import HistoryReader
 from site_builder.watches.build import WatchConditions
 
-if TYPE_CHECKING:
-    from site_builder.alerts.channels import NotificationChannels
-    from site_builder.alerts.config_files import AlertConfig
-    from site_builder.alerts.model import AlertState, DeliveryOutcome, Notification
-    from site_builder.alerts.queue import AlertContext
-    from site_builder.alerts.store import AlertStore, StateChange
-    from site_builder.config.settings import Settings
-    from site_builder.core.clock import Now
-
-# Seconds: for what lasts longer there is maintenance, in hosts.txt.
-MAX_SILENCE_S = 31 * 86400
-
-
-def read_clock(settings: Settings) -> Now:
-    """This one."""
-    from site_builder.core.clock import Now  # noqa: PLC0415 # --help needs none of it
-
-    return Now(time.time(), settings.zone)
-
-
-def parse_since(text: str, now: Now) -> float:
-    """The moment that is meant."""
-    from site_builder.core.timeparse import moments  # noqa: PLC0415 # --help needs none of it
-    from site_builder.core.timeparse.moments import UnclearTimeError  # noqa: PLC0415
-
-    try:
-        return moments.parse_past_moment(text, now.local).timestamp()
-    except UnclearTimeError as why:
-        message = f'--since: "{text}" {why}'
-        raise click.UsageError(message) from None
-
-
-def parse_silence_end(text: str, now: Now) -> int:
-    """When a silence is over that begins now."""
-    from site_builder.core.timeparse.moments import UnclearTimeError, parse_duration  # noqa: PLC0415 # --help needs none of it
-
-    try:
-        until = int(parse_duration(text).add_to(now.local, now.zone).timestamp())
-    except UnclearTimeError as why:
-        message = f'--for: "{text}" {why}'
-        raise click.UsageError(message) from None
-    if not now.epoch < until <= now.epoch + MAX_SILENCE_S:
-        message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
-        raise click.UsageError(message)
-    return until
-
-
-def open_store(settings: Settings) -> AlertStore:
-    """The book of the alerts."""
-    from site_builder.alerts import store  # noqa: PLC0415 # --help needs none of it
-
-    return store.open_alert_store(settings.state, settings.kv)
-
-
-def read_alert_state(settings: Settings) -> AlertState:
-    """What stands in it; that it is damaged is told."""
-    kept = open_store(settings)
-    with translate_state_errors():
-        book = kept.read()
-    if kept.problem:
-        print_message(f"{kept.where} {kept.problem}")
-    return book
-
-
-def load_alert_config(settings: Settings) -> AlertConfig:
-    """Rules and contacts."""
-    from site_builder.alerts.config_files import AlertConfigFiles  # noqa: PLC0415
-
-    return AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
-
-
-def build_alert_context(settings: Settings, ways: NotificationChannels) -> AlertContext:
-    """What alerts go by, without a look at what the hosts say: it is enough that we know which are in maintenance."""
-    from site_builder.alerts.queue import AlertContext  # noqa: PLC0415
-    from site_builder.bookings.host_lookup import HostLookup  # noqa: PLC0415
-
-    try:
-        known = HostLookup(settings).list_hosts().values()
-    except OSError as error:
-        raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
-    hosts = {one.name: ("" if one.maintenance is None else "maintenance", 0) for one in known if not one.is_hidden}
-    return AlertContext(
-        hosts,
-        settings.zone,
-        ways.list_channel_names(),
-        ways.hooks.list_runnable_names(),
-        settings.url,
-        settings.privacy.users,
-    )
-
-
-@contextmanager
-def translate_state_errors() -> Iterator[None]:
-    """What stands in the way of reading and writing the book, in one sentence."""
-    from site_builder.alerts.store import AlertStateError  # noqa: PLC0415
-
-    try:
-        yield
-    except AlertStateError as why:
-        raise CommandError(str(why)) from None
-
-
-def print_lines(lines: Sequence[str]) -> None:
-    """Print them, without what would steer a terminal."""
-    from site_builder.bookings.commands import clean_for_terminal  # noqa: PLC0415
-    from site_builder.core.terminal_text import replace_unencodable  # noqa: PLC0415
-
-    click.echo("\n".join(replace_unencodable(clean_for_terminal(line)) for line in lines))
-
-
-def measure_terminal() -> int | None:
-    """How wide the terminal is; None where there is none."""
-    from site_builder.core.terminal_text import find_terminal_width as measured  # noqa: PLC0415
-
-    return measured()
-
-
-class DryRunResult(NamedTuple):
-    """The book as it is, as the next build would leave it, and by what that was decided."""
-
-    before: AlertState
-    after: AlertState
-    rules: dict[str, AlertRule]
-    context: AlertContext
-    problems: list[Problem]
-
-
-class ReadOnlyAlertStore(AlertStore):
-    """A book that is read, and changed only for whoever asks."""
-
-    def __init__(self, book: AlertStore) -> None:
-        """The one that is kept."""
-        self.store, self.where, self.problem = book, book.where, book.problem
-
-    def read(self) -> AlertState:
-        """As it is."""
-        return self.store.read()
-
-    def change(self, change: StateChange, patience: float = LOCK_TIMEOUT_S) -> AlertState:  # noqa: ARG002 # nobody is waited for
-        """As it would be."""
-        return change(self.read())
-
-
-class ReadOnlyWatches(WatchConditions):
-    """Watches that are looked at, and stay as they are."""
-
-    def save_fulfilled_since(self) -> None:
-        """Since when they come true is the builder's to remember."""
-
-    def remove_reported(self, matters: Iterable[Condition], book: AlertState, expires: bool = True) -> None:
-        """None of them was told."""
-
-
-def simulate_next_build(settings: Settings, now: Now) -> DryRunResult:
-    """Look at all hosts as a build would; OSError and `fleet.Failed` say why that cannot be."""
-    lab = HostLookup(settings)
-    shown = [name for name, one in lab.list_hosts().items() if not one.is_hidden]
-    found = lab.decide_hosts(shown, load_bookings(settings), now, remembered=True)
-    cards = {
-        host.discovered.name: build_host(host, found.rules, lab.gpu_names, now.copy_with_own_expiry())
-        for host in found.inputs
-    }
-    past = HistoryReader(settings.state, settings.zone)
-    try:
-        alerts = AlertEngine(settings, EventReader(past), ReadOnlyWatches(settings))
-        alerts.store = ReadOnlyAlertStore(alerts.store)
-        before, after = alerts.store.read(), alerts.update_state(cards, now)
-        scene = alerts.build_context(
-            {host: (card.summary.state, len(card.summary.gpu_identities)) for host, card in cards.items()}
-        )
-        ruled = alerts.config_files.read()
-    finally:
-        past.close()
-    troubles = [*ruled.problems, *alerts.watches.problems, *([past.problem] if past.problem else [])]
-    if alerts.failure:
-        troubles.append(Problem(PROBLEM_WHERE, alerts.failure))
-    return DryRunResult(before, after, ruled.rules, scene, troubles)
-
-
+MAX_SILENCE_S = 31 * DAY  # for longer there is maintenance, in hosts.txt
 NO_RECEIVERS_MESSAGE = "nobody is told anything: set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS (docs/alerts.md)"
 
 
@@ -242,22 +87,57 @@ def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
     gpuboard alerts test --to lab
     gpuboard alerts test --to person:alice
     """
-    from site_builder.alerts import table  # noqa: PLC0415 # --help needs none of it
-
     if not settings.alerts.is_enabled:
         raise CommandError(NO_RECEIVERS_MESSAGE)
-    from site_builder.alerts.sender import load_channels  # noqa: PLC0415
-
-    ways = load_channels(settings)
-    found: list[tuple[str, DeliveryOutcome]] = []
-    for to in find_test_receivers(ways, only):
-        found.append((to, send_test_notification(ways, to, settings)))
+    channels = load_channels(settings)
+    outcomes: list[tuple[str, DeliveryOutcome]] = []
+    for to in find_test_receivers(channels, only):
+        outcome = send_test_notification(channels, to, settings)
+        outcomes.append((to, outcome))
         if not as_json:
-            print_lines([table.format_outcome(*found[-1])])
+            print_lines([table.format_outcome(to, outcome)])
     if as_json:
-        click.echo(table.outcomes_to_json(found))
-    if any(outcome.status != "sent" for _, outcome in found):
+        click.echo(table.outcomes_to_json(outcomes))
+    if any(outcome.status != SENT for _, outcome in outcomes):
         sys.exit(1)
+
+
+def find_test_receivers(channels: NotificationChannels, only: str | None) -> list[str]:
+    """Return the receivers of a test as notifications name them."""
+    channel_names = channels.list_channel_names()
+    hooks = channels.hooks.check_hooks()
+    receivers = {name: f"{CHANNEL_PREFIX}{name}" for name in channel_names}
+    receivers.update((f"{HOOK_PREFIX}{hook.name}", f"{HOOK_PREFIX}{hook.name}") for hook in hooks if hook.name)
+    if only is None:
+        if not receivers:
+            problem = next((hook.problem for hook in hooks if hook.problem), None)
+            message = "there is no channel and no hook to test: a person is told with --to person:LOGIN"
+            raise CommandError(f"the folder of hooks {problem}" if problem else message)
+        return list(receivers.values())
+    if only in receivers:
+        return [receivers[only]]
+    if only.startswith(PERSON_PREFIX) and only != PERSON_PREFIX:
+        return [only]
+    names = ", ".join(receivers)
+    raise CommandError(
+        f"nothing is called {only[:80]!r}: there is {f'{names} and ' if names else ''}{PERSON_PREFIX}LOGIN"
+    )
+
+
+def send_test_notification(channels: NotificationChannels, to: str, settings: Settings) -> DeliveryOutcome:
+    now = int(time.time())
+    alert = Alert(
+        id=f"test {now}",
+        rule="test",
+        step=STEP_TEST,
+        title="gpuboard: a test",
+        what="this is a test: alerts of this board arrive here",
+        at=now,
+        link=settings.url,
+        why="gpuboard alerts test",
+    )
+    notification = Notification(id=alert.id, to=to, alerts=(alert,), created_at=now, due_at=now)
+    return channels.send(notification, render_notification(notification, settings.zone))
 
 
 @alerts.command("list")
@@ -273,31 +153,45 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
     gpuboard alerts list
     gpuboard alerts list --json
     """
-    from site_builder.alerts import table  # noqa: PLC0415
-    from site_builder.alerts.rules import list_condition_statuses  # noqa: PLC0415 # --help needs none of it
-    from site_builder.alerts.sender import load_channels  # noqa: PLC0415
-
-    now = read_clock(settings)
-    book = read_alert_state(settings)
-    ruled = load_alert_config(settings)
-    ways = load_channels(settings)
-    found = table.AlertList(
-        list_condition_statuses(book, ruled.rules, build_alert_context(settings, ways), now),
-        book.notifications,
-        {host: until for host, until in book.silences.items() if until > now.epoch},
-        [table.ListedReceiver(*one) for one in ways.check_receivers()],
-        tuple(ruled.rules.values()),
+    now = Now(time.time(), settings.zone)
+    state = read_alert_state(settings)
+    config = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
+    channels = load_channels(settings)
+    alert_list = table.AlertList(
+        list_condition_statuses(state, config.rules, build_alert_context(settings, channels), now),
+        state.notifications,
+        {host: until for host, until in state.silences.items() if until > now.epoch},
+        channels.check_receivers(),
+        tuple(config.rules.values()),
     )
     if as_json:
-        click.echo(table.alert_list_to_json(found))
+        click.echo(table.alert_list_to_json(alert_list))
     else:
-        print_lines(table.format_alert_list(found, now, measure_terminal()))
-    for problem in ruled.problems:
+        print_lines(table.format_alert_list(alert_list, now, find_terminal_width()))
+    for problem in config.problems:
         print_message(f"{problem.where}: {problem.what}")
     if not settings.alerts.is_enabled:
         print_message(NO_RECEIVERS_MESSAGE)
-    elif book.started_at is None:
+    elif state.started_at is None:
         print_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
+
+
+def build_alert_context(settings: Settings, channels: NotificationChannels) -> AlertContext:
+    """Build what the rules need without deciding the state of hosts: maintenance is enough here."""
+    try:
+        hosts = HostLookup(settings).list_hosts().values()
+    except OSError as error:
+        raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
+    return AlertContext(
+        hosts={
+            host.name: ("" if host.maintenance is None else "maintenance", 0) for host in hosts if not host.is_hidden
+        },
+        zone=settings.zone,
+        channels=channels.list_channel_names(),
+        hooks=channels.hooks.list_runnable_names(),
+        url=settings.url,
+        users_shown=settings.privacy.users,
+    )
 
 
 @alerts.command("history")
@@ -311,18 +205,19 @@ def show_history(settings: Settings, since: str, as_json: bool) -> None:
     gpuboard alerts history
     gpuboard alerts history --since 30d --json
     """
-    from site_builder.alerts import table  # noqa: PLC0415 # --help needs none of it
-
-    now = read_clock(settings)
-    first = parse_since(since, now)
-    book = read_alert_state(settings)
-    found = sorted((one for one in book.history if one.at >= first), key=lambda one: -one.at)
+    now = Now(time.time(), settings.zone)
+    try:
+        first = moments.parse_past_moment(since, now.local).timestamp()
+    except UnclearTimeError as error:
+        raise click.UsageError(f'--since: "{since}" {error}') from None
+    history = read_alert_state(settings).history
+    records = sorted((record for record in history if record.at >= first), key=lambda record: -record.at)
     if as_json:
-        click.echo(table.delivery_history_to_json(found))
-    elif found:
-        print_lines(table.format_delivery_history(found, now, measure_terminal()))
+        click.echo(table.delivery_history_to_json(records))
+    elif records:
+        print_lines(table.format_delivery_history(records, now, find_terminal_width()))
     else:
-        print_message(f"nothing was told since {table.format_time_cell(first, now)}")
+        print_message(f"nothing was told since {format_epoch(first, now)}")
 
 
 @alerts.command("silence")
@@ -342,33 +237,46 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
     gpuboard alerts silence atlas --end
     """
     if end == (length is not None):
-        message = "say for how long, as --for 2h, or --end"
-        raise click.UsageError(message)
-    from site_builder.alerts.table import format_time_cell  # noqa: PLC0415
-    from site_builder.bookings.host_lookup import HostLookup  # noqa: PLC0415 # --help needs none of it
-    from site_builder.bookings.policy import BookingRefusedError  # noqa: PLC0415
-
-    now = read_clock(settings)
+        raise click.UsageError("say for how long, as --for 2h, or --end")
+    now = Now(time.time(), settings.zone)
     until = None if length is None else parse_silence_end(length, now)
-    book = open_store(settings)
+    store = open_alert_store(settings.state, settings.kv)
     with translate_state_errors():
-        before = book.read().silences
+        before = store.read().silences
     try:
-        lab = HostLookup(settings)
-        names = list(dict.fromkeys(host if end and host in before else lab.find_host(host) for host in hosts))
-    except BookingRefusedError as why:
-        raise NegativeResultError(str(why)) from None
+        lookup = HostLookup(settings)
+        names = list(dict.fromkeys(host if end and host in before else lookup.find_host(host) for host in hosts))
+    except BookingRefusedError as error:
+        raise NegativeResultError(str(error)) from None
     except OSError as error:
         raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
+
+    def change_silences(state: AlertState) -> AlertState:
+        silences = {host: ends_at for host, ends_at in state.silences.items() if ends_at > now.epoch}
+        for name in names:
+            silences.pop(name, None)
+        return state._replace(silences=silences if until is None else {**silences, **dict.fromkeys(names, until)})
+
     with translate_state_errors():
-        book.change(build_silence_change(names, until, now))
+        store.change(change_silences)
     for name in names:
         if until is not None:
-            print_message(f"{name} is silent until {format_time_cell(until, now)}")
+            print_message(f"{name} is silent until {format_epoch(until, now)}")
         elif before.get(name, 0) > now.epoch:
             print_message(f"{name} is silent no longer")
         else:
             print_message(f"{name} was not silent")
+
+
+def parse_silence_end(length: str, now: Now) -> int:
+    try:
+        until = int(moments.parse_duration(length).add_to(now.local, now.zone).timestamp())
+    except UnclearTimeError as error:
+        raise click.UsageError(f'--for: "{length}" {error}') from None
+    if not now.epoch < until <= now.epoch + MAX_SILENCE_S:
+        message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
+        raise click.UsageError(message)
+    return until
 
 
 @alerts.command("run")
@@ -386,130 +294,148 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
     gpuboard alerts run --dry-run
     """
     if as_json and not dry_run:
-        message = "--json goes with --dry-run"
-        raise click.UsageError(message)
+        raise click.UsageError("--json goes with --dry-run")
     if dry_run:
         show_dry_run(settings, as_json)
         return
     if not settings.alerts.is_enabled:
         raise CommandError(NO_RECEIVERS_MESSAGE)
-    from site_builder.alerts import sender, table  # noqa: PLC0415 # --help needs none of it
+    failures = []
 
-    failed = 0
-
-    def heard(letter: Notification, outcome: DeliveryOutcome) -> None:
-        nonlocal failed
-        failed += outcome.status != "sent"
-        print_lines(table.format_sent_notification(letter, outcome))
+    def print_outcome(notification: Notification, outcome: DeliveryOutcome) -> None:
+        if outcome.status != SENT:
+            failures.append(outcome)
+        print_lines(table.format_sent_notification(notification, outcome))
 
     with translate_state_errors():
         try:
-            count = sender.send_due_notifications(settings, heard)
-        except sender.SenderBusyError as why:
-            print_message(str(why))
+            count = sender.send_due_notifications(settings, print_outcome)
+        except sender.SenderBusyError as error:
+            print_message(str(error))
             return
         except OSError as error:
             raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
     if not count:
         print_message("no letter is due")
-    if failed:
+    if failures:
         sys.exit(1)
-
-
-def build_silence_change(names: Sequence[str], until: int | None, now: Now) -> StateChange:
-    """A book in which these hosts are silent until then, or no longer; silences that are over are let go of."""
-
-    def change(book: AlertState) -> AlertState:
-        kept = {host: end for host, end in book.silences.items() if end > now.epoch and host not in names}
-        return book._replace(silences=kept if until is None else {**kept, **dict.fromkeys(names, until)})
-
-    return change
-
-
-# A rehearsal
 
 
 def show_dry_run(settings: Settings, as_json: bool) -> None:
     """Show what the next build would send, and what not."""
-    from site_builder.alerts import table  # noqa: PLC0415 # --help needs none of it
-    from site_builder.alerts.render import render_notification  # noqa: PLC0415
-    from site_builder.alerts.rules import list_condition_statuses  # noqa: PLC0415
-    from site_builder.alerts.sender import load_channels  # noqa: PLC0415
-
-    now = read_clock(settings)
+    now = Now(time.time(), settings.zone)
     with translate_state_errors(), translate_fleet_errors():
         try:
-            found = simulate_next_build(settings, now)
+            result = simulate_next_build(settings, now)
         except OSError as error:
             raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
-    ways = load_channels(settings)
-    there = {one.name: one.problem or one.masked_address for one in ways.check_receivers()}
-    trial = table.DryRunList(
+    channels = load_channels(settings)
+    addresses = {receiver.name: receiver.problem or receiver.masked_address for receiver in channels.check_receivers()}
+    dry_run = table.DryRunList(
         [
             (
-                letter,
-                render_notification(letter, settings.zone, settings.privacy.users),
-                describe_destination(letter, ways, there),
+                notification,
+                render_notification(notification, settings.zone, settings.privacy.users),
+                describe_destination(notification, channels, addresses),
             )
-            for letter in found.after.notifications
+            for notification in result.state.notifications
         ],
-        list_condition_statuses(found.after, found.rules, found.context, now),
+        list_condition_statuses(result.state, result.rules, result.context, now),
     )
     if as_json:
-        click.echo(table.dry_run_to_json(trial))
+        click.echo(table.dry_run_to_json(dry_run))
     else:
-        print_lines(table.format_dry_run(trial, now, measure_terminal()))
-    for problem in found.problems:
+        print_lines(table.format_dry_run(dry_run, now, find_terminal_width()))
+    for problem in result.problems:
         print_message(f"{problem.where}: {problem.what}")
     if not settings.alerts.is_enabled:
         print_message(NO_RECEIVERS_MESSAGE)
 
 
-def describe_destination(letter: Notification, ways: NotificationChannels, there: Mapping[str, str]) -> str:
-    """Where a letter goes, masked."""
-    from site_builder.alerts.model import PERSON_PREFIX  # noqa: PLC0415
-
-    if not letter.to.startswith(PERSON_PREFIX):
-        return there.get(letter.to, "")
-    found = ways.check_person(letter.to[len(PERSON_PREFIX) :], letter.via)
-    return ", ".join(one.problem or one.masked_address for one in found)
-
-
-# A test
+def describe_destination(
+    notification: Notification, channels: NotificationChannels, addresses: Mapping[str, str]
+) -> str:
+    """Describe where a notification goes, with masked addresses."""
+    if not notification.to.startswith(PERSON_PREFIX):
+        return addresses.get(notification.to, "")
+    contacts = channels.check_person(notification.to[len(PERSON_PREFIX) :], notification.via)
+    return ", ".join(contact.problem or contact.masked_address for contact in contacts)
 
 
-def find_test_receivers(ways: NotificationChannels, only: str | None) -> list[str]:
-    """Whom a test is for, as letters name them."""
-    from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, PERSON_PREFIX  # noqa: PLC0415 # --help needs none of it
+class DryRunResult(NamedTuple):
+    """The alert state as the next build would leave it, and what that was decided from."""
 
-    channels, hooks = ways.list_channel_names(), [one.name for one in ways.hooks.check_hooks() if one.name]
-    if only is None:
-        if not (channels or hooks):
-            why = next((one.problem for one in ways.hooks.check_hooks() if one.problem), None)
-            message = "there is no channel and no hook to test: a person is told with --to person:LOGIN"
-            raise CommandError(f"the folder of hooks {why}" if why else message)
-        return [*(f"{CHANNEL_PREFIX}{name}" for name in channels), *(f"{HOOK_PREFIX}{name}" for name in hooks)]
-    if only in channels:
-        return [f"{CHANNEL_PREFIX}{only}"]
-    if (only.startswith(HOOK_PREFIX) and only[len(HOOK_PREFIX) :] in hooks) or (
-        only.startswith(PERSON_PREFIX) and only != PERSON_PREFIX
-    ):
-        return [only]
-    there = ", ".join([*channels, *(f"{HOOK_PREFIX}{name}" for name in hooks)])
-    raise CommandError(
-        f"nothing is called {only[:80]!r}: there is {f'{there} and ' if there else ''}{PERSON_PREFIX}LOGIN"
-    )
+    state: AlertState
+    rules: dict[str, AlertRule]
+    context: AlertContext
+    problems: list[Problem]
 
 
-def send_test_notification(ways: NotificationChannels, to: str, settings: Settings) -> DeliveryOutcome:
-    """How a test to one of them went."""
-    from site_builder.alerts.model import STEP_TEST, Alert, Notification  # noqa: PLC0415
-    from site_builder.alerts.render import render_notification  # noqa: PLC0415
+class ReadOnlyAlertStore(AlertStore):
+    """Returns changed states, and stores none."""
 
-    at = int(time.time())
-    what = "this is a test: alerts of this board arrive here"
-    alert = Alert(
-        f"test {at}", "test", STEP_TEST, "gpuboard: a test", what, at, link=settings.url, why="gpuboard alerts test"
-    )
-    letter = Notification(alert.id, to, (alert,), at, at)
-    return ways.send(letter, render_notification(letter, settings.zone))
+    def __init__(self, store: AlertStore) -> None:
+        self.store, self.where, self.problem = store, store.where, store.problem
+
+    def read(self) -> AlertState:
+        return self.store.read()
+
+    def change(self, change: StateChange, timeout_s: float = LOCK_TIMEOUT_S) -> AlertState:  # noqa: ARG002 # no lock is needed
+        return change(self.read())
+
+
+class ReadOnlyWatches(WatchConditions):
+    """Finds fulfilled watches, and writes no file."""
+
+    def save_fulfilled_since(self) -> None:
+        pass
+
+    def remove_reported(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
+        pass
+
+
+def simulate_next_build(settings: Settings, now: Now) -> DryRunResult:
+    """Decide all hosts as a build would, and apply the rules; raise OSError or FleetError if that fails."""
+    lookup = HostLookup(settings)
+    shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
+    decided = lookup.decide_hosts(shown, load_bookings(settings), now, remembered=True)
+    hosts = {
+        host.discovered.name: build_host(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())
+        for host in decided.inputs
+    }
+    history = HistoryReader(settings.state, settings.zone)
+    try:
+        engine = AlertEngine(settings, EventReader(history), ReadOnlyWatches(settings))
+        engine.store = ReadOnlyAlertStore(engine.store)
+        state = engine.update_state(hosts, now)
+        context = engine.build_context(hosts)
+        config = engine.config_files.read()
+    finally:
+        history.close()
+    problems = [*config.problems, *engine.watches.problems, *([history.problem] if history.problem else [])]
+    if engine.failure:
+        problems.append(Problem(PROBLEM_WHERE, engine.failure))
+    return DryRunResult(state, config.rules, context, problems)
+
+
+def read_alert_state(settings: Settings) -> AlertState:
+    """Read the alert state, and print what is wrong with it."""
+    store = open_alert_store(settings.state, settings.kv)
+    with translate_state_errors():
+        state = store.read()
+    if store.problem:
+        print_message(f"{store.where} {store.problem}")
+    return state
+
+
+@contextmanager
+def translate_state_errors() -> Iterator[None]:
+    try:
+        yield
+    except AlertStateError as error:
+        raise CommandError(str(error)) from None
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines without control characters."""
+    click.echo("\n".join(replace_unencodable(clean_for_terminal(line)) for line in lines))

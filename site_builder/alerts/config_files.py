@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from site_builder.alerts.model import ALL_RULES, AlertRule
+from site_builder.alerts.model import ALL_RULES, WATCH_RULE, WEEKLY_REPORT_RULE, AlertRule
 from site_builder.config.settings import Settings
 from site_builder.config.types import (
     RESERVED_CHANNEL_NAMES,
@@ -22,37 +22,32 @@ from site_builder.config.types import (
     format_short_duration,
 )
 from site_builder.core import files
-from site_builder.core.files import read_file_from_folder
-from site_builder.core.formatting import DAY_NAMES, join_names
+from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, join_names
 from site_builder.core.model import AlertSettings, Problem
 from site_builder.core.names import fold_alias, fold_login
 from site_builder.core.terminal_text import decode_text, limit_problems
+from site_builder.core.timeparse.moments import FULL_DAY_NAMES
 from site_builder.fleet.gpu_models import NameFiles
 
 ALL_SECTION = "all"
 LAB_RECEIVERS, PERSON_RECEIVERS = ("all", "hooks"), ("person", "hooks")
-MINUTE_S, HOUR_S = 60, 3600
 DEFAULT_RULES = {
     rule.name: rule
     for rule in (
         # after an outage of the web host itself, every host looks down until it pushes again
-        AlertRule("host-down", delay=2 * MINUTE_S, resolve_after=5 * MINUTE_S, to=LAB_RECEIVERS),
-        AlertRule("host-failed", delay=5 * MINUTE_S, resolve_after=5 * MINUTE_S, to=LAB_RECEIVERS),
+        AlertRule("host-down", delay=2 * MINUTE, resolve_after=5 * MINUTE, to=LAB_RECEIVERS),
+        AlertRule("host-failed", delay=5 * MINUTE, resolve_after=5 * MINUTE, to=LAB_RECEIVERS),
         AlertRule("host-new", to=LAB_RECEIVERS),
-        AlertRule("gpu-lost", delay=2 * MINUTE_S, resolve_after=5 * MINUTE_S, to=LAB_RECEIVERS),
-        AlertRule("gpu-hot", delay=10 * MINUTE_S, resolve_after=15 * MINUTE_S, to=LAB_RECEIVERS),
-        AlertRule("gpu-error", resolve_after=15 * MINUTE_S, send_resolved=False, to=LAB_RECEIVERS),
-        AlertRule(
-            "gpu-held", delay=5 * MINUTE_S, resolve_after=15 * MINUTE_S, send_resolved=False, to=PERSON_RECEIVERS
-        ),
+        AlertRule("gpu-lost", delay=2 * MINUTE, resolve_after=5 * MINUTE, to=LAB_RECEIVERS),
+        AlertRule("gpu-hot", delay=10 * MINUTE, resolve_after=15 * MINUTE, to=LAB_RECEIVERS),
+        AlertRule("gpu-error", resolve_after=15 * MINUTE, send_resolved=False, to=LAB_RECEIVERS),
+        AlertRule("gpu-held", delay=5 * MINUTE, resolve_after=15 * MINUTE, send_resolved=False, to=PERSON_RECEIVERS),
         AlertRule("booking-begins", to=PERSON_RECEIVERS),
-        AlertRule("booking-ends", to=PERSON_RECEIVERS, before=30 * MINUTE_S),
-        AlertRule("booking-broken", delay=5 * MINUTE_S, resolve_after=15 * MINUTE_S, to=PERSON_RECEIVERS),
-        AlertRule(
-            "booking-unused", delay=HOUR_S, resolve_after=15 * MINUTE_S, send_resolved=False, to=PERSON_RECEIVERS
-        ),
-        AlertRule("watch", to=PERSON_RECEIVERS),
-        AlertRule("weekly-report", on=False, to=("all",), at=(0, 8 * 60)),
+        AlertRule("booking-ends", to=PERSON_RECEIVERS, before=30 * MINUTE),
+        AlertRule("booking-broken", delay=5 * MINUTE, resolve_after=15 * MINUTE, to=PERSON_RECEIVERS),
+        AlertRule("booking-unused", delay=HOUR, resolve_after=15 * MINUTE, send_resolved=False, to=PERSON_RECEIVERS),
+        AlertRule(WATCH_RULE, to=PERSON_RECEIVERS),
+        AlertRule(WEEKLY_REPORT_RULE, on=False, to=("all",), at=(0, 8 * 60)),
     )
 }
 COMMON_KEYS = ("on", "to", "quiet_hours", "max_per_hour")
@@ -66,25 +61,24 @@ RENAMED_KEYS = {
     "recovery": "send_resolved",
 }
 BOOKING_TIME_RULES = ("booking-begins", "booking-ends")
-# What has happened when it is seen: it need not last, and is never over.
-MOMENTARY_RULES = ("host-new", *BOOKING_TIME_RULES, "watch", "weekly-report")
+# Conditions of these rules have happened when they are seen: they need not last, and are never over.
+MOMENTARY_RULES = ("host-new", *BOOKING_TIME_RULES, WATCH_RULE, WEEKLY_REPORT_RULE)
 SECTION_PATTERN = re.compile(r"\[\s*([^\[\]]*?)\s*\]")
 KEY_VALUE_PATTERN = re.compile(r"([^=:\s]+)\s*[=:]\s*(.*)")
 COMMENT_PATTERN = re.compile(r"(?:^|\s)[#;].*")
 RECEIVER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 CLOCK_PATTERN = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 QUIET_HOURS_PATTERN = re.compile(r"([0-9:]+) ?(?:-|–|to|until) ?([0-9:]+)")
-FULL_DAY_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 TRUE_WORDS, FALSE_WORDS = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 MAX_LINE_CHARACTERS = 1000
 MAX_QUOTED_CHARACTERS = 32
-# Seconds: of what lasts, and ahead of a booking, which becomes a matter that early (decide/matters.py).
-MAX_DURATION_S, MAX_LEAD_S = 7 * 86400, 86400
+# The lead is not longer than that of alerts.conditions.
+MAX_DURATION_S, MAX_LEAD_S = 7 * DAY, DAY
 
 
 def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
-    """Every rule as it is in force, and what is wrong with the file; a line that cannot be read costs that line."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return every rule as it is in force, and what is wrong with the file; a line that cannot be read is ignored."""
+    sections: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
     section: str | None = None
     for number, line in enumerate(decode_text(data).lstrip("\ufeff").split("\n"), 1):
@@ -93,28 +87,26 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
         if head := SECTION_PATTERN.fullmatch(text):
             section, problem = parse_section_name(head[1])
         elif text and section is None:
-            problem = (
-                f"this stands before any section: begin with [{ALL_SECTION}], or with a rule such as [{ALL_RULES[0]}]"
-            )
+            example = f"begin with [{ALL_SECTION}], or with a rule such as [{ALL_RULES[0]}]"
+            problem = f"this stands before any section: {example}"
         elif text and section:
-            problem = parse_rule_line(text, section, found.setdefault(section, {}))
+            problem = parse_rule_line(text, section, sections.setdefault(section, {}))
         if problem:
             problems.append(f"line {number}: {problem}")
-    return {name: apply_rule_values(rule, found) for name, rule in DEFAULT_RULES.items()}, list(
-        limit_problems(problems)
-    )
+    rules = {name: apply_rule_values(rule, sections) for name, rule in DEFAULT_RULES.items()}
+    return rules, list(limit_problems(problems))
 
 
 def parse_section_name(text: str) -> tuple[str, str]:
-    """The rule that a section is of, or `all`; or nothing and why: what stands below it is then passed over."""
+    """Return the rule of a section, or `all`; else nothing and why: the lines below it are then ignored."""
     name = text.lower().replace("_", "-")
     if name == ALL_SECTION or name in DEFAULT_RULES:
         return name, ""
     return "", f"there is no rule {quote_value(text)}; {suggest_word(name, (ALL_SECTION, *ALL_RULES))}"
 
 
-def parse_rule_line(text: str, section: str, found: dict[str, Any]) -> str:
-    """Understand one line of a section; or why it does not count."""
+def parse_rule_line(text: str, section: str, values: dict[str, Any]) -> str:
+    """Add the value of a line to `values`; return what is wrong with it."""
     pair = KEY_VALUE_PATTERN.fullmatch(text)
     if not pair:
         return "it is neither a [section] nor `key = value`"
@@ -126,78 +118,78 @@ def parse_rule_line(text: str, section: str, found: dict[str, Any]) -> str:
         return f"there is no key {quote_value(key)}; {suggest_word(key, allowed)}"
     if key not in allowed:
         return f"{key} means nothing to {section}, which has {', '.join(allowed)}"
-    again = key in found
+    is_repeated = key in values
     try:
-        found[key] = RULE_KEYS[key].value_type.parse(value)
+        values[key] = RULE_KEYS[key].value_type.parse(value)
     except ValueError:
         return f"{key} is {quote_value(value)}, {RULE_KEYS[key].value_type.refusal}"
-    return f"{key} stands there twice for {section}; the last one counts" if again else ""
+    return f"{key} stands there twice for {section}; the last one counts" if is_repeated else ""
 
 
-def apply_rule_values(rule: AlertRule, found: Mapping[str, Mapping[str, Any]]) -> AlertRule:
-    """A rule with what the file says of all, and of it."""
-    for_all = dict(found.get(ALL_SECTION, {}))
-    if "person" in rule.to:  # what is a person's own goes to others only by a line of its own section
+def apply_rule_values(rule: AlertRule, sections: Mapping[str, Mapping[str, Any]]) -> AlertRule:
+    """Apply the values of [all], then those of the rule's own section."""
+    for_all = dict(sections.get(ALL_SECTION, {}))
+    if "person" in rule.to:  # what is for a person goes to others only by a line of its own section
         for_all.pop("to", None)
-    if for_all.get("on"):  # so is every rule; what is off by default is switched on by its own name
+    if for_all.get("on"):  # a rule that is off by default is switched on by its own name
         del for_all["on"]
-    said = {**for_all, **found.get(rule.name, {})}
-    return rule._replace(**{key: value for key, value in said.items() if key in list_rule_keys(rule.name)})
+    values = {**for_all, **sections.get(rule.name, {})}
+    return rule._replace(**{key: value for key, value in values.items() if key in list_rule_keys(rule.name)})
 
 
 def drop_unknown_channels(
     rules: Mapping[str, AlertRule], channels: Collection[str]
 ) -> tuple[dict[str, AlertRule], list[str]]:
-    """The rules without channels that are not there; what nobody would hear of goes where it does by default."""
-    found: dict[str, AlertRule] = {}
-    missing: dict[str, list[str]] = {}
+    """Remove channels that do not exist; a rule without receivers gets its default ones."""
+    kept_rules: dict[str, AlertRule] = {}
+    rules_by_missing: dict[str, list[str]] = {}
     for name, rule in rules.items():
-        there = tuple(word for word in rule.to if word in channels or word in RESERVED_CHANNEL_NAMES)
+        kept = tuple(word for word in rule.to if word in channels or word in RESERVED_CHANNEL_NAMES)
         for word in rule.to:
-            if word not in there:
-                missing.setdefault(word, []).append(name)
-        found[name] = rule if there == rule.to else rule._replace(to=there or DEFAULT_RULES[name].to)
+            if word not in kept:
+                rules_by_missing.setdefault(word, []).append(name)
+        kept_rules[name] = rule if kept == rule.to else rule._replace(to=kept or DEFAULT_RULES[name].to)
     problems = [
-        f"{join_names(several)} should go to {word}, but GPUBOARD_NOTIFY has no such channel; "
+        f"{join_names(rule_names)} should go to {word}, but GPUBOARD_NOTIFY has no such channel; "
         f"{suggest_word(word, (*channels, *sorted(RESERVED_CHANNEL_NAMES)))}"
-        for word, several in missing.items()
+        for word, rule_names in rules_by_missing.items()
     ]
-    return found, list(limit_problems(problems))
+    return kept_rules, list(limit_problems(problems))
 
 
 def format_rule_values(rule: AlertRule) -> dict[str, str]:
-    """Each key of a rule with its value, as it is written in the file."""
+    """Format each value of a rule as it is written in the file."""
     return {key: RULE_KEYS[key].format_value(getattr(rule, key)) for key in list_rule_keys(rule.name)}
 
 
-def list_rule_keys(rule: str) -> tuple[str, ...]:
-    """Which keys a rule has."""
-    lasting = () if rule in MOMENTARY_RULES else LASTING_KEYS
-    return (*COMMON_KEYS, *lasting, *("before",) * (rule in BOOKING_TIME_RULES), *("at",) * (rule == "weekly-report"))
+def list_rule_keys(rule_name: str) -> tuple[str, ...]:
+    keys = COMMON_KEYS if rule_name in MOMENTARY_RULES else (*COMMON_KEYS, *LASTING_KEYS)
+    if rule_name in BOOKING_TIME_RULES:
+        return (*keys, "before")
+    return (*keys, "at") if rule_name == WEEKLY_REPORT_RULE else keys
 
 
 def suggest_word(word: str, allowed: Collection[str]) -> str:
-    """What somebody may have meant."""
+    """Suggest what may have been meant."""
     close = get_close_matches(word, allowed, 1)
     return f"is it {close[0]}?" if close else f"there are {', '.join(allowed)}"
 
 
 def quote_value(text: str) -> str:
-    """What is wrong, fit to be shown: an address that somebody has put here may hold a password."""
+    """Quote a wrong value, unless it may be an address with a password."""
     if len(text) > MAX_QUOTED_CHARACTERS or ":/" in text or "@" in text or not text.isprintable():
         return "something else"
     return f"'{text}'"
 
 
 def parse_yes_or_no(text: str) -> bool:
-    """`yes` or `no`, and what else people write for them."""
     if text.lower() not in (*TRUE_WORDS, *FALSE_WORDS):
         raise ValueError(text)
     return text.lower() in TRUE_WORDS
 
 
 def parse_receivers(text: str) -> tuple[str, ...]:
-    """Names with blanks or commas between them, each once; `none` is nobody."""
+    """Parse names with blanks or commas between them; `none` is nobody."""
     words = tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
     if not words or any(not RECEIVER_NAME.fullmatch(word) for word in words) or ("none" in words and len(words) > 1):
         raise ValueError(text)
@@ -205,50 +197,47 @@ def parse_receivers(text: str) -> tuple[str, ...]:
 
 
 def parse_minute_of_day(text: str) -> int:
-    """The minute of the day of `7:30`."""
-    found = CLOCK_PATTERN.fullmatch(text)
-    if not found:
+    """Parse `7:30` as the minute of the day."""
+    clock = CLOCK_PATTERN.fullmatch(text)
+    if not clock:
         raise ValueError(text)
-    return int(found[1]) * 60 + int(found[2])
+    return int(clock[1]) * 60 + int(clock[2])
 
 
 def parse_quiet_hours(text: str) -> tuple[int, int] | None:
-    """From when until when, `22:00-07:00`; nothing is None."""
+    """Parse `22:00-07:00`, or `none`."""
     if text.lower() in ("", "none", "no"):
         return None
-    found = QUIET_HOURS_PATTERN.fullmatch(text.lower())
-    if not found:
+    hours = QUIET_HOURS_PATTERN.fullmatch(text.lower())
+    if not hours:
         raise ValueError(text)
-    first, last = parse_minute_of_day(found[1]), parse_minute_of_day(found[2])
-    if first == last:  # never, or all day? whoever wants either has `none`, and `on = no`
+    first, last = parse_minute_of_day(hours[1]), parse_minute_of_day(hours[2])
+    if first == last:  # never or all day is unclear; `none` and `on = no` say it
         raise ValueError(text)
     return first, last
 
 
 def parse_hourly_limit(text: str) -> int:
-    """How many an hour."""
     if not re.fullmatch("[0-9]{1,4}", text):
         raise ValueError(text)
     return int(check_range(int(text), 1, 1000))
 
 
 def parse_weekly_time(text: str) -> tuple[int, int]:
-    """`Mon 08:00`: the day from Monday on, and the minute of it."""
+    """Parse `Mon 08:00` as the day, with Monday as 0, and the minute of the day."""
     day, _, clock = text.lower().partition(" ")
-    several = [number for number, whole in enumerate(FULL_DAY_NAMES) if len(day) > 2 and whole.startswith(day)]
-    if not several:
-        raise ValueError(text)
-    return several[0], parse_minute_of_day(clock)
+    for number, name in enumerate(FULL_DAY_NAMES):
+        if len(day) > 2 and name.startswith(day):
+            return number, parse_minute_of_day(clock)
+    raise ValueError(text)
 
 
 def format_minute_of_day(minute: int) -> str:
-    """`07:30`."""
+    """Format a minute of the day as `07:30`."""
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
 class RuleKey(NamedTuple):
-    """What a value of a key may be, and how it is written."""
-
     value_type: SettingType
     format_value: Callable[[Any], str]
 
@@ -279,15 +268,17 @@ RULE_KEYS: Mapping[str, RuleKey] = {
 }
 
 
+# Contacts
+
 MAIL_KIND, SLACK_KIND = "mail", "slack"
 MAIL_ADDRESS = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._%+'-]{0,63}@(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*"
 )
 SLACK_MEMBER = re.compile(r"slack:([UW][A-Z0-9]{2,20})", re.IGNORECASE)
 SERVICE_URL = re.compile(r"([a-z][a-z0-9+.-]{0,31})://[!-~]{1,2000}", re.IGNORECASE)
-# What may stand before the @ of an address that is made of a login: the names in bookings are anybody's to write.
+# A login that may stand before the @ of an address: anybody can write names into bookings.
 LOGIN_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-# Names that are no person's in a domain, but an office's or a list's; a line in the contacts makes them one.
+# Mailboxes of an office or a list; a line in the contacts makes such a name a person.
 ROLE_MAILBOXES = re.compile(
     "abuse|admin|administrator|all|announce|contact|everybody|everyone|group|help|hostmaster|info|it|lab|lists?|mail|"
     "mailer-daemon|members|news|no-?reply|nobody|office|operator|ops|postmaster|root|security|staff|students|support|"
@@ -303,9 +294,9 @@ MAX_CONTACTS_PER_PERSON = 10
 
 @dataclass(frozen=True)
 class Contact:
-    """One way to a person: its kind is `mail` for an address, `slack` for a member id, else the scheme of a URL.
+    """How to reach a person; `kind` is `mail`, `slack` for a member id, or the scheme of a URL.
 
-    Where `url` is set the address is one that apprise understands; else it is a bare mail address or member id.
+    The address is a URL as apprise writes them, or else a mail address or a member id.
     """
 
     kind: str
@@ -314,16 +305,16 @@ class Contact:
 
     @property
     def written_address(self) -> str:
-        """The address as it stands in the file: `slack:` is before a member id."""
+        """Return the address as it stands in the file, with `slack:` before a member id."""
         return f"{SLACK_KIND}:{self.address}" if self.kind == SLACK_KIND and not self.is_url else self.address
 
 
 @dataclass(frozen=True)
 class Contacts:
-    """Who is told by which ways; not `whole` where a file could not be read, so that whoever is not here may be there.
+    """Who is reached how; not complete where a file could not be read.
 
-    `known` has logins as `folded` makes them. Aliases lead from other names to them, but others than the admin may
-    write those: they take away no address that somebody has, and make nobody known under a name that is not theirs.
+    Aliases lead from other names to logins, but not only the admin writes them: they take away no address that
+    somebody has, and make nobody known under a name that is not theirs.
     """
 
     contacts_by_login: Mapping[str, tuple[Contact, ...]] = field(default_factory=dict, repr=False)
@@ -333,114 +324,112 @@ class Contacts:
     problems: tuple[str, ...] = ()
 
     def with_aliases(self, aliases: Mapping[str, str]) -> Contacts:
-        """The same with the names of aliases.csv (`People.aliases`)."""
         return replace(self, aliases=aliases)
 
     def find_contacts(self, person: str, via: str = "") -> tuple[Contact, ...]:
-        """The ways to a person: those of the kind `via`, or all where none of theirs is of it; empty if there is none.
+        """Return the contacts of a person: those of the kind `via`, or all if none is of it.
 
         Those of this very name come before those of their other names. Whoever has no line has LOGIN@DOMAIN, where a
         domain is set.
         """
-        found = self.contacts_by_login.get(fold_login(person.strip()), ())
-        if not found:
-            others = (way for login in self.find_logins(person) for way in self.contacts_by_login[login])
-            found = tuple(dict.fromkeys(others))[:MAX_CONTACTS_PER_PERSON]
-        if not found and self.is_complete and self.mail_domain and is_personal_login(login := self.find_login(person)):
-            found = (Contact(MAIL_KIND, f"{login}@{self.mail_domain}"),)
-        return tuple(way for way in found if way.kind == via) or found
+        contacts = self.contacts_by_login.get(fold_login(person.strip()), ())
+        if not contacts:
+            of_other_names = (
+                contact for login in self.find_logins(person) for contact in self.contacts_by_login[login]
+            )
+            contacts = tuple(dict.fromkeys(of_other_names))[:MAX_CONTACTS_PER_PERSON]
+        if not contacts and self.is_complete and self.mail_domain:
+            login = self.find_login(person)
+            if LOGIN_PATTERN.fullmatch(login) and not ROLE_MAILBOXES.fullmatch(login):
+                contacts = (Contact(MAIL_KIND, f"{login}@{self.mail_domain}"),)
+        return tuple(contact for contact in contacts if contact.kind == via) or contacts
 
     def list_addresses(self, person: str) -> tuple[str, ...]:
-        """The same as they are written: a mail address, a URL, or `slack:MEMBER-ID`."""
-        return tuple(way.written_address for way in self.find_contacts(person))
+        """Return the addresses of a person as they are written in the file."""
+        return tuple(contact.written_address for contact in self.find_contacts(person))
 
     def find_logins(self, person: str) -> list[str]:
-        """The logins here that are names of one person."""
-        one = resolve_alias(self.aliases, person)
-        return [login for login in self.contacts_by_login if resolve_alias(self.aliases, login) == one]
+        """Return the logins in the contacts that are names of one person."""
+        resolved = resolve_alias(self.aliases, person)
+        return [login for login in self.contacts_by_login if resolve_alias(self.aliases, login) == resolved]
 
     def find_login(self, person: str) -> str:
-        """The login of a person: the name itself where it has a line, else the first in aliases.csv that can be one."""
-        given, one = fold_login(person.strip()), resolve_alias(self.aliases, person)
-        if given in self.contacts_by_login:
-            return given
-        names = (
-            name for name in self.aliases if LOGIN_PATTERN.fullmatch(name) and resolve_alias(self.aliases, name) == one
-        )
-        return next(names, given)
+        """Return the name itself if it has a line, else the first name of the person in aliases.csv that is a login."""
+        login, resolved = fold_login(person.strip()), resolve_alias(self.aliases, person)
+        if login in self.contacts_by_login:
+            return login
+        for name in self.aliases:
+            if LOGIN_PATTERN.fullmatch(name) and resolve_alias(self.aliases, name) == resolved:
+                return name
+        return login
 
     def find_person(self, kind: str, address: str) -> str | None:
-        """The login that has a mail address (LOGIN@DOMAIN too) or a member id of Slack; None where that is not sure."""
-        wanted = address.lower()
-        several = [
+        """Return the login of a mail address (LOGIN@DOMAIN too) or a Slack member id; None if that is not sure."""
+        address = address.lower()
+        logins = [
             login
-            for login, ways in self.contacts_by_login.items()
-            if any(way.kind == kind and not way.is_url and way.address.lower() == wanted for way in ways)
+            for login, contacts in self.contacts_by_login.items()
+            if any(
+                contact.kind == kind and not contact.is_url and contact.address.lower() == address
+                for contact in contacts
+            )
         ]
-        if several:
-            return several[0] if self.is_same_person(several) else None
-        login, _, domain = wanted.partition("@")
-        if (
-            kind != MAIL_KIND
-            or not self.mail_domain
-            or domain != self.mail_domain.lower()
-            or not LOGIN_PATTERN.fullmatch(login)
-        ):
+        if logins:
+            return logins[0] if self.is_same_person(logins) else None
+        login, _, domain = address.partition("@")
+        if kind != MAIL_KIND or not self.mail_domain or domain != self.mail_domain.lower():
             return None
         # whoever has another address in the contacts does not read this one, and neither may another name of theirs
-        return login if not self.find_logins(login) and self.find_login(login) == login else None
+        is_own = LOGIN_PATTERN.fullmatch(login) and not self.find_logins(login) and self.find_login(login) == login
+        return login if is_own else None
 
     def find_shared_members(self) -> list[tuple[str, ...]]:
-        """Logins that have one member id of Slack: whoever writes from there could be any of them."""
-        several: dict[str, list[str]] = {}
-        for login, ways in self.contacts_by_login.items():
-            for way in ways:
-                if way.kind == SLACK_KIND and not way.is_url:
-                    several.setdefault(way.address, []).append(login)
-        return [tuple(logins) for logins in several.values() if not self.is_same_person(logins)]
+        """Return the logins of different people that share a Slack member id."""
+        logins_by_member: dict[str, list[str]] = {}
+        for login, contacts in self.contacts_by_login.items():
+            for contact in contacts:
+                if contact.kind == SLACK_KIND and not contact.is_url:
+                    logins_by_member.setdefault(contact.address, []).append(login)
+        return [tuple(logins) for logins in logins_by_member.values() if not self.is_same_person(logins)]
 
     def is_same_person(self, logins: Collection[str]) -> bool:
-        """Whether they are names of one person."""
         return len({resolve_alias(self.aliases, login) for login in logins}) == 1
 
 
-def is_personal_login(name: str) -> bool:
-    """Whether LOGIN@DOMAIN may be the address of a person."""
-    return bool(LOGIN_PATTERN.fullmatch(name)) and not ROLE_MAILBOXES.fullmatch(name)
-
-
 def resolve_alias(aliases: Mapping[str, str], name: str) -> str:
-    """One word for one person, as `People.person` has it."""
+    """Return one name for one person, as PeopleDirectory.resolve_person does."""
     name = name.strip()
     return fold_login(aliases.get(fold_alias(name), name))
 
 
-def parse_contacts(data: bytes, domain: str | None = None) -> Contacts:
-    """The ways to each person; a line that cannot be read costs that line, and its words are never told."""
-    found: dict[str, dict[Contact, None]] = {}
+def parse_contacts(data: bytes, mail_domain: str | None = None) -> Contacts:
+    """Parse the contacts; a line that cannot be read is ignored, and never quoted."""
+    by_login: dict[str, dict[Contact, None]] = {}
     problems: list[str] = []
     for number, line in enumerate(decode_text(data).lstrip("\ufeff").split("\n"), 1):
         text = CONTACT_COMMENT_PATTERN.sub("", line).strip()
         login, comma, address = (part.strip() for part in text.partition(","))
         if not text or (number == 1 and (login.lower(), address.lower()) == HEADER_CELLS):
             continue
-        way = parse_contact(address) if comma and len(text) <= MAX_CONTACT_CHARACTERS else None
+        contact = parse_contact(address) if comma and len(text) <= MAX_CONTACT_CHARACTERS else None
         if not comma or not login or len(login) > MAX_LOGIN_CHARACTERS or SERVICE_URL.match(login):
             problems.append(f"line {number}: it is not of the form login,address")
-        elif way is None:
+            continue
+        if contact is None:
             wanted = "a mail address, slack:MEMBER-ID, or an address of a service such as tgram://…"
             problems.append(f"line {number}: the address behind the comma is not {wanted}")
-        elif len(ways := found.setdefault(fold_login(login), {})) == MAX_CONTACTS_PER_PERSON and way not in ways:
-            problems.append(
-                f"line {number}: this person has more than {MAX_CONTACTS_PER_PERSON} addresses; this one does not count"
-            )
+            continue
+        contacts = by_login.setdefault(fold_login(login), {})
+        if len(contacts) == MAX_CONTACTS_PER_PERSON and contact not in contacts:
+            limit = f"more than {MAX_CONTACTS_PER_PERSON} addresses"
+            problems.append(f"line {number}: this person has {limit}; this one does not count")
         else:
-            ways[way] = None
-    return Contacts({login: tuple(ways) for login, ways in found.items()}, domain, problems=limit_problems(problems))
+            contacts[contact] = None
+    contacts_by_login = {login: tuple(contacts) for login, contacts in by_login.items()}
+    return Contacts(contacts_by_login, mail_domain, problems=limit_problems(problems))
 
 
 def parse_contact(address: str) -> Contact | None:
-    """An address, as people write it."""
     if MAIL_ADDRESS.fullmatch(address):
         return Contact(MAIL_KIND, address)
     if member := SLACK_MEMBER.fullmatch(address):
@@ -451,14 +440,15 @@ def parse_contact(address: str) -> Contact | None:
     return None
 
 
-# Bytes that are read: of rules, which are a few pages at the most, and of contacts.
+# Files
+
 MAX_RULES_BYTES, MAX_CONTACTS_BYTES = 64 * 1024, 1024 * 1024
-# The last good rules: what somebody switched off stays off, though the file cannot be read after a restart.
+# The last good rules: a rule that was switched off stays off if the file cannot be read after a restart.
 GOOD_RULES_FILE = "alerts.conf.good"
 
 
 class AlertConfig(NamedTuple):
-    """What is in force: every rule by its name, the contacts (without aliases), and what is wrong with either file."""
+    """Rules and contacts in force (without aliases), and what is wrong with their files."""
 
     rules: dict[str, AlertRule]
     contacts: Contacts
@@ -466,40 +456,43 @@ class AlertConfig(NamedTuple):
 
 
 class AlertConfigFiles:
-    """Both files; each is read again only if it changed."""
+    """Reads both files, each again only if it changed.
+
+    Neither may lie in data/ or www/, where others write or read. The last good rules are kept in state/.
+    """
 
     def __init__(self, alerts: AlertSettings, data: Path, www: Path, state: Path | None = None) -> None:
-        """Nothing is read from data/ or www/, where others write or read; in state/ the last good rules are kept."""
-        shared = (data, www)
-        self.rules_file = RulesFile(alerts, shared, state)
-        self.contacts_file = ContactsFile(alerts, shared)
+        self.rules_file = RulesFile(alerts, (data, www), state)
+        self.contacts_file = ContactsFile(alerts, (data, www))
 
     def read(self) -> AlertConfig:
-        """What counts now; it never raises."""
-        rules, first = self.rules_file.read()
-        contacts, second = self.contacts_file.read()
-        return AlertConfig(rules, contacts, first + second)
+        """Return what counts now; never raise."""
+        rules, rule_problems = self.rules_file.read()
+        contacts, contact_problems = self.contacts_file.read()
+        return AlertConfig(rules, contacts, rule_problems + contact_problems)
 
 
 def load_contacts(settings: Settings) -> Contacts:
-    """The contacts as they are now, through aliases.csv: for whoever sends a letter, or asks who somebody is."""
+    """Load the contacts as they are now, with aliases."""
     contacts, _ = ContactsFile(settings.alerts, (settings.data, settings.www)).read()
     aliases, _, unread = NameFiles(settings.data, None).read_names()  # only the builder keeps what it read
     return replace(contacts.with_aliases(aliases), is_complete=contacts.is_complete and not unread)
 
 
 class ProtectedFile:
-    """A file that only the builder's user and root write; with secrets in it, their groups do not either."""
+    """A file that only the builder's user and root can write, nor their groups if it contains secrets."""
 
-    def __init__(self, setting: str, path: str, shared: tuple[Path, ...], limit: int, *, secret: bool = False) -> None:
-        """The setting that names it, and the folders that it may not lie in."""
-        self.path, self.forbidden_folders, self.max_bytes, self.is_secret = Path(path).absolute(), shared, limit, secret
+    def __init__(
+        self, setting: str, path: str, forbidden_folders: tuple[Path, ...], max_bytes: int, is_secret: bool = False
+    ) -> None:
+        self.path, self.max_bytes, self.is_secret = Path(path).absolute(), max_bytes, is_secret
+        self.forbidden_folders = forbidden_folders
         self.where = f"{setting} ({self.path.name})"
         self.signature: files.FileSignature | None = None
         self.content: bytes | None = None
 
-    def refresh(self, before: str, none: str) -> list[Problem]:
-        """Take up what it says now; or say why not, and what counts in its place."""
+    def refresh(self, previous_counts: str, nothing_counts: str) -> list[Problem]:
+        """Read the file if it changed; else return why not, and what counts in its place."""
         try:
             self.check_folder()
             folder = os.open(self.path.parent, files.ROOT_FOLDER_FLAGS)
@@ -510,86 +503,78 @@ class ProtectedFile:
                     )
             finally:
                 os.close(folder)
-        except (OSError, files.FileRefusedError) as why:
+        except (OSError, files.FileRefusedError) as error:
             self.signature = None  # so that it is tried again
-            instead = none if self.content is None else before
-            what = f"it is not read: {getattr(why, 'strerror', None) or why}; {instead}"
-            return [Problem(self.where, what)]
+            consequence = nothing_counts if self.content is None else previous_counts
+            reason = getattr(error, "strerror", None) or error
+            return [Problem(self.where, f"it is not read: {reason}; {consequence}")]
         return []
 
     def check_folder(self) -> None:
-        """Hosts write to data/, and everybody reads www/."""
-        real = Path(os.path.realpath(self.path.parent))
+        """Refuse a file in data/, where hosts write, and in www/, which everybody reads."""
+        parent = Path(os.path.realpath(self.path.parent))
         for folder in self.forbidden_folders:
-            top = Path(os.path.realpath(folder))
-            if real == top or top in real.parents:
+            real_folder = Path(os.path.realpath(folder))
+            if parent == real_folder or real_folder in parent.parents:
                 message = f"it lies in {folder.name}/, which is not the builder's alone; put it beside gpuboard.conf"
                 raise files.FileRefusedError(message)
 
     def check_status(self, status: os.stat_result) -> None:
-        """Refuse one that somebody else can write, of the very file that was opened."""
+        """Refuse a file that somebody else can write; the status is of the file that was opened."""
         files.check_regular_file(status)
         writers = stat.S_IWGRP | stat.S_IWOTH if self.is_secret else stat.S_IWOTH
         if status.st_uid not in (os.geteuid(), 0):
-            message = "it is another user's; only the builder's user and root may own it"
-            raise files.FileRefusedError(message)
+            raise files.FileRefusedError("it is another user's; only the builder's user and root may own it")
         if status.st_mode & writers:
-            message = f"others can write it; chmod {'600' if self.is_secret else 'o-w'} {self.path.name} closes it"
-            raise files.FileRefusedError(message)
+            mode = "600" if self.is_secret else "o-w"
+            raise files.FileRefusedError(f"others can write it; chmod {mode} {self.path.name} closes it")
 
 
 class RulesFile:
-    """GPUBOARD_ALERTS: the rules in force."""
+    """GPUBOARD_ALERTS."""
 
-    def __init__(self, alerts: AlertSettings, shared: tuple[Path, ...], state: Path | None) -> None:
-        """Begin with those that were good last."""
+    def __init__(self, alerts: AlertSettings, forbidden_folders: tuple[Path, ...], state: Path | None) -> None:
         self.channel_names = tuple(name for name, _ in alerts.channels)
-        self.file = (
-            ProtectedFile("GPUBOARD_ALERTS", alerts.rules_file, shared, MAX_RULES_BYTES) if alerts.rules_file else None
-        )
+        self.file: ProtectedFile | None = None
         self.state_folder = state
         self.parsed: tuple[bytes | None, dict[str, AlertRule], list[str]] | None = None
-        if self.file and state:
-            with suppress(OSError, files.FileRefusedError):
-                self.file.content = read_file_from_folder(state, GOOD_RULES_FILE, MAX_RULES_BYTES)[1]
+        if alerts.rules_file:
+            self.file = ProtectedFile("GPUBOARD_ALERTS", alerts.rules_file, forbidden_folders, MAX_RULES_BYTES)
+            if state:
+                with suppress(OSError, files.FileRefusedError):
+                    self.file.content = files.read_file_from_folder(state, GOOD_RULES_FILE, MAX_RULES_BYTES)[1]
 
     def read(self) -> tuple[dict[str, AlertRule], list[Problem]]:
-        """The rules, and what is wrong with them."""
-        before, problems = self.content, []
+        content, problems = None, []
         if self.file:
+            before = self.file.content
             problems = self.file.refresh("the rules of before count", "those by default count")
-            if self.state_folder and self.content is not None and self.content != before:
-                with suppress(OSError):  # the page tells of a state folder that cannot be written, by other files
-                    files.write_atomically(self.state_folder / GOOD_RULES_FILE, self.content, 0o600)
-        if self.parsed is None or self.parsed[0] != self.content:
-            rules, wrong = parse_rules(self.content or b"")
-            rules, missing = drop_unknown_channels(rules, self.channel_names)
-            self.parsed = self.content, rules, [*wrong, *missing]
-        _, rules, told = self.parsed
+            content = self.file.content
+            if self.state_folder and content is not None and content != before:
+                with suppress(OSError):  # other files report a state folder that cannot be written
+                    files.write_atomically(self.state_folder / GOOD_RULES_FILE, content, 0o600)
+        if self.parsed is None or self.parsed[0] != content:
+            rules, mistakes = parse_rules(content or b"")
+            rules, missing_channels = drop_unknown_channels(rules, self.channel_names)
+            self.parsed = content, rules, [*mistakes, *missing_channels]
+        _, rules, mistakes = self.parsed
         where = self.file.where if self.file else ""
-        return rules, problems + [Problem(where, what) for what in told]
-
-    @property
-    def content(self) -> bytes | None:
-        """The file, as far as it could be read."""
-        return self.file.content if self.file else None
+        return rules, problems + [Problem(where, mistake) for mistake in mistakes]
 
 
 class ContactsFile:
-    """GPUBOARD_CONTACTS: the ways to people. It is kept nowhere else, for the secrets in it."""
+    """GPUBOARD_CONTACTS; no copy of it is kept, since it contains secrets."""
 
-    def __init__(self, alerts: AlertSettings, shared: tuple[Path, ...]) -> None:
-        """With nobody known yet."""
+    def __init__(self, alerts: AlertSettings, forbidden_folders: tuple[Path, ...]) -> None:
         self.mail_domain = alerts.mail_domain
-        self.file = (
-            ProtectedFile("GPUBOARD_CONTACTS", alerts.contacts_file, shared, MAX_CONTACTS_BYTES, secret=True)
-            if alerts.contacts_file
-            else None
-        )
+        self.file: ProtectedFile | None = None
         self.parsed: tuple[bytes, Contacts] | None = None
+        if alerts.contacts_file:
+            self.file = ProtectedFile(
+                "GPUBOARD_CONTACTS", alerts.contacts_file, forbidden_folders, MAX_CONTACTS_BYTES, is_secret=True
+            )
 
     def read(self) -> tuple[Contacts, list[Problem]]:
-        """The contacts, and what is wrong with them."""
         if not self.file:
             return Contacts(mail_domain=self.mail_domain), []
         problems = self.file.refresh("the contacts of before count", "what is for people waits")
@@ -598,5 +583,5 @@ class ContactsFile:
             return Contacts(mail_domain=self.mail_domain, is_complete=False), problems
         if self.parsed is None or self.parsed[0] != content:
             self.parsed = content, parse_contacts(content, self.mail_domain)
-        found = self.parsed[1]
-        return found, problems + [Problem(self.file.where, what) for what in found.problems]
+        contacts = self.parsed[1]
+        return contacts, problems + [Problem(self.file.where, problem) for problem in contacts.problems]

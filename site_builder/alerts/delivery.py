@@ -1,10 +1,10 @@
-"""Deliver a notification by HTTP, mail or a hook program."""
+"""Deliver a notification by HTTP, mail or a hook program, and judge how that ended."""
 
 from __future__ import annotations
 
-import email.utils
 import errno
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -18,23 +18,23 @@ import ssl
 import stat
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from contextvars import ContextVar
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import format_datetime, localtime
+from email.utils import format_datetime, localtime, parsedate_to_datetime
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple, Protocol, cast
+from types import FunctionType
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
-from site_builder.alerts.model import DeliveryOutcome, Message
+from site_builder.alerts.model import FAILED, REFUSED, SENT, UNSURE, DeliveryOutcome, Message
 from site_builder.core.terminal_text import clean_excerpt
 
-# For one connection, for one answer, and for all that one letter takes.
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S, DELIVERY_TIMEOUT_S = 10.0, 20.0, 60.0
+# HTTP, as apprise's services use it
+
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
 MAX_BODY_BYTES = 1024 * 1024
 CHUNK_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 86400
@@ -49,213 +49,179 @@ STATUS_MEANINGS = {
 }
 
 
-class RequestObserver:
-    """All requests of one letter; once we gave up waiting, no further one is begun."""
+class HttpClient:
+    """Takes the place of the module `requests` in one service, and records how each of its requests ended.
+
+    Nothing is sent twice: redirects are not followed, and a service that would wait and repeat a request gets an error.
+    """
 
     def __init__(self) -> None:
-        """Nothing was asked yet."""
         self.outcomes: list[DeliveryOutcome] = []
         self.has_begun = False
         self.is_abandoned = False
 
-    def send_request(self, send: Callable[..., Any], adapter: object, request: object, **more: object) -> Any:  # noqa: ANN401 of requests
-        """Let one request pass, and note how it went; what the library would wait for or follow fails instead."""
-        from requests import RequestException  # noqa: PLC0415 slow to import
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # requests.codes, requests.RequestException, …
+        import requests  # noqa: PLC0415 # slow to import
+
+        return getattr(requests, name)
+
+    def get(self, url: str, params: object = None, **options: object) -> Any:  # noqa: ANN401 # as in requests
+        return self.request("GET", url, params=params, **options)
+
+    def post(self, url: str, data: object = None, json: object = None, **options: object) -> Any:  # noqa: ANN401
+        return self.request("POST", url, data=data, json=json, **options)
+
+    def put(self, url: str, data: object = None, **options: object) -> Any:  # noqa: ANN401
+        return self.request("PUT", url, data=data, **options)
+
+    def delete(self, url: str, **options: object) -> Any:  # noqa: ANN401
+        return self.request("DELETE", url, **options)
+
+    def request(self, method: str, url: str, **options: Any) -> Any:  # noqa: ANN401
+        """Send one request in a session of our own; return its response as `requests` does."""
+        from requests import RequestException, Session  # noqa: PLC0415 # slow to import
 
         self.has_begun = True
         if self.is_abandoned:
             raise RequestException
-        try:
-            response = send(
-                adapter, request, **{**more, "timeout": more.get("timeout") or (CONNECT_TIMEOUT_S, READ_TIMEOUT_S)}
-            )
-        except Exception as error:
-            self.outcomes.append(judge_request_error(error))
-            raise
-        body, status = read_response_body(response), response.status_code
-        outcome = judge_response(status, response.headers, body)
+        options["timeout"] = options.get("timeout") or (CONNECT_TIMEOUT_S, READ_TIMEOUT_S)
+        with Session() as session:
+            try:
+                response = session.request(method, url, **{**options, "allow_redirects": False, "stream": True})
+            except Exception as error:
+                self.outcomes.append(judge_request_error(error))
+                raise
+            body = read_response_body(response)
+        outcome = judge_response(response.status_code, response.headers, body)
         self.outcomes.append(outcome)
-        # apprise would sleep and ask again after a 429, for as long as the receiver likes
-        if status == 429 or outcome.retry_after_s or 300 <= status < 400:
+        # apprise would sleep after a 429, for as long as the receiver likes, and send again
+        if response.status_code == 429 or outcome.retry_after_s or 300 <= response.status_code < 400:
             raise RequestException
         return response
 
-    def summarize_outcomes(self, several: bool) -> DeliveryOutcome:
-        """What a letter's requests come to, where the library says that it failed; `several` if for many receivers."""
-        doubtful = [one for one in self.outcomes if one.status == "unsure"]
-        if doubtful:
-            return doubtful[-1]
-        if several and any(one.status == "sent" for one in self.outcomes):
-            return DeliveryOutcome("unsure", "some of the receivers in its address took it, and others did not")
-        bad = [one for one in self.outcomes if one.status == "failed"]
-        if bad:
-            return bad[-1]
-        # it was answered well, but in words that mean no; or nothing was asked at all
+    def summarize_outcomes(self, has_many_receivers: bool) -> DeliveryOutcome:
+        """Judge a notification that the service calls failed by the outcomes of its requests."""
+        unsure = [outcome for outcome in self.outcomes if outcome.status == UNSURE]
+        if unsure:
+            return unsure[-1]
+        if has_many_receivers and any(outcome.status == SENT for outcome in self.outcomes):
+            return DeliveryOutcome(UNSURE, "some of the receivers in its address took it, and others did not")
+        failed = [outcome for outcome in self.outcomes if outcome.status == FAILED]
+        if failed:
+            return failed[-1]
+        # every answer looked fine to us but not to the service; or it sent nothing
         return (
-            DeliveryOutcome("unsure", "was answered in words that nobody understands")
+            DeliveryOutcome(UNSURE, "was answered in words that nobody understands")
             if self.outcomes
-            else DeliveryOutcome("failed")
+            else DeliveryOutcome(FAILED)
         )
 
 
-CURRENT_OBSERVER: ContextVar[RequestObserver | None] = ContextVar("watch", default=None)
-PATCH_LOCK = threading.Lock()
+def derive_service_class(plugin: type, client: HttpClient) -> type:
+    """Derive a class from a plugin of apprise whose methods send through `client`.
+
+    Plugins call `requests.post()` and accept no session. The new class has copies of their methods that find `client`
+    under the name `requests`; the plugin and `requests` stay as they are.
+    """
+    methods: dict[str, FunctionType] = {}
+    for name in dir(plugin):
+        method = inspect.getattr_static(plugin, name)
+        if isinstance(method, FunctionType) and "requests" in method.__globals__:
+            names = {**method.__globals__, "requests": client}
+            copy = FunctionType(method.__code__, names, name, method.__defaults__, method.__closure__)
+            copy.__kwdefaults__ = method.__kwdefaults__
+            methods[name] = copy
+    return type(plugin.__name__, (plugin,), methods)
 
 
-def install_observer() -> None:
-    """Have every request of this process pass by the watch of its thread, if that has one."""
-    from requests.adapters import HTTPAdapter  # noqa: PLC0415 slow to import
-
-    with PATCH_LOCK:
-        send = HTTPAdapter.send
-        if getattr(send, "is_watched", False):
-            return
-
-        def passing(adapter: HTTPAdapter, request: Any, *given: Any, **more: Any) -> Any:  # noqa: ANN401 as requests has it
-            watch = CURRENT_OBSERVER.get()
-            if watch is None:
-                return send(adapter, request, *given, **more)
-            return watch.send_request(send, adapter, request, **dict(zip(SEND_PARAMETERS, given)), **more)
-
-        passing.is_watched = True  # type: ignore[attr-defined]
-        HTTPAdapter.send = passing  # type: ignore[method-assign, assignment]
-
-
-SEND_PARAMETERS = ("stream", "timeout", "verify", "cert", "proxies")
-
-
-def read_response_body(response: Any) -> bytes:  # noqa: ANN401 of requests
-    """The body of an answer, as far as it is read; one that breaks off does not change what the status says."""
+def read_response_body(response: Any) -> bytes:  # noqa: ANN401 # of requests
+    """Read a body up to a limit; one that breaks off does not change what the status says."""
     body = bytearray()
-    try:
-        for piece in response.iter_content(CHUNK_BYTES):
-            body += piece
+    with suppress(Exception):
+        for chunk in response.iter_content(CHUNK_BYTES):
+            body += chunk
             if len(body) >= MAX_BODY_BYTES:
                 break
-    except Exception:  # whatever it is, the status has come
-        body.clear()
     response.close()
     response._content, response._content_consumed = bytes(body[:MAX_BODY_BYTES]), True
     return bytes(body[:MAX_BODY_BYTES])
 
 
-def judge_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 of requests
-    """What an answer means; a gateway that got no answer itself knows no more than we do."""
-    if status == 504:
-        return DeliveryOutcome("unsure", "answered 504: nobody knows whether it arrived behind that")
+def judge_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests
+    if status == 504:  # a gateway that got no answer knows no more than we do
+        return DeliveryOutcome(UNSURE, "answered 504: nobody knows whether it arrived behind that")
     if 200 <= status < 300:
-        return (
-            DeliveryOutcome("failed", "refused it in its answer", parse_retry_after(headers, body))
-            if has_refusal(body)
-            else DeliveryOutcome("sent")
-        )
+        answer = parse_json_object(body)  # Slack and others refuse with a status of 200
+        if answer.get("ok") is False or answer.get("success") is False or answer.get("errcode"):
+            return DeliveryOutcome(FAILED, "refused it in its answer", parse_retry_after(headers, body))
+        return DeliveryOutcome(SENT)
     if 300 <= status < 400:
-        return DeliveryOutcome("failed", f"answered {status}: the address leads elsewhere, which is not followed")
-    words = STATUS_MEANINGS.get(status) or ("has an error of its own" if status >= 500 else "did not take it")
-    return DeliveryOutcome(
-        "failed", f"{words} (HTTP {status})", parse_retry_after(headers, body) if status in (429, 503) else None
-    )
+        return DeliveryOutcome(FAILED, f"answered {status}: the address leads elsewhere, which is not followed")
+    meaning = STATUS_MEANINGS.get(status) or ("has an error of its own" if status >= 500 else "did not take it")
+    retry_after_s = parse_retry_after(headers, body) if status in (429, 503) else None
+    return DeliveryOutcome(FAILED, f"{meaning} (HTTP {status})", retry_after_s)
 
 
-def has_refusal(body: bytes) -> bool:
-    """Whether an answer that is fine as HTTP says in JSON that nothing was taken, as Slack and others do."""
-    told = parse_body_object(body)
-    return told.get("ok") is False or told.get("success") is False or bool(told.get("errcode"))
-
-
-def parse_body_object(body: bytes) -> dict[str, Any]:
-    """The JSON object of an answer; empty if it is none."""
+def parse_json_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of an answer, or an empty one."""
     try:
-        told = json.loads(body) if body[:1] == b"{" else None
+        answer = json.loads(body) if body[:1] == b"{" else None
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
-def parse_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: ANN401 of requests
-    """How many seconds we are to wait: by the header, or as Telegram and Matrix write it."""
-    told = str(headers.get("Retry-After") or "").strip()
-    found = parse_body_object(body)
-    inner = found.get("parameters")
-    several = [
-        parse_retry_after_header(told),
-        found.get("retry_after"),
-        inner.get("retry_after") if isinstance(inner, dict) else None,
-    ]
-    millis = found.get("retry_after_ms")
-    several.append(millis / 1000 if isinstance(millis, (int, float)) else None)
-    seconds = next((one for one in several if isinstance(one, (int, float)) and math.isfinite(one)), None)
-    return None if seconds is None else int(min(max(seconds, 1), MAX_RETRY_AFTER_S))
+def parse_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: ANN401 # of requests
+    """Return how many seconds to wait, by the header or as Discord, Telegram and Matrix write it."""
+    answer = parse_json_object(body)
+    parameters = answer.get("parameters")
+    millis = answer.get("retry_after_ms")
+    candidates = (
+        parse_retry_after_header(str(headers.get("Retry-After") or "").strip()),
+        answer.get("retry_after"),
+        parameters.get("retry_after") if isinstance(parameters, dict) else None,
+        millis / 1000 if isinstance(millis, (int, float)) else None,
+    )
+    for seconds in candidates:
+        if isinstance(seconds, (int, float)) and math.isfinite(seconds):
+            return int(min(max(seconds, 1), MAX_RETRY_AFTER_S))
+    return None
 
 
-def parse_retry_after_header(told: str) -> float | None:
-    """What Retry-After says: a number, or a date."""
-    if told.isascii() and told.isdigit():
-        return int(told[:9])
+def parse_retry_after_header(value: str) -> float | None:
+    """Parse a number of seconds, or a date."""
+    if value.isascii() and value.isdigit():
+        return int(value[:9])
     try:
-        return email.utils.parsedate_to_datetime(told).timestamp() - time.time()
+        return parsedate_to_datetime(value).timestamp() - time.time()
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
 def judge_request_error(error: Exception) -> DeliveryOutcome:
-    """What it means that no answer came: before the connection stood nothing was sent, after that nobody knows."""
-    from requests import exceptions as known  # noqa: PLC0415 slow to import
+    """Judge a request without an answer: nothing was sent before the connection stood; after that, nobody knows."""
+    from requests import exceptions  # noqa: PLC0415 # slow to import
 
-    reason = type(getattr(error.args[0] if error.args else None, "reason", None)).__name__
-    if reason == "NameResolutionError":
-        return DeliveryOutcome("failed", "is not known on this network")
-    if reason == "NewConnectionError":
-        return DeliveryOutcome("failed", "cannot be reached: nothing answers there")
+    cause = type(getattr(error.args[0] if error.args else None, "reason", None)).__name__
+    if cause == "NameResolutionError":
+        return DeliveryOutcome(FAILED, "is not known on this network")
+    if cause == "NewConnectionError":
+        return DeliveryOutcome(FAILED, "cannot be reached: nothing answers there")
     meanings: tuple[tuple[type[Exception], str, str], ...] = (
-        (known.ReadTimeout, "unsure", "did not answer in time"),
-        (known.ConnectTimeout, "failed", "cannot be reached in time"),
-        (known.SSLError, "failed", "cannot be reached by TLS, or its certificate cannot be trusted"),
-        (known.ProxyError, "failed", "cannot be reached by the proxy"),
-        (known.ConnectionError, "unsure", "ended the connection without an answer"),
-        (ValueError, "failed", "has an address that cannot be used"),  # all that requests finds wrong with one
+        (exceptions.ReadTimeout, UNSURE, "did not answer in time"),
+        (exceptions.ConnectTimeout, FAILED, "cannot be reached in time"),
+        (exceptions.SSLError, FAILED, "cannot be reached by TLS, or its certificate cannot be trusted"),
+        (exceptions.ProxyError, FAILED, "cannot be reached by the proxy"),
+        (exceptions.ConnectionError, UNSURE, "ended the connection without an answer"),
+        (ValueError, FAILED, "has an address that cannot be used"),  # InvalidURL and its like
     )
-    for kind, how, why in meanings:
-        if isinstance(error, kind):
-            return DeliveryOutcome(how, why)
-    return DeliveryOutcome("unsure", f"was sent to, and that broke off ({type(error).__name__})")
+    for error_type, status, reason in meanings:
+        if isinstance(error, error_type):
+            return DeliveryOutcome(status, reason)
+    return DeliveryOutcome(UNSURE, f"was sent to, and that broke off ({type(error).__name__})")
 
 
-class SendProgress(Protocol):
-    """A work that says whether it may have begun to send, and begins no more once it was given up."""
-
-    has_begun: bool
-    is_abandoned: bool
-
-
-class UnknownProgress:
-    """The same for what cannot say it: it may have begun at once."""
-
-    has_begun = True
-    is_abandoned = False
-
-
-def run_with_timeout(seconds: float, work: Callable[[], DeliveryOutcome], sending: SendProgress) -> DeliveryOutcome:
-    """What a work comes to, in a thread for which nobody waits longer: no limit of a library ends a drip of bytes."""
-    done: list[DeliveryOutcome] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except Exception as error:  # a letter never costs the sender; the error's own words may hold an address
-            how = "unsure" if sending.has_begun else "failed"
-            done.append(DeliveryOutcome(how, f"could not be sent to ({type(error).__name__})"))
-
-    thread = threading.Thread(target=run, name="send", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    sending.is_abandoned = True  # and only then looked at: either it has begun, or it sees this and never does
-    return (
-        done[0]
-        if done
-        else DeliveryOutcome("unsure" if sending.has_begun else "failed", f"did not end within {seconds:.0f} s")
-    )
-
+# Mail
 
 SMTP_TIMEOUT_S = 20.0
 MAX_REPLY_BYTES = 256 * 1024
@@ -263,7 +229,7 @@ MAX_SUBJECT_CHARACTERS = 200
 
 
 class MailServer(NamedTuple):
-    """A mail server as its address tells it; never shown. `mode` is insecure, starttls or ssl."""
+    """A mail server; `security` is insecure, starttls or ssl, and `sender` a name and an address."""
 
     host: str
     port: int
@@ -274,69 +240,64 @@ class MailServer(NamedTuple):
     is_verified: bool = True
     reply_to: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        """Without the password."""
+    def __repr__(self) -> str:  # without the password
         return f"MailServer({self.host}:{self.port})"
 
 
 class MailDelivery:
-    """One message on its way; `begun` once its first byte may have been given to the server."""
+    """Sends one mail; `has_begun` is True once the server may have got its first byte.
+
+    `message_key` makes the Message-ID: a mail that is sent again has the same one.
+    """
 
     def __init__(
-        self, server: MailServer, to: tuple[str, ...], message: Message, name: str, hidden: tuple[str, ...] = ()
+        self,
+        server: MailServer,
+        recipients: tuple[str, ...],
+        message: Message,
+        message_key: str,
+        bcc_recipients: tuple[str, ...] = (),
     ) -> None:
-        """`to` stand in the head of it, and `hidden` get it too; `name` makes it the same message each time."""
-        self.server, self.recipients, self.bcc_recipients, self.message, self.message_key = (
-            server,
-            to,
-            hidden,
-            message,
-            name,
-        )
+        self.server, self.message, self.message_key = server, message, message_key
+        self.recipients, self.bcc_recipients = recipients, bcc_recipients
         self.has_begun = self.is_abandoned = False
 
     def send(self) -> DeliveryOutcome:
-        """Give it to the server."""
         try:
             smtp = connect_to_mail_server(self.server)
         except (OSError, smtplib.SMTPException, ValueError) as error:
-            return DeliveryOutcome("failed", describe_smtp_error(error))
+            return DeliveryOutcome(FAILED, describe_smtp_error(error))
+        send_data = smtp.data
+
+        def send_data_once(content: bytes) -> tuple[int, bytes]:
+            self.has_begun = True
+            if self.is_abandoned:
+                raise TimeoutError
+            return send_data(content)
+
+        smtp.data = send_data_once  # type: ignore[method-assign, assignment] # of this connection only
         try:
-            smtp.data = self.track_data_command(smtp.data)  # type: ignore[method-assign, assignment]
-            lost = smtp.sendmail(self.server.sender[1], [*self.recipients, *self.bcc_recipients], self.build_mail())
+            refused = smtp.sendmail(self.server.sender[1], [*self.recipients, *self.bcc_recipients], self.build_mail())
             with suppress(OSError, smtplib.SMTPException):
-                smtp.putcmd("quit")  # it has the message: its farewell is not waited for
+                smtp.putcmd("quit")  # it has the mail: there is no need to wait for its answer
         except (OSError, smtplib.SMTPException, ValueError) as error:
             return judge_smtp_error(error, self.has_begun)
         finally:
             smtp.close()
-        return DeliveryOutcome("sent", f"refused {len(lost)} of its receivers" if lost else "")
-
-    def track_data_command(self, data: Callable[[bytes], tuple[int, bytes]]) -> Callable[[bytes], tuple[int, bytes]]:
-        """The command that gives it away, which from then on may have happened."""
-
-        def given(content: bytes) -> tuple[int, bytes]:
-            self.has_begun = True
-            if self.is_abandoned:
-                raise TimeoutError
-            return data(content)
-
-        return given
+        return DeliveryOutcome(SENT, f"refused {len(refused)} of its receivers" if refused else "")
 
     def build_mail(self) -> bytes:
-        """A message with its text and its HTML; tried again it has the same id, and is known by it."""
+        name, address = self.server.sender
+        message_id = f"{hashlib.sha256(self.message_key.encode()).hexdigest()[:32]}.gpuboard"
         mail = EmailMessage()
         mail["Subject"] = clean_excerpt(self.message.title, MAX_SUBJECT_CHARACTERS)
-        who, address = self.server.sender
-        mail["From"] = Address(clean_excerpt(who), addr_spec=address)
-        mail["To"] = [Address(addr_spec=one) for one in self.recipients]
+        mail["From"] = Address(clean_excerpt(name), addr_spec=address)
+        mail["To"] = [Address(addr_spec=recipient) for recipient in self.recipients]
         if self.server.reply_to:
-            mail["Reply-To"] = [Address(addr_spec=one) for one in self.server.reply_to]
+            mail["Reply-To"] = [Address(addr_spec=reply_address) for reply_address in self.server.reply_to]
         mail["Date"] = format_datetime(localtime())
-        mail["Message-ID"] = (
-            f"<{hashlib.sha256(self.message_key.encode()).hexdigest()[:32]}.gpuboard@{address.rpartition('@')[2]}>"
-        )
-        mail["Auto-Submitted"] = "auto-generated"  # no answer by a holiday responder
+        mail["Message-ID"] = f"<{message_id}@{address.rpartition('@')[2]}>"
+        mail["Auto-Submitted"] = "auto-generated"  # so that no holiday responder answers
         mail.set_content(self.message.text.rstrip("\n") + "\n", cte="quoted-printable")
         if self.message.html:
             mail.add_alternative(self.message.html, subtype="html", cte="quoted-printable")
@@ -344,41 +305,35 @@ class MailDelivery:
 
 
 class BoundedReplyFile:
-    """What a server says, up to a limit: the library would keep all lines of an answer that never ends."""
+    """The replies of a server up to a limit: smtplib would store every line of a reply that never ends."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """From the begin of a connection."""
         self.file, self.bytes_left = file, MAX_REPLY_BYTES
 
-    def readline(self, most: int) -> bytes:
-        """The next line."""
+    def readline(self, limit: int) -> bytes:
         if self.bytes_left <= 0:
             raise OSError(errno.EMSGSIZE, "talks for ever")
-        line = self.file.readline(most)
+        line = self.file.readline(limit)
         self.bytes_left -= len(line)
         return line
 
     def close(self) -> None:
-        """As the library does."""
         self.file.close()
 
 
 class BoundedSmtp(smtplib.SMTP):
-    """A connection on which nobody talks for ever."""
-
     def getreply(self) -> tuple[int, bytes]:
-        """The next answer."""
         if self.file is None and self.sock:
             self.file = BoundedReplyFile(self.sock.makefile("rb"))
         return super().getreply()
 
 
 class BoundedSmtpTls(BoundedSmtp, smtplib.SMTP_SSL):
-    """The same by TLS from the first byte on."""
+    pass
 
 
 def connect_to_mail_server(server: MailServer) -> smtplib.SMTP:
-    """A connection on which we are known."""
+    """Connect, and log in where the server has a user."""
     context = ssl.create_default_context()
     if not server.is_verified:
         context.check_hostname = False
@@ -399,13 +354,10 @@ def connect_to_mail_server(server: MailServer) -> smtplib.SMTP:
 
 
 def describe_smtp_error(error: Exception) -> str:
-    """Why nothing was given to the server; its own words may repeat what it was told, and are not."""
-    known: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+    """Explain why the server got nothing, without its own words: they may repeat the password."""
+    meanings: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
         (smtplib.SMTPAuthenticationError, "does not accept its user and password"),
-        (
-            smtplib.SMTPNotSupportedError,
-            "has no STARTTLS or no login: does its address say how it is meant?",
-        ),
+        (smtplib.SMTPNotSupportedError, "has no STARTTLS or no login: does its address say how it is meant?"),
         (smtplib.SMTPException, "ended the connection, or speaks no SMTP"),
         (ssl.SSLCertVerificationError, "has a certificate that cannot be trusted"),
         (ssl.SSLError, "cannot be reached by TLS: is its port right?"),
@@ -413,31 +365,32 @@ def describe_smtp_error(error: Exception) -> str:
         (socket.gaierror, "is not known on this network"),
         (ConnectionRefusedError, "cannot be reached: nothing answers there"),
     )
-    return next((words for kind, words in known if isinstance(error, kind)), "cannot be reached")
+    return next((reason for error_type, reason in meanings if isinstance(error, error_type)), "cannot be reached")
 
 
-def judge_smtp_error(error: Exception, begun: bool) -> DeliveryOutcome:
-    """What it means that a message was not taken: a server that says so is sure, one that falls silent is not."""
+def judge_smtp_error(error: Exception, has_begun: bool) -> DeliveryOutcome:
+    """Judge a mail that was not accepted: a server that says so is sure, one that falls silent is not."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         codes = [code for code, _ in error.recipients.values()]
-        how = "refused" if codes and all(code >= 500 for code in codes) else "failed"
-        return DeliveryOutcome(how, f"knows no such receiver (SMTP {codes[0] if codes else '?'})")
+        status = REFUSED if codes and all(code >= 500 for code in codes) else FAILED
+        return DeliveryOutcome(status, f"knows no such receiver (SMTP {codes[0] if codes else '?'})")
     if isinstance(error, smtplib.SMTPResponseException):
-        return DeliveryOutcome("failed", f"did not take it (SMTP {error.smtp_code})")
-    if begun:
-        return DeliveryOutcome("unsure", "fell silent after it was given the message")
-    return DeliveryOutcome("failed", describe_smtp_error(error))
+        return DeliveryOutcome(FAILED, f"did not take it (SMTP {error.smtp_code})")
+    if has_begun:
+        return DeliveryOutcome(UNSURE, "fell silent after it was given the message")
+    return DeliveryOutcome(FAILED, describe_smtp_error(error))
 
+
+# Hooks
 
 HOOK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What lies beside programs and is none: notes, what editors leave.
-IGNORED_NAME = re.compile(r"\..*|README.*|.*~")
+IGNORED_NAME = re.compile(r"\..*|README.*|.*~")  # notes, and what editors leave
 HOOK_TIMEOUT_S = 30.0
 MAX_OUTPUT_BYTES = 16 * 1024
 MAX_HOOKS = 100
 MAX_LINKS = 40
 POLL_INTERVAL_S = 0.05
-KILL_TIMEOUT_S = 5.0  # one that even a kill does not end hangs in the kernel, and we do not
+KILL_TIMEOUT_S = 5.0  # a program that survives SIGKILL hangs in the kernel: do not wait for it
 EXIT_RETRY_LATER = os.EX_TEMPFAIL
 HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_ERRORS = {
@@ -448,109 +401,106 @@ URL_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)\S+")
 
 
 class Hook(NamedTuple):
-    """A file in the folder of hooks, and why it may not be run."""
+    """A file in the hooks folder, and why it may not run; one without a name stands for the folder itself."""
 
     name: str
     problem: str | None = None
 
 
 class HookFolder:
-    """The programs of GPUBOARD_HOOKS, looked at anew each time."""
+    """The programs in GPUBOARD_HOOKS; nothing in a forbidden folder (data/, www/) runs, since others write there."""
 
-    def __init__(self, folder: Path | None, never: tuple[Path, ...] = (), seconds: float = HOOK_TIMEOUT_S) -> None:
-        """Nothing inside `never` (data/, www/) is run: others write there. Without a folder there are no hooks."""
-        self.folder, self.forbidden_folders, self.timeout_s = folder, never, seconds
+    def __init__(
+        self, folder: Path | None, forbidden_folders: tuple[Path, ...] = (), timeout_s: float = HOOK_TIMEOUT_S
+    ) -> None:
+        self.folder, self.forbidden_folders, self.timeout_s = folder, forbidden_folders, timeout_s
 
     def list_runnable_names(self) -> tuple[str, ...]:
-        """The names of those that may run."""
         return tuple(hook.name for hook in self.check_hooks() if not hook.problem)
 
     def check_hooks(self) -> list[Hook]:
-        """Every file there, and what is wrong with it; a folder that is wrong is one without a name."""
         if self.folder is None:
             return []
         try:
-            place = self.folder.resolve(strict=True)
-            if problem := self.find_folder_problem(place):
+            folder = self.folder.resolve(strict=True)
+            if problem := self.find_folder_problem(folder):
                 return [Hook("", problem)]
-            names = sorted(one.name for one in place.iterdir() if not IGNORED_NAME.fullmatch(one.name))
-        except (OSError, RuntimeError) as error:  # of a link that leads to itself
+            names = sorted(path.name for path in folder.iterdir() if not IGNORED_NAME.fullmatch(path.name))
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
             return [Hook("", f"cannot be read: {getattr(error, 'strerror', None) or 'its links lead nowhere'}")]
-        return [Hook(clean_excerpt(name, 64), find_hook_problem(place / name)) for name in names[:MAX_HOOKS]]
+        return [Hook(clean_excerpt(name, 64), find_hook_problem(folder / name)) for name in names[:MAX_HOOKS]]
 
-    def find_folder_problem(self, place: Path) -> str | None:
-        """Why nothing in this folder is run: somebody else could put or exchange a program there."""
-        if not place.is_dir():
+    def find_folder_problem(self, folder: Path) -> str | None:
+        """Explain why nothing in this folder may run: somebody else could put a program there."""
+        if not folder.is_dir():
             return "is not a folder"
-        for other in self.forbidden_folders:
-            if (resolved := other.resolve()) == place or resolved in place.parents:
-                return f"lies inside {other}, where others write: nothing in it is run"
-        for one in dict.fromkeys(iterate_path_folders(self.folder or place)):
-            if why := describe_foreign_access(one.lstat()):
-                where = f"{one}, {'in which it lies' if one in place.parents else 'by which it is reached'}, "
-                return f"{'' if one == place else where}{why}: nothing in it is run"
+        for forbidden in self.forbidden_folders:
+            if (resolved := forbidden.resolve()) == folder or resolved in folder.parents:
+                return f"lies inside {forbidden}, where others write: nothing in it is run"
+        for path in dict.fromkeys(iterate_path_folders(self.folder or folder)):
+            if reason := describe_foreign_access(path.lstat()):
+                where = f"{path}, {'in which it lies' if path in folder.parents else 'by which it is reached'}, "
+                return f"{'' if path == folder else where}{reason}: nothing in it is run"
         return None
 
-    def run_hook(self, name: str, data: bytes) -> DeliveryOutcome:
-        """Run one, with an alert as JSON on its stdin; it is ended after its time, with all that it started."""
+    def run_hook(self, name: str, alert_json: bytes) -> DeliveryOutcome:
+        """Run a hook with an alert on its stdin; end it after a time, with everything that it started."""
         if self.folder is None:
-            return DeliveryOutcome("refused", "GPUBOARD_HOOKS is not set any more")
-        found = {hook.name: hook.problem for hook in self.check_hooks()}
-        if "" in found:
-            return DeliveryOutcome("failed", f"the folder of hooks {found['']}")
-        if name not in found:
-            return DeliveryOutcome("refused", "there is no such hook any more")
-        if found[name]:
-            return DeliveryOutcome("failed", f"the hook {found[name]}")
-        place = self.folder.resolve() / name
+            return DeliveryOutcome(REFUSED, "GPUBOARD_HOOKS is not set any more")
+        problems = {hook.name: hook.problem for hook in self.check_hooks()}
+        if "" in problems:
+            return DeliveryOutcome(FAILED, f"the folder of hooks {problems['']}")
+        if name not in problems:
+            return DeliveryOutcome(REFUSED, "there is no such hook any more")
+        if problems[name]:
+            return DeliveryOutcome(FAILED, f"the hook {problems[name]}")
+        path = self.folder.resolve() / name
         try:
-            with tempfile.TemporaryFile() as given:
-                given.write(data)
-                given.seek(0)
+            with tempfile.TemporaryFile() as stdin:
+                stdin.write(alert_json)
+                stdin.seek(0)
                 program = subprocess.Popen(
-                    [str(place)],
-                    stdin=given,
+                    [str(path)],
+                    stdin=stdin,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    cwd=place.parent,
+                    cwd=path.parent,
                     env=build_hook_environment(),
                     start_new_session=True,
                 )
         except OSError as error:
-            return DeliveryOutcome(
-                "failed", f"the hook cannot be started: {START_ERRORS.get(error.errno or 0, str(error.strerror))}"
-            )
-        said = read_hook_output(program, time.monotonic() + self.timeout_s)
-        return judge_exit_code(program.returncode, said, self.timeout_s)
+            reason = START_ERRORS.get(error.errno or 0, str(error.strerror))
+            return DeliveryOutcome(FAILED, f"the hook cannot be started: {reason}")
+        output = read_hook_output(program, time.monotonic() + self.timeout_s)
+        return judge_exit_code(program.returncode, output, self.timeout_s)
 
 
 def iterate_path_folders(path: Path) -> Iterator[Path]:
-    """Every folder that is passed on the way to a place, by links too: who can write one of them leads us elsewhere."""
-    here, ahead, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
-    yield here
-    while ahead:
-        part = ahead.pop()
-        one = here.parent if part == ".." else here / part
-        if not one.is_symlink():
-            here = one
+    """Yield every folder on the way to a path, through links too: who can write in one can redirect us."""
+    folder, parts_ahead, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
+    yield folder
+    while parts_ahead:
+        part = parts_ahead.pop()
+        child = folder.parent if part == ".." else folder / part
+        if not child.is_symlink():
+            folder = child
         elif (links := links + 1) > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         else:
-            target = one.readlink()
-            here, parts = (Path("/"), target.parts[1:]) if target.is_absolute() else (here, target.parts)
-            ahead += reversed(parts)
-        yield here
+            target = child.readlink()
+            folder, parts = (Path("/"), target.parts[1:]) if target.is_absolute() else (folder, target.parts)
+            parts_ahead += reversed(parts)
+        yield folder
 
 
 def describe_foreign_access(status: os.stat_result) -> str | None:
-    """Whether others than the builder's user and root may write; a sticky folder is open too: anybody adds a file."""
+    """Explain who besides the builder's user and root may write; a sticky folder counts, since anybody adds files."""
     if status.st_uid not in (0, os.geteuid()):
         return "belongs to another user"
     return "can be written by others than its owner" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
 
 
 def find_hook_problem(path: Path) -> str | None:
-    """Why a file is not run."""
     if not HOOK_NAME.fullmatch(path.name):
         return "has a name with other letters than A-Z a-z 0-9 . _ -"
     try:
@@ -561,69 +511,63 @@ def find_hook_problem(path: Path) -> str | None:
         return "is a link, and links are not followed"
     if not stat.S_ISREG(status.st_mode):
         return "is not a plain file"
-    if why := describe_foreign_access(status):
-        return why
+    if reason := describe_foreign_access(status):
+        return reason
     return None if os.access(path, os.X_OK) else "is not executable: chmod u+x makes it so"
 
 
 def build_hook_environment() -> dict[str, str]:
-    """What a hook may know of us: none of our settings, which hold secrets."""
-    known = {"PATH": HOOK_PATH, "LANG": "C.UTF-8"}
+    """Build an environment without our settings, which contain secrets."""
+    environment = {"PATH": HOOK_PATH, "LANG": "C.UTF-8"}
     with suppress(KeyError):  # in a container a user need not have a name
-        person = pwd.getpwuid(os.geteuid())
-        known |= {"HOME": person.pw_dir, "USER": person.pw_name, "LOGNAME": person.pw_name}
-    return known
+        user = pwd.getpwuid(os.geteuid())
+        environment |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+    return environment
 
 
-def read_hook_output(program: subprocess.Popen[bytes], until: float) -> bytes:
-    """What a program says until it ends or its time is over; what is too much is read and forgotten."""
-    said = bytearray()
-    with cast("IO[bytes]", program.stdout) as pipe, selectors.DefaultSelector() as ready:
+def read_hook_output(program: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """Read what a program prints until it ends or its time is over; drop what is too much."""
+    output = bytearray()
+    with cast("IO[bytes]", program.stdout) as pipe, selectors.DefaultSelector() as selector:
         os.set_blocking(pipe.fileno(), False)
-        ready.register(pipe, selectors.EVENT_READ)
+        selector.register(pipe, selectors.EVENT_READ)
         is_open = True
-        while not has_child_ended(program.pid) and time.monotonic() < until:
+        while time.monotonic() < deadline:
+            # WNOWAIT: the process stays a zombie, so that nobody else gets its id before killpg
+            if os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                break
             if not is_open:
                 time.sleep(POLL_INTERVAL_S)
-            elif ready.select(POLL_INTERVAL_S):
-                is_open = read_available_output(pipe, said)
+            elif selector.select(POLL_INTERVAL_S):
+                is_open = read_available_output(pipe, output)
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(program.pid, signal.SIGKILL)  # also what it left behind; nobody else has this id before wait()
-        read_available_output(pipe, said)
+            os.killpg(program.pid, signal.SIGKILL)  # also what it left behind
+        read_available_output(pipe, output)
     with suppress(subprocess.TimeoutExpired):
         program.wait(KILL_TIMEOUT_S)
-    return bytes(said)
+    return bytes(output)
 
 
-def has_child_ended(pid: int) -> bool:
-    """Whether our child has ended, which stays to be waited for."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def read_available_output(pipe: IO[bytes], said: bytearray) -> bool:
-    """Take what is there, once; whether there may be more."""
+def read_available_output(pipe: IO[bytes], output: bytearray) -> bool:
+    """Read once what is there; return False at the end of the pipe."""
     with suppress(BlockingIOError):
-        piece = os.read(pipe.fileno(), MAX_OUTPUT_BYTES)
-        said += piece[: MAX_OUTPUT_BYTES - len(said)]
-        return bool(piece)
+        chunk = os.read(pipe.fileno(), MAX_OUTPUT_BYTES)
+        output += chunk[: MAX_OUTPUT_BYTES - len(output)]
+        return bool(chunk)
     return True
 
 
-def judge_exit_code(code: int | None, said: bytes, seconds: float) -> DeliveryOutcome:
-    """What the end of a hook means: 0 is sent, 75 again later; one that was ended may have told somebody."""
+def judge_exit_code(code: int | None, output: bytes, timeout_s: float) -> DeliveryOutcome:
+    """Judge a hook by its exit code: 0 is sent, 75 asks for a retry; one that was killed may have told somebody."""
     if code == 0:
-        return DeliveryOutcome("sent")
-    lines = said.decode("utf-8", "replace").strip().splitlines()
-    words = f": {mask_urls(lines[-1])}" if lines else ""
+        return DeliveryOutcome(SENT)
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    # the rest of an address may be a token
+    last_line = ": " + URL_PATTERN.sub(r"\1…", clean_excerpt(lines[-1])) if lines else ""
     if code is None or code == -signal.SIGKILL:
-        return DeliveryOutcome("unsure", f"the hook was ended after {seconds:.0f} s, or killed{words}")
+        return DeliveryOutcome(UNSURE, f"the hook was ended after {timeout_s:.0f} s, or killed{last_line}")
     if code < 0:
-        return DeliveryOutcome("unsure", f"the hook died of signal {-code}{words}")
+        return DeliveryOutcome(UNSURE, f"the hook died of signal {-code}{last_line}")
     if code == EXIT_RETRY_LATER:
-        return DeliveryOutcome("failed", f"the hook asks to be run again later{words}")
-    return DeliveryOutcome("refused", f"the hook ended with {code}{words}")
-
-
-def mask_urls(line: str) -> str:
-    """What a program said, without the rest of any address: that is where tokens stand."""
-    return URL_PATTERN.sub(r"\1…", clean_excerpt(line))
+        return DeliveryOutcome(FAILED, f"the hook asks to be run again later{last_line}")
+    return DeliveryOutcome(REFUSED, f"the hook ended with {code}{last_line}")

@@ -1,28 +1,32 @@
-"""What people are told: matters that are so, rules on which of them count, alerts, and the letters that carry them."""
+"""Types of alerts: conditions, rules, alerts, the notifications that carry them, and how deliveries end."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+WATCH_RULE, WEEKLY_REPORT_RULE = "watch", "weekly-report"
 HOST_RULES = ("host-down", "host-failed", "host-new")
 GPU_RULES = ("gpu-lost", "gpu-hot", "gpu-error", "gpu-held")
 BOOKING_RULES = ("booking-begins", "booking-ends", "booking-broken", "booking-unused")
-OTHER_RULES = ("watch", "weekly-report")
+OTHER_RULES = (WATCH_RULE, WEEKLY_REPORT_RULE)
 ALL_RULES = (*HOST_RULES, *GPU_RULES, *BOOKING_RULES, *OTHER_RULES)
-# What an alert tells: that something is so, that it is over, that it happened; or that alerts arrive.
+# What an alert reports: a condition has begun, is over, or happened; or it is a test.
 STEP_BEGUN, STEP_OVER, STEP_HAPPENED, STEP_TEST = "begun", "over", "happened", "test"
-# Whom a letter is for; what stands behind it is the name.
+# Kinds of receivers; the name follows.
 CHANNEL_PREFIX, PERSON_PREFIX, HOOK_PREFIX = "channel:", "person:", "hook:"
+# How an attempt ends: it arrived, did not arrive (try again), never will (do not), or may have (do not either).
+SENT, FAILED, REFUSED, UNSURE = "sent", "failed", "refused", "unsure"
+GIVEN_UP = "given up"  # in the history: refused, or failed for too long
 
 
 class Condition(NamedTuple):
-    """Something that is so at a moment, and that a rule may want told.
+    """Something that is true of a host, GPU, booking or watch, and that a rule may report.
 
-    `about` tells it from others of the same rule and host: the key of a GPU, of a booking, of a watch. `gpus` are
-    numbers as people call them. `what` is a sentence without a name in front: `no snapshot since 14:02`. `whose` are
-    those whom the rule calls the person: who booked, or holds. `people` are all whom it affects. What is not `lasting`
-    has happened when it is seen, and is never over. `via` is by which way they want to hear of it, where they said so.
-    `until` is when it ends, where that is known before.
+    `about` distinguishes it from others of the same rule and host: the key of a GPU, booking or watch. `gpus` are
+    GPU numbers as people write them. `what` is a sentence without a subject: `no snapshot since 14:02`. `owners` are
+    the people whom a rule calls `person`: who booked, or holds a GPU; `people` are all who are affected. A condition
+    that is not lasting has happened when it is seen, and is never over. `via` is the kind of contact that the owners
+    asked for. `until` is its end, if known in advance.
     """
 
     rule: str
@@ -39,19 +43,20 @@ class Condition(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What it is known by, from one build to the next and from one builder to the other.
+        """Return the key that stays the same from build to build and on every builder.
 
-        A watch is the same on whichever host it comes true.
+        A watch is the same on whichever host it is fulfilled.
         """
-        return f"{self.rule} {'' if self.rule == 'watch' else self.host} {self.about}"
+        return f"{self.rule} {'' if self.rule == WATCH_RULE else self.host} {self.about}"
 
 
 class AlertRule(NamedTuple):
-    """What of one kind is told: how long it must be so before it counts and be over before that does, in seconds.
+    """When conditions of one kind are reported, and to whom; the fields are the keys of alerts.conf.
 
-    `to` has names of channels or `all` of them, `person` for whose it is, and `hooks` for every hook; empty is nobody.
-    `quiet_hours` is from when until when nothing is sent, in minutes of the day. At most `max_per_hour` notifications go to each receiver.
-    `before` is how long ahead of the begin or the end of a booking it is told.
+    `delay` and `resolve_after` are how many seconds a condition must last, and be over, before that is reported. `to` has names
+    of channels, or `all`, `person` for the owners, and `hooks` for every hook; empty means nobody. `quiet_hours` is a range
+    of minutes of the day in which nothing is sent. Each receiver gets at most `max_per_hour` notifications an hour.
+    `before` is how many seconds ahead of the begin or end of a booking it is reported.
     """
 
     name: str
@@ -63,13 +68,13 @@ class AlertRule(NamedTuple):
     quiet_hours: tuple[int, int] | None = None
     max_per_hour: int = 20
     before: int = 0
-    at: tuple[int, int] | None = None  # of what comes once a week: the day from Monday on, and the minute of it
+    at: tuple[int, int] | None = None  # for a weekly rule: the day, with Monday as 0, and the minute of the day
 
 
 class Alert(NamedTuple):
-    """What somebody is told, and what a hook gets as JSON; `step` is begun, over, happened or test.
+    """What a receiver is told; hooks get it as JSON (docs/alert.schema.json).
 
-    `title` is all of it in a line: `atlas is down`. `why` is for `gpuboard alerts`: which rule, and what held how long.
+    `title` is a whole line: `atlas is down`. `why` is for `gpuboard alerts`: the rule, and how long the condition held.
     """
 
     id: str
@@ -89,10 +94,9 @@ class Alert(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """Alerts on their way to one receiver; the address is looked up when it is sent, and never kept here.
+    """Alerts queued for one receiver, whose address is looked up when it is sent and never stored here.
 
-    `claimed` is who sends it just now, and `claimed_at` since when. `why` is what went wrong the last time. `more` is
-    how many alerts there would be beside these, for which it has no room.
+    `claimed_by` is the sender that is sending it now. `omitted_count` is how many further alerts it has no room for.
     """
 
     id: str
@@ -109,10 +113,7 @@ class Notification(NamedTuple):
 
 
 class TrackedCondition(NamedTuple):
-    """What is remembered of a matter: since when it is seen, when it was told, since when it is no longer so.
-
-    One that was there before anybody looked is `unsaid`: neither it nor its end is told.
-    """
+    """A condition in the alert state; a suppressed one existed at first start: neither it nor its end is reported."""
 
     condition: Condition
     first_seen_at: int
@@ -122,7 +123,7 @@ class TrackedCondition(NamedTuple):
 
 
 class DeliveryRecord(NamedTuple):
-    """A line of the history: a letter that arrived (`sent`), was given up, or of which nobody knows (`unsure`)."""
+    """An entry of the history: a notification that was sent, was given up, or may have arrived (unsure)."""
 
     at: int
     to: str
@@ -133,15 +134,15 @@ class DeliveryRecord(NamedTuple):
 
 
 class AlertState(NamedTuple):
-    """All that the alerts remember, in one document.
+    """Everything that alerts remember, in one document.
 
-    `silences` has until when each host is silent, `once` until when it is remembered that something was told that is
-    told only once, `sent` when letters went to each receiver in the last hour, `begun` when anybody first looked, and
-    `number` counts alerts and letters, so that no two have one id.
+    `reported_once` has, for conditions that are reported only once, until when that is remembered; `silences` until
+    when each host is silenced; `sent_times` when each receiver got notifications in the last hour. `id_counter`
+    numbers alerts and notifications.
     """
 
     started_at: int | None = None
-    conditions: dict[str, TrackedCondition] = {}  # noqa: RUF012 # never changed in place: each step makes a new book
+    conditions: dict[str, TrackedCondition] = {}  # noqa: RUF012 # never changed in place: each update makes a new state
     reported_once: dict[str, int] = {}  # noqa: RUF012
     notifications: tuple[Notification, ...] = ()
     silences: dict[str, int] = {}  # noqa: RUF012
@@ -151,10 +152,7 @@ class AlertState(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A letter in words; `html` is for ways that can show it, and `data` its alert as JSON, for hooks.
-
-    `brief` is for chats, where the text is too long; mostly it is not, and there is none.
-    """
+    """A rendered notification; hooks get `hook_json`, and chats `short_text` where the text is too long for them."""
 
     title: str
     text: str
@@ -164,11 +162,16 @@ class Message(NamedTuple):
 
 
 class DeliveryOutcome(NamedTuple):
-    """How it went: `sent`, `failed` (it did not arrive: again later), `refused` (never again), or `unsure`.
-
-    `wait` is how many seconds the receiver wants us to wait. `why` has no secrets in it.
-    """
+    """How one attempt ended; `reason` contains no secrets, and `retry_after_s` is what the receiver asked for."""
 
     status: str
     reason: str = ""
     retry_after_s: int | None = None
+
+
+class CheckedReceiver(NamedTuple):
+    """A receiver as it may be shown: its name as in `Notification.to`, and why it cannot be used."""
+
+    name: str
+    masked_address: str
+    problem: str | None = None

@@ -1,8 +1,8 @@
-"""The queue of notifications: build, claim, finish, retry."""
+"""The queue of notifications: build them from condition changes, claim, retry and finish them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby
 from typing import NamedTuple
@@ -10,11 +10,17 @@ from typing import NamedTuple
 from site_builder.alerts import render
 from site_builder.alerts.model import (
     CHANNEL_PREFIX,
+    FAILED,
+    GIVEN_UP,
     HOOK_PREFIX,
     PERSON_PREFIX,
+    REFUSED,
     STEP_BEGUN,
     STEP_HAPPENED,
     STEP_OVER,
+    UNSURE,
+    WATCH_RULE,
+    WEEKLY_REPORT_RULE,
     Alert,
     AlertRule,
     AlertState,
@@ -23,213 +29,41 @@ from site_builder.alerts.model import (
     DeliveryRecord,
     Notification,
 )
-from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.formatting import HOUR
+from site_builder.core.formatting import DAY, HOUR
 
-SENT, FAILED, REFUSED, UNSURE, GIVEN_UP = "sent", "failed", "refused", "unsure", "given up"
-# Seconds until a letter is tried again that did not arrive; the last counts for all further ones.
+MAX_ALERTS_PER_NOTIFICATION = 100
+MAX_QUEUED_PER_HOOK = 200
+# For people, whom hosts name: notifications in the queue, and people who are told of one host at a time.
+MAX_QUEUED = 1000
+MAX_PEOPLE_PER_HOST = 100
+# No notification waits for longer: quiet hours are part of a day, which may have 25 hours.
+MAX_WAIT_S = 26 * HOUR
+# The steps that cancel each other while the first is not sent yet.
+OPPOSITE_STEPS = {STEP_OVER: STEP_BEGUN, STEP_BEGUN: STEP_OVER}
+# Pauses before a failed notification is tried again; the last is for all further tries.
 RETRY_DELAYS_S = (30, 60, 120, 300, 600, 1800, 3600)
-# Seconds after which nobody wants to hear of it any more, and the longest that a receiver can make us wait.
-MAX_AGE_S = 24 * 3600
-MAX_RETRY_AFTER_S = 6 * 3600
-# Seconds for which another builder's claim is believed: no send takes as long.
+# A notification is given up after this time; a receiver can ask for a pause of this length at most.
+MAX_AGE_S = DAY
+MAX_RETRY_AFTER_S = 6 * HOUR
+# How long another builder's claim is believed (no delivery takes as long), and one of a sender on this machine.
 CLAIM_TIMEOUT_S = 900
-# Seconds after which we look whether a sender on this machine still lives.
 LOCAL_CLAIM_TIMEOUT_S = 120
-# Seconds after which a letter that nobody took up is told of.
+# A notification that nobody has sent after this time is a problem of the board.
 OVERDUE_AFTER_S = 600
-# How much of the past is kept.
 MAX_HISTORY = 1000
-HISTORY_RETENTION_S = 90 * 86400
+HISTORY_RETENTION_S = 90 * DAY
 MAX_REASON_CHARACTERS = 300
-# People of whom each has a sentence.
 MAX_NAMED_PEOPLE = 3
 
 
-def list_due_notifications(book: AlertState, now: int) -> list[Notification]:
-    """The letters that can be sent now, the oldest of each receiver first, and those before whose go well."""
-    waiting = sorted(
-        (one for one in book.notifications if not one.claimed_by and one.due_at <= now), key=lambda one: one.created_at
-    )
-    failing = {build_receiver_key(one) for one in book.notifications if one.tries}
-    return sorted(waiting, key=lambda one: build_receiver_key(one) in failing)
-
-
-def has_due_work(book: AlertState, ours: str | None, now: int) -> bool:
-    """Whether there is anything to do: a letter to send, or one whose sender may be gone (`ours` as in written_off)."""
-    return any(
-        one.due_at <= now
-        and (
-            not one.claimed_by
-            or abs(now - one.claimed_at) >= (LOCAL_CLAIM_TIMEOUT_S if is_claimed_here(one, ours) else CLAIM_TIMEOUT_S)
-        )
-        for one in book.notifications
-    )
-
-
-def is_claimed_here(letter: Notification, ours: str | None) -> bool:
-    """Whether a sender on this machine claimed it."""
-    return ours is None or letter.claimed_by.startswith(ours)
-
-
-def build_receiver_key(letter: Notification) -> tuple[str, str]:
-    """Whom it is for, and by which way."""
-    return letter.to, letter.via
-
-
-def claim_notification(book: AlertState, name: str, who: str, now: int) -> AlertState:
-    """The letter of that name in somebody's hand, if nobody else has it."""
-    taken = (
-        one._replace(claimed_by=who, claimed_at=now) if one.id == name and not one.claimed_by else one
-        for one in book.notifications
-    )
-    return book._replace(notifications=tuple(taken))
-
-
-def find_claimed_notification(book: AlertState, name: str, who: str) -> Notification | None:
-    """The letter, if it is theirs."""
-    return next((one for one in book.notifications if one.id == name and one.claimed_by == who), None)
-
-
-def record_outcome(book: AlertState, name: str, who: str, outcome: DeliveryOutcome, now: int) -> AlertState:
-    """What comes of a letter that somebody had in hand; one that is no longer theirs was written off by another."""
-    letter = find_claimed_notification(book, name, who)
-    if letter is None:
-        return book
-    tries, why = letter.tries + 1, outcome.reason[:MAX_REASON_CHARACTERS]
-    if outcome.status == FAILED:
-        return schedule_retry(book, letter._replace(tries=tries, last_error=why), outcome.retry_after_s, now)
-    how = GIVEN_UP if outcome.status == REFUSED else outcome.status
-    return finish_notification(book, letter._replace(tries=tries), how, why, now)
-
-
-def schedule_retry(book: AlertState, letter: Notification, wait: int | None, now: int) -> AlertState:
-    """One that did not arrive waits, and with it all others for the same receiver; until it is too old."""
-    pause = RETRY_DELAYS_S[min(letter.tries, len(RETRY_DELAYS_S)) - 1]
-    again = now + max(pause, min(wait or 0, MAX_RETRY_AFTER_S))
-    held = {
-        one.id
-        for one in book.notifications
-        if build_receiver_key(one) == build_receiver_key(letter) and not one.claimed_by
-    }
-    book = replace_notification(book, letter._replace(claimed_by="", claimed_at=0))
-    for one in [one for one in book.notifications if one.id in held or one.id == letter.id]:
-        if again - one.created_at > MAX_AGE_S:
-            book = finish_notification(book, one, GIVEN_UP, letter.last_error, now)
-        else:
-            book = replace_notification(book, one._replace(due_at=max(one.due_at, again)))
-    return book
-
-
-def replace_notification(book: AlertState, letter: Notification) -> AlertState:
-    """The book with a letter in the place of the one of its name."""
-    return book._replace(notifications=tuple(letter if one.id == letter.id else one for one in book.notifications))
-
-
-def finish_notification(book: AlertState, letter: Notification, how: str, why: str, now: int) -> AlertState:
-    """A letter that is off our hands, and the line of the history that says how."""
-    told = DeliveryRecord(now, letter.to, how, letter.alerts, why, letter.tries)
-    letters = tuple(one for one in book.notifications if one.id != letter.id)
-    return book._replace(notifications=letters, history=(*book.history, told)[-MAX_HISTORY:])
-
-
-def recent(history: tuple[DeliveryRecord, ...], now: int) -> tuple[DeliveryRecord, ...]:
-    """Return the lines of the history that are not too old to be kept."""
-    return tuple(one for one in history if now - one.at < HISTORY_RETENTION_S)
-
-
-def write_off_lost_claims(book: AlertState, ours: str | None, now: int) -> AlertState:
-    """Without those whose sender ended before it could say how it went: they may have arrived, and are not sent again.
-
-    `ours` begins the claims of senders on this machine, of whom none is left; None where all senders are ours.
-    """
-    for letter in book.notifications:
-        if letter.claimed_by and (is_claimed_here(letter, ours) or abs(now - letter.claimed_at) >= CLAIM_TIMEOUT_S):
-            why = "whoever sent it was ended in the middle: it may have arrived, and is not sent again"
-            book = finish_notification(book, letter._replace(tries=letter.tries + 1), UNSURE, why, now)
-    return book
-
-
-def describe_delivery_problems(book: AlertState, now: int) -> list[str]:
-    """What keeps letters from arriving, in a sentence for each receiver."""
-    waiting = sorted(
-        (one for one in book.notifications if one.tries or now - one.due_at > OVERDUE_AFTER_S), key=lambda one: one.to
-    )
-    found = [describe_waiting(to, list(letters)) for to, letters in groupby(waiting, key=lambda one: one.to)]
-    lately = [one for one in book.history if one.status == GIVEN_UP and now - one.at < MAX_AGE_S]
-    names = sorted({one.to for one in lately})
-    people = [to for to in names if to.startswith(PERSON_PREFIX)]
-    if len(people) > MAX_NAMED_PEOPLE:  # one cause, mostly: nobody has written down how to tell them
-        last = next(one for one in reversed(lately) if one.to in people)
-        found.append(
-            f"letters were given up for {len(people)} people, the last for {format_receiver(last.to)}: {last.reason}"
-        )
-        names = [to for to in names if to not in people]
-    found += [describe_given_up(to, [one for one in lately if one.to == to]) for to in names]
-    return found + list(unsure(book, now))
-
-
-def unsure(book: AlertState, now: int) -> Iterator[str]:
-    """Yield a sentence for each receiver of whom it is not known whether notifications of the last day arrived."""
-    lately = [one for one in book.history if one.status == UNSURE and abs(now - one.at) < MAX_AGE_S]
-    receivers = sorted({one.to for one in lately})
-    people = [to for to in receivers if to.startswith(PERSON_PREFIX)]
-    if len(people) > MAX_NAMED_PEOPLE:
-        last = next(one for one in reversed(lately) if one.to in people)
-        about = f"{len(people)} people arrived, the last of them for {format_receiver(last.to)}"
-        yield f"it is not known whether notifications for {about}: {last.reason}"
-        receivers = [to for to in receivers if to not in people]
-    for to in receivers:
-        several = [one for one in lately if one.to == to]
-        them = "a notification" if len(several) == 1 else f"{len(several)} notifications"
-        yield f"it is not known whether {them} for {format_receiver(to)} arrived: {several[-1].reason}"
-
-
-def describe_waiting(to: str, letters: Collection[Notification]) -> str:
-    """Of letters that could not be sent so far."""
-    why = next((one.last_error for one in letters if one.last_error), "nobody sends them")
-    them = "a letter waits" if len(letters) == 1 else f"{len(letters)} letters wait"
-    return f"{them} for {format_receiver(to)}: {why}"
-
-
-def describe_given_up(to: str, lines: Iterable[DeliveryRecord]) -> str:
-    """Of letters that nobody will get."""
-    last = list(lines)
-    them = "a letter was given up" if len(last) == 1 else f"{len(last)} letters were given up"
-    return f"{them} for {format_receiver(to)}: {last[-1].reason}"
-
-
-def format_receiver(to: str) -> str:
-    """A receiver as people call it: `channel lab`."""
-    kind, _, name = to.partition(":")
-    return f"{kind} {name}"
-
-
-# What somebody asked for, and what is a letter of its own: its sender makes it of more than its alert.
-WATCH_RULE = "watch"
-# Alerts that one letter has room for, and letters that wait for one hook.
-MAX_ALERTS_PER_NOTIFICATION = 100
-MAX_QUEUED_PER_HOOK = 200
-# Letters that wait for people, who are named by hosts; and so many people hear of one host at a time.
-MAX_QUEUED = 1000
-MAX_PEOPLE_PER_HOST = 100
-# No letter waits for longer, in seconds: quiet hours are those of a day, which may have 25.
-MAX_WAIT_S = 26 * HOUR
-# What is a whole letter by itself, made when it is sent.
-WEEKLY_REPORT_RULE = "weekly-report"
-# What takes each other back, where the first was not sent yet.
-OPPOSITE_STEPS = {STEP_OVER: STEP_BEGUN, STEP_BEGUN: STEP_OVER}
-
-
 class AlertContext(NamedTuple):
-    """What a step goes by beside matters and rules.
+    """What rules need besides conditions.
 
-    `hosts` are those that the board shows, with their state and how many GPUs each has (of a card: `summary.state` and
-    `len(summary.gpus)`). `channels` and `hooks` are names. `blind` are rules of which nobody can look now whether what
-    they tell of is still so. `home` tells which host has a GPU now, by its UUID, `reaches` whether any
-    way to a person is known. `unclear` are hosts of which nobody knows what is the matter, by a fault of ours.
-    `expires` is False while the clock is in doubt: then nothing is forgotten because its time is over.
+    `hosts` are those on the board, with their state and number of GPUs. `channels` and `hooks` are names.
+    `unreadable_rules` are rules whose conditions cannot be read now, and `failed_hosts` hosts whose conditions could
+    not be found: what of them is over is unknown. `find_gpu_host` finds the host of a GPU by its UUID, `can_reach`
+    tells whether a person has any contact. `expires` is False while the clock is in doubt: then nothing is forgotten.
     """
 
     hosts: Mapping[str, tuple[str, int]]
@@ -246,10 +80,7 @@ class AlertContext(NamedTuple):
 
 
 class ConditionChange(NamedTuple):
-    """What is to be told of a matter: that it is so, is over or happened, and from when until when.
-
-    `told` is when it was to be told that what is over was so.
-    """
+    """A condition that has begun, is over or happened; `reported_at` is when its begin was reported."""
 
     condition: Condition
     step: str
@@ -260,248 +91,397 @@ class ConditionChange(NamedTuple):
 
 
 class NotificationBuilder:
-    """The letters of a book while a step adds to them; `number` counts on."""
+    """Adds notifications to a queue: collects the changes of one update, then batches them by receiver."""
 
-    def __init__(self, book: AlertState, scene: AlertContext, now: Now) -> None:
-        """With those that wait already."""
-        self.context, self.now, self.now_s = scene, now, int(now.epoch)
-        self.notifications = [self.rebased(one) for one in book.notifications]
-        self.sent_times = book.sent_times
-        self.id_counter = book.id_counter
+    def __init__(self, state: AlertState, context: AlertContext, now: Now) -> None:
+        self.context, self.now, self.now_s = context, now, int(now.epoch)
+        self.notifications = [self.correct_times(notification) for notification in state.notifications]
+        self.sent_times = state.sent_times
+        self.id_counter = state.id_counter
         self.new_alerts: dict[tuple[str, str, str], list[Alert]] = {}
         self.rules: dict[str, AlertRule] = {}
         self.people_by_host: dict[str, set[str]] = {}
 
-    def rebased(self, letter: Notification) -> Notification:
-        """Return a letter as of now if the clock was set back since it was made: it waits no longer than was meant."""
-        if letter.due_at > self.now_s + MAX_WAIT_S:
-            return letter._replace(due_at=self.now_s)
-        if letter.created_at <= self.now_s:
-            return letter
-        return letter._replace(created_at=self.now_s, due_at=self.now_s + max(0, letter.due_at - letter.created_at))
+    def correct_times(self, notification: Notification) -> Notification:
+        """Move the times of a notification if the clock was set back since: it waits no longer than intended."""
+        if notification.due_at > self.now_s + MAX_WAIT_S:
+            return notification._replace(due_at=self.now_s)
+        if notification.created_at <= self.now_s:
+            return notification
+        delay = max(0, notification.due_at - notification.created_at)
+        return notification._replace(created_at=self.now_s, due_at=self.now_s + delay)
 
-    def add_change(self, news: ConditionChange, rule: AlertRule) -> None:
-        """Tell all who are to be told."""
+    def add_change(self, change: ConditionChange, rule: AlertRule) -> None:
+        """Collect an alert for each receiver of the rule, or cancel the opposite alert that is not sent yet."""
         self.id_counter += 1
         self.rules[rule.name] = rule
-        for to in self.list_receivers(news.condition, rule):
-            if not self.cancel_pending_alert(to, news.condition.key, OPPOSITE_STEPS.get(news.step), news.reported_at):
-                via = news.condition.via if to.startswith(PERSON_PREFIX) else ""
-                self.new_alerts.setdefault((to, via, rule.name), []).append(self.build_alert(news, to))
+        condition = change.condition
+        for to in self.list_receivers(condition, rule):
+            if not self.cancel_pending_alert(to, condition.key, OPPOSITE_STEPS.get(change.step), change.reported_at):
+                via = condition.via if to.startswith(PERSON_PREFIX) else ""
+                self.new_alerts.setdefault((to, via, rule.name), []).append(self.build_alert(change, to))
 
-    def withdraw_alert(self, key: str) -> None:
-        """Tell nobody any more that something is so."""
-        for to in {one.to for one in self.notifications}:
-            self.cancel_pending_alert(to, key, STEP_BEGUN)
-
-    def withdraw_if_unsent(self, matter: Condition, rule: AlertRule) -> bool:
-        """Tell nobody, if nobody was told so far: every letter that says it still waits."""
-        told = {to for to in self.list_receivers(matter, rule) if not self.is_alert_pending(to, matter.key)}
-        if told or not any(self.is_alert_pending(one.to, matter.key) for one in self.notifications):
-            return False
-        self.withdraw_alert(matter.key)
-        return True
-
-    def is_alert_pending(self, to: str, key: str) -> bool:
-        """Whether a letter waits for its time that tells somebody of it."""
-        return any(
-            one.step == STEP_BEGUN and build_condition_key(one) == key
-            for letter in self.notifications
-            if letter.to == to and self.is_pending(letter)
-            for one in letter.alerts
-        )
-
-    def list_receivers(self, matter: Condition, rule: AlertRule) -> Iterator[str]:
-        """Whom a rule names."""
+    def list_receivers(self, condition: Condition, rule: AlertRule) -> Iterator[str]:
         for name in self.context.channels:
             if "all" in rule.to or name in rule.to:
                 yield CHANNEL_PREFIX + name
         if "person" in rule.to:
-            yield from (
-                PERSON_PREFIX + name
-                for name in matter.owners
-                if self.has_room_for_person(name, matter) and self.can_reach(name, matter)
-            )
+            # whoever asked for a watch sees in the history that nobody could reach them
+            can_reach = None if condition.rule == WATCH_RULE else self.context.can_reach
+            for person in condition.owners:
+                if self.has_room_for_person(person, condition.host) and (can_reach is None or can_reach(person)):
+                    yield PERSON_PREFIX + person
         if "hooks" in rule.to:
             yield from (HOOK_PREFIX + name for name in self.context.hooks)
 
-    def can_reach(self, name: str, matter: Condition) -> bool:
-        """Whether a letter to somebody can arrive; whoever asked for one sees in the history that it did not."""
-        return self.context.can_reach is None or matter.rule == WATCH_RULE or self.context.can_reach(name)
+    def has_room_for_person(self, person: str, host: str) -> bool:
+        """Limit how many people are told of a host: it can claim that anybody is on it."""
+        people = self.people_by_host.setdefault(host, set()) if host else {person}
+        if len(people) < MAX_PEOPLE_PER_HOST:
+            people.add(person)
+        return person in people
 
-    def has_room_for_person(self, name: str, matter: Condition) -> bool:
-        """Whether one more may hear of a host: it can claim that anybody is on it."""
-        told = self.people_by_host.setdefault(matter.host, set()) if matter.host else {name}
-        if len(told) < MAX_PEOPLE_PER_HOST:
-            told.add(name)
-        return name in told
+    def build_alert(self, change: ConditionChange, to: str) -> Alert:
+        """Build the alert for one receiver; where people are hidden, each reads only of themselves."""
+        condition = change.condition
+        reader = to[len(PERSON_PREFIX) :] if to.startswith(PERSON_PREFIX) else None
+        if not self.context.users_shown:
+            people = (reader,) if reader else ()
+            condition = condition._replace(owners=people, people=people)
+        board_url = self.context.url if condition.host else None
+        lasted = None if change.since is None or change.until is None else change.until - change.since
+        return Alert(
+            id=f"{self.now_s}-{self.id_counter}",
+            rule=condition.rule,
+            step=change.step,
+            title=render.format_alert_title(condition, change.step, lasted, reader, self.now),
+            what=condition.what,
+            at=self.now_s,
+            host=condition.host,
+            gpus=condition.gpus,
+            since=change.since,
+            until=change.until,
+            people=condition.people,
+            link=f"{board_url.rstrip('/')}/hosts/{condition.host}.html" if board_url else None,
+            about=condition.about,
+            why=change.reason,
+        )
 
-    def cancel_pending_alert(self, to: str, key: str, step: str | None, told: int | None = None) -> bool:
-        """Whether a letter that still waits for its time would have said the contrary; it no longer does.
+    def cancel_pending_alert(self, to: str, key: str, step: str | None, reported_at: int | None = None) -> bool:
+        """Remove an alert of this condition and step from a notification that is not due yet; return True if done.
 
-        `told` is when that was decided, where it was.
+        `reported_at` is when it was queued: one that had no room is then only counted in its notification.
         """
-        for place, letter in enumerate(self.notifications):
-            if letter.to != to or not self.is_pending(letter):
+        for index, notification in enumerate(self.notifications):
+            if notification.to != to or not self.is_pending(notification):
                 continue
-            kept = tuple(one for one in letter.alerts if one.step != step or build_condition_key(one) != key)
-            if len(kept) == len(letter.alerts):
-                if not letter.omitted_count or told is None or told < letter.created_at:
+            alerts = tuple(
+                alert for alert in notification.alerts if alert.step != step or build_condition_key(alert) != key
+            )
+            if len(alerts) == len(notification.alerts):
+                if not notification.omitted_count or reported_at is None or reported_at < notification.created_at:
                     continue
-                # one for which the letter had no room
-                self.notifications[place] = letter._replace(omitted_count=letter.omitted_count - 1)
+                self.notifications[index] = notification._replace(omitted_count=notification.omitted_count - 1)
                 return True
-            if not kept and letter.omitted_count:  # it must say something, beside how much more there is
+            if not alerts and notification.omitted_count:  # it must name something besides a number
                 return False
-            self.notifications[place] = letter._replace(alerts=kept)
-            if not kept:
-                del self.notifications[place]
+            self.notifications[index] = notification._replace(alerts=alerts)
+            if not alerts:
+                del self.notifications[index]
             return True
         return False
 
-    def is_pending(self, letter: Notification) -> bool:
-        """Whether nobody has begun to send it, nor should."""
-        return letter.due_at > self.now_s and not letter.tries and not letter.claimed_by
+    def withdraw_alert(self, key: str) -> None:
+        """Report to nobody any more that a condition has begun."""
+        for to in {notification.to for notification in self.notifications}:
+            self.cancel_pending_alert(to, key, STEP_BEGUN)
 
-    def build_alert(self, news: ConditionChange, to: str) -> Alert:
-        """What one receiver is told; where people are not shown, each reads of nobody but themselves."""
-        matter = news.condition
-        reader = to[len(PERSON_PREFIX) :] if to.startswith(PERSON_PREFIX) else None
-        if not self.context.users_shown:
-            mine = (reader,) if reader else ()
-            matter = matter._replace(owners=mine, people=mine)
-        link = f"{self.context.url.rstrip('/')}/hosts/{matter.host}.html" if self.context.url and matter.host else None
-        lasted = None if news.since is None or news.until is None else news.until - news.since
-        return Alert(
-            f"{self.now_s}-{self.id_counter}",
-            matter.rule,
-            news.step,
-            render.format_alert_title(matter, news.step, lasted, reader, self.now),
-            matter.what,
-            self.now_s,
-            matter.host,
-            matter.gpus,
-            news.since,
-            news.until,
-            matter.people,
-            link,
-            matter.about,
-            news.reason,
+    def withdraw_if_unsent(self, condition: Condition, rule: AlertRule) -> bool:
+        """Withdraw the alerts of a condition if no receiver has got one yet."""
+        key = condition.key
+        if any(not self.is_alert_pending(to, key) for to in [*self.list_receivers(condition, rule)]):
+            return False
+        if not any(self.is_alert_pending(notification.to, key) for notification in self.notifications):
+            return False
+        self.withdraw_alert(key)
+        return True
+
+    def is_alert_pending(self, to: str, key: str) -> bool:
+        return any(
+            alert.step == STEP_BEGUN and build_condition_key(alert) == key
+            for notification in self.notifications
+            if notification.to == to and self.is_pending(notification)
+            for alert in notification.alerts
         )
 
-    def defer_to_quiet_end(self, rules: Mapping[str, AlertRule]) -> None:
-        """What could not be sent before the night waits for its end, unless one of its rules knows no night."""
-        for place, letter in enumerate(self.notifications):
-            known = [rules[one.rule] for one in letter.alerts if one.rule in rules]
-            if known and not letter.claimed_by and not letter.to.startswith(HOOK_PREFIX):
-                due = max(letter.due_at, self.now_s)
-                later = min(self.find_rule_quiet_end(rule, due) for rule in known)
-                if later > due:
-                    self.notifications[place] = letter._replace(due_at=later)
+    def is_pending(self, notification: Notification) -> bool:
+        """Return True if a notification is not due, and nobody has tried to send it."""
+        return notification.due_at > self.now_s and not notification.tries and not notification.claimed_by
 
     def build_notifications(self) -> None:
-        """Make letters of all that was added."""
-        for (to, via, name), alerts in self.new_alerts.items():
-            if to.startswith(HOOK_PREFIX):
-                self.add_for_hook(to, alerts)
-            else:
-                self.add_or_merge(to, via, self.rules[name], alerts)
-
-    def add_for_hook(self, to: str, alerts: list[Alert]) -> None:
-        """A letter an alert, at once: a program needs no sleep. It is not meant for more than it can get through."""
-        waiting = sum(one.to == to for one in self.notifications)
-        room = max(0, MAX_QUEUED_PER_HOOK - waiting)
-        for place, one in enumerate(alerts[:room]):
-            last = place == room - 1
-            self.append_notification(to, "", (one,), self.now_s, len(alerts) - room if last else 0)
+        """Turn the collected alerts into notifications, or add them to some that wait."""
+        for (to, via, rule_name), alerts in self.new_alerts.items():
+            if not to.startswith(HOOK_PREFIX):
+                self.add_or_merge(to, via, self.rules[rule_name], alerts)
+                continue
+            # a program gets one alert at a time, at once, and not more than it can handle
+            room = max(0, MAX_QUEUED_PER_HOOK - sum(queued.to == to for queued in self.notifications))
+            for index, alert in enumerate(alerts[:room]):
+                omitted_count = len(alerts) - room if index == room - 1 else 0
+                self.append_notification(to, "", (alert,), self.now_s, omitted_count)
 
     def add_or_merge(self, to: str, via: str, rule: AlertRule, alerts: list[Alert]) -> None:
-        """One letter, or a part of one that waits: for the end of quiet hours, or until the hour allows one more."""
-        when = self.find_send_time(to, rule)
-        # what will be past by then is no news
-        alerts = [one for one in alerts if one.step != STEP_HAPPENED or one.until is None or when < one.until]
+        """Queue alerts in a notification that waits for quiet hours or the hourly limit, or in a new one."""
+        send_at = self.find_send_time(to, rule)
+        # what will be past by then is not worth reporting
+        alerts = [
+            alert for alert in alerts if alert.step != STEP_HAPPENED or alert.until is None or send_at < alert.until
+        ]
         if not alerts:
             return
-        for place, letter in enumerate(
-            self.notifications if when > self.now_s and rule.name != WEEKLY_REPORT_RULE else ()
-        ):
-            if (letter.to, letter.via) != (to, via) or any(one.rule == WEEKLY_REPORT_RULE for one in letter.alerts):
+        can_merge = send_at > self.now_s and rule.name != WEEKLY_REPORT_RULE
+        for index, waiting in enumerate(self.notifications if can_merge else ()):
+            if (waiting.to, waiting.via) != (to, via) or not self.is_pending(waiting):
                 continue
-            if (
-                self.is_pending(letter)
-                and letter.due_at == self.find_rule_quiet_end(rule, letter.due_at) <= when + HOUR
-            ):
-                several = (*letter.alerts, *alerts)
-                more = letter.omitted_count + max(0, len(several) - MAX_ALERTS_PER_NOTIFICATION)
-                self.notifications[place] = letter._replace(
-                    alerts=several[:MAX_ALERTS_PER_NOTIFICATION], omitted_count=more
+            if any(alert.rule == WEEKLY_REPORT_RULE for alert in waiting.alerts):  # a notification of its own
+                continue
+            if waiting.due_at == find_quiet_end(rule.quiet_hours, waiting.due_at, self.now.zone) <= send_at + HOUR:
+                merged = (*waiting.alerts, *alerts)
+                self.notifications[index] = waiting._replace(
+                    alerts=merged[:MAX_ALERTS_PER_NOTIFICATION],
+                    omitted_count=waiting.omitted_count + max(0, len(merged) - MAX_ALERTS_PER_NOTIFICATION),
                 )
                 return
         if to.startswith(PERSON_PREFIX) and len(self.notifications) >= MAX_QUEUED:
             return
         self.sent_times = {
-            one: tuple(times) for one in self.sent_times if (times := self.list_recent_sends(one, self.now_s))
+            receiver: tuple(times)
+            for receiver in self.sent_times
+            if (times := self.list_recent_sends(receiver, self.now_s))
         }
-        self.sent_times[to] = (*self.sent_times.get(to, ()), when)
-        self.append_notification(
-            to,
-            via,
-            tuple(alerts[:MAX_ALERTS_PER_NOTIFICATION]),
-            when,
-            max(0, len(alerts) - MAX_ALERTS_PER_NOTIFICATION),
-        )
+        self.sent_times[to] = (*self.sent_times.get(to, ()), send_at)
+        omitted_count = max(0, len(alerts) - MAX_ALERTS_PER_NOTIFICATION)
+        self.append_notification(to, via, tuple(alerts[:MAX_ALERTS_PER_NOTIFICATION]), send_at, omitted_count)
 
-    def append_notification(self, to: str, via: str, alerts: tuple[Alert, ...], due: int, more: int) -> None:
-        """A letter more."""
+    def append_notification(
+        self, to: str, via: str, alerts: tuple[Alert, ...], due_at: int, omitted_count: int
+    ) -> None:
         self.id_counter += 1
         self.notifications.append(
-            Notification(f"{self.now_s}-{self.id_counter}", to, alerts, self.now_s, due, via, omitted_count=more)
+            Notification(
+                id=f"{self.now_s}-{self.id_counter}",
+                to=to,
+                alerts=alerts,
+                created_at=self.now_s,
+                due_at=due_at,
+                via=via,
+                omitted_count=omitted_count,
+            )
         )
 
-    def list_recent_sends(self, to: str, when: int) -> list[int]:
-        """When letters went to somebody in the hour before, or will; a clock that was set does not count."""
-        return sorted(one for one in self.sent_times.get(to, ()) if when - HOUR < one <= self.now_s + MAX_WAIT_S)
-
-    def find_rule_quiet_end(self, rule: AlertRule, when: int) -> int:
-        """When quiet hours are over, or at once where there are none then."""
-        return find_quiet_end(rule.quiet_hours, when, self.now.zone)
-
     def find_send_time(self, to: str, rule: AlertRule) -> int:
-        """From when on there is room in the hour, and that is not at night."""
-        when = self.now_s
-        while (later := self.find_rule_quiet_end(rule, self.apply_hourly_limit(to, rule.max_per_hour, when))) > when:
-            when = later
-        return when
+        """Find the first moment that is not in quiet hours and within the hourly limit."""
+        send_at = self.now_s
+        while True:
+            allowed_at = self.apply_hourly_limit(to, rule.max_per_hour, send_at)
+            later = find_quiet_end(rule.quiet_hours, allowed_at, self.now.zone)
+            if later <= send_at:
+                return send_at
+            send_at = later
 
-    def apply_hourly_limit(self, to: str, most: int, when: int) -> int:
-        """From when on the hour has room for one more, and the hour after it too, for which some may wait."""
-        while len(times := [one for one in self.list_recent_sends(to, when) if one < when + HOUR]) >= most > 0:
-            when = times[-most] + HOUR
-        return when
+    def apply_hourly_limit(self, to: str, limit: int, at: int) -> int:
+        """Return when the hour before and the hour after have room for one more: some may wait for the latter."""
+        while len(times := [time for time in self.list_recent_sends(to, at) if time < at + HOUR]) >= limit > 0:
+            at = times[-limit] + HOUR
+        return at
+
+    def list_recent_sends(self, to: str, at: int) -> list[int]:
+        """List when a receiver got notifications in the hour before, or will; ignore times of a clock set back."""
+        return sorted(time for time in self.sent_times.get(to, ()) if at - HOUR < time <= self.now_s + MAX_WAIT_S)
+
+    def defer_to_quiet_end(self, rules: Mapping[str, AlertRule]) -> None:
+        """Defer what could not be sent before quiet hours, unless one of its rules has none."""
+        for index, notification in enumerate(self.notifications):
+            its_rules = [rules[alert.rule] for alert in notification.alerts if alert.rule in rules]
+            if its_rules and not notification.claimed_by and not notification.to.startswith(HOOK_PREFIX):
+                due_at = max(notification.due_at, self.now_s)
+                later = min(find_quiet_end(rule.quiet_hours, due_at, self.now.zone) for rule in its_rules)
+                if later > due_at:
+                    self.notifications[index] = notification._replace(due_at=later)
 
 
 def build_condition_key(alert: Alert) -> str:
-    """The key of the matter that it tells of."""
     return Condition(alert.rule, alert.host, alert.about).key
 
 
 def find_quiet_end(quiet: tuple[int, int] | None, at: int, zone: tzinfo) -> int:
-    """When quiet hours are over, or at once where there are none then."""
+    """Return when the quiet hours around a moment end; the moment itself if it is not in any."""
     if quiet is None or quiet[0] == quiet[1]:
         return at
     begin, end = quiet
     local = datetime.fromtimestamp(at, zone)
     minute = local.hour * 60 + local.minute
-    inside = begin <= minute < end if begin < end else minute >= begin or minute < end
-    if not inside:
+    is_quiet = begin <= minute < end if begin < end else minute >= begin or minute < end
+    if not is_quiet:
         return at
     day = local.date() + timedelta(days=int(begin > end and minute >= begin))
     moment = datetime.combine(day, datetime.min.time(), zone).replace(hour=end // 60, minute=end % 60)
     return max(at, int(moment.timestamp()))
 
 
-def describe_wait(seconds: int) -> str:
-    """How long something was so: `at once`, `for 40 s`, `for 2 min`."""
-    if seconds <= 0:
-        return "at once"
-    return f"for {seconds} s" if seconds < formatting.MINUTE else f"for {formatting.format_duration(seconds)}"
+# What the sender does with the queue
+
+
+def has_due_work(state: AlertState, claim_prefix: str | None, now: int) -> bool:
+    """Return True if a notification is due, or has a claim whose sender may be gone (see write_off_lost_claims)."""
+    for notification in state.notifications:
+        timeout = LOCAL_CLAIM_TIMEOUT_S if is_claimed_here(notification, claim_prefix) else CLAIM_TIMEOUT_S
+        is_free = not notification.claimed_by or abs(now - notification.claimed_at) >= timeout
+        if notification.due_at <= now and is_free:
+            return True
+    return False
+
+
+def is_claimed_here(notification: Notification, claim_prefix: str | None) -> bool:
+    return claim_prefix is None or notification.claimed_by.startswith(claim_prefix)
+
+
+def write_off_lost_claims(state: AlertState, claim_prefix: str | None, now: int) -> AlertState:
+    """Finish notifications whose sender ended while it sent them: they may have arrived, and are not sent again.
+
+    The claims of senders on this machine begin with `claim_prefix`, and none of these senders is left; None means
+    that there are no other machines.
+    """
+    for notification in state.notifications:
+        if not notification.claimed_by:
+            continue
+        if is_claimed_here(notification, claim_prefix) or abs(now - notification.claimed_at) >= CLAIM_TIMEOUT_S:
+            reason = "whoever sent it was ended in the middle: it may have arrived, and is not sent again"
+            tried = notification._replace(tries=notification.tries + 1)
+            state = finish_notification(state, tried, UNSURE, reason, now)
+    return state
+
+
+def list_due_notifications(state: AlertState, now: int) -> list[Notification]:
+    """List what can be sent now, the oldest first; receivers that failed before come last."""
+    failing = {(queued.to, queued.via) for queued in state.notifications if queued.tries}
+    due = (queued for queued in state.notifications if not queued.claimed_by and queued.due_at <= now)
+    return sorted(due, key=lambda queued: ((queued.to, queued.via) in failing, queued.created_at))
+
+
+def claim_notification(state: AlertState, notification_id: str, claim_name: str, now: int) -> AlertState:
+    """Claim a notification for one sender, if nobody else has it."""
+    notifications = (
+        queued._replace(claimed_by=claim_name, claimed_at=now)
+        if queued.id == notification_id and not queued.claimed_by
+        else queued
+        for queued in state.notifications
+    )
+    return state._replace(notifications=tuple(notifications))
+
+
+def find_claimed_notification(state: AlertState, notification_id: str, claim_name: str) -> Notification | None:
+    for queued in state.notifications:
+        if queued.id == notification_id and queued.claimed_by == claim_name:
+            return queued
+    return None
+
+
+def record_outcome(
+    state: AlertState, notification_id: str, claim_name: str, outcome: DeliveryOutcome, now: int
+) -> AlertState:
+    """Finish a claimed notification or schedule its retry; one that is no longer ours was written off by another."""
+    notification = find_claimed_notification(state, notification_id, claim_name)
+    if notification is None:
+        return state
+    reason = outcome.reason[:MAX_REASON_CHARACTERS]
+    notification = notification._replace(tries=notification.tries + 1)
+    if outcome.status == FAILED:
+        return schedule_retry(state, notification._replace(last_error=reason), outcome.retry_after_s, now)
+    status = GIVEN_UP if outcome.status == REFUSED else outcome.status
+    return finish_notification(state, notification, status, reason, now)
+
+
+def schedule_retry(state: AlertState, failed: Notification, retry_after_s: int | None, now: int) -> AlertState:
+    """Let a failed notification wait, and with it all others for its receiver; give up those that are too old."""
+    pause = RETRY_DELAYS_S[min(failed.tries, len(RETRY_DELAYS_S)) - 1]
+    retry_at = now + max(pause, min(retry_after_s or 0, MAX_RETRY_AFTER_S))
+    waiting = {
+        queued.id
+        for queued in state.notifications
+        if (queued.to, queued.via) == (failed.to, failed.via) and not queued.claimed_by
+    }
+    state = replace_notification(state, failed._replace(claimed_by="", claimed_at=0))
+    for queued in state.notifications:
+        if queued.id not in waiting and queued.id != failed.id:
+            continue
+        if retry_at - queued.created_at > MAX_AGE_S:
+            state = finish_notification(state, queued, GIVEN_UP, failed.last_error, now)
+        else:
+            state = replace_notification(state, queued._replace(due_at=max(queued.due_at, retry_at)))
+    return state
+
+
+def replace_notification(state: AlertState, notification: Notification) -> AlertState:
+    notifications = (notification if queued.id == notification.id else queued for queued in state.notifications)
+    return state._replace(notifications=tuple(notifications))
+
+
+def finish_notification(
+    state: AlertState, notification: Notification, status: str, reason: str, now: int
+) -> AlertState:
+    """Move a notification from the queue to the history."""
+    record = DeliveryRecord(now, notification.to, status, notification.alerts, reason, notification.tries)
+    notifications = tuple(queued for queued in state.notifications if queued.id != notification.id)
+    return state._replace(notifications=notifications, history=(*state.history, record)[-MAX_HISTORY:])
+
+
+def drop_old_records(history: tuple[DeliveryRecord, ...], now: int) -> tuple[DeliveryRecord, ...]:
+    return tuple(record for record in history if now - record.at < HISTORY_RETENTION_S)
+
+
+def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
+    """Describe what keeps notifications from arriving, in a sentence for each receiver."""
+    sentences = []
+    waiting = [queued for queued in state.notifications if queued.tries or now - queued.due_at > OVERDUE_AFTER_S]
+    for to, group in groupby(sorted(waiting, key=lambda queued: queued.to), key=lambda queued: queued.to):
+        queue = list(group)
+        reason = next((queued.last_error for queued in queue if queued.last_error), "nobody sends them")
+        subject = "a letter waits" if len(queue) == 1 else f"{len(queue)} letters wait"
+        sentences.append(f"{subject} for {format_receiver(to)}: {reason}")
+    given_up = [record for record in state.history if record.status == GIVEN_UP and now - record.at < MAX_AGE_S]
+    people, receivers = split_people(given_up)
+    if people:  # mostly one cause: no contacts are written down
+        reason = f"the last for {format_receiver(people[-1].to)}: {people[-1].reason}"
+        count = len({record.to for record in people})
+        sentences.append(f"letters were given up for {count} people, {reason}")
+    for to in receivers:
+        records = [record for record in given_up if record.to == to]
+        subject = "a letter was given up" if len(records) == 1 else f"{len(records)} letters were given up"
+        sentences.append(f"{subject} for {format_receiver(to)}: {records[-1].reason}")
+    unsure = [record for record in state.history if record.status == UNSURE and abs(now - record.at) < MAX_AGE_S]
+    people, receivers = split_people(unsure)
+    if people:
+        reason = f"the last of them for {format_receiver(people[-1].to)}: {people[-1].reason}"
+        count = len({record.to for record in people})
+        sentences.append(f"it is not known whether notifications for {count} people arrived, {reason}")
+    for to in receivers:
+        records = [record for record in unsure if record.to == to]
+        subject = "a notification" if len(records) == 1 else f"{len(records)} notifications"
+        sentences.append(f"it is not known whether {subject} for {format_receiver(to)} arrived: {records[-1].reason}")
+    return sentences
+
+
+def split_people(records: list[DeliveryRecord]) -> tuple[list[DeliveryRecord], list[str]]:
+    """Return the records of people if these are too many to name, and the receivers to name."""
+    receivers = sorted({record.to for record in records})
+    people = {to for to in receivers if to.startswith(PERSON_PREFIX)}
+    if len(people) <= MAX_NAMED_PEOPLE:
+        return [], receivers
+    return [record for record in records if record.to in people], [to for to in receivers if to not in people]
+
+
+def format_receiver(to: str) -> str:
+    """Format a receiver as people call it: `channel lab`."""
+    kind, _, name = to.partition(":")
+    return f"{kind} {name}"

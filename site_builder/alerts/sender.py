@@ -1,7 +1,7 @@
-"""The post office: sends the letters that are due, in a process of its own, which ends by itself.
+"""The sender: a process of its own that sends the notifications that are due, and then ends.
 
-Nothing is sent twice: a letter is claimed in the book before its first byte goes out, and whoever finds a claim whose
-sender is gone writes it off. The builder starts this and never waits for it.
+Nothing is sent twice: a notification is claimed in the alert state before its first byte is sent, and a claim whose
+sender is gone is written off. The builder starts this process and never waits for it.
 """
 
 from __future__ import annotations
@@ -17,191 +17,173 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from site_builder.alerts import queue
-from site_builder.alerts.model import AlertState, DeliveryOutcome, Message, Notification
+from site_builder.alerts import queue, render, weekly_report
+from site_builder.alerts.model import (
+    FAILED,
+    UNSURE,
+    WEEKLY_REPORT_RULE,
+    AlertState,
+    DeliveryOutcome,
+    Message,
+    Notification,
+)
 from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, open_state_folder
+from site_builder.config.conf_file import find_zone
 from site_builder.config.settings import Settings
+from site_builder.consul.leader import load_builder_name
 from site_builder.core import locks, subprocesses
+from site_builder.core.files import BuildLog
+from site_builder.core.parallel import create_shared_file
 from site_builder.core.records import decode_dataclass, list_pairs, simplify
-
-if TYPE_CHECKING:
-    from site_builder.alerts.channels import NotificationChannels
+from site_builder.reports import rules as report_rules
 
 SENDER_LOCK = "post.lock"
-WEEKLY_REPORT_RULE = "weekly-report"
-# Seconds after which it ends, so that the next one begins with what is set then; and after which it must have.
+# It ends after the first, so that the next one starts with the settings of then; the kernel ends it after the second.
 SEND_PERIOD_S, MAX_LIFETIME_S = 120, 600
-# How often, and how many seconds apart, what must be written is tried: the answer of Consul may have been lost.
+# Writes that must succeed are repeated: the answer of Consul may have been lost.
 WRITE_ATTEMPTS, WRITE_RETRY_DELAY_S = 3, 2.0
-IGNORE_OUTCOME: Callable[[Notification, DeliveryOutcome], None] = lambda _letter, _outcome: None  # noqa: E731 for its type
+OutcomeListener = Callable[[Notification, DeliveryOutcome], None]
 
 
 class SenderBusyError(Exception):
-    """Another process sends just now."""
+    """Another process is sending."""
 
 
 class NotificationTransport(Protocol):
-    """What can send a letter."""
-
-    def send(self, letter: Notification, message: Message) -> DeliveryOutcome:
-        """Once, within a time; it never raises."""
+    def send(self, notification: Notification, message: Message) -> DeliveryOutcome:
+        """Send once, within a time; never raise."""
 
 
-def send_due_notifications(
-    settings: Settings, heard: Callable[[Notification, DeliveryOutcome], None] = IGNORE_OUTCOME
-) -> int:
-    """Send all that is due, and say of each letter how it went; how many there were."""
+def send_due_notifications(settings: Settings, on_outcome: OutcomeListener | None = None) -> int:
+    """Send everything that is due; return how many notifications that were."""
+    from site_builder.alerts.channels import load_channels  # noqa: PLC0415 # the builder, which starts us, needs none
+
     with hold_sender_lock(settings.state):
-        office = NotificationSender(settings, open_alert_store(settings.state, settings.kv), load_channels(settings))
-        with stop_between_notifications(office):
-            return office.send_due(heard)
+        store = open_alert_store(settings.state, settings.kv)
+        sender = NotificationSender(settings, store, load_channels(settings))
+        with stop_between_notifications(sender):
+            return sender.send_due(on_outcome)
 
 
 class NotificationSender:
-    """Sends, for whoever holds the lock."""
+    """Sends due notifications; its caller holds the sender lock."""
 
     def __init__(
-        self, settings: Settings, book: AlertStore, ways: NotificationTransport, clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        store: AlertStore,
+        channels: NotificationTransport,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """What this sender is called: those of the same builder before it are gone."""
-        self.settings, self.store, self.channels, self.clock = settings, book, ways, clock
+        self.settings, self.store, self.channels, self.clock = settings, store, channels, clock
         self.claim_prefix = build_claim_prefix(settings)
-        self.is_ending = False
         self.claim_name = f"{self.claim_prefix or ''}{os.getpid()}.{secrets.token_hex(4)}"
+        self.is_ending = False
 
     @property
     def now_s(self) -> int:
-        """This moment."""
         return int(self.clock())
 
-    def send_due(self, heard: Callable[[Notification, DeliveryOutcome], None] = IGNORE_OUTCOME) -> int:
-        """Letter by letter, until none is due."""
-        end = time.monotonic() + SEND_PERIOD_S
-        book = self.store.change(lambda book: queue.write_off_lost_claims(book, self.claim_prefix, self.now_s))
+    def send_due(self, on_outcome: OutcomeListener | None = None) -> int:
+        deadline = time.monotonic() + SEND_PERIOD_S
+        state = self.store.change(lambda state: queue.write_off_lost_claims(state, self.claim_prefix, self.now_s))
         count = 0
-        while (
-            not self.is_ending
-            and time.monotonic() < end
-            and (waiting := queue.list_due_notifications(book, self.now_s))
-        ):
-            name = waiting[0].id
-            book = self.change_with_retries(
-                lambda book: queue.claim_notification(book, name, self.claim_name, self.now_s)  # noqa: B023 # called at once
+        while not self.is_ending and time.monotonic() < deadline:
+            due = queue.list_due_notifications(state, self.now_s)
+            if not due:
+                break
+            notification_id = due[0].id
+            state = self.change_with_retries(
+                lambda state: queue.claim_notification(state, notification_id, self.claim_name, self.now_s)  # noqa: B023 # called at once
             )
-            letter = queue.find_claimed_notification(book, name, self.claim_name)
-            if letter is None:  # another builder's sender was quicker
+            notification = queue.find_claimed_notification(state, notification_id, self.claim_name)
+            if notification is None:  # another builder's sender was quicker
                 continue
-            outcome = self.send(letter)
-            book = self.change_with_retries(
-                lambda book: queue.record_outcome(book, name, self.claim_name, outcome, self.now_s)  # noqa: B023 # the same
+            outcome = self.send(notification)
+            state = self.change_with_retries(
+                lambda state: queue.record_outcome(state, notification_id, self.claim_name, outcome, self.now_s)  # noqa: B023 # called at once
             )
-            heard(letter, outcome)
+            if on_outcome:
+                on_outcome(notification, outcome)
             count += 1
         return count
 
     def change_with_retries(self, change: StateChange) -> AlertState:
-        """Change the book; where nobody knows whether that was written, once more, which does no harm."""
+        """Change the alert state; repeat it where it may not have been written, which does no harm."""
         for _ in range(WRITE_ATTEMPTS - 1):
             with suppress(AlertStateError):
                 return self.store.change(change)
             time.sleep(WRITE_RETRY_DELAY_S)
         return self.store.change(change)
 
-    def send(self, letter: Notification) -> DeliveryOutcome:
-        """How it went; a fault of ours may have come after it was sent."""
+    def send(self, notification: Notification) -> DeliveryOutcome:
         try:
-            message = self.render_message(letter)
+            message = self.render_message(notification)
         except Exception as error:
-            return DeliveryOutcome(queue.FAILED, f"it could not be put into words ({type(error).__name__})")
+            return DeliveryOutcome(FAILED, f"it could not be put into words ({type(error).__name__})")
         try:
-            return self.channels.send(letter, message)
-        except Exception as error:
-            return DeliveryOutcome(queue.UNSURE, f"a fault of gpuboard's own ({type(error).__name__})")
+            return self.channels.send(notification, message)
+        except Exception as error:  # it may have been sent before
+            return DeliveryOutcome(UNSURE, f"a fault of gpuboard's own ({type(error).__name__})")
 
-    def render_message(self, letter: Notification) -> Message:
-        """A letter in words; the report of a week is made when it is sent."""
-        from site_builder.alerts import render  # noqa: PLC0415 # not before there is one
-
-        plain = render.render_notification(letter, self.settings.zone, self.settings.privacy.users)
-        if letter.alerts[0].rule == WEEKLY_REPORT_RULE:
-            from site_builder.alerts import build  # noqa: PLC0415
-            from site_builder.reports import rules as report_rules  # noqa: PLC0415
-
-            first = report_rules.parse_week(letter.alerts[0].about)
-            report = build.build_report_message(self.settings, first, self.clock()) if first else None
+    def render_message(self, notification: Notification) -> Message:
+        message = render.render_notification(notification, self.settings.zone, self.settings.privacy.users)
+        first_alert = notification.alerts[0]
+        if first_alert.rule == WEEKLY_REPORT_RULE and (week := report_rules.parse_week(first_alert.about)):
+            report = weekly_report.build_report_message(self.settings, week, self.clock())
             if report:
-                return report._replace(hook_json=plain.hook_json)
-        return plain
+                return report._replace(hook_json=message.hook_json)
+        return message
 
 
 def build_claim_prefix(settings: Settings) -> str | None:
-    """How the claims of senders on this machine begin; None where there are no others."""
-    if settings.kv is None:
-        return None
-    from site_builder.consul.leader import load_builder_name  # noqa: PLC0415 # few need it
-
-    return f"{load_builder_name(settings.state)} "
+    """Return how the claims of senders on this machine begin; None where there are no other builders."""
+    return None if settings.kv is None else f"{load_builder_name(settings.state)} "
 
 
 @contextmanager
-def stop_between_notifications(office: NotificationSender) -> Iterator[None]:
-    """Who is told to end, as all are when a machine is shut down, first ends what is in hand; told twice, at once."""
-    before: dict[signal.Signals, Any] = {}
+def stop_between_notifications(sender: NotificationSender) -> Iterator[None]:
+    """Finish the current notification after the first SIGTERM or SIGINT, and end at once after the second."""
+    previous_handlers: dict[signal.Signals, Any] = {}
 
     def end(number: int, _: object) -> None:
-        office.is_ending = True
-        signal.signal(number, before[signal.Signals(number)])
+        sender.is_ending = True
+        signal.signal(number, previous_handlers[signal.Signals(number)])
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, end)
+        previous_handlers[number] = signal.signal(number, end)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-
-
-def load_channels(settings: Settings) -> NotificationChannels:
-    """All ways that are set up, to people as the contacts are now."""
-    from site_builder.alerts import slack_client  # noqa: PLC0415 # what both need is slow
-    from site_builder.alerts.channels import NotificationChannels  # noqa: PLC0415
-    from site_builder.alerts.config_files import load_contacts  # noqa: PLC0415
-
-    slack = settings.alerts.slack
-    direct = (
-        (lambda member, message: slack_client.send_direct_message(slack, member, message)) if slack.bot_token else None
-    )
-    return NotificationChannels(settings, load_contacts(settings), direct)
 
 
 @contextmanager
 def hold_sender_lock(state: Path) -> Iterator[None]:
-    """One sender at a time; the kernel frees the lock, however it ends."""
+    """Hold the lock of the only sender; the kernel frees it, however the process ends."""
     with open_state_folder(state) as folder:
         handle = os.open(SENDER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     try:
         if not locks.try_acquire_lock(handle):
-            message = "another process sends just now"
-            raise SenderBusyError(message)
+            raise SenderBusyError("another process sends just now")
         yield
     finally:
         os.close(handle)
 
 
 def start_sender_process(settings: Settings) -> subprocess.Popen[bytes]:
-    """Begin to send, in a process that nobody waits for; what is set goes by its stdin: there are passwords in it."""
-    from site_builder.core.parallel import create_shared_file  # noqa: PLC0415
-
+    """Start a sender; it gets the settings on stdin, since they contain passwords."""
     command, environment = subprocesses.build_module_command("site_builder.alerts", "sender", "gpuboard alerts run")
-    with create_shared_file() as told:
-        told.write(pack_settings(settings))
-        told.seek(0)
-        # in a session of its own, or it would end with the builder; without pipes of ours, or cron would wait for it
+    with create_shared_file() as stdin:
+        stdin.write(pack_settings(settings))
+        stdin.seek(0)
+        # in a session of its own, or it would end with the builder; without our pipes, or cron would wait for it
         return subprocess.Popen(
             command,
-            stdin=told,
+            stdin=stdin,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
@@ -210,42 +192,34 @@ def start_sender_process(settings: Settings) -> subprocess.Popen[bytes]:
 
 
 def pack_settings(settings: Settings) -> bytes:
-    """The settings for the other process; this machine's own zone, which has no name, it finds itself."""
+    """Serialize the settings; a machine's own time zone has no name, and the other process finds it itself."""
     zone = settings.zone
     zone_name = "UTC" if zone is timezone.utc else getattr(zone, "key", None) or getattr(zone, "_filename", None)
-    names = {name: value for name, value in list_pairs(settings).items() if name != "zone"}
-    # unlike orjson, it hands over the name of a folder that is no UTF-8
-    return json.dumps([names, zone_name if isinstance(zone_name, str) else ""], default=simplify).encode()
+    values = {name: value for name, value in list_pairs(settings).items() if name != "zone"}
+    # unlike orjson, json accepts the name of a folder that is not UTF-8
+    return json.dumps([values, zone_name if isinstance(zone_name, str) else ""], default=simplify).encode()
 
 
 def unpack_settings(content: bytes) -> Settings:
-    """The same there."""
-    from site_builder.config.conf_file import find_zone  # noqa: PLC0415
-
-    names, zone_name = json.loads(content)
+    values, zone_name = json.loads(content)
     try:
         zone = timezone.utc if zone_name == "UTC" else find_zone(zone_name, os.environ)
     except ValueError:
         zone = find_zone("", os.environ)
-    return decode_dataclass(Settings, zone=zone)(names)  # type: ignore[no-any-return]
+    return decode_dataclass(Settings, zone=zone)(values)  # type: ignore[no-any-return]
 
 
 def main() -> None:
-    """The process beside the builder; why it ended too soon goes to the log, without the words of others."""
-    signal.alarm(MAX_LIFETIME_S)  # whatever hangs: the kernel ends it, and frees the lock
+    """Run the sender process; write to the build log why it failed, without messages that may contain an address."""
+    signal.alarm(MAX_LIFETIME_S)  # whatever hangs, the kernel ends it and frees the lock
     settings = unpack_settings(sys.stdin.buffer.read())
     try:
         send_due_notifications(settings)
+        return
     except SenderBusyError:
         return
-    except AlertStateError as why:
-        log_send_failure(settings, str(why))
+    except AlertStateError as error:
+        reason = str(error)
     except Exception as error:
-        log_send_failure(settings, f"a fault of gpuboard's own ({type(error).__name__})")
-
-
-def log_send_failure(settings: Settings, why: str) -> None:
-    """A line of the log."""
-    from site_builder.core.files import BuildLog  # noqa: PLC0415
-
-    BuildLog(settings.state).write(datetime.now(settings.zone), f"alerts could not be sent: {why}")
+        reason = f"a fault of gpuboard's own ({type(error).__name__})"
+    BuildLog(settings.state).write(datetime.now(settings.zone), f"alerts could not be sent: {reason}")

@@ -21,11 +21,22 @@ from site_builder.core import files, locks
 from site_builder.core.model import KvAccess
 
 STATE_VERSION = 1
-# Bytes: unpacked that are read, and packed that Consul takes.
 MAX_STATE_BYTES = 32 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
 Parsed = TypeVar("Parsed")
-# Keys of alerts.json where they differ from our names of fields: the file stays as older versions wrote it.
+StateChange = Callable[[AlertState], AlertState]
+STATE_FILE = "alerts.json"
+STATE_LOCK = "alerts.lock"
+DAMAGED_FILE = "alerts.damaged.json"
+# How long we wait for another writer, each of whom takes some milliseconds.
+LOCK_TIMEOUT_S = 5.0
+LOCK_POLL_INTERVAL_S = 0.005
+# The longest pause before we try again after another writer was quicker.
+MAX_RETRY_PAUSE_S = 0.1
+# What is kept when there is no room for everything.
+MIN_KEPT_ENTRIES = 20
+MAX_PEOPLE_WHEN_FULL = 3
+# Keys of alerts.json that differ from the names of fields: the file stays as older versions wrote it.
 STATE_KEYS: dict[object, dict[str, str]] = {
     Condition: {"owners": "whose", "is_lasting": "lasting"},
     Notification: {
@@ -46,271 +57,69 @@ STATE_KEYS: dict[object, dict[str, str]] = {
 }
 
 
-class ParsedAlertState(NamedTuple):
-    """What was understood; `problem` is why that is a new book, and `newer` one that we must not write over."""
-
-    state: AlertState
-    problem: str = ""
-    is_newer: bool = False
+class AlertStateError(Exception):
+    """The alert state cannot be read or written."""
 
 
 class DamagedStateError(Exception):
-    """It is not what we wrote."""
-
-
-def parse_alert_state(data: bytes) -> ParsedAlertState:
-    """The book that was written; nothing at all is one that nobody has begun."""
-    if not data:
-        return ParsedAlertState(AlertState())
-    try:
-        told = orjson.loads(decompress_state(data))
-        version = require_integer(told["gpuboard"])
-        if version > STATE_VERSION:
-            return ParsedAlertState(AlertState(), "was written by a newer gpuboard: update this one", is_newer=True)
-        return ParsedAlertState(build_alert_state(told))
-    except (DamagedStateError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
-        return ParsedAlertState(AlertState(), "is damaged: begun anew, and what was so already is not told")
-
-
-def serialize_alert_state(book: AlertState, packed: bool = False) -> bytes:
-    """The same as bytes; the same book is always the same bytes."""
-    told = {
-        "gpuboard": STATE_VERSION,
-        "begun": book.started_at,
-        "known": {key: tuple_to_json(one) for key, one in book.conditions.items()},
-        "once": book.reported_once,
-        "letters": [tuple_to_json(one) for one in book.notifications],
-        "silences": book.silences,
-        "sent": book.sent_times,
-        "history": [tuple_to_json(one) for one in book.history],
-        "number": book.id_counter,
-    }
-    plain = orjson.dumps(told)
-    return compress_state(plain) if packed else plain + b"\n"
-
-
-def tuple_to_json(one: Any) -> dict[str, Any]:  # noqa: ANN401 any of our tuples
-    """A tuple by the names of its fields, but for those that say what they say by default."""
-    fields: dict[str, Any] = {}
-    keys = STATE_KEYS.get(type(one), {})
-    for name, value in zip(one._fields, one):
-        if name in one._field_defaults and one._field_defaults[name] == value:
-            continue
-        key = keys.get(name, name)
-        if hasattr(value, "_fields"):
-            fields[key] = tuple_to_json(value)
-        elif isinstance(value, tuple):
-            fields[key] = [tuple_to_json(each) if hasattr(each, "_fields") else each for each in value]
-        else:
-            fields[key] = value
-    return fields
-
-
-def compress_state(plain: bytes) -> bytes:
-    """Packed; without the time, which would make each one another."""
-    packer = zlib.compressobj(6, wbits=31)
-    return packer.compress(plain) + packer.flush()
-
-
-def decompress_state(data: bytes) -> bytes:
-    """Unpacked, where it is packed, and no more of it than we would write."""
-    if not data.startswith(GZIP_MAGIC):
-        return data
-    reader = zlib.decompressobj(wbits=31)
-    plain = reader.decompress(data, MAX_STATE_BYTES)
-    if not reader.eof:
-        raise DamagedStateError
-    return plain
-
-
-def build_alert_state(told: dict[str, Any]) -> AlertState:
-    """All of it."""
-    return AlertState(
-        started_at=require_optional_integer(told["begun"]),
-        conditions={require_text(key): parse_tracked_condition(one) for key, one in told["known"].items()},
-        reported_once={require_text(key): require_integer(until) for key, until in told["once"].items()},
-        notifications=require_list(told["letters"], parse_notification),
-        silences={require_text(key): require_integer(until) for key, until in told["silences"].items()},
-        sent_times={require_text(key): require_list(times, require_integer) for key, times in told["sent"].items()},
-        history=require_list(told["history"], parse_delivery_record),
-        id_counter=require_integer(told["number"]),
-    )
-
-
-def build_tuple(kind: Callable[..., Parsed], told: Any, fields: dict[str, Callable[[Any], Any]]) -> Parsed:  # noqa: ANN401 JSON
-    """One of our tuples; a field of a later gpuboard is passed over."""
-    if not isinstance(told, dict):
-        raise DamagedStateError
-    keys = STATE_KEYS.get(kind, {})
-    return kind(**{name: take(told[key]) for name, take in fields.items() if (key := keys.get(name, name)) in told})
-
-
-def require_text(told: object) -> str:
-    """A text."""
-    if not isinstance(told, str):
-        raise DamagedStateError
-    return told
-
-
-def require_integer(told: object) -> int:
-    """A whole number."""
-    if not isinstance(told, int) or isinstance(told, bool):
-        raise DamagedStateError
-    return told
-
-
-def require_optional_integer(told: object) -> int | None:
-    """The same, or nothing."""
-    return None if told is None else require_integer(told)
-
-
-def require_boolean(told: object) -> bool:
-    """Yes or no."""
-    if not isinstance(told, bool):
-        raise DamagedStateError
-    return told
-
-
-def require_list(told: object, take: Callable[[Any], Parsed]) -> tuple[Parsed, ...]:
-    """Several."""
-    if not isinstance(told, list):
-        raise DamagedStateError
-    return tuple(take(one) for one in told)
-
-
-def require_texts(told: object) -> tuple[str, ...]:
-    """Several texts."""
-    return require_list(told, require_text)
-
-
-def parse_tracked_condition(told: object) -> TrackedCondition:
-    """What is remembered of a matter."""
-    return build_tuple(TrackedCondition, told, TRACKED_CONDITION_FIELDS)
-
-
-def parse_condition(told: object) -> Condition:
-    """A matter."""
-    return build_tuple(Condition, told, CONDITION_FIELDS)
-
-
-def parse_alert(told: object) -> Alert:
-    """An alert."""
-    return build_tuple(Alert, told, ALERT_FIELDS)
-
-
-def parse_notification(told: object) -> Notification:
-    """A letter."""
-    return build_tuple(Notification, told, NOTIFICATION_FIELDS)
-
-
-def parse_delivery_record(told: object) -> DeliveryRecord:
-    """A line of the history."""
-    return build_tuple(DeliveryRecord, told, DELIVERY_RECORD_FIELDS)
-
-
-def parse_alerts(told: object) -> tuple[Alert, ...]:
-    """Those that a letter carries."""
-    return require_list(told, parse_alert)
-
-
-# What each field holds, by the type that alert.py gives it; a test holds the two together.
-PARSERS_BY_TYPE: dict[str, Callable[[Any], Any]] = {
-    "str": require_text,
-    "str | None": lambda told: None if told is None else require_text(told),
-    "int": require_integer,
-    "int | None": require_optional_integer,
-    "bool": require_boolean,
-    "tuple[str, ...]": require_texts,
-    "tuple[Alert, ...]": parse_alerts,
-    "Condition": parse_condition,
-}
-
-
-def build_field_parsers(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """How each field of one of our tuples is read."""
-    return {
-        name: PARSERS_BY_TYPE[of if isinstance(of, str) else of.__forward_arg__]
-        for name, of in kind.__annotations__.items()
-    }
-
-
-CONDITION_FIELDS, ALERT_FIELDS, NOTIFICATION_FIELDS, TRACKED_CONDITION_FIELDS, DELIVERY_RECORD_FIELDS = (
-    build_field_parsers(kind) for kind in (Condition, Alert, Notification, TrackedCondition, DeliveryRecord)
-)
-
-
-STATE_FILE = "alerts.json"
-STATE_LOCK = "alerts.lock"
-DAMAGED_FILE = "alerts.damaged.json"
-# Seconds that we wait for another writer, each of whom takes some milliseconds.
-LOCK_TIMEOUT_S = 5.0
-LOCK_POLL_INTERVAL_S = 0.005
-# The longest pause, in seconds, before we begin again after another one was quicker.
-MAX_RETRY_PAUSE_S = 0.1
-# How much is kept in any case, when there is no room for all of it; and of the people whom something affects.
-MIN_KEPT_ENTRIES = 20
-MAX_PEOPLE_WHEN_FULL = 3
-StateChange = Callable[[AlertState], AlertState]
-
-
-class AlertStateError(Exception):
-    """Why the book cannot be read or written, in one sentence."""
+    """The content is not what we wrote."""
 
 
 class AlertStore:
-    """The book in a file; `problem` is what was wrong with it when it was last read."""
+    """The alert state in a file; `problem` is what was wrong with it when it was last read."""
 
-    def __init__(self, state: Path) -> None:
-        """The folder in which it stands."""
-        self.state_folder = state
-        self.where = str(state / STATE_FILE)
+    def __init__(self, state_folder: Path) -> None:
+        self.state_folder = state_folder
+        self.where = str(state_folder / STATE_FILE)
         self.max_bytes = MAX_STATE_BYTES
         self.problem = ""
         self.cached_state: tuple[files.FileSignature | None, AlertState] | None = None
 
     def read(self) -> AlertState:
-        """The book as it is now; it is the same object as before where nothing was written since."""
+        """Read the state; return the same object as before if nothing was written since."""
         try:
             with open_state_folder(self.state_folder) as folder:
                 signature = files.read_signature(STATE_FILE, folder)
                 if self.cached_state and self.cached_state[0] == signature:
                     return self.cached_state[1]
                 data = files.read_file(STATE_FILE, folder, self.max_bytes, files.check_file)[1] if signature else b""
-        except files.FileRefusedError as why:
-            raise AlertStateError(f"{self.where} cannot be read: {why}") from None
-        book = self.parse_content(data) if data or not signature else self.from_copy("is empty") or self.emptied()
-        self.cached_state = signature, book
-        return book
+        except files.FileRefusedError as error:
+            raise AlertStateError(f"{self.where} cannot be read: {error}") from None
+        if data or not signature:
+            state = self.parse_content(data)
+        else:
+            copy = self.read_copy("is empty")
+            if copy is None:
+                beginning = "begun anew, and what was so already is not told"
+                self.problem = f"is empty, and there is no good copy of it: {beginning}"
+            state = copy or AlertState()
+        self.cached_state = signature, state
+        return state
 
-    def emptied(self) -> AlertState:
-        """Begin anew where the file was emptied and there is no copy of it."""
-        self.problem = "is empty, and there is no good copy of it: begun anew, and what was so already is not told"
-        return AlertState()
-
-    def from_copy(self, why: str) -> AlertState | None:
+    def read_copy(self, problem: str) -> AlertState | None:
         """Return the last good copy, if there is one; it is never older than the file was."""
         content = files.read_copy(self.state_folder / STATE_FILE, self.max_bytes)
         copy = parse_alert_state(content)
         if not content or copy.problem:
             return None
-        self.problem = f"{why}: {files.USED}"
+        self.problem = f"{problem}: {files.USED}"
         return copy.state
 
     def parse_content(self, data: bytes) -> AlertState:
-        """What stands there; one that is damaged is put aside, for whoever wants to know."""
-        found = parse_alert_state(data)
-        if found.is_newer:
-            raise AlertStateError(f"{self.where} {found.problem}")
-        if found.problem:
-            self.problem = found.problem
+        """Parse the state; keep a damaged file aside."""
+        parsed = parse_alert_state(data)
+        if parsed.is_newer:
+            raise AlertStateError(f"{self.where} {parsed.problem}")
+        if parsed.problem:
+            self.problem = parsed.problem
             with suppress(OSError):
                 files.write_atomically(self.state_folder / DAMAGED_FILE, data, 0o600)
-            return self.from_copy("is damaged") or found.state
-        return found.state
+            return self.read_copy("is damaged") or parsed.state
+        return parsed.state
 
-    def change(self, change: StateChange, patience: float = LOCK_TIMEOUT_S) -> AlertState:
-        """Read it, change it, write it; nobody else changes it meanwhile."""
-        with hold_state_lock(self.state_folder, patience):
+    def change(self, change: StateChange, timeout_s: float = LOCK_TIMEOUT_S) -> AlertState:
+        """Read, change and write the state, while nobody else does."""
+        with hold_state_lock(self.state_folder, timeout_s):
             before = self.read()
             after = change(before)
             if after != before:
@@ -320,35 +129,31 @@ class AlertStore:
                     self.cached_state = files.read_signature(STATE_FILE, folder), after
         return after
 
-    def fit_to_limit(self, book: AlertState) -> tuple[AlertState, bytes]:
-        """The book and its bytes; where there is no room for all, the oldest of the history goes, then of the rest."""
-        content = self.serialize(book)
-        while len(content) > self.max_bytes and len(book.history) > MIN_KEPT_ENTRIES:
-            book = book._replace(history=book.history[len(book.history) // 2 :])
-            content = self.serialize(book)
-        while (
-            len(content) > self.max_bytes and len(book.reported_once) > MIN_KEPT_ENTRIES
-        ):  # else nothing could be told at all
-            later = sorted(book.reported_once.items(), key=lambda item: item[1])[len(book.reported_once) // 2 :]
-            book = book._replace(reported_once=dict(later))
-            content = self.serialize(book)
+    def fit_to_limit(self, state: AlertState) -> tuple[AlertState, bytes]:
+        """Return the state and its bytes; without room for everything, drop old history first, then the rest."""
+        content = self.serialize(state)
+        while len(content) > self.max_bytes and len(state.history) > MIN_KEPT_ENTRIES:
+            state = state._replace(history=state.history[len(state.history) // 2 :])
+            content = self.serialize(state)
+        while len(content) > self.max_bytes and len(state.reported_once) > MIN_KEPT_ENTRIES:
+            by_end = sorted(state.reported_once.items(), key=lambda item: item[1])
+            state = state._replace(reported_once=dict(by_end[len(by_end) // 2 :]))
+            content = self.serialize(state)
         if len(content) > self.max_bytes:
-            book = trim_people(book)
-            content = self.serialize(book)
-        while len(content) > self.max_bytes and (fewer := trim_conditions(book)) != book:
-            book = fewer
-            content = self.serialize(book)
+            state = trim_people(state)
+            content = self.serialize(state)
+        while len(content) > self.max_bytes and (trimmed := trim_conditions(state)) != state:
+            state = trimmed
+            content = self.serialize(state)
         if len(content) > self.max_bytes:
-            message = f"{self.where} would have {len(content)} bytes, and {self.max_bytes} is the limit"
-            raise AlertStateError(message)
-        return book, content
+            raise AlertStateError(f"{self.where} would have {len(content)} bytes, and {self.max_bytes} is the limit")
+        return state, content
 
-    def serialize(self, book: AlertState) -> bytes:
-        """As it is kept."""
-        return serialize_alert_state(book)
+    def serialize(self, state: AlertState) -> bytes:
+        return serialize_alert_state(state)
 
     def write(self, content: bytes) -> None:
-        """Whole or not at all, and on the disk when it is done."""
+        """Write the file atomically, and its copy first."""
         try:
             files.write_atomically(files.copy_of(self.state_folder / STATE_FILE), content, 0o600)
             with open_state_folder(self.state_folder) as folder:
@@ -358,11 +163,10 @@ class AlertStore:
 
 
 class ConsulAlertStore(AlertStore):
-    """The book of several builders, in Consul."""
+    """The alert state of several builders, in Consul."""
 
-    def __init__(self, state: Path, access: KvAccess) -> None:
-        """Where a damaged one is put aside, and whose store it is."""
-        super().__init__(state)
+    def __init__(self, state_folder: Path, access: KvAccess) -> None:
+        super().__init__(state_folder)
         self.access, self.kv_store = access, KvStore(access)
         self.where = f"{access.prefix}/{STATE_FILE} in Consul"
         self.max_bytes = MAX_VALUE_BYTES
@@ -370,20 +174,19 @@ class ConsulAlertStore(AlertStore):
         self.last_state = AlertState()
 
     def read(self) -> AlertState:
-        """The book as Consul has it."""
         try:
-            found = self.kv_store.get(STATE_FILE)
-        except ConsulUnavailableError as why:
-            raise AlertStateError(f"{self.access.where} {why}: what alerts remember is there") from None
-        index = found.modify_index if found else 0
-        if index != self.modify_index:
-            self.last_state = self.parse_content(found.content if found else b"")
-            self.modify_index = index
+            entry = self.kv_store.get(STATE_FILE)
+        except ConsulUnavailableError as error:
+            raise AlertStateError(f"{self.access.where} {error}: what alerts remember is there") from None
+        modify_index = entry.modify_index if entry else 0
+        if modify_index != self.modify_index:
+            self.last_state = self.parse_content(entry.content if entry else b"")
+            self.modify_index = modify_index
         return self.last_state
 
-    def change(self, change: StateChange, patience: float = LOCK_TIMEOUT_S) -> AlertState:
-        """Read it, change it, and write it if nobody else did meanwhile; else once more."""
-        end = time.monotonic() + patience
+    def change(self, change: StateChange, timeout_s: float = LOCK_TIMEOUT_S) -> AlertState:
+        """Read, change and write the state; repeat it if somebody else wrote meanwhile."""
+        deadline = time.monotonic() + timeout_s
         while True:
             before = self.read()
             after = change(before)
@@ -392,80 +195,227 @@ class ConsulAlertStore(AlertStore):
             after, content = self.fit_to_limit(after)
             if self.try_write(content):
                 return after
-            if time.monotonic() > end:
-                message = f"{self.where} is written by others again and again"
-                raise AlertStateError(message)
+            if time.monotonic() > deadline:
+                raise AlertStateError(f"{self.where} is written by others again and again")
             time.sleep(random.uniform(0, MAX_RETRY_PAUSE_S))  # noqa: S311 # so that they do not meet again
 
-    def from_copy(self, why: str) -> AlertState | None:  # noqa: ARG002 # Consul keeps copies of its own
-        """Return nothing: a copy in state/ is from before, or another builder's."""
+    def read_copy(self, problem: str) -> AlertState | None:  # noqa: ARG002
+        """Return nothing: a copy in state/ is older, or another builder's, and Consul keeps copies of its own."""
         return None
 
     def try_write(self, content: bytes) -> bool:
-        """Whether it was written; where the answer was lost, what stands there tells."""
+        """Return True if it was written; if the answer was lost, compare what is there now."""
         try:
             return self.kv_store.put(STATE_FILE, content, cas=self.modify_index)
-        except ConsulUnavailableError as why:
+        except ConsulUnavailableError as error:
             with suppress(ConsulUnavailableError):
-                found = self.kv_store.get(STATE_FILE)
-                if found and found.content == content:
+                entry = self.kv_store.get(STATE_FILE)
+                if entry and entry.content == content:
                     return True
-            raise AlertStateError(f"{self.access.where} {why}: nobody knows whether it was written") from None
+            raise AlertStateError(f"{self.access.where} {error}: nobody knows whether it was written") from None
 
-    def serialize(self, book: AlertState) -> bytes:
-        """As it is kept there."""
-        return serialize_alert_state(book, packed=True)
+    def serialize(self, state: AlertState) -> bytes:
+        return serialize_alert_state(state, packed=True)
 
 
-def trim_people(book: AlertState) -> AlertState:
-    """The book, where everything affects a few people at the most: a host can claim that anybody is on it."""
-    known = {
-        key: one._replace(
-            condition=one.condition._replace(
-                owners=one.condition.owners[:MAX_PEOPLE_WHEN_FULL], people=one.condition.people[:MAX_PEOPLE_WHEN_FULL]
-            )
+def open_alert_store(state_folder: Path, access: KvAccess | None) -> AlertStore:
+    return ConsulAlertStore(state_folder, access) if access else AlertStore(state_folder)
+
+
+def trim_people(state: AlertState) -> AlertState:
+    """Keep only a few people of each condition and alert: a host can claim that anybody is on it."""
+    conditions = {}
+    for key, tracked in state.conditions.items():
+        condition = tracked.condition._replace(
+            owners=tracked.condition.owners[:MAX_PEOPLE_WHEN_FULL],
+            people=tracked.condition.people[:MAX_PEOPLE_WHEN_FULL],
         )
-        for key, one in book.conditions.items()
-    }
-    letters = tuple(
-        one._replace(alerts=tuple(alert._replace(people=alert.people[:MAX_PEOPLE_WHEN_FULL]) for alert in one.alerts))
-        for one in book.notifications
-    )
-    return book._replace(conditions=known, notifications=letters)
+        conditions[key] = tracked._replace(condition=condition)
+    notifications = []
+    for notification in state.notifications:
+        alerts = tuple(alert._replace(people=alert.people[:MAX_PEOPLE_WHEN_FULL]) for alert in notification.alerts)
+        notifications.append(notification._replace(alerts=alerts))
+    return state._replace(conditions=conditions, notifications=tuple(notifications))
 
 
-def trim_conditions(book: AlertState) -> AlertState:
-    """The book with half of what is known of those hosts of which most is, so that there is room for others."""
-    counts = Counter(one.condition.host for one in book.conditions.values())
-    most = max(MIN_KEPT_ENTRIES, max(counts.values(), default=0) // 2)
-    room = Counter(dict.fromkeys(counts, most))
+def trim_conditions(state: AlertState) -> AlertState:
+    """Drop half of the conditions of the hosts that have most, so that there is room for others."""
+    counts = Counter(tracked.condition.host for tracked in state.conditions.values())
+    limit = max(MIN_KEPT_ENTRIES, max(counts.values(), default=0) // 2)
+    room = Counter(dict.fromkeys(counts, limit))
     kept: dict[str, TrackedCondition] = {}
-    for key, one in book.conditions.items():
-        if room[one.condition.host] > 0:
-            room[one.condition.host] -= 1
-            kept[key] = one
-    return book._replace(conditions=kept)
+    for key, tracked in state.conditions.items():
+        if room[tracked.condition.host] > 0:
+            room[tracked.condition.host] -= 1
+            kept[key] = tracked
+    return state._replace(conditions=kept)
 
 
-def open_alert_store(state: Path, access: KvAccess | None) -> AlertStore:
-    """The book, wherever it is kept."""
-    return ConsulAlertStore(state, access) if access else AlertStore(state)
+# Format
+
+
+class ParsedAlertState(NamedTuple):
+    """A parsed state, or an empty one and why; one of a newer version must not be overwritten."""
+
+    state: AlertState
+    problem: str = ""
+    is_newer: bool = False
+
+
+def parse_alert_state(data: bytes) -> ParsedAlertState:
+    if not data:
+        return ParsedAlertState(AlertState())
+    try:
+        document = orjson.loads(decompress_state(data))
+        if require_integer(document["gpuboard"]) > STATE_VERSION:
+            return ParsedAlertState(AlertState(), "was written by a newer gpuboard: update this one", is_newer=True)
+        return ParsedAlertState(build_alert_state(document))
+    except (DamagedStateError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
+        return ParsedAlertState(AlertState(), "is damaged: begun anew, and what was so already is not told")
+
+
+def serialize_alert_state(state: AlertState, packed: bool = False) -> bytes:
+    """Serialize a state; the same state always has the same bytes."""
+    document = {
+        "gpuboard": STATE_VERSION,
+        "begun": state.started_at,
+        "known": {key: tuple_to_json(tracked) for key, tracked in state.conditions.items()},
+        "once": state.reported_once,
+        "letters": [tuple_to_json(notification) for notification in state.notifications],
+        "silences": state.silences,
+        "sent": state.sent_times,
+        "history": [tuple_to_json(record) for record in state.history],
+        "number": state.id_counter,
+    }
+    plain = orjson.dumps(document)
+    return compress_state(plain) if packed else plain + b"\n"
+
+
+def tuple_to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 # any of our tuples
+    """Convert a tuple to its fields, without those that have their default."""
+    fields: dict[str, Any] = {}
+    keys = STATE_KEYS.get(type(value), {})
+    for name, field in zip(value._fields, value):
+        if name in value._field_defaults and value._field_defaults[name] == field:
+            continue
+        key = keys.get(name, name)
+        if hasattr(field, "_fields"):
+            fields[key] = tuple_to_json(field)
+        elif isinstance(field, tuple):
+            fields[key] = [tuple_to_json(item) if hasattr(item, "_fields") else item for item in field]
+        else:
+            fields[key] = field
+    return fields
+
+
+def compress_state(plain: bytes) -> bytes:
+    """Compress as gzip does, but without the time, so that the same state has the same bytes."""
+    compressor = zlib.compressobj(6, wbits=31)
+    return compressor.compress(plain) + compressor.flush()
+
+
+def decompress_state(data: bytes) -> bytes:
+    """Decompress if needed, up to what we would write."""
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    decompressor = zlib.decompressobj(wbits=31)
+    plain = decompressor.decompress(data, MAX_STATE_BYTES)
+    if not decompressor.eof:
+        raise DamagedStateError
+    return plain
+
+
+def build_alert_state(document: dict[str, Any]) -> AlertState:
+    def require_integers(values: dict[Any, Any]) -> dict[str, int]:
+        return {require_text(key): require_integer(value) for key, value in values.items()}
+
+    return AlertState(
+        started_at=None if document["begun"] is None else require_integer(document["begun"]),
+        conditions={
+            require_text(key): build_tuple(TrackedCondition, value) for key, value in document["known"].items()
+        },
+        reported_once=require_integers(document["once"]),
+        notifications=require_list(document["letters"], lambda value: build_tuple(Notification, value)),
+        silences=require_integers(document["silences"]),
+        sent_times={require_text(key): require_list(value, require_integer) for key, value in document["sent"].items()},
+        history=require_list(document["history"], lambda value: build_tuple(DeliveryRecord, value)),
+        id_counter=require_integer(document["number"]),
+    )
+
+
+def build_tuple(kind: Callable[..., Parsed], value: Any) -> Parsed:  # noqa: ANN401 # JSON
+    """Build one of our tuples; ignore fields of a later gpuboard."""
+    if not isinstance(value, dict):
+        raise DamagedStateError
+    keys = STATE_KEYS.get(kind, {})
+    fields = {}
+    for name, parse in FIELD_PARSERS[kind].items():
+        key = keys.get(name, name)
+        if key in value:
+            fields[name] = parse(value[key])
+    return kind(**fields)
+
+
+def require_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise DamagedStateError
+    return value
+
+
+def require_integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DamagedStateError
+    return value
+
+
+def require_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise DamagedStateError
+    return value
+
+
+def require_list(value: object, parse: Callable[[Any], Parsed]) -> tuple[Parsed, ...]:
+    if not isinstance(value, list):
+        raise DamagedStateError
+    return tuple(parse(item) for item in value)
+
+
+# By the annotations of the fields in alerts/model.py.
+PARSERS_BY_TYPE: dict[str, Callable[[Any], Any]] = {
+    "str": require_text,
+    "str | None": lambda value: None if value is None else require_text(value),
+    "int": require_integer,
+    "int | None": lambda value: None if value is None else require_integer(value),
+    "bool": require_boolean,
+    "tuple[str, ...]": lambda value: require_list(value, require_text),
+    "tuple[Alert, ...]": lambda value: require_list(value, lambda item: build_tuple(Alert, item)),
+    "Condition": lambda value: build_tuple(Condition, value),
+}
+FIELD_PARSERS: dict[object, dict[str, Callable[[Any], Any]]] = {
+    kind: {
+        name: PARSERS_BY_TYPE[annotation if isinstance(annotation, str) else annotation.__forward_arg__]
+        for name, annotation in kind.__annotations__.items()
+    }
+    for kind in (Condition, Alert, Notification, TrackedCondition, DeliveryRecord)
+}
+
+
+# Files
 
 
 @contextmanager
-def open_state_folder(state: Path) -> Iterator[int]:
-    """The folder, if it is ours alone."""
+def open_state_folder(state_folder: Path) -> Iterator[int]:
+    """Open the folder, if it is ours alone."""
     try:
-        files.check_folder(state)
-        folder = os.open(state, files.ROOT_FOLDER_FLAGS)
-    except files.ForeignFolderError as why:
-        raise AlertStateError(str(why)) from None
+        files.check_folder(state_folder)
+        folder = os.open(state_folder, files.ROOT_FOLDER_FLAGS)
+    except files.ForeignFolderError as error:
+        raise AlertStateError(str(error)) from None
     except FileNotFoundError:
-        raise AlertStateError(
-            f"there is no folder {state}: `gpuboard build` makes it, or --state names another"
-        ) from None
+        message = f"there is no folder {state_folder}: `gpuboard build` makes it, or --state names another"
+        raise AlertStateError(message) from None
     except OSError as error:
-        raise AlertStateError(f"{state} cannot be read: {error.strerror}") from None
+        raise AlertStateError(f"{state_folder} cannot be read: {error.strerror}") from None
     try:
         yield folder
     finally:
@@ -473,40 +423,42 @@ def open_state_folder(state: Path) -> Iterator[int]:
 
 
 @contextmanager
-def hold_state_lock(state: Path, patience: float) -> Iterator[None]:
-    """For us alone; the kernel frees it, however we end."""
-    with open_state_folder(state) as folder:
+def hold_state_lock(state_folder: Path, timeout_s: float) -> Iterator[None]:
+    """Hold the lock of the alert state; the kernel frees it, however the process ends."""
+    lock_path = state_folder / STATE_LOCK
+    with open_state_folder(state_folder) as folder:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(STATE_LOCK, flags, 0o600, dir_fd=folder)
         except OSError as error:
-            raise AlertStateError(f"{state / STATE_LOCK} cannot be opened: {error.strerror}") from None
+            raise AlertStateError(f"{lock_path} cannot be opened: {error.strerror}") from None
     try:
         try:
-            if not locks.acquire_lock(handle, time.monotonic() + patience, LOCK_POLL_INTERVAL_S):
-                message = f"somebody else has been writing {state / STATE_FILE} for {patience:.0f} s"
-                raise AlertStateError(message)
+            is_locked = locks.acquire_lock(handle, time.monotonic() + timeout_s, LOCK_POLL_INTERVAL_S)
         except OSError as error:
-            raise AlertStateError(f"{state / STATE_LOCK} cannot be locked: {error.strerror}") from None
+            raise AlertStateError(f"{lock_path} cannot be locked: {error.strerror}") from None
+        if not is_locked:
+            message = f"somebody else has been writing {state_folder / STATE_FILE} for {timeout_s:.0f} s"
+            raise AlertStateError(message)
         yield
     finally:
         os.close(handle)
 
 
 def write_state_file(folder: int, name: str, content: bytes) -> None:
-    """Write a file of ours, for somebody who holds the lock."""
-    new = f".{name}.new"
+    """Write a file atomically and to the disk; the caller holds the lock."""
+    new_name = f".{name}.new"
     try:
         with suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=folder)
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            os.unlink(new_name, dir_fd=folder)
+        handle = os.open(new_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(handle)
-        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(new_name, name, src_dir_fd=folder, dst_dir_fd=folder)
         os.fsync(folder)
     except OSError:
         with suppress(OSError):
-            os.unlink(new, dir_fd=folder)
+            os.unlink(new_name, dir_fd=folder)
         raise

@@ -1,22 +1,28 @@
-"""What `gpuboard alerts` shows: tables for a terminal, and JSON for programs."""
+"""Format what `gpuboard alerts` prints: tables for a terminal, and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
+from site_builder.alerts.config_files import format_minute_of_day
 from site_builder.alerts.model import (
+    FAILED,
+    REFUSED,
+    SENT,
+    UNSURE,
     Alert,
     AlertRule,
+    CheckedReceiver,
     Condition,
     DeliveryOutcome,
     DeliveryRecord,
     Message,
     Notification,
 )
+from site_builder.alerts.render import format_epoch
 from site_builder.alerts.rules import (
     STATUS_REPORTED,
     STATUS_UNREPORTED,
@@ -35,382 +41,295 @@ LIST_SCHEMA = 1
 COLUMN_GAP = "  "
 EMPTY_CELL = "-"
 MIN_TEXT_WIDTH = 20
-# Titles of one letter that are written out; --json has all.
+# Titles of one notification in a table; --json has all.
 MAX_TITLES = 5
 REPORTED_CELLS = {STATUS_WAITING: "waits", STATUS_UNREPORTED: "no"}
+OUTCOME_PHRASES = {SENT: "sent", FAILED: "not sent", REFUSED: "refused", UNSURE: "nobody knows whether it arrived"}
 
 
 class AlertTableRow(NamedTuple):
-    """A line of a table, and what is written below it."""
+    """Cells of a row, and the texts below it."""
 
     cells: tuple[str, ...]
     details: tuple[str, ...] = ()
 
 
-class ListedReceiver(NamedTuple):
-    """A receiver: as rules call it, its address masked, and why it cannot be used."""
-
-    name: str
-    masked_address: str
-    problem: str | None = None
-
-
 class AlertList(NamedTuple):
-    """All that `gpuboard alerts list` tells."""
+    """What `gpuboard alerts list` shows."""
 
     conditions: Sequence[ConditionStatus]
     notifications: Sequence[Notification]
     silences: Mapping[str, int]
-    receivers: Sequence[ListedReceiver]
+    receivers: Sequence[CheckedReceiver]
     rules: Sequence[AlertRule]
 
 
 class DryRunList(NamedTuple):
-    """What `gpuboard alerts run --dry-run` tells: letters in words, where each goes, and how far all is told then."""
+    """What `gpuboard alerts run --dry-run` shows: notifications, their messages and masked addresses."""
 
     notifications: Sequence[tuple[Notification, Message, str]]
     conditions: Sequence[ConditionStatus]
 
 
-# In a terminal
-
-
-def format_receiver_cell(name: str) -> str:
-    """A receiver as people call it; the mail server of the lab is the way to all of them."""
-    return "people" if name == "mail" else format_receiver_name(name).rstrip(":")
-
-
-def format_alert_list(found: AlertList, now: Now, across: int | None) -> list[str]:
-    """What is the matter first, then what waits, who is silent, and by which rules."""
-    so = [one for one in found.conditions if one.state != STATUS_UPCOMING]
-    lines = [f"What is the matter: {len(so) or 'nothing'}"]
-    lines += format_alert_table(
-        ("since", "rule", "where", "told"), [format_condition_row(one, now) for one in so], across
-    )
-    lines += format_upcoming_conditions(found.conditions, now, across)
-    if found.notifications:
-        lines += [
-            "",
-            f"Letters that wait: {len(found.notifications)}",
-            *format_queued_notifications(found.notifications, now, across),
-        ]
-    if found.silences:
+def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> list[str]:
+    active = [status for status in alert_list.conditions if status.state != STATUS_UPCOMING]
+    rows = [format_condition_row(status, now) for status in active]
+    lines = [f"What is the matter: {len(active) or 'nothing'}"]
+    lines += format_alert_table(("since", "rule", "where", "told"), rows, width)
+    lines += format_upcoming_conditions(alert_list.conditions, now, width)
+    if alert_list.notifications:
+        rows = [format_queued_row(notification, now) for notification in alert_list.notifications]
+        lines += ["", f"Letters that wait: {len(rows)}"]
+        lines += format_alert_table(("written", "to", "leaves"), rows, width)
+    if alert_list.silences:
         lines += ["", "Silent"]
         lines += [
-            f"{COLUMN_GAP}{host} until {format_time_cell(until, now)}" for host, until in sorted(found.silences.items())
+            f"{COLUMN_GAP}{host} until {format_epoch(until, now)}"
+            for host, until in sorted(alert_list.silences.items())
         ]
-    lines += ["", f"Where alerts go{'' if found.receivers else ': nowhere yet'}"]
-    lines += format_alert_table(
-        (),
-        [
-            AlertTableRow((format_receiver_cell(one.name), one.masked_address), (one.problem,) if one.problem else ())
-            for one in found.receivers
-        ],
-        across,
-    )
-    lines += [
-        "",
-        "Rules",
-        *format_alert_table(
-            ("rule", "when", "to", "quiet", "an hour"), [format_rule_row(one) for one in found.rules], across
-        ),
-    ]
+    rows = []
+    for receiver in alert_list.receivers:
+        # the mail server of the lab reaches all people
+        name = "people" if receiver.name == "mail" else format_receiver_name(receiver.name).rstrip(":")
+        rows.append(AlertTableRow((name, receiver.masked_address), (receiver.problem,) if receiver.problem else ()))
+    lines += ["", f"Where alerts go{'' if rows else ': nowhere yet'}", *format_alert_table((), rows, width)]
+    rows = [format_rule_row(rule) for rule in alert_list.rules]
+    lines += ["", "Rules", *format_alert_table(("rule", "when", "to", "quiet", "an hour"), rows, width)]
     return lines
 
 
-def format_condition_row(one: ConditionStatus, now: Now) -> AlertTableRow:
-    """Something that is the matter."""
-    known, matter = one.tracked, one.tracked.condition
-    told = (
-        format_time_cell(known.reported_at, now)
-        if one.state == STATUS_REPORTED and known.reported_at is not None
-        else REPORTED_CELLS[one.state]
-    )
-    below = [matter.what]
-    if matter.people:
-        below.append(f"affects {formatting.join_names(matter.people)}")
-    if one.reason:
-        below.append(one.reason)
-    if known.cleared_at is not None:
-        below.append(f"over since {format_time_cell(known.cleared_at, now)}")
-    return AlertTableRow(
-        (format_time_cell(one.at, now), matter.rule, format_condition_place(matter), told),
-        ("; ".join(filter(None, below)),),
-    )
+def format_condition_row(status: ConditionStatus, now: Now) -> AlertTableRow:
+    tracked, condition = status.tracked, status.tracked.condition
+    if status.state == STATUS_REPORTED and tracked.reported_at is not None:
+        reported = format_epoch(tracked.reported_at, now)
+    else:
+        reported = REPORTED_CELLS[status.state]
+    details = [condition.what]
+    if condition.people:
+        details.append(f"affects {formatting.join_names(condition.people)}")
+    details.append(status.reason)
+    if tracked.cleared_at is not None:
+        details.append(f"over since {format_epoch(tracked.cleared_at, now)}")
+    cells = (format_epoch(status.at, now), condition.rule, format_condition_place(condition), reported)
+    return AlertTableRow(cells, ("; ".join(filter(None, details)),))
 
 
-def format_upcoming_conditions(several: Iterable[ConditionStatus], now: Now, across: int | None) -> list[str]:
-    """What will be told, if it is so then."""
-    rows = [
-        AlertTableRow(
-            (
-                format_time_cell(one.at, now),
-                one.tracked.condition.rule,
-                format_condition_place(one.tracked.condition),
-                formatting.join_names(one.tracked.condition.owners),
-            )
-        )
-        for one in several
-        if one.state == STATUS_UPCOMING
-    ]
+def format_condition_place(condition: Condition) -> str:
+    """Format where a condition is: `atlas:0,3`, or what it is about if it is on no host."""
+    if condition.gpus:
+        return f"{condition.host}:{','.join(condition.gpus)}"
+    return condition.host or condition.about
+
+
+def format_upcoming_conditions(statuses: Iterable[ConditionStatus], now: Now, width: int | None) -> list[str]:
+    rows = []
+    for status in statuses:
+        if status.state == STATUS_UPCOMING:
+            condition = status.tracked.condition
+            owners = formatting.join_names(condition.owners)
+            cells = (format_epoch(status.at, now), condition.rule, format_condition_place(condition), owners)
+            rows.append(AlertTableRow(cells))
+    if not rows:
+        return []
+    return ["", f"To come: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, width)]
+
+
+def format_queued_row(notification: Notification, now: Now) -> AlertTableRow:
+    details = list_alert_titles(notification.alerts, notification.omitted_count)
+    if notification.claimed_by:
+        due = "being sent"
+    else:
+        due = "now" if notification.due_at <= now.epoch else format_epoch(notification.due_at, now)
+    if notification.tries:
+        attempts = "once" if notification.tries == 1 else f"{notification.tries} times"
+        details.append(f"tried {attempts}: {notification.last_error or 'nobody knows why not'}")
+    cells = (format_epoch(notification.created_at, now), format_receiver_name(notification.to), due)
+    return AlertTableRow(cells, tuple(details))
+
+
+def list_alert_titles(alerts: Sequence[Alert], omitted_count: int = 0) -> list[str]:
+    titles = [alert.title for alert in alerts[:MAX_TITLES]]
+    omitted_count += len(alerts) - len(titles)
+    return [*titles, f"and {omitted_count} more"] if omitted_count else titles
+
+
+def format_rule_row(rule: AlertRule) -> AlertTableRow:
+    if not rule.on:
+        return AlertTableRow((rule.name, "off"))
+    quiet = "-".join(map(format_minute_of_day, rule.quiet_hours)) if rule.quiet_hours else EMPTY_CELL
+    receivers = ", ".join(rule.to) or EMPTY_CELL
+    return AlertTableRow((rule.name, describe_rule_timing(rule), receivers, quiet, str(rule.max_per_hour)))
+
+
+def describe_rule_timing(rule: AlertRule) -> str:
+    if rule.at:
+        return f"{formatting.DAY_NAMES[rule.at[0]]} {format_minute_of_day(rule.at[1])}"
+    timing = "at once"
+    if rule.before:
+        timing = f"{format_short_duration(rule.before)} before"
+    elif rule.delay:
+        timing = f"after {format_short_duration(rule.delay)}"
     return (
-        ["", f"To come: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, across)]
-        if rows
-        else []
+        f"{timing}, over after {format_short_duration(rule.resolve_after)}"
+        if rule.send_resolved and rule.resolve_after
+        else timing
     )
 
 
-def format_queued_notifications(several: Iterable[Notification], now: Now, across: int | None) -> list[str]:
-    """Letters, with what is in them."""
-    rows = []
-    for one in several:
-        due = (
-            "being sent" if one.claimed_by else "now" if one.due_at <= now.epoch else format_time_cell(one.due_at, now)
-        )
-        below = (
-            *list_alert_titles(one.alerts, one.omitted_count),
-            *([f"tried {format_attempts(one.tries)}: {one.last_error or 'nobody knows why not'}"] if one.tries else []),
-        )
-        rows.append(AlertTableRow((format_time_cell(one.created_at, now), format_receiver_name(one.to), due), below))
-    return format_alert_table(("written", "to", "leaves"), rows, across)
-
-
-def format_dry_run(found: DryRunList, now: Now, across: int | None) -> list[str]:
-    """Letter by letter what would be sent, and why; then what would not be, and what comes."""
-    lines = [f"Would be sent: {format_notification_count(len(found.notifications), 'letter')}"]
-    same: dict[tuple[str, ...], list[str]] = {}  # one that goes to several is shown once
-    for one, message, address in found.notifications:
-        whys = dict.fromkeys(f"why: {alert.why}" for alert in one.alerts if alert.why)
+def format_dry_run(dry_run: DryRunList, now: Now, width: int | None) -> list[str]:
+    """List what would be sent and why, then what would not be, and what comes."""
+    count = len(dry_run.notifications)
+    lines = [f"Would be sent: {count or 'no'} letter{'' if count == 1 else 's'}"]
+    receivers_by_text: dict[tuple[str, ...], list[str]] = {}  # a message to several receivers is shown once
+    for notification, message, address in dry_run.notifications:
+        reasons = dict.fromkeys(f"why: {alert.why}" for alert in notification.alerts if alert.why)
         text = "\n".join((message.title, message.text.strip()))
-        to = ", ".join(filter(None, (f"to {format_receiver_name(one.to)}", address, describe_departure(one, now))))
-        same.setdefault((text, *whys), []).append(to)
-    for (text, *reasons), several in same.items():
-        lines += ["", *(line for to in several for line in indent_wrapped_text(to, across, COLUMN_GAP))]
+        parts = (f"to {format_receiver_name(notification.to)}", address, describe_departure(notification, now))
+        receivers_by_text.setdefault((text, *reasons), []).append(", ".join(filter(None, parts)))
+    for (text, *why), receivers in receivers_by_text.items():
+        lines.append("")
+        for receiver in receivers:
+            lines += wrap_indented(receiver, width, COLUMN_GAP)
         for line in text.splitlines():
-            lines += [f"{COLUMN_GAP}| {part}" for part in break_text(line, across, 2 * len(COLUMN_GAP))] or [
-                f"{COLUMN_GAP}|"
-            ]
-        lines += [line for why in reasons for line in indent_wrapped_text(why, across, COLUMN_GAP)]
-    untold = [format_unreported_row(one, now) for one in found.conditions if one.state == STATUS_UNREPORTED]
-    lines += [
-        "",
-        f"Would not be told: {len(untold) or 'nothing'}",
-        *format_alert_table(("since", "rule", "where"), untold, across),
-    ]
-    return [*lines, *format_upcoming_conditions(found.conditions, now, across)]
-
-
-def format_unreported_row(one: ConditionStatus, now: Now) -> AlertTableRow:
-    """Something of which no letter would be written."""
-    row = format_condition_row(one, now)
-    return row._replace(cells=row.cells[:-1])
-
-
-def format_delivery_history(several: Sequence[DeliveryRecord], now: Now, across: int | None) -> list[str]:
-    """What was told, and how that went."""
+            lines += wrap_indented(line, width, f"{COLUMN_GAP}| ") or [f"{COLUMN_GAP}|"]
+        for reason in why:
+            lines += wrap_indented(reason, width, COLUMN_GAP)
     rows = []
-    for one in several:
-        tries = f", after {one.tries} tries" if one.tries > 1 else ""
-        below = (*list_alert_titles(one.alerts), *([one.reason] if one.reason else []))
-        rows.append(
-            AlertTableRow((format_time_cell(one.at, now), format_receiver_name(one.to), f"{one.status}{tries}"), below)
-        )
-    return format_alert_table(("when", "to", "how"), rows, across)
+    for status in dry_run.conditions:
+        if status.state == STATUS_UNREPORTED:
+            row = format_condition_row(status, now)
+            rows.append(row._replace(cells=row.cells[:-1]))
+    lines += ["", f"Would not be told: {len(rows) or 'nothing'}"]
+    lines += format_alert_table(("since", "rule", "where"), rows, width)
+    return lines + format_upcoming_conditions(dry_run.conditions, now, width)
 
 
-def format_rule_row(one: AlertRule) -> AlertTableRow:
-    """A rule in force."""
-    if not one.on:
-        return AlertTableRow((one.name, "off"))
-    quiet = (
-        f"{format_minute_cell(one.quiet_hours[0])}-{format_minute_cell(one.quiet_hours[1])}"
-        if one.quiet_hours
-        else EMPTY_CELL
-    )
-    return AlertTableRow(
-        (one.name, describe_rule_timing(one), ", ".join(one.to) or EMPTY_CELL, quiet, str(one.max_per_hour))
-    )
+def format_delivery_history(records: Sequence[DeliveryRecord], now: Now, width: int | None) -> list[str]:
+    rows = []
+    for record in records:
+        attempts = f", after {record.tries} tries" if record.tries > 1 else ""
+        cells = (format_epoch(record.at, now), format_receiver_name(record.to), f"{record.status}{attempts}")
+        details = (*list_alert_titles(record.alerts), *([record.reason] if record.reason else []))
+        rows.append(AlertTableRow(cells, details))
+    return format_alert_table(("when", "to", "how"), rows, width)
 
 
-def describe_rule_timing(one: AlertRule) -> str:
-    """From when on it counts, and is over."""
-    if one.at:
-        return f"{formatting.DAY_NAMES[one.at[0]]} {format_minute_cell(one.at[1])}"
-    told = [
-        f"{format_short_duration(one.before)} before"
-        if one.before
-        else f"after {format_short_duration(one.delay)}"
-        if one.delay
-        else "at once"
-    ]
-    if one.send_resolved and one.resolve_after:
-        told.append(f"over after {format_short_duration(one.resolve_after)}")
-    return ", ".join(told)
-
-
-def format_minute_cell(of_day: int) -> str:
-    """`07:30`."""
-    return f"{of_day // 60:02}:{of_day % 60:02}"
-
-
-def list_alert_titles(alerts: Sequence[Alert], more: int = 0) -> list[str]:
-    """What is in a letter, a line each."""
-    told = [one.title for one in alerts[:MAX_TITLES]]
-    more += len(alerts) - len(told)
-    return [*told, *([f"and {more} more"] if more else [])]
-
-
-def format_condition_place(matter: Condition) -> str:
-    """Where it is: `atlas:0,3`, or of what is on no host, what it is about."""
-    return f"{matter.host}:{','.join(matter.gpus)}" if matter.gpus else matter.host or matter.about
-
-
-def format_attempts(count: int) -> str:
-    """`once`, `3 times`."""
-    return "once" if count == 1 else f"{count} times"
-
-
-def format_time_cell(epoch: float, now: Now) -> str:
-    """That moment, as people read it."""
-    return formatting.format_moment(datetime.fromtimestamp(epoch, now.zone), now)
-
-
-def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], across: int | None) -> list[str]:
-    """Columns, and below each line what it is about, in as many lines as that takes; None cuts nothing."""
+def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], width: int | None) -> list[str]:
+    """Format rows in columns, with wrapped details below each; without a width nothing is cut."""
     if not rows:
         return []
     cells = [tuple(map(flatten_text, row.cells)) for row in rows]
-    every = [*([tuple(head)] if head else []), *cells]
+    all_cells = [*([tuple(head)] if head else []), *cells]
     widths = [
-        max((measure_width(line[at]) for line in every if at < len(line)), default=0)
-        for at in range(max(map(len, every)))
+        max((measure_width(row[column]) for row in all_cells if column < len(row)), default=0)
+        for column in range(max(map(len, all_cells)))
     ]
-    found = [join_cells(head, widths, across)] if head else []
-    for row, line in zip(rows, cells):
-        found.append(join_cells(line, widths, across))
+    lines = [join_cells(head, widths, width)] if head else []
+    for row, row_cells in zip(rows, cells):
+        lines.append(join_cells(row_cells, widths, width))
         for text in row.details:
-            found += indent_wrapped_text(text, across)
-    return found
+            lines += wrap_indented(text, width, COLUMN_GAP * 3)
+    return lines
 
 
-def join_cells(cells: Sequence[str], widths: Sequence[int], across: int | None) -> str:
-    """Cells in columns."""
-    line = COLUMN_GAP + COLUMN_GAP.join(fit_text(text, one) for text, one in zip(cells, widths)).rstrip()
-    return line if across is None else truncate_text(line, across)
+def join_cells(cells: Sequence[str], widths: Sequence[int], width: int | None) -> str:
+    line = COLUMN_GAP + COLUMN_GAP.join(fit_text(cell, size) for cell, size in zip(cells, widths)).rstrip()
+    return line if width is None else truncate_text(line, width)
 
 
-def indent_wrapped_text(text: str, across: int | None, indent: str = COLUMN_GAP * 3) -> Iterator[str]:
-    """A text below a line."""
-    for line in break_text(text, across, len(indent)):
-        yield indent + line
-
-
-def break_text(text: str, across: int | None, indent: int) -> list[str]:
-    """A text in as many lines as it takes; None breaks nothing."""
+def wrap_indented(text: str, width: int | None, indent: str) -> list[str]:
+    """Wrap and indent a text; without a width it stays one line."""
     text = flatten_text(text)
-    return wrap_text(text, max(MIN_TEXT_WIDTH, across - indent)) if across is not None else [text] if text else []
+    if width is None:
+        return [indent + text] if text else []
+    return [indent + line for line in wrap_text(text, max(MIN_TEXT_WIDTH, width - len(indent)))]
 
 
-def format_notification_count(count: int, word: str) -> str:
-    """`1 letter`, `3 letters`, `no letters`."""
-    return f"{count or 'no'} {word}{'' if count == 1 else 's'}"
+def format_outcome(to: str, outcome: DeliveryOutcome) -> str:
+    """Format how a delivery ended: `lab: sent`."""
+    line = f"{format_receiver_name(to)}: {OUTCOME_PHRASES.get(outcome.status, outcome.status)}"
+    return f"{line}: {outcome.reason}" if outcome.reason and outcome.status != SENT else line
 
 
-def format_outcome(to: str, how: DeliveryOutcome) -> str:
-    """How a test went: `lab: sent`."""
-    said = {"sent": "sent", "failed": "not sent", "refused": "refused", "unsure": "nobody knows whether it arrived"}
-    return f"{format_receiver_name(to)}: {said.get(how.status, how.status)}" + (
-        f": {how.reason}" if how.reason and how.status != "sent" else ""
-    )
+def format_sent_notification(notification: Notification, outcome: DeliveryOutcome) -> list[str]:
+    titles = list_alert_titles(notification.alerts, notification.omitted_count)
+    return [format_outcome(notification.to, outcome), *(f"{COLUMN_GAP * 3}{title}" for title in titles)]
 
 
-def format_sent_notification(letter: Notification, how: DeliveryOutcome) -> list[str]:
-    """How a letter went, and what is in it."""
-    return [
-        format_outcome(letter.to, how),
-        *(f"{COLUMN_GAP * 3}{title}" for title in list_alert_titles(letter.alerts, letter.omitted_count)),
-    ]
+# JSON
 
 
-# For programs
+def dump_alert_json(document: Mapping[str, Any]) -> bytes:
+    return orjson.dumps({"schema": LIST_SCHEMA, **document}, option=orjson.OPT_INDENT_2)
 
 
-def dump_alert_json(told: Mapping[str, Any]) -> bytes:
-    """All of it, with the version of its form."""
-    return orjson.dumps({"schema": LIST_SCHEMA, **told}, option=orjson.OPT_INDENT_2)
-
-
-def alert_list_to_json(found: AlertList) -> bytes:
-    """The same for programs."""
+def alert_list_to_json(alert_list: AlertList) -> bytes:
     return dump_alert_json(
         {
-            "conditions": [condition_to_json(one) for one in found.conditions],
-            "notifications": [notification_to_json(one) for one in found.notifications],
-            "silences": [{"host": host, "until": until} for host, until in sorted(found.silences.items())],
+            "conditions": [condition_to_json(status) for status in alert_list.conditions],
+            "notifications": [notification_to_json(notification) for notification in alert_list.notifications],
+            "silences": [{"host": host, "until": until} for host, until in sorted(alert_list.silences.items())],
             "receivers": [
-                {"name": one.name, "address": one.masked_address, "problem": one.problem} for one in found.receivers
+                {"name": receiver.name, "address": receiver.masked_address, "problem": receiver.problem}
+                for receiver in alert_list.receivers
             ],
-            "rules": [one._asdict() for one in found.rules],
+            "rules": [rule._asdict() for rule in alert_list.rules],
         }
     )
 
 
-def condition_to_json(one: ConditionStatus) -> dict[str, Any]:
-    """Something that is the matter."""
-    known, matter = one.tracked, one.tracked.condition
+def condition_to_json(status: ConditionStatus) -> dict[str, Any]:
+    tracked, condition = status.tracked, status.tracked.condition
     return {
-        **{key: getattr(matter, key) for key in ("rule", "host", "about", "gpus", "what", "since", "people")},
-        "first_seen": known.first_seen_at,
-        "at": one.at,
-        "state": one.state,
-        "reported": known.reported_at,
-        "cleared": known.cleared_at,
-        "reason": one.reason,
+        **{key: getattr(condition, key) for key in ("rule", "host", "about", "gpus", "what", "since", "people")},
+        "first_seen": tracked.first_seen_at,
+        "at": status.at,
+        "state": status.state,
+        "reported": tracked.reported_at,
+        "cleared": tracked.cleared_at,
+        "reason": status.reason,
     }
 
 
-def notification_to_json(one: Notification) -> dict[str, Any]:
-    """A letter that waits."""
+def notification_to_json(notification: Notification) -> dict[str, Any]:
     return {
-        "to": one.to,
-        "via": one.via,
-        "created": one.created_at,
-        "due": one.due_at,
-        "being_sent": bool(one.claimed_by),
-        "tries": one.tries,
-        "last_error": one.last_error,
-        "alerts": [alert._asdict() for alert in one.alerts],
-        "omitted": one.omitted_count,
+        "to": notification.to,
+        "via": notification.via,
+        "created": notification.created_at,
+        "due": notification.due_at,
+        "being_sent": bool(notification.claimed_by),
+        "tries": notification.tries,
+        "last_error": notification.last_error,
+        "alerts": [alert._asdict() for alert in notification.alerts],
+        "omitted": notification.omitted_count,
     }
 
 
-def dry_run_to_json(found: DryRunList) -> bytes:
-    """The same of what would be sent."""
-    letters = [
-        {**notification_to_json(one), "address": address, "title": message.title, "text": message.text}
-        for one, message, address in found.notifications
+def dry_run_to_json(dry_run: DryRunList) -> bytes:
+    notifications = [
+        {**notification_to_json(notification), "address": address, "title": message.title, "text": message.text}
+        for notification, message, address in dry_run.notifications
     ]
-    return dump_alert_json(
-        {"notifications": letters, "conditions": [condition_to_json(one) for one in found.conditions]}
-    )
+    conditions = [condition_to_json(status) for status in dry_run.conditions]
+    return dump_alert_json({"notifications": notifications, "conditions": conditions})
 
 
-def delivery_history_to_json(several: Iterable[DeliveryRecord]) -> bytes:
-    """The history."""
-    lines = [
+def delivery_history_to_json(records: Iterable[DeliveryRecord]) -> bytes:
+    history = [
         {
-            "at": one.at,
-            "to": one.to,
-            "status": one.status,
-            "alerts": [alert._asdict() for alert in one.alerts],
-            "reason": one.reason,
-            "tries": one.tries,
+            "at": record.at,
+            "to": record.to,
+            "status": record.status,
+            "alerts": [alert._asdict() for alert in record.alerts],
+            "reason": record.reason,
+            "tries": record.tries,
         }
-        for one in several
+        for record in records
     ]
-    return dump_alert_json({"history": lines})
+    return dump_alert_json({"history": history})
 
 
-def outcomes_to_json(several: Iterable[tuple[str, DeliveryOutcome]]) -> bytes:
-    """How tests went."""
-    return dump_alert_json({"tests": [{"to": to, "status": how.status, "reason": how.reason} for to, how in several]})
+def outcomes_to_json(outcomes: Iterable[tuple[str, DeliveryOutcome]]) -> bytes:
+    return dump_alert_json(
+        {"tests": [{"to": to, "status": outcome.status, "reason": outcome.reason} for to, outcome in outcomes]}
+    )

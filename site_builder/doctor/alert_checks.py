@@ -5,12 +5,11 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from site_builder.alerts.channels import NotificationChannels
+from site_builder.alerts.channels import NotificationChannels, load_channels
 from site_builder.alerts.config_files import Contacts, ContactsFile, RulesFile, load_contacts
 from site_builder.alerts.delivery import HookFolder
-from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, AlertState
-from site_builder.alerts.queue import SENT, describe_delivery_problems
-from site_builder.alerts.sender import load_channels
+from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT, AlertState
+from site_builder.alerts.queue import describe_delivery_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
 from site_builder.doctor.model import (

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from site_builder.alerts import build as alert_build
+from site_builder.alerts import weekly_report as alert_report
+from site_builder.alerts.channels import load_channels
 from site_builder.alerts.config_files import AlertConfigFiles
-from site_builder.alerts.model import CHANNEL_PREFIX, PERSON_PREFIX
-from site_builder.alerts.sender import load_channels
+from site_builder.alerts.model import CHANNEL_PREFIX, PERSON_PREFIX, WEEKLY_REPORT_RULE
 from site_builder.alerts.table import format_outcome
 from site_builder.client import completion
 from site_builder.config.conf_file import LoadedSettings
@@ -132,7 +132,7 @@ def choose_receivers(settings: Settings, names: Sequence[str]) -> list[str]:
     channels = [name for name, _ in settings.alerts.channels]
     if not names:
         config = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
-        receivers = alert_build.list_report_receivers(config.rules[alert_build.WEEKLY_REPORT_RULE], channels)
+        receivers = alert_report.list_report_receivers(config.rules[WEEKLY_REPORT_RULE], channels)
         if not receivers:
             message = (
                 "there is no channel to send it to: set GPUBOARD_NOTIFY (docs/alerts.md), or say --to person:LOGIN"
@@ -148,10 +148,10 @@ def choose_receivers(settings: Settings, names: Sequence[str]) -> list[str]:
 
 def send_report(weekly_report: WeeklyReport, settings: Settings, receivers: Sequence[str], now: float) -> None:
     """Send the report, print the outcome for each receiver, and exit 1 if one failed."""
-    channels, message = load_channels(settings), alert_build.render_report_message(weekly_report, settings, now)
+    channels, message = load_channels(settings), alert_report.render_report_message(weekly_report, settings, now)
     has_failed = False
     for receiver in receivers:
-        notification = alert_build.build_report_notification(weekly_report.first, receiver, int(now))
+        notification = alert_report.build_report_notification(weekly_report.first, receiver, int(now))
         outcome = channels.send(notification, message)
         has_failed = has_failed or outcome.status != "sent"
         click.echo(format_outcome(receiver, outcome))

@@ -1,39 +1,67 @@
-"""The bot: takes each envelope once, answers few at a time, and never itself or another bot."""
+"""The Slack bot: understands each message once, answers a few at a time, and never itself or another bot."""
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
 from threading import BoundedSemaphore, Event, Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from site_builder.alerts.config_files import MAIL_KIND, SLACK_KIND, load_contacts
+from site_builder.alerts.model import FAILED, REFUSED
 from site_builder.alerts.slack_client import BotIdentity, SlackMember, SlackRequestError
 from site_builder.bookings.service import BookingService
+from site_builder.client import loader
+from site_builder.client.model import Fleet
 from site_builder.config.settings import Settings
+from site_builder.core import files
 from site_builder.core.board_client import FleetUnavailableError
-from site_builder.slack import answers, lookup
-from site_builder.slack.answers import SlackBookings
+from site_builder.core.clock import Now
+from site_builder.core.people import PeopleDirectory
+from site_builder.core.terminal_text import clean_text, flatten_text
+from site_builder.fleet.gpu_models import NameFiles
+from site_builder.slack import answers
+from site_builder.slack.answers import AnswerContext, SlackBookings
 from site_builder.slack.blocks import RenderedAnswer, SlackAnswer, SlackBlock, render_answer
-from site_builder.slack.lookup import (
-    UNKNOWN_PERSON_MESSAGE,
-    BoardReader,
-    BotCommand,
-    MemberDirectory,
-    SlackQuestion,
-    format_contact_hint,
-)
 
+BOT_COMMANDS = ("hosts", "all", "where", "free", "book", "release", "help")
+COMMAND_SYNONYMS = {
+    "host": "hosts",
+    "gpus": "all",
+    "list": "all",
+    "who": "where",
+    "available": "free",
+    "reserve": "book",
+    "?": "help",
+    "hi": "help",
+    "hello": "help",
+}
+POLITE_WORDS = {"please", "pls", "thanks"}
+MAX_TEXT_CHARACTERS = 1000
+# `<http://atlas.lab|atlas.lab>`, `<@U0123>`, `<#C0123|gpus>`, `<!here>`, `<mailto:a@b|a@b>`.
+SLACK_MARKUP = re.compile(r"<([^<>]*)>")
+MEMBER_MENTION = re.compile(r"@([UW][A-Z0-9]{2,30})(?:\|.*)?")
+SLACK_ID = re.compile(r"[A-Z0-9]{3,40}")
+SLACK_TIMESTAMP = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
+QUOTE_CHARACTERS = str.maketrans({"“": '"', "”": '"', "„": '"', "’": "'", "‘": "'", "\u00a0": " "})  # noqa: RUF001
+STATUS_FILE = "status.json"
+MAX_STATUS_BYTES = 256 << 20
+MEMBER_CACHE_S, MAX_CACHED_MEMBERS = 600.0, 10_000
+NO_BOARD_MESSAGE = "the board has not been built yet, so I know nothing"
+CONTACTS_UNREADABLE_MESSAGE = "the contacts or aliases.csv cannot be read just now, so I do not know who anybody is"
 WORKER_COUNT, MAX_QUEUED_QUESTIONS = 4, 40
-# So many questions of one person are answered in a minute.
-MAX_QUESTIONS_PER_MINUTE, MINUTE_S = 20, 60.0
+MAX_QUESTIONS_PER_MINUTE, MINUTE_S = 20, 60.0  # of one person
 MAX_REMEMBERED = 10_000
-# Slack tells again what nobody took, for up to an hour; who asked so long ago no longer waits.
+# Slack sends again what nobody took, for up to an hour; whoever asked that long ago no longer waits.
 MAX_DELAY_S = 600.0
 MAX_ATTEMPTS, RETRY_DELAY_S, MAX_RETRY_DELAY_S = 4, 2.0, 60
-# What Slack calls blocks that it does not take: the same is then said in plain text. A table it counts among the
-# attachments; and at times it failed over one that was right (https://github.com/soxtoby/SlackNet/issues/246).
+# Errors after which an answer is sent as plain text. Slack counts a table among the attachments, and at times failed
+# over one that was right (https://github.com/soxtoby/SlackNet/issues/246).
 BLOCK_ERROR_CODES = frozenset(
     {
         "invalid_blocks",
@@ -48,45 +76,61 @@ BLOCK_ERROR_CODES = frozenset(
 SHARED_CHANNEL_ANSWER = SlackAnswer("people of another company can read this channel: ask me in a direct message")
 RATE_LIMIT_ANSWER = SlackAnswer("that is a lot in a minute: I listen again in a moment")
 ERROR_ANSWER = SlackAnswer("something went wrong here; the admin can read what in the bot's log")
+UNKNOWN_PERSON_MESSAGE = "I do not know who you are"
 MAX_LOGGED_MESSAGES = 100
 
 
-class EnvelopeSource(Protocol):
-    """Where envelopes come from."""
+class SlackQuestion(NamedTuple):
+    """A message to the bot; `thread` is where the answer belongs, if not below the question.
 
+    People of another company can read a shared channel.
+    """
+
+    channel: str
+    user: str
+    ts: str
+    text: str
+    thread: str = ""
+    is_direct: bool = False
+    is_redelivered: bool = False
+    is_shared_channel: bool = False
+
+
+class BotCommand(NamedTuple):
+    """A command and its words; without a name, `words` is what was not understood."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    suggestion: str = ""
+
+
+class EnvelopeSource(Protocol):
     def acknowledge(self, envelope: str) -> bool:
-        """Tell Slack that one has arrived."""
+        """Confirm an envelope to Slack."""
 
 
 class SlackApi(Protocol):
-    """What of Slack the bot needs."""
-
     def post_message(self, channel: str, text: str, blocks: list[SlackBlock] | None = None, thread: str = "") -> None:
-        """A message."""
+        """Post a message."""
 
     def fetch_member(self, user: str) -> SlackMember:
-        """Somebody of the workspace."""
+        """Fetch a member of the workspace."""
 
 
 class SlackBot:
-    """Answers what people ask; `tell` gets a sentence about each thing that an admin must mend."""
+    """Answers questions; `log` gets a sentence for everything that an admin must fix."""
 
     def __init__(
         self,
         settings: Settings,
-        slack: SlackApi,
-        me: BotIdentity,
-        tell: Callable[[str], None],
+        slack_api: SlackApi,
+        identity: BotIdentity,
+        log: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Whose board, and who we are in Slack."""
-        self.settings = settings
-        self.slack_api = slack
-        self.identity = me
-        self.log = tell
-        self.clock = clock
+        self.settings, self.slack_api, self.identity, self.log, self.clock = settings, slack_api, identity, log, clock
         self.board = BoardReader(settings, clock)
-        self.members = MemberDirectory(settings, slack.fetch_member)
+        self.members = MemberDirectory(settings, slack_api.fetch_member)
         self.bookings = SlackBookings(settings, BookingService(settings, clock))
         self.seen_messages: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.question_times: dict[str, deque[float]] = {}
@@ -96,29 +140,27 @@ class SlackBot:
         self.free_slots = BoundedSemaphore(WORKER_COUNT + MAX_QUEUED_QUESTIONS)
         self.pool = ThreadPoolExecutor(WORKER_COUNT)
 
-    # Envelopes
-
-    def handle_envelope(self, line: EnvelopeSource, envelope: str, kind: str, message: dict[str, Any]) -> None:
-        """One envelope: it is taken at once, and what it asks is answered by another thread."""
-        if self.closing.is_set() or not line.acknowledge(envelope):
-            return  # Slack tells it again, and to somebody else
-        question = (
-            lookup.parse_question(message, self.identity.user_id, self.identity.bot_id)
-            if kind == "events_api"
-            else None
-        )
-        if question is None or self.is_duplicate(question) or self.is_late(question):
+    def handle_envelope(self, source: EnvelopeSource, envelope: str, kind: str, message: dict[str, Any]) -> None:
+        """Confirm an envelope at once, and let another thread answer its question."""
+        if self.closing.is_set() or not source.acknowledge(envelope):
+            return  # Slack sends it again, and to another bot
+        if kind != "events_api":
+            return
+        question = parse_question(message, self.identity.user_id, self.identity.bot_id)
+        if question is None or self.is_duplicate(question):
+            return
+        if question.is_redelivered and self.clock() - float(question.ts) > MAX_DELAY_S:
             return
         if not self.free_slots.acquire(blocking=False):
             self.log_once("too many ask the bot at once: some got no answer")
             return
         try:
             self.pool.submit(self.process_question, question)
-        except RuntimeError:  # it ends just now
+        except RuntimeError:  # the pool has just been shut down
             self.free_slots.release()
 
     def is_duplicate(self, question: SlackQuestion) -> bool:
-        """Whether it was told before: a message has one time in its channel, whichever envelope it comes in."""
+        """Return True if a message came before: it has one time in its channel, in whichever envelope it comes."""
         key = (question.channel, question.ts)
         with self.lock:
             if key in self.seen_messages:
@@ -128,25 +170,20 @@ class SlackBot:
                 self.seen_messages.popitem(last=False)
         return False
 
-    def is_late(self, question: SlackQuestion) -> bool:
-        """Whether it is told again after so long that it would surprise."""
-        return question.is_redelivered and self.clock() - float(question.ts) > MAX_DELAY_S
-
     def process_question(self, question: SlackQuestion) -> None:
-        """Answer one question."""
         try:
-            over = self.count_over_limit(question.user)
-            if over <= 1:
-                self.send_reply(question, RATE_LIMIT_ANSWER if over else self.answer_question(question))
-        except SlackRequestError as why:
-            self.log_once(f"an answer could not be sent: {why}")
+            over_limit = self.count_over_limit(question.user)
+            if over_limit <= 1:
+                self.send_reply(question, RATE_LIMIT_ANSWER if over_limit else self.answer_question(question))
+        except SlackRequestError as error:
+            self.log_once(f"an answer could not be sent: {error}")
         except Exception as error:  # one question must not cost the others
             self.log_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
         finally:
             self.free_slots.release()
 
     def count_over_limit(self, user: str) -> int:
-        """By how many questions somebody is over what is answered in a minute."""
+        """Count by how many questions of the last minute a person is over the limit."""
         now = time.monotonic()
         with self.lock:
             if len(self.question_times) > MAX_REMEMBERED:
@@ -157,109 +194,91 @@ class SlackBot:
             times.append(now)
             return max(0, len(times) - MAX_QUESTIONS_PER_MINUTE)
 
-    # Answers
-
     def answer_question(self, question: SlackQuestion) -> SlackAnswer:
-        """What is said to a question."""
         if question.is_shared_channel:
             return SHARED_CHANNEL_ANSWER
-        ask = lookup.parse_bot_command(question.text)
         try:
-            return self.run_command(ask, question)
-        except FleetUnavailableError as why:
-            return SlackAnswer("I cannot tell", (str(why),), link=self.settings.url)
-        except SlackRequestError as why:
-            self.log_once(str(why))
-            return SlackAnswer("Slack does not tell me who you are", (str(why),))
+            return self.run_command(parse_bot_command(question.text), question)
+        except FleetUnavailableError as error:
+            return SlackAnswer("I cannot tell", (str(error),), link=self.settings.url)
+        except SlackRequestError as error:
+            self.log_once(str(error))
+            return SlackAnswer("Slack does not tell me who you are", (str(error),))
         except Exception as error:
             self.log_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
             return ERROR_ANSWER
 
-    def run_command(self, ask: BotCommand, question: SlackQuestion) -> SlackAnswer:
-        """The answer of each command."""
-        words = [self.resolve_mention(one) for one in ask.words]
-        if ask.name == "hosts":
+    def run_command(self, command: BotCommand, question: SlackQuestion) -> SlackAnswer:
+        words = [self.resolve_mention(word) for word in command.words]
+        if command.name == "hosts":
             return answers.answer_hosts(self.board.build_context(), words)
-        if ask.name == "all":
+        if command.name == "all":
             return answers.answer_all(self.board.build_context(), words)
-        if ask.name == "free":
+        if command.name == "free":
             return answers.answer_free(self.board.build_context(), words)
-        if ask.name == "where":
+        if command.name == "where":
             return self.answer_where(words, question)
-        if ask.name in {"book", "release"}:
-            return self.handle_booking(ask.name, words, question)
-        return answers.answer_help("" if ask.name else " ".join(words[:1]), ask.suggestion)
+        if command.name in {"book", "release"}:
+            login = self.members.find_login(question.user)
+            if not login:
+                return SlackAnswer(UNKNOWN_PERSON_MESSAGE, self.members.explain_unknown(question.user))
+            operation = self.bookings.book if command.name == "book" else self.bookings.release
+            return operation(login, words)
+        return answers.answer_help("" if command.name else " ".join(words[:1]), command.suggestion)
 
     def resolve_mention(self, word: str) -> str:
-        """A word; `@U0123` is whom we know by that, or stays."""
-        if not lookup.MEMBER_MENTION.fullmatch(word):
+        """Replace `@U0123` by the login of that member, if known."""
+        if not MEMBER_MENTION.fullmatch(word):
             return word
         try:
             return self.members.find_login(word[1:]) or word
-        except SlackRequestError as why:
-            if why.status == "refused":  # there is no such member
+        except SlackRequestError as error:
+            if error.status == REFUSED:  # there is no such member
                 return word
             raise
 
     def answer_where(self, words: list[str], question: SlackQuestion) -> SlackAnswer:
-        """Where somebody is; without a name, who asks."""
+        """Answer where somebody is; without a name, where the person is who asks."""
         name = " ".join(words)
-        if name.startswith("@") and lookup.MEMBER_MENTION.fullmatch(name):
+        if MEMBER_MENTION.fullmatch(name):
             return SlackAnswer("I do not know who that is", (format_contact_hint(name[1:]),))
         if not name or name.lower() in {"me", "i", "am i"}:
-            found = self.members.find_login(question.user)
-            if not found:
-                return self.answer_unknown_person(question)
-            name = found
+            login = self.members.find_login(question.user)
+            if not login:
+                return SlackAnswer(UNKNOWN_PERSON_MESSAGE, self.members.explain_unknown(question.user))
+            name = login
         return answers.answer_where(self.board.build_context(), name)
 
-    def handle_booking(self, command: str, words: list[str], question: SlackQuestion) -> SlackAnswer:
-        """A booking made or released, as the person who asks."""
-        name = self.members.find_login(question.user)
-        if not name:
-            return self.answer_unknown_person(question)
-        return self.bookings.book(name, words) if command == "book" else self.bookings.release(name, words)
-
-    def answer_unknown_person(self, question: SlackQuestion) -> SlackAnswer:
-        """How somebody becomes known."""
-        return SlackAnswer(UNKNOWN_PERSON_MESSAGE, self.members.explain_unknown(question.user))
-
-    # Sending
-
     def send_reply(self, question: SlackQuestion, answer: SlackAnswer) -> None:
-        """Say it where it was asked: in a channel below the question, so that a table is in nobody's way."""
-        ready = render_answer(answer)
+        """Reply where it was asked; in a channel below the question, so that a table is in nobody's way."""
+        rendered = render_answer(answer)
         thread = question.thread or ("" if question.is_direct else question.ts)
-        for tries in range(MAX_ATTEMPTS):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            is_last = attempt == MAX_ATTEMPTS
             try:
-                self.post_answer(question.channel, ready, thread, tries == MAX_ATTEMPTS - 1)
-            except SlackRequestError as why:
-                again = (
-                    why.retry_after_s
-                    if why.retry_after_s is not None
-                    else RETRY_DELAY_S
-                    if why.status == "failed" and not why.code
-                    else None
-                )
-                if again is None or again > MAX_RETRY_DELAY_S or tries == MAX_ATTEMPTS - 1 or self.closing.wait(again):
+                self.post_answer(question.channel, rendered, thread, is_last)
+                return
+            except SlackRequestError as error:
+                delay: float | None = error.retry_after_s
+                if delay is None and error.status == FAILED and not error.code:
+                    delay = RETRY_DELAY_S
+                if delay is None or delay > MAX_RETRY_DELAY_S or is_last or self.closing.wait(delay):
                     raise
-            else:
-                return
 
-    def post_answer(self, channel: str, ready: RenderedAnswer, thread: str, last: bool) -> None:
-        """With blocks, or without where Slack does not take them, or failed over them each time."""
+    def post_answer(self, channel: str, rendered: RenderedAnswer, thread: str, is_last: bool) -> None:
+        """Post blocks, or plain text where Slack refuses them or failed each time."""
         try:
-            if not last:
-                self.slack_api.post_message(channel, ready.text, ready.blocks, thread)
+            if not is_last:
+                self.slack_api.post_message(channel, rendered.text, rendered.blocks, thread)
                 return
-        except SlackRequestError as why:
-            if why.code not in BLOCK_ERROR_CODES:
+        except SlackRequestError as error:
+            if error.code not in BLOCK_ERROR_CODES:
                 raise
-            self.log_once(f"Slack did not take the blocks of an answer, which was sent as text: {why.code}")
-        self.slack_api.post_message(channel, ready.plain_text, None, thread)
+            self.log_once(f"Slack did not take the blocks of an answer, which was sent as text: {error.code}")
+        self.slack_api.post_message(channel, rendered.plain_text, None, thread)
 
     def log_once(self, sentence: str) -> None:
-        """Tell it the first time; nobody who asks can fill a log."""
+        """Log a sentence the first time, so that nobody who asks can fill the log."""
         with self.lock:
             if sentence in self.logged_messages or len(self.logged_messages) >= MAX_LOGGED_MESSAGES:
                 return
@@ -267,6 +286,176 @@ class SlackBot:
         self.log(sentence)
 
     def close(self) -> None:
-        """Take nothing more; what is being answered is answered."""
+        """Take no more questions, and finish those that are being answered."""
         self.closing.set()
         self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+# Messages
+
+
+def parse_question(message: dict[str, Any], own_user_id: str, own_bot_id: str = "") -> SlackQuestion | None:
+    """Parse an envelope; return None for messages of bots, our own ones, and everything else that asks nothing."""
+    payload = message.get("payload")
+    event = payload.get("event") if isinstance(payload, dict) else None
+    if not isinstance(payload, dict) or not isinstance(event, dict):
+        return None
+    is_direct = event.get("type") == "message" and event.get("channel_type") == "im"
+    if not (is_direct or event.get("type") == "app_mention"):
+        return None
+    if event.get("subtype") or event.get("bot_id") or event.get("bot_profile") or event.get("hidden"):
+        return None
+    channel, user, ts, thread = (take_text(event.get(key)) for key in ("channel", "user", "ts", "thread_ts"))
+    text = event.get("text")
+    if not (SLACK_ID.fullmatch(channel) and SLACK_ID.fullmatch(user) and SLACK_TIMESTAMP.fullmatch(ts)):
+        return None
+    if not isinstance(text, str) or user in {own_user_id, own_bot_id, "USLACKBOT"}:
+        return None
+    return SlackQuestion(
+        channel=channel,
+        user=user,
+        ts=ts,
+        text=decode_slack_text(text[:MAX_TEXT_CHARACTERS], own_user_id),
+        thread=thread if SLACK_TIMESTAMP.fullmatch(thread) else "",
+        is_direct=is_direct,
+        is_redelivered=bool(message.get("retry_attempt")),
+        is_shared_channel=payload.get("is_ext_shared_channel") is True,
+    )
+
+
+def take_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def decode_slack_text(text: str, own_user_id: str) -> str:
+    """Return the words as they were typed, with `@U0123` for a member, and without our own name."""
+
+    def decode_markup(markup: re.Match[str]) -> str:
+        member = MEMBER_MENTION.fullmatch(markup[1])
+        if member:
+            return " " if member[1] == own_user_id else f"@{member[1]}"
+        link, bar, label = markup[1].partition("|")
+        return label if bar else link.lstrip("#!").removeprefix("mailto:")
+
+    text = SLACK_MARKUP.sub(decode_markup, text)
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    return flatten_text(clean_text(text.translate(QUOTE_CHARACTERS).replace("\n", " ").replace("`", " ")))
+
+
+def interpret_words(command: str, rest: list[str]) -> tuple[str, tuple[str, ...]]:
+    """Understand `free gpus?`, `where is alice`, `who is on atlas`; the words of a booking stay as they are."""
+    if command in {"book", "release"}:
+        return command, tuple(rest)
+    words = [word.rstrip("?!,") for word in rest]
+    words = [word for word in words if word and word.lower() not in POLITE_WORDS]
+    if command != "where":
+        return command, tuple(words)
+    while words and words[0].lower() in {"is", "are", "uses"}:
+        words = words[1:]
+    return ("all", tuple(words[1:])) if words[1:] and words[0].lower() == "on" else (command, tuple(words))
+
+
+def parse_bot_command(text: str) -> BotCommand:
+    """Parse a command, or suggest one for a word that may be a typing error."""
+    first, *rest = text.split() or [""]
+    if not first:
+        return BotCommand("help")
+    word = first.lower().strip("/!:,.")
+    word = COMMAND_SYNONYMS.get(word, word)
+    if word in BOT_COMMANDS:
+        return BotCommand(*interpret_words(word, rest))
+    close = get_close_matches(word, BOT_COMMANDS, 1, 0.6)
+    return BotCommand("", (first, *rest), close[0] if close else "")
+
+
+# The board, and who asks
+
+
+class BoardReader:
+    """Reads status.json for each question: it says what the page says, and names whom the page names."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.settings, self.clock = settings, clock
+        self.lock = Lock()
+        self.cached_fleet: tuple[files.FileSignature, Fleet] | None = None
+
+    def build_context(self) -> AnswerContext:
+        """Load the fleet; raise FleetUnavailableError if the builder has stopped."""
+        fleet = self.load_fleet()
+        loader.check_board_age(fleet, self.settings.url or "www/", self.clock())
+        people = PeopleDirectory(NameFiles(self.settings.data, None).read_names()[0])
+        built = Now(fleet.built, self.settings.zone)
+        return AnswerContext(fleet, built, people, self.settings.privacy.users, self.settings.url)
+
+    def load_fleet(self) -> Fleet:
+        """Read the file, again only if it changed: a large one takes a while."""
+        with self.lock:
+            try:
+                folder = os.open(self.settings.www, files.ROOT_FOLDER_FLAGS)
+                try:
+                    if self.cached_fleet and files.read_signature(STATUS_FILE, folder) == self.cached_fleet[0]:
+                        return self.cached_fleet[1]
+                    signature, content = files.read_file(STATUS_FILE, folder, MAX_STATUS_BYTES)
+                finally:
+                    os.close(folder)
+            except (OSError, files.FileRefusedError):
+                raise FleetUnavailableError(NO_BOARD_MESSAGE) from None
+            fleet, problem = loader.parse_status(content)
+            if fleet is None:
+                raise FleetUnavailableError(f"what the builder wrote {problem}")
+            self.cached_fleet = signature, fleet
+            return fleet
+
+
+class MemberDirectory:
+    """Finds the login of a Slack member, by the contacts or by the confirmed address of their profile.
+
+    `fetch_member` asks Slack, and its answers are kept for some minutes.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        fetch_member: Callable[[str], SlackMember],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings, self.fetch_member, self.clock = settings, fetch_member, clock
+        self.cached_members: dict[str, tuple[float, SlackMember]] = {}
+
+    def find_login(self, member: str) -> str | None:
+        """Return the login of a member, if known; raise SlackRequestError if Slack does not answer."""
+        contacts = load_contacts(self.settings)
+        if not contacts.is_complete:
+            raise FleetUnavailableError(CONTACTS_UNREADABLE_MESSAGE)
+        person = contacts.find_person(SLACK_KIND, member)
+        if not person and (mail := self.find_member(member).mail):
+            person = contacts.find_person(MAIL_KIND, mail)
+        return contacts.find_login(person) if person else None
+
+    def find_member(self, member: str) -> SlackMember:
+        now = self.clock()
+        fetched_at, slack_member = self.cached_members.get(member, (0.0, None))
+        if slack_member is None or now - fetched_at > MEMBER_CACHE_S:
+            slack_member = self.fetch_member(member)
+            if len(self.cached_members) >= MAX_CACHED_MEMBERS:
+                self.cached_members.clear()
+            self.cached_members[member] = (now, slack_member)
+        return slack_member
+
+    def explain_unknown(self, member: str) -> tuple[str, ...]:
+        """Explain how a member becomes known."""
+        try:
+            mail = self.find_member(member).mail
+        except SlackRequestError:
+            mail = None
+        domain = self.settings.alerts.mail_domain
+        if mail and domain:
+            return (
+                f"the address of your profile is not one at {domain}, nor in the contacts",
+                format_contact_hint(member),
+            )
+        return (format_contact_hint(member),)
+
+
+def format_contact_hint(member: str) -> str:
+    return f"the admin can add a line to the contacts (GPUBOARD_CONTACTS): `LOGIN,slack:{member}`"

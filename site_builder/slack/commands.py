@@ -1,4 +1,4 @@
-"""`gpuboard slack`: the bot that answers in Slack."""
+"""`gpuboard slack`: run the Slack bot."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import click
 
 from site_builder.alerts.slack_client import BotIdentity, SlackClient, SlackRequestError, SlackSocket
 from site_builder.config.settings import Settings
+from site_builder.core import files, locks
 from site_builder.core.command_options import CommandError, print_message, refuse_foreign, with_settings
+from site_builder.core.formatting import HOUR
 from site_builder.slack.bot import SlackBot
 
 TOKEN_PREFIXES = {"GPUBOARD_SLACK_BOT_TOKEN": "xoxb-", "GPUBOARD_SLACK_APP_TOKEN": "xapp-"}
-# How long a line may be cut before we open another; the library tries by itself every few seconds.
+# How long a connection may be lost before we open another; the library tries by itself every few seconds.
 RECONNECT_AFTER_S = 60.0
 POLL_INTERVAL_S = 0.5
 FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S = 1.0, 60.0
-# What was last said, in state/, and after how many seconds the same is said again.
-LAST_ERROR_FILE, REPEAT_ERROR_AFTER_S = "slack.said", 6 * 3600
+# The last error, in state/, and after what time the same one is printed again.
+LAST_ERROR_FILE, REPEAT_ERROR_AFTER_S = "slack.said", 6 * HOUR
 
 
 @click.command()
@@ -39,94 +41,90 @@ def slack(settings: Settings) -> None:
     """
     require_slack_tokens(settings)
     refuse_foreign(settings)
-    from site_builder.core import locks  # noqa: PLC0415 # --help needs none of it
-
     try:
-        with locks.try_hold_lock(settings.state / locks.BOT_LOCK_NAME) as other:
-            if other is None:
+        with locks.try_hold_lock(settings.state / locks.BOT_LOCK_NAME) as holder_pid:
+            if holder_pid is None:
                 run_bot(settings)
-            elif sys.stderr.isatty():  # cron asks every minute, and would mail it
-                print_message(f"the bot runs already, as process {other}; {check_slack_connection(settings)}")
+            elif sys.stderr.isatty():  # cron starts it every minute, and would mail this
+                print_message(f"the bot runs already, as process {holder_pid}; {check_slack_connection(settings)}")
     except OSError as error:
         raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
 
 
 def require_slack_tokens(settings: Settings) -> None:
-    """Refuse to begin without tokens."""
     access = settings.alerts.slack
     missing = [name for name, value in zip(TOKEN_PREFIXES, (access.bot_token, access.app_token)) if not value]
     if missing:
-        what = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
-        raise CommandError(f"{what} must be set: docs/slack.md tells how to make an app in Slack")
+        names = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
+        raise CommandError(f"{names} must be set: docs/slack.md tells how to make an app in Slack")
 
 
 def check_slack_connection(settings: Settings) -> str:
-    """Whether Slack answers at this moment, for whoever wonders why the one that runs is silent."""
+    """Describe whether Slack answers, for an admin who wonders why the running bot is silent."""
     try:
         SlackClient(settings.alerts.slack).fetch_identity()
-    except SlackRequestError as why:
-        return str(why)
+    except SlackRequestError as error:
+        return str(error)
     return "Slack can be reached from here, and knows its token"
 
 
 def run_bot(settings: Settings) -> None:
-    """Until somebody ends it, or Slack says no."""
+    """Run until a signal, or until Slack refuses."""
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        api = SlackClient(settings.alerts.slack)
-        me = wait_for_identity(api, stop)
-        if me is None:
+        client = SlackClient(settings.alerts.slack)
+        identity = wait_for_identity(client, stop)
+        if identity is None:
             return
-        bot = SlackBot(settings, api, me, print_message)
-        socket = SlackSocket(api, bot.handle_envelope)
+        bot = SlackBot(settings, client, identity, print_message)
+        socket = SlackSocket(client, bot.handle_envelope)
         try:
             keep_connected(bot, socket, stop)
         finally:
             socket.stop_reconnecting()
             bot.close()
-    except SlackRequestError as why:
-        if was_recently_reported(settings, str(why)):
+    except SlackRequestError as error:
+        if was_recently_reported(settings, str(error)):
             sys.exit(2)
-        raise CommandError(str(why)) from None
+        raise CommandError(str(error)) from None
 
 
-def was_recently_reported(settings: Settings, why: str) -> bool:
-    """Whether cron, which starts it every minute and mails what it says, has mailed the same not long ago."""
-    from site_builder.core import files  # noqa: PLC0415
-
+def was_recently_reported(settings: Settings, message: str) -> bool:
+    """Return True if cron, which starts the bot every minute, has mailed the same message not long ago."""
     if sys.stderr.isatty():
         return False
-    store, now = settings.state / LAST_ERROR_FILE, time.time()
+    path = settings.state / LAST_ERROR_FILE
     with suppress(OSError):
-        if store.read_text("utf-8") == why and 0 <= now - store.stat().st_mtime < REPEAT_ERROR_AFTER_S:
+        is_recent = 0 <= time.time() - path.stat().st_mtime < REPEAT_ERROR_AFTER_S
+        if is_recent and path.read_text("utf-8") == message:
             return True
     with suppress(OSError):
-        files.write_atomically(store, why.encode(), 0o600)
+        files.write_atomically(path, message.encode(), 0o600)
     return False
 
 
-def wait_for_identity(api: SlackClient, stop: Event) -> BotIdentity | None:
-    """Who we are in Slack; it is asked until Slack answers."""
+def wait_for_identity(client: SlackClient, stop: Event) -> BotIdentity | None:
+    """Ask Slack who the bot is until it answers."""
     pause = FIRST_RETRY_DELAY_S
     while True:
         try:
-            return api.fetch_identity()
-        except SlackRequestError as why:
-            pause = wait_before_retry(why, pause, stop)
+            return client.fetch_identity()
+        except SlackRequestError as error:
+            pause = wait_before_retry(error, pause, stop)
             if stop.is_set():
                 return None
 
 
 def keep_connected(bot: SlackBot, socket: SlackSocket, stop: Event) -> None:
-    """Keep a line open; one that stays cut is opened anew."""
+    """Keep the connection open, and open another one if it stays lost."""
     pause = FIRST_RETRY_DELAY_S
     while not stop.is_set():
         try:
             socket.open()
-        except SlackRequestError as why:
-            pause = wait_before_retry(why, pause, stop)
+        except SlackRequestError as error:
+            pause = wait_before_retry(error, pause, stop)
             continue
         if sys.stderr.isatty():
             print_message("the bot answers in Slack until Ctrl-C")
@@ -138,11 +136,11 @@ def keep_connected(bot: SlackBot, socket: SlackSocket, stop: Event) -> None:
             bot.log_once("the line to Slack was cut for a minute, and is opened anew")
 
 
-def wait_before_retry(why: SlackRequestError, pause: float, stop: Event) -> float:
-    """Wait, and how long to wait the next time; where Slack itself says no, there is nothing to wait for."""
-    if why.is_permanent:
-        raise why
+def wait_before_retry(error: SlackRequestError, pause: float, stop: Event) -> float:
+    """Wait, and return the next pause; raise the error if Slack refuses for good."""
+    if error.is_permanent:
+        raise error
     if pause == FIRST_RETRY_DELAY_S:
-        print_message(f"{why}; tried again until it works")
-    stop.wait(why.retry_after_s or pause)
+        print_message(f"{error}; tried again until it works")
+    stop.wait(error.retry_after_s or pause)
     return min(pause * 2, MAX_RETRY_DELAY_S)

@@ -1,11 +1,12 @@
-"""`gpuboard notify`: be told when GPUs are free that one waits for."""
+"""`gpuboard notify`: get notified when GPUs are free."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,13 +18,17 @@ from site_builder.bookings.commands import (
     with_booking_backend,
     with_confirmation_options,
 )
+from site_builder.bookings.request import parse_time_field
+from site_builder.core import formatting
+from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, print_message
-
-if TYPE_CHECKING:
-    from site_builder.core.clock import Now
+from site_builder.core.locks import StorageError
+from site_builder.core.terminal_text import replace_unencodable
+from site_builder.watches import parser
+from site_builder.watches.store import WATCHES_FILE, WatchStore
 
 USAGE_EXAMPLE = 'gpuboard notify me --when "2 A100 free on one host" --via mail'
-TABLE_HEAD = ("ID", "WHO", "BY", "UNTIL", "WHEN")
+TABLE_HEAD: tuple[str, ...] = ("ID", "WHO", "BY", "UNTIL", "WHEN")
 UNKNOWN_PERSON_MESSAGE = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
 
 
@@ -47,7 +52,7 @@ def notify() -> None:
 @click.option("--until", metavar="TIME", help='Until when: "fri 18:00".  [default: for 30 days]')
 @with_confirmation_options
 @with_booking_backend
-def start_watch(  # one for each option
+def start_watch(
     place: BookingBackend, wish: str | None, via: str | None, until: str | None, yes: bool, as_json: bool
 ) -> None:
     """Tell me, once, when so many GPUs are free.
@@ -61,29 +66,19 @@ def start_watch(  # one for each option
     gpuboard notify me --when "1 H100 free on atlas for 4h" --until "fri 18:00"
     """
     if not wish:
-        message = f"what for? Say it with --when:\n  {USAGE_EXAMPLE}"
-        raise click.UsageError(message)
-    request = {"do": "watch", "when": wish, **({"via": via} if via else {}), **parse_until_option(until, place)}
-    done = confirm_and_send(place, request, "Watch for it?", yes)
-    (one,) = done["watches"]
-    print_booking_result(
-        done, f"watch {clean_for_terminal(str(one['id']))}: {clean_for_terminal(done['said'])}", as_json
-    )
+        raise click.UsageError(f"what for? Say it with --when:\n  {USAGE_EXAMPLE}")
+    request = {"do": "watch", "when": wish}
+    if via:
+        request["via"] = via
+    if until:  # what `fri` means is decided here, in the zone of whoever says it
+        moment = parse_time_field({"until": until}, "until", Now(time.time(), place.settings.zone))
+        request |= {"until": moment.isoformat()} if moment else {}
+    response = confirm_and_send(place, request, "Watch for it?", yes)
+    (watch,) = response["watches"]
+    watch_id = clean_for_terminal(str(watch["id"]))
+    print_booking_result(response, f"watch {watch_id}: {clean_for_terminal(response['said'])}", as_json)
     if not as_json and not sys.stdout.isatty():
-        click.echo(clean_for_terminal(str(one["id"])))
-
-
-def parse_until_option(until: str | None, place: BookingBackend) -> dict[str, str]:
-    """When it ends, exactly: what `fri` means is decided here, in the zone of whoever says it."""
-    if not until:
-        return {}
-    import time  # noqa: PLC0415 # --help needs none of it
-
-    from site_builder.bookings.request import parse_time_field  # noqa: PLC0415
-    from site_builder.core.clock import Now  # noqa: PLC0415
-
-    found = parse_time_field({"until": until}, "until", Now(time.time(), place.settings.zone))
-    return {"until": found.isoformat()} if found else {}
+        click.echo(watch_id)
 
 
 @notify.command("list")
@@ -96,19 +91,20 @@ def list_watches(place: BookingBackend, as_json: bool) -> None:
     gpuboard notify list
     gpuboard notify list --json
     """
-    found = place.list_bookings()
-    if not found["who"]:
+    response = place.list_bookings()
+    if not response["who"]:
         raise CommandError(UNKNOWN_PERSON_MESSAGE)
-    several, wrong = filter_own_watches(found, place), list_watch_file_problems(place)
+    watches: list[BookingResponse] = response.get("watches") or []
+    if isinstance(place, RemoteBookings) and place.has_open_booking:  # there everybody is who they say
+        watches = [watch for watch in watches if watch["name"] == response["who"]]
+    problems = list_watch_file_problems(place)
     if as_json:
-        import json  # noqa: PLC0415
-
-        click.echo(json.dumps(several, indent=1))
-    elif several:
-        click.echo("\n".join(format_watch_table(several, place, str(found["who"]))))
-    elif not wrong:
+        click.echo(json.dumps(watches, indent=1))
+    elif watches:
+        click.echo("\n".join(format_watch_table(watches, place, str(response["who"]))))
+    elif not problems:
         print_message("you wait for nothing")
-    for problem in wrong:
+    for problem in problems:
         print_message(problem)
 
 
@@ -123,63 +119,38 @@ def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json
     gpuboard notify stop k7m2xp
     """
     if not ids:
-        message = "which one? Name its id: `gpuboard notify list` lists yours"
-        raise click.UsageError(message)
-    several = [confirm_and_send(place, {"do": "unwatch", "id": one}, "End it?", yes) for one in dict.fromkeys(ids)]
-    said = "; ".join(clean_for_terminal(one["said"]) for one in several)
-    gone = [item for one in several for item in one["watches"]]
-    print_booking_result({"said": said, "warnings": [], "watches": gone}, said, as_json)
-
-
-def filter_own_watches(found: BookingResponse, place: BookingBackend) -> list[BookingResponse]:
-    """Those that concern whoever asks; at an open desk everybody is whom they say."""
-    several: list[BookingResponse] = found.get("watches") or []
-    if isinstance(place, RemoteBookings) and place.has_open_booking:
-        return [one for one in several if one["name"] == found["who"]]
-    return several
+        raise click.UsageError("which one? Name its id: `gpuboard notify list` lists yours")
+    responses = [
+        confirm_and_send(place, {"do": "unwatch", "id": watch_id}, "End it?", yes) for watch_id in dict.fromkeys(ids)
+    ]
+    message = "; ".join(clean_for_terminal(response["said"]) for response in responses)
+    watches = [watch for response in responses for watch in response["watches"]]
+    print_booking_result({"said": message, "warnings": [], "watches": watches}, message, as_json)
 
 
 def list_watch_file_problems(place: BookingBackend) -> list[str]:
-    """What is wrong with the file, where it is of this machine."""
+    """List what is wrong with the file, if it is of this machine."""
     if not isinstance(place, LocalBookings):
         return []
-    from site_builder.core.locks import StorageError  # noqa: PLC0415
-    from site_builder.watches import parser  # noqa: PLC0415
-    from site_builder.watches.store import WATCHES_FILE, WatchStore  # noqa: PLC0415
-
-    settings = place.settings
     try:
-        several = WatchStore(settings.data, settings.kv)
-        content = several.read_local()
-    except StorageError as why:
-        return [clean_for_terminal(str(why))]
-    return [
-        clean_for_terminal(f"{several.folder / WATCHES_FILE}: {one}") for one in parser.parse_watches(content).problems
-    ]
+        store = WatchStore(place.settings.data, place.settings.kv)
+        content = store.read_local()
+    except StorageError as error:
+        return [clean_for_terminal(str(error))]
+    path = store.folder / WATCHES_FILE
+    return [clean_for_terminal(f"{path}: {problem}") for problem in parser.parse_watches(content).problems]
 
 
-def format_watch_table(several: Sequence[BookingResponse], place: BookingBackend, who: str) -> list[str]:
-    """A line for each; what is waited for is the last, and never cut."""
-    import time  # noqa: PLC0415
-
-    from site_builder.core.clock import Now  # noqa: PLC0415
-    from site_builder.core.terminal_text import replace_unencodable  # noqa: PLC0415
-
+def format_watch_table(watches: Sequence[BookingResponse], place: BookingBackend, user: str) -> list[str]:
+    """Format a line for each watch; the request comes last, and is never cut."""
     now = Now(time.time(), place.settings.zone)
-    rows = [TABLE_HEAD, *(format_watch_row(one, now) for one in several)]
-    if all(one["mine"] or one["name"] == who for one in several):
-        rows = [(cells[0], *cells[2:]) for cells in rows]  # who it is goes without saying
+    rows = [TABLE_HEAD]
+    for watch in watches:
+        until = formatting.format_moment(datetime.fromisoformat(watch["until"]), now)
+        cells = (watch["id"], watch["name"], watch["via"] or "any", until, watch["when"])
+        rows.append(tuple(clean_for_terminal(str(cell)).replace("\n", " ") for cell in cells))
+    if all(watch["mine"] or watch["name"] == user for watch in watches):
+        rows = [(row[0], *row[2:]) for row in rows]  # all are the user's own
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        replace_unencodable("  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths)).rstrip())
-        for cells in rows
-    ]
-
-
-def format_watch_row(one: BookingResponse, now: Now) -> tuple[str, ...]:
-    """The cells of a watch."""
-    from site_builder.core import formatting  # noqa: PLC0415
-
-    until = formatting.format_moment(datetime.fromisoformat(one["until"]), now)
-    cells = (one["id"], one["name"], one["via"] or "any", until, one["when"])
-    return tuple(clean_for_terminal(str(cell)).replace("\n", " ") for cell in cells)
+    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return [replace_unencodable(line) for line in lines]

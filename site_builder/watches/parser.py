@@ -1,10 +1,10 @@
-"""Parse watches, and what people ask to be notified of."""
+"""Parse what people ask to be notified of, and watches.json."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ MAX_HOSTS = 20
 MAX_MODEL_WORDS = 6
 HOST_PATTERN = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9_])?"
 HOST_NOUN = r"(?:hosts?|machines?|servers?|nodes?|box(?:es)?)"
-# Each is looked for and taken out, so that the order in which people say them makes no difference.
+# Each phrase is found and removed, so that their order makes no difference.
 DURATION_PHRASE = re.compile(
     rf"\bfor (?:at least )?(an? (?:day|hour|week)|{moments.DURATION_PART}(?:(?: and | ?){moments.DURATION_PART})*)\b",
     re.I,
@@ -45,7 +45,8 @@ ONE_HOST_PHRASE = re.compile(
 )
 HOST_SEPARATOR = re.compile(r" ?, ?(?:(?:or|and) )?| or | and ", re.I)
 HOSTS_PHRASE = re.compile(
-    rf"\b(?:on|at) (?:{HOST_NOUN} )?({HOST_PATTERN}(?:(?:{HOST_SEPARATOR.pattern}){HOST_PATTERN})*)(?![a-z0-9._-]*[a-z0-9])",
+    rf"\b(?:on|at) (?:{HOST_NOUN} )?({HOST_PATTERN}(?:(?:{HOST_SEPARATOR.pattern}){HOST_PATTERN})*)"
+    r"(?![a-z0-9._-]*[a-z0-9])",
     re.I,
 )
 # `2x 3090` and `2 x 3090`, but there may be a model X1; and behind it, as in `A100 x2`.
@@ -56,46 +57,32 @@ NUMBER_WORDS = {
     **{"a": 1, "an": 1, "any": 1, "some": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6},
     **{"seven": 7, "eight": 8, "nine": 9, "ten": 10, "twelve": 12, "sixteen": 16},
 }
-# Words that say nothing which is not clear without them.
-FILLER_WORDS = frozenset(
-    {
-        *(
-            "when",
-            "whenever",
-            "as",
-            "soon",
-            "if",
-            "once",
-            "there",
-            "is",
-            "are",
-            "be",
-            "become",
-            "becomes",
-            "get",
-            "gets",
-        ),
-        *("me", "notify", "tell", "please", "i", "want", "need", "at", "least", "the", "that", "which", "can", "had"),
-        *("free", "available", "idle", "unused", "gpu", "gpus", "card", "cards", "graphics", "of", "model", "type"),
-        *("with", "and", "nvidia", "tesla", "geforce", "quadro", "amd"),
-    }
+# Words that add nothing.
+FILLER_TEXT = (
+    "when whenever as soon if once there is are be become becomes get gets me notify tell please i want need at least "
+    "the that which can had free available idle unused gpu gpus card cards graphics of model type with and nvidia "
+    "tesla geforce quadro amd"
 )
-# What names of models are made of beside what has a digit in it.
-MODEL_FAMILY_WORDS = frozenset(
-    {
-        *("rtx", "gtx", "titan", "ti", "super", "x", "xp", "v", "pro", "ada", "blackwell", "generation", "max-q"),
-        *("workstation", "server", "edition", "grid", "instinct", "radeon", "orin"),
-    }
+FILLER_WORDS = frozenset(FILLER_TEXT.split())
+# Words of model names that have no digit.
+MODEL_FAMILY_TEXT = (
+    "rtx gtx titan ti super x xp v pro ada blackwell generation max-q workstation server edition grid instinct radeon "
+    "orin"
 )
+MODEL_FAMILY_WORDS = frozenset(MODEL_FAMILY_TEXT.split())
 MODEL_WORD = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}", re.I)
 PLURAL_ENDING = re.compile(r"(?<=\d)s$")
+WATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,19}")
+VIA_PATTERN = re.compile(r"[a-z][a-z0-9+.-]{0,19}")
+MAX_NAME_CHARACTERS = 80
+MAX_WATCHES = 1000
+MAX_WATCHES_PER_PERSON = 20
+MAX_DAYS = 30
+MAX_LIFETIME_S = MAX_DAYS * formatting.DAY
 
 
 class WatchRequest(NamedTuple):
-    """So many GPUs, of a model by part of its name, with so many GB; on one of some hosts, or of all.
-
-    `together` is on one host; `length` is for how many seconds nobody may be promised them.
-    """
+    """GPUs that somebody wants: `model` is part of a name, and nobody may have booked them for `duration_s`."""
 
     gpu_count: int = 1
     model: str = ""
@@ -106,52 +93,51 @@ class WatchRequest(NamedTuple):
 
 
 def parse_watch_request(text: str) -> WatchRequest:
-    """What a text says; `Unclear` where it says something else, in words that follow the quoted text."""
-    found = parse_request_text(text)
-    # it is kept and said back in words of ours, which must mean the same
-    if parse_request_text(format_watch_request(found)) != found:
+    """Parse a request, or raise UnclearTimeError with words that follow the quoted text."""
+    request = parse_request_text(text)
+    # it is stored and shown in our words, which must mean the same
+    if parse_request_text(format_watch_request(request)) != request:
         raise UnclearTimeError("is not understood", *REQUEST_EXAMPLES)
-    return found
+    return request
 
 
 def parse_request_text(text: str) -> WatchRequest:
-    """What a text says, if it can be said again."""
     rest = normalize_request_text(text)
-    length, rest = extract_duration(rest)
+    duration_s, rest = extract_duration(rest)
     rest, memory = extract_pattern(MEMORY_PHRASE, rest)
-    rest, spread = extract_pattern(ANYWHERE_PHRASE, rest)
-    rest, together = extract_pattern(ONE_HOST_PHRASE, rest)
-    if spread and together:
+    rest, anywhere = extract_pattern(ANYWHERE_PHRASE, rest)
+    rest, one_host = extract_pattern(ONE_HOST_PHRASE, rest)
+    if anywhere and one_host:
         raise UnclearTimeError("says both that they are on one host and that they are not", *REQUEST_EXAMPLES)
-    rest, on = extract_pattern(HOSTS_PHRASE, rest)
-    hosts = tuple(dict.fromkeys(host.lower() for host in HOST_SEPARATOR.split(on[1]))) if on else ()
+    rest, host_list = extract_pattern(HOSTS_PHRASE, rest)
+    hosts = tuple(dict.fromkeys(map(str.lower, HOST_SEPARATOR.split(host_list[1])))) if host_list else ()
     if len(hosts) > MAX_HOSTS:
         raise UnclearTimeError(f"names more than {MAX_HOSTS} hosts", *REQUEST_EXAMPLES)
     count, model = parse_count_and_model(rest)
-    size = int(memory[1]) if memory else 0
-    if memory and not size:
+    memory_gb = int(memory[1]) if memory else 0
+    if memory and not memory_gb:
         raise UnclearTimeError("asks for no memory at all", *REQUEST_EXAMPLES)
-    return WatchRequest(count, model, size, hosts, length, not spread or count == 1 or bool(hosts))
+    is_on_one_host = not anywhere or count == 1 or bool(hosts)
+    return WatchRequest(count, model, memory_gb, hosts, duration_s, is_on_one_host)
 
 
-def format_watch_request(wish: WatchRequest) -> str:
-    """A wish in words, which mean the same when they are read again."""
-    what = wish.model or ("GPU" if wish.gpu_count == 1 else "GPUs")
-    told = [f"{wish.gpu_count} {what}"]
-    if wish.memory_gb:
-        told.append(f"with {wish.memory_gb} GB or more")
-    told.append("free")
-    if wish.hosts:
-        told.append(f"on {' or '.join(wish.hosts)}")
-    elif wish.gpu_count > 1:
-        told.append("on one host" if wish.is_on_one_host else "anywhere")
-    if wish.duration_s:
-        told.append(f"for {formatting.format_duration(wish.duration_s)} or longer")
-    return " ".join(told)
+def format_watch_request(request: WatchRequest) -> str:
+    """Format a request in words that mean the same when they are parsed."""
+    what = request.model or ("GPU" if request.gpu_count == 1 else "GPUs")
+    words = [f"{request.gpu_count} {what}"]
+    if request.memory_gb:
+        words.append(f"with {request.memory_gb} GB or more")
+    words.append("free")
+    if request.hosts:
+        words.append(f"on {' or '.join(request.hosts)}")
+    elif request.gpu_count > 1:
+        words.append("on one host" if request.is_on_one_host else "anywhere")
+    if request.duration_s:
+        words.append(f"for {formatting.format_duration(request.duration_s)} or longer")
+    return " ".join(words)
 
 
 def normalize_request_text(text: str) -> str:
-    """The text with single blanks, refused where it can be no wish at all."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise UnclearTimeError("is too long", *REQUEST_EXAMPLES)
     text = " ".join(clean_text(text).replace("“", " ").replace("”", " ").replace('"', " ").split()).strip(" .!?;,")
@@ -161,42 +147,39 @@ def normalize_request_text(text: str) -> str:
 
 
 def extract_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.Match[str] | None]:
-    """The text without what a pattern finds in it, and that."""
-    found = pattern.search(text)
-    if not found:
+    """Return the text without the match of a pattern, and the match."""
+    match = pattern.search(text)
+    if not match:
         return text, None
-    return " ".join(f"{text[: found.start()]} {text[found.end() :]}".split()), found
+    return " ".join(f"{text[: match.start()]} {text[match.end() :]}".split()), match
 
 
 def extract_duration(text: str) -> tuple[int, str]:
-    """For how long, in seconds, and the text without it."""
-    rest, found = extract_pattern(DURATION_PHRASE, text)
-    if not found:
+    """Return the seconds that a text asks for, and the text without them."""
+    rest, match = extract_pattern(DURATION_PHRASE, text)
+    if not match:
         return 0, text
-    told = re.sub(r"^an? ", "1 ", found[1], flags=re.I)
-    days, seconds = moments.parse_duration(told)
+    days, seconds = moments.parse_duration(re.sub(r"^an? ", "1 ", match[1], flags=re.I))
     return days * formatting.DAY + seconds, extract_pattern(OR_LONGER, rest)[0]
 
 
 def parse_count_and_model(text: str) -> tuple[int, str]:
-    """How many, and of which model; what is neither is not understood."""
-    several = [word.strip("-.:") for word in text.replace(",", " ").split()]
-    count, kept = extract_count([word for word in several if word and word.lower() not in FILLER_WORDS])
-    for word in kept:
-        known = any(map(str.isdigit, word)) or word.lower() in MODEL_FAMILY_WORDS
-        if not MODEL_WORD.fullmatch(word) or not known or (word.isdigit() and len(word) < 3):
+    words = [word.strip("-.:") for word in text.replace(",", " ").split()]
+    count, model_words = extract_count([word for word in words if word and word.lower() not in FILLER_WORDS])
+    for word in model_words:
+        is_model = any(map(str.isdigit, word)) or word.lower() in MODEL_FAMILY_WORDS
+        if not MODEL_WORD.fullmatch(word) or not is_model or (word.isdigit() and len(word) < 3):
             raise UnclearTimeError(f'is not understood at "{word[:40]}"', *REQUEST_EXAMPLES)
-    if len(kept) > MAX_MODEL_WORDS:
+    if len(model_words) > MAX_MODEL_WORDS:
         raise UnclearTimeError("names more than one model", *REQUEST_EXAMPLES)
-    return count, " ".join(map(normalize_model_word, kept))
+    return count, " ".join(map(normalize_model_word, model_words))
 
 
-def extract_count(several: list[str]) -> tuple[int, list[str]]:
-    """The number in front, or behind an x; one that is too large, such as 4090, is a model."""
-    count, rest = 0, list(several)
-    word = 1
+def extract_count(words: list[str]) -> tuple[int, list[str]]:
+    """Return the number in front or behind an x, and the other words; a large one, such as 4090, is a model."""
+    count, spelled_count, rest = 0, 1, list(words)
     while rest and rest[0].lower() in NUMBER_WORDS:
-        word = max(word, NUMBER_WORDS[rest.pop(0).lower()])
+        spelled_count = max(spelled_count, NUMBER_WORDS[rest.pop(0).lower()])
     times = COUNT_BEFORE_X.fullmatch(" ".join(rest))
     if times:
         rest = [times[1], *times[2].split()]
@@ -209,38 +192,26 @@ def extract_count(several: list[str]) -> tuple[int, list[str]]:
         raise UnclearTimeError("says twice how many" if count else "asks for no GPU at all", *REQUEST_EXAMPLES)
     if behind:
         count, rest = int(behind[2]), behind[1].split()
-    return count or word, rest
+    return count or spelled_count, rest
 
 
 def normalize_model_word(word: str) -> str:
-    """A part of a model's name as people write it: `A100s` are several, an L40S is one."""
+    """Normalize a word of a model: `A100s` is a plural, L40S is not."""
     if word.lower() != "l40s":
         word = PLURAL_ENDING.sub("", word)
     return word.upper() if word.islower() else word
 
 
-WATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,19}")
-VIA_PATTERN = re.compile(r"[a-z][a-z0-9+.-]{0,19}")
-MAX_NAME_CHARACTERS = 80
-# What is more was not made by people at the desk.
-MAX_WATCHES = 1000
-# So many of one person.
-MAX_WATCHES_PER_PERSON = 20
-# Days after which nobody waits any more.
-MAX_DAYS = 30
-MAX_LIFETIME_S = MAX_DAYS * 86400
-
-
 class WatchFileError(Exception):
-    """Why nothing of the file can be read."""
+    """Nothing of the file can be read."""
 
 
 class InvalidWatchError(Exception):
-    """Why an entry does not count."""
+    """An entry does not count."""
 
 
 class Watch(NamedTuple):
-    """What somebody waits for, since when and until when; `via` is the way by which they want to hear of it."""
+    """What somebody waits for; `via` is the kind of contact by which they want to be told."""
 
     id: str
     name: str
@@ -251,26 +222,25 @@ class Watch(NamedTuple):
 
 
 def parse_watches(data: bytes) -> ParsedFile[Watch]:
-    """Every watch that can be understood; not `whole` if the file cannot be read at all."""
     try:
-        several = parse_watch_entries(data)
-    except WatchFileError as why:
-        return ParsedFile(is_complete=False, problems=(str(why),))
-    found: dict[str, Watch] = {}
+        entries = parse_watch_entries(data)
+    except WatchFileError as error:
+        return ParsedFile(is_complete=False, problems=(str(error),))
+    watches: dict[str, Watch] = {}
     problems: list[str] = []
-    for number, entry in enumerate(several[:MAX_WATCHES], 1):
-        one, problem = parse_watch(entry)
-        if one and found.setdefault(one.id, one) is not one:
-            problem = f'there are two with the id "{one.id}"; the first counts'
+    for number, entry in enumerate(entries[:MAX_WATCHES], 1):
+        watch, problem = parse_watch(entry)
+        if watch and watches.setdefault(watch.id, watch) is not watch:
+            problem = f'there are two with the id "{watch.id}"; the first counts'
         if problem:
             problems.append(f"watch {number}: {problem}")
-    if len(several) > MAX_WATCHES:
+    if len(entries) > MAX_WATCHES:
         problems.append(f"there are more than {MAX_WATCHES} watches; the rest does not count")
-    return ParsedFile(tuple(found.values()), problems=limit_problems(problems))
+    return ParsedFile(tuple(watches.values()), problems=limit_problems(problems))
 
 
 def parse_watch_entries(data: bytes) -> list[object]:
-    """The entries as they stand there, whatever they are; a file that is empty has none."""
+    """Return the entries, of any type."""
     if not data.strip():
         return []
     try:
@@ -278,81 +248,68 @@ def parse_watch_entries(data: bytes) -> list[object]:
     except json.JSONDecodeError as error:
         raise WatchFileError(describe_json_error(error)) from None
     except (ValueError, RecursionError):
-        message = "it is no JSON in UTF-8, or nested too deeply"
-        raise WatchFileError(message) from None
+        raise WatchFileError("it is no JSON in UTF-8, or nested too deeply") from None
     if not isinstance(content, list):
-        message = "it must be a list of watches: [ … ]"
-        raise WatchFileError(message)
+        raise WatchFileError("it must be a list of watches: [ … ]")
     return content
 
 
 def parse_watch(entry: object) -> tuple[Watch | None, str]:
-    """One entry, or why it does not count."""
+    """Return a watch, or why the entry does not count."""
     try:
         return build_watch(entry), ""
-    except InvalidWatchError as why:
-        return None, str(why)
-    except Exception as error:  # a fault of ours costs the entry alone
+    except InvalidWatchError as error:
+        return None, str(error)
+    except Exception as error:  # an error of ours affects this entry alone
         return None, describe_fault("it does not count", error)
 
 
 def build_watch(entry: object) -> Watch:
-    """One entry, whatever it is."""
     if not isinstance(entry, dict):
         raise InvalidWatchError("it is no object with id, name and when")
-    its_id, name, told, via = (entry.get(key) for key in ("id", "name", "when", "via"))
-    if not isinstance(its_id, str) or not WATCH_ID.fullmatch(its_id):
+    watch_id, name, text, via = (entry.get(key) for key in ("id", "name", "when", "via"))
+    if not isinstance(watch_id, str) or not WATCH_ID.fullmatch(watch_id):
         raise InvalidWatchError("it has no id of letters and digits")
     if not is_person_name(name):
         raise InvalidWatchError("it names nobody")
     if via not in (None, "") and not (isinstance(via, str) and VIA_PATTERN.fullmatch(via)):
         raise InvalidWatchError("its way is no word such as mail")
-    made, until = parse_epoch(entry.get("made")), parse_epoch(entry.get("until"))
-    if made is None or until is None:
+    created_at, until = parse_epoch(entry.get("made")), parse_epoch(entry.get("until"))
+    if created_at is None or until is None:
         raise InvalidWatchError("it does not say since when and until when")
-    if not isinstance(told, str):
+    if not isinstance(text, str):
         raise InvalidWatchError("it does not say what for")
     try:
-        wish = parse_watch_request(told)
-    except UnclearTimeError as why:
-        raise InvalidWatchError(f'"{clean_text(told)[:80]}" {why}') from None
-    return Watch(its_id, str(name), wish, made, min(until, made + MAX_LIFETIME_S), via or "")
+        request = parse_watch_request(text)
+    except UnclearTimeError as error:
+        raise InvalidWatchError(f'"{clean_text(text)[:80]}" {error}') from None
+    until = min(until, created_at + MAX_LIFETIME_S)
+    return Watch(watch_id, str(name), request, created_at, until, via or "")
 
 
 def is_person_name(name: object) -> bool:
-    """Whether it can be that of a person: one line, as it is."""
+    """Return True if a name is one clean line."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARACTERS:
         return False
     return clean_text(name) == name and " ".join(name.split()) == name
 
 
-def parse_epoch(told: object) -> int | None:
-    """A time with its offset, in seconds since 1970."""
-    found = dates.exact(told)
-    return int(found.timestamp()) if found else None
+def parse_epoch(value: object) -> int | None:
+    """Parse a time with its offset as seconds since 1970."""
+    moment = dates.exact(value)
+    return int(moment.timestamp()) if moment else None
 
 
-def watch_to_entry(one: Watch) -> dict[str, str]:
-    """A watch as it is written."""
-    via = {"via": one.via} if one.via else {}
-    return {
-        "id": one.id,
-        "name": one.name,
-        "when": format_watch_request(one.request),
-        **via,
-        **format_watch_times(one),
-    }
+def watch_to_entry(watch: Watch) -> dict[str, str]:
+    entry = {"id": watch.id, "name": watch.name, "when": format_watch_request(watch.request)}
+    if watch.via:
+        entry["via"] = watch.via
+    for key, epoch in (("made", watch.created_at), ("until", watch.until)):
+        entry[key] = datetime.fromtimestamp(epoch, timezone.utc).isoformat()
+    return entry
 
 
-def format_watch_times(one: Watch) -> dict[str, str]:
-    """When it was made, and until when it counts."""
-    return {
-        key: datetime.fromtimestamp(at, timezone.utc).isoformat()
-        for key, at in (("made", one.created_at), ("until", one.until))
-    }
-
-
-def serialize_watches(several: Iterable[object]) -> bytes:
-    """The file with these entries, one a line."""
-    lines: Sequence[str] = [json.dumps(one, ensure_ascii=True) for one in several]
+def serialize_watches(entries: Iterable[object]) -> bytes:
+    """Serialize entries, one a line."""
+    lines = [json.dumps(entry, ensure_ascii=True) for entry in entries]
     return ("[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n").encode()

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from site_builder.alerts.config_files import RulesFile, load_contacts
+from site_builder.alerts.model import WATCH_RULE
 from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.request import JsonRequest, is_check_only, parse_text_field, parse_time_field
@@ -25,7 +26,6 @@ from site_builder.watches.parser import Watch, WatchRequest
 from site_builder.watches.store import WatchEntries, WatchStore
 
 WATCH_REQUEST_KEYS: dict[str, set[str]] = {"watch": {"when", "via", "until", "check"}, "unwatch": {"id", "check"}}
-WATCH_RULE = "watch"
 NO_CHANNELS_MESSAGE = (
     "this board sends no mail and no messages, so that it could tell nobody: its admin must set GPUBOARD_MAIL or "
     "GPUBOARD_NOTIFY"
@@ -212,7 +212,7 @@ def end_watch(found: BookingTransaction, request: JsonRequest) -> tuple[Watch, s
     gone: list[Watch] = []
 
     def make(entries: WatchEntries) -> WatchEntries:
-        gone[:] = [one for one in map(take_parsed_watch, map(parser.parse_watch, entries)) if one and one.id == wanted]
+        gone[:] = [one for one in (parser.parse_watch(entry)[0] for entry in entries) if one and one.id == wanted]
         if not gone or not can_see_watch(gone[0], found):
             message = f"there is no watch {wanted} of yours: `gpuboard notify list` lists them"
             raise BookingRefusedError(message)
@@ -231,11 +231,6 @@ def end_watch(found: BookingTransaction, request: JsonRequest) -> tuple[Watch, s
         f"{gone[0].name} is not told of this any more: {parser.format_watch_request(gone[0].request)}",
         [],
     )
-
-
-def take_parsed_watch(pair: tuple[Watch | None, str]) -> Watch | None:
-    """The watch of an entry."""
-    return pair[0]
 
 
 # What is told of them

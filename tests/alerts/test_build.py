@@ -1,4 +1,4 @@
-"""From a host that goes down to somebody who hears of it: real builds, a real process that sends, a real receiver."""
+"""Alerts from a host that goes down to a notification: real builds, a real sender process, a real receiver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from site_builder.core.clock import Now
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab, gpu
 from tests.support.fake_clock import Machine, machine_in
-from tests.support.sender_fixtures import Receiver, book, letter, put, receiver, waits_for
+from tests.support.sender_fixtures import (
+    Receiver,
+    build_notification,
+    build_state,
+    run_receiver,
+    store_state,
+    wait_until,
+)
 
 ROOT = Path(__file__).parents[2]
 URL = "https://gpus.example.org/"
@@ -31,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:Deprecati
 
 @pytest.fixture
 def web() -> Iterator[Receiver]:
-    with receiver() as found:
+    with run_receiver() as found:
         yield found
 
 
@@ -63,7 +70,7 @@ def said(web: Receiver) -> list[str]:
     return [json.loads(one)["title"] for one in web.got]
 
 
-def test_a_host_that_goes_down_and_comes_back_is_told_once_each(machine: Machine, web: Receiver) -> None:
+def test_a_host_that_goes_down_and_comes_back_is_reported_once_each(machine: Machine, web: Receiver) -> None:
     builder = told(machine, web.url)
     machine.minutes(3)
     away = machine.hosts.pop("atlas")
@@ -88,7 +95,7 @@ def test_a_host_that_goes_down_and_comes_back_is_told_once_each(machine: Machine
     assert [one.status for one in AlertStore(machine.lab.state).read().history] == ["sent", "sent"]
 
 
-def test_a_board_that_is_set_up_with_hosts_that_are_down_tells_nothing(machine: Machine, web: Receiver) -> None:
+def test_hosts_that_are_down_at_first_start_are_not_reported(machine: Machine, web: Receiver) -> None:
     machine.minutes(1)
     machine.hosts.clear()
     machine.now += 3600
@@ -102,9 +109,9 @@ def test_a_board_that_is_set_up_with_hosts_that_are_down_tells_nothing(machine: 
 def test_a_receiver_that_is_slow_does_not_delay_the_page(machine: Machine, web: Receiver) -> None:
     web.answers = [(0, {})]
     builder = told(machine, web.url)
-    put(machine.lab.state, book(letter(made=int(machine.now))))
+    store_state(machine.lab.state, build_state(build_notification(made=int(machine.now))))
     machine.minutes(1)
-    waits_for(lambda: web.got)
+    wait_until(lambda: web.got)
     machine.minutes(5)  # it hangs there, and we build
     assert builder.alert_engine
     assert builder.alert_engine.sender_process
@@ -119,10 +126,12 @@ def test_no_password_stands_in_a_file_or_in_the_arguments_of_a_process(machine: 
     url = web.url.replace("://", "://gpus:hunter2@")
     machine.builders = [machine.builder(alerts=AlertSettings(channels=(("lab", url), ("ops", url))))]
     (builder,) = machine.builders
-    letters = [letter(number, f"channel:{to}", made=int(machine.now)) for number, to in enumerate(("lab", "ops"))]
-    put(machine.lab.state, book(*letters))
+    notifications = [
+        build_notification(number, f"channel:{to}", made=int(machine.now)) for number, to in enumerate(("lab", "ops"))
+    ]
+    store_state(machine.lab.state, build_state(*notifications))
     machine.minutes(1)
-    waits_for(lambda: web.got)
+    wait_until(lambda: web.got)
     assert builder.alert_engine
     assert builder.alert_engine.sender_process
     command = Path(f"/proc/{builder.alert_engine.sender_process.pid}/cmdline").read_bytes()
@@ -139,7 +148,7 @@ def test_no_password_stands_in_a_file_or_in_the_arguments_of_a_process(machine: 
     assert " for channel ops: " in str(machine.lab.status()["problems"])
 
 
-def test_hooks_that_may_not_run_are_told_on_the_page(machine: Machine, tmp_path: Path) -> None:
+def test_hooks_that_may_not_run_are_named_on_the_page(machine: Machine, tmp_path: Path) -> None:
     folder = tmp_path / "hooks"
     folder.mkdir()
     folder.chmod(0o777)
@@ -149,9 +158,9 @@ def test_hooks_that_may_not_run_are_told_on_the_page(machine: Machine, tmp_path:
     assert problem.endswith("nothing in it is run")
 
 
-def test_what_was_decided_is_sent_though_data_cannot_be_read(machine: Machine, web: Receiver) -> None:
+def test_queued_notifications_are_sent_though_data_cannot_be_read(machine: Machine, web: Receiver) -> None:
     builder = told(machine, web.url)
-    put(machine.lab.state, book(letter(made=int(machine.now))))
+    store_state(machine.lab.state, build_state(build_notification(made=int(machine.now))))
     machine.lab.data.rename(machine.lab.data.with_name("away"))
     with pytest.raises(BuildError):
         builder.build(machine.now)
@@ -163,7 +172,7 @@ def test_where_no_process_can_be_started_the_page_says_so(
     machine: Machine, web: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = told(machine, web.url)
-    put(machine.lab.state, book(letter(made=int(machine.now))))
+    store_state(machine.lab.state, build_state(build_notification(made=int(machine.now))))
 
     def none(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -198,7 +207,7 @@ def test_a_fault_of_alerts_never_costs_the_page(
     assert "secret" not in machine.lab.page()
 
 
-def test_on_a_full_disk_nothing_is_told_that_is_not_written(
+def test_a_full_disk_sends_nothing_that_is_not_stored(
     machine: Machine, web: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = told(machine, web.url)
@@ -221,7 +230,7 @@ def test_on_a_full_disk_nothing_is_told_that_is_not_written(
     assert said(web) == ["atlas is down"]
 
 
-def test_a_damaged_book_is_a_first_look_and_told_on_the_page(machine: Machine, web: Receiver) -> None:
+def test_a_damaged_state_is_a_first_start_and_named_on_the_page(machine: Machine, web: Receiver) -> None:
     told(machine, web.url)
     machine.minutes(1)
     machine.hosts.pop("atlas")
@@ -265,14 +274,14 @@ lab.build(alerts=alerts, limits=StateLimits(stale_after=0, down_after=1))
 
 
 @pytest.mark.parametrize("point", ["before it writes", "before it sends"])
-def test_kill_9_between_what_is_decided_and_sent_loses_nothing_and_tells_nothing_twice(
+def test_kill_9_between_deciding_and_sending_loses_and_repeats_nothing(
     point: str, web: Receiver, tmp_path: Path
 ) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpu(), every=1)
     (tmp_path / "alerts.conf").write_text("[host-down]\ndelay = 0s\n[host-new]\non = no\n")
-    put(lab.state, book())  # it was well when somebody looked first
-    waits_for(lambda: time.time() - (lab.data / "atlas/host.txt").stat().st_ctime > 2)
+    store_state(lab.state, build_state())  # it was well when somebody looked first
+    wait_until(lambda: time.time() - (lab.data / "atlas/host.txt").stat().st_ctime > 2)
     found = AlertStore(lab.state)
     for at, code in ((point, -9), ("nowhere", 0), ("nowhere", 0)):
         command = [sys.executable, "-c", BUILD, str(ROOT), str(tmp_path), web.url, at]
@@ -282,7 +291,7 @@ def test_kill_9_between_what_is_decided_and_sent_loses_nothing_and_tells_nothing
         if at == point:
             assert len(found.read().notifications) == (point == "before it sends")
         else:
-            waits_for(lambda: found.read().history)
+            wait_until(lambda: found.read().history)
     assert said(web) == ["atlas is down"]
     assert [one.status for one in found.read().history] == ["sent"]
 
@@ -302,8 +311,8 @@ def test_a_receiver_that_is_not_well(
     answer: tuple[int, dict[str, str]] | None, how: str, wait: int | None, tmp_path: Path
 ) -> None:
     lab, at = Lab(tmp_path), int(time.time())
-    found = put(lab.state, book(letter(made=at)))
-    with receiver() as web:
+    found = store_state(lab.state, build_state(build_notification(made=at)))
+    with run_receiver() as web:
         web.answers = [answer] if answer else []
         url = web.url if answer else "json://127.0.0.1:1"
         settings = lab.settings(alerts=AlertSettings(channels=(("lab", url),)))
@@ -312,7 +321,7 @@ def test_a_receiver_that_is_not_well(
         def note(_: Notification, outcome: DeliveryOutcome) -> None:
             heard.append(outcome.status)
 
-        NotificationSender(settings, found, NotificationChannels(settings, seconds=2), lambda: at).send_due(note)
+        NotificationSender(settings, found, NotificationChannels(settings, timeout_s=2), lambda: at).send_due(note)
         assert heard == [how]
         left = found.read()
         if wait is None:
@@ -322,14 +331,14 @@ def test_a_receiver_that_is_not_well(
         assert left.notifications[0].due_at == at + wait
         assert "127.0.0.1" not in left.notifications[0].last_error
         if answer:  # it gets well
-            NotificationSender(settings, found, NotificationChannels(settings, seconds=2), lambda: at + wait).send_due(
-                note
-            )
+            NotificationSender(
+                settings, found, NotificationChannels(settings, timeout_s=2), lambda: at + wait
+            ).send_due(note)
             assert heard == [how, "sent"]
             assert len(web.got) == 1
 
 
-def test_without_a_way_nothing_is_looked_at(tmp_path: Path) -> None:
+def test_without_receivers_there_are_no_alerts(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpu())
     lab.build()

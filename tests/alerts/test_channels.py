@@ -1,7 +1,8 @@
-"""The ways to people: real receivers on this machine, and what is known of a letter after each kind of trouble."""
+"""Channels with real receivers on this machine, and the outcome of each kind of failure."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import socket
@@ -11,13 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FunctionType
 
 import pytest
-from requests import Session
+import requests
 
 from site_builder.alerts import channels, config_files, delivery, slack_client
 from site_builder.alerts.channels import NotificationChannels
-from site_builder.alerts.model import Alert, DeliveryOutcome, Message, Notification
+from site_builder.alerts.model import Alert, CheckedReceiver, DeliveryOutcome, Message, Notification
 from site_builder.config.settings import Settings
 from site_builder.core.model import AlertSettings, SlackAccess
 from tests.support.board_fixture import Lab
@@ -52,22 +54,24 @@ def settings(tmp_path: Path) -> Settings:
     return Lab(tmp_path).settings()
 
 
-def ways_to(settings: Settings, known: str = "", seconds: float = 30, **more: object) -> NotificationChannels:
+def open_channels(settings: Settings, known: str = "", seconds: float = 30, **more: object) -> NotificationChannels:
     """With one channel `lab`, or as given; and contacts."""
     alerts = AlertSettings(**more)  # type: ignore[arg-type]
     found = config_files.parse_contacts(known.encode(), alerts.mail_domain)
-    return NotificationChannels(Settings(**{**vars(settings), "alerts": alerts}), found, seconds=seconds)
+    return NotificationChannels(Settings(**{**vars(settings), "alerts": alerts}), found, timeout_s=seconds)
 
 
 def to_lab(settings: Settings, url: str, message: Message = MESSAGE, seconds: float = 30) -> DeliveryOutcome:
-    return ways_to(settings, channels=(("lab", url),), seconds=seconds).send(letter("channel:lab"), message)
+    return open_channels(settings, channels=(("lab", url),), seconds=seconds).send(
+        build_notification("channel:lab"), message
+    )
 
 
-def letter(to: str, via: str = "", alert: Alert = DOWN) -> Notification:
+def build_notification(to: str, via: str = "", alert: Alert = DOWN) -> Notification:
     return Notification("1-2", to, (alert,), 1000, 1000, via)
 
 
-def test_a_letter_arrives_at_a_webhook_once(settings: Settings, web: Web) -> None:
+def test_a_notification_arrives_at_a_webhook_once(settings: Settings, web: Web) -> None:
     assert to_lab(settings, web.url("here")) == DeliveryOutcome("sent")
     (came,) = web.at("here")
     assert (came["title"], came["message"], came["type"]) == (MESSAGE.title, MESSAGE.text, "warning")
@@ -86,7 +90,7 @@ def test_a_letter_arrives_at_a_webhook_once(settings: Settings, web: Web) -> Non
         ("cut", "unsure", None, "ended the connection without an answer"),
     ],
 )
-def test_what_a_receiver_did_is_told_apart(
+def test_outcomes_of_http_answers(
     settings: Settings, web: Web, path: str, how: str, wait: int | None, words: str
 ) -> None:
     before = len(web.came)
@@ -103,9 +107,7 @@ def test_a_receiver_that_is_not_there_did_not_take_it(settings: Settings) -> Non
     assert (outcome.status, outcome.reason.startswith("the webhook ")) == ("failed", True)
 
 
-def test_of_a_receiver_that_falls_silent_nobody_knows(
-    settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receiver_that_falls_silent_is_unsure(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "READ_TIMEOUT_S", 0.3)
     assert to_lab(settings, web.url("slow")) == DeliveryOutcome("unsure", "the webhook did not answer in time")
     monkeypatch.setattr(delivery, "READ_TIMEOUT_S", 20.0)
@@ -114,25 +116,53 @@ def test_of_a_receiver_that_falls_silent_nobody_knows(
     )
 
 
-def test_who_was_given_up_sends_no_more() -> None:
-    watch = delivery.RequestObserver()
-    watch.is_abandoned = True
-    delivery.install_observer()
-    token = delivery.CURRENT_OBSERVER.set(watch)
-    with Session() as session, pytest.raises(Exception):  # noqa: B017 requests' own
-        session.post("http://127.0.0.1:9/")
-    delivery.CURRENT_OBSERVER.reset(token)
-    assert watch.outcomes == []
+def test_an_abandoned_delivery_sends_no_more_requests(web: Web) -> None:
+    client = delivery.HttpClient()
+    client.is_abandoned = True
+    before = len(web.came)
+    with pytest.raises(requests.RequestException):
+        client.post(f"http://127.0.0.1:{web.port}/abandoned", data="{}")
+    assert client.outcomes == []
+    assert len(web.came) == before
 
 
-def test_requests_of_others_are_left_alone(web: Web) -> None:
-    delivery.install_observer()
-    delivery.install_observer()
-    with Session() as session:
-        assert session.post(f"http://127.0.0.1:{web.port}/302", data="{}").status_code == 200, "redirects go on"
+def test_nothing_but_the_one_service_uses_our_http_client(settings: Settings, web: Web) -> None:
+    from apprise.plugins.custom_json import NotifyJSON  # noqa: PLC0415, TID251
+
+    send, plugin_requests = NotifyJSON.send, NotifyJSON.send.__globals__["requests"]
+    assert to_lab(settings, web.url("302")).status == "failed"
+    assert NotifyJSON.send is send
+    assert send.__globals__["requests"] is plugin_requests is requests
+    assert requests.post(f"http://127.0.0.1:{web.port}/302", data="{}", timeout=30).status_code == 200, (
+        "others follow redirects as before"
+    )
 
 
-def test_slack_calls_nobody(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libraries that plugins import
+def test_every_plugin_of_apprise_that_is_used_sends_through_our_http_client() -> None:
+    from apprise.manager_plugins import NotificationManager  # noqa: PLC0415, TID251
+
+    client = delivery.HttpClient()
+    for plugin in NotificationManager().plugins():  # type: ignore[no-untyped-call]
+        if not channels.is_http_service(plugin):
+            continue
+        derived = delivery.derive_service_class(plugin, client)
+        for base in plugin.__mro__:
+            for name, member in vars(base).items():
+                function = getattr(member, "__func__", member)
+                if not isinstance(function, FunctionType) or not calls_requests(function):
+                    continue
+                used = inspect.getattr_static(derived, name)
+                assert used.__globals__["requests"] is client, f"{plugin.__name__}.{name}"
+
+
+def calls_requests(function: FunctionType) -> bool:
+    """Return True if a function may send a request."""
+    names = function.__code__.co_names
+    return "requests" in names and bool({"get", "post", "put", "delete", "request"} & set(names))
+
+
+def test_a_slack_message_mentions_nobody(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     from apprise.plugins.slack import NotifySlack  # noqa: PLC0415, TID251
 
     monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
@@ -146,7 +176,7 @@ def test_slack_calls_nobody(settings: Settings, web: Web, monkeypatch: pytest.Mo
         assert call.replace("<", "&lt;") not in sent or call.startswith("@")
 
 
-def test_a_service_that_knows_only_markdown_gets_words_and_one_link() -> None:
+def test_a_markdown_service_gets_escaped_text_and_one_link() -> None:
     page = "https://gpus.lab.org/hosts/gpu_01_a.html"
     teams = channels.build_service("workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature")
     told = channels.format_for_service(
@@ -170,7 +200,7 @@ def test_a_service_that_knows_only_markdown_gets_words_and_one_link() -> None:
         ("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", 4000),
     ],
 )
-def test_a_letter_of_many_hosts_has_room_in_each_chat(url: str, most: int) -> None:
+def test_a_long_notification_fits_into_each_chat(url: str, most: int) -> None:
     page = "https://gpus.lab.org/hosts/gpu-00.html"
     text = "\n".join(f"- gpu-{number:02} is döwn.\n{page}" for number in range(100))
     message = Message("100 hosts are down: gpu-00 and 99 more", text, "")
@@ -184,7 +214,7 @@ def test_a_letter_of_many_hosts_has_room_in_each_chat(url: str, most: int) -> No
     )
 
 
-def test_an_answer_that_says_no_is_no(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_with_ok_false_has_failed(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     from apprise.plugins.slack import NotifySlack  # noqa: PLC0415, TID251
 
     monkeypatch.setattr(NotifySlack, "api_url", f"http://127.0.0.1:{web.port}/no/{{}}")
@@ -192,14 +222,14 @@ def test_an_answer_that_says_no_is_no(settings: Settings, web: Web, monkeypatch:
     assert outcome == DeliveryOutcome("failed", "Slack refused it in its answer")
 
 
-def test_of_several_receivers_in_one_address_those_who_took_it_get_it_once() -> None:
-    watch = delivery.RequestObserver()
-    watch.outcomes = [DeliveryOutcome("sent"), DeliveryOutcome("failed", "HTTP 500")]
-    assert watch.summarize_outcomes(several=False).status == "failed", "logged in, and then refused"
-    assert watch.summarize_outcomes(several=True).status == "unsure"
+def test_an_address_with_several_receivers_is_unsure_if_some_took_it() -> None:
+    client = delivery.HttpClient()
+    client.outcomes = [DeliveryOutcome("sent"), DeliveryOutcome("failed", "HTTP 500")]
+    assert client.summarize_outcomes(has_many_receivers=False).status == "failed", "logged in, and then refused"
+    assert client.summarize_outcomes(has_many_receivers=True).status == "unsure"
 
 
-def test_how_long_to_wait_is_read_as_each_writes_it() -> None:
+def test_retry_after_is_read_in_each_format() -> None:
     for headers, body, seconds in (
         ({"Retry-After": "30"}, b"", 30),
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, b"", 1),
@@ -236,51 +266,56 @@ def test_mail_to_a_channel_is_one_message_to_all(settings: Settings, post: Post,
     assert (plain.get_content().strip(), html.get_content().strip()) == (MESSAGE.text, MESSAGE.html)
 
 
-def test_a_person_is_told_by_mail(settings: Settings, post: Post, smtp: int) -> None:
+def test_a_person_is_notified_by_mail(settings: Settings, post: Post, smtp: int) -> None:
     server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
-    known = ways_to(settings, mail_url=server, mail_domain="lab.org", known="bob,robert@elsewhere.org")
-    assert known.send(letter("person:alice"), MESSAGE) == DeliveryOutcome("sent")
+    known = open_channels(settings, mail_url=server, mail_domain="lab.org", known="bob,robert@elsewhere.org")
+    assert known.send(build_notification("person:alice"), MESSAGE) == DeliveryOutcome("sent")
     assert post.came[-1][0] == ("alice@lab.org",)
-    assert known.send(letter("person:bob"), MESSAGE) == DeliveryOutcome("sent")
+    assert known.send(build_notification("person:bob"), MESSAGE) == DeliveryOutcome("sent")
     assert post.came[-1][0] == ("robert@elsewhere.org",)
-    assert ways_to(settings, mail_url=server).send(letter("person:alice"), MESSAGE) == DeliveryOutcome(
+    assert open_channels(settings, mail_url=server).send(
+        build_notification("person:alice"), MESSAGE
+    ) == DeliveryOutcome(
         "refused", "nobody knows how to tell alice: a line in the contacts says it, or GPUBOARD_MAIL_DOMAIN for all"
     )
     assert (
-        "GPUBOARD_MAIL is not set" in ways_to(settings, mail_domain="lab.org").send(letter("person:a"), MESSAGE).reason
+        "GPUBOARD_MAIL is not set"
+        in open_channels(settings, mail_domain="lab.org").send(build_notification("person:a"), MESSAGE).reason
     )
 
 
-def test_a_person_has_several_ways_and_hears_once(settings: Settings, web: Web, post: Post, smtp: int) -> None:
+def test_a_person_with_several_contacts_is_notified_once(settings: Settings, web: Web, post: Post, smtp: int) -> None:
     server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
     known = f"eve,{web.url('500')}\neve,{web.url('eve')}\neve,eve@lab.org\neve,slack:U0123ABCD\ndan,slack:U0DAN\n"
-    there = ways_to(settings, known, mail_url=server)
+    there = open_channels(settings, known, mail_url=server)
     mails = len(post.came)
-    assert there.send(letter("person:eve"), MESSAGE) == DeliveryOutcome("sent")
+    assert there.send(build_notification("person:eve"), MESSAGE) == DeliveryOutcome("sent")
     assert (len(web.at("eve")), len(post.came)) == (1, mails), "the second took it, after the first did not"
-    assert there.send(letter("person:eve", "mail"), MESSAGE) == DeliveryOutcome("sent")
+    assert there.send(build_notification("person:eve", "mail"), MESSAGE) == DeliveryOutcome("sent")
     assert (len(web.at("eve")), len(post.came)) == (1, mails + 1)
-    assert there.send(letter("person:dan"), MESSAGE) == DeliveryOutcome("failed", "the Slack bot is not set up")
+    assert there.send(build_notification("person:dan"), MESSAGE) == DeliveryOutcome(
+        "failed", "the Slack bot is not set up"
+    )
     told = []
     there.send_direct = lambda member, _: told.append(member) or DeliveryOutcome("sent")  # type: ignore[func-returns-value]
-    assert there.send(letter("person:dan"), MESSAGE) == DeliveryOutcome("sent")
+    assert there.send(build_notification("person:dan"), MESSAGE) == DeliveryOutcome("sent")
     assert told == ["U0DAN"]
 
 
-def test_slack_has_no_longer_than_others(settings: Settings, web: Web) -> None:
-    there = ways_to(settings, "dan,slack:U0DAN", seconds=0.3)
+def test_slack_has_the_same_time_limit(settings: Settings, web: Web) -> None:
+    there = open_channels(settings, "dan,slack:U0DAN", seconds=0.3)
     access = SlackAccess("xoxb-1", url=f"http://127.0.0.1:{web.port}/drip/")
     there.send_direct = lambda member, message: slack_client.send_direct_message(access, member, message)
-    assert there.send(letter("person:dan"), MESSAGE) == DeliveryOutcome("unsure", "Slack did not end within 0 s")
+    assert there.send(build_notification("person:dan"), MESSAGE) == DeliveryOutcome(
+        "unsure", "Slack did not end within 0 s"
+    )
     for token in (f"{SECRET}\nX", f"{SECRET}\N{HORIZONTAL ELLIPSIS}"):
         assert (
             SECRET not in slack_client.send_direct_message(SlackAccess(token, url=access.url), "U0DAN", MESSAGE).reason
         )
 
 
-def test_what_a_mail_server_says_is_told_apart(
-    settings: Settings, smtp: int, post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcomes_of_smtp_answers(settings: Settings, smtp: int, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     def to(address: str, message: Message = MESSAGE, port: int = smtp) -> DeliveryOutcome:
         return to_lab(settings, f"mailto://127.0.0.1:{port}?from=gpus@lab.org&to={address}", message)
 
@@ -353,12 +388,12 @@ def test_mail_goes_by_tls_with_a_login(settings: Settings, tmp_path: Path) -> No
 def test_an_address_that_cannot_be_used_is_named_without_its_secret(
     settings: Settings, url: str, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    there = ways_to(settings, channels=(("lab", url),))
-    outcome = there.send(letter("channel:lab"), MESSAGE)
+    there = open_channels(settings, channels=(("lab", url),))
+    outcome = there.send(build_notification("channel:lab"), MESSAGE)
     (way,) = there.check_receivers()
     assert outcome.status == "failed"
     assert words in outcome.reason
-    assert way == channels.CheckedReceiver("channel:lab", f"{url.partition(':')[0]}://…", outcome.reason)
+    assert way == CheckedReceiver("channel:lab", f"{url.partition(':')[0]}://…", outcome.reason)
     assert SECRET not in f"{outcome} {way} {there.alert_settings!r} {capfd.readouterr()}"
 
 
@@ -376,8 +411,8 @@ def test_nothing_is_logged(
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
 
 
-def test_what_there_is_can_be_listed(settings: Settings, tmp_path: Path) -> None:
-    there = ways_to(
+def test_receivers_are_listed_with_masked_addresses(settings: Settings, tmp_path: Path) -> None:
+    there = open_channels(
         settings,
         "eve,eve@lab.org\ndan,slack:U0DAN\nfay,tgram://123456789:abcdefg_hijklmnop/12345\n",
         channels=(("lab", f"json://127.0.0.1/{SECRET}"), ("ops", "mailto://127.0.0.1?from=a@lab.org")),
@@ -397,13 +432,13 @@ def test_what_there_is_can_be_listed(settings: Settings, tmp_path: Path) -> None
     assert "nobody knows" in str(there.check_person("gus")[0].problem)
 
 
-def test_without_apprise_a_letter_waits(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_apprise_a_notification_waits(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     assert to_lab(settings, "json://127.0.0.1/x") == DeliveryOutcome("failed", channels.APPRISE_MISSING)
-    there = ways_to(settings, channels=(("lab", "json://127.0.0.1/x"),))
-    assert there.check_receivers() == [channels.CheckedReceiver("channel:lab", "json://…", channels.APPRISE_MISSING)]
-    assert there.send(letter("channel:gone"), MESSAGE).status == "refused"
-    assert there.send(letter("nonsense"), MESSAGE).status == "refused"
+    there = open_channels(settings, channels=(("lab", "json://127.0.0.1/x"),))
+    assert there.check_receivers() == [CheckedReceiver("channel:lab", "json://…", channels.APPRISE_MISSING)]
+    assert there.send(build_notification("channel:gone"), MESSAGE).status == "refused"
+    assert there.send(build_notification("nonsense"), MESSAGE).status == "refused"
 
 
 def test_apprise_is_imported_only_to_send() -> None:

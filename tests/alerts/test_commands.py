@@ -1,4 +1,4 @@
-"""`gpuboard alerts`: what is the matter, what was told and what not, and that a rehearsal changes nothing."""
+"""`gpuboard alerts`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from site_builder.alerts.model import (
     Alert,
     AlertRule,
     AlertState,
+    CheckedReceiver,
     Condition,
     DeliveryOutcome,
     DeliveryRecord,
@@ -35,7 +36,7 @@ from site_builder.core.clock import Now
 from tests.support.board_fixture import Lab, gpu, soon
 from tests.support.booking_fixtures import Terminal
 from tests.support.docs import ROOT
-from tests.support.sender_fixtures import Receiver, receiver
+from tests.support.sender_fixtures import Receiver, run_receiver
 
 # apprise imports what Python will drop
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -55,14 +56,14 @@ def alert(title: str = "atlas is down", **more: Any) -> Alert:  # noqa: ANN401 #
     )
 
 
-def letter(**more: Any) -> Notification:  # noqa: ANN401 # any field
+def build_notification(**more: Any) -> Notification:  # noqa: ANN401 # any field
     return Notification("l", "channel:lab", (alert(),), AT - 60, AT)._replace(**more)
 
 
 # The tables
 
 
-def test_the_list_says_what_is_the_matter_since_when_and_whether_it_was_told() -> None:
+def test_the_list_shows_conditions_and_whether_they_were_reported() -> None:
     found = alert_table.AlertList(
         [
             ConditionStatus(TrackedCondition(DOWN, AT - 600, reported_at=AT - 480), "reported", "", AT - 680),
@@ -71,12 +72,12 @@ def test_the_list_says_what_is_the_matter_since_when_and_whether_it_was_told() -
             ),
             ConditionStatus(TrackedCondition(ENDS, AT - 60), "upcoming", "", AT + 600),
         ],
-        [letter(tries=3, due_at=AT + 120, last_error="it refused the connection")],
+        [build_notification(tries=3, due_at=AT + 120, last_error="it refused the connection")],
         {"zeus": AT + 3600},
         [
-            alert_table.ListedReceiver("channel:lab", "slack://•••"),
-            alert_table.ListedReceiver("channel:ops", "foo://•••", "apprise does not know foo://"),
-            alert_table.ListedReceiver("mail", "mail (mailto://…)"),
+            CheckedReceiver("channel:lab", "slack://•••"),
+            CheckedReceiver("channel:ops", "foo://•••", "apprise does not know foo://"),
+            CheckedReceiver("mail", "mail (mailto://…)"),
         ],
         [DEFAULT_RULES["host-down"], AlertRule("gpu-hot", on=False), DEFAULT_RULES["weekly-report"]._replace(on=True)],
     )
@@ -115,12 +116,12 @@ def test_the_list_says_what_is_the_matter_since_when_and_whether_it_was_told() -
     ]
 
 
-def test_where_nothing_is_the_matter_the_list_is_short() -> None:
+def test_the_list_without_conditions_is_short() -> None:
     lines = alert_table.format_alert_list(alert_table.AlertList([], [], {}, [], []), NOW, 80)
     assert lines == ["What is the matter: nothing", "", "Where alerts go: nowhere yet", "", "Rules"]
 
 
-def test_the_history_says_to_whom_and_how_it_went() -> None:
+def test_the_history_shows_receivers_and_outcomes() -> None:
     told = [
         DeliveryRecord(AT - 60, "channel:lab", "sent", (alert(), alert("zeus is down"))),
         DeliveryRecord(AT - 90000, "person:alice", "given up", (alert(),), "mail.lab.org refused it", 9),
@@ -143,10 +144,13 @@ def test_the_history_says_to_whom_and_how_it_went() -> None:
     ]
 
 
-def test_a_rehearsal_shows_letter_by_letter_what_would_be_sent_to_whom_and_why() -> None:
+def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
     message = Message("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
-    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "unreported", "it is so for 1 min", AT - 7200)]
-    several = [(letter(), message, "Slack (slack://…)"), (letter(to="hook:page", due_at=AT + 600), message, "")]
+    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "untold", "it is so for 1 min", AT - 7200)]
+    several = [
+        (build_notification(), message, "Slack (slack://…)"),
+        (build_notification(to="hook:page", due_at=AT + 600), message, ""),
+    ]
     assert alert_table.format_dry_run(alert_table.DryRunList(several, untold), NOW, 80) == [
         "Would be sent: 2 letters",
         "",
@@ -169,24 +173,26 @@ def test_a_rehearsal_shows_letter_by_letter_what_would_be_sent_to_whom_and_why()
 def test_no_line_is_longer_than_the_terminal(across: int) -> None:
     long = DOWN._replace(host="x" * 63, what="慶 " * 90, people=("y" * 60,) * 9)
     found = alert_table.AlertList(
-        [ConditionStatus(TrackedCondition(long, AT), "unreported", "why " * 50, AT)],
-        [letter(to=f"person:{'z' * 60}", tries=1, last_error="because " * 40)],
+        [ConditionStatus(TrackedCondition(long, AT), "untold", "why " * 50, AT)],
+        [build_notification(to=f"person:{'z' * 60}", tries=1, last_error="because " * 40)],
         {},
-        [alert_table.ListedReceiver("lab", "slack://•••", "what is wrong " * 20)],
+        [CheckedReceiver("lab", "slack://•••", "what is wrong " * 20)],
         list(DEFAULT_RULES.values()),
     )
-    trial = alert_table.DryRunList([(letter(), Message("t " * 90, "w " * 300, ""), "slack://•••")], found.conditions)
+    trial = alert_table.DryRunList(
+        [(build_notification(), Message("t " * 90, "w " * 300, ""), "slack://•••")], found.conditions
+    )
     for lines in (alert_table.format_alert_list(found, NOW, across), alert_table.format_dry_run(trial, NOW, across)):
         assert [line for line in lines if terminal_text.measure_width(line) > across] == []
 
 
-def test_it_says_why_letters_wait() -> None:
+def test_the_list_explains_why_notifications_wait() -> None:
     several = [
-        letter(),
-        letter(to="person:alice"),
-        letter(to="hook:page", claimed_by="somebody"),
-        letter(to="channel:ops", due_at=AT + 600),
-        letter(to="channel:all-of-us", due_at=AT + 600, tries=2, last_error="it is full"),
+        build_notification(),
+        build_notification(to="person:alice"),
+        build_notification(to="hook:page", claimed_by="somebody"),
+        build_notification(to="channel:ops", due_at=AT + 600),
+        build_notification(to="channel:all-of-us", due_at=AT + 600, tries=2, last_error="it is full"),
     ]
     assert explain_waiting(several, NOW).split("; ") == [
         "the letters to lab and alice are due",
@@ -204,7 +210,7 @@ def test_it_says_why_letters_wait() -> None:
         (DeliveryOutcome("unsure", "it did not answer"), "lab: nobody knows whether it arrived: it did not answer"),
     ],
 )
-def test_how_a_test_went_is_one_sentence(outcome: DeliveryOutcome, words: str) -> None:
+def test_the_outcome_of_a_test_is_one_sentence(outcome: DeliveryOutcome, words: str) -> None:
     assert alert_table.format_outcome("channel:lab", outcome) == words
 
 
@@ -244,13 +250,13 @@ class Board:
         return found
 
     @property
-    def book(self) -> AlertState:
+    def alert_state(self) -> AlertState:
         """As it is kept."""
         return AlertStore(self.lab.state).read()
 
-    def write(self, book: AlertState) -> None:
+    def write(self, alert_state: AlertState) -> None:
         """Keep another one."""
-        AlertStore(self.lab.state).change(lambda _: book)
+        AlertStore(self.lab.state).change(lambda _: alert_state)
 
     def files(self) -> dict[str, tuple[int, int]]:
         """Everything in its folders, and when it was written."""
@@ -264,7 +270,7 @@ class Board:
 
 @pytest.fixture(scope="module")
 def channel() -> Iterator[Receiver]:
-    with receiver() as found:
+    with run_receiver() as found:
         yield found
 
 
@@ -282,7 +288,7 @@ def test_a_test_goes_to_every_channel_and_says_how_each_went(board: Board) -> No
     assert first == "lab: sent"
     assert second.startswith("ops: not sent: ")
     assert [json.loads(one)["title"] for one in board.channel.got] == ["gpuboard: a test"]
-    assert board.book == AlertState()
+    assert board.alert_state == AlertState()
 
 
 def test_a_test_can_go_to_one(board: Board) -> None:
@@ -306,7 +312,7 @@ def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pyt
     assert json.loads((tmp_path / "got.json").read_text())["step"] == "test"
 
 
-def test_where_nobody_is_told_anything_it_says_what_to_set(board: Board) -> None:
+def test_without_receivers_it_says_what_to_set(board: Board) -> None:
     board.set("")
     for words, expected in ((["test"], 2), (["run"], 2), (["run", "--dry-run"], 0), (["list"], 0)):
         code, _, err = board.run(*words)
@@ -314,7 +320,7 @@ def test_where_nobody_is_told_anything_it_says_what_to_set(board: Board) -> None
         assert "set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS" in err
 
 
-def test_the_list_is_of_what_the_builder_knows(board: Board) -> None:
+def test_the_list_shows_the_stored_state(board: Board) -> None:
     assert "no build has looked yet" in board.run("list")[2]
     now = int(time.time())
     evil = HOT._replace(what="a\x1b[2Jb")
@@ -323,7 +329,7 @@ def test_the_list_is_of_what_the_builder_knows(board: Board) -> None:
         AlertState(
             started_at=1,
             conditions=known,
-            notifications=(letter(to="person:alice"),),
+            notifications=(build_notification(to="person:alice"),),
             silences={"atlas": now + 60, "hydra": 1},
         )
     )
@@ -362,11 +368,11 @@ def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
     code, out, err = board.run("silence", "atlas", "HYDRA", "--for", "2h")
     assert (code, out) == (0, "")
     assert err.startswith("gpuboard: atlas is silent until ")
-    assert [*board.book.silences] == ["atlas", "hydra"]
-    assert all(before + 7195 <= until <= time.time() + 7205 for until in board.book.silences.values())
+    assert [*board.alert_state.silences] == ["atlas", "hydra"]
+    assert all(before + 7195 <= until <= time.time() + 7205 for until in board.alert_state.silences.values())
     assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas is silent no longer\n"
     assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas was not silent\n"
-    assert [*board.book.silences] == ["hydra"]
+    assert [*board.alert_state.silences] == ["hydra"]
     board.write(AlertState(started_at=1, silences={"forgotten": int(before) + 600}))
     assert board.run("silence", "forgotten", "--end")[2] == "gpuboard: forgotten is silent no longer\n"
 
@@ -385,7 +391,7 @@ def test_a_silence_that_is_not_understood_changes_nothing(board: Board, words: l
     found = board.run("silence", *words)
     assert found[0] == code
     assert said in found[2]
-    assert board.book == AlertState()
+    assert board.alert_state == AlertState()
 
 
 def test_a_state_folder_that_is_not_there_is_one_sentence(board: Board) -> None:
@@ -396,7 +402,7 @@ def test_a_state_folder_that_is_not_there_is_one_sentence(board: Board) -> None:
         assert "`gpuboard build` makes it" in err
 
 
-def test_a_damaged_book_is_told_and_not_shown_as_a_quiet_lab(board: Board) -> None:
+def test_a_damaged_state_is_reported(board: Board) -> None:
     (board.lab.state / "alerts.json").write_bytes(b"{")
     for words in ("list", "history"):
         code, _, err = board.run(words)
@@ -407,37 +413,42 @@ def test_a_damaged_book_is_told_and_not_shown_as_a_quiet_lab(board: Board) -> No
 # What waits, and what would
 
 
-def test_run_sends_what_is_due_once_and_tells_of_each(board: Board) -> None:
+def test_run_sends_due_notifications_once_and_prints_each(board: Board) -> None:
     now = int(time.time())
-    due, later = letter(created_at=now, due_at=now), letter(id="m", created_at=now, due_at=now + 3600)
+    due, later = (
+        build_notification(created_at=now, due_at=now),
+        build_notification(id="m", created_at=now, due_at=now + 3600),
+    )
     board.write(AlertState(started_at=1, notifications=(due, later)))
     assert board.run("run")[:2] == (0, "lab: sent\n      atlas is down\n")
     assert board.run("run") == (0, "", "gpuboard: no letter is due\n")
     assert len(board.channel.got) == 1
-    assert [one.id for one in board.book.notifications] == ["m"]
-    assert [one.status for one in board.book.history] == ["sent"]
+    assert [one.id for one in board.alert_state.notifications] == ["m"]
+    assert [one.status for one in board.alert_state.history] == ["sent"]
 
 
-def test_run_says_no_where_a_letter_did_not_arrive(board: Board) -> None:
+def test_run_exits_1_if_a_notification_failed(board: Board) -> None:
     now = int(time.time())
     board.channel.answers.append((503, {}))
-    board.write(AlertState(started_at=1, notifications=(letter(created_at=now, due_at=now),)))
+    board.write(AlertState(started_at=1, notifications=(build_notification(created_at=now, due_at=now),)))
     code, out, _ = board.run("run")
     assert code == 1
     assert out.startswith("lab: not sent: ")
-    assert board.book.notifications[0].tries == 1
+    assert board.alert_state.notifications[0].tries == 1
 
 
-def test_a_rehearsal_shows_what_the_next_build_tells_and_changes_nothing(board: Board) -> None:
+def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> None:
     alerts = load_settings(str(board.conf), {}, {}).settings.alerts
     board.lab.build(alerts=alerts)
     board.run("silence", "atlas", "--for", "2h")
     for host in ("atlas", "hydra"):
         board.lab.write(host, "gpus.csv", "# err no devices were found\n", rc=6)
     board.lab.build(alerts=alerts)
-    assert board.json("run", "--dry-run")["notifications"] == []  # it must hold
-    longer = {key: one._replace(first_seen_at=one.first_seen_at - 600) for key, one in board.book.conditions.items()}
-    board.write(board.book._replace(conditions=longer))
+    assert board.json("run", "--dry-run")["letters"] == []  # it must hold
+    longer = {
+        key: one._replace(first_seen_at=one.first_seen_at - 600) for key, one in board.alert_state.conditions.items()
+    }
+    board.write(board.alert_state._replace(conditions=longer))
     before = board.files()
     code, out, err = board.run("run", "--dry-run")
     assert (code, err) == (0, "")
@@ -461,7 +472,7 @@ def test_a_rehearsal_shows_what_the_next_build_tells_and_changes_nothing(board: 
     assert [one["alerts"][0]["title"] for one in board.json("history")["history"]] == ["hydra has failed"]
 
 
-def test_a_rehearsal_takes_no_watch_away(board: Board) -> None:
+def test_a_dry_run_removes_no_watch(board: Board) -> None:
     wish = {"id": "w1", "name": "alice", "when": "2 A100 free on one host", "made": soon(-900), "until": soon(3600)}
     (board.lab.data / "watches.json").write_text(json.dumps([wish]))
     (board.lab.state / "watches.json").write_text(json.dumps({"w1": int(time.time()) - 60}))

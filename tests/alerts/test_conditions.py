@@ -1,4 +1,4 @@
-"""What is the matter with hosts, GPUs and bookings, whom it concerns, and what history says of their health."""
+"""Conditions of hosts, GPUs and bookings, and whom they affect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from site_builder.alerts.conditions import (
     LOOKBACK_S,
-    MAX_CONDITIONS,
+    MAX_CONDITIONS_PER_HOST,
     MAX_PEOPLE,
     ConditionInput,
     find_conditions,
@@ -75,17 +75,17 @@ def rules_of(several: Sequence[Condition]) -> list[str]:
 # Hosts
 
 
-def test_nothing_is_the_matter_with_a_host_that_is_well() -> None:
+def test_a_healthy_host_has_no_condition() -> None:
     assert found(used_by("alice")) == found(host_data()) == []
 
 
-def test_a_host_that_is_stale_unseen_or_in_maintenance_is_no_matter() -> None:
+def test_a_stale_unseen_or_maintained_host_has_no_condition() -> None:
     assert found(host_data(ages={"host.txt": 300})) == found(None) == []
     assert found(host_data(ages=SILENT), known=DiscoveredHost("atlas", maintenance="new fans")) == []
 
 
 @pytest.mark.parametrize("shown", [PrivacySettings(), HIDDEN])
-def test_a_host_that_is_down_concerns_who_was_on_it_and_who_has_booked_it(shown: PrivacySettings) -> None:
+def test_a_host_that_is_down_affects_its_users_and_who_booked_it(shown: PrivacySettings) -> None:
     data = used_by("alice", "bob", ages=SILENT)
     (one,) = found(data, booking("carol", begins=-30, ends=30), booking("dave", begins=30, ends=40), shown=shown)
     assert (one.rule, one.host, one.since) == ("host-down", "atlas", START - 1200)
@@ -93,7 +93,7 @@ def test_a_host_that_is_down_concerns_who_was_on_it_and_who_has_booked_it(shown:
     assert one.people == one.owners == ("alice", "bob", "carol")
 
 
-def test_a_host_that_tells_no_gpu_has_failed() -> None:
+def test_a_host_without_gpu_data_has_failed() -> None:
     (one,) = found(host_data(gpus=[]))
     assert (one.rule, one.what, one.since) == ("host-failed", "nvidia-smi told no GPU", None)
 
@@ -109,7 +109,7 @@ def test_people_are_called_by_a_login_under_whichever_name_they_are_known() -> N
 
 
 @pytest.mark.parametrize("shown", [PrivacySettings(), HIDDEN])
-def test_a_gpu_that_is_held_concerns_who_holds_it(shown: PrivacySettings) -> None:
+def test_a_held_gpu_affects_who_holds_it(shown: PrivacySettings) -> None:
     data = used_by("alice", "bob", gpus=[gpu(used=7000, use=0)])
     (one,) = found(data, idle=idle_for(3 * HOUR), shown=shown)
     assert (one.rule, one.about, one.gpus, one.since) == ("gpu-held", "GPU-0", ("0",), START - 3 * HOUR)
@@ -120,7 +120,7 @@ def test_a_gpu_that_is_held_concerns_who_holds_it(shown: PrivacySettings) -> Non
 # Bookings
 
 
-def test_a_booking_is_a_matter_from_a_day_before_it_begins_until_an_hour_after() -> None:
+def test_a_booking_is_a_condition_from_a_day_before_until_an_hour_after_its_begin() -> None:
     one = booking("alice", begins=30, ends=100, id="b1")
     seen = {hour: rules_of(found(host_data(), one, after=hour * HOUR)) for hour in (5.9, 6.1, 29.9, 30.5, 31.1)}
     # nothing is heard of the host by then, which is no reason to forget whom it was promised to
@@ -128,7 +128,7 @@ def test_a_booking_is_a_matter_from_a_day_before_it_begins_until_an_hour_after()
     assert begun == {5.9: False, 6.1: True, 29.9: True, 30.5: True, 31.1: False}
 
 
-def test_one_booking_of_several_gpus_is_one_and_of_two_people_two() -> None:
+def test_a_booking_of_several_gpus_is_one_condition_and_of_two_people_two() -> None:
     data = host_data(gpus=[gpu(0), gpu(1), gpu(2)])
     several = [
         booking("alice", begins=1, ends=5, gpu="0", id="b1"),
@@ -148,7 +148,7 @@ def test_a_booking_of_the_whole_host_names_no_gpu() -> None:
 
 
 @pytest.mark.parametrize("shown", [PrivacySettings(), HIDDEN])
-def test_a_booking_that_ends_is_another_matter_when_it_is_made_longer(shown: PrivacySettings) -> None:
+def test_an_extended_booking_ends_again(shown: PrivacySettings) -> None:
     here = used_by("alice")
     first = of_rule(found(here, booking("alice", begins=-2, ends=1, id="b"), shown=shown), "booking-ends")
     later = of_rule(found(here, booking("alice", begins=-2, ends=3, id="b"), shown=shown), "booking-ends")
@@ -157,7 +157,7 @@ def test_a_booking_that_ends_is_another_matter_when_it_is_made_longer(shown: Pri
     assert first.gpus == ("0",)
 
 
-def test_what_a_run_books_for_itself_is_no_news() -> None:
+def test_a_run_reservation_neither_begins_nor_ends() -> None:
     assert found(host_data(), booking("alice", begins=-2, ends=1, id=f"{RUN_ID_PREFIX}1")) == []
 
 
@@ -186,7 +186,7 @@ def test_a_booking_that_nobody_uses_and_one_that_another_uses(shown: PrivacySett
     assert broken.until == START + 9 * HOUR
 
 
-def test_a_card_has_the_matters_of_its_host_and_holds_until_one_more_comes() -> None:
+def test_a_built_host_has_conditions_and_expires_when_the_next_one_is_due() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}, ("alice",)), PrivacySettings())
     host = HostSources(DiscoveredHost("atlas"), None, [booking("alice", begins=30, ends=40)], IdleTimes(0, {}))
     card = build_host(host, rules, {}, now())
@@ -213,11 +213,11 @@ def test_a_fault_of_ours_is_not_taken_for_a_host_without_conditions() -> None:
     assert find_host_conditions(host, decided, rules, now()) is None  # nobody knows what is over
 
 
-def test_what_lasts_is_not_over_because_of_many_bookings_that_come() -> None:
+def test_lasting_conditions_come_before_many_bookings() -> None:
     several = [replace(booking("alice", begins=index / 20, ends=40), id=f"b{index}") for index in range(1, 200)]
     data = host_data(gpus=[gpu(0, used=7000, use=0)], processes=[process(0, "GPU-0")], ps=[person(0, "bob")])
     all_of_it = found(data, *several, idle=IdleTimes(NOW - 20, {"GPU-0": NOW - 3 * HOUR}))
-    assert len(all_of_it) == MAX_CONDITIONS
+    assert len(all_of_it) == MAX_CONDITIONS_PER_HOST
     assert "gpu-held" in rules_of(all_of_it)
 
 
@@ -229,8 +229,8 @@ def test_a_host_that_claims_any_number_of_gpus_leaves_room_for_others() -> None:
         ps=[person(index, f"user{index}") for index in several],
     )
     idle = IdleTimes(NOW - 20, {f"GPU-{index}": NOW - 3 * HOUR for index in several})
-    assert len(found(data, idle=idle)) == MAX_CONDITIONS
-    assert len(health(*(event("lost", f"GPU-{index}") for index in several))) == MAX_CONDITIONS
+    assert len(found(data, idle=idle)) == MAX_CONDITIONS_PER_HOST
+    assert len(health(*(event("lost", f"GPU-{index}") for index in several))) == MAX_CONDITIONS_PER_HOST
     assert len(of_rule(found(replace(data, last_seen=NOW - DAY)), "host-down").people) == MAX_PEOPLE
 
 
@@ -246,7 +246,7 @@ def health(*events: HealthEvent, after: float = 60, there: Sequence[str] = ()) -
     return find_health_conditions(events, lambda _: ("alice",), now(after), there.__contains__)
 
 
-def test_a_gpu_that_is_lost_then_gone_is_one_matter() -> None:
+def test_a_gpu_that_is_lost_then_gone_is_one_condition() -> None:
     (lost,) = health(event("lost", value=("GPU is lost",)))
     (gone,) = health(event("lost", ended_at=START + 60), event("gone", began_at=START + 60, number=8))
     assert lost.key == gone.key == "gpu-lost atlas GPU-3"
@@ -259,37 +259,37 @@ def test_a_gpu_that_sits_in_another_host_now_is_not_lost() -> None:
     assert len(health(event("gone"), event("lost", "GPU-4"), there=["GPU-4"])) == 2
 
 
-def test_hot_and_slowed_by_it_is_one_matter() -> None:
+def test_hot_and_slowed_down_is_one_condition() -> None:
     (one,) = health(event("heat", began_at=START - 60), event("hot", value=(93, 90)))
     assert (one.rule, one.since) == ("gpu-hot", START - 60)
     assert one.what == "slowed by heat; too warm: up to 93 °C (limit 90 °C)"
 
 
 @pytest.mark.parametrize("kind", ["power", "driver", "new", "corrected", "rows_corrected", "pages_corrected"])
-def test_what_is_only_worth_a_look_is_not_told(kind: str) -> None:
+def test_warnings_and_infos_are_no_condition(kind: str) -> None:
     assert health(event(kind)) == health(event(kind, ended_at=START)) == []
 
 
 @pytest.mark.parametrize("kind", ["uncorrected", "rows_uncorrected", "pages_uncorrected"])
-def test_errors_are_a_matter_for_an_hour_and_have_happened_then(kind: str) -> None:
+def test_errors_are_a_condition_for_an_hour(kind: str) -> None:
     (one,) = health(event(kind, ended_at=START), after=LOOKBACK_S - 60)
     assert (one.key, one.is_lasting) == (f"gpu-error atlas GPU-3 {kind}", False)
     assert health(event(kind, ended_at=START), after=LOOKBACK_S + 60) == []
 
 
 @pytest.mark.parametrize("kind", ["recovery", "pending", "failed"])
-def test_what_must_be_done_to_a_gpu_is_a_matter_until_it_is_done(kind: str) -> None:
+def test_a_needed_reset_is_a_condition_until_it_is_done(kind: str) -> None:
     (one,) = health(event(kind))
     assert (one.rule, one.about, one.is_lasting) == ("gpu-error", f"GPU-3 {kind}", True)
     assert health(event(kind, ended_at=START)) == []
 
 
-def test_another_builder_knows_the_same_matter_by_another_number_and_minute() -> None:
+def test_the_key_of_a_condition_is_the_same_on_another_builder() -> None:
     (one,), (other,) = health(event("lost")), health(event("lost", number=70, began_at=START + 60))
     assert one.key == other.key
 
 
-def test_what_was_there_before_anybody_looked_has_no_beginning() -> None:
+def test_an_event_from_before_the_first_check_has_no_begin() -> None:
     (one,) = health(event("lost", began_after=BEFORE_FIRST_CHECK))
     assert one.since is None
     (one,) = health(event("lost", began_at=START + 10 * DAY))

@@ -1,4 +1,4 @@
-"""The files of rules and contacts: whose they must be, when they are read, and what counts while they cannot be."""
+"""The files of rules and contacts: who may own them, when they are read, and what counts while they are unreadable."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def refolded(path: Path) -> None:
         (lambda path: path.chmod(0o646), "others can write it; chmod "),
     ],
 )
-def test_a_file_that_cannot_be_read_leaves_what_was_there_and_is_told(
+def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     desk: Desk, harm: Callable[[Path], None], words: str
 ) -> None:
     files = desk.files()
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_leaves_what_was_there_and_is_told(
     ]
 
 
-def test_what_is_kept_of_the_rules_is_the_builders_alone_and_contacts_are_kept_nowhere(desk: Desk) -> None:
+def test_the_copy_of_the_rules_is_private_and_contacts_are_not_copied(desk: Desk) -> None:
     desk.files().read()
     (kept,) = desk.lab.state.iterdir()
     assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (RULES, 0o600)
@@ -148,7 +148,7 @@ def test_the_first_file_that_cannot_be_read_means_the_defaults(desk: Desk) -> No
     assert told(files)[0].endswith("; those by default count")
 
 
-def test_what_a_file_says_when_it_is_back_counts_at_once(desk: Desk) -> None:
+def test_a_file_counts_at_once_when_it_is_readable_again(desk: Desk) -> None:
     files = desk.files()
     files.read()
     desk.rules.rename(desk.home / "away")
@@ -198,7 +198,7 @@ def test_nothing_is_read_from_data_or_www_where_others_write_or_read(desk: Desk,
     assert all("/, which is not the builder's alone; put it beside gpuboard.conf" in one.what for one in found.problems)
 
 
-def test_no_secret_of_the_contacts_stands_in_a_problem_or_in_what_is_printed(desk: Desk) -> None:
+def test_no_secret_of_the_contacts_is_in_a_problem_or_repr(desk: Desk) -> None:
     desk.contacts.write_bytes(b"alice,tgram://s3cr3t/1\ns3cr3t\nx,s3cr3t\nslack://s3cr3t/x,alice\n")
     files = desk.files()
     found = files.read()
@@ -206,7 +206,7 @@ def test_no_secret_of_the_contacts_stands_in_a_problem_or_in_what_is_printed(des
     assert "s3cr3t" not in f"{found} {found.contacts.find_contacts('alice')}"
 
 
-def test_a_full_disk_costs_nothing_but_what_would_be_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_only_the_copy_of_the_rules(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -222,10 +222,10 @@ def settings_of(desk: Desk) -> Settings:
 
 
 def test_the_contacts_of_whoever_sends_know_all_names_of_a_person(desk: Desk) -> None:
-    (desk.lab.data / "aliases.csv").write_text("alice, Alice L.\ntrobert, Thomas\n")
+    (desk.lab.data / "aliases.csv").write_text("alice, Alice L.\ncarol, Caroline\n")
     contacts = load_contacts(settings_of(desk))
     assert contacts.list_addresses("Alice L.") == ("alice@lab.org",)
-    assert contacts.list_addresses("thomas") == ("trobert@lab.org",)
+    assert contacts.list_addresses("caroline") == ("carol@lab.org",)
     assert list(desk.lab.state.iterdir()) == [], "only the builder keeps what it read"
 
 
@@ -233,4 +233,4 @@ def test_while_aliases_cannot_be_read_no_address_is_made_of_a_name(desk: Desk) -
     (desk.lab.data / "aliases.csv").mkdir()
     contacts = load_contacts(settings_of(desk))
     assert contacts.list_addresses("alice") == ("alice@lab.org",)
-    assert (contacts.is_complete, contacts.list_addresses("thomas")) == (False, ())
+    assert (contacts.is_complete, contacts.list_addresses("caroline")) == (False, ())

@@ -1,4 +1,4 @@
-"""Letters in words: what an alert says, whom it names, and what hostile words in it can do."""
+"""Notifications as text, HTML and JSON, with hostile words in them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DOWN = Alert(
 )  # fmt: skip
 
 
-def letter(*several: Alert, to: str = "channel:lab", more: int = 0) -> Notification:
+def build_notification(*several: Alert, to: str = "channel:lab", more: int = 0) -> Notification:
     return Notification("1-2", to, several, AT, AT, omitted_count=more)
 
 
-def test_an_alert_says_what_since_when_on_what_who_and_where() -> None:
-    told = alert_render.render_notification(letter(DOWN), PARIS)
+def test_a_single_alert_has_all_facts() -> None:
+    told = alert_render.render_notification(build_notification(DOWN), PARIS)
     assert told.title == "atlas is down"
     assert told.text == (
         "No snapshot since 14:02.\n"
@@ -76,13 +76,13 @@ def test_an_alert_says_what_since_when_on_what_who_and_where() -> None:
     ],
 )
 def test_each_kind_of_alert_reads_well(alert: Alert, lines: list[str]) -> None:
-    text = alert_render.render_notification(letter(alert), PARIS).text.splitlines()
+    text = alert_render.render_notification(build_notification(alert), PARIS).text.splitlines()
     assert [line for line in text if line in lines] == lines, text
 
 
-def test_several_alerts_are_one_letter() -> None:
+def test_several_alerts_make_one_notification() -> None:
     several = [DOWN._replace(host=f"gpu{number:02}", title=f"gpu{number:02} is down") for number in range(50)]
-    told = alert_render.render_notification(letter(*several, more=7), PARIS)
+    told = alert_render.render_notification(build_notification(*several, more=7), PARIS)
     assert told.title.startswith("57 hosts are down: gpu00, gpu01")
     first = "- gpu00 is down. No snapshot since 14:02. Since: Tue 17 Nov 14:02 CET. Affected: alice, bob."
     assert told.text.splitlines()[:2] == [first, LINK]
@@ -94,9 +94,9 @@ def test_several_alerts_are_one_letter() -> None:
     assert json.loads(told.hook_json)["host"] == "gpu00"
 
 
-def test_one_of_several_says_on_what_where_its_title_does_not() -> None:
+def test_a_listed_alert_names_its_place_if_its_title_does_not() -> None:
     lost = DOWN._replace(rule="gpu-lost", title="a GPU of atlas is lost", gpus=("0", "3"), link=None, people=())
-    told = alert_render.render_notification(letter(lost, DOWN), PARIS)
+    told = alert_render.render_notification(build_notification(lost, DOWN), PARIS)
     assert told.text.startswith(
         "- a GPU of atlas is lost. No snapshot since 14:02. Since: Tue 17 Nov 14:02 CET. On: atlas, GPUs 0, 3.\n"
         "- atlas is down."
@@ -104,15 +104,15 @@ def test_one_of_several_says_on_what_where_its_title_does_not() -> None:
     assert "On: atlas, GPUs 0, 3." in told.html
 
 
-def test_a_letter_of_which_only_the_rest_is_left_says_how_many() -> None:
-    told = alert_render.render_notification(letter(more=3), PARIS)
+def test_a_notification_with_only_omitted_alerts_says_how_many() -> None:
+    told = alert_render.render_notification(build_notification(more=3), PARIS)
     assert told[:2] == ("3 alerts", "`gpuboard alerts list` shows them.\n\nSent by gpuboard.")
 
 
-def test_where_people_are_not_shown_nobody_reads_of_another() -> None:
-    told = alert_render.render_notification(letter(DOWN), PARIS, users=False)
+def test_hidden_people_are_named_only_to_themselves() -> None:
+    told = alert_render.render_notification(build_notification(DOWN), PARIS, shows_users=False)
     assert not any(name in f"{told}" for name in ("alice", "bob", "Affected"))
-    own = alert_render.render_notification(letter(DOWN, to="person:bob"), PARIS, users=False)
+    own = alert_render.render_notification(build_notification(DOWN, to="person:bob"), PARIS, shows_users=False)
     assert ("Affected: bob\n" in own.text, "alice" in f"{own}") == (True, False)
 
 
@@ -121,7 +121,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x>\r\nBcc: victim@lab.org\x00\x
 
 def test_hostile_words_are_only_words() -> None:
     alert = DOWN._replace(title=HOSTILE, what=HOSTILE, people=(HOSTILE,), gpus=(HOSTILE,), host=HOSTILE, link=HOSTILE)
-    told = alert_render.render_notification(letter(alert, alert), PARIS)
+    told = alert_render.render_notification(build_notification(alert, alert), PARIS)
     assert told.title.isprintable()
     assert "<script" not in told.html
     assert "<img" not in told.html
@@ -148,7 +148,7 @@ several = st.lists(texts, max_size=3).map(tuple)
     )
 )
 def test_any_alert_can_be_written(alert: Alert) -> None:
-    told = alert_render.render_notification(letter(alert), timezone.utc)
+    told = alert_render.render_notification(build_notification(alert), timezone.utc)
     assert "\n" not in told.title
     told.text.encode()
     jsonschema.validate(json.loads(told.hook_json), {**SCHEMA, "properties": {**SCHEMA["properties"], "at": {}}})

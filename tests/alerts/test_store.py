@@ -1,4 +1,4 @@
-"""What the alerts remember is written whole, by one at a time, and read as it was; what is damaged is told."""
+"""The alert state is written atomically, by one writer at a time, and a damaged one is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from site_builder.consul.client import ConsulUnavailableError
 from site_builder.core import files
 from tests.support import kv_fixtures
 from tests.support.consul_server import ConsulServer
-from tests.support.sender_fixtures import alert, book, letter
+from tests.support.sender_fixtures import alert, build_notification, build_state
 
 ROOT = Path(__file__).parents[2]
 WORDS = some.text(some.characters(exclude_categories=["Cs"]), max_size=8)  # half a letter is none of ours
@@ -64,13 +64,13 @@ BOOKS = some.builds(
 
 
 @given(BOOKS, some.booleans())
-def test_a_book_is_read_as_it_was_written(written: AlertState, packed: bool) -> None:
+def test_a_state_is_read_as_it_was_written(written: AlertState, packed: bool) -> None:
     data = alert_store.serialize_alert_state(written, packed)
     assert alert_store.parse_alert_state(data) == alert_store.ParsedAlertState(written)
     assert alert_store.serialize_alert_state(written, packed) == data
 
 
-def test_every_field_of_a_book_is_kept() -> None:
+def test_every_field_of_the_state_is_stored() -> None:
     told = orjson.loads(alert_store.serialize_alert_state(AlertState()))
     assert told.keys() == {"gpuboard", "begun", "known", "once", "letters", "silences", "sent", "history", "number"}
     assert len(told) == 1 + len(AlertState._fields)
@@ -93,18 +93,20 @@ def test_the_file_of_an_older_gpuboard_is_read_and_written_as_it_was() -> None:
 
 
 @given(some.binary(max_size=200) | some.sampled_from([b"{}", b"[]", b"null", b"\x1f\x8b", b'{"gpuboard": true}']))
-def test_whatever_stands_there_is_a_book_or_a_problem(data: bytes) -> None:
+def test_any_content_is_a_state_or_a_problem(data: bytes) -> None:
     found = alert_store.parse_alert_state(data)
     assert found.state == AlertState()
     assert bool(found.problem) == bool(data)
 
 
 @given(some.data())
-def test_what_is_damaged_is_not_taken_in_part(data: some.DataObject) -> None:
-    whole = alert_store.serialize_alert_state(book(letter(1), letter(2)), packed=data.draw(some.booleans()))
+def test_a_damaged_state_is_not_read_in_part(data: some.DataObject) -> None:
+    whole = alert_store.serialize_alert_state(
+        build_state(build_notification(1), build_notification(2)), packed=data.draw(some.booleans())
+    )
     cut = data.draw(some.integers(1, len(whole) - 2))
     assert alert_store.parse_alert_state(whole[:cut]).problem.startswith("is damaged")
-    told = orjson.loads(alert_store.serialize_alert_state(book(letter(1))))
+    told = orjson.loads(alert_store.serialize_alert_state(build_state(build_notification(1))))
     part = data.draw(some.sampled_from(sorted(told.keys() - {"gpuboard", "begun"})))
     told[part] = data.draw(
         some.sampled_from([None, "text", [[]], {"a": "b"}, [1.5], [{"id": 5}], {"a": {"seen": "b"}}])
@@ -119,27 +121,27 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_damaged(monkeypatch: pytest.
     assert alert_store.parse_alert_state(alert_store.compress_state(b" " * 100_000)).problem
 
 
-def test_a_damaged_book_is_begun_anew_put_aside_and_told(tmp_path: Path) -> None:
+def test_a_damaged_state_is_kept_aside_and_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b'{"gpuboard": 1, "begu')
     found = AlertStore(tmp_path)
     assert found.read() == AlertState()
     assert found.problem == "is damaged: begun anew, and what was so already is not told"
     assert (tmp_path / alert_store.DAMAGED_FILE).read_bytes() == b'{"gpuboard": 1, "begu'
-    found.change(lambda _: book(letter()))
-    assert AlertStore(tmp_path).read() == book(letter())
+    found.change(lambda _: build_state(build_notification()))
+    assert AlertStore(tmp_path).read() == build_state(build_notification())
 
 
-def test_the_book_of_a_newer_gpuboard_is_left_alone(tmp_path: Path) -> None:
+def test_the_state_of_a_newer_gpuboard_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "alerts.json"
     path.write_bytes(b'{"gpuboard": 2, "more": 1}')
     with pytest.raises(AlertStateError, match=r"alerts\.json was written by a newer gpuboard: update this one"):
-        AlertStore(tmp_path).change(lambda _: book())
+        AlertStore(tmp_path).change(lambda _: build_state())
     assert path.read_bytes() == b'{"gpuboard": 2, "more": 1}'
 
 
-def test_nobody_else_reads_the_book_and_no_link_or_pipe_is_taken_for_it(tmp_path: Path) -> None:
+def test_the_state_file_is_private_and_no_link_or_pipe_is_read(tmp_path: Path) -> None:
     found = AlertStore(tmp_path)
-    found.change(lambda _: book(letter()))
+    found.change(lambda _: build_state(build_notification()))
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("alerts.json", "alerts.lock")} == {0o600}
     (tmp_path / "alerts.json").rename(tmp_path / "elsewhere")
     (tmp_path / "alerts.json").symlink_to("elsewhere")
@@ -148,7 +150,7 @@ def test_nobody_else_reads_the_book_and_no_link_or_pipe_is_taken_for_it(tmp_path
     (tmp_path / "alerts.json").unlink()
     os.mkfifo(tmp_path / "alerts.json")
     with pytest.raises(AlertStateError, match="it is not a plain file"):
-        found.change(lambda _: book())
+        found.change(lambda _: build_state())
 
 
 def test_root_leaves_nothing_in_the_folder_of_another_user(tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def test_root_leaves_nothing_in_the_folder_of_another_user(tmp_path: Path) -> No
         pytest.skip("only root can give folders away")
     os.chown(tmp_path, 4711, 4712)
     with pytest.raises(AlertStateError, match="belongs to user 4711: run this as user 4711, with sudo -u '#4711'"):
-        AlertStore(tmp_path).change(lambda _: book(letter()))
+        AlertStore(tmp_path).change(lambda _: build_state(build_notification()))
     with pytest.raises(AlertStateError, match="belongs to user 4711"), sender.hold_sender_lock(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -168,60 +170,59 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
         AlertStore(tmp_path).read()
 
 
-def test_a_book_that_was_emptied_is_answered_by_its_copy_and_that_is_told(tmp_path: Path) -> None:
-    AlertStore(tmp_path).change(lambda _: book(letter(1)))
-    AlertStore(tmp_path).change(lambda _: book(letter(1), letter(2)))
+def test_an_emptied_state_is_restored_from_its_copy_and_reported(tmp_path: Path) -> None:
+    AlertStore(tmp_path).change(lambda _: build_state(build_notification(1)))
+    AlertStore(tmp_path).change(lambda _: build_state(build_notification(1), build_notification(2)))
     (tmp_path / "alerts.json").write_bytes(b"")
     again = AlertStore(tmp_path)
-    assert again.read() == book(letter(1), letter(2))
+    assert again.read() == build_state(build_notification(1), build_notification(2))
     assert again.problem == "is empty: the last good copy of it is used"
-    again.change(lambda _: book(letter(3)))
-    assert (AlertStore(tmp_path).read(), AlertStore(tmp_path).problem) == (book(letter(3)), "")
+    again.change(lambda _: build_state(build_notification(3)))
+    assert (AlertStore(tmp_path).read(), AlertStore(tmp_path).problem) == (build_state(build_notification(3)), "")
 
 
-def test_a_book_that_was_emptied_and_has_no_copy_says_that_it_is_begun_anew(tmp_path: Path) -> None:
+def test_an_emptied_state_without_a_copy_is_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b"")
     found = AlertStore(tmp_path)
     assert found.read() == AlertState()
     assert found.problem.startswith("is empty, and there is no good copy of it: begun anew")
 
 
-def test_a_damaged_book_is_answered_by_its_copy_and_kept_aside(tmp_path: Path) -> None:
-    AlertStore(tmp_path).change(lambda _: book(letter(1)))
+def test_a_damaged_state_is_restored_from_its_copy(tmp_path: Path) -> None:
+    AlertStore(tmp_path).change(lambda _: build_state(build_notification(1)))
     (tmp_path / "alerts.json").write_bytes(b'{"gpuboard": 1, "known"')
     found = AlertStore(tmp_path)
-    assert (found.read(), found.problem) == (book(letter(1)), "is damaged: the last good copy of it is used")
+    assert (found.read(), found.problem) == (
+        build_state(build_notification(1)),
+        "is damaged: the last good copy of it is used",
+    )
     assert (tmp_path / "alerts.damaged.json").read_bytes() == b'{"gpuboard": 1, "known"'
 
 
-def test_on_a_full_disk_the_old_book_stays_and_the_sentence_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_old_state_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = AlertStore(tmp_path)
-    found.change(lambda _: book(letter(1)))
+    found.change(lambda _: build_state(build_notification(1)))
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(AlertStateError, match=r"alerts\.json cannot be written: No space left on device"):
-        found.change(lambda _: book(letter(2)))
-    assert AlertStore(tmp_path).read() == book(letter(1))
+        found.change(lambda _: build_state(build_notification(2)))
+    assert AlertStore(tmp_path).read() == build_state(build_notification(1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alerts.json", "alerts.json.bak", "alerts.lock"]
 
 
-def test_what_nothing_changed_is_neither_written_nor_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unchanged_state_is_neither_written_nor_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = AlertStore(tmp_path)
-    before = found.change(lambda _: book(letter()))
+    before = found.change(lambda _: build_state(build_notification()))
     monkeypatch.setattr(AlertStore, "write", None)
     monkeypatch.setattr(files, "read_file", None)
     assert found.change(lambda one: one) is before
     assert found.read() is before
 
 
-def test_one_host_that_claims_anything_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+def test_a_host_with_many_conditions_leaves_room_for_others(tmp_path: Path) -> None:
     names = tuple(f"user{number}" for number in range(50))
     held = [Condition("gpu-held", "evil", f"GPU-{number}", owners=names, people=names) for number in range(200)]
     known = {one.key: TrackedCondition(one, 1) for one in (*held, Condition("host-down", "atlas"))}
@@ -238,10 +239,10 @@ def test_where_there_is_no_room_the_oldest_of_the_history_goes_first(tmp_path: P
     found = AlertStore(tmp_path)
     told = tuple(DeliveryRecord(at, "channel:lab", "sent", (alert(at),)) for at in range(200))
     found.max_bytes = 10_000
-    kept = found.change(lambda _: book(letter())._replace(history=told))
+    kept = found.change(lambda _: build_state(build_notification())._replace(history=told))
     assert kept.history == told[-len(kept.history) :]
     assert 20 < len(kept.history) < 100
-    assert kept.notifications == (letter(),)
+    assert kept.notifications == (build_notification(),)
     found.max_bytes = 100
     with pytest.raises(AlertStateError, match="and 100 is the limit"):
         found.change(lambda one: one._replace(id_counter=7))
@@ -267,7 +268,7 @@ for _ in range({CHANGES}):
 
 
 @pytest.mark.parametrize("where", ["a file", "Consul"])
-def test_of_several_who_write_at_once_no_change_is_lost(where: str, tmp_path: Path, server: ConsulServer) -> None:
+def test_concurrent_writers_lose_no_change(where: str, tmp_path: Path, server: ConsulServer) -> None:
     address = server.address if where == "Consul" else ""
     command = [sys.executable, "-c", COUNT.replace("import sys", f"import sys; sys.path.insert(0, {str(ROOT)!r})")]
     writers = [subprocess.Popen([*command, str(tmp_path), address]) for _ in range(WRITERS)]
@@ -276,14 +277,14 @@ def test_of_several_who_write_at_once_no_change_is_lost(where: str, tmp_path: Pa
     assert found.read().id_counter == WRITERS * CHANGES
 
 
-def test_in_consul_it_is_packed_and_a_lost_answer_is_looked_for(
+def test_in_consul_it_is_compressed_and_a_lost_answer_is_checked(
     tmp_path: Path, server: ConsulServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     access = kv_fixtures.access(server.address)
     one = ConsulAlertStore(tmp_path, access)
     store = kv_fixtures.Hosts(tmp_path / "hosts", server.address)
     store.delete("alerts.json")
-    assert one.change(lambda _: book(letter(1))) == book(letter(1))
+    assert one.change(lambda _: build_state(build_notification(1))) == build_state(build_notification(1))
     assert (store.get("alerts.json") or b"").startswith(b"\x1f\x8b")
     put = one.kv_store.put
 
@@ -293,7 +294,7 @@ def test_in_consul_it_is_packed_and_a_lost_answer_is_looked_for(
         raise ConsulUnavailableError(message)
 
     monkeypatch.setattr(one.kv_store, "put", lost)
-    assert one.change(lambda _: book(letter(2))) == book(letter(2))
+    assert one.change(lambda _: build_state(build_notification(2))) == build_state(build_notification(2))
     store.put("alerts.json", b"nonsense")
     assert ConsulAlertStore(tmp_path, access).read() == AlertState()
     assert one.read() == AlertState()
@@ -305,4 +306,4 @@ def test_without_consul_the_sentence_says_so(tmp_path: Path) -> None:
     with pytest.raises(
         AlertStateError, match=r"Consul at 127\.0\.0\.1:1 does not answer .*: what alerts remember is there"
     ):
-        lost.change(lambda _: book())
+        lost.change(lambda _: build_state())

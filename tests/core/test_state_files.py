@@ -40,7 +40,7 @@ from site_builder.snapshots import store as snapshots_store
 from site_builder.web.identity import WebCaller
 from tests.support import every_state
 from tests.support.board_fixture import Lab, gpu, person, process
-from tests.support.sender_fixtures import alert, book
+from tests.support.sender_fixtures import alert, build_state
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -579,7 +579,7 @@ def test_notification_with_unknown_outcome_is_on_the_page_for_a_day(lab: Lab) ->
         DeliveryRecord(now - 50, "person:alice", "unsure", (alert(2),), "it did not answer in time"),
         DeliveryRecord(now - 90_000, "hook:page", "unsure", (alert(3),), "it was ended"),
     ]
-    AlertStore(lab.state).change(lambda _: book()._replace(started_at=1, history=tuple(deliveries)))
+    AlertStore(lab.state).change(lambda _: build_state()._replace(started_at=1, history=tuple(deliveries)))
     builder = Builder(lab.settings(alerts=AlertSettings((("lab", "json://127.0.0.1:1/secret"),))))
     builder.build(now)
     builder.close()

@@ -1,4 +1,4 @@
-"""A week of a small lab: each alert that must come, and each near miss of which nobody hears."""
+"""A simulated week of a small lab: every alert that must come, and every near miss that must not."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def told(week: Week) -> list[str]:
     return [f"{one.at:10} {one.to:13} {one.title}" for one in week.sent]
 
 
-def test_all_that_must_be_told_is_told_and_nothing_else(week: Week) -> None:
+def test_a_week_reports_what_it_must_and_nothing_else(week: Week) -> None:
     assert told(week) == TOLD.strip().splitlines()
 
 
@@ -176,33 +176,33 @@ def test_near_misses(week: Week, promise: str) -> None:
     assert [one.title for one in between if word in one.title] == []
 
 
-def test_whom_it_affects_is_said(week: Week) -> None:
-    affected = {one.at: one.letter.alerts[0].people for one in week.sent}
+def test_alerts_name_affected_people(week: Week) -> None:
+    affected = {one.at: one.notification.alerts[0].people for one in week.sent}
     assert affected["Mon 14:11"] == ("alice",)  # who was on it when it was heard last
     assert affected["Wed 11:02"] == ("bob",)  # who is on another GPU of that host
     assert affected["Wed 14:35"] == ("alice", "bob")
 
 
-def test_since_when_is_said_also_if_it_is_told_later(week: Week) -> None:
-    since = {one.at: one.letter.alerts[0].since for one in week.sent}
+def test_alerts_say_since_when_even_if_reported_later(week: Week) -> None:
+    since = {one.at: one.notification.alerts[0].since for one in week.sent}
     assert since["Wed 07:00"] == moment("Wed 01:59")
     assert since["Wed 14:35"] == moment("Wed 14:30")
     assert since["Fri 18:02"] == moment("Fri 18:00")  # since somebody could see it
 
 
 def test_every_alert_of_a_host_links_its_page(week: Week) -> None:
-    alerts = [one for letter in week.sent for one in letter.letter.alerts]
+    alerts = [one for notification in week.sent for one in notification.notification.alerts]
     assert {one.link for one in alerts} == {
         f"https://gpus.example.org/hosts/{one.host}.html" if one.host else None for one in alerts
     }
 
 
-def test_nothing_is_told_twice_though_the_builder_was_ended(week: Week) -> None:
-    ids = [one.id for letter in week.sent for one in letter.letter.alerts]
+def test_nothing_is_reported_twice_after_a_restart(week: Week) -> None:
+    ids = [one.id for notification in week.sent for one in notification.notification.alerts]
     assert len(ids) == len(set(ids)) == 43
 
 
-def test_what_is_left_when_the_week_is_over_is_what_is_still_so(week: Week) -> None:
+def test_conditions_left_at_the_end_still_exist(week: Week) -> None:
     assert week.builder.alert_engine
     book = week.builder.alert_engine.store.read()
     assert sorted(one.condition.key for one in book.conditions.values()) == [

@@ -24,7 +24,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from playwright.sync_api import Browser, Page
 
-from site_builder.alerts import build as alert_build
+from site_builder.alerts import weekly_report
 from site_builder.alerts.model import AlertRule, Condition, Message
 from site_builder.alerts.store import open_alert_store
 from site_builder.board.builder import Builder
@@ -75,7 +75,7 @@ def html(week: WeeklyReport) -> str:
 
 
 def message_of(settings: Settings) -> Message:
-    found = alert_build.build_report_message(settings, FIRST, MORNING)
+    found = weekly_report.build_report_message(settings, FIRST, MORNING)
     assert found
     return found
 
@@ -110,13 +110,13 @@ def cells(html: str, name: str) -> list[str]:
 def test_a_report_is_due_from_its_hour_on_and_for_two_days(
     settings: Settings, moment: str, rule: AlertRule, about: str | None
 ) -> None:
-    found = alert_build.find_due_report(settings, epoch(moment, PARIS), rule)
+    found = weekly_report.find_due_report(settings, epoch(moment, PARIS), rule)
     assert (found.about if found else None) == about
 
 
 def test_a_due_report_is_the_same_condition_at_every_check(settings: Settings) -> None:
     at = epoch("2026-11-16T08:00", PARIS)
-    found = {alert_build.find_due_report(settings, at + later, RULE) for later in (0, 1.5, 7 * HOUR, 2 * DAY - 1)}
+    found = {weekly_report.find_due_report(settings, at + later, RULE) for later in (0, 1.5, 7 * HOUR, 2 * DAY - 1)}
     what = "week 46 of 2026 is over"
     assert found == {Condition("weekly-report", about="2026-W46", what=what, since=at, is_lasting=False)}
 
@@ -124,12 +124,12 @@ def test_a_due_report_is_the_same_condition_at_every_check(settings: Settings) -
 def test_without_history_none_is_due_and_one_that_cannot_be_read_is_tried_when_it_is_sent(tmp_path: Path) -> None:
     settings = Lab(tmp_path).settings(zone=PARIS)
     at = epoch("2026-11-16T08:00", PARIS)
-    assert alert_build.find_due_report(settings, at, RULE) is None
-    assert alert_build.build_report_message(settings, FIRST, MORNING) is None
+    assert weekly_report.find_due_report(settings, at, RULE) is None
+    assert weekly_report.build_report_message(settings, FIRST, MORNING) is None
     (settings.state / "history.db").write_bytes(b"nonsense" * 1000)
-    assert alert_build.find_due_report(settings, at, RULE)
+    assert weekly_report.find_due_report(settings, at, RULE)
     with pytest.raises(collect.HistoryReadError):
-        alert_build.build_report_message(settings, FIRST, MORNING)
+        weekly_report.build_report_message(settings, FIRST, MORNING)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_without_history_none_is_due_and_one_that_cannot_be_read_is_tried_when_i
     [(("all",), ["channel:lab", "channel:ops"]), (("ops",), ["channel:ops"]), (("person", "hooks"), []), ((), [])],
 )
 def test_a_report_by_hand_goes_to_the_channels_of_the_rule(to: tuple[str, ...], receivers: list[str]) -> None:
-    assert alert_build.list_report_receivers(RULE._replace(to=to), ["lab", "ops"]) == receivers
+    assert weekly_report.list_report_receivers(RULE._replace(to=to), ["lab", "ops"]) == receivers
 
 
 # What it says
@@ -202,7 +202,7 @@ def test_where_users_are_not_shown_nobody_is_named(settings: Settings) -> None:
 
 
 def test_a_week_that_is_not_over_says_so(settings: Settings) -> None:
-    found = alert_build.build_report_message(settings, FIRST, MONDAY + 2 * DAY + 90 * 60)
+    found = weekly_report.build_report_message(settings, FIRST, MONDAY + 2 * DAY + 90 * 60)
     assert found
     assert "This week is not over: it is told up to Wed 11 Nov 01:30" in found.html
 

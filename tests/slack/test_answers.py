@@ -1,4 +1,4 @@
-"""What the bot understands and how it writes its answers: within Slack's limits, whatever people and hosts write."""
+"""What the bot understands, and its answers within the limits of Slack."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, 
 from site_builder.core.clock import Now
 from site_builder.core.model import GpuProblem
 from site_builder.core.people import PeopleDirectory
-from site_builder.slack import answers, blocks, lookup
+from site_builder.slack import answers, blocks, bot
 from site_builder.slack.answers import AnswerContext
 from site_builder.slack.blocks import AnswerTable, SlackAnswer
-from site_builder.slack.lookup import BotCommand
+from site_builder.slack.bot import BotCommand
 from tests.support import block_kit
 from tests.support.live_page import ROOT
 
@@ -81,7 +81,7 @@ def rows(answer: SlackAnswer) -> list[tuple[str, ...]]:
     ],
 )
 def test_slack_marks_become_the_words_that_were_typed(text: str, plain: str) -> None:
-    assert lookup.decode_slack_text(text, OWN) == plain
+    assert bot.decode_slack_text(text, OWN) == plain
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_slack_marks_become_the_words_that_were_typed(text: str, plain: str) -> 
     ],
 )
 def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: BotCommand) -> None:
-    assert lookup.parse_bot_command(text) == ask
+    assert bot.parse_bot_command(text) == ask
 
 
 @given(
@@ -114,7 +114,7 @@ def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: Bot
 def test_no_envelope_is_too_odd(anything: object) -> None:
     event = dict.fromkeys(("type", "channel", "user", "ts", "text", "subtype"), anything)
     for payload in (anything, {"event": anything}, {"event": event}, {"event": {**event, "type": "app_mention"}}):
-        lookup.parse_question({"payload": payload}, OWN)
+        bot.parse_question({"payload": payload}, OWN)
 
 
 # Orders
@@ -151,7 +151,7 @@ def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]
         ("atlas for 2h comment", "what belongs behind `comment`?"),
     ],
 )
-def test_what_an_order_lacks_is_one_sentence(text: str, why: str) -> None:
+def test_an_incomplete_booking_message_is_answered_in_one_sentence(text: str, why: str) -> None:
     with pytest.raises(answers.IncompleteMessageError) as found:
         answers.parse_booking_message(text.split())
     assert str(found.value) == why
@@ -178,7 +178,7 @@ def test_a_large_fleet_is_shortened_and_says_by_how_much() -> None:
         assert link["text"] == "<https://gpus.lab.org/|the board>"
 
 
-def test_of_many_hosts_those_in_trouble_come_first_and_then_what_is_free() -> None:
+def test_many_hosts_are_ordered_by_trouble_and_free_gpus() -> None:
     several = [host(f"node{number:03}", busy(0)) for number in range(150)]
     several[120], several[130] = host("spare", free(0)), host("dead", free(0)._replace(state="unknown"), state="down")
     for answer in (answers.answer_hosts(scene(*several)), answers.answer_all(scene(*several))):
@@ -186,7 +186,7 @@ def test_of_many_hosts_those_in_trouble_come_first_and_then_what_is_free() -> No
     assert rows(answers.answer_hosts(scene(*several[:99])))[0][0] == "node000"
 
 
-def test_who_has_what_is_told_in_a_row_a_host() -> None:
+def test_all_lists_users_in_a_row_for_each_host() -> None:
     fleet = scene(
         host("atlas", free(0), busy(1), busy(2), busy(3, "bob", "held"), free(4), free(5), free(6)),
         host("hera", state="down", reason="no snapshot since 14:02"),
@@ -205,7 +205,7 @@ def test_who_has_what_is_told_in_a_row_a_host() -> None:
     assert answers.answer_hosts(scene()).title == "there are no hosts on the board yet"
 
 
-def test_one_person_has_several_names_and_a_hidden_one_has_none() -> None:
+def test_a_person_is_found_by_each_name_unless_people_are_hidden() -> None:
     until = datetime.fromtimestamp(NOW, timezone.utc) + timedelta(hours=2)
     promise = FleetBooking("k7m2xp", "Alice Smith", None, until, "ICML")
     over = promise._replace(until=until - timedelta(hours=3))
@@ -223,7 +223,7 @@ def test_one_person_has_several_names_and_a_hidden_one_has_none() -> None:
     assert (hidden.title, hidden.table, hidden.lines) == (answers.USERS_HIDDEN_MESSAGE, None, ())
 
 
-def test_what_is_not_known_is_never_free_nor_nobodys() -> None:
+def test_unknown_values_are_never_shown_as_free() -> None:
     fleet = scene(host("atlas", free(0)._replace(state="unknown"), state="stale"), host("zeus", busy(0)))
     for answer in (answers.answer_free(fleet), answers.answer_where(fleet, "bob")):
         assert "not known: atlas is stale" in answer.notes
@@ -232,14 +232,14 @@ def test_what_is_not_known_is_never_free_nor_nobodys() -> None:
     assert answers.answer_free(fleet).lines == ("2 GPUs: 1 busy, 1 unknown",)
 
 
-def test_nobody_is_told_to_take_a_gpu_that_is_in_trouble() -> None:
-    broken = (GpuProblem("repair-failed", "critical", "a repair failed", "have it replaced", avoid=True),)
+def test_a_gpu_in_trouble_is_not_offered() -> None:
+    broken = (GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True),)
     atlas = host("atlas", free(0, problems=broken), free(1))
     assert [row[:2] for row in rows(answers.answer_free(scene(atlas)))] == [("atlas", "1")]
     assert rows(answers.answer_all(scene(atlas))) == [("atlas", "0 free (in trouble) · 1 free")]
 
 
-def test_free_lists_instances_behind_whole_gpus_and_several_only_by_their_profile() -> None:
+def test_free_lists_mig_instances_after_whole_gpus_and_several_only_by_profile() -> None:
     parts = [
         free(0, place=f"0:{n}", profile="1g.10gb", parent_keys=("0",))._replace(model="A100 1g.10gb") for n in range(2)
     ]
@@ -285,7 +285,7 @@ def test_no_answer_is_beyond_slacks_limits_nor_calls_anybody(
 
 
 @given(TEXT, st.integers(2, 60))
-def test_a_text_is_cut_between_letters_and_not_within_an_escape(text: str, most: int) -> None:
+def test_truncation_does_not_split_an_escape(text: str, most: int) -> None:
     found = truncate_escaped_text(escape_slack_text(text), most)
     assert len(found) <= most
     assert list(block_kit.marks(found)) == []
@@ -293,7 +293,7 @@ def test_a_text_is_cut_between_letters_and_not_within_an_escape(text: str, most:
 
 def test_help_names_every_command() -> None:
     text = str(sent(answers.answer_help()))
-    assert all(f"`{one}" in text for one in lookup.BOT_COMMANDS)
+    assert all(f"`{one}" in text for one in bot.BOT_COMMANDS)
     assert "did you mean `hosts`?" in str(sent(answers.answer_help("<hosst>", "hosts")))
 
 

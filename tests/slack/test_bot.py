@@ -1,4 +1,4 @@
-"""`gpuboard slack`, run against a stand-in of Slack: what it hears, what it answers, and what it never does twice."""
+"""`gpuboard slack` against a stand-in of Slack."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def rows(posted: dict[str, Any]) -> list[list[str]]:
 # What it answers
 
 
-def test_hosts_are_told_in_a_channel_below_the_question_and_a_silent_one_is_not_idle(slack: Slack) -> None:
+def test_hosts_are_listed_below_the_question_and_a_silent_host_is_not_idle(slack: Slack) -> None:
     said = slack.says(anyone(), "hosts", GENERAL)
     before = len(slack.posted)
     assert slack.tell(said) == [True]
@@ -151,7 +151,7 @@ def test_hosts_are_told_in_a_channel_below_the_question_and_a_silent_one_is_not_
     assert "<https://gpus.lab.org/|the board>" in words(posted)
 
 
-def test_all_tells_who_is_on_what_and_all_detail_each_gpu_and_nothing_in_it_calls_anybody(slack: Slack) -> None:
+def test_all_lists_users_and_gpus_and_mentions_nobody(slack: Slack) -> None:
     told = dict(rows(slack.ask(anyone(), "all")))
     assert told["atlas"] == "0 free · 1 alice · 2 bob"
     assert told["hera"].startswith("unseen: ")
@@ -178,7 +178,7 @@ def test_where_takes_a_login_a_mention_or_me_and_hints_at_slips(slack: Slack) ->
     assert "&lt;!channel&gt;" in booked
 
 
-def test_free_tells_the_best_first_and_what_is_not_free(slack: Slack) -> None:
+def test_free_lists_the_best_gpus_first(slack: Slack) -> None:
     posted = slack.ask(anyone(), "free")
     assert posted["text"] == "2 GPUs free"
     assert {row[0] for row in rows(posted)} == {"atlas", "zeus"}
@@ -188,14 +188,14 @@ def test_free_tells_the_best_first_and_what_is_not_free(slack: Slack) -> None:
     assert "no GPU is of that model; there are" in words(none)
 
 
-def test_what_it_does_not_know_gets_help_and_a_hint(slack: Slack) -> None:
+def test_an_unknown_command_gets_help_and_a_hint(slack: Slack) -> None:
     assert slack.ask(anyone(), "")["text"] == "What I can tell"
     assert "`release ID`" in words(slack.ask(anyone(), "help", GENERAL))
     assert "did you mean `hosts`?" in words(slack.ask(anyone(), "hosst"))
     assert slack.ask(anyone(), HOSTILE.replace("&", "&amp;"))["text"].startswith("I do not know")
 
 
-def test_book_and_release_are_of_the_person_whom_contacts_or_their_address_tell(slack: Slack, lab: Lab) -> None:
+def test_book_and_release_act_as_the_person_in_the_contacts(slack: Slack, lab: Lab) -> None:
     posted = slack.ask(ALICE, "book atlas:0 for 2h comment ICML &amp; co")
     booking = posted["text"].removeprefix("booked ")
     entries = json.loads((lab.data / "comments.json").read_text())
@@ -219,7 +219,7 @@ def test_book_and_release_are_of_the_person_whom_contacts_or_their_address_tell(
 # What it never does
 
 
-def test_each_message_is_answered_once_however_often_it_is_told(slack: Slack) -> None:
+def test_each_message_is_answered_once_however_often_it_comes(slack: Slack) -> None:
     before = len(slack.posted)
     assert slack.tell(slack.says(anyone(), "free"), times=3) == [True] * 3
     slack.ask(anyone(), "help")
@@ -241,7 +241,7 @@ def test_each_message_is_answered_once_however_often_it_is_told(slack: Slack) ->
         {"ts": "now"},
     ],
 )
-def test_it_never_answers_itself_other_bots_or_what_asks_nothing(slack: Slack, more: dict[str, Any]) -> None:
+def test_it_never_answers_itself_or_other_bots(slack: Slack, more: dict[str, Any]) -> None:
     before = len(slack.posted)
     assert slack.tell(slack.says(anyone(), "hosts", event=more)) == [True]
     assert slack.ask(anyone(), "help")["text"] == "What I can tell"
@@ -253,13 +253,13 @@ def test_envelopes_of_other_kinds_are_accepted_and_left(slack: Slack) -> None:
         assert slack.tell(one) == [True]
 
 
-def test_where_another_company_reads_along_nothing_is_told(slack: Slack) -> None:
+def test_nothing_is_answered_in_a_shared_channel(slack: Slack) -> None:
     posted = slack.ask(anyone(), "hosts", GENERAL, outer={"is_ext_shared_channel": True})
     assert "another company" in words(posted)
     assert "atlas" not in json.dumps(posted)
 
 
-def test_what_was_asked_long_ago_and_is_told_again_is_left(slack: Slack) -> None:
+def test_an_old_redelivered_question_is_ignored(slack: Slack) -> None:
     before = len(slack.posted)
     old = slack.says(anyone(), "hosts", event={"ts": f"{time.time() - 3000:.6f}"})
     line = slack.wait(lambda: slack.lines and slack.lines[-1])
@@ -269,7 +269,7 @@ def test_what_was_asked_long_ago_and_is_told_again_is_left(slack: Slack) -> None
     assert len(slack.posted) == before + 1
 
 
-def test_who_asks_too_often_is_told_so_once(slack: Slack) -> None:
+def test_the_rate_limit_is_answered_once(slack: Slack) -> None:
     before, who = len(slack.posted), anyone()
     for _ in range(24):
         assert slack.tell(slack.says(who, "help")) == [True]
@@ -297,7 +297,7 @@ def test_a_line_that_slack_renews_or_that_breaks_is_opened_again_and_nothing_is_
     assert len(slack.posted) == before + 2
 
 
-def test_it_waits_as_long_as_slack_wants_and_says_in_text_what_it_does_not_take_as_blocks(slack: Slack) -> None:
+def test_it_respects_retry_after_and_falls_back_to_text(slack: Slack) -> None:
     slack.next["chat.postMessage"] = deque([(429, {"Retry-After": "1"}, {"ok": False, "error": "ratelimited"})])
     began = time.monotonic()
     assert slack.ask(anyone(), "free")["text"] == "2 GPUs free"
@@ -320,7 +320,7 @@ def test_an_answer_that_may_have_arrived_is_not_sent_again(slack: Slack) -> None
     assert [one["text"] for one in slack.posted[before:]] == ["What I can tell"]
 
 
-def test_a_second_one_ends_at_once_and_no_token_shows_in_its_words(bot: Bot, lab: Lab) -> None:
+def test_a_second_bot_ends_at_once_and_shows_no_token(bot: Bot, lab: Lab) -> None:
     found = gpuboard(lab.data.parent, "slack", **bot.environment)
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
     assert bot.process.poll() is None
@@ -331,7 +331,7 @@ def test_a_second_one_ends_at_once_and_no_token_shows_in_its_words(bot: Bot, lab
     assert f"process {bot.process.pid}" in str(check)
 
 
-def test_in_a_terminal_a_second_one_says_whether_slack_can_be_reached(bot: Bot, lab: Lab, slack: Slack) -> None:
+def test_in_a_terminal_a_second_bot_says_whether_slack_can_be_reached(bot: Bot, lab: Lab, slack: Slack) -> None:
     said = []
     for refusals in (0, 1):
         slack.next["auth.test"] = deque([(200, {}, {"ok": False, "error": "account_inactive"})] * refusals)
@@ -348,7 +348,7 @@ def test_in_a_terminal_a_second_one_says_whether_slack_can_be_reached(bot: Bot, 
     ]
 
 
-def test_it_ends_when_it_is_told_to_and_another_begins(lab: Lab, slack: Slack, bot: Bot) -> None:
+def test_it_ends_on_sigterm_and_another_begins(lab: Lab, slack: Slack, bot: Bot) -> None:
     assert bot.end() == 0
     again = Bot(lab.data.parent, slack, GPUBOARD_SHOW_USERS="no")
     try:
@@ -441,7 +441,7 @@ def test_an_alert_reaches_a_member_and_says_how_that_went(workspace: Slack) -> N
 
 
 @pytest.mark.usefixtures("no_proxy")
-def test_one_that_never_answers_is_unsure_after_a_while() -> None:
+def test_a_slack_that_never_answers_is_unsure() -> None:
     import socket  # noqa: PLC0415
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -450,6 +450,6 @@ def test_one_that_never_answers_is_unsure_after_a_while() -> None:
     assert (found.status, "answer never came" in found.reason) == ("unsure", True)
 
 
-def test_the_library_is_not_imported_where_nobody_needs_it() -> None:
+def test_slack_sdk_is_imported_only_when_needed() -> None:
     code = "import sys, site_builder.cli, site_builder.slack.commands; sys.exit('slack_sdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

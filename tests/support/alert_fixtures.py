@@ -1,4 +1,4 @@
-"""A book of alerts that is looked at again and again, with no file and no sender."""
+"""Conditions, and a simulator that applies the rules without files and sender."""
 
 from __future__ import annotations
 
@@ -26,66 +26,66 @@ HELD = Condition("gpu-held", "atlas", "GPU-0", ("0",), "7 GiB taken", START, ("a
 
 
 def down(host: str = "atlas", **more: Any) -> Condition:  # noqa: ANN401
-    """A host that is down."""
     return Condition("host-down", host, what="no snapshot since 11:50", since=START - 600)._replace(**more)
 
 
 def begins(at: int, **more: object) -> Condition:
-    """A booking of alice's that begins then, for four hours."""
-    one = Condition("booking-begins", "atlas", "b", ("0", "1"), "", at, ("alice",), ("alice",), is_lasting=False)
-    return one._replace(until=at + 4 * HOUR)._replace(**more)  # type: ignore[arg-type]
+    """Build the condition of a booking of alice that begins then, for four hours."""
+    condition = Condition("booking-begins", "atlas", "b", ("0", "1"), "", at, ("alice",), ("alice",), is_lasting=False)
+    return condition._replace(until=at + 4 * HOUR)._replace(**more)  # type: ignore[arg-type]
 
 
 def ends(at: int, since: int | None = None) -> Condition:
-    """A booking of alice's that ends then."""
-    one = begins(at - 4 * HOUR if since is None else since)
-    return one._replace(rule="booking-ends", about=f"b {at}", until=at)
+    """Build the condition of a booking of alice that ends then."""
+    condition = begins(at - 4 * HOUR if since is None else since)
+    return condition._replace(rule="booking-ends", about=f"b {at}", until=at)
 
 
 def ruled(name: str = "host-down", **more: Any) -> dict[str, AlertRule]:  # noqa: ANN401
-    """Rules that count at once, one of them with something else."""
+    """Return rules that count at once, one of them with other values."""
     return {**AT_ONCE, name: AT_ONCE[name]._replace(**more)}
 
 
-class Desk:
-    """A book, looked at after so many seconds each time; letters that are due are taken away as if they were sent."""
+class AlertSimulator:
+    """Applies the rules again and again; notifications that are due are removed as if they were sent."""
 
     def __init__(
         self,
         rules: Mapping[str, AlertRule] | None = None,
         begun: bool = True,
-        book: AlertState | None = None,
+        alert_state: AlertState | None = None,
         hosts: Mapping[str, tuple[str, int]] = FRESH,
-        **scene: Any,  # noqa: ANN401
+        **context: Any,  # noqa: ANN401
     ) -> None:
         self.rules = dict(AT_ONCE if rules is None else rules)
-        self.scene = AlertContext(hosts, PARIS, **{"channels": ("lab",), **scene})
-        self.book = book or AlertState()
+        self.context = AlertContext(hosts, PARIS, **{"channels": ("lab",), **context})
+        self.alert_state = alert_state or AlertState()
         self.at = START - MINUTE
         self.sent: list[Notification] = []
         if begun:
-            self.look()
+            self.run_build()
 
-    def look(self, *matters: Condition, after: int = MINUTE) -> list[Notification]:
-        """The letters that are due now."""
+    def run_build(self, *conditions: Condition, after: int = MINUTE) -> list[Notification]:
+        """Apply the rules some seconds later, and return the notifications that are due then."""
         self.at += after
-        self.book = update_alert_state(self.book, matters, self.rules, self.scene, Now(self.at, PARIS))
-        due = [one for one in self.book.notifications if one.due_at <= self.at]
-        self.book = self.book._replace(
-            notifications=tuple(one for one in self.book.notifications if one.due_at > self.at)
+        self.alert_state = update_alert_state(
+            self.alert_state, conditions, self.rules, self.context, Now(self.at, PARIS)
+        )
+        due = [queued for queued in self.alert_state.notifications if queued.due_at <= self.at]
+        self.alert_state = self.alert_state._replace(
+            notifications=tuple(queued for queued in self.alert_state.notifications if queued.due_at > self.at)
         )
         self.sent += due
         return due
 
-    def titles(self, *matters: Condition, after: int = MINUTE) -> list[str]:
-        """What is told now."""
-        return [one.title for letter in self.look(*matters, after=after) for one in letter.alerts]
+    def titles(self, *conditions: Condition, after: int = MINUTE) -> list[str]:
+        return [
+            alert.title for notification in self.run_build(*conditions, after=after) for alert in notification.alerts
+        ]
 
     def state(self, host: str, state: str) -> None:
-        """From now on a host is in another state."""
-        self.scene = self.scene._replace(hosts={**self.scene.hosts, host: (state, 4)})
+        self.context = self.context._replace(hosts={**self.context.hosts, host: (state, 4)})
 
     @property
     def alerts(self) -> list[Alert]:
-        """All that was told."""
-        return [one for letter in self.sent for one in letter.alerts]
+        return [alert for notification in self.sent for alert in notification.alerts]

@@ -101,37 +101,34 @@ class Server:
             self.files[file] = HostFile(signature, content, float(now))
 
 
-class Air:
-    """What the builder reads of data/ beside the files that people write."""
+class FakeSnapshots:
+    """Snapshots of the simulated hosts, in memory."""
 
     def __init__(self, servers: dict[str, Server]) -> None:
         self.servers = servers
 
-    def read(self) -> tuple[list[HostFiles], list[Problem]]:
-        return [HostFiles(name, dict(one.files)) for name, one in sorted(self.servers.items()) if one.files], []
+    def read_hosts(self) -> tuple[list[HostFiles], list[Problem]]:
+        hosts = [HostFiles(name, dict(server.files)) for name, server in sorted(self.servers.items()) if server.files]
+        return hosts, []
 
     def save(self) -> None:
-        """Nothing: it is a week in one memory."""
+        pass
 
 
-class Seer(Builder):
-    """A builder that writes no page."""
-
+class PagelessBuilder(Builder):
     def publish(self, *_: object) -> None:
-        """Nothing."""
+        pass
 
 
 class Sent(NamedTuple):
-    """A letter as it arrived."""
-
     at: str
     to: str
     title: str
-    letter: Notification
+    notification: Notification
 
 
 class Week:
-    """The lab, its clock, and all that was told."""
+    """A lab, its clock, and everything that was sent."""
 
     def __init__(self, lab: Lab, rules: str, **changes: Any) -> None:  # noqa: ANN401
         self.lab, self.changes = lab, changes
@@ -152,10 +149,10 @@ class Week:
         self.builder = self.new_builder()
 
     def new_builder(self) -> Builder:
-        """One that takes up what the last one left, which had no time to say good-bye."""
+        """Create a builder that continues after one that was killed."""
         settings = self.lab.settings(zone=PARIS, alerts=self.alerts, url="https://gpus.example.org/", **self.changes)
-        builder = Seer(settings, every=10)
-        builder.snapshots = Air(self.servers)  # type: ignore[assignment]
+        builder = PagelessBuilder(settings, every=10)
+        builder.snapshots = FakeSnapshots(self.servers)  # type: ignore[assignment]
         builder.sparkline_cache.render_hosts = lambda *_, **__: {}  # type: ignore[method-assign] # they stand on pages, and take long
         assert builder.alert_engine
         builder.alert_engine.start_sender = lambda: None  # type: ignore[method-assign]
@@ -224,8 +221,8 @@ class Week:
     def silence(self, when: str, host: str, seconds: int) -> None:
         """As `gpuboard alerts silence` does."""
         assert self.builder.alert_engine
-        book = self.builder.alert_engine.store
-        self.at(when, lambda: book.change(lambda one: one._replace(silences={host: self.now + seconds})))
+        store = self.builder.alert_engine.store
+        self.at(when, lambda: store.change(lambda state: state._replace(silences={host: self.now + seconds})))
 
     def times(self, until: str) -> Iterator[int]:
         """When the builder looks: each minute where something changed, and less often where nothing did."""
@@ -247,13 +244,13 @@ class Week:
         assert not story
 
     def carry(self, at: int) -> None:
-        """Take the letters that are due to whom they are for."""
+        """Record the notifications that are due as sent."""
         assert self.builder.alert_engine
         assert not self.builder.alert_engine.failure
-        book = self.builder.alert_engine.store
-        for one in queue.list_due_notifications(book.read(), at):
-            self.sent.append(Sent(shown(at), one.to, format_headline(one.alerts, one.omitted_count), one))
-            book.change(lambda found, one=one: queue.claim_notification(found, one.id, "test", at))  # type: ignore[misc]
-            book.change(
-                lambda found, one=one: queue.record_outcome(found, one.id, "test", DeliveryOutcome("sent"), at)  # type: ignore[misc]
+        store = self.builder.alert_engine.store
+        for due in queue.list_due_notifications(store.read(), at):
+            self.sent.append(Sent(shown(at), due.to, format_headline(due.alerts, due.omitted_count), due))
+            store.change(lambda state, due=due: queue.claim_notification(state, due.id, "test", at))  # type: ignore[misc]
+            store.change(
+                lambda state, due=due: queue.record_outcome(state, due.id, "test", DeliveryOutcome("sent"), at)  # type: ignore[misc]
             )

@@ -1,4 +1,4 @@
-"""Letters, and those who carry and get them, for the tests of the post office."""
+"""Notifications, transports and receivers for tests of the sender."""
 
 from __future__ import annotations
 
@@ -16,45 +16,41 @@ PATIENCE = 60
 
 
 def alert(number: int = 1, rule: str = "host-down") -> Alert:
-    """That a host is down."""
     return Alert(f"a{number}", rule, "begun", f"atlas{number} is down", "no snapshot", 1000, host=f"atlas{number}")
 
 
-def letter(number: int = 1, to: str = "channel:lab", made: int = 1000, **more: object) -> Notification:
-    """A letter with one alert in it."""
+def build_notification(number: int = 1, to: str = "channel:lab", made: int = 1000, **more: object) -> Notification:
     return Notification(f"l{number}", to, (alert(number),), made, made)._replace(**more)  # type: ignore[arg-type]
 
 
-def book(*letters: Notification) -> AlertState:
-    """A book with letters."""
-    return AlertState(started_at=900, notifications=letters)
+def build_state(*notifications: Notification) -> AlertState:
+    return AlertState(started_at=900, notifications=notifications)
 
 
-def waits_for(what: Callable[[], object]) -> None:
-    """Wait until it is so."""
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
 
 
-class Carrier:
-    """Ways that do what a test says, and remember what they carried."""
+class FakeTransport:
+    """Returns the given outcomes, then `sent`, and remembers what was sent."""
 
     def __init__(self, *outcomes: DeliveryOutcome) -> None:
         self.outcomes = list(outcomes)
         self.sent: list[str] = []
 
-    def send(self, letter: Notification, message: Message) -> DeliveryOutcome:
+    def send(self, notification: Notification, message: Message) -> DeliveryOutcome:
         assert message.title
-        self.sent.append(letter.id)
+        self.sent.append(notification.id)
         return self.outcomes.pop(0) if self.outcomes else DeliveryOutcome("sent")
 
 
 class Receiver(ThreadingHTTPServer):
-    """A real web server; `answers` are what it says one after the other, then 200.
+    """A real web server that gives the `answers`, then 200.
 
-    To a 0 it says nothing until it ends, and to a -1 that all is well, when it goes on.
+    A status of 0 means no answer until the end of the test, -1 a 200 once `goes_on` is set.
     """
 
     daemon_threads = True
@@ -67,13 +63,10 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """As apprise has it."""
         return f"json://127.0.0.1:{self.server_port}"
 
 
 class Answering(BaseHTTPRequestHandler):
-    """One request."""
-
     server: Receiver
 
     def do_POST(self) -> None:
@@ -92,12 +85,12 @@ class Answering(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        pass
 
 
 @contextmanager
-def receiver() -> Iterator[Receiver]:
-    """One that listens."""
+def run_receiver() -> Iterator[Receiver]:
+    """Run a web server."""
     server = Receiver()
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -110,8 +103,8 @@ def receiver() -> Iterator[Receiver]:
         thread.join()
 
 
-def put(state: Path, content: AlertState) -> AlertStore:
-    """A book in a file."""
-    found = AlertStore(state)
-    found.change(lambda _: content)
-    return found
+def store_state(state: Path, content: AlertState) -> AlertStore:
+    """Store an alert state, and return the store."""
+    store = AlertStore(state)
+    store.change(lambda _: content)
+    return store

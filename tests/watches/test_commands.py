@@ -1,4 +1,4 @@
-"""`gpuboard notify`: on the data folder, through the board with a token, and at an open desk."""
+"""`gpuboard notify` on a data folder, over HTTP with a token, and with open booking."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
     assert done(tmp_path, "notify", "list", **MAIL).stderr == "gpuboard: you wait for nothing\n"
 
 
-def test_an_admin_sees_whose_it_is_and_what_cannot_be_read_is_not_nothing(lab: Lab, tmp_path: Path) -> None:
+def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_path: Path) -> None:
     file = lab.data / "watches.json"
     times = {"made": datetime.now(timezone.utc).isoformat(), "until": "2199-01-01T00:00:00+00:00"}
     file.write_text(json.dumps([{"id": "k7m2xp", "name": "bob", "when": "1 GPU", **times}]))
@@ -63,14 +63,14 @@ def test_an_admin_sees_whose_it_is_and_what_cannot_be_read_is_not_nothing(lab: L
         (["stop", "nosuch"], 1, "there is no watch nosuch of yours: `gpuboard notify list` lists them"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(lab: Lab, tmp_path: Path, words: list[str], code: int, said: str) -> None:
+def test_errors_are_one_sentence(lab: Lab, tmp_path: Path, words: list[str], code: int, said: str) -> None:
     found = gpuboard(tmp_path, "notify", *words, **MAIL)
     assert (found.returncode, found.stdout) == (code, "")
     assert said in found.stderr
     assert not (lab.data / "watches.json").exists()
 
 
-def test_at_a_terminal_what_was_understood_is_asked_first(lab: Lab, tmp_path: Path) -> None:
+def test_a_terminal_asks_for_confirmation(lab: Lab, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "notify", "me", "--when", "9 A100", **MAIL)
     assert "is told when there are 9 A100 free on one host, until " in terminal.until("Watch for it?")
     terminal.answer("n")
@@ -78,7 +78,7 @@ def test_at_a_terminal_what_was_understood_is_asked_first(lab: Lab, tmp_path: Pa
     assert not (lab.data / "watches.json").exists()
 
 
-def test_where_the_settings_name_no_way_the_folder_takes_it_with_a_note(lab: Lab, tmp_path: Path) -> None:
+def test_without_receivers_a_local_watch_is_made_with_a_note(lab: Lab, tmp_path: Path) -> None:
     found = done(tmp_path, "notify", "me", "--when", "2 GPUs")
     assert "note: the settings here do not say that this board tells anybody anything" in found.stderr
     assert (lab.data / "watches.json").exists()
@@ -86,7 +86,7 @@ def test_where_the_settings_name_no_way_the_folder_takes_it_with_a_note(lab: Lab
     assert "watches.json: watch 1: it has no id of letters and digits" in done(tmp_path, "notify", "list").stderr
 
 
-def test_through_the_board_a_token_says_who_it_is(lab: Lab, tmp_path: Path) -> None:
+def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
     alice = done(tmp_path, "token", "alice").stdout.strip()
     bob = done(tmp_path, "token", "bob").stdout.strip()
     elsewhere = tmp_path / "elsewhere"
@@ -105,7 +105,7 @@ def test_through_the_board_a_token_says_who_it_is(lab: Lab, tmp_path: Path) -> N
         assert "not told of this any more" in done(elsewhere, "notify", "stop", made, **mine).stderr
 
 
-def test_at_an_open_desk_one_is_whom_one_is_here(lab: Lab, tmp_path: Path) -> None:
+def test_with_open_booking_the_local_user_name_counts(lab: Lab, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with served(lab, GPUBOARD_BOOK_OPEN="yes", **MAIL) as url:

@@ -1,4 +1,4 @@
-"""To wait for GPUs in the page: the button beside those that are free, and its dialog, in a real browser."""
+"""The watch dialog of the page, in a real browser."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def press(form: Locator, name: str) -> None:
     form.get_by_role("button", name=name, exact=True).click()
 
 
-def test_the_button_is_there_only_where_the_desk_and_a_way_to_tell_are(tmp_path: Path) -> None:
+def test_the_button_needs_booking_and_receivers(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas")
     offered = []
@@ -70,7 +70,7 @@ def test_the_button_is_there_only_where_the_desk_and_a_way_to_tell_are(tmp_path:
     assert offered == [False, False, False, True]
 
 
-def test_who_says_what_for_waits_for_it_and_can_end_it(browser: Browser, desk: Desk) -> None:
+def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, desk: Desk) -> None:
     with context_of(browser) as context:
         page = visit(context, desk.url)
         form = dialog(page)
@@ -100,7 +100,7 @@ def test_who_says_what_for_waits_for_it_and_can_end_it(browser: Browser, desk: D
         assert waiting(desk) == []
 
 
-def test_what_is_not_understood_is_said_in_the_words_of_the_desk(browser: Browser, desk: Desk) -> None:
+def test_the_dialog_shows_the_error_of_the_service(browser: Browser, desk: Desk) -> None:
     with context_of(browser) as context:
         form = dialog(visit(context, desk.url))
         form.get_by_label("Your name").fill("bob")
@@ -169,7 +169,7 @@ def test_without_script_there_is_no_button_and_with_it_nothing_is_fetched_before
         assert [one for one in asked if "watch-dialog.js" in one or "dialog-parts" in one] == []
 
 
-def test_a_desk_with_tokens_asks_for_one(browser: Browser, tmp_path: Path) -> None:
+def test_the_dialog_asks_for_a_token(browser: Browser, tmp_path: Path) -> None:
     desk = watched(tmp_path)
     try:
         with context_of(browser) as context:

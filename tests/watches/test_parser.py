@@ -1,4 +1,4 @@
-"""Wishes as people say them: what is understood is said back, and what is not is refused with what to write."""
+"""Requests as people write them."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ UNCLEAR = {
 
 
 @pytest.mark.parametrize("text", SAID)
-def test_what_people_write_is_understood_and_said_back(text: str) -> None:
+def test_requests_are_parsed_and_formatted_again(text: str) -> None:
     wish = watch_parser.parse_watch_request(text)
     assert watch_parser.format_watch_request(wish) == SAID[text]
     assert watch_parser.parse_watch_request(watch_parser.format_watch_request(wish)) == wish
 
 
 @pytest.mark.parametrize("text", UNCLEAR)
-def test_what_is_not_understood_is_refused_with_what_to_write(text: str) -> None:
+def test_unclear_requests_are_refused_with_examples(text: str) -> None:
     with pytest.raises(UnclearTimeError) as why:
         watch_parser.parse_watch_request(text)
     assert str(why.value).startswith(f"{UNCLEAR[text]}: write ")
@@ -103,7 +103,7 @@ WORDS = [
 @example("X0A")
 @example("2x" * 60)
 @example("for 1 h " * 20)
-def test_any_text_is_a_wish_that_can_be_said_again_or_is_unclear(text: str) -> None:
+def test_any_text_is_unclear_or_can_be_formatted_again(text: str) -> None:
     try:
         wish = watch_parser.parse_watch_request(text)
     except UnclearTimeError:
@@ -147,9 +147,9 @@ FREE = (
         ("6 GPUs anywhere", ""),
     ],
 )
-def test_a_wish_is_met_by_gpus_that_are_free_for_as_long(text: str, found: str) -> None:
+def test_a_request_is_met_by_gpus_that_are_free_long_enough(text: str, found: str) -> None:
     assert format_gpu_places(FreeGpuIndex(FREE, NOW).find_gpus(watch_parser.parse_watch_request(text))) == found
 
 
-def test_a_wish_has_defaults_that_ask_for_any_gpu() -> None:
+def test_an_empty_request_asks_for_any_gpu() -> None:
     assert watch_parser.parse_watch_request("gpu") == WatchRequest()

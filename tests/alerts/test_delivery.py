@@ -1,4 +1,4 @@
-"""Hooks: which programs are run, with what, and what their end means."""
+"""Hooks: which programs run, with what environment, and what their exit codes mean."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_hook_gets_the_alert_and_nothing_else_of_us(
         ),
     ],
 )
-def test_what_the_end_of_a_hook_means(folder: Path, write: Write, script: str, expected: DeliveryOutcome) -> None:
+def test_outcomes_of_exit_codes(folder: Path, write: Write, script: str, expected: DeliveryOutcome) -> None:
     write("one", script)
     assert HookFolder(folder).run_hook("one", DATA) == expected
 
@@ -90,12 +90,12 @@ def test_what_the_end_of_a_hook_means(folder: Path, write: Write, script: str, e
 def test_a_hook_that_does_not_end_is_ended_with_all_that_it_started(folder: Path, write: Write, tmp_path: Path) -> None:
     write("slow", f"sleep 300 & echo $! > {tmp_path}/child; yes; wait")
     began = time.monotonic()
-    assert HookFolder(folder, seconds=0.5).run_hook("slow", DATA).status == "unsure"
+    assert HookFolder(folder, timeout_s=0.5).run_hook("slow", DATA).status == "unsure"
     assert time.monotonic() - began < 20
     wait_until_gone(int((tmp_path / "child").read_text()))
 
 
-def test_what_a_hook_leaves_behind_is_not_waited_for(folder: Path, write: Write, tmp_path: Path) -> None:
+def test_processes_that_a_hook_leaves_behind_are_killed(folder: Path, write: Write, tmp_path: Path) -> None:
     write("quick", f"sleep 300 & echo $! > {tmp_path}/child; exit 0")
     began = time.monotonic()
     assert HookFolder(folder).run_hook("quick", DATA) == DeliveryOutcome("sent")
@@ -116,7 +116,7 @@ def wait_until_gone(pid: int) -> None:
     pytest.fail(f"process {pid} lives on")
 
 
-def test_only_what_nobody_else_can_write_is_run(folder: Path, write: Write) -> None:
+def test_only_hooks_that_nobody_else_can_write_run(folder: Path, write: Write) -> None:
     write("good", "exit 0")
     write("group", "exit 0", 0o775)
     write("others", "exit 0", 0o757)

@@ -1,4 +1,4 @@
-"""The contacts: who is told by which way, and that no address in them is ever shown."""
+"""Contacts: how people are reached, and that no address is ever shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(contacts: Contacts, person: str, via: str = "") -> list[str]:
         ("mailtos://u:p@lab.org?to=a@b.c,d@e.f", Contact("mail", "mailtos://u:p@lab.org?to=a@b.c,d@e.f", is_url=True)),
     ],
 )
-def test_a_line_is_a_login_and_a_way(address: str, way: Contact) -> None:
+def test_a_line_is_a_login_and_a_contact(address: str, way: Contact) -> None:
     contacts = parse_contacts(f"\ufefflogin,address\r\n# ours\r\n alice , {address}  # her own\r\n".encode())
     assert (contacts.problems, contacts.find_contacts("alice")) == ((), (way,))
     assert contacts.list_addresses("Alice") == (
@@ -65,12 +65,12 @@ def test_a_line_that_is_wrong_costs_that_line_and_shows_nothing_of_it(line: str,
     assert SECRET not in repr(contacts)
 
 
-def test_neither_contacts_nor_a_way_shows_an_address() -> None:
+def test_repr_shows_no_address() -> None:
     contacts = parse_contacts(f"alice,tgram://{SECRET}\nalice,{SECRET}@lab.org\n".encode())
     assert SECRET not in f"{contacts!r} {contacts} {contacts.find_contacts('alice')}"
 
 
-def test_several_lines_are_several_ways_and_via_picks_one() -> None:
+def test_several_lines_are_several_contacts_and_via_picks_one() -> None:
     contacts = parse_contacts(b"alice,alice@lab.org\nALICE,slack:U0123ABCD\nalice,alice@lab.org\nbob,tgram://1/2\n")
     assert written(contacts, "alice") == ["alice@lab.org", "slack:U0123ABCD"]
     assert written(contacts, "alice", "slack") == ["slack:U0123ABCD"]
@@ -79,28 +79,28 @@ def test_several_lines_are_several_ways_and_via_picks_one() -> None:
     assert written(contacts, "carol") == []
 
 
-def test_one_person_has_no_more_than_ten_ways() -> None:
+def test_a_person_has_at_most_ten_contacts() -> None:
     contacts = parse_contacts(b"".join(b"alice,alice%d@lab.org\n" % number for number in range(12)))
     assert len(contacts.find_contacts("alice")) == 10
     assert [one.partition(":")[0] for one in contacts.problems] == ["line 11", "line 12"]
 
 
 def test_whichever_name_is_given_it_is_that_person() -> None:
-    names = people.parse_aliases(b"trobert, robert, Thomas\n")
-    contacts = parse_contacts(
-        b"trobert,t@lab.org\nTROBERT,slack:U0123ABCD\nalice,alice@lab.org\n", "lab.org"
-    ).with_aliases(names)
-    for name in ("trobert", "Robert", " thomas "):
+    names = people.parse_aliases(b"carol, cmiller, Caroline\n")
+    contacts = parse_contacts(b"carol,t@lab.org\nCAROL,slack:U0123ABCD\nalice,alice@lab.org\n", "lab.org").with_aliases(
+        names
+    )
+    for name in ("carol", "CMiller", " caroline "):
         assert written(contacts, name) == ["t@lab.org", "slack:U0123ABCD"]
         assert resolve_alias(names, name) == PeopleDirectory(names).resolve_person(name)
     assert written(contacts, "Alice") == ["alice@lab.org"]
-    assert contacts.find_person("slack", "u0123abcd") == "trobert"
-    split = parse_contacts(b"robert,t@lab.org\nthomas,slack:U0123ABCD\n").with_aliases(names)
-    assert written(split, "trobert") == ["t@lab.org", "slack:U0123ABCD"]
-    assert written(split, "Thomas") == ["slack:U0123ABCD"], "of several names the one that was given"
+    assert contacts.find_person("slack", "u0123abcd") == "carol"
+    split = parse_contacts(b"cmiller,t@lab.org\ncaroline,slack:U0123ABCD\n").with_aliases(names)
+    assert written(split, "carol") == ["t@lab.org", "slack:U0123ABCD"]
+    assert written(split, "Caroline") == ["slack:U0123ABCD"], "of several names the one that was given"
 
 
-def test_whoever_writes_aliases_gets_neither_the_letters_of_another_nor_their_name() -> None:
+def test_an_alias_takes_neither_the_address_nor_the_name_of_another_person() -> None:
     lines = b"alice,alice@lab.org\nalice,slack:U0A\nmallory,mallory@lab.org\nmallory,slack:U0M\n"
     for line in (b"mallory, alice\n", b"alice, mallory\n", b"mallory, x, alice\n"):
         contacts = parse_contacts(lines, "lab.org").with_aliases(people.parse_aliases(line))
@@ -112,11 +112,11 @@ def test_whoever_writes_aliases_gets_neither_the_letters_of_another_nor_their_na
 
 
 def test_whoever_has_no_line_has_an_address_of_their_login() -> None:
-    names = people.parse_aliases(b"trobert, robert, Thomas\nZoe L., zlee, Zoe\n")
+    names = people.parse_aliases(b"carol, cmiller, Caroline\nZoe L., zlee, Zoe\n")
     contacts = parse_contacts(b"alice,slack:U0123ABCD\n", "lab.org").with_aliases(names)
     assert written(contacts, "Zoe") == ["zlee@lab.org"]
     assert written(contacts, "bob") == ["bob@lab.org"]
-    assert written(contacts, "Thomas") == ["trobert@lab.org"]
+    assert written(contacts, "Caroline") == ["carol@lab.org"]
     assert written(contacts, "alice", "mail") == ["slack:U0123ABCD"], "she said how she wants to be told"
     assert written(parse_contacts(b""), "bob") == []
 
@@ -124,16 +124,16 @@ def test_whoever_has_no_line_has_an_address_of_their_login() -> None:
 @pytest.mark.parametrize(
     "name", ["", "-x", "a b", "bob@evil.org", "x\r\nBcc: all", "x,y", "ü", "<x>", '"x"', "a" * 65, "../x", "x?to=y"]
 )
-def test_a_name_in_a_booking_becomes_no_address_unless_it_is_a_login(name: str) -> None:
+def test_only_a_login_becomes_an_address_in_the_mail_domain(name: str) -> None:
     assert written(parse_contacts(b"", "lab.org"), name) == []
 
 
-def test_while_the_file_cannot_be_read_nobody_gets_an_address_by_guess() -> None:
+def test_no_address_is_guessed_while_the_file_cannot_be_read() -> None:
     assert Contacts(mail_domain="lab.org", is_complete=False).find_contacts("bob") == ()
 
 
 def test_whose_an_address_is() -> None:
-    names = people.parse_aliases(b"trobert, Thomas\n")
+    names = people.parse_aliases(b"frank, Frankie\n")
     lines = (
         b"alice,Alice@Lab.org\nalice,slack:U0A\nbob,slack:U0B\ncarol,slack:U0B\ndan,dan@home.net\nerin,tgram://U0E\n"
     )
@@ -143,8 +143,8 @@ def test_whose_an_address_is() -> None:
     assert contacts.find_person("slack", "U0B") is None, "it could be either"
     assert contacts.find_shared_members() == [("bob", "carol")]
     assert contacts.find_person("mail", "zoe@lab.org") == "zoe"
-    assert contacts.find_person("mail", "trobert@lab.org") == "trobert"
-    assert contacts.find_person("mail", "thomas@lab.org") is None, "that login may be somebody else's"
+    assert contacts.find_person("mail", "frank@lab.org") == "frank"
+    assert contacts.find_person("mail", "frankie@lab.org") is None, "that login may be somebody else's"
     assert contacts.find_person("mail", "dan@lab.org") is None, "he has another address"
     for kind, address in (
         ("mail", "zoe@evil.org"), ("mail", "@lab.org"), ("mail", "zoe@lab.org@lab.org"), ("mail", ""), ("slack", ""),
@@ -155,11 +155,11 @@ def test_whose_an_address_is() -> None:
 
 
 def test_two_logins_of_one_person_may_have_one_member_id() -> None:
-    contacts = parse_contacts(b"trobert,slack:U0A\nthomas,slack:U0A\n").with_aliases(
-        people.parse_aliases(b"trobert, thomas\n")
+    contacts = parse_contacts(b"carol,slack:U0A\ncaroline,slack:U0A\n").with_aliases(
+        people.parse_aliases(b"carol, caroline\n")
     )
-    assert (contacts.find_person("slack", "U0A"), contacts.find_shared_members()) == ("trobert", [])
-    assert written(contacts, "thomas") == ["slack:U0A"]
+    assert (contacts.find_person("slack", "U0A"), contacts.find_shared_members()) == ("carol", [])
+    assert written(contacts, "caroline") == ["slack:U0A"]
 
 
 @given(st.binary(max_size=2000), st.text(max_size=40))
@@ -181,7 +181,7 @@ def test_a_file_of_a_megabyte_takes_no_time() -> None:
     assert len(parse_contacts(many).contacts_by_login) == 20_000
 
 
-def test_an_office_of_the_domain_is_nobody_unless_it_has_a_line() -> None:
+def test_a_role_mailbox_is_no_person_without_a_line() -> None:
     assert (
         Contacts(mail_domain="lab.org").find_contacts("Staff")
         == Contacts(mail_domain="lab.org").find_contacts("root")

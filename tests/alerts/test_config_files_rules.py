@@ -1,4 +1,4 @@
-"""alerts.conf: what it may say, what it costs to say something else, and that its example is what counts without it."""
+"""alerts.conf: accepted values, wrong lines, and that its example is the default."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_rules_and_contacts_of_the_docs_are_understood() -> None:
         assert config_files.parse_contacts(block.text.encode()).problems == ()
 
 
-def test_the_docs_tell_each_rule_and_key_with_what_counts_by_default() -> None:
+def test_the_docs_list_each_rule_and_key_with_its_default() -> None:
     told = {row[0].strip("`"): row for row in rows(PAGE, "rule")}
     assert tuple(told) == ALL_RULES
     for name, row in told.items():
@@ -78,7 +78,7 @@ def test_the_docs_tell_each_rule_and_key_with_what_counts_by_default() -> None:
 
 
 @pytest.mark.parametrize("name", ALL_RULES)
-def test_what_is_shown_of_a_rule_is_read_again(name: str) -> None:
+def test_formatted_rules_are_parsed_to_the_same(name: str) -> None:
     other = DEFAULT_RULES[name]._replace(
         on=not DEFAULT_RULES[name].on, to=("ops", "person"), quiet_hours=(22 * 60, 7 * 60 + 30), max_per_hour=3
     )
@@ -107,7 +107,7 @@ def test_what_is_shown_of_a_rule_is_read_again(name: str) -> None:
         ("max_per_hour = 1", "max_per_hour", 1),
     ],
 )
-def test_what_a_line_may_say(line: str, key: str, value: object) -> None:
+def test_accepted_values(line: str, key: str, value: object) -> None:
     assert getattr(rule_of(f"\ufeff[Host_Down]\r\n{line}\r\n"), key) == value
 
 
@@ -138,12 +138,18 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
             "[host-new]\nat = Mon 08:00",
             "line 2: at means nothing to host-new, which has on, to, quiet_hours, max_per_hour",
         ),
-        ("[all]\nhold = 1h", "line 2: hold is called delay now: rename it, for this line does not count"),
-        ("[all]\nmost = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
-        ("[all]\nover = 1h", "line 2: over is called resolve_after now: rename it, for this line does not count"),
-        ("[all]\nquiet = none", "line 2: quiet is called quiet_hours now: rename it, for this line does not count"),
+        ("[all]\ndelay = 1h", "line 2: hold is called delay now: rename it, for this line does not count"),
+        ("[all]\nmax_per_hour = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
         (
-            "[watch]\nrecovery = 1",
+            "[all]\nresolve_after = 1h",
+            "line 2: over is called resolve_after now: rename it, for this line does not count",
+        ),
+        (
+            "[all]\nquiet_hours = none",
+            "line 2: quiet is called quiet_hours now: rename it, for this line does not count",
+        ),
+        (
+            "[watch]\nsend_resolved = 1",
             "line 2: recovery is called send_resolved now: rename it, for this line does not count",
         ),
         ("[watch]\ndelay = 1h", "line 2: delay means nothing to watch, which has on, to, quiet_hours, max_per_hour"),
@@ -165,17 +171,17 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
         ("[host-down]\nto =", f"line 2: to is '', {TO}"),
     ],
 )
-def test_a_line_that_is_wrong_costs_that_line_and_is_told(text: str, problem: str) -> None:
+def test_a_wrong_line_is_ignored_and_reported(text: str, problem: str) -> None:
     rules, problems = parse_rules(f"{text}\n[gpu-lost]\ndelay = 7m\n".encode())
     assert problems[:1] == [problem]
     assert rules.pop("gpu-lost").delay == 420
     assert rules == {name: rule for name, rule in DEFAULT_RULES.items() if name != "gpu-lost"}
 
 
-def test_a_key_that_stands_there_twice_is_told_and_the_last_counts() -> None:
+def test_a_repeated_key_is_reported_and_the_last_counts() -> None:
     rules, problems = parse_rules(b"[host-down]\ndelay = 1m\n[host-failed]\n[host-down]\ndelay = 3m\n")
     assert rules["host-down"].delay == 180
-    assert problems == ["line 5: delay stands there twice for host-down; the last one counts"]
+    assert problems == ["line 5: hold stands there twice for host-down; the last one counts"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def test_an_address_at_the_wrong_place_is_never_shown(line: str) -> None:
     assert "secret" not in problems[0].lower()
 
 
-def test_what_counts_for_all_is_over_the_default_and_below_what_a_rule_says_of_itself() -> None:
+def test_the_all_section_overrides_defaults_and_a_rules_own_section_overrides_it() -> None:
     rules, problems = parse_rules(
         b"[gpu-hot]\nmax_per_hour = 2\n[all]\nmax_per_hour = 5\nquiet_hours = 22:00-07:00\ndelay = 1h\nat = Fri 17:00\n"
     )
@@ -206,20 +212,20 @@ def test_what_counts_for_all_is_over_the_default_and_below_what_a_rule_says_of_i
     assert (rules["weekly-report"].at, rules["host-down"].at) == ((4, 1020), None)
 
 
-def test_one_rule_alone_is_all_off_but_that_one() -> None:
+def test_all_off_and_one_rule_on_leaves_that_rule() -> None:
     rules, _ = parse_rules(b"[all]\non = no\n[host-down]\non = yes\n")
     assert [name for name, rule in rules.items() if rule.on] == ["host-down"]
     assert parse_rules(b"[all]\non = yes\n") == (DEFAULT_RULES, []), "what is off by default has a name of its own"
 
 
-def test_what_is_about_a_person_goes_to_others_only_where_its_own_section_says_so() -> None:
+def test_rules_for_persons_reach_channels_only_by_their_own_section() -> None:
     rules, _ = parse_rules(b"[all]\nto = ops\n[gpu-held]\nto = person ops\n")
     assert rules["host-down"].to == rules["weekly-report"].to == ("ops",)
     assert rules["booking-broken"].to == rules["watch"].to == ("person", "hooks")
     assert rules["gpu-held"].to == ("person", "ops")
 
 
-def test_a_channel_that_is_not_there_is_told_and_no_alert_is_lost_by_it() -> None:
+def test_an_unknown_channel_is_reported_and_no_alert_is_lost() -> None:
     rules, _ = parse_rules(
         b"[all]\nto = opps\n[gpu-lost]\nto = opps lab\n[booking-ends]\nto = zebra\n[gpu-hot]\nto = none\n"
     )

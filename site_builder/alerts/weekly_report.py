@@ -1,0 +1,114 @@
+"""The weekly report as an alert: when it is due, and the message that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+
+from site_builder.alerts.model import (
+    CHANNEL_PREFIX,
+    STEP_HAPPENED,
+    WEEKLY_REPORT_RULE,
+    Alert,
+    AlertRule,
+    Condition,
+    Message,
+    Notification,
+)
+from site_builder.config.settings import Settings
+from site_builder.core.clock import Now
+from site_builder.core.formatting import DAY
+from site_builder.history import rollups
+from site_builder.history.reader import HistoryReader
+from site_builder.reports import collect
+from site_builder.reports import rules as report_rules
+from site_builder.reports.collect import HistoryReadError
+from site_builder.reports.rules import WeeklyReport
+
+# For how long after its time a builder that did not run then still sends it. The alert state remembers for longer
+# that a report was sent.
+MAX_DELAY_S = 2 * DAY
+
+
+def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Condition | None:
+    """Return the report of the last week once the rule's time has come; None if there is none to send."""
+    if not rule.on or rule.at is None:
+        return None
+    day, minute = rule.at
+    today = datetime.fromtimestamp(now, settings.zone).date()
+    monday = today - timedelta(days=today.weekday())
+    for first in (monday, monday - timedelta(days=7)):
+        midnight = datetime.combine(first + timedelta(days=day), datetime.min.time(), settings.zone)
+        due_at = midnight.replace(hour=minute // 60, minute=minute % 60).timestamp()
+        if due_at <= now < due_at + MAX_DELAY_S:
+            week = first - timedelta(days=7)
+            return build_report_condition(week, int(due_at)) if has_history_of_week(settings, week) else None
+    return None
+
+
+def build_report_condition(first: date, due_at: int) -> Condition:
+    year, number, _ = first.isocalendar()
+    return Condition(
+        WEEKLY_REPORT_RULE,
+        about=report_rules.format_week(first),
+        what=f"week {number} of {year} is over",
+        since=due_at,
+        is_lasting=False,
+    )
+
+
+def has_history_of_week(settings: Settings, first: date) -> bool:
+    """Return True if history reaches back to that week, or cannot be read now: the sender tries again."""
+    history = HistoryReader(settings.state, settings.zone)
+    try:
+        first_day = rollups.read_first_day(history) if history.exists else None
+        return bool(history.problem) or (first_day is not None and first_day < first + timedelta(days=7))
+    finally:
+        history.close()
+
+
+def build_report_message(settings: Settings, first: date, now: float) -> Message | None:
+    """Build the report of the week that begins with this Monday; return None if history has nothing of it.
+
+    Raises HistoryReadError where history cannot be read.
+    """
+    history = HistoryReader(settings.state, settings.zone)
+    try:
+        report = collect.collect_report(settings, history, first, now) if history.exists else None
+    except OSError as error:
+        raise HistoryReadError(error.strerror or str(error)) from None
+    finally:
+        history.close()
+    return render_report_message(report, settings, now) if report else None
+
+
+def render_report_message(report: WeeklyReport, settings: Settings, now: float) -> Message:
+    from site_builder.reports import render  # noqa: PLC0415 # slow to import, and the builder only asks when it is due
+
+    page = collect.find_report_url(settings, report.first)
+    return Message(
+        title=render.format_report_subject(report),
+        text=render.render_report_text(report, page),
+        html=render.render_report_mail(report, Now(now, settings.zone), settings.url or "", page),
+        short_text=render.render_report_brief(report, page),
+    )
+
+
+def list_report_receivers(rule: AlertRule, channels: Sequence[str]) -> list[str]:
+    """List the channels of the rule; a report goes to no person."""
+    return [f"{CHANNEL_PREFIX}{name}" for name in channels if name in rule.to or "all" in rule.to]
+
+
+def build_report_notification(first: date, to: str, at: int) -> Notification:
+    """Build the notification of a report that somebody sends by hand."""
+    week = report_rules.format_week(first)
+    alert = Alert(
+        id=f"{WEEKLY_REPORT_RULE} {week} {at}",
+        rule=WEEKLY_REPORT_RULE,
+        step=STEP_HAPPENED,
+        title=f"the report of {week}",
+        what="",
+        at=at,
+        about=week,
+    )
+    return Notification(id=alert.id, to=to, alerts=(alert,), created_at=at, due_at=at)

@@ -1,0 +1,166 @@
+"""Watches are made and ended at the booking service."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from site_builder.alerts.model import AlertRule
+from site_builder.bookings import api
+from site_builder.bookings.gpu_selection import UnclearRequestError
+from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
+from site_builder.bookings.service import BookingService
+from site_builder.bookings.transaction import BookingUser
+from site_builder.core.model import AlertSettings, BookingPolicy, PrivacySettings
+from site_builder.watches import service as watch_service
+from tests.support.board_fixture import Lab
+from tests.support.booking_fixtures import lab_of
+
+ALICE, BOB = BookingUser("alice", via="web, token"), BookingUser("bob", via="web, token")
+TELLS = AlertSettings(mail_url="mailto://127.0.0.1:1", mail_domain="lab.example.org")
+MADE = 1_790_000_000
+ENTRY: dict[str, Any] = {
+    "id": "k7m2xp",
+    "name": "alice",
+    "when": "2 A100 free on one host",
+    "via": "mail",
+    "made": "2026-11-16T10:00:00+00:00",
+    "until": "2026-11-20T18:00:00+01:00",
+}
+RULE = AlertRule("watch", to=("person",))
+
+
+def desk_of(lab: Lab, **changes: Any) -> BookingService:  # noqa: ANN401
+    return BookingService(lab.settings(**{"alerts": TELLS, **changes}))
+
+
+def watch(desk: BookingService, who: BookingUser, when: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    return api.handle_request(desk, {"do": "watch", "when": when, **more}, who)
+
+
+def ids(desk: BookingService, who: BookingUser) -> list[str]:
+    return [one["id"] for one in api.list_bookings(desk, who)["watches"]]
+
+
+def test_a_watch_is_confirmed_and_stored(tmp_path: Path) -> None:
+    desk = desk_of(lab_of(tmp_path))
+    asked = watch(desk, ALICE, "two h100s on the same machine for 4h", via="Mail", check=True)
+    assert asked["said"].startswith(
+        "alice is told by mail when there are 2 H100 free on one host for 4 h or longer, until "
+    )
+    assert (asked["watches"][0]["id"], ids(desk, ALICE)) == (None, [])
+    made = watch(desk, ALICE, "3 H100", until="2d")["watches"][0]
+    assert (made["name"], made["when"], made["via"], made["mine"]) == ("alice", "3 H100 free on one host", None, True)
+    length = datetime.fromisoformat(made["until"]) - datetime.now(timezone.utc)
+    assert timedelta(days=1.99) < length <= timedelta(days=2)
+    assert ids(desk, ALICE) == [made["id"]]
+    assert ids(desk, BOB) == []
+    assert ids(desk, BookingUser("root", is_admin=True)) == [made["id"]]
+
+
+@pytest.mark.parametrize(
+    ("when", "note"),
+    [
+        ("2 H100", "that is so already: zeus:0,1"),
+        ("1 V100", "no GPU of the board is called V100 now; there are A100 80 GB, H100 80 GB"),
+        ("5 A100", "no host of the board has 5 GPUs now; the most that one has is 4"),
+    ],
+)
+def test_a_watch_is_made_with_warnings(tmp_path: Path, when: str, note: str) -> None:
+    assert watch(desk_of(lab_of(tmp_path)), ALICE, when, check=True)["warnings"] == [note]
+
+
+def test_a_person_without_contacts_is_warned(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path)
+    contacts = tmp_path / "contacts.csv"
+    contacts.write_text("alice,slack:U0123ABCD\n")
+    contacts.chmod(0o600)
+    desk = desk_of(lab, alerts=AlertSettings(mail_url="mailto://127.0.0.1:1", contacts_file=str(contacts)))
+    assert watch(desk, ALICE, "9 V100", via="mail")["warnings"][1:] == [
+        "the board knows no way by mail to alice, but slack"
+    ]
+    assert watch(desk, BOB, "9 V100")["warnings"][1:] == [
+        "the board knows no way to tell bob: its admin can add one to the contacts (GPUBOARD_CONTACTS)"
+    ]
+
+
+def test_a_watch_is_made_with_a_warning_if_the_rule_is_off(tmp_path: Path) -> None:
+    rules = tmp_path / "alerts.conf"
+    rules.write_text("[watch]\non = no\n")
+    desk = desk_of(lab_of(tmp_path), alerts=AlertSettings(mail_url="mailto://127.0.0.1:1", rules_file=str(rules)))
+    assert watch(desk, ALICE, "9 V100")["warnings"][1:] == [watch_service.RULE_OFF_MESSAGE]
+    rules.write_text("[watch]\nto = none\n")
+    assert watch(desk, BOB, "9 V100")["warnings"][1:] == [watch_service.RULE_OFF_MESSAGE]
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({"when": "hello"}, '"hello" is not understood at "hello": write "2 A100 free on one host"'),
+        ({"when": ""}, 'for what? Give `when`, such as "2 A100 free on one host"'),
+        ({"when": ["GPU"]}, "`when` must be a text"),
+        ({"when": "GPU", "via": "mailto://me@evil.example"}, "`via` is longer than 20 letters"),
+        ({"when": "GPU", "via": "a:b"}, '"a:b" is no way to tell somebody'),
+        ({"when": "GPU", "until": "2020-01-01 10:00"}, '"2020-01-01 10:00" is over already'),
+        ({"when": "GPU", "until": "8w"}, "nobody is told after more than 30 days"),
+        ({"when": "GPU", "name": "bob"}, "watch knows no `name`"),
+    ],
+)
+def test_unclear_requests_are_refused(tmp_path: Path, request_: dict[str, object], why: str) -> None:
+    with pytest.raises(UnclearRequestError) as found:
+        api.handle_request(desk_of(lab_of(tmp_path)), {"do": "watch", **request_}, ALICE)
+    assert str(found.value).startswith(why)
+
+
+def test_limits_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    desk = desk_of(lab_of(tmp_path))
+    with pytest.raises(BookingRefusedError, match="there is no host atlass; is it atlas"):
+        watch(desk, ALICE, "1 GPU on atlass")
+    with pytest.raises(BookingRefusedError, match="the board looks no further ahead than 1 d: ask for a shorter time"):
+        watch(desk, ALICE, "1 GPU for 2d")
+    with pytest.raises(BookingRefusedError, match="this board sends no mail and no messages"):
+        watch(desk_of(Lab(tmp_path / "silent"), alerts=AlertSettings()), ALICE, "1 GPU")
+    for number in range(1, 21):
+        watch(desk, ALICE, f"{number} GPUs anywhere")
+    for again in (False, True):
+        with pytest.raises(BookingRefusedError, match=r"you wait for that already \(watch [a-z0-9]{6}\)"):
+            watch(desk, ALICE, "3 gpus wherever", check=again)
+    with pytest.raises(BookingRefusedError, match="you wait for 20 things already, and 20 are the most"):
+        watch(desk, ALICE, "21 GPUs anywhere")
+    assert watch(desk, BOB, "3 GPUs anywhere")["watches"]
+
+
+def test_only_own_watches_can_be_ended(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path)
+    desk = desk_of(lab)
+    made = watch(desk, ALICE, "9 GPUs")["watches"][0]["id"]
+
+    def end(who: BookingUser, one: str = made, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+        return api.handle_request(desk, {"do": "unwatch", "id": one, **more}, who)
+
+    for other in ("", "nobody"):
+        with pytest.raises((BookingRefusedError, UnclearRequestError)):
+            end(ALICE, other)
+    with pytest.raises(
+        BookingRefusedError, match=f"there is no watch {made} of yours: `gpuboard notify list` lists them"
+    ):
+        end(BOB)
+    # at an open desk everybody is whom they say, and so sees all, and may end all
+    with pytest.raises(BookingForbiddenError, match=f"watch {made} is alice's, and only they or an admin may end it"):
+        api.handle_request(desk_of(lab, booking_policy=BookingPolicy(is_open=True)), {"do": "unwatch", "id": made}, BOB)
+    assert end(ALICE, check=True)["said"] == "alice is not told of this any more: 9 GPUs free on one host"
+    assert ids(desk, ALICE) == [made]
+    assert end(BookingUser("carol", is_admin=True))["watches"][0]["id"] == made
+    assert ids(desk, ALICE) == []
+
+
+def test_with_hidden_people_open_booking_lists_no_watches(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path)
+    rules = BookingPolicy(is_open=True)
+    somebody = BookingUser("", via="web, open", is_open=True)
+    watch(desk_of(lab), ALICE, "9 GPUs")
+    assert len(ids(desk_of(lab, booking_policy=rules), somebody)) == 1
+    assert ids(desk_of(lab, booking_policy=rules, privacy=PrivacySettings(users=False)), somebody) == []
