@@ -24,7 +24,7 @@ from site_builder.core.clock import Now
 from site_builder.core.command_options import load_command_settings
 hosts, matters, looks = map(int, sys.argv[1:])
 settings = load_command_settings(None, {}).settings
-builder = Builder(settings, every=10)
+builder = Builder(settings, build_interval_s=10)
 alerts, found = builder.alert_engine, {}
 builder.process_alerts = lambda cards, now: found.update(cards)
 epoch = time.time() - 1200  # what falls due is so for the sender too, and is tried again only after these looks

@@ -22,7 +22,7 @@ from bench.fleet import fleet
 from site_builder.board.builder import Builder
 from site_builder.core.command_options import load_command_settings
 gc.disable()
-builder = Builder(load_command_settings(None, {}).settings, every=10)
+builder = Builder(load_command_settings(None, {}).settings, build_interval_s=10)
 best = 9e9
 for tick in range(int(sys.argv[2])):
     fleet(Path("data"), int(sys.argv[1]), tick + 1)

@@ -69,7 +69,7 @@ EventLog.record = clocked(lambda self, told, now, within: tell(self, told, began
 HistoryWriter.roll_up = clocked(HistoryWriter.roll_up)
 SparklineCache.render_hosts = clocked(SparklineCache.render_hosts)
 people_build.PeoplePage.write = clocked(people_build.PeoplePage.write)
-builder = board_builder.Builder(load_command_settings(None, {}).settings, every=10)
+builder = board_builder.Builder(load_command_settings(None, {}).settings, build_interval_s=10)
 hosts, began, minutes = int(sys.argv[1]), time.time(), []
 for tick in range(24):
     fleet(Path("data"), hosts, tick + 1)

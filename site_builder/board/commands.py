@@ -7,11 +7,17 @@ import math
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
 
+from site_builder.board.builder import Builder, BuildError, BuildReport
+from site_builder.bookings import archive
 from site_builder.client import completion
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import Settings
+from site_builder.consul.client import ConsulUnavailableError
+from site_builder.consul.kv import KvStore
+from site_builder.core import clock_check, locks
 from site_builder.core.command_options import (
     CommandError,
     print_message,
@@ -19,14 +25,14 @@ from site_builder.core.command_options import (
     with_loaded_settings,
     with_settings,
 )
+from site_builder.core.names import is_host_name
+from site_builder.discovery.hosts import HostDiscovery
+from site_builder.snapshots.store import SnapshotStore, remove_host_files
 
-if TYPE_CHECKING:
-    from site_builder.board.builder import Builder, BuildReport
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.config.settings import Settings
-
-# How long a single build waits for one that is under way.
+# How long a single build waits for another build to end.
 LOCK_TIMEOUT_S = 120
+RECENT_PUSH_S = 600
+MAX_PRINTED_PROBLEMS = 20
 
 
 @click.command()
@@ -45,47 +51,38 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
     """
     began = time.monotonic()
     if duration and not every:
-        message = "--for needs --every"
-        raise click.UsageError(message)
-    from site_builder.board.builder import Builder  # noqa: PLC0415 # --help needs none of it
-    from site_builder.core import locks  # noqa: PLC0415
-
+        raise click.UsageError("--for needs --every")
     settings = loaded.settings
     refuse_foreign(settings, loaded.conf.path)
     if not settings.data.is_dir():
         where = settings.data.absolute()
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
-    gc.disable()  # a build makes many objects, and none that refer to each other in a circle
+    gc.disable()  # a build makes many objects, and no reference cycles
     end = began + duration if duration else float("inf") if every else began
     try:
         settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locks.hold_build_lock(settings.state, end if every else began + LOCK_TIMEOUT_S, print_message):
-            good = run_builds(Builder(settings, every), every, began, end)
-    except locks.LockTimeoutError as why:
-        if every:  # cron's next one takes its turn
+            succeeded = run_builds(Builder(settings, every), every, began, end)
+    except locks.LockTimeoutError as error:
+        if every:  # the next builder that cron starts continues
             return
-        raise CommandError(f"{why}; nothing was built") from None
+        raise CommandError(f"{error}; nothing was built") from None
     except OSError as error:
         where = error.filename or settings.state
         raise CommandError(f"{where} cannot be written: {error.strerror}; the page stays as it is") from None
-    gc.freeze()  # nor does Python find any when it looks for them once more at its end
-    if not good:
+    gc.freeze()  # saves the search for cycles when Python ends
+    if not succeeded:
         sys.exit(2)
 
 
 def run_builds(builder: Builder, every: int | None, began: float, end: float) -> bool:
-    """Build until the end; whether the last build succeeded. The same sentence is told once."""
-    from site_builder.board.builder import BuildError  # noqa: PLC0415
-    from site_builder.bookings import archive  # noqa: PLC0415
-    from site_builder.core import clock_check  # noqa: PLC0415
-
-    told: set[str] = set()
-    good = True
-    count = 0
+    """Build until the end, and return True if the last build succeeded; print each sentence once."""
+    printed: set[str] = set()
+    build_count = 0
     while True:
-        at = time.monotonic()
+        build_began = time.monotonic()
         try:
-            if every is None:  # nobody has looked at them lately
+            if every is None:  # nothing has been read yet, and the clock is checked by what hosts sent
                 with suppress(OSError):
                     builder.snapshots.read_hosts()
             now = time.time()
@@ -96,42 +93,35 @@ def run_builds(builder: Builder, every: int | None, began: float, end: float) ->
                     builder.settings, builder.bookings_file.rows, now, builder.clock_doubt
                 )
             report = builder.build(now)
-            good, sentences = True, report.save_errors
-            if every is None:
-                print_build_summary(report, time.monotonic() - at)
-        except BuildError as why:
-            good, sentences = False, [f"{why}; the page stays as it is"]
+            succeeded, sentences = True, report.save_errors
+            if every is None and sys.stderr.isatty():  # cron would mail it
+                print_build_summary(report, time.monotonic() - build_began)
+        except BuildError as error:
+            succeeded, sentences = False, [f"{error}; the page stays as it is"]
         for sentence in sentences:
-            if sentence not in told:
+            if sentence not in printed:
                 print_message(sentence)
-            told.add(sentence)
-        # the next tick that is still ahead: those that a slow build missed are not made up for
-        count = max(count + 1, math.ceil((time.monotonic() - began) / every)) if every else 1
-        wait = began + count * every - time.monotonic() if every else 0
-        if every is None or began + count * every >= end:
+            printed.add(sentence)
+        if every is not None:
+            # the next tick that is still ahead: ticks that a slow build missed are skipped
+            build_count = max(build_count + 1, math.ceil((time.monotonic() - began) / every))
+        if every is None or began + build_count * every >= end:
             builder.close()
-            return good
+            return succeeded
         gc.collect()
-        time.sleep(max(0, wait))
+        time.sleep(max(0, began + build_count * every - time.monotonic()))
 
 
 def print_build_summary(report: BuildReport, seconds: float) -> None:
-    """For the person who built by hand, not for cron, which would mail it."""
-    if not sys.stderr.isatty():
-        return
-    gpus = sum(report.gpu_counts.values())
-    free = report.gpu_counts.get("free", 0)
+    gpu_count, free_count = sum(report.gpu_counts.values()), report.gpu_counts.get("free", 0)
     hosts = "1 host" if report.host_count == 1 else f"{report.host_count} hosts"
-    print_message(f"{hosts}, {free} of {gpus} GPUs free, built in {seconds:.2f} s")
+    print_message(f"{hosts}, {free_count} of {gpu_count} GPUs free, built in {seconds:.2f} s")
     if not report.written_files:
         print_message("nothing was written: another builder leads, and the site is its own")
-    for problem in report.problems[:20]:
+    for problem in report.problems[:MAX_PRINTED_PROBLEMS]:
         print_message(f"{problem.where}: {problem.what}")
-    if len(report.problems) > 20:
-        print_message(f"and {len(report.problems) - 20} more problems, at the end of the page")
-
-
-RECENT_PUSH_S = 600
+    if len(report.problems) > MAX_PRINTED_PROBLEMS:
+        print_message(f"and {len(report.problems) - MAX_PRINTED_PROBLEMS} more problems, at the end of the page")
 
 
 @click.command()
@@ -140,55 +130,42 @@ RECENT_PUSH_S = 600
 def forget(settings: Settings, host: str) -> None:
     """Remove HOST: its files in data/ and its entry in Consul.
 
-    It also forgets everything that was remembered of the host. It is gone from the page at the next build. A host that still pushes comes back, and one that hosts.txt or Consul
-    lists is shown as unseen: stop its gpu-check.sh and take it off the list first.
+    It also forgets everything that was remembered of the host. It is gone from the page at the next build. A host that
+    still pushes comes back, and one that hosts.txt or Consul lists is shown as unseen: stop its gpu-check.sh and take
+    it off the list first.
 
     \b
     gpuboard forget atlas
     """
-    from site_builder.core.names import is_host_name  # noqa: PLC0415 # --help needs none of it
-    from site_builder.discovery import hosts  # noqa: PLC0415
-    from site_builder.snapshots import store as snapshots_store  # noqa: PLC0415
-
     if not is_host_name(host):
-        message = f"{host!r} is not a host name"
-        raise CommandError(message)
+        raise CommandError(f"{host!r} is not a host name")
     refuse_foreign(settings)
     try:
-        kept = snapshots_store.SnapshotStore(settings.data, settings.state)
-        told = {one.name: one for one in kept.read_hosts()[0]}.get(host)
-        lists, _ = hosts.HostDiscovery(settings.data, settings.state, None).list_hosts(())
-        if told is None and host in lists:
-            print_message(f"{host} never pushed; {' and '.join(lists[host].listed_by)} list it: take it off there")
+        host_files = {files.name: files for files in SnapshotStore(settings.data, settings.state).read_hosts()[0]}
+        listed, _ = HostDiscovery(settings.data, settings.state, None).list_hosts(())
+        lists = " and ".join(listed[host].listed_by) if host in listed else ""
+        if host not in host_files:
+            if lists:
+                print_message(f"{host} never pushed; {lists} list it: take it off there")
+            else:
+                print_message(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
             sys.exit(1)
-        if told is None:
-            print_message(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
-            sys.exit(1)
-        delete_consul_entry(settings, host)
+        if settings.kv:  # first, or the next build would copy it again
+            try:
+                KvStore(settings.kv).delete(f"data/{host}")
+            except ConsulUnavailableError as error:
+                message = f"{settings.kv.where} {error}; {host} is still there, and nothing was removed"
+                raise CommandError(message) from None
         settings.state.joinpath("forget").mkdir(parents=True, exist_ok=True)
-        left = snapshots_store.remove_host_files(settings.data, host)
+        left = remove_host_files(settings.data, host)
         settings.state.joinpath("forget", host).touch()
     except OSError as error:
         raise CommandError(f"{error.filename or settings.data} could not be removed: {error.strerror}") from None
     print_message(f"{host} is gone from the page at the next build")
     if left:
         print_message(f"{settings.data / host} stays, since there are other files in it: {', '.join(left[:5])}")
-    if max((one.arrived_at for one in told.files.values()), default=0) > time.time() - RECENT_PUSH_S:
+    last_push = max((file.arrived_at for file in host_files[host].files.values()), default=0)
+    if last_push > time.time() - RECENT_PUSH_S:
         print_message(f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or it comes back")
-    if host in lists:
-        print_message(
-            f"{' and '.join(lists[host].listed_by)} still list it: take it off there, or it is shown as unseen"
-        )
-
-
-def delete_consul_entry(settings: Settings, host: str) -> None:
-    """Take a host out of Consul first: else the next build would copy it again."""
-    if settings.kv is None:
-        return
-    from site_builder.consul.client import ConsulUnavailableError  # noqa: PLC0415
-    from site_builder.consul.kv import KvStore  # noqa: PLC0415
-
-    try:
-        KvStore(settings.kv).delete(f"data/{host}")
-    except ConsulUnavailableError as why:
-        raise CommandError(f"{settings.kv.where} {why}; {host} is still there, and nothing was removed") from None
+    if lists:
+        print_message(f"{lists} still list it: take it off there, or it is shown as unseen")

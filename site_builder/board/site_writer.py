@@ -1,4 +1,4 @@
-"""The files of www/: those of the fleet at each build, those of each host after them, and none twice."""
+"""Write the files of www/: those of the fleet at each build, then those of each host that are due."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 from zlib import crc32
 
 from site_builder.board import pages
-from site_builder.board.host_pipeline import BuiltHost
-from site_builder.board.outputs import live, output_files, status
+from site_builder.board.host_pipeline import BuiltHost, BuiltHosts
+from site_builder.board.outputs import output_files, status
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
 from site_builder.bookings.build import (
     CALENDAR_PAGE,
@@ -31,35 +31,33 @@ from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import OutputFile
 from site_builder.waste.rules import WasteReport
 
-# Seconds that one build of many spends on pages of hosts; the next one goes on.
+# Seconds that one build of many spends on pages of hosts; the next build continues.
 PAGES_TIME_LIMIT_S = 0.6
-# Seconds after which the feeds, up to two thousand files, are looked at though nothing is new: somebody may touch them.
+# Seconds after which all feeds, up to two thousand files, are checked though nothing is new: somebody may change one.
 FEED_CHECK_INTERVAL_S = 60
-BuiltHosts = Mapping[str, BuiltHost]
-HOST_FOLDERS = ("cards", "hosts", *output_files.OUTPUT_FOLDERS)
-# How often cron is thought to build where nobody says so.
+# How often cron is assumed to build.
 DEFAULT_BUILD_INTERVAL_S = 60
+HOST_FOLDERS = ("cards", "hosts", *output_files.OUTPUT_FOLDERS)
+BOARD_PART_FILES = {part: f"cards/_{part}.html" for part in pages.BoardPageParts._fields}
 
 
 class SiteWriter:
-    """What stands in www/, and what of it is to be written."""
+    """Writes www/: each file only if its content is new, and a fault of ours costs one file only."""
 
-    def __init__(self, settings: Settings, every: int | None) -> None:
-        """Take up what the last builder wrote."""
+    def __init__(self, settings: Settings, build_interval_s: int | None) -> None:
         self.settings = settings
-        self.build_interval_s = every or DEFAULT_BUILD_INTERVAL_S
+        self.build_interval_s = build_interval_s or DEFAULT_BUILD_INTERVAL_S
         self.published = published_files.PublishedFiles(settings.www, settings.state)
         self.calendar_builder = CalendarBuilder(settings)
         self.checked_feeds: tuple[Mapping[str, CalendarFile], float] = ({}, 0)
         self.assets_version = ""
-        self.has_host_left = False  # whether a host has left the board, but not yet the files of all hosts
+        self.has_host_left = False  # a host has left the board, but the joined files still have it
         self.written_files: list[str] = []
         self.has_recalled = False
         self.waste: WasteReport | None = None
         self.faults = FaultLog()
 
     def start_build(self) -> None:
-        """A build begins to write."""
         www = self.settings.www
         for folder in (www, *(www / name for name in HOST_FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -70,288 +68,292 @@ class SiteWriter:
         with self.catch_fault("assets"):
             self.assets_version = published_files.copy_assets(www)
 
-    def write_fleet_files(
-        self,
-        cards: BuiltHosts,
-        totals: Mapping[str, int],
-        problems: Sequence[Problem],
-        now: Now,
-        took: float | None = None,
-    ) -> None:
-        """The files of the fleet, and then the cards that moved; `took` is how long the build before this one did."""
-        with self.catch_fault(output_files.AVAILABLE_FILE):
-            self.write_changed_files(output_files.build_fleet_available_file(cards), now)
-        if self.has_failed(output_files.AVAILABLE_FILE):  # an older one must not hand out a GPU
-            self.write_changed_files(
-                [OutputFile(output_files.AVAILABLE_FILE, b"none", lambda: b"", has_build_time=False)], now
-            )
-        moved = {f"cards/{host}.html": (one.digests.card_structure, one.card_html) for host, one in cards.items()}
-        stand = {name for name, (facts, _) in moved.items() if self.published.is_unchanged(name, facts)}
-        with self.catch_fault("index.html"):
-            fleet = self.build_page_content(cards, totals, problems)
-            parts = pages.render_board_parts(fleet, now)
-            for place, content in parts._asdict().items():
-                name = f"cards/_{place}.html"
-                moved[name] = facts, _ = files.compute_digest(content), content
-                stand |= {name} if self.published.is_unchanged(name, facts) else set()
-            revisions = {name: self.find_revision(name, name in stand, now) for name in moved}
-            with self.catch_fault("index.html"):
-                self.write_board_page(cards, fleet, parts, now)
-            with self.catch_fault("icon.svg"):
-                self.write_icon(fleet, now)
-            with self.catch_fault("live.json"):
-                self.write_live_json(cards, fleet, revisions, now)
-        with self.catch_fault("status.json"):
-            self.write_status_json(cards, problems, now)
-        with self.catch_fault("metrics"):
-            self.write_file(
-                "metrics",
-                b"",
-                output_files.render_fleet_metrics(cards, problems, now, self.build_interval_s, took),
-                now,
-            )
-        for colour in (False, True):
-            with self.catch_fault(output_files.TERM_ANSI_FILE if colour else output_files.TERM_FILE):
-                self.write_changed_files([output_files.build_term_file(cards, now, colour)], now)
-        with self.catch_fault(output_files.DETAIL_FILE):
-            self.write_changed_files([output_files.build_detail_file(cards, now)], now)
-        for host, one in cards.items():
-            self.write_available_files(host, one, now)
-        for name, (facts, content) in moved.items():
-            if name not in stand:
-                self.write_file(
-                    name, facts, b"%d\n%s" % (self.find_revision(name, stands=False, now=now), content), now
-                )
-        self.remove_old_hosts(cards)
+    def recall_host_files(self) -> None:
+        """Find files of hosts in www/ that are not recorded: a builder that was killed did not save its record."""
+        for folder in HOST_FOLDERS:
+            with suppress(OSError), os.scandir(self.settings.www / folder) as entries:
+                for entry in entries:
+                    name = f"{folder}/{entry.name}" + ("/index.json" if "." not in entry.name or entry.is_dir() else "")
+                    if name not in self.published.files and not entry.name.startswith("."):
+                        self.published.files[name] = ("", 0.0, 0, 0)
 
     def catch_fault(self, name: str) -> Catch:
-        """Let a fault of ours cost a file of www/ and no other."""
+        """Limit the damage of a fault of ours to one file of www/."""
         return self.faults.catch(f"{WWW_PREFIX}{name}")
 
     def has_failed(self, name: str) -> bool:
-        """Whether a file could not be made in this build."""
+        """Return True if a file could not be made in this build."""
         return f"{WWW_PREFIX}{name}" in self.faults.failed_places
 
+    def find_write_time(self, name: str) -> float:
+        """Return when a file was written; 0 if it never was."""
+        return self.published.files.get(name, ("", 0.0, 0, 0))[1]
+
+    def write_file(self, name: str, fingerprint: bytes, content: bytes, now: Now) -> None:
+        self.published.write(name, fingerprint, content, now.epoch)
+        self.written_files.append(name)
+
+    def write_changed_files(self, files: Iterable[OutputFile], now: Now) -> None:
+        """Write the files whose fingerprint is new; touch the others, since their age shows that the builder runs."""
+        for file in files:
+            is_old = not 0 <= now.epoch - self.find_write_time(file.name) < published_files.REWRITE_INTERVAL_S
+            if not self.published.is_unchanged(file.name, file.fingerprint) or (is_old and file.has_build_time):
+                self.write_file(file.name, file.fingerprint, file.render(), now)
+            elif is_old:
+                self.published.touch(file.name, now.epoch)
+
+    # Files of the fleet
+
+    def write_fleet_files(
+        self,
+        built_hosts: BuiltHosts,
+        gpu_counts: Mapping[str, int],
+        problems: Sequence[Problem],
+        now: Now,
+        build_duration_s: float | None = None,
+    ) -> None:
+        """Write the files of the fleet and the cards that changed; `build_duration_s` is that of the last build."""
+        with self.catch_fault(output_files.AVAILABLE_FILE):
+            self.write_changed_files([output_files.build_fleet_available_file(built_hosts)], now)
+        if self.has_failed(output_files.AVAILABLE_FILE):  # an older one must not offer a GPU
+            empty = OutputFile(output_files.AVAILABLE_FILE, b"none", lambda: b"", has_build_time=False)
+            self.write_changed_files([empty], now)
+        # cards and the parts of index.html, which open pages fetch one by one
+        fragments = {
+            f"cards/{host}.html": (built_host.digests.card_structure, built_host.rendered.card_html)
+            for host, built_host in built_hosts.items()
+        }
+        unchanged = {name for name, (digest, _) in fragments.items() if self.published.is_unchanged(name, digest)}
+        now_ms = published_files.to_milliseconds(now.epoch)
+        with self.catch_fault("index.html"):
+            page_content = self.build_page_content(built_hosts, gpu_counts, problems)
+            parts = pages.render_board_parts(page_content, now)
+            for part, content in parts._asdict().items():
+                name, digest = BOARD_PART_FILES[part], files.compute_digest(content)
+                fragments[name] = digest, content
+                if self.published.is_unchanged(name, digest):
+                    unchanged.add(name)
+            # since when each fragment has its content
+            revisions = {
+                name: published_files.to_milliseconds(self.find_write_time(name)) if name in unchanged else now_ms
+                for name in fragments
+            }
+            with self.catch_fault("index.html"):
+                self.write_board_page(built_hosts, page_content, parts, now)
+            with self.catch_fault("icon.svg"):
+                fingerprint = b"%d" % page_content.free_count
+                if not self.published.is_unchanged("icon.svg", fingerprint):
+                    self.write_file("icon.svg", fingerprint, pages.render_icon(page_content.free_count), now)
+            with self.catch_fault("live.json"):
+                self.write_live_json(built_hosts, page_content, revisions, now)
+        with self.catch_fault("status.json"):
+            self.write_status_json(built_hosts, problems, now)
+        with self.catch_fault("metrics"):
+            content = output_files.render_fleet_metrics(
+                built_hosts, problems, now, self.build_interval_s, build_duration_s
+            )
+            self.write_file("metrics", b"", content, now)
+        for colour in (False, True):
+            with self.catch_fault(output_files.TERM_ANSI_FILE if colour else output_files.TERM_FILE):
+                self.write_changed_files([output_files.build_term_file(built_hosts, now, colour)], now)
+        with self.catch_fault(output_files.DETAIL_FILE):
+            self.write_changed_files([output_files.build_detail_file(built_hosts, now)], now)
+        for host, built_host in built_hosts.items():
+            self.write_available_files(host, built_host, now)
+        for name, (digest, content) in fragments.items():
+            if name not in unchanged:
+                self.write_file(name, digest, b"%d\n%s" % (now_ms, content), now)
+        self.remove_old_hosts(built_hosts)
+
     def build_page_content(
-        self, cards: BuiltHosts, totals: Mapping[str, int], problems: Sequence[Problem]
+        self, built_hosts: BuiltHosts, gpu_counts: Mapping[str, int], problems: Sequence[Problem]
     ) -> pages.BoardPageContent:
-        """What the board says of all hosts together."""
+        summaries = {host: built_host.summary for host, built_host in built_hosts.items()}
         return pages.BoardPageContent(
-            host_states={host: one.summary.state for host, one in cards.items()},
-            gpu_counts=totals,
-            free_gpus=[gpu for one in cards.values() for gpu in one.summary.free_gpus],
+            host_states={host: summary.state for host, summary in summaries.items()},
+            gpu_counts=gpu_counts,
+            free_gpus=[gpu for summary in summaries.values() for gpu in summary.free_gpus],
             problems=problems,
             notice=self.settings.notice,
             assets_version=self.assets_version,
-            soon_free_gpus=[gpu for one in cards.values() for gpu in one.summary.soon_free_gpus],
+            soon_free_gpus=[gpu for summary in summaries.values() for gpu in summary.soon_free_gpus],
             booking_url=self.settings.booking_policy.url,
             waste=self.waste,
             can_watch=bool(self.settings.booking_policy.url and self.settings.alerts.is_enabled),
         )
 
-    def write_available_files(self, host: str, one: BuiltHost, now: Now) -> None:
-        """Which GPUs of a host are free; none where we fail at it."""
-        name = output_files.build_available_path(host)
-        with self.catch_fault(name):
-            self.write_changed_files(output_files.build_host_available_files(host, one), now)
-        if self.has_failed(name):
-            self.write_changed_files(output_files.build_empty_available_files(host, one), now)
-
-    def write_status_json(self, cards: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
-        """status.json, where it says something new."""
-        told = repr((problems, self.settings.booking_policy.url)).encode()
-        facts = files.compute_digest(told, *(one.digests.status for one in cards.values()))
-        if not self.published.is_current("status.json", facts, now.epoch):
-            content = status.render_status_json(
-                list_status_parts(cards), problems, now.epoch, self.settings.booking_policy.url, self.build_interval_s
-            )
-            self.write_file("status.json", facts, content, now)
-
-    def find_revision(self, name: str, stands: bool, now: Now) -> int:
-        """When the file began to say what it is to say, in milliseconds; now, where it is still to be written."""
-        return published_files.to_milliseconds(self.find_write_time(name) if stands else now.epoch)
-
     def write_board_page(
-        self, cards: BuiltHosts, fleet: pages.BoardPageContent, parts: pages.BoardPageParts, now: Now
+        self, built_hosts: BuiltHosts, content: pages.BoardPageContent, parts: pages.BoardPageParts, now: Now
     ) -> None:
-        """index.html."""
-        version = f"{fleet.assets_version} {fleet.booking_url}".encode()
-        facts = files.compute_digest(version, *parts, *(one.digests.card for one in cards.values()))
-        if not self.published.is_current("index.html", facts, now.epoch):
-            page = pages.render_board_page([one.card_html for one in cards.values()], parts, fleet, now)
-            self.write_file("index.html", facts, page, now)
-
-    def write_icon(self, fleet: pages.BoardPageContent, now: Now) -> None:
-        """The picture of its tab."""
-        facts = b"%d" % fleet.free_count
-        if not self.published.is_unchanged("icon.svg", facts):
-            self.write_file("icon.svg", facts, pages.render_icon(fleet.free_count), now)
+        version = f"{content.assets_version} {content.booking_url}".encode()
+        card_digests = [built_host.digests.card for built_host in built_hosts.values()]
+        fingerprint = files.compute_digest(version, *parts, *card_digests)
+        if not self.published.is_current("index.html", fingerprint, now.epoch):
+            cards = [built_host.rendered.card_html for built_host in built_hosts.values()]
+            self.write_file("index.html", fingerprint, pages.render_board_page(cards, parts, content, now), now)
 
     def write_live_json(
-        self, cards: BuiltHosts, fleet: pages.BoardPageContent, revisions: Mapping[str, int], now: Now
+        self, built_hosts: BuiltHosts, content: pages.BoardPageContent, revisions: Mapping[str, int], now: Now
     ) -> None:
-        """live.json, at every build: it is what tells an open page that the builder lives."""
-        hosts = ((one.live_json[0], revisions[f"cards/{host}.html"], one.live_json[1]) for host, one in cards.items())
-        parts = {f"_{name}": revisions[f"cards/_{name}.html"] for name in pages.BoardPageParts._fields}
-        built = published_files.to_milliseconds(now.epoch)
-        head = live.LiveHeader(
-            live.LIVE_SCHEMA, built, self.build_interval_s, fleet.assets_version, fleet.free_count, parts
+        """Write live.json at every build: by it an open page sees that the builder runs."""
+        hosts = (
+            (
+                built_host.rendered.live_before_revision,
+                revisions[f"cards/{host}.html"],
+                built_host.rendered.live_after_revision,
+            )
+            for host, built_host in built_hosts.items()
         )
-        self.write_file("live.json", b"", live.render_live_json(head, hosts), now)
+        header = status.LiveHeader(
+            schema=status.LIVE_SCHEMA,
+            built=published_files.to_milliseconds(now.epoch),
+            every=self.build_interval_s,
+            version=content.assets_version,
+            free=content.free_count,
+            parts={f"_{part}": revisions[name] for part, name in BOARD_PART_FILES.items()},
+        )
+        self.write_file("live.json", b"", status.render_live_json(header, hosts), now)
 
-    def write_changed_files(self, files: Iterable[OutputFile], now: Now) -> None:
-        """Those that say something new; the others are made young again, for their age says that the builder lives."""
-        for file in files:
-            old = not 0 <= now.epoch - self.find_write_time(file.name) < published_files.REWRITE_INTERVAL_S
-            if not self.published.is_unchanged(file.name, file.fingerprint) or (old and file.has_build_time):
-                self.write_file(file.name, file.fingerprint, file.render(), now)
-            elif old:
-                self.published.touch(file.name, now.epoch)
+    def write_status_json(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
+        booking_url = self.settings.booking_policy.url
+        digests = [built_host.digests.status for built_host in built_hosts.values()]
+        fingerprint = files.compute_digest(repr((problems, booking_url)).encode(), *digests)
+        if not self.published.is_current("status.json", fingerprint, now.epoch):
+            hosts = (
+                (
+                    built_host.rendered.status_before_age,
+                    built_host.last_seen,
+                    built_host.rendered.status_after_age,
+                )
+                for built_host in built_hosts.values()
+            )
+            content = status.render_status_json(hosts, problems, now.epoch, booking_url, self.build_interval_s)
+            self.write_file("status.json", fingerprint, content, now)
+
+    def write_available_files(self, host: str, built_host: BuiltHost, now: Now) -> None:
+        """Write which GPUs of a host are free; none after a fault of ours."""
+        name = output_files.build_available_path(host)
+        with self.catch_fault(name):
+            self.write_changed_files(output_files.build_host_available_files(host, built_host), now)
+        if self.has_failed(name):
+            self.write_changed_files(output_files.build_empty_available_files(host, built_host), now)
+
+    def remove_old_hosts(self, built_hosts: BuiltHosts) -> None:
+        """Remove the files of hosts that are no longer on the board."""
+        current = {*BOARD_PART_FILES.values(), *(file.name for file in output_files.JOINED_FILES)}
+        for host, built_host in built_hosts.items():
+            current |= {
+                f"cards/{host}.html",
+                f"hosts/{host}.html",
+                output_files.build_states_path(host),
+                output_files.build_node_path(host),
+                output_files.build_available_path(host),
+            }
+            for vendor in output_files.list_other_vendors(built_host):
+                current.add(output_files.build_available_path(host, vendor))
+        for place in list(self.faults.problems_by_place):
+            name = place[len(WWW_PREFIX) :]
+            if name.split("/")[0] in HOST_FOLDERS and "/" in name and name not in current:
+                self.faults.forget(place)
+        for name in [name for name in self.published.files if name not in current]:
+            folder, *rest = name.split("/")
+            if folder not in HOST_FOLDERS:
+                continue
+            self.published.remove(name)
+            self.has_host_left = True
+            if len(rest) > 1:
+                with suppress(OSError):  # somebody else's files are in it
+                    (self.settings.www / folder / rest[0]).rmdir()
+
+    # The calendar
 
     def update_calendar(self, hosts: Sequence[CalendarHost], people: PeopleDirectory, now: Now) -> None:
-        """The calendar and its feeds; a booking at which we fail is left out of them."""
-        booked = CalendarInput(tuple(hosts), people, self.assets_version)
-        names = {host.name: host for host in hosts}
-        if self.try_write_calendar(booked, names, now):
+        """Write the calendar and its feeds, without the bookings at which that fails."""
+        calendar_input = CalendarInput(tuple(hosts), people, self.assets_version)
+        if self.try_write_calendar(calendar_input, now):
             self.calendar_builder.problems = []
             return
         with self.catch_fault(CALENDAR_PAGE):
-            booked = self.calendar_builder.drop_failing_bookings(booked, now)
+            calendar_input = self.calendar_builder.drop_failing_bookings(calendar_input, now)
         self.faults.failed_places = {
-            where for where in self.faults.failed_places if not where.startswith(f"{WWW_PREFIX}bookings")
+            place for place in self.faults.failed_places if not place.startswith(f"{WWW_PREFIX}bookings")
         }
-        self.try_write_calendar(booked, names, now)
+        self.try_write_calendar(calendar_input, now)
 
-    def try_write_calendar(self, booked: CalendarInput, names: Mapping[str, object], now: Now) -> bool:
-        """Write what says something new, and return whether that succeeded; a feed that lost its last booking is left
-        empty, or goes."""
-        files: Mapping[str, CalendarFile] = {}
+    def try_write_calendar(self, calendar_input: CalendarInput, now: Now) -> bool:
+        """Write the files that are new, and return True if none failed; empty or remove feeds without bookings."""
+        calendar_files: Mapping[str, CalendarFile] = {}
         with self.catch_fault(CALENDAR_PAGE):
-            files = self.calendar_builder.build_files(booked, now)
+            calendar_files = self.calendar_builder.build_files(calendar_input, now)
         if self.has_failed(CALENDAR_PAGE):
             return False
-        if files is self.checked_feeds[0] and 0 <= now.epoch - self.checked_feeds[1] < FEED_CHECK_INTERVAL_S:
+        last_files, checked_at = self.checked_feeds
+        if calendar_files is last_files and 0 <= now.epoch - checked_at < FEED_CHECK_INTERVAL_S:
             return True
         for folder in (HOST_FEEDS, PEOPLE_FEEDS):
             (self.settings.www / folder).mkdir(parents=True, exist_ok=True)
-        old = dict(find_stale_feeds(self.published, files, names, self.settings.privacy.users, now))
-        several = {**files, **old}
-        for name, file in several.items():
+        hosts = {host.name: host for host in calendar_input.hosts}
+        stale = dict(find_stale_feeds(self.published, calendar_files, hosts, self.settings.privacy.users, now))
+        due = {**calendar_files, **stale}
+        for name, file in due.items():
             with self.catch_fault(name):
                 if file is None:
                     self.published.remove(name)
                 elif (
                     not self.published.is_unchanged(name, file.fingerprint)
-                    or self.compute_file_age(name, now) >= file.max_age_s
+                    or now.epoch - self.find_write_time(name) >= file.max_age_s
                 ):
                     self.write_file(name, file.fingerprint, file.render(now), now)
-        for where in [
-            where
-            for where in self.faults.problems_by_place
-            if where.startswith((f"{WWW_PREFIX}{HOST_FEEDS}", f"{WWW_PREFIX}{PEOPLE_FEEDS}"))
-        ]:
-            if where[len(WWW_PREFIX) :] not in several:
-                self.faults.forget(where)
-        if any(map(self.has_failed, several)):
+        feed_places = (f"{WWW_PREFIX}{HOST_FEEDS}", f"{WWW_PREFIX}{PEOPLE_FEEDS}")
+        for place in list(self.faults.problems_by_place):
+            if place.startswith(feed_places) and place[len(WWW_PREFIX) :] not in due:
+                self.faults.forget(place)
+        if any(map(self.has_failed, due)):
             return False
-        self.checked_feeds = files, now.epoch
+        self.checked_feeds = calendar_files, now.epoch
         return True
 
-    def compute_file_age(self, name: str, now: Now) -> float:
-        """Seconds since a file of ours was written."""
-        return now.epoch - self.published.files[name][1]
+    # Files of each host
 
-    def write_file(self, name: str, facts: bytes, content: bytes, now: Now) -> None:
-        """A file that does not say this yet."""
-        self.published.write(name, facts, content, now.epoch)
-        self.written_files.append(name)
+    def write_host_pages(
+        self, jobs: Iterable[HostPageJob], hosts: Iterable[str], now: Now, is_single_build: bool
+    ) -> None:
+        """Write the pages of hosts that are due, the oldest first; one build of many has a time limit."""
+        deadline = time.monotonic() + (float("inf") if is_single_build else PAGES_TIME_LIMIT_S)
 
-    def write_host_pages(self, pages: Iterable[HostPageJob], hosts: Iterable[str], now: Now, patient: bool) -> None:
-        """What exists once a host, the oldest first; a builder that comes again soon does what it has time for."""
-        end = time.monotonic() + (float("inf") if patient else PAGES_TIME_LIMIT_S)
+        def sort_key(job: HostPageJob) -> tuple[float, int]:
+            # pages of one age in another order each time, or the last of them would never have time for charts
+            return self.find_write_time(job.file_names[0]), crc32(f"{now.epoch} {job.host}".encode())
 
-        def turn(page: HostPageJob) -> tuple[float, int]:
-            """Those of one age in another order each time, or the last of them would never have time for charts."""
-            return self.find_write_time(page.file_names[0]), crc32(f"{now.epoch} {page.host}".encode())
-
-        for page in sorted(pages, key=turn):
-            facts = page.fingerprint + self.assets_version.encode()
-            age = now.epoch - self.find_write_time(page.file_names[0])
-            same = age < page.max_age_s and all(self.published.is_unchanged(name, facts) for name in page.file_names)
-            if (patient or age >= page.interval_s) and not same:
-                with self.catch_fault(page.file_names[0]):
-                    for name, content in page.render(self.assets_version).items():
-                        if name.count("/") > 1:
-                            (self.settings.www / name).parent.mkdir(exist_ok=True)
-                        self.write_file(name, facts, content, now)
-                if time.monotonic() > end:
-                    break
+        for job in sorted(jobs, key=sort_key):
+            fingerprint = job.fingerprint + self.assets_version.encode()
+            age_s = now.epoch - self.find_write_time(job.file_names[0])
+            is_current = age_s < job.max_age_s and all(
+                self.published.is_unchanged(name, fingerprint) for name in job.file_names
+            )
+            if is_current or not (is_single_build or age_s >= job.interval_s):
+                continue
+            with self.catch_fault(job.file_names[0]):
+                for name, content in job.render(self.assets_version).items():
+                    if name.count("/") > 1:
+                        (self.settings.www / name).parent.mkdir(exist_ok=True)
+                    self.write_file(name, fingerprint, content, now)
+            if time.monotonic() > deadline:
+                break
         for file in output_files.JOINED_FILES:
-            if patient or self.has_host_left or now.epoch - self.find_write_time(file.name) >= PAGE_INTERVAL_S:
+            if is_single_build or self.has_host_left or now.epoch - self.find_write_time(file.name) >= PAGE_INTERVAL_S:
                 with self.catch_fault(file.name):
                     self.write_joined_file(file, hosts, now)
         self.has_host_left = False
 
     def write_joined_file(self, file: output_files.JoinedFile, hosts: Iterable[str], now: Now) -> None:
-        """A file of all hosts, of what stands in theirs; not before each has one."""
+        """Join the files of all hosts, once each host has one."""
         names = [file.build_host_path(host) for host in hosts]
-        told = [self.published.files[name][0].encode() for name in names if name in self.published.files]
-        facts = files.compute_digest(*told)
-        if len(told) < len(names) or self.published.is_unchanged(file.name, facts):
+        written = [self.published.files[name][0].encode() for name in names if name in self.published.files]
+        fingerprint = files.compute_digest(*written)
+        if len(written) < len(names) or self.published.is_unchanged(file.name, fingerprint):
             return
-        # read again: in memory they would be as much as all cards
+        # read again: in memory they would be as large as all cards
         with suppress(FileNotFoundError):
             content = file.join((self.settings.www / name).read_bytes() for name in names)
-            self.write_file(file.name, facts, content, now)
-
-    def find_write_time(self, name: str) -> float:
-        """When a file of ours was written; 0 if it never was."""
-        return self.published.files.get(name, ("", 0.0, 0, 0))[1]
-
-    def recall_host_files(self) -> None:
-        """Know of the files of hosts that stand there already: a builder that was killed wrote down none of its own."""
-        for folder in HOST_FOLDERS:
-            with suppress(OSError), os.scandir(self.settings.www / folder) as found:
-                for one in found:
-                    name = f"{folder}/{one.name}" + ("/index.json" if "." not in one.name or one.is_dir() else "")
-                    if name not in self.published.files and not one.name.startswith("."):
-                        self.published.files[name] = ("", 0.0, 0, 0)
-
-    def remove_old_hosts(self, cards: BuiltHosts) -> None:
-        """Take away what tells of hosts that are no longer on the board."""
-        kept = {name for host in cards for name in list_host_file_names(host)}
-        kept |= {
-            output_files.build_available_path(host, maker)
-            for host, maker, _ in output_files.list_other_vendor_hosts(cards)
-        }
-        kept |= {file.name for file in output_files.JOINED_FILES} | {
-            f"cards/_{name}.html" for name in pages.BoardPageParts._fields
-        }
-        for where in list(self.faults.problems_by_place):
-            name = where[len(WWW_PREFIX) :]
-            if name.split("/")[0] in HOST_FOLDERS and "/" in name and name not in kept:
-                self.faults.forget(where)
-        for name in [name for name in self.published.files if name not in kept]:
-            folder, *inner = name.split("/")
-            if folder not in HOST_FOLDERS:
-                continue
-            self.published.remove(name)
-            self.has_host_left = True
-            if len(inner) > 1:
-                with suppress(OSError):  # somebody put something there
-                    (self.settings.www / folder / inner[0]).rmdir()
-
-
-def list_host_file_names(host: str) -> tuple[str, ...]:
-    """All files that tell of one host alone, but for its bookings."""
-    of_host = (
-        output_files.build_available_path(host),
-        output_files.build_states_path(host),
-        output_files.build_node_path(host),
-    )
-    return f"cards/{host}.html", f"hosts/{host}.html", *of_host
-
-
-def list_status_parts(cards: BuiltHosts) -> list[tuple[bytes, float | None, bytes]]:
-    """Each host's part of status.json."""
-    return [(one.status_json[0], one.last_seen, one.status_json[1]) for one in cards.values()]
+            self.write_file(file.name, fingerprint, content, now)

@@ -16,7 +16,7 @@ from site_builder.charts import svg
 from site_builder.charts.svg import BucketRange
 from site_builder.charts.time_windows import ChartSeries, GpuChartSeries, TimeGrid, list_range_names
 from site_builder.core.formatting import format_gib
-from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_template
+from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_compact_template
 
 WINDOW_TITLES = {
     "day": "The last 24 hours",
@@ -92,7 +92,7 @@ def render_charts(
     figures = [gpu._replace(id=Html(f"_{grid.window}-{place}")) for place, gpu in enumerate(figures)]
     if not host_series.is_empty:
         figures.append(build_host_figure(grid, host_series, rows, axis_ends))
-    text = load_raw_template("charts.html").render(
+    text = load_raw_compact_template("charts.html").render(
         span=grid.window,
         title=WINDOW_TITLES[grid.window],
         drawn=drawn_at,
@@ -108,7 +108,7 @@ def render_charts(
 def render_charts_message(name: str, message: str) -> bytes:
     """Render what stands in the place of a window that is not drawn."""
     no_charts = {"drawn": 0, "figures": (), "left_out": 0, "grids": {}}
-    text = load_raw_template("charts.html").render(
+    text = load_raw_compact_template("charts.html").render(
         span=name, title=WINDOW_TITLES[name], sentence=escape_html(message), **no_charts
     )
     return text.encode("utf-8", "replace")

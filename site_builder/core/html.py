@@ -9,23 +9,25 @@ from datetime import datetime
 from functools import lru_cache
 from typing import NewType
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.files import PACKAGE_FOLDER
 
 Html = NewType("Html", str)
 EMPTY_HTML = Html("")
+LINE_BREAK = re.compile(r"\s*\n\s*")
 
 
 def escape_html(text: object) -> Html:
-    """Any text, so that a page shows it and does nothing else with it; None is nothing."""
+    """Escape a text for HTML; None becomes an empty text."""
     return EMPTY_HTML if text is None else Html(html.escape(str(text)))
 
 
-def render_epoch(epoch: int, now: Now) -> Html:
+def render_epoch(epoch: float, now: Now) -> Html:
     """Render a moment given as seconds since 1970."""
     return render_moment(datetime.fromtimestamp(epoch, now.zone), now)
 
@@ -36,17 +38,11 @@ def render_moment(moment: datetime, now: Now) -> Html:
     return Html(f'<time class=at datetime="{iso}">{formatting.format_moment(moment, now)}</time>')
 
 
-LINE_BREAK = re.compile(r"\s*\n\s*")
-
-
 class LineJoiner(Extension):
-    """Join the lines of a template: line breaks and indentation are for its readers, and are not sent.
-
-    A space that counts stands within a line.
-    """
+    """Join the lines of a template: neither line breaks nor indentation are sent, only spaces within a line."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """Drop line breaks, with the blanks around them, from what stands between tags."""
+        """Drop line breaks, with the blanks around them, from the text between tags."""
         for token in stream:
             if token.type != "data":
                 yield token
@@ -54,36 +50,31 @@ class LineJoiner(Extension):
                 yield Token(token.lineno, token.type, text)
 
 
-TEMPLATE_LOADER = PackageLoader("site_builder", "templates")
-# Escapes all that is put into a template.
+# Each feature keeps its templates beside its page; board/templates has those that all pages include.
+TEMPLATE_LOADER = FileSystemLoader(sorted(PACKAGE_FOLDER.glob("*/templates")))
+# Escapes every value that a template shows.
 ESCAPING_ENVIRONMENT = Environment(
     loader=TEMPLATE_LOADER, autoescape=True, undefined=StrictUndefined, auto_reload=False
 )
-# Escapes nothing: for what is Html already, and for that alone.
-RAW_ENVIRONMENT = Environment(loader=TEMPLATE_LOADER, autoescape=False, undefined=StrictUndefined, auto_reload=False)  # noqa: S701
-# The same, with the lines of a template joined: for the card, of which a page may hold a thousand.
-COMPACT_ENVIRONMENT = Environment(
-    loader=TEMPLATE_LOADER,
-    autoescape=False,  # noqa: S701
-    undefined=StrictUndefined,
-    auto_reload=False,
-    extensions=[LineJoiner],
-)
+# The same, with the lines of a template joined.
+COMPACT_ENVIRONMENT = ESCAPING_ENVIRONMENT.overlay(extensions=[LineJoiner])
+# Escapes nothing: only for values that are Html already.
+RAW_COMPACT_ENVIRONMENT = COMPACT_ENVIRONMENT.overlay(autoescape=False)
 
 
 @lru_cache
 def load_template(name: str) -> Template:
-    """A template that escapes all that is put into it."""
+    """Load a template that escapes every value."""
     return ESCAPING_ENVIRONMENT.get_template(name)
 
 
 @lru_cache
-def load_raw_template(name: str) -> Template:
-    """A template for Html."""
-    return RAW_ENVIRONMENT.get_template(name)
+def load_compact_template(name: str) -> Template:
+    """Load a template that escapes every value; its line breaks and indentation are not sent."""
+    return COMPACT_ENVIRONMENT.get_template(name)
 
 
 @lru_cache
-def load_compact_template(name: str) -> Template:
-    """Load a template for Html whose line breaks and indentation are not sent."""
-    return COMPACT_ENVIRONMENT.get_template(name)
+def load_raw_compact_template(name: str) -> Template:
+    """Load a template for values that are Html already; its line breaks and indentation are not sent."""
+    return RAW_COMPACT_ENVIRONMENT.get_template(name)

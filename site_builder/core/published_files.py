@@ -92,7 +92,7 @@ class SiteFiles(Protocol):
     published: PublishedFiles
     assets_version: str
 
-    def write_file(self, name: str, facts: bytes, content: bytes, now: Now) -> None:
+    def write_file(self, name: str, fingerprint: bytes, content: bytes, now: Now) -> None:
         """Write a file."""
 
     def write_changed_files(self, files: Iterable[OutputFile], now: Now) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.html import load_template
+from site_builder.core.html import load_compact_template
 from site_builder.history.buckets import UNITS_PER_MINUTE
 from site_builder.history.rollups import UsageWindow
 from site_builder.usage.totals import (
@@ -79,7 +79,7 @@ class PeopleTable(NamedTuple):
 
 
 def render_people_page(content: PeoplePageContent, version: str, now: Now) -> bytes:
-    text = load_template("users.html").render(
+    text = load_compact_template("users.html").render(
         version=version,
         built=(int(now.epoch * 1000), now.local.isoformat(" ", "minutes"), f"{now.local:%H:%M}"),
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
@@ -118,7 +118,7 @@ def render_month_tables(
             ),
             build_month_table(months),
         ]
-    return load_template("sums.html").render(tables=tables, held=formatting.format_duration(held_after))
+    return load_compact_template("sums.html").render(tables=tables, held=formatting.format_duration(held_after))
 
 
 # Now, and on average

@@ -10,7 +10,7 @@ import orjson
 
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_moment, join_names
-from site_builder.core.html import EMPTY_HTML, Html, load_template, render_epoch
+from site_builder.core.html import EMPTY_HTML, Html, load_compact_template, render_epoch
 from site_builder.core.names import parse_gpu_index
 from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text
 from site_builder.waste.rules import (
@@ -53,7 +53,7 @@ def render_waste_section(report: WasteReport | None, now: Now) -> bytes:
         return b""
     total, unknown = sum_waste_hours(report.items)
     lines = group_waste_items(report.items)
-    html = load_template("waste.html").render(
+    html = load_compact_template("waste.html").render(
         hours=format_waste_hours(total),
         short=format_waste_summary(report),
         unknown=unknown,

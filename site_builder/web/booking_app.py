@@ -43,7 +43,6 @@ class HttpError(Exception):
     """A request that is not answered: the status, and why in one sentence."""
 
     def __init__(self, status: int, sentence: str, *headers: tuple[str, str]) -> None:
-        """With headers of its own."""
         super().__init__(sentence)
         self.status = status
         self.headers = headers
@@ -82,15 +81,15 @@ def check_host_header(environ: WSGIEnvironment, settings: Settings) -> None:
 
 
 def read_host_header(environ: WSGIEnvironment) -> str:
-    """The name and port under which the board was reached, as a browser sees it.
+    """Return the name and port under which the board was reached, as a browser sees it.
 
-    X-Forwarded-Host is not read, of no proxy: one that does not set it passes on what a page elsewhere wrote there.
+    X-Forwarded-Host is not read: a proxy that does not set it passes on what another page wrote there.
     """
     return str(environ.get("HTTP_HOST", "")).lower()
 
 
 def parse_host_name(host: str) -> str:
-    """Without the port, and without the brackets of an IPv6 address."""
+    """Return a host without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -98,7 +97,7 @@ def parse_host_name(host: str) -> str:
 
 
 def is_same_origin(origin: str, host: str, port: str) -> bool:
-    """Whether a page of this origin is one of ours; Debian's nginx takes the port off the Host, and tells its own."""
+    """Return True if a page of this origin is ours; Debian's nginx removes the port from Host, and sends its own."""
     scheme, _, place = origin.lower().partition("://")
     if scheme not in DEFAULT_PORTS or not place or not host:
         return False
@@ -107,12 +106,11 @@ def is_same_origin(origin: str, host: str, port: str) -> bool:
 
 
 def strip_suffix(text: str, end: str) -> str:
-    """A text that does not end so."""
     return text[: -len(end)] if text.endswith(end) else text
 
 
 def read_request_body(environ: WSGIEnvironment) -> bytes:
-    """All that was sent, if its length was told before and is not too much."""
+    """Read the body, if Content-Length allows it."""
     told = str(environ.get("CONTENT_LENGTH", "")).strip()
     if not told:
         raise HttpError(411, "the request does not say how long it is: send Content-Length")
@@ -127,7 +125,7 @@ def read_request_body(environ: WSGIEnvironment) -> bytes:
 
 
 def parse_request_body(body: bytes) -> dict[str, Any]:
-    """A JSON object; orjson takes no more than some 1,000 lists in lists."""
+    """Parse a JSON object; orjson limits its depth."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -142,11 +140,11 @@ ALLOW_HEADER = ("Allow", "GET, POST")
 AUTHENTICATE_HEADER = ("WWW-Authenticate", 'Bearer realm="gpuboard"')
 RETRY_AFTER_HEADER = ("Retry-After", "10")
 MAX_LOGGED_MESSAGES = 100
-# Of a body that is too long, a CGI program reads so much.
+# Bytes of a body that is too long that a CGI program reads.
 MAX_DISCARDED_BYTES = 1 << 20
-# Of the 60 that an address may ask for in a minute: so 30 bookings, 60 questions, or 10 wrong tokens.
+# An address may spend 60 a minute: so 30 bookings, 60 checks, or 10 wrong tokens.
 BOOKING_COST, CHECK_COST, WRONG_TOKEN_COST = 2, 1, 6
-# The same of lists, which are counted apart: who has booked too often may look, and who looked too often may book.
+# Lists are counted separately: who has booked too often may still list, and the other way round.
 LIST_COST = 0.25
 MAX_QUERY_FIELDS = 20
 UNKNOWN_CALLER_MESSAGE = (
@@ -161,13 +159,13 @@ INTERNAL_ERROR_MESSAGE = "something went wrong at the desk; the admin can read w
 
 
 def write_stderr_line(sentence: str) -> None:
-    """Where a web server keeps what its programs say."""
+    """Write to stderr, which web servers log."""
     sys.stderr.write(f"gpuboard: {sentence}\n")
     sys.stderr.flush()
 
 
 class BookingApplication:
-    """The WSGI application."""
+    """Answers booking requests, as a WSGI application."""
 
     def __init__(
         self,
@@ -175,7 +173,7 @@ class BookingApplication:
         tell: Callable[[str], None] = write_stderr_line,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """For these bookings; `tell` gets a sentence about each thing that an admin must mend."""
+        """Serve these bookings; `tell` gets a sentence about each thing that an admin must fix."""
         self.settings = settings
         self.report = tell
         self.reported: set[str] = set()
@@ -185,7 +183,6 @@ class BookingApplication:
         self.list_limiter = RateLimiter(settings.state, clock, LISTS_FILE)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """One answer."""
         try:
             return send_json(environ, start_response, 200, self.build_response(environ))
         except HttpError as why:
@@ -195,7 +192,7 @@ class BookingApplication:
             return send_json(environ, start_response, 500, {"error": INTERNAL_ERROR_MESSAGE})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:
-        """What this request gets, or why it gets nothing."""
+        """Return the content of the response, or raise HttpError."""
         method = environ["REQUEST_METHOD"]
         if method not in ("GET", "POST"):
             raise HttpError(405, "only GET and POST are answered here", ALLOW_HEADER)
@@ -214,7 +211,7 @@ class BookingApplication:
             raise HttpError(503, self.hide_folders(str(why)), RETRY_AFTER_HEADER) from None
 
     def handle_get(self, environ: WSGIEnvironment) -> dict[str, Any]:
-        """All bookings, and who asks."""
+        """List all bookings, and who asks."""
         self.refuse_if_limited(
             self.list_limiter.count_request(
                 identity.find_client_address(environ, self.settings.booking_policy), LIST_COST
@@ -237,7 +234,7 @@ class BookingApplication:
         return {**about, "bookings": found["bookings"], "watches": found["watches"]}
 
     def handle_post(self, environ: WSGIEnvironment) -> dict[str, Any]:
-        """A booking made, changed or released."""
+        """Make, change or release a booking."""
         check_request_origin(environ, self.settings)
         body = read_request_body(environ)
         address = identity.find_client_address(environ, self.settings.booking_policy)
@@ -261,7 +258,7 @@ class BookingApplication:
         return api.handle_request(self.service, request, someone)
 
     def identify_caller(self, environ: WSGIEnvironment, counted: int = 0) -> WebCaller:
-        """Who asks; a wrong token counts as much as several requests."""
+        """Identify the caller; a wrong token counts as much as several requests."""
         address = identity.find_client_address(environ, self.settings.booking_policy)
         if not counted and identity.parse_bearer_token(environ) is not None:
             self.refuse_if_limited(self.request_limiter.find_wait_s(address, CHECK_COST))
@@ -279,17 +276,17 @@ class BookingApplication:
         self.refuse_if_limited(self.request_limiter.count_request(address, cost))
 
     def refuse_if_limited(self, seconds: int) -> None:
-        """Refuse, if there is something to wait for."""
+        """Refuse the request if the client has to wait."""
         if seconds:
             message = f"too many requests from your address: try again in {seconds} s"
             raise HttpError(429, message, ("Retry-After", str(seconds)))
 
     def hide_folders(self, sentence: str) -> str:
-        """For people elsewhere, whom the folders of this machine do not concern."""
+        """Replace the folders of this machine by their names."""
         return formatting.hide_paths(sentence, {str(getattr(self.settings, name)): name for name in ("data", "state")})
 
     def report_once(self, sentence: str) -> None:
-        """Tell it the first time; nobody who asks can fill a log."""
+        """Report a sentence the first time; no client can fill a log."""
         if sentence not in self.reported and len(self.reported) < MAX_LOGGED_MESSAGES:
             self.reported.add(sentence)
             self.report(sentence)
@@ -302,7 +299,6 @@ def send_json(
     content: Mapping[str, Any],
     *headers: tuple[str, str],
 ) -> list[bytes]:
-    """An answer in JSON."""
     body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
     line = f"{status} {HTTPStatus(status).phrase}"
     start_response(line, [*RESPONSE_HEADERS, ("Content-Length", str(len(body))), *headers])
@@ -313,21 +309,20 @@ def send_json(
 
 
 def load_environment_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings in force in this environment; `SettingsError` says what is wrong with them."""
+    """Load the settings of this environment, or raise SettingsError."""
     file = conf_file.load_conf_file(None, environment)
     given = settings.resolve_setting_values({}, environment, file.values)
     return settings.build_settings(given, lambda name: conf_file.find_zone(name, environment), conf_file.resolve_folder)
 
 
 class LazyBookingApplication:
-    """The same, with the settings of this process, which are read when the first request comes."""
+    """A BookingApplication that reads the settings of this process at the first request."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
         self.application: BookingApplication | None = None
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """One answer; settings that are wrong may be mended meanwhile."""
+        """Answer a request; wrong settings are read again at the next one."""
         if self.application is None:
             try:
                 self.application = BookingApplication(load_environment_settings(os.environ))
@@ -341,10 +336,10 @@ application = LazyBookingApplication()
 
 
 def run_cgi() -> None:
-    """One request, as scripts/book.cgi gets it.
+    """Answer one request, for scripts/book.cgi.
 
-    Its body is read before anything is answered, also one that is refused: a server whose words nobody reads may take
-    the end of the program for a failure, and cut our answer short.
+    The body is read before the response, even if it is refused: else a web server may take the end of the program for a
+    failure, and cut the response short.
     """
     from wsgiref.handlers import BaseCGIHandler, read_environ  # noqa: PLC0415 # no other needs it
 
@@ -358,25 +353,24 @@ def run_cgi() -> None:
     BaseCGIHandler(io.BytesIO(body), sys.stdout.buffer, sys.stderr, environ, False, True).run(application)
 
 
-# Of the server's 64 threads, so many work at the desk at once, and so many more wait, a class that books at the same
-# moment; the others are left for the board.
+# Of the server's 64 threads, how many handle bookings at once, and how many more may wait, as when a whole class books
+# at the same moment; the others are left for the board.
 MAX_ACTIVE, MAX_WAITING = 4, 44
 QUEUE_TIMEOUT_S = 15.0
 OVERLOADED_MESSAGE = "too many are at the desk just now: try again in a moment"
 
 
 class ConcurrencyLimit:
-    """A WSGI application that lets few into another at a time."""
+    """A WSGI application that lets few requests at a time into another one."""
 
     def __init__(self, inner: WSGIApplication, patience: float = QUEUE_TIMEOUT_S) -> None:
-        """Before that application; who waits for longer than `patience` in seconds is sent away."""
+        """Limit `inner`; a request that waits for longer than `patience` in seconds is refused."""
         self.application = inner
         self.timeout_s = patience
         self.admitted = Semaphore(MAX_ACTIVE + MAX_WAITING)
         self.active = Semaphore(MAX_ACTIVE)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """One answer."""
         if not self.admitted.acquire(blocking=False):
             return send_overloaded(environ, start_response)
         try:
@@ -391,5 +385,4 @@ class ConcurrencyLimit:
 
 
 def send_overloaded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """What those get for whom there is no place."""
     return send_json(environ, start_response, 503, {"error": OVERLOADED_MESSAGE}, RETRY_AFTER_HEADER)

@@ -8,21 +8,22 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from site_builder.client import completion
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, print_message, with_loaded_settings, with_settings
+from site_builder.core.files import find_scripts_folder, make_closed
+from site_builder.web import server
 from site_builder.web.live_board import create_spool_folder, run_live_board, stop_on_signals
 
-if TYPE_CHECKING:
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.config.settings import Settings
+SNAPSHOT_INTERVAL_S = 10
 
 
 def check_htpasswd_option(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """The file; a name that is empty, as of a variable that nobody set, must not open the board to all."""
+    """Refuse an empty name, as of a variable that is not set: it must not open the board to everybody."""
     if value is not None and not value.strip():
         raise CommandError(
             "--htpasswd names no file: write `--htpasswd FILE`, or leave it out for a board without passwords"
@@ -52,31 +53,22 @@ def serve(settings: Settings) -> None:
     gpuboard serve --listen 0.0.0.0:8080
     gpuboard serve --htpasswd users
     """
-    from site_builder.web import application  # noqa: PLC0415 # --help needs none of it
-    from site_builder.web.server import WebServer, open_listening_socket  # noqa: PLC0415
-
-    where = settings.www.absolute()
-    if not where.is_dir():
-        raise CommandError(f"there is no folder {where}: run `gpuboard build` first, or set GPUBOARD_WWW")
-    site = application.build_application(where, settings)
+    www = settings.www.absolute()
+    if not www.is_dir():
+        raise CommandError(f"there is no folder {www}: run `gpuboard build` first, or set GPUBOARD_WWW")
+    application = server.build_application(www, settings)
     address, port = settings.listen
     try:
-        sock = open_listening_socket(address, port)
+        sock = server.open_listening_socket(address, port)
     except OSError as error:
-        raise CommandError(application.describe_listen_error(error, address, port)) from None
-    server = WebServer(site, sock, settings.booking_policy.proxy)
+        raise CommandError(server.describe_listen_error(error, address, port)) from None
+    web_server = server.WebServer(application, sock, settings.booking_policy.proxy)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.close())
-    for sentence in (
-        application.list_start_messages(sock, settings) if sys.stderr.isatty() else ()
-    ):  # cron would mail it
+        signal.signal(number, lambda *_: web_server.close())
+    messages = server.list_start_messages(sock, settings) if sys.stderr.isatty() else []  # cron would mail it
+    for sentence in (*messages, *server.list_password_warnings(sock, settings)):
         print_message(sentence)
-    for sentence in application.list_password_warnings(sock, settings):
-        print_message(sentence)
-    server.run()
-
-
-SNAPSHOT_INTERVAL_S = 10
+    web_server.run()
 
 
 @click.command()
@@ -92,18 +84,17 @@ def here(loaded: LoadedSettings) -> None:
     gpuboard here
     gpuboard here --listen 0.0.0.0:8080
     """
-    from site_builder.core.files import (
-        find_scripts_folder,  # --help needs none of it
-        make_closed,
-    )
-
     settings = loaded.settings
     listen = None if loaded.given["GPUBOARD_LISTEN"].origin == "default" else settings.listen
     name = platform.node().partition(".")[0]
     script = str(find_scripts_folder() / "gpu-run.sh")
     conf = str(Path(loaded.conf.path).absolute()) if loaded.conf.path else os.devnull
-    ours = {key: value for key, value in os.environ.items() if key.startswith(("GPUBOARD_", "CONSUL_"))}
     folders = {f"GPUBOARD_{key.upper()}": str(getattr(settings, key).absolute()) for key in ("data", "www", "state")}
+    builder_settings = {
+        **{key: value for key, value in os.environ.items() if key.startswith(("GPUBOARD_", "CONSUL_"))},
+        **folders,
+        "GPUBOARD_CONF": conf,
+    }
 
     with stop_on_signals(), create_spool_folder() as spool:
         environment = {
@@ -115,21 +106,19 @@ def here(loaded: LoadedSettings) -> None:
             **{f"GPUBOARD_{task}_EVERY": str(SNAPSHOT_INTERVAL_S) for task in ("GPUS", "PROCESSES", "PS")},
         }
 
-        def turn() -> float:
+        def take_snapshot() -> float:
             ended = subprocess.run([script, "once"], env=environment, capture_output=True, text=True, check=False)
             if ended.returncode:
                 raise CommandError(f"no snapshot of this machine could be taken: {ended.stderr.strip()}")
             return SNAPSHOT_INTERVAL_S
 
-        def ready(url: str) -> None:
+        def report_ready(url: str) -> None:
             print_message(f"the board of {name} is at {url} until Ctrl-C")
             print_message(f"to book a GPU, edit {folders['GPUBOARD_DATA']}/comments.json")
 
         try:
             make_closed(settings.data)
-            run_live_board(
-                Path(folders["GPUBOARD_WWW"]), listen, lambda: {**ours, **folders, "GPUBOARD_CONF": conf}, turn, ready
-            )
+            run_live_board(Path(folders["GPUBOARD_WWW"]), listen, lambda: builder_settings, take_snapshot, report_ready)
         except OSError as error:
             place = error.filename or folders["GPUBOARD_WWW"]
             raise CommandError(f"{place} cannot be written: {error.strerror}") from None

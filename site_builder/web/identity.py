@@ -1,4 +1,4 @@
-"""Who asks the desk over the web, by the word of the web server, of a proxy, of a token, or by their own."""
+"""Identify who sends a booking request: by the web server's login, a proxy's header, a token, or their own word."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def identify_caller(environ: WSGIEnvironment, rules: BookingPolicy, tokens: Toke
 
 
 def build_caller(name: str, how: str, rules: BookingPolicy) -> WebCaller:
-    """Somebody whom we know by name."""
+    """Build a caller who is known by name."""
     name = validate_user_name(name)
     return WebCaller(BookingUser(name, fold_login(name) in rules.admins, f"web, {how}"), how)
 
 
 def read_server_login(environ: WSGIEnvironment) -> str:
-    """The login at the web server; without a kind of login beside it, nginx passes on a name that nobody checked."""
+    """Return the login at the web server; without AUTH_TYPE, nginx passes on a name that nobody checked."""
     return decode_environ_text(environ, "REMOTE_USER") if environ.get("AUTH_TYPE") else ""
 
 
 def read_proxy_login(environ: WSGIEnvironment, rules: BookingPolicy) -> str:
-    """The login at the proxy, if it is the proxy that says so."""
+    """Return the login in the proxy's header, if the request comes from the proxy."""
     if not is_from_proxy(environ, rules):
         return ""
     name = decode_environ_text(environ, f"HTTP_{rules.proxy_header.upper().replace('-', '_')}")
@@ -73,13 +73,13 @@ def read_proxy_login(environ: WSGIEnvironment, rules: BookingPolicy) -> str:
 
 
 def is_from_proxy(environ: WSGIEnvironment, rules: BookingPolicy) -> bool:
-    """Whether the other end of the line is the proxy that is believed."""
+    """Return True if the request comes from the trusted proxy."""
     there, proxy = parse_ip_address(environ.get("REMOTE_ADDR", "")), parse_ip_address(rules.proxy or "")
     return proxy is not None and there == proxy
 
 
 def parse_ip_address(told: str) -> IPv4Address | IPv6Address | None:
-    """An address in its one form."""
+    """Parse an address; one of IPv4 within IPv6 becomes IPv4."""
     try:
         found = ip_address(told.partition("%")[0])
     except ValueError:
@@ -88,7 +88,7 @@ def parse_ip_address(told: str) -> IPv4Address | IPv6Address | None:
 
 
 def find_client_address(environ: WSGIEnvironment, rules: BookingPolicy) -> str:
-    """Where somebody asks from: behind the proxy, the last that it saw."""
+    """Return the address of the client; behind the proxy, the last one that it saw."""
     if is_from_proxy(environ, rules):
         last = str(environ.get("HTTP_X_FORWARDED_FOR", "")).rpartition(NAME_SEPARATOR)[2].strip()
         if parse_ip_address(last):
@@ -97,13 +97,13 @@ def find_client_address(environ: WSGIEnvironment, rules: BookingPolicy) -> str:
 
 
 def parse_bearer_token(environ: WSGIEnvironment) -> str | None:
-    """What stands behind `Authorization: Bearer`."""
+    """Return the token in `Authorization: Bearer`."""
     scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
 def identify_open_user(request: Mapping[str, Any]) -> BookingUser:
-    """At an open desk: whom `as` names, else for whom it is booked; such a one is never an admin."""
+    """Take the name from `as`, else for whom it is booked; such a user is never an admin."""
     name = request.get("as") or (request.get("name") if request.get("do") == "book" else None)
     return BookingUser(
         validate_user_name(name) if isinstance(name, str) and name.strip() else "", via="web, open", is_open=True
@@ -111,8 +111,8 @@ def identify_open_user(request: Mapping[str, Any]) -> BookingUser:
 
 
 def decode_environ_text(environ: WSGIEnvironment, key: str) -> str:
-    """A value in the letters that were meant: WSGI has a letter for each byte."""
-    found = str(environ.get(key, "")).strip(" \t")  # other blanks may be the last byte of a letter, as in à
+    """Decode a value as UTF-8: WSGI has a character for each byte."""
+    found = str(environ.get(key, "")).strip(" \t")  # other blanks may be the last byte of a character, as in à
     try:
         return found.encode("latin-1").decode()
     except UnicodeError:

@@ -1,7 +1,8 @@
-"""The built-in web server."""
+"""The web server of `gpuboard serve`: the WSGI application, the check of the Host header, and waitress."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import resource
@@ -24,13 +25,17 @@ from waitress.server import BaseWSGIServer, TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from site_builder.config.settings import Settings
+from site_builder.core.command_options import CommandError, print_message
 from site_builder.web import compat_routes
+from site_builder.web.basic_auth import BasicAuth, PasswordFile, PasswordFileError
+from site_builder.web.booking_app import BookingApplication, ConcurrencyLimit
 from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.identity import parse_ip_address
 from site_builder.web.rate_limit import build_address_key
 from site_builder.web.static_files import (
     ABSOLUTE_URL_START,
     HttpResponse,
+    StaticSite,
     build_error_response,
     parse_request_target,
     send_response,
@@ -47,12 +52,64 @@ UNKNOWN_NAME_MESSAGE = (
     "or set GPUBOARD_URL to the address that people use."
 )
 
+CLEARTEXT_WARNING = (
+    "passwords cross the network in the clear: let it listen on 127.0.0.1, and put a web server with TLS before it "
+    "(docs/webservers.md)"
+)
+CHOOSE_ADDRESS_HINT = "choose another with --listen or GPUBOARD_LISTEN"
+MAX_CONNECTIONS = 1000
+# Connections of one address above which its oldest idle ones are closed: browsers open 6, and several people may share
+# an address. Above the second number a new connection is refused, however busy the others are.
+IDLE_LIMIT_PER_ADDRESS, MAX_PER_ADDRESS = 100, 400
+# New connections taken in one round; as many slots stay free, for which idle connections are closed.
+MAX_ACCEPTED_PER_ROUND = 64
+STALLED_AFTER_S = 5  # seconds after which a client that reads nothing of its answer may lose its slot
+BACKLOG = 1024
+REQUEST_TIMEOUT_S = 30  # seconds that a request may take to arrive
+MAX_UNSENT_BYTES = 1 << 20  # bytes that may wait for a reader who asks for more
+# bytes read for one send; of more, the allocator keeps some MiB for each thread that sent once
+SEND_CHUNK_BYTES = 1 << 16
+UNLIMITED_BYTES = 1 << 60
+WAITRESS_SETTINGS = {
+    "threads": 64,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
+    "backlog": BACKLOG,
+    "channel_timeout": 60,  # seconds; an open page asks every 10, on the same connection
+    "cleanup_interval": 10,
+    "max_request_header_size": 16 << 10,
+    "max_request_body_size": 32 << 10,  # read, so that the sender sees that it is refused; bookings may have half
+    "outbuf_high_watermark": UNLIMITED_BYTES,  # there a thread would wait for a reader; see ClientChannel.write_soon
+    "asyncore_use_poll": True,  # select() ends at 1024 files
+    "log_socket_errors": False,  # clients that went away are usual
+    "clear_untrusted_proxy_headers": False,  # the booking service checks who sent them, and nothing else reads them
+    "ident": None,
+}
+
+
+def build_application(www: Path, settings: Settings) -> WSGIApplication:
+    """Build what answers requests: under the board's own names, and with passwords if the settings name a file."""
+    application: WSGIApplication = build_board_application(www, settings)
+    if settings.htpasswd:
+        try:
+            passwords = PasswordFile(Path(settings.htpasswd), print_message)
+        except PasswordFileError as error:
+            raise CommandError(str(error)) from None
+        application = BasicAuth(application, passwords, settings.booking_policy)
+    return HostHeaderCheck(application, settings, www)
+
+
+def build_board_application(www: Path, settings: Settings) -> StaticSite:
+    """Serve the files of www/, and the booking service if the settings give it a URL."""
+    url = settings.booking_policy.url
+    booking_route = None
+    if url is not None:
+        booking_route = url, ConcurrencyLimit(BookingApplication(settings, print_message))
+    return StaticSite(www, print_message, booking_route, compat_routes.MinuteHistory(settings))
+
 
 class MachineNames:
     """The names of this machine; DNS is asked once, in the background, since it may take long to fail."""
 
     def __init__(self) -> None:
-        """Start to look up the full name."""
         self.host_name = socket.gethostname().lower().rstrip(".")
         self.short_name = self.host_name.partition(".")[0]
         self.names = {self.host_name, self.short_name, f"{self.short_name}.local"} - {"", ".local"}
@@ -60,7 +117,6 @@ class MachineNames:
         self.lookup_thread.start()
 
     def look_up(self) -> None:
-        """Add the full name."""
         with suppress(OSError, UnicodeError):  # a host name can be one that DNS does not allow
             self.names = self.names | {socket.getfqdn(self.host_name).lower().rstrip(".")}
 
@@ -83,7 +139,6 @@ class HostHeaderCheck:
         self.allowed_names = {"localhost", settings.listen[0].lower(), url.rstrip("."), *settings.server_names}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
         refused = self.check_host(environ)
         return send_response(environ, start_response, refused) if refused else self.application(environ, start_response)
 
@@ -138,54 +193,24 @@ def is_compat_request(environ: WSGIEnvironment) -> bool:
     return compat_routes.is_compat_route(path, split_path(path), query)
 
 
-MAX_CONNECTIONS = 1000
-# Connections of one address above which its oldest idle ones are closed: browsers open 6, and several people may share
-# an address. Above the second number a new connection is refused, however busy the others are.
-IDLE_LIMIT_PER_ADDRESS, MAX_PER_ADDRESS = 100, 400
-# New connections taken in one round; as many slots stay free, for which idle connections are closed.
-MAX_ACCEPTED_PER_ROUND = 64
-STALLED_AFTER_S = 5  # seconds after which a client that reads nothing of its answer may lose its slot
-BACKLOG = 1024
-REQUEST_TIMEOUT_S = 30  # seconds that a request may take to arrive
-MAX_UNSENT_BYTES = 1 << 20  # bytes that may wait for a reader who asks for more
-SEND_CHUNK_BYTES = (
-    1 << 16
-)  # bytes read for one send; of more, the allocator keeps some MiB for each thread that sent once
-UNLIMITED_BYTES = 1 << 60
-WAITRESS_SETTINGS = {
-    "threads": 64,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
-    "backlog": BACKLOG,
-    "channel_timeout": 60,  # seconds; an open page asks every 10, on the same connection
-    "cleanup_interval": 10,
-    "max_request_header_size": 16 << 10,
-    "max_request_body_size": 32 << 10,  # read, so that the sender gets to see that it is refused; the desk takes half
-    "outbuf_high_watermark": UNLIMITED_BYTES,  # there a thread would wait for a reader; see Channel.write_soon
-    "asyncore_use_poll": True,  # select() ends at 1024 files
-    "log_socket_errors": False,  # a reader who went away is no news
-    "clear_untrusted_proxy_headers": False,  # the desk itself asks from whom they are, and nothing else reads them
-    "ident": None,
-}
-
-
 class ErrorResponseTask(ErrorTask):
-    """What waitress itself refuses, in our words; its own repeat the request."""
+    """Refusals by waitress itself, in our words: its own repeat the request."""
 
     def execute(self) -> None:
-        """Write it, and end the connection."""
         error: Any = self.request.error  # type: ignore[attr-defined] # the stub takes the request for its error
-        answer = build_error_response(error.code)
+        response = build_error_response(error.code)
         self.status = f"{error.code} {error.reason}"
-        self.response_headers = [*SECURITY_HEADERS, *answer.headers]
+        self.response_headers = [*SECURITY_HEADERS, *response.headers]
         self.set_close_on_finish()
-        self.content_length = len(answer.body)
-        self.write(answer.body)
+        self.content_length = len(response.body)
+        self.write(response.body)
 
 
 class ResponseTask(WSGITask):
-    """An answer that does not end the connection where it need not."""
+    """A response that keeps the connection open where it can."""
 
     def set_close_on_finish(self) -> None:
-        """End it; but a 304 has no length by its nature, and waitress takes that for a body of unknown length."""
+        """Close the connection, but not after a 304: it has no length, which waitress takes for an unknown length."""
         headers: dict[str, str] = self.request.headers  # type: ignore[attr-defined] # as above
         kept = self.version == "1.1" and headers.get("CONNECTION", "").lower() != "close"
         if not (kept and self.status.startswith("304")):
@@ -214,7 +239,7 @@ class ClientChannel(HTTPChannel):
     request_began_at = 0.0
 
     def __init__(self, server: BaseWSGIServer, sock: socket.socket, addr: Any, *more: Any, **named: Any) -> None:  # noqa: ANN401 # as waitress gives them
-        """Take up a connection; waitress would read as much at once as the system has room for, which may be MiB."""
+        """Limit what is read at once: waitress would read as much as the system has room for, which may be MiB."""
         super().__init__(server, sock, addr, *more, **named)
         self.sendbuf_len = min(self.sendbuf_len, SEND_CHUNK_BYTES)
         self.client = build_address_key(str(addr[0]))
@@ -240,7 +265,7 @@ class ClientChannel(HTTPChannel):
             return True
 
     def received(self, data: bytes) -> bool:
-        """Take up what arrived; a request that comes letter by letter is given up in the end."""
+        """Handle what arrived; a request that comes byte by byte is given up after a while."""
         now = time.monotonic()
         if self.request is None:
             self.request_began_at = now
@@ -250,7 +275,7 @@ class ClientChannel(HTTPChannel):
         return super().received(data)
 
     def write_soon(self, data: bytes) -> int:
-        """Send it; who asks for one file after the other and reads none gets no more of them."""
+        """Send data; a client that asks for more files and reads none is disconnected."""
         if self.total_outbufs_len > MAX_UNSENT_BYTES:
             raise ClientDisconnected
         return super().write_soon(data)
@@ -331,15 +356,15 @@ class WebServer:
     """A site on a socket that listens: `run` until `close`, from another thread or a signal handler."""
 
     def __init__(self, site: WSGIApplication, sock: socket.socket, proxy: str | None = None) -> None:
-        """Make it ready; the socket is closed with it. `proxy` is the address of a web server before it."""
-        for name in ("waitress", "waitress.queue"):  # a queue of readers is no news either
+        """Prepare to serve on a socket that it closes in the end; `proxy` is the address of a web server before it."""
+        for name in ("waitress", "waitress.queue"):  # a queue of requests is usual, too
             logging.getLogger(name).setLevel(logging.ERROR)
         self.socket_map: dict[int, Any] = {}
         self.waitress_server = BoardServer(site, self.socket_map, sock, proxy)
         self.is_closed = False
 
     def run(self) -> None:
-        """Answer until it is closed; then nothing of it is left."""
+        """Serve until it is closed, then release everything."""
         try:
             while not self.is_closed:
                 self.waitress_server.make_room()
@@ -347,30 +372,27 @@ class WebServer:
                 wasyncore.loop(timeout=timeout, use_poll=True, map=self.socket_map, count=1)
         finally:
             self.is_closed = True
-            self.release_resources()
+            self.waitress_server.task_dispatcher.shutdown(timeout=2)
+            for channel in list(self.socket_map.values()):
+                if isinstance(channel, ClientChannel):
+                    channel.handle_close()
+            self.waitress_server.close()
 
     def close(self) -> None:
-        """End `run`; what is being sent is cut off."""
+        """End `run`; responses that are being sent are cut off."""
         if not self.is_closed:
             self.is_closed = True
             self.waitress_server.pull_trigger()  # takes no lock, so that a signal may come at any time
 
-    def release_resources(self) -> None:
-        """Give back threads, files and connections."""
-        self.waitress_server.task_dispatcher.shutdown(timeout=2)
-        for channel in [one for one in self.socket_map.values() if isinstance(one, ClientChannel)]:
-            channel.handle_close()
-        self.waitress_server.close()
-
 
 def compute_connection_limit() -> int:
-    """How many at a time: with no file left to open, waitress would try to accept the next without end."""
+    """Return how many connections may be open: without a free file, waitress would try to accept the next forever."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft * 3 // 4)
 
 
 def open_listening_socket(address: str, port: int) -> socket.socket:
-    """A socket that listens there; OSError says why it cannot be had."""
+    """Open a socket that listens there, or raise OSError."""
     failure: OSError | None = None
     for family, kind, protocol, _, where in socket.getaddrinfo(
         address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -391,12 +413,45 @@ def open_listening_socket(address: str, port: int) -> socket.socket:
 
 
 def is_local_only(sock: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Return True if only this machine can reach it."""
     return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def build_server_url(sock: socket.socket) -> str:
-    """Where the board is; by the name of this machine where it listens on all of its addresses."""
+    """Return the URL of the board, with the name of this machine if it listens on all addresses."""
     address, port = sock.getsockname()[:2]
     host = socket.gethostname() if ip_address(address.partition("%")[0]).is_unspecified else address
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def list_start_messages(sock: socket.socket, settings: Settings) -> list[str]:
+    """Say where the board is, and who can read it if not this machine alone."""
+    url = f"the board is at {build_server_url(sock)} until Ctrl-C"
+    if is_local_only(sock):
+        return [url]
+    readers = f"everybody on the network {'with a password ' if settings.htpasswd else ''}can read it"
+    return [url, readers, *list_open_booking_warnings(sock, settings)]
+
+
+def list_password_warnings(sock: socket.socket, settings: Settings) -> list[str]:
+    """Warn if passwords cross the network unencrypted."""
+    return [CLEARTEXT_WARNING] if settings.htpasswd and not is_local_only(sock) else []
+
+
+def list_open_booking_warnings(sock: socket.socket, settings: Settings) -> list[str]:
+    """Warn if anybody on the network may book."""
+    policy = settings.booking_policy
+    is_open = policy.url is not None and policy.is_open and not settings.htpasswd and not is_local_only(sock)
+    return ["anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"] if is_open else []
+
+
+def describe_listen_error(error: OSError, address: str, port: int) -> str:
+    """Say why nothing can listen there, and what to do."""
+    place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{place} is taken by another program: {CHOOSE_ADDRESS_HINT}"
+    if error.errno == errno.EACCES:
+        return f"only root may listen on port {port}: choose one from 1024 on with --listen or GPUBOARD_LISTEN"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"{address} is not an address of this machine: {CHOOSE_ADDRESS_HINT}"
+    return f"cannot listen on {place}: {error.strerror or error}; {CHOOSE_ADDRESS_HINT}"

@@ -1,4 +1,4 @@
-"""The files of www/ as answers to HTTP requests, and nothing else of this machine but the desk, if there is one."""
+"""Serve the files of www/ over HTTP, and the booking service at its path."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from site_builder.web.http_headers import SECURITY_HEADERS
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-    ResponseHeaders = tuple[tuple[str, str], ...]
-
-# A report has its style in itself, and allows by a policy of its own that one alone; nothing else is ever in it.
+# A report has inline styles, which only its own policy allows.
 REPORTS_FOLDER = "reports"
 REPORT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -50,11 +48,11 @@ IMAGE_TYPES = {"png": "image/png", "ico": "image/x-icon"}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DEFAULT_TYPE = "application/octet-stream"
 
-MAX_PATH_CHARACTERS = 2000  # letters of a path
+MAX_PATH_CHARACTERS = 2000
 MIN_COMPRESSED_BYTES = 1024  # a text below this many bytes is not worth compressing
 MAX_BUFFERED_BYTES = 16 << 20  # a file up to this size is read at once, a larger one is streamed
-MAX_CACHED_BYTES = 32 << 20  # bytes of bodies that are kept for the next reader
-RETRY_AFTER_S = "10"  # seconds until a reader may try again
+MAX_CACHED_BYTES = 32 << 20  # bytes of bodies that are kept for the next request
+RETRY_AFTER_S = "10"  # seconds
 
 FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -84,67 +82,71 @@ REFRESH_TAG = f"<meta http-equiv=refresh content={RETRY_AFTER_S}>"
 
 
 class FileChangedError(Exception):
-    """A file that changed in its place while it was read."""
+    """A file changed while it was read."""
 
 
 class FileStream(io.FileIO):
-    """A file that is sent while it is read; one that was cut short ends the connection, which else would wait."""
+    """A file that is sent while it is read; if it was truncated, an error ends the connection."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes."""
-        found = bytes(super().read(size))
-        if not found and size:
+        data = bytes(super().read(size))
+        if not data and size:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return found
+        return data
 
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What a reader gets: a body, or a file that is streamed, and closed by whoever sends it."""
+    """A body, or a file that is streamed and closed by whoever sends it."""
 
     status: int
-    headers: ResponseHeaders
+    headers: tuple[tuple[str, str], ...]
     body: bytes = b""
     stream: FileStream | None = None
 
 
 def build_error_response(status: int, *headers: tuple[str, str], sentence: str = "", head: str = "") -> HttpResponse:
-    """An answer that is a sentence; nothing of the request is repeated in it."""
-    words = sentence or STATUS_MESSAGES.get(status, "Something went wrong here; the admin can read what on the server.")
+    """Build a response that is a sentence; nothing of the request is repeated in it."""
+    message = sentence or STATUS_MESSAGES.get(
+        status, "Something went wrong here; the admin can read what on the server."
+    )
     title = HTTPStatus(status).phrase
-    text = f"<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n{head}<title>{title}</title>\n<p>{words}</p>\n"
+    text = f"<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n{head}<title>{title}</title>\n<p>{message}</p>\n"
     body = text.encode()
-    told = (("Content-Type", TEXT_TYPES["html"]), ("Content-Length", str(len(body))), ("Cache-Control", "no-cache"))
-    return HttpResponse(status, (*told, *headers), body)
+    html_headers = (
+        ("Content-Type", TEXT_TYPES["html"]),
+        ("Content-Length", str(len(body))),
+        ("Cache-Control", "no-cache"),
+    )
+    return HttpResponse(status, (*html_headers, *headers), body)
 
 
-def send_response(environ: WSGIEnvironment, start_response: StartResponse, answer: HttpResponse) -> list[bytes]:
-    """A refusal, with the headers that all answers have."""
-    status = HTTPStatus(answer.status)
-    start_response(f"{status.value} {status.phrase}", [*SECURITY_HEADERS, *answer.headers])
-    return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
+def send_response(environ: WSGIEnvironment, start_response: StartResponse, response: HttpResponse) -> list[bytes]:
+    """Send a refusal, with the headers that all responses have."""
+    status = HTTPStatus(response.status)
+    start_response(f"{status.value} {status.phrase}", [*SECURITY_HEADERS, *response.headers])
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
 
 class BodyCache:
-    """The bodies asked for last, within a limit; each is made once, however many ask for it at the same time."""
+    """The bodies requested last, within a limit; each is made once, however many request it at the same time."""
 
-    def __init__(self, limit: int) -> None:
-        """Keep up to so many bytes, and the newest body in any case."""
-        self.max_bytes = limit
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.cached_bytes = 0
         self.lock = Lock()
         self.bodies: OrderedDict[tuple[str, str], Future[bytes]] = OrderedDict()
 
     def get(self, key: tuple[str, str], make: Callable[[], bytes]) -> bytes:
-        """The body, made by the first who asks; if that fails, it fails for all who wait, and the next one tries."""
+        """Return the body; the first caller makes it, and if that fails, it fails for all who wait for it."""
         with self.lock:
-            found = self.bodies.get(key)
-            if found is None:
+            cached = self.bodies.get(key)
+            if cached is None:
                 mine = self.bodies[key] = Future()
             else:
                 self.bodies.move_to_end(key)
-        if found is not None:
-            return found.result()
+        if cached is not None:
+            return cached.result()
         try:
             body = make()
         except BaseException as error:
@@ -159,7 +161,7 @@ class BodyCache:
         return body
 
     def evict_oldest(self) -> None:
-        """Let go of those that nobody asked for in the longest time."""
+        """Drop the bodies that were not requested for the longest time, but not the newest."""
         for key, body in list(self.bodies.items())[:-1]:
             if self.cached_bytes <= self.max_bytes:
                 return
@@ -174,174 +176,173 @@ class StaticSite:
     def __init__(
         self,
         www: Path,
-        tell: Callable[[str], None] = lambda _: None,
-        desk: tuple[str, WSGIApplication] | None = None,
-        minutes: Callable[[bytes, int], bytes] | None = None,
+        report: Callable[[str], None] = lambda _: None,
+        booking_route: tuple[str, WSGIApplication] | None = None,
+        add_history: Callable[[bytes, int], bytes] | None = None,
     ) -> None:
-        """Serve this folder; `tell` gets a sentence about each file that cannot be read; `desk` answers at its path.
+        """Serve this folder; `report` gets a sentence about each file that cannot be read.
 
-        `minutes` makes of a host's file in states/ one with so many entries.
+        `booking_route` is a path and what answers there; `add_history` adds entries to a host's file in states/.
         """
-        self.booking_route = desk
-        self.add_history = minutes
+        self.booking_route = booking_route
+        self.add_history = add_history
         self.www = www.absolute()
-        self.report = tell
+        self.report = report
         self.reported: set[str] = set()
         self.body_cache = BodyCache(MAX_CACHED_BYTES)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """One answer."""
         if self.booking_route and parse_request_target(environ)[0] == f"/{self.booking_route[0].lstrip('/')}":
             return self.booking_route[1](environ, start_response)
         try:
-            answer = self.build_response(environ)
-        except Exception as error:  # a reader never brings the server down, and never sees why
+            response = self.build_response(environ)
+        except Exception as error:  # no request may bring the server down, and no client sees why
             self.report_once(f"an answer failed: {type(error).__name__}: {error}; this should not happen")
-            answer = build_error_response(500)
-        status = HTTPStatus(answer.status)
-        told = dict(answer.headers)
-        always = [one for one in SECURITY_HEADERS if one[0] not in told]
-        start_response(f"{status.value} {status.phrase}", [*always, *answer.headers])
+            response = build_error_response(500)
+        status = HTTPStatus(response.status)
+        own_headers = dict(response.headers)
+        security_headers = [header for header in SECURITY_HEADERS if header[0] not in own_headers]
+        start_response(f"{status.value} {status.phrase}", [*security_headers, *response.headers])
         if environ["REQUEST_METHOD"] == "HEAD":
-            if answer.stream:
-                answer.stream.close()
+            if response.stream:
+                response.stream.close()
             return []
-        if not answer.stream and len(answer.body) < 65536:
-            return [answer.body] if answer.body else []
-        # waitress copies a list's bytes for each reader, to a file where they are many; a file it reads as it sends
-        wrapped: Iterable[bytes] = environ["wsgi.file_wrapper"](answer.stream or io.BytesIO(answer.body))
+        if not response.stream and len(response.body) < 65536:
+            return [response.body] if response.body else []
+        # waitress copies the bytes of a list for each client, many of them to a file; a file it reads as it sends
+        wrapped: Iterable[bytes] = environ["wsgi.file_wrapper"](response.stream or io.BytesIO(response.body))
         return wrapped
 
     def report_once(self, sentence: str) -> None:
-        """Tell it the first time; no reader can fill a log."""
+        """Report a sentence the first time; no client can fill a log."""
         if sentence not in self.reported and len(self.reported) < 100:
             self.reported.add(sentence)
             self.report(sentence)
 
     def build_response(self, environ: WSGIEnvironment) -> HttpResponse:
-        """What this request gets."""
         path, query = parse_request_target(environ)
-        refused = refuse_bad_request(environ, path)
-        parts = split_path(path)
-        if refused or parts is None:
-            return refused or build_error_response(404)
+        refusal = refuse_bad_request(environ, path)
+        path_parts = split_path(path)
+        if refusal or path_parts is None:
+            return refusal or build_error_response(404)
         try:
-            parts = compat_routes.resolve_file_path(path, parts, query)
+            path_parts = compat_routes.resolve_file_path(path, path_parts, query)
         except compat_routes.InvalidQueryError as error:
             return build_error_response(400, sentence=str(error))
         for _ in range(3):
             try:
-                return self.serve_file(parts, query, environ)
+                return self.serve_file(path_parts, query, environ)
             except FileChangedError:
                 continue
             except OSError as error:
-                return self.build_file_error(parts, error)
+                return self.build_file_error(path_parts, error)
         return build_error_response(404)
 
-    def build_file_error(self, parts: list[str], error: OSError) -> HttpResponse:
-        """The answer where a file cannot be had."""
+    def build_file_error(self, path_parts: list[str], error: OSError) -> HttpResponse:
         if error.errno in NOT_FOUND_ERRNOS:
-            if parts == [INDEX_FILE]:
+            if path_parts == [INDEX_FILE]:
                 return build_error_response(
                     503, ("Retry-After", RETRY_AFTER_S), sentence=NOT_BUILT_MESSAGE, head=REFRESH_TAG
                 )
             return build_error_response(404)
-        where = self.www.joinpath(*parts)
+        where = self.www.joinpath(*path_parts)
         self.report_once(f"{where} cannot be read: {error.strerror}; whoever asks for it gets an error")
-        return (
-            build_error_response(403)
-            if error.errno in FORBIDDEN_ERRNOS
-            else build_error_response(503, ("Retry-After", RETRY_AFTER_S))
-        )
+        if error.errno in FORBIDDEN_ERRNOS:
+            return build_error_response(403)
+        return build_error_response(503, ("Retry-After", RETRY_AFTER_S))
 
-    def open_file(self, parts: list[str]) -> int:
-        """The file, by a way on which no link is followed, whoever changes it meanwhile."""
+    def open_file(self, path_parts: list[str]) -> int:
+        """Open a file without following a link, whoever changes the folders meanwhile."""
         handle = os.open(self.www, FOLDER_FLAGS)  # the folder that the admin names may be a link
         try:
-            for part in parts[:-1]:
+            for part in path_parts[:-1]:
                 inner = os.open(part.encode(), FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=handle)
                 os.close(handle)
                 handle = inner
-            return os.open(parts[-1].encode(), FILE_FLAGS, dir_fd=handle)
+            return os.open(path_parts[-1].encode(), FILE_FLAGS, dir_fd=handle)
         finally:
             os.close(handle)
 
-    def serve_file(self, parts: list[str], query: str, environ: WSGIEnvironment) -> HttpResponse:
-        """The file as it stands at this moment: it is opened once, and all that is told is told of what was opened."""
-        handle = self.open_file(parts)
+    def serve_file(self, path_parts: list[str], query: str, environ: WSGIEnvironment) -> HttpResponse:
+        """Serve a file as it is now: it is opened once, and everything is read from what was opened."""
+        handle = self.open_file(path_parts)
         try:
-            status = os.fstat(handle)
-            index = compat_routes.find_index_file(parts)
-            if stat.S_ISDIR(status.st_mode) and is_regular_file(os.stat(index, dir_fd=handle, follow_symlinks=False)):
-                to = f"./{quote(parts[-1])}/" + (
-                    f"?{quote(query, safe=SAFE_QUERY_CHARACTERS, encoding='latin-1')}" if query else ""
-                )
-                return build_error_response(
-                    308, ("Location", to), sentence="This page stands in a folder: a slash is missing."
-                )
-            if not is_regular_file(status):
-                return build_error_response(404)
-            return self.build_file_response(handle, status, parts, query, environ)
+            file_stat = os.fstat(handle)
+            if stat.S_ISREG(file_stat.st_mode):
+                return self.build_file_response(handle, file_stat, path_parts, query, environ)
+            if stat.S_ISDIR(file_stat.st_mode):
+                index = compat_routes.find_index_file(path_parts)
+                if stat.S_ISREG(os.stat(index, dir_fd=handle, follow_symlinks=False).st_mode):
+                    location = f"./{quote(path_parts[-1])}/"
+                    if query:
+                        location += f"?{quote(query, safe=SAFE_QUERY_CHARACTERS, encoding='latin-1')}"
+                    sentence = "This page stands in a folder: a slash is missing."
+                    return build_error_response(308, ("Location", location), sentence=sentence)
+            return build_error_response(404)
         finally:
             os.close(handle)
 
     def build_file_response(
-        self, handle: int, status: os.stat_result, parts: list[str], query: str, environ: WSGIEnvironment
+        self, handle: int, file_stat: os.stat_result, path_parts: list[str], query: str, environ: WSGIEnvironment
     ) -> HttpResponse:
-        """An open file, whole, compressed, streamed, or told to be known already."""
-        kind, is_text = find_content_type(parts[-1])
-        packed = choose_compression(
-            environ.get("HTTP_ACCEPT_ENCODING", ""), is_text and status.st_size <= MAX_BUFFERED_BYTES, status.st_size
+        """Send an open file whole, compressed or streamed, or say that the client has it already."""
+        content_type, is_text = find_content_type(path_parts[-1])
+        size = file_stat.st_size
+        is_gzip = choose_compression(
+            environ.get("HTTP_ACCEPT_ENCODING", ""), is_text and size <= MAX_BUFFERED_BYTES, size
         )
-        if packed is None:
+        if is_gzip is None:
             return build_error_response(406, ("Vary", "Accept-Encoding"))
-        tag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}" + ("-gzip" if packed else "")
-        forever = query and parts[0] == "assets"
-        entries = compat_routes.parse_entry_count(parts, query) if self.add_history else 1
-        tag += f"-{entries}" if entries > 1 else ""
-        headers = (
-            ("Cache-Control", "public, max-age=31536000, immutable" if forever else "no-cache"),
-            ("ETag", f'"{tag}"'),
-            ("Last-Modified", formatdate(max(0, min(status.st_mtime, time.time())), usegmt=True)),
-            *((("Vary", "Accept-Encoding"),) if is_text else ()),
-            *((("Content-Security-Policy", REPORT_SECURITY_POLICY),) if parts[0] == REPORTS_FOLDER else ()),
-        )
-        if environ["REQUEST_METHOD"] != "POST" and is_not_modified(environ, tag, status.st_mtime):
-            return HttpResponse(304, headers)
-        headers += (("Content-Type", kind), *((("Content-Encoding", "gzip"),) if packed else ()))
-        if status.st_size > MAX_BUFFERED_BYTES:
-            return HttpResponse(
-                200, (*headers, ("Content-Length", str(status.st_size))), stream=FileStream(os.dup(handle))
-            )
+        entry_count = compat_routes.parse_entry_count(path_parts, query) if self.add_history else 1
+        etag = f"{file_stat.st_ino:x}-{file_stat.st_mtime_ns:x}-{size:x}" + ("-gzip" if is_gzip else "")
+        etag += f"-{entry_count}" if entry_count > 1 else ""
+        is_immutable = query and path_parts[0] == "assets"
+        headers = [
+            ("Cache-Control", "public, max-age=31536000, immutable" if is_immutable else "no-cache"),
+            ("ETag", f'"{etag}"'),
+            ("Last-Modified", formatdate(max(0, min(file_stat.st_mtime, time.time())), usegmt=True)),
+        ]
+        if is_text:
+            headers.append(("Vary", "Accept-Encoding"))
+        if path_parts[0] == REPORTS_FOLDER:
+            headers.append(("Content-Security-Policy", REPORT_SECURITY_POLICY))
+        if environ["REQUEST_METHOD"] != "POST" and is_not_modified(environ, etag, file_stat.st_mtime):
+            return HttpResponse(304, tuple(headers))
+        headers.append(("Content-Type", content_type))
+        if is_gzip:
+            headers.append(("Content-Encoding", "gzip"))
+        if size > MAX_BUFFERED_BYTES:
+            return HttpResponse(200, (*headers, ("Content-Length", str(size))), stream=FileStream(os.dup(handle)))
 
-        def make() -> bytes:
-            found = read_open_file(handle, status)
-            if self.add_history and entries > 1:
-                found = self.add_history(found, entries)
-            return gzip.compress(found, 6, mtime=0) if packed else found
+        def make_body() -> bytes:
+            content = read_open_file(handle, file_stat)
+            if self.add_history and entry_count > 1:
+                content = self.add_history(content, entry_count)
+            return gzip.compress(content, 6, mtime=0) if is_gzip else content
 
-        body = self.body_cache.get(("/".join(parts), tag), make)
+        body = self.body_cache.get(("/".join(path_parts), etag), make_body)
         return HttpResponse(200, (*headers, ("Content-Length", str(len(body)))), body)
 
 
 def refuse_bad_request(environ: WSGIEnvironment, path: str) -> HttpResponse | None:
-    """The refusal of a method or a body that is not taken there."""
-    open_to = ("GET", "HEAD", "POST") if path == compat_routes.ALL_NODES_PATH else ("GET", "HEAD")
-    if environ["REQUEST_METHOD"] not in open_to:
-        return build_error_response(405, ("Allow", ", ".join(open_to)))
+    """Refuse a method or a body that is not accepted there."""
+    methods = ("GET", "HEAD", "POST") if path == compat_routes.ALL_NODES_PATH else ("GET", "HEAD")
+    if environ["REQUEST_METHOD"] not in methods:
+        return build_error_response(405, ("Allow", ", ".join(methods)))
     length = environ.get("CONTENT_LENGTH") or "0"
-    most = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
-    return None if length.isdecimal() and len(length) < 10 and int(length) <= most else build_error_response(413)
+    max_length = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
+    is_valid = length.isdecimal() and len(length) < 10 and int(length) <= max_length
+    return None if is_valid else build_error_response(413)
 
 
 def parse_request_target(environ: WSGIEnvironment) -> tuple[str, str]:
-    """Path and query as they were sent; PATH_INFO has lost the slashes that it began with."""
+    """Return path and query as they were sent; PATH_INFO has lost its leading slashes."""
     target, _, query = environ["REQUEST_URI"].partition("#")[0].partition("?")
     return ABSOLUTE_URL_START.sub("", target, count=1) or "/", query
 
 
 def split_path(path: str) -> list[str] | None:
-    """The names on the way to a file, index.html for a folder; None if one of them could lead anywhere else."""
+    """Return the names on the way to a file, index.html for a folder; None if one of them could lead elsewhere."""
     if len(path) > MAX_PATH_CHARACTERS:
         return None
     try:
@@ -352,42 +353,39 @@ def split_path(path: str) -> list[str] | None:
     if start or not parts:
         return None
     parts[-1] = parts[-1] or INDEX_FILE
-    wrong = any(not part or part[0] == "." or "\\" in part or not part.isprintable() for part in parts)
-    return None if wrong else parts
-
-
-def is_regular_file(status: os.stat_result) -> bool:
-    """Whether it is a plain file."""
-    return stat.S_ISREG(status.st_mode)
+    is_unsafe = any(not part or part[0] == "." or "\\" in part or not part.isprintable() for part in parts)
+    return None if is_unsafe else parts
 
 
 def find_content_type(name: str) -> tuple[str, bool]:
-    """The type of a file by its name, and whether it is a text."""
+    """Return the type of a file by its name, and whether it is a text."""
     if name == "metrics":
         return METRICS_TYPE, True
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     return TEXT_TYPES.get(suffix) or IMAGE_TYPES.get(suffix, DEFAULT_TYPE), suffix in TEXT_TYPES
 
 
-def choose_compression(accepted: str, can_be: bool, size: int) -> bool | None:
-    """Whether the body goes out compressed; None if the reader wants neither form that we have."""
+def choose_compression(accepted: str, is_compressible: bool, size: int) -> bool | None:
+    """Return True if the body is to be compressed; None if the client accepts neither form."""
     qualities: dict[str, float] = {}
     for item in accepted.lower().split(","):
-        name, *rest = (word.strip() for word in item.split(";"))
-        found = QUALITY_PATTERN.fullmatch(rest[0]) if rest else None
-        qualities[name] = float(found[1]) if found else 0.0 if rest else 1.0
-    zipped = qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0))) if can_be else 0.0
-    plain = qualities.get("identity", 0.0 if qualities.get("*") == 0 else None)
-    if plain == 0:
-        return True if zipped else None
-    return size >= MIN_COMPRESSED_BYTES and zipped > 0 and zipped >= (plain or 0)
+        name, *parameters = (word.strip() for word in item.split(";"))
+        quality = QUALITY_PATTERN.fullmatch(parameters[0]) if parameters else None
+        qualities[name] = float(quality[1]) if quality else 0.0 if parameters else 1.0
+    gzip_quality = 0.0
+    if is_compressible:
+        gzip_quality = qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0)))
+    plain_quality = qualities.get("identity", 0.0 if qualities.get("*") == 0 else None)
+    if plain_quality == 0:
+        return True if gzip_quality else None
+    return size >= MIN_COMPRESSED_BYTES and gzip_quality > 0 and gzip_quality >= (plain_quality or 0)
 
 
-def is_not_modified(environ: WSGIEnvironment, tag: str, modified: float) -> bool:
-    """Whether the reader has this very body already."""
-    tags = environ.get("HTTP_IF_NONE_MATCH")
-    if tags is not None:
-        return tags.strip() == "*" or tag in ETAG_PATTERN.findall(tags)
+def is_not_modified(environ: WSGIEnvironment, etag: str, modified: float) -> bool:
+    """Return True if the client has this body already."""
+    known_etags = environ.get("HTTP_IF_NONE_MATCH")
+    if known_etags is not None:
+        return known_etags.strip() == "*" or etag in ETAG_PATTERN.findall(known_etags)
     try:
         since = parsedate_to_datetime(environ["HTTP_IF_MODIFIED_SINCE"]).timestamp()
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
@@ -395,11 +393,10 @@ def is_not_modified(environ: WSGIEnvironment, tag: str, modified: float) -> bool
     return int(modified) <= since
 
 
-def read_open_file(handle: int, status: os.stat_result) -> bytes:
-    """All of an open file, if it is still what it was when it was looked at."""
+def read_open_file(handle: int, file_stat: os.stat_result) -> bytes:
+    """Read an open file, if it is still the same as when `file_stat` was taken."""
     with open(handle, "rb", closefd=False) as file:  # it has no path any more
-        content = file.read(status.st_size + 1)
-    now = os.fstat(handle)
-    if len(content) != status.st_size or now.st_mtime_ns != status.st_mtime_ns:
+        content = file.read(file_stat.st_size + 1)
+    if len(content) != file_stat.st_size or os.fstat(handle).st_mtime_ns != file_stat.st_mtime_ns:
         raise FileChangedError
     return content

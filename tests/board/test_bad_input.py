@@ -174,7 +174,7 @@ def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
     assert lab.page().count("<script") == lab.page().count('<script src="assets/')
 
 
-def test_one_gpu_twice(lab: Lab) -> None:
+def test_of_a_gpu_listed_twice_the_first_row_counts(lab: Lab) -> None:
     lab.host("twice", gpu(0, 7000, 97, uuid="GPU-t") + gpu(0, 4, 0, uuid="GPU-t"))
     assert words(build(lab)) == "data/twice/gpus.csv: the GPU GPU-t is told twice; the first row counts"
     assert lab.states("twice") == ["busy"]

@@ -58,7 +58,7 @@ def busy_lab(lab: Lab) -> None:
 # What stands in www/
 
 
-def test_the_board_and_status_json_tell_the_same(lab: Lab) -> None:
+def test_the_board_and_status_json_agree(lab: Lab) -> None:
     busy_lab(lab)
     report = lab.build()
     assert (report.host_count, report.gpu_counts, report.problems) == (2, {"busy": 1, "free": 2}, [])
@@ -81,7 +81,7 @@ def test_status_json_is_as_its_schema_says(lab: Lab) -> None:
     jsonschema.validate(lab.status(), schema)
 
 
-def test_a_host_in_status_json_has_the_promised_names_and_units(lab: Lab) -> None:
+def test_a_host_in_status_json_has_the_documented_names_and_units(lab: Lab) -> None:
     busy_lab(lab)
     lab.book({"atlas": {"0": {"name": "bob", "date": "2199-01-01 10:00", "comment": "demo"}}})
     lab.build()
@@ -170,7 +170,7 @@ def test_files_of_the_original_scripts_make_a_board(lab: Lab) -> None:
     assert "T4 16 GB" in lab.page()
 
 
-def test_the_same_gpu_on_two_hosts_is_told(lab: Lab) -> None:
+def test_the_same_gpu_on_two_hosts_is_reported(lab: Lab) -> None:
     lab.host("atlas")
     lab.host("hydra")
     assert words(lab.build()) == "data/hydra/gpus.csv: atlas tells the GPU GPU-0 too"
@@ -281,7 +281,7 @@ def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_t
     assert written[27:] == JOINED
 
 
-def test_nothing_is_rewritten_that_did_not_change_but_what_tells_of_the_build_itself(lab: Lab) -> None:
+def test_unchanged_files_are_not_rewritten_except_those_with_the_build_time(lab: Lab) -> None:
     busy_lab(lab)
     lab.build()
     before = signatures(lab)
@@ -309,7 +309,7 @@ def test_a_living_builder_shows_within_a_minute_that_it_lives(lab: Lab) -> None:
     assert lab.build(after=later + 61).written_files == again
 
 
-def test_metrics_tell_how_long_the_build_before_took_also_if_that_was_another_builder(lab: Lab) -> None:
+def test_metrics_have_the_duration_of_the_last_build_even_of_another_builder(lab: Lab) -> None:
     lab.host()
     lab.build()
     assert "gpuboard_build_duration_seconds" not in (lab.www / "metrics").read_text()
@@ -356,7 +356,7 @@ def test_where_it_builds_again_and_again_the_pages_of_hosts_are_spread(
     for number in range(9):
         lab.host(f"gpu{number}", gpu(uuid=f"GPU-{number}"))
     monkeypatch.setattr(site_writer, "PAGES_TIME_LIMIT_S", 0.0)
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     now = time.time()
     written = [builder.build(now + 10 * n).written_files for n in range(18)]
     counts = [
@@ -547,7 +547,7 @@ def test_a_builder_that_never_gets_the_lock_ends_in_its_time_without_a_word(lab:
     assert gpuboard(lab, "build").returncode == 0  # whoever is killed frees the lock
 
 
-def test_the_same_trouble_is_told_once_a_run_and_the_next_build_is_tried(lab: Lab) -> None:
+def test_the_same_error_is_printed_once_a_run_and_the_next_build_is_tried(lab: Lab) -> None:
     result = gpuboard(lab, "build", "--every", "1", "--for", "3", "--data", "nowhere")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
@@ -564,7 +564,7 @@ def test_a_build_by_hand_or_by_cron_says_nothing_into_a_pipe(lab: Lab) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_what_nobody_foresaw_is_one_sentence_unless_asked_for_more(lab: Lab) -> None:
+def test_an_unforeseen_error_is_one_sentence(lab: Lab) -> None:
     busy_lab(lab)
     (lab.state / "forget").mkdir()
     (lab.state / "forget/atlas").mkdir()  # a request is a file, so that this can never be taken back
@@ -662,7 +662,7 @@ def test_a_python_that_cannot_share_memory_shares_a_file(monkeypatch: pytest.Mon
 # The log, and forgetting
 
 
-def test_the_log_tells_what_went_wrong_and_when_it_was_over(lab: Lab) -> None:
+def test_the_log_has_when_a_problem_began_and_ended(lab: Lab) -> None:
     busy_lab(lab)
     lab.book("{")
     lab.build()

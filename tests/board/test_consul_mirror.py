@@ -60,7 +60,7 @@ class Web:
     def __init__(self, folder: Path, address: str) -> None:
         self.lab = Lab(folder)
         self.settings = self.lab.settings(kv=kv_fixtures.access(address))
-        self.builder = Builder(self.settings, every=1)
+        self.builder = Builder(self.settings, build_interval_s=1)
 
     def build(self, after: float = 0) -> BuildReport:
         return self.builder.build(time.time() + after)
@@ -68,7 +68,7 @@ class Web:
     def again(self) -> None:
         """As after a restart."""
         self.builder.close()
-        self.builder = Builder(self.settings, every=1)
+        self.builder = Builder(self.settings, build_interval_s=1)
 
     def states(self) -> dict[str, str]:
         return {host["name"]: host["state"] for host in self.lab.status()["hosts"]}
@@ -154,20 +154,20 @@ def test_nor_after_its_state_or_its_data_was_lost(hosts: Hosts, web: Web, lost: 
         if lost in (folder.name, "both"):
             shutil.rmtree(folder)
             folder.mkdir()
-    web.builder = Builder(web.settings, every=1)
+    web.builder = Builder(web.settings, build_interval_s=1)
     hosts.push("alive")
     web.build()
     assert web.states() == {"alive": "fresh", "dead": "down"}
 
 
-def test_nor_where_it_moved_while_nobody_looked(hosts: Hosts, web: Web) -> None:
+def test_an_entry_that_changed_before_the_builder_started_is_as_old_as_it_says(hosts: Hosts, web: Web) -> None:
     hosts.push("dead", ago=4000)
     hosts.push("ahead", ago=-4000)
     web.build()
     web.build()
     web.builder.close()
     kv_fixtures.made_old(web.lab.state, 3600)
-    web.builder = Builder(web.settings, every=1)
+    web.builder = Builder(web.settings, build_interval_s=1)
     hosts.push("dead", ago=1800)
     hosts.push("ahead", ago=-4100)
     hosts.push("alive", ago=1)
@@ -192,12 +192,12 @@ def test_nor_where_it_comes_back_from_a_backup_or_is_written_once_more(hosts: Ho
     assert web.states() == {"dead": "fresh"}
 
 
-def test_nor_to_one_whose_own_clock_is_behind(hosts: Hosts, web: Web) -> None:
+def test_an_old_entry_stays_old_for_a_builder_whose_clock_is_behind(hosts: Hosts, web: Web) -> None:
     hosts.push("dead", ago=4000)
     web.build()
     web.builder.close()
     kv_fixtures.made_old(web.lab.state, -7200)
-    web.builder = Builder(web.settings, every=1)
+    web.builder = Builder(web.settings, build_interval_s=1)
     hosts.push("dead", ago=3000)
     web.build()
     assert web.states() == {"dead": "down"}
@@ -216,7 +216,7 @@ def test_nor_where_its_first_line_would_hide_ours(hosts: Hosts, web: Web) -> Non
         assert web.states() == {"dead": "down"}, more
 
 
-def test_what_comes_between_two_looks_at_a_host_is_copied_too(hosts: Hosts, web: Web) -> None:
+def test_gpus_that_changed_within_the_same_second_are_copied_too(hosts: Hosts, web: Web) -> None:
     moment = int(time.time())
     hosts.push("atlas", time=moment)
     web.build()
@@ -234,7 +234,7 @@ def test_a_site_whose_writer_has_gone_is_written_by_who_does_not_lead(hosts: Hos
     assert web.build(400).written_files
 
 
-def test_an_entry_whose_clock_is_ahead_is_told_and_shown_as_soon_as_it_moves(hosts: Hosts, web: Web) -> None:
+def test_an_entry_with_a_clock_ahead_is_reported_and_shown_once_it_changes(hosts: Hosts, web: Web) -> None:
     hosts.push("atlas", ago=-600)
     for _ in range(2):
         assert "data/atlas is not copied: its clock is " in words(web.build())
@@ -259,9 +259,7 @@ def bomb() -> bytes:
     return gzip.compress(b"\0" * (64 << 20), 1)
 
 
-def test_what_is_not_ours_is_told_in_one_sentence_each_and_the_old_data_stays(
-    hosts: Hosts, web: Web, server: ConsulServer
-) -> None:
+def test_a_foreign_entry_is_reported_and_the_old_data_stays(hosts: Hosts, web: Web, server: ConsulServer) -> None:
     hosts.push("atlas")
     hosts.push("zeus")
     web.build()
@@ -296,7 +294,7 @@ def test_what_is_not_ours_is_told_in_one_sentence_each_and_the_old_data_stays(
     assert words(web.build()) == ""
 
 
-def test_keys_that_can_be_no_host_are_told_and_lead_nowhere(hosts: Hosts, web: Web, tmp_path: Path) -> None:
+def test_keys_that_cannot_be_hosts_are_reported_and_not_copied(hosts: Hosts, web: Web, tmp_path: Path) -> None:
     hosts.push("atlas")
     for name in (
         "",
@@ -361,7 +359,7 @@ def test_while_consul_is_away_the_last_data_serves_and_grows_old(tmp_path: Path)
         (b"", "answers with what is not JSON"),
     ],
 )
-def test_an_answer_that_is_none_is_told(body: bytes, why: str) -> None:
+def test_a_malformed_response_is_reported(body: bytes, why: str) -> None:
     dump = kv.parse_kv_entries(body, "p/data/")
     assert (dump.is_complete, dump.problems) == (False, (why,))
 
@@ -422,7 +420,7 @@ def test_the_files_that_people_write_are_copied_too(hosts: Hosts, web: Web) -> N
     assert web.lab.host_status()["title"] == "Ours"
 
 
-def test_a_copy_that_somebody_changes_by_hand_is_kept_beside_and_told(hosts: Hosts, web: Web) -> None:
+def test_a_copy_changed_by_hand_is_kept_beside_and_reported(hosts: Hosts, web: Web) -> None:
     hosts.put("data/hosts.txt", b"atlas\n")
     web.build()
     (web.lab.data / "hosts.txt").write_text("atlas, Mine\n")
@@ -493,7 +491,7 @@ def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_now
         lab = Lab(tmp_path / "web")
         monkeypatch.undo()  # this time it is a question who leads
         monkeypatch.setattr("site_builder.board.builder.LEADERSHIP_TIMEOUT_S", 60)
-        builder = Builder(lab.settings(kv=kv_fixtures.access(locked.address, token=unable)), every=1)
+        builder = Builder(lab.settings(kv=kv_fixtures.access(locked.address, token=unable)), build_interval_s=1)
         try:
             builder.build(time.time())
             told = [one.what for one in builder.build(time.time()).problems]

@@ -33,7 +33,7 @@ FLEET_FILES = {
     "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
     "core.published_files.copy_assets": ["assets"],
     "board.pages.render_icon": ["icon.svg"],
-    "board.outputs.live.render_live_json": ["live.json"],
+    "board.outputs.status.render_live_json": ["live.json"],
     "board.outputs.status.render_status_json": ["status.json"],
     "board.outputs.metrics.render_metrics": ["metrics"],
     "board.outputs.term.render_term_txt": ["term.txt", "term-ansi.txt"],
@@ -192,7 +192,7 @@ def test_the_same_fault_again_and_again_is_logged_once(
     assert all("RuntimeError in " in line for line in lines)
 
 
-def test_a_full_disk_is_told_as_before(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_build_with_its_own_message(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     from site_builder.board.outputs import metrics  # noqa: PLC0415
 
     def full(*_: object) -> bytes:
@@ -237,7 +237,7 @@ HOST_PARTS = (
     "board.card.build_card",
     "board.card.format_host_models",
     "board.outputs.status.render_status_host",
-    "board.outputs.live.render_live_host",
+    "board.outputs.status.render_live_host",
     "board.outputs.term.render_term_host",
     "board.outputs.detail.render_detail_host",
     "board.outputs.metrics.render_host_metrics",
@@ -503,9 +503,7 @@ def test_a_step_that_fails_costs_no_other(
     assert (lab.state / "memory.json").exists()
 
 
-def test_what_is_the_matter_with_one_host_keeps_nobody_from_hearing_of_another(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_at_one_host_does_not_stop_alerts_of_another(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("good", EVIL):
         lab.write(name, "gpus.csv", "NVIDIA-SMI has failed\n", rc=9)
     break_function(

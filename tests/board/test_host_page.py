@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from site_builder.core.model import PrivacySettings
-from tests.board.test_page import HOSTILE, is_shown
+from tests.board.test_pages import HOSTILE, is_shown
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, Site, node_module, served, wait_until
 from tests.support.every_state import make_lab

@@ -57,7 +57,7 @@ def test_a_card_is_fetched_when_somebody_else_is_on_it(board: Board) -> None:
     assert "bob" in board.cell("juno", 6)
 
 
-def test_a_gpu_that_becomes_free_is_told_everywhere(board: Board) -> None:
+def test_a_gpu_that_becomes_free_is_shown_everywhere(board: Board) -> None:
     assert board.page.title() == "6 free · gpuboard"
     board.host("juno", use=0, user="")
     asked = board.next()
@@ -120,7 +120,7 @@ def caught_up(board: Board) -> str:
     return board.shown()
 
 
-def test_after_many_moves_the_page_says_what_a_new_one_says(board: Board) -> None:
+def test_after_many_changes_an_open_page_equals_a_new_one(board: Board) -> None:
     board.host("juno", use=83)
     board.next()
     board.host("ares", use=0, user="", disk=720)
@@ -254,7 +254,7 @@ def looks(board: Board) -> int:
     return board.asked.count("live.json")
 
 
-def test_the_page_looks_every_ten_seconds(clocked: Board) -> None:
+def test_the_page_polls_every_ten_seconds(clocked: Board) -> None:
     for count in (1, 2, 3):
         clocked.page.clock.run_for(10_100)
         settled(clocked)
@@ -291,7 +291,7 @@ def hide(board: Board, hidden: bool) -> None:
     )
 
 
-def test_a_page_that_nobody_sees_asks_for_nothing_and_at_once_when_it_is_seen(clocked: Board) -> None:
+def test_a_hidden_page_requests_nothing_until_it_is_visible(clocked: Board) -> None:
     hide(clocked, True)
     clocked.page.clock.run_for(300_000)
     assert looks(clocked) == 0

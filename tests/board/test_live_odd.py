@@ -70,7 +70,7 @@ def spoil(path: Path, how: Callable[[str], str | None]) -> None:
 
 
 @pytest.mark.parametrize("kind", BAD_LIVE)
-def test_a_bad_live_json_leaves_the_page_as_it_is_and_is_told(board: Board, kind: str) -> None:
+def test_a_bad_live_json_leaves_the_page_as_it_is_and_is_reported(board: Board, kind: str) -> None:
     how, words = BAD_LIVE[kind]
     before = board.shown()
     board.host("juno", use=83, user="bob")
@@ -97,7 +97,7 @@ BAD_CARDS: dict[str, tuple[Callable[[str], str | None], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_CARDS)
-def test_a_bad_card_leaves_the_page_as_it_is_and_is_told(board: Board, kind: str) -> None:
+def test_a_bad_card_leaves_the_page_as_it_is_and_is_reported(board: Board, kind: str) -> None:
     how, words = BAD_CARDS[kind]
     board.host("juno", user="bob")
     board.host("ares", user="bob")
@@ -145,7 +145,7 @@ def test_a_refresh_of_fifty_hosts_takes_less_than_10_kb(fifty: Board) -> None:
     assert size <= 10_000
 
 
-def test_more_than_forty_cards_are_taken_over_by_one_page(browser: Browser, tmp_path: Path) -> None:
+def test_more_than_forty_changed_cards_are_fetched_as_one_page(browser: Browser, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     board = Board(tmp_path, lab)
     names = [f"gpu{n:02}" for n in range(45)]
@@ -173,7 +173,7 @@ def test_more_than_forty_cards_are_taken_over_by_one_page(browser: Browser, tmp_
     ],
     ids=["cut", "older"],
 )
-def test_a_bad_page_leaves_the_cards_as_they_are_and_is_told(
+def test_a_bad_page_leaves_the_cards_as_they_are_and_is_reported(
     browser: Browser, tmp_path: Path, how: Callable[[str], str], words: str
 ) -> None:
     board = Board(tmp_path, Lab(tmp_path))
@@ -242,7 +242,7 @@ def with_bookings(board: Board) -> None:
     board.build()
 
 
-def test_bookings_are_told_in_the_zone_of_the_viewer_and_in_the_servers_on_hover(
+def test_bookings_are_shown_in_the_zone_of_the_viewer_and_in_the_servers_on_hover(
     browser: Browser, tmp_path: Path
 ) -> None:
     board = Board(tmp_path)
@@ -266,7 +266,7 @@ def test_a_viewer_in_the_zone_of_the_server_sees_the_builders_own_words(browser:
         assert board.page.locator("time.at").all_text_contents() == written
 
 
-def test_a_swapped_card_tells_its_times_in_the_zone_of_the_viewer(browser: Browser, tmp_path: Path) -> None:
+def test_a_replaced_card_has_times_in_the_zone_of_the_viewer(browser: Browser, tmp_path: Path) -> None:
     board = Board(tmp_path)
     with opened(browser, board, tmp_path, timezone_id=TOKYO):
         with_bookings(board)

@@ -79,7 +79,7 @@ def with_cells(**cells: str) -> Gpu:
 # What the file says
 
 
-def test_readings_are_told_in_base_units() -> None:
+def test_readings_are_in_base_units() -> None:
     row = gpu(
         used=7000, use=57, utilization_memory=29.0, temperature=41.0, power_draw=61.5, power_limit=400.0, clock=1410
     )
@@ -97,7 +97,7 @@ def test_readings_are_told_in_base_units() -> None:
     assert {name: found.value(f"gpu_{name}", host="atlas", gpu="0") for name in expected} == expected
 
 
-def test_a_reading_of_zero_is_told() -> None:
+def test_a_reading_of_zero_has_a_line() -> None:
     found = told(bare(gpu(used=0, use=0)))
     assert (found.value("gpu_memory_used_bytes"), found.value("gpu_utilization_ratio")) == (0, 0)
 
@@ -108,7 +108,7 @@ def test_what_is_not_available_has_no_line() -> None:
     assert named == {f"gpuboard_gpu_{name}" for name in ("processes", "booked", "state", "info")}
 
 
-def test_a_host_that_is_not_fresh_tells_no_reading() -> None:
+def test_a_host_that_is_not_fresh_has_no_readings() -> None:
     data = host_data(
         [gpu(used=7000, use=90)],
         ages=dict.fromkeys(("host.txt", "gpus.csv", "processes.csv", "ps.txt"), 900.0),
@@ -132,7 +132,7 @@ def test_a_host_that_is_not_fresh_tells_no_reading() -> None:
     assert found.value("host_age_seconds") == 900
 
 
-def test_only_the_state_that_a_gpu_is_in_is_told() -> None:
+def test_a_gpu_has_a_line_only_for_the_state_that_it_is_in() -> None:
     found = told(decide(host_data([gpu(0), gpu(1, used=7000, use=80)])))
     assert [(labels["gpu"], labels["state"], value) for labels, value in found.of("gpu_state")] == [
         ("0", "free", 1),
@@ -162,7 +162,7 @@ def test_processes_are_counted_and_none_has_a_line_of_its_own() -> None:
     ],
     ids=["taken, processes not read", "processes not read", "lost", "memory that no process explains"],
 )
-def test_no_processes_are_told_only_where_it_is_certain_that_nobody_is_there(data: Any) -> None:  # noqa: ANN401
+def test_zero_processes_only_if_certainly_nobody_is_on_the_gpu(data: Any) -> None:  # noqa: ANN401
     assert told(decide(data)).value("gpu_processes") is None
 
 
@@ -170,13 +170,13 @@ def test_a_free_gpu_has_no_processes() -> None:
     assert told(decide(host_data())).value("gpu_processes") == 0
 
 
-def test_booked_is_whether_it_is_promised_now() -> None:
+def test_booked_is_1_during_a_booking() -> None:
     several = [booking(gpu="0"), booking(gpu="1", begins=1), booking(gpu="2", begins=-3, ends=-1)]
     found = told(decide(host_data([gpu(0), gpu(1), gpu(2)]), several))
     assert [value for _, value in found.of("gpu_booked")] == [1, 0, 0]
 
 
-def test_a_host_tells_its_load_memory_and_disks() -> None:
+def test_a_host_has_load_memory_and_disks() -> None:
     disks = (Disk("/", 1000, 400), Disk("/data", 5000, 4900), Disk("/data", 5000, 4901))
     facts = HostFacts((1.5, 1.2, 1.0), 4, 64000, 32000, disks=disks)
     found = told(decide(host_data(facts=ParsedFile((facts,), head("host")))))
@@ -209,7 +209,7 @@ def test_a_host_that_was_never_seen_has_no_age() -> None:
     assert (found.of("host_age_seconds"), found.of("host_seen_timestamp_seconds")) == ([], [])
 
 
-def test_the_builder_tells_of_itself() -> None:
+def test_the_builder_has_metrics_of_its_own() -> None:
     found = told(problem_count=3, build_duration_s=0.75, build_interval_s=10)
     assert {name: value for name, labels, value in found.all if not labels} == {
         "gpuboard_problems": 3,
@@ -221,7 +221,7 @@ def test_the_builder_tells_of_itself() -> None:
     assert told().value("build_duration_seconds") is None
 
 
-def test_a_board_without_hosts_tells_of_its_builder_alone() -> None:
+def test_a_board_without_hosts_has_only_metrics_of_the_builder() -> None:
     assert {name for name, _, _ in told().all if "_host_" in name or "_gpu_" in name} == set()
 
 
@@ -240,7 +240,7 @@ def test_a_person_who_booked_a_gpu_twice_has_it_once() -> None:
     assert summary.count_gpus_by_person(board) == ({}, {"alice": 1})
 
 
-def test_where_users_are_hidden_nobody_is_told() -> None:
+def test_hidden_users_have_no_metrics() -> None:
     shown = PrivacySettings(users=False)
     content = text_of([decide(used_by("alice"), [booking("bob", ends=5)], shown=shown)])
     assert b"user" not in content and b"alice" not in content and b"bob" not in content
@@ -248,7 +248,7 @@ def test_where_users_are_hidden_nobody_is_told() -> None:
     assert summary.count_gpus_by_person(replace(decide(used_by("alice")), users_shown=False)) == ({}, {})
 
 
-def test_a_board_that_names_nobody_names_nobody_here(tmp_path: Path) -> None:
+def test_metrics_name_people_only_if_the_board_shows_them(tmp_path: Path) -> None:
     lab = every_state(tmp_path)
     for users in (True, False):
         lab.build(privacy=PrivacySettings(users=users))
@@ -309,13 +309,13 @@ def test_there_are_no_more_people_than_prometheus_should_keep() -> None:
         ({"clocks_event_reasons__active": "0xoops"}, "throttled", {"reason": "heat"}, None),
     ],
 )
-def test_health_is_told_where_the_driver_tells_it(
+def test_health_metrics_exist_where_the_driver_reports_health(
     cells: dict[str, str], name: str, labels: dict[str, str], value: float | None
 ) -> None:
     assert told(bare(with_cells(**cells))).value(f"gpu_{name}", **labels) == value
 
 
-def test_a_gpu_that_tells_nothing_has_no_health() -> None:
+def test_a_gpu_without_health_readings_has_no_health_metrics() -> None:
     assert parse_health_readings(gpu()) == HealthReadings()
 
 
@@ -381,7 +381,7 @@ def test_every_family_is_one_group_with_its_help_and_type(tmp_path: Path) -> Non
     assert groups == [family.name for family in metrics.ALL_FAMILIES if family.name in groups]
 
 
-def test_a_lab_with_every_state_tells_what_its_model_says(tmp_path: Path) -> None:
+def test_metrics_of_a_fleet_with_every_state_agree_with_the_model(tmp_path: Path) -> None:
     several = boards(every_state(tmp_path))
     found = told(*several, now=time.time())
     assert {labels["host"]: labels["state"] for labels, _ in found.of("host_state")} == {
@@ -432,7 +432,7 @@ def full_gpu() -> Gpu:
 
 
 @pytest.mark.alone
-def test_eight_thousand_gpus_are_told_in_no_time() -> None:
+def test_metrics_of_eight_thousand_gpus_are_fast() -> None:
     rows = [full_gpu()._replace(index=index, uuid=f"GPU-{index}") for index in range(8)]
     several = [bare(*rows, name=f"gpu{number:04}") for number in range(1000)]
     parts = [metrics.render_host_metrics(board) for board in several]

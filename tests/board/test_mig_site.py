@@ -57,7 +57,7 @@ def test_files_for_programs_are_as_their_schemas_say(lab: Lab, name: str) -> Non
     jsonschema.validate(json.loads(text(lab, f"{name}.json")), schema)
 
 
-def test_a_gpu_is_told_once_with_its_instances(lab: Lab) -> None:
+def test_a_gpu_appears_once_with_its_instances(lab: Lab) -> None:
     lab.build()
     cut, plain = lab.host_status()["gpus"]
     assert (cut["index"], cut["uuid"], cut["state"]) == (0, "GPU-0", "busy")
@@ -112,7 +112,7 @@ def test_a_gpu_without_a_number_has_its_instances_too(lab: Lab) -> None:
     assert search.describe_models(host).startswith("1 × H100 80 GB (3g.40gb, 2g.20gb, 2 × 1g.10gb)")
 
 
-def test_list_tells_the_same_as_status_json(lab: Lab, tmp_path: Path) -> None:
+def test_list_agrees_with_status_json(lab: Lab, tmp_path: Path) -> None:
     lab.build()
     found = json.loads(gpuboard(tmp_path, "list", "--json", "--data", "data").stdout)
     assert found["hosts"][0]["gpus"] == lab.host_status()["gpus"]
@@ -204,7 +204,7 @@ def test_memory_and_states_are_those_of_instances_and_the_rest_is_the_gpus(lab: 
 # Health and history
 
 
-def test_the_health_of_a_gpu_is_told_once() -> None:
+def test_the_health_of_a_gpu_appears_once() -> None:
     found = gpu_health.build_host_health_metrics(decide(host_data([*instances(), gpu(1)])))
     assert found
     assert [(one.key, one.index) for one in found.gpus] == [("GPU-0", 0), ("GPU-1", 1)]
@@ -251,7 +251,7 @@ def test_an_instance_and_a_gpu_in_mig_mode_can_be_booked(lab: Lab, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("first", "second"), [("0:1", "0"), ("0", "0:1"), ("0:1", "MIG-0-1"), ("GPU-0", "0:3")])
-def test_what_is_promised_with_the_gpu_is_promised(lab: Lab, tmp_path: Path, first: str, second: str) -> None:  # noqa: ARG001
+def test_a_booking_of_the_gpu_books_its_instances(lab: Lab, tmp_path: Path, first: str, second: str) -> None:  # noqa: ARG001
     assert gpuboard(tmp_path, "book", f"atlas:{first}", "--for", "2h").returncode == 0
     found = gpuboard(tmp_path, "book", f"atlas:{second}", "--for", "2h", "--name", "bob")
     assert found.returncode == 1
@@ -317,7 +317,7 @@ def test_available_gives_whole_gpus_or_one_instance_by_its_uuid(lab: Lab, tmp_pa
 
 
 @pytest.mark.parametrize(("used", "state"), [(4, "unknown"), (70000, "busy")])
-def test_beside_a_gpu_in_mig_mode_that_tells_no_instances_numbers_are_not_cudas(
+def test_beside_a_mig_gpu_without_instances_indexes_are_not_those_of_cuda(
     lab: Lab, tmp_path: Path, used: int, state: str
 ) -> None:
     rows = [

@@ -137,7 +137,7 @@ def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: 
 
 
 def build(lab: Lab, access: KvAccess) -> str:
-    builder = Builder(lab.settings(kv=access), every=1)
+    builder = Builder(lab.settings(kv=access), build_interval_s=1)
     try:
         return words(builder.build(time.time()))
     finally:

@@ -87,7 +87,7 @@ def test_a_build_that_comes_alone_draws_all_lines(lab: Lab) -> None:
 def test_a_builder_that_goes_on_draws_few_lines_at_each_build(lab: Lab) -> None:
     remember(lab, NAMES)
     push(lab, NAMES)
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     found = []
     for number in range(7):
         builder.build(time.time() + number)
@@ -109,7 +109,7 @@ def test_a_line_stands_for_a_quarter_of_an_hour_so_that_its_card_does(lab: Lab) 
 def test_a_line_that_moved_is_news_of_its_card_alone(lab: Lab) -> None:
     remember(lab, NAMES[:3])
     push(lab, NAMES[:3])
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     now = time.time()
     builder.sparkline_cache.cached["gpu01"] = cache.HostSparklines(now, {"GPU-gpu01": Html("<svg></svg>")})
     for number in range(3):
@@ -168,7 +168,7 @@ def test_the_hosts_own_page_has_the_same_card(lab: Lab) -> None:
 
 def test_the_page_of_a_host_that_is_silent_moves_along_with_time(lab: Lab) -> None:
     push(lab, ["atlas"])
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     now = time.time()
     builder.build(now)
     builder.build(now + 700)  # it is down by then

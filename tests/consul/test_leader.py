@@ -245,10 +245,10 @@ def test_shared_site_is_written_only_by_the_leader(store: Hosts, tmp_path: Path)
     labs = [Lab(tmp_path / name) for name in ("one", "two")]
     www = tmp_path / "www"
     access = kv_fixtures.access(store.address)
-    builder = Builder(labs[0].settings(kv=access, www=www), every=1)
+    builder = Builder(labs[0].settings(kv=access, www=www), build_interval_s=1)
     assert builder.leadership
     wait_for(builder.leadership)
-    two = Builder(labs[1].settings(kv=access, www=www), every=1)
+    two = Builder(labs[1].settings(kv=access, www=www), build_interval_s=1)
     assert two.leadership
     try:
         assert "index.html" in builder.build(time.time()).written_files
@@ -258,7 +258,7 @@ def test_shared_site_is_written_only_by_the_leader(store: Hosts, tmp_path: Path)
         assert (report.host_count, report.written_files, two.is_leader) == (1, [], False)
         builder.close()
         wait_for(two.leadership)
-        builder = Builder(labs[0].settings(kv=access, www=www), every=1)
+        builder = Builder(labs[0].settings(kv=access, www=www), build_interval_s=1)
         assert "index.html" in two.build(time.time()).written_files
         assert (www / ".builder").read_text() == f"{two.leadership.name}\n"
         assert builder.build(time.time()).written_files == []
@@ -271,7 +271,7 @@ def test_shared_site_is_written_only_by_the_leader(store: Hosts, tmp_path: Path)
 def test_builders_with_separate_sites_all_write(store: Hosts, tmp_path: Path) -> None:
     store.push("atlas")
     labs = [Lab(tmp_path / name) for name in ("one", "two")]
-    builders = [Builder(lab.settings(kv=kv_fixtures.access(store.address)), every=1) for lab in labs]
+    builders = [Builder(lab.settings(kv=kv_fixtures.access(store.address)), build_interval_s=1) for lab in labs]
     try:
         for builder in builders:
             assert "index.html" in builder.build(time.time()).written_files
@@ -303,7 +303,7 @@ def test_first_status_is_a_decision_since_some_builders_read_no_other(
 def test_the_process_beside_a_builder_holds_none_of_its_locks(store: Hosts, tmp_path: Path) -> None:
     lab = Lab(tmp_path / "one")
     held = os.open(lab.state / "lock", os.O_RDWR | os.O_CREAT)
-    builder = Builder(lab.settings(kv=kv_fixtures.access(store.address)), every=1)
+    builder = Builder(lab.settings(kv=kv_fixtures.access(store.address)), build_interval_s=1)
     assert builder.leadership
     try:
         files = Path(f"/proc/{builder.leadership.process.pid}/fd")

@@ -242,15 +242,27 @@ def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_p
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
-    [(0, 7), (1, "zz"), (2, "soon"), (3, [["x"]]), (4, True), (5, []), (6, {}), (7, [1]), (8, "x"), (9, [[]]), (10, 5)],
+    ("field", "value"),
+    [
+        ("fingerprint", "zz"),
+        ("valid_until", "soon"),
+        ("rendered", [7]),
+        ("gpus_by_state", [["x"]]),
+        ("last_seen", True),
+        ("digests", []),
+        ("summary", {}),
+        ("packed_sample", [1]),
+        ("packed_health", "x"),
+        ("waste_marks", [[]]),
+        ("conditions", 5),
+    ],
 )
-def test_card_with_a_value_of_another_type_is_rebuilt(lab: Lab, place: int, value: object) -> None:
+def test_a_card_with_a_value_of_another_type_is_made_anew(lab: Lab, field: str, value: object) -> None:
     lab.build()
     assert set(changed_cards(lab, lambda _: None)) == {"atlas", "hydra"}
 
     def change(stored: list[Any]) -> None:
-        stored[place] = value
+        stored[1][host_pipeline.BuiltHost._fields.index(field)] = value
 
     assert changed_cards(lab, change) == {}
     assert lab.build().host_count == 2

@@ -135,7 +135,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], str]]] = {
 def test_a_file_of_1_mib_costs_a_build_less_than_a_second(lab: Lab, kind: str) -> None:
     file, make = HOSTILE[kind]
     body = make()
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     builder.build(time.time())
     lab.host("evil", gpu(0, 7000, 97), process(42), person())
     lab.write("evil", file, body)
@@ -192,7 +192,7 @@ def count_parsing(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_each_file_is_parsed_once_and_again_only_when_it_changed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = count_parsing(monkeypatch)
     lab.write("good", "gpus.csv", "NVIDIA-SMI has failed\n", rc=9)  # so that alerts ask for its files too
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     builder.build(time.time())
     assert counts == {file: 1 for file in PARSERS if not file.startswith("_")}
     counts.clear()

@@ -184,7 +184,7 @@ def test_nothing_stays_of_a_host_that_left_the_board(lab: Lab) -> None:
 def test_a_host_that_leaves_the_board_leaves_the_files_of_all_hosts_at_once(lab: Lab) -> None:
     for name in ("atlas", "hydra"):
         lab.host(name, gpu(0, uuid=f"GPU-{name}"))
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     began = time.time()
     builder.build(began)
     (lab.data / "hosts.txt").write_text("hydra, hidden\n")
@@ -195,7 +195,7 @@ def test_a_host_that_leaves_the_board_leaves_the_files_of_all_hosts_at_once(lab:
 
 def test_what_exists_once_a_host_is_written_at_the_pace_of_its_page(lab: Lab) -> None:
     busy(lab)
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     began = time.time()
     ours = {"hosts/atlas.html", "states/atlas/index.json", "nodes/atlas.json", "states/index.json", "nodes/index.json"}
     assert ours <= set(builder.build(began).written_files)

@@ -151,7 +151,7 @@ class Week:
     def new_builder(self) -> Builder:
         """Create a builder that continues after one that was killed."""
         settings = self.lab.settings(zone=PARIS, alerts=self.alerts, url="https://gpus.example.org/", **self.changes)
-        builder = PagelessBuilder(settings, every=10)
+        builder = PagelessBuilder(settings, build_interval_s=10)
         builder.snapshots = FakeSnapshots(self.servers)  # type: ignore[assignment]
         builder.sparkline_cache.render_hosts = lambda *_, **__: {}  # type: ignore[method-assign] # they stand on pages, and take long
         assert builder.alert_engine

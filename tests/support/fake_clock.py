@@ -33,7 +33,7 @@ class Machine:
         self.report: BuildReport | None = None
 
     def builder(self, **changes: object) -> Builder:
-        return Builder(self.lab.settings(**changes), every=10)
+        return Builder(self.lab.settings(**changes), build_interval_s=10)
 
     def use(self, host: str, user: str = "alice", uuid: str = "GPU-0") -> None:
         """From now on somebody is on the only GPU of a host."""

@@ -206,10 +206,10 @@ def test_where_users_are_not_shown_the_page_names_nobody(lab: Lab) -> None:
 
 
 def test_names_go_at_the_next_build_when_users_are_no_longer_shown(lab: Lab) -> None:
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     builder.build(time.time())
     builder.close()
-    builder = Builder(lab.settings(privacy=PrivacySettings(users=False)), every=10)
+    builder = Builder(lab.settings(privacy=PrivacySettings(users=False)), build_interval_s=10)
     builder.build(time.time() + 1)
     builder.close()
     assert "alice" not in (lab.www / "users.html").read_text()
@@ -230,7 +230,7 @@ def test_it_is_written_once_a_minute_and_not_at_each_build(lab: Lab) -> None:
     now = time.time()
     written = []
     for after in (0, 10, 20, 59, 60, 70, 119):
-        builder = Builder(lab.settings(), every=10)
+        builder = Builder(lab.settings(), build_interval_s=10)
         if "users.html" in builder.build(now + after).written_files:
             written.append(after)
         builder.close()

@@ -21,11 +21,10 @@ from site_builder.config.conf_file import load_settings
 from site_builder.core import files
 from site_builder.core.model import BookingPolicy
 from site_builder.web import basic_auth
-from site_builder.web.application import list_password_warnings, list_start_messages
 from site_builder.web.basic_auth import MAX_CACHED_LOGINS, BasicAuth, PasswordFile, PasswordFileError, PasswordVerifier
 from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.identity import read_server_login
-from site_builder.web.server import WAITRESS_SETTINGS
+from site_builder.web.server import WAITRESS_SETTINGS, list_password_warnings, list_start_messages
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
 from tests.support.booking_servers import Served, basic
@@ -133,7 +132,7 @@ def test_a_browser_with_the_password_shows_the_board_and_complains_of_nothing(se
     assert said == []
 
 
-def test_commands_on_other_machines_get_in_with_a_login_and_never_tell_it(served: Served, tmp_path: Path) -> None:
+def test_commands_on_other_machines_log_in_and_never_print_the_password(served: Served, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{served.port}/"
     secret = f"alice:{PASSWORD}"
     found = gpuboard(tmp_path, "list", "--url", url, "--json", GPUBOARD_LOGIN=secret)
@@ -331,7 +330,7 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path, "alice:{SHA}GpHWL3ymc5liWkNopqtdSjuqYHM=\n")  # pw
 
 
-def test_who_guesses_waits_and_nobody_else_does(desk: Desk) -> None:
+def test_only_the_address_that_guesses_passwords_has_to_wait(desk: Desk) -> None:
     assert desk.ask("alice", "pw").status == 200
     assert [desk.ask("alice", f"guess {number}").status for number in range(12)] == [401] * 10 + [429] * 2
     got = desk.ask("bob", "other")
@@ -342,7 +341,7 @@ def test_who_guesses_waits_and_nobody_else_does(desk: Desk) -> None:
     assert [desk.ask("alice", f"guess {number}").status for number in range(2)] == [401, 429]
 
 
-def test_a_name_reaches_the_desk_letter_by_letter(tmp_path: Path) -> None:
+def test_a_login_reaches_the_booking_service_unchanged(tmp_path: Path) -> None:
     names = ("voilà", "Å", "zoë", "a\u00a0b", "李")  # the UTF-8 of some ends in what Latin-1 takes for a blank
     desk = Desk(tmp_path, "".join(f"{name}:{{SHA}}GpHWL3ymc5liWkNopqtdSjuqYHM=\n" for name in names))
     for name in names:
@@ -407,7 +406,7 @@ def test_guessing_takes_few_threads_and_the_board_answers_meanwhile(
     assert statuses.count(401) == basic_auth.MAX_ACTIVE + basic_auth.MAX_WAITING
 
 
-def test_a_name_that_is_not_there_costs_as_much_as_one_that_is(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_takes_as_long_as_a_known_one(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     users = desk.passwords.refresh()
     asked: list[str] = []
 
@@ -431,7 +430,7 @@ def test_passwords_that_no_hash_can_have_are_wrong_and_no_failure(tmp_path: Path
     assert desk.ask("bob", "").status == 401
 
 
-def test_every_line_that_the_reader_takes_is_one_that_can_be_checked(lines: dict[str, str]) -> None:
+def test_every_accepted_line_can_be_verified(lines: dict[str, str]) -> None:
     assert set(basic_auth.parse_htpasswd("\n".join(lines.values()).encode())) == set(KINDS)
     with_comment = f"{lines['alice']}:the admin\r\n".encode()
     assert basic_auth.parse_htpasswd(with_comment) == {"alice": lines["alice"].partition(":")[2]}

@@ -143,7 +143,7 @@ def test_what_is_booked_is_refused_with_409_and_released_with_200(desk: Web) -> 
     assert desk.names() == []
 
 
-def test_a_list_tells_who_asks_how_we_know_and_the_zone(desk: Web) -> None:
+def test_a_list_has_the_caller_the_login_method_and_the_zone(desk: Web) -> None:
     desk.post(**LOGIN)
     said = desk.get(**LOGIN).said
     assert {key: said[key] for key in said if key != "bookings"} == {
@@ -383,7 +383,7 @@ def test_the_word_of_the_server_counts_more_than_a_token(desk: Web) -> None:
     assert desk.get(HTTP_AUTHORIZATION=f"Bearer {token}", **LOGIN).said["who"] == "alice"
 
 
-def test_a_damaged_list_of_tokens_is_told_and_never_written_over(desk: Web) -> None:
+def test_a_damaged_list_of_tokens_is_reported_and_never_overwritten(desk: Web) -> None:
     path = desk.lab.state / "tokens.json"
     path.write_text("[{]")
     got = desk.get(HTTP_AUTHORIZATION="Bearer x")
@@ -408,7 +408,7 @@ def test_tokens_made_at_the_same_time_all_count(desk: Web) -> None:
 # An open desk
 
 
-def test_at_an_open_desk_everybody_is_whom_they_say(desk: Web) -> None:
+def test_an_open_booking_service_accepts_any_name(desk: Web) -> None:
     desk.set(is_open=True)
     assert desk.get().said["how"] == "open"
     booking = desk.post({**BOOK, "name": "carol"}).said["bookings"][0]
@@ -436,7 +436,7 @@ def test_at_an_open_desk_everybody_is_whom_they_say(desk: Web) -> None:
         {"do": "change", "id": "b1", "name": "dave"},
     ],
 )
-def test_at_an_open_desk_nobody_is_nobody(desk: Web, request_: Mapping[str, object]) -> None:
+def test_an_open_booking_service_refuses_an_empty_name(desk: Web, request_: Mapping[str, object]) -> None:
     desk.set(is_open=True)
     desk.lab.book({"atlas": {"1": {"name": "bob", "date": "2031-01-01", "id": "b1"}}})
     got = desk.post(request_)
@@ -461,7 +461,9 @@ def test_whom_we_know_cannot_say_to_be_another(desk: Web) -> None:
         ("[", 200),
     ],
 )
-def test_at_an_open_desk_no_page_elsewhere_books_by_a_name_that_leads_here(desk: Web, host: str, status: int) -> None:
+def test_an_open_booking_service_refuses_requests_of_other_pages_by_dns_rebinding(
+    desk: Web, host: str, status: int
+) -> None:
     desk.set(is_open=True)
     got = desk.post({**BOOK, "name": "carol"}, HTTP_HOST=host)
     assert got.status == status
@@ -539,7 +541,7 @@ def test_a_body_that_is_too_long_is_not_even_read() -> None:
 
 @pytest.mark.parametrize("told", ["evil.example", "evil.example, web:8080", "web:8080, evil.example"])
 @pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.7"])
-def test_the_host_is_what_stands_in_host_and_no_other_header_tells_it(desk: Web, told: str, address: str) -> None:
+def test_only_the_host_header_names_the_host(desk: Web, told: str, address: str) -> None:
     forwarded = {"HTTP_X_FORWARDED_HOST": told, "HTTP_FORWARDED": f"host={told}", "REMOTE_ADDR": address}
     desk.set(proxy="192.0.2.1")
     assert desk.post(**LOGIN, **forwarded, HTTP_ORIGIN="http://evil.example").status == 403
@@ -595,7 +597,9 @@ def test_what_cannot_be_understood_is_one_sentence(desk: Web, body: bytes, said:
     ),
     st.sampled_from(["book", "change", "release", "undo"]),
 )
-def test_no_request_brings_the_desk_down(tmp_path_factory: pytest.TempPathFactory, content: object, kind: str) -> None:
+def test_no_request_brings_the_booking_service_down(
+    tmp_path_factory: pytest.TempPathFactory, content: object, kind: str
+) -> None:
     desk = Web(tmp_path_factory.mktemp("any"))
     request = {**content, "do": kind} if isinstance(content, dict) else content
     got = desk.post(orjson.dumps(request), **LOGIN)
@@ -618,7 +622,7 @@ def test_thirty_bookings_or_sixty_questions_a_minute_and_then_one_waits(desk: We
     assert [desk.post(question, **LOGIN).status for _ in range(61)] == [200] * 60 + [429]
 
 
-def test_240_looks_a_minute_and_then_one_waits_but_can_still_book(desk: Web) -> None:
+def test_240_lists_a_minute_and_then_one_waits_but_can_still_book(desk: Web) -> None:
     assert {desk.get().status for _ in range(240)} == {200}
     got = desk.get()
     assert (got.status, got.headers["Retry-After"]) == (429, "1")
@@ -628,7 +632,7 @@ def test_240_looks_a_minute_and_then_one_waits_but_can_still_book(desk: Web) -> 
     assert [desk.get().status for _ in range(5)] == [200] * 4 + [429]
 
 
-def test_who_has_booked_too_often_may_still_look(desk: Web) -> None:
+def test_who_has_booked_too_often_may_still_list(desk: Web) -> None:
     assert [desk.post(b"{}", **LOGIN).status for _ in range(31)][-1] == 429
     assert desk.get().status == 200
 
@@ -772,7 +776,7 @@ def at_once(app: Callable[..., Any], number: int) -> tuple[list[threading.Thread
     return threads, heard
 
 
-def test_few_are_at_the_desk_at_once_some_wait_and_the_rest_is_told_to_come_again() -> None:
+def test_concurrent_requests_are_limited_some_wait_and_the_rest_is_refused() -> None:
     slow = Slow()
     threads, heard = at_once(ConcurrencyLimit(slow, patience=30), 64)
     wait_until(lambda: len(heard) == 64 - MAX_ACTIVE - MAX_WAITING and slow.inside == MAX_ACTIVE)
@@ -785,7 +789,7 @@ def test_few_are_at_the_desk_at_once_some_wait_and_the_rest_is_told_to_come_agai
     assert slow.most == MAX_ACTIVE == 4
 
 
-def test_nobody_waits_for_long_at_the_desk_and_afterwards_there_is_room_again() -> None:
+def test_no_request_waits_for_long_and_afterwards_there_is_room_again() -> None:
     slow = Slow()
     door = ConcurrencyLimit(slow, patience=0.05)
     threads, heard = at_once(door, MAX_ACTIVE + 3)
@@ -799,7 +803,7 @@ def test_nobody_waits_for_long_at_the_desk_and_afterwards_there_is_room_again() 
     assert [status for status, _ in again] == ["200 OK"] * MAX_ACTIVE
 
 
-def test_an_answer_that_fails_leaves_its_place_at_the_desk() -> None:
+def test_a_failing_response_frees_its_place() -> None:
     def fail(*_: object) -> list[bytes]:
         raise ZeroDivisionError
 
@@ -819,7 +823,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 # When something is wrong here
 
 
-def test_a_file_that_cannot_be_read_is_told_without_our_folders_and_once_in_the_log(desk: Web) -> None:
+def test_an_unreadable_file_is_reported_without_our_folders_and_logged_once(desk: Web) -> None:
     desk.lab.book("{")
     for got in (desk.get(), desk.post(**LOGIN), desk.get()):
         assert (got.status, got.headers["Retry-After"]) == (503, "10")
@@ -829,9 +833,7 @@ def test_a_file_that_cannot_be_read_is_told_without_our_folders_and_once_in_the_
     assert (desk.lab.data / "comments.json").read_text() == "{"
 
 
-def test_what_nobody_foresaw_is_told_to_the_admin_once_and_to_nobody_else(
-    desk: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unforeseen_error_is_logged_once_and_not_sent(desk: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         message = "secret"
         raise ZeroDivisionError(message)
@@ -846,7 +848,7 @@ def test_what_nobody_foresaw_is_told_to_the_admin_once_and_to_nobody_else(
     assert desk.told == ["a booking failed: ZeroDivisionError: secret; this should not happen"]
 
 
-def test_where_state_is_no_folder_of_ours_nothing_is_booked_and_the_reason_told(desk: Web) -> None:
+def test_without_a_state_folder_of_ours_nothing_is_booked_and_the_reason_given(desk: Web) -> None:
     desk.lab.state.rmdir()
     desk.lab.state.write_text("")
     got = desk.post(**LOGIN)
@@ -899,7 +901,7 @@ def test_the_command_refuses_a_name_under_which_nobody_can_book(tmp_path: Path) 
     assert "nobody can book under this name" in done.stderr
 
 
-def test_the_board_and_its_json_say_where_the_desk_is(tmp_path: Path) -> None:
+def test_the_board_and_its_json_have_the_booking_url(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas")
     pages = [lab.www / "index.html", lab.www / "hosts/atlas.html"]
@@ -916,7 +918,7 @@ def test_the_board_and_its_json_say_where_the_desk_is(tmp_path: Path) -> None:
     assert [' data-book="/cgi-bin/book.cgi">' in page.read_text() for page in pages] == [True, True]
 
 
-def test_settings_that_are_wrong_are_told_to_the_admin_alone_and_read_again(
+def test_wrong_settings_are_reported_only_to_the_admin_and_read_again(
     desk: Web, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, folder in (("DATA", desk.lab.data), ("STATE", desk.lab.state), ("WWW", desk.lab.www)):

@@ -32,8 +32,14 @@ from playwright.sync_api import Browser, ConsoleMessage
 
 from site_builder.core.model import BookingPolicy
 from site_builder.web import server, static_files
-from site_builder.web.application import describe_listen_error, list_start_messages
-from site_builder.web.server import WebServer, build_server_url, is_local_only, open_listening_socket
+from site_builder.web.server import (
+    WebServer,
+    build_server_url,
+    describe_listen_error,
+    is_local_only,
+    list_start_messages,
+    open_listening_socket,
+)
 from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab
 from tests.support.browser import ROOT, build, missing
@@ -277,7 +283,7 @@ def test_a_www_that_is_no_folder_is_one_sentence_and_exit_2(tmp_path: Path, www:
     assert result.stderr.count("\n") == 1
 
 
-def test_an_address_that_the_network_can_reach_is_told(tmp_path: Path) -> None:
+def test_an_address_that_the_network_can_reach_is_reported(tmp_path: Path) -> None:
     plain = Lab(tmp_path).settings()
     desk = replace(plain, booking_policy=BookingPolicy(url="book", is_open=True))
     with socket.socket() as bound:  # it does not listen
@@ -565,13 +571,13 @@ def test_every_answer_has_the_headers_of_security(site: Running, path: str, name
 
 
 def test_the_policy_is_the_pages_own_and_says_who_may_frame_it(site: Running) -> None:
-    template = (ROOT / "site_builder/templates/head.html").read_text()
+    template = (ROOT / "site_builder/board/templates/head.html").read_text()
     found = re.search(r'Content-Security-Policy content="([^"]+)"', template)
     assert found
     assert site.get().headers["Content-Security-Policy"] == f"{html.unescape(found[1])}; frame-ancestors 'self'"
 
 
-def test_it_tells_the_time_but_not_what_it_is_made_of(site: Running) -> None:
+def test_it_sends_the_time_but_no_server_name(site: Running) -> None:
     headers = site.get().headers
     assert "Date" in headers
     assert not {"Server", "Via"} & set(headers)
@@ -721,7 +727,7 @@ def test_a_picture_is_not_compressed(site: Running) -> None:
 
 
 @pytest.mark.parametrize("accepted", ["identity;q=0", "*;q=0", "gzip;q=0, identity;q=0"])
-def test_who_takes_no_form_at_all_is_told(site: Running, accepted: str) -> None:
+def test_a_client_that_accepts_no_encoding_gets_406(site: Running, accepted: str) -> None:
     assert site.get(Accept_Encoding=accepted).status == 406
 
 
@@ -821,7 +827,7 @@ def test_50_readers_get_a_page_whole_while_it_is_replaced(folder: Path) -> None:
     assert log == ""
 
 
-def test_readers_who_do_not_read_and_senders_who_do_not_send_keep_nobody_waiting(folder: Path) -> None:
+def test_stalled_clients_do_not_delay_others(folder: Path) -> None:
     (folder / "www/index.html").write_bytes(version(0))
     (folder / "www/small.txt").write_text("small")
     (folder / "www/large.bin").touch()
@@ -849,7 +855,7 @@ def test_hundreds_of_idle_connections_keep_nobody_waiting(site: Running) -> None
         assert site.get("/small.txt").body == b"small"
 
 
-def test_a_request_that_comes_letter_by_letter_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_comes_byte_by_byte_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
     sock = open_listening_socket("127.0.0.1", free_port())
     one = WebServer(StaticSite(folder / "www"), sock)

@@ -1,135 +1,164 @@
-"""states/HOST and nodes/HOST."""
+"""states/HOST and nodes/HOST: a host in the JSON shapes of vesta and of the GPU Cluster Status Monitor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import tzinfo
+from datetime import datetime, tzinfo
+from functools import lru_cache
 from typing import Any
 
 import orjson
 
-from site_builder.board.outputs.values import (
-    EMPTY_STATES,
-    compute_unused_memory,
-    extract_program_cached,
-    format_local_epoch,
-    format_vesta_time,
-    list_addresses,
-    list_known_processes,
-    round_value,
-)
 from site_builder.core.clock import Now
-from site_builder.core.model import GpuStatus, HostStatus
+from site_builder.core.model import GpuStatus, HostStatus, ProcessStatus
 from site_builder.core.names import parse_gpu_index
-from site_builder.fleet.mig import WholeGpu, list_whole_gpus
+from site_builder.fleet.mig import EMPTY_STATES, WholeGpu, list_whole_gpus
+from site_builder.fleet.processes import extract_program_name
+from site_builder.health.model import UNNAMED_KEY_PREFIX
 from site_builder.history.model import GpuSample, HostSample
 
-# What history calls a GPU that has no UUID.
-UNNAMED_KEY_PREFIX = "index "
+TIMESTAMP_FORMAT = "%Y%m%d%H%M%S"
 
 
-def render_states_host(board: HostStatus, looked: float | None, now: Now) -> bytes:
-    """`{"atlas": …}` and a line end; `looked` is when its GPUs were."""
-    at = format_vesta_time(looked, now.zone)
-    entry = {
-        "gpu_data": {key: whole_gpu_to_states_json(one, at) for key, one in assign_gpu_keys(list_whole_gpus(board))},
-        "timestamp": None
-        if board.last_seen is None
-        else int(format_local_epoch(board.last_seen, now.zone, "%Y%m%d%H%M%S")),
-    }
-    content = {
-        "data": [] if board.last_seen is None else [entry],
-        "ip_address": next((address for _, address in list_addresses(board)), None),
-        "state": board.state,
-        "reason": board.reason,
-    }
-    return orjson.dumps({board.name: content}, option=orjson.OPT_APPEND_NEWLINE)
+def round_value(value: float | None) -> int | None:
+    """Round a number: the other systems have no fractions."""
+    return None if value is None else round(value)
 
 
-def whole_gpu_to_states_json(one: WholeGpu, at: str | None) -> dict[str, Any]:
-    """A GPU, with its instances where it is cut into some, by the same kind of key."""
-    found = gpu_to_states_json(one.status, at)
-    if one.instances:
-        several = assign_gpu_keys([WholeGpu(each) for each in one.instances])
-        found["instances"] = {
-            key: {**gpu_to_states_json(each.status, at), "profile": each.status.gpu.profile} for key, each in several
+def compute_unused_memory(gpu_status: GpuStatus) -> float | None:
+    used, total = gpu_status.gpu.memory_used, gpu_status.gpu.memory_total
+    return None if used is None or total is None else max(0, total - used)
+
+
+def list_known_processes(gpu_status: GpuStatus) -> tuple[ProcessStatus, ...] | None:
+    """Return the processes on a GPU; None if nobody knows whether there are any."""
+    return gpu_status.processes or (() if gpu_status.state in EMPTY_STATES else None)
+
+
+def list_addresses(host_status: HostStatus) -> list[tuple[str, str]]:
+    """Return interfaces with their addresses, without the size of the network."""
+    interfaces = host_status.facts.interfaces if host_status.facts else ()
+    return [(name, address.partition("/")[0]) for name, address in interfaces]
+
+
+def format_local_epoch(epoch: float, zone: tzinfo, time_format: str) -> str:
+    """Format whole seconds in the zone of the board; a host may send any time, even one before 1970."""
+    return datetime.fromtimestamp(max(0, int(epoch)), zone).strftime(time_format)
+
+
+def format_vesta_time(epoch: float | None, zone: tzinfo) -> str | None:
+    """Format a time as `2019/03/24 20:00:00.000`."""
+    return None if epoch is None else format_local_epoch(epoch, zone, "%Y/%m/%d %H:%M:%S.000")
+
+
+@lru_cache(maxsize=20_000)
+def extract_program_cached(command: str | None) -> str | None:
+    return None if command is None else extract_program_name(command)
+
+
+def render_states_host(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> bytes:
+    """Render `{"atlas": …}` for vesta; `gpus_taken_at` is when its GPUs were read."""
+    entries = []
+    if host_status.last_seen is not None:
+        read_time = format_vesta_time(gpus_taken_at, now.zone)
+        gpus = assign_gpu_keys(list_whole_gpus(host_status))
+        entry = {
+            "gpu_data": {key: whole_gpu_to_states_json(whole_gpu, read_time) for key, whole_gpu in gpus},
+            "timestamp": int(format_local_epoch(host_status.last_seen, now.zone, TIMESTAMP_FORMAT)),
         }
-    return found
+        entries.append(entry)
+    content = {
+        "data": entries,
+        "ip_address": next((address for _, address in list_addresses(host_status)), None),
+        "state": host_status.state,
+        "reason": host_status.reason,
+    }
+    return orjson.dumps({host_status.name: content}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def whole_gpu_to_states_json(whole_gpu: WholeGpu, read_time: str | None) -> dict[str, Any]:
+    content = gpu_to_states_json(whole_gpu.status, read_time)
+    if whole_gpu.instances:
+        instances = assign_gpu_keys([WholeGpu(instance) for instance in whole_gpu.instances])
+        content["instances"] = {
+            key: {**gpu_to_states_json(instance.status, read_time), "profile": instance.status.gpu.profile}
+            for key, instance in instances
+        }
+    return content
 
 
 def assign_gpu_keys(gpus: Iterable[WholeGpu]) -> Iterator[tuple[str, WholeGpu]]:
-    """`gpu:0`; the UUID names one that has no number, or that of another."""
+    """Give each GPU a key such as `gpu:0`; a GPU without a number of its own gets its UUID."""
     taken: set[str] = set()
-    for place, one in enumerate(gpus):
-        keys = (one.status.gpu.number, one.status.gpu.uuid, f"? {place}")
-        key = next(key for key in (f"gpu:{key}" for key in keys if key is not None) if key not in taken)
+    for position, whole_gpu in enumerate(gpus):
+        names = (whole_gpu.status.gpu.number, whole_gpu.status.gpu.uuid, f"? {position}")
+        key = next(key for key in (f"gpu:{name}" for name in names if name is not None) if key not in taken)
         taken.add(key)
-        yield key, one
+        yield key, whole_gpu
 
 
-def gpu_to_states_json(board: GpuStatus, at: str | None) -> dict[str, Any]:
-    """A GPU; memory in MiB."""
-    told, several = board.gpu, list_known_processes(board)
+def gpu_to_states_json(gpu_status: GpuStatus, read_time: str | None) -> dict[str, Any]:
+    gpu, processes = gpu_status.gpu, list_known_processes(gpu_status)
     return {
-        "available_memory": round_value(compute_unused_memory(board)),
-        "device_num": told.index,
-        "gpu_name": told.name,
-        "gpu_volatile": round_value(told.utilization_gpu),
-        "processes": several
+        "available_memory": round_value(compute_unused_memory(gpu_status)),
+        "device_num": gpu.index,
+        "gpu_name": gpu.name,
+        "gpu_volatile": round_value(gpu.utilization_gpu),
+        "processes": processes
         and [
             {
-                "name": extract_program_cached(one.command),
-                "pid": one.pid,
-                "used_memory": round_value(one.used_memory),
-                "user": one.user,
-                "command": one.command,
+                "name": extract_program_cached(process.command),
+                "pid": process.pid,
+                "used_memory": round_value(process.used_memory),
+                "user": process.user,
+                "command": process.command,
             }
-            for one in several
+            for process in processes
         ],
-        "temperature": round_value(told.temperature),
-        "timestamp": at,
-        "total_memory": round_value(told.memory_total),
-        "used_memory": round_value(told.memory_used),
-        "uuid": told.uuid,
-        "state": board.state,
-        "reason": board.reason,
+        "temperature": round_value(gpu.temperature),
+        "timestamp": read_time,
+        "total_memory": round_value(gpu.memory_total),
+        "used_memory": round_value(gpu.memory_used),
+        "uuid": gpu.uuid,
+        "state": gpu_status.state,
+        "reason": gpu_status.reason,
     }
 
 
 def sample_to_states_json(
-    sample: HostSample, at: int, names: Mapping[str, str], zone: tzinfo, users: bool
+    sample: HostSample, epoch: int, gpu_names: Mapping[str, str], zone: tzinfo, users: bool
 ) -> dict[str, Any]:
-    """An entry of history; `names` are those of GPUs by their UUIDs, of which history has a short one."""
-    found: dict[str, dict[str, Any]] = {}
-    for place, one in enumerate(sample.gpus):
-        series = one.series
-        keys = (series.index, series.key, f"? {place}")
-        key = next(key for key in (f"gpu:{key}" for key in keys if key is not None) if key not in found)
-        found[key] = gpu_sample_to_states_json(
-            one, names.get(series.key, series.model), format_vesta_time(at, zone), users
-        )
-    return {"gpu_data": found, "timestamp": int(format_local_epoch(at, zone, "%Y%m%d%H%M%S"))}
+    """Convert a minute of history; `gpu_names` are the driver's names by UUID, since history has only a short name."""
+    gpus: dict[str, dict[str, Any]] = {}
+    for position, gpu_sample in enumerate(sample.gpus):
+        series = gpu_sample.series
+        names = (series.index, series.key, f"? {position}")
+        key = next(key for key in (f"gpu:{name}" for name in names if name is not None) if key not in gpus)
+        name = gpu_names.get(series.key, series.model)
+        gpus[key] = gpu_sample_to_states_json(gpu_sample, name, format_vesta_time(epoch, zone), users)
+    return {"gpu_data": gpus, "timestamp": int(format_local_epoch(epoch, zone, TIMESTAMP_FORMAT))}
 
 
-def gpu_sample_to_states_json(one: GpuSample, name: str, at: str | None, users: bool) -> dict[str, Any]:
-    """A GPU at a moment of which history tells; of a process it knows whose it was, and no more."""
-    series, state = one.series, one.occupancy.state
-    free = None if one.memory is None or series.memory_total is None else max(0, series.memory_total - one.memory)
-    people = one.occupancy.people.users
-    told = [
+def gpu_sample_to_states_json(sample: GpuSample, name: str, read_time: str | None, users: bool) -> dict[str, Any]:
+    """Convert a GPU of history, which knows whose the processes were, but nothing else of them."""
+    series, state = sample.series, sample.occupancy.state
+    unused = None
+    if sample.memory is not None and series.memory_total is not None:
+        unused = max(0, series.memory_total - sample.memory)
+    processes = [
         {"name": None, "pid": None, "used_memory": None, "user": user if users else None, "command": None}
-        for user in people
+        for user in sample.occupancy.people.users
     ]
     return {
-        "available_memory": round_value(free),
+        "available_memory": round_value(unused),
         "device_num": parse_gpu_index(series.index),
         "gpu_name": name,
-        "gpu_volatile": round_value(one.use),
-        "processes": told if told or state in EMPTY_STATES else None,
-        "temperature": round_value(one.temperature),
-        "timestamp": at,
+        "gpu_volatile": round_value(sample.use),
+        "processes": processes if processes or state in EMPTY_STATES else None,
+        "temperature": round_value(sample.temperature),
+        "timestamp": read_time,
         "total_memory": round_value(series.memory_total),
-        "used_memory": round_value(one.memory),
+        "used_memory": round_value(sample.memory),
         "uuid": None if series.key.startswith(UNNAMED_KEY_PREFIX) else series.key,
         "state": state,
         "reason": "",
@@ -137,56 +166,67 @@ def gpu_sample_to_states_json(one: GpuSample, name: str, at: str | None, users: 
 
 
 def render_all_states(hosts: Iterable[bytes]) -> bytes:
-    """All hosts in one object, from the content of their files."""
-    return b"{" + b",\n".join(one.strip()[1:-1] for one in hosts) + b"}\n"
+    """Join the files of all hosts into one object."""
+    return b"{" + b",\n".join(content.strip()[1:-1] for content in hosts) + b"}\n"
 
 
-def render_node_host(board: HostStatus, now: Now) -> bytes:
-    """A host; `last_update` is in the zone of the board and without its offset, as programs for this shape want it."""
+def render_node_host(host_status: HostStatus, now: Now) -> bytes:
+    """Render a host for the GPU Cluster Status Monitor, whose programs want local time without its offset."""
+    last_update = None
+    if host_status.last_seen is not None:
+        last_update = format_local_epoch(host_status.last_seen, now.zone, "%Y-%m-%dT%H:%M:%S.000000")
     content = {
-        "hostname": board.name,
-        "last_update": None
-        if board.last_seen is None
-        else format_local_epoch(board.last_seen, now.zone, "%Y-%m-%dT%H:%M:%S.000000"),
-        "ips": list_addresses(board),
-        "gpus": [whole_gpu_to_node_json(one) for one in list_whole_gpus(board)],
-        "status": board.state == "fresh",
-        "state": board.state,
-        "reason": board.reason,
-        "seen": round_value(board.last_seen),
+        "hostname": host_status.name,
+        "last_update": last_update,
+        "ips": list_addresses(host_status),
+        "gpus": [whole_gpu_to_node_json(whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
+        "status": host_status.state == "fresh",
+        "state": host_status.state,
+        "reason": host_status.reason,
+        "seen": round_value(host_status.last_seen),
     }
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def whole_gpu_to_node_json(one: WholeGpu) -> dict[str, Any]:
-    """A GPU, with its instances where it is cut into some."""
-    found = gpu_to_node_json(one.status)
-    if one.instances:
-        more = ({"place": each.gpu.place, "profile": each.gpu.profile, "uuid": each.gpu.uuid} for each in one.instances)
-        found["instances"] = [{**gpu_to_node_json(each), **names} for each, names in zip(one.instances, more)]
-    return found
+def whole_gpu_to_node_json(whole_gpu: WholeGpu) -> dict[str, Any]:
+    content = gpu_to_node_json(whole_gpu.status)
+    if whole_gpu.instances:
+        content["instances"] = [
+            {
+                **gpu_to_node_json(instance),
+                "place": instance.gpu.place,
+                "profile": instance.gpu.profile,
+                "uuid": instance.gpu.uuid,
+            }
+            for instance in whole_gpu.instances
+        ]
+    return content
 
 
-def gpu_to_node_json(board: GpuStatus) -> dict[str, Any]:
-    """A GPU; memory in MiB."""
-    told, several = board.gpu, list_known_processes(board)
+def gpu_to_node_json(gpu_status: GpuStatus) -> dict[str, Any]:
+    gpu, processes = gpu_status.gpu, list_known_processes(gpu_status)
     return {
-        "index": told.index,
-        "name": told.name,
-        "use_mem": round_value(told.memory_used),
-        "tot_mem": round_value(told.memory_total),
-        "utilize": round_value(told.utilization_gpu),
-        "temp": round_value(told.temperature),
-        "users": several
+        "index": gpu.index,
+        "name": gpu.name,
+        "use_mem": round_value(gpu.memory_used),
+        "tot_mem": round_value(gpu.memory_total),
+        "utilize": round_value(gpu.utilization_gpu),
+        "temp": round_value(gpu.temperature),
+        "users": processes
         and [
-            {"pid": one.pid, "username": one.user, "mem(MiB)": round_value(one.used_memory), "command": one.command}
-            for one in several
+            {
+                "pid": process.pid,
+                "username": process.user,
+                "mem(MiB)": round_value(process.used_memory),
+                "command": process.command,
+            }
+            for process in processes
         ],
-        "state": board.state,
-        "reason": board.reason,
+        "state": gpu_status.state,
+        "reason": gpu_status.reason,
     }
 
 
 def render_all_nodes(hosts: Iterable[bytes]) -> bytes:
-    """All hosts as the main node of that system tells them, from the content of their files."""
-    return b'{"Nodes":[' + b",\n".join(one.strip() for one in hosts) + b"]}\n"
+    """Join the files of all hosts as the monitor's main node does."""
+    return b'{"Nodes":[' + b",\n".join(content.strip() for content in hosts) + b"]}\n"

@@ -6,22 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from site_builder.core.model import Disk, GpuProblem, GpuStatus, HostFacts, HostStatus
-from site_builder.fleet.mig import list_whole_gpus
+from site_builder.core.model import GpuProblem, GpuStatus, HostFacts, HostStatus
+from site_builder.fleet.mig import EMPTY_STATES, list_whole_gpus
 from site_builder.health.gpu_health import HealthReadings, parse_health_readings
 
 BYTES_PER_MIB, HERTZ_PER_MHZ, PERCENT_PER_UNIT = 1024 * 1024, 1_000_000, 100
-# A label that a host can choose is no longer than this, and there are no more people than this.
+# Limits on what hosts can put into Prometheus.
 MAX_LABEL_CHARACTERS = 200
 MAX_USERS = 1000
 LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-# Stands for the state of a GPU in MIG mode, which has none of its own.
+# The state of a GPU in MIG mode, which has none of its own.
 NO_STATE = ""
 LabelledGpus = list[tuple[str, GpuStatus]]
 
 
 class MetricFamily(NamedTuple):
-    """What is told under one name: its type, its labels, and what it is."""
+    """A metric name with its type, labels and help text."""
 
     name: str
     metric_type: str
@@ -30,48 +30,53 @@ class MetricFamily(NamedTuple):
 
     @property
     def header(self) -> bytes:
-        """The lines before its samples."""
         return f"# HELP {self.name} {self.help_text}\n# TYPE {self.name} {self.metric_type}\n".encode()
 
 
 class GpuReading(NamedTuple):
-    """A number of nvidia-smi: its field in a Gpu, and what converts it to base units."""
+    """A field of Gpu, and the factors that convert it to base units."""
 
     field: str
     multiplier: int = 1
     divisor: int = 1
 
 
-def build_gpu_family(name: str, what: str, labels: str = "", kind: str = "gauge") -> MetricFamily:
-    """A family with a line for each GPU."""
-    return MetricFamily(f"gpuboard_gpu_{name}", kind, f"host, gpu{labels}", what)
+def build_gpu_family(name: str, help_text: str, labels: str = "", metric_type: str = "gauge") -> MetricFamily:
+    return MetricFamily(f"gpuboard_gpu_{name}", metric_type, f"host, gpu{labels}", help_text)
 
 
-def build_host_family(name: str, what: str, labels: str = "") -> MetricFamily:
-    """A family with a line for each host."""
-    return MetricFamily(f"gpuboard_host_{name}", "gauge", f"host{labels}", what)
+def build_host_family(name: str, help_text: str, labels: str = "") -> MetricFamily:
+    return MetricFamily(f"gpuboard_host_{name}", "gauge", f"host{labels}", help_text)
 
 
 READING_FAMILIES = {
-    build_gpu_family("memory_used_bytes", "Memory of the GPU that is in use."): GpuReading(
-        "memory_used", BYTES_PER_MIB
-    ),
-    build_gpu_family("memory_total_bytes", "Memory of the GPU."): GpuReading("memory_total", BYTES_PER_MIB),
-    build_gpu_family("utilization_ratio", "Share of time in which the GPU computed, 0 to 1."): GpuReading(
-        "utilization_gpu", divisor=PERCENT_PER_UNIT
-    ),
-    build_gpu_family("memory_utilization_ratio", "Share of time in which its memory was accessed, 0 to 1."): GpuReading(
-        "utilization_memory", divisor=PERCENT_PER_UNIT
-    ),
-    build_gpu_family("temperature_celsius", "Temperature of the GPU."): GpuReading("temperature"),
-    build_gpu_family("power_watts", "Power that the GPU draws."): GpuReading("power_draw"),
-    build_gpu_family("power_limit_watts", "Power that the GPU may draw."): GpuReading("power_limit"),
-    build_gpu_family("clock_hertz", "Clock of its streaming multiprocessors."): GpuReading("clock", HERTZ_PER_MHZ),
+    build_gpu_family(name, help_text): reading
+    for name, help_text, reading in (
+        ("memory_used_bytes", "Memory of the GPU that is in use.", GpuReading("memory_used", BYTES_PER_MIB)),
+        ("memory_total_bytes", "Memory of the GPU.", GpuReading("memory_total", BYTES_PER_MIB)),
+        (
+            "utilization_ratio",
+            "Share of time in which the GPU computed, 0 to 1.",
+            GpuReading("utilization_gpu", divisor=PERCENT_PER_UNIT),
+        ),
+        (
+            "memory_utilization_ratio",
+            "Share of time in which its memory was accessed, 0 to 1.",
+            GpuReading("utilization_memory", divisor=PERCENT_PER_UNIT),
+        ),
+        ("temperature_celsius", "Temperature of the GPU.", GpuReading("temperature")),
+        ("power_watts", "Power that the GPU draws.", GpuReading("power_draw")),
+        ("power_limit_watts", "Power that the GPU may draw.", GpuReading("power_limit")),
+        ("clock_hertz", "Clock of its streaming multiprocessors.", GpuReading("clock", HERTZ_PER_MHZ)),
+    )
 }
 HEALTH_FAMILIES = (
     build_gpu_family("fan_ratio", "Speed of its fan, 0 to 1."),
     build_gpu_family(
-        "ecc_errors_total", "Errors in its memory since the driver was loaded, by kind.", ", kind", kind="counter"
+        "ecc_errors_total",
+        "Errors in its memory since the driver was loaded, by kind.",
+        ", kind",
+        metric_type="counter",
     ),
     build_gpu_family("repair_pending", "1 if rows or pages of its memory are replaced at the next reset, else 0."),
     build_gpu_family("repair_failed", "1 if a row of its memory could not be replaced, else 0."),
@@ -97,7 +102,7 @@ HOST_FAMILIES = (
     build_host_family("disk_total_bytes", "Size of a local disk of the host.", ", mount"),
     build_host_family("disk_used_bytes", "How much of that disk is taken.", ", mount"),
 )
-# What `host` gives a part of, in its order.
+# The families of render_host_metrics, in its order.
 PER_HOST_FAMILIES = (*READING_FAMILIES, *HEALTH_FAMILIES, *GPU_STATE_FAMILIES, *HOST_FAMILIES)
 AGE_FAMILIES = (
     build_host_family("seen_timestamp_seconds", "When the last snapshot of the host arrived."),
@@ -117,10 +122,7 @@ ALL_FAMILIES = (*PER_HOST_FAMILIES, *AGE_FAMILIES, *FLEET_FAMILIES)
 
 
 class FleetMetrics(NamedTuple):
-    """What is told once: GPUs that each person uses and has booked, bookings of now and to come, the builder's own.
-
-    `every` is how many seconds lie between builds, `duration` how many the last one took.
-    """
+    """The metrics that exist once; `booking_counts` are those of now and those to come."""
 
     gpus_used: Mapping[str, int]
     gpus_booked: Mapping[str, int]
@@ -132,7 +134,7 @@ class FleetMetrics(NamedTuple):
 
 
 class StableGpuFacts(NamedTuple):
-    """What a GPU tells for many builds in the same words."""
+    """Facts of a GPU that stay the same for many builds, so that their lines are cached."""
 
     health_readings: HealthReadings
     process_count: int | None
@@ -144,193 +146,205 @@ class StableGpuFacts(NamedTuple):
     problems: tuple[GpuProblem, ...] = ()
 
 
-def render_host_metrics(board: HostStatus) -> tuple[bytes, ...]:
-    """The lines of this host, a part for each of FAMILIES."""
-    gpus = label_gpus(board)
-    labels = tuple([one for one, _ in gpus])
-    told = [one.gpu for _, one in gpus]
+def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
+    """Render the lines of a host, a part for each of PER_HOST_FAMILIES."""
+    labelled_gpus = label_gpus(host_status)
+    labels = tuple([gpu_labels for gpu_labels, _ in labelled_gpus])
+    gpus = [gpu_status.gpu for _, gpu_status in labelled_gpus]
     readings = [
-        render_reading_lines(family.name, reading, labels, [getattr(gpu, reading.field) for gpu in told])
+        render_reading_lines(family.name, reading, labels, [getattr(gpu, reading.field) for gpu in gpus])
         for family, reading in READING_FAMILIES.items()
     ]
-    steady = render_stable_lines(labels, tuple([build_stable_facts(one) for _, one in gpus]))
-    return (*readings, *steady, *[encode_lines(one) for one in format_host_metrics(board)])
+    stable_lines = render_stable_lines(labels, tuple([build_stable_facts(status) for _, status in labelled_gpus]))
+    return (*readings, *stable_lines, *[encode_lines(lines) for lines in format_host_metrics(host_status)])
 
 
 def render_failed_host_metrics(name: str) -> tuple[bytes, ...]:
-    """The lines of a host of which only its name is known."""
+    """Render the lines of a host of which only its name is known."""
     state = f'{HOST_FAMILIES[0].name}{{host="{escape_label(name)}",state="failed"}} 1\n'.encode()
     return tuple(state if family is HOST_FAMILIES[0] else b"" for family in PER_HOST_FAMILIES)
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """A part of the file."""
     return "".join(lines).encode("utf-8", "replace")
+
+
+def escape_label(value: str) -> str:
+    """Shorten and escape the value of a label, as it is written between quotes."""
+    return value[:MAX_LABEL_CHARACTERS].translate(LABEL_ESCAPES)
 
 
 def render_reading_lines(name: str, reading: GpuReading, labels: tuple[str, ...], values: list[float | None]) -> bytes:
     """Render a line for each GPU that has the value."""
-    times, over = reading.multiplier, reading.divisor
+    multiplier, divisor = reading.multiplier, reading.divisor
     lines = [
-        f"{name}{one}}} {format_in_base_units(value, times, over)}\n"
-        for one, value in zip(labels, values)
+        f"{name}{gpu_labels}}} {format_in_base_units(value, multiplier, divisor)}\n"
+        for gpu_labels, value in zip(labels, values)
         if value is not None
     ]
     return encode_lines(lines)
 
 
 @lru_cache(maxsize=10_000)
-def format_in_base_units(value: float, times: int, over: int) -> str:
-    """A number in base units, which takes Python longer to write than all that stands before it."""
-    return str(value * times / over)
+def format_in_base_units(value: float, multiplier: int, divisor: int) -> str:
+    """Format a number in base units; cached, since that takes longer than the rest of its line."""
+    return str(value * multiplier / divisor)
 
 
-def label_gpus(board: HostStatus) -> LabelledGpus:
-    """Each GPU with the labels that no other has, but for the closing brace; one that has none is left out."""
-    found: LabelledGpus = []
+def label_gpus(host_status: HostStatus) -> LabelledGpus:
+    """Return each GPU with unique labels, without the closing brace; a GPU without a name of its own is left out."""
+    labelled: LabelledGpus = []
     taken: set[str] = set()
-    before = f'{{host="{escape_label(board.name)}",gpu="'
-    for one in (*board.gpus, *list_mig_gpus(board)):
-        name = one.gpu.label
+    start = f'{{host="{escape_label(host_status.name)}",gpu="'
+    for gpu_status in (*host_status.gpus, *list_mig_gpus(host_status)):
+        gpu = gpu_status.gpu
+        name = gpu.label
         # two series with the same labels would cost Prometheus the whole scrape
-        if one.gpu.number is None or name in taken:
-            names = (one.gpu.uuid, one.gpu.raw_fields.get("pci.bus_id"))
-            name = next((free for free in map(escape_label, filter(None, names)) if free not in taken), "")
+        if gpu.number is None or name in taken:
+            names = map(escape_label, filter(None, (gpu.uuid, gpu.raw_fields.get("pci.bus_id"))))
+            name = next((unique for unique in names if unique not in taken), "")
         if name:
             taken.add(name)
-            found.append((f'{before}{name}"', one))
-    return found
+            labelled.append((f'{start}{name}"', gpu_status))
+    return labelled
 
 
-def list_mig_gpus(board: HostStatus) -> list[GpuStatus]:
-    """GPUs in MIG mode, with what is theirs alone: memory and states are those of their instances, and told there."""
-    if not any(one.gpu.parent for one in board.gpus):
+def list_mig_gpus(host_status: HostStatus) -> list[GpuStatus]:
+    """Return GPUs in MIG mode without memory and state, which their instances have."""
+    if not any(gpu_status.gpu.parent for gpu_status in host_status.gpus):
         return []
-    several = [one for one, parts in list_whole_gpus(board) if parts]
-    return [one._replace(gpu=one.gpu._replace(memory_used=None, memory_total=None), state=NO_STATE) for one in several]
+    return [
+        gpu_status._replace(gpu=gpu_status.gpu._replace(memory_used=None, memory_total=None), state=NO_STATE)
+        for gpu_status, instances in list_whole_gpus(host_status)
+        if instances
+    ]
 
 
-def escape_label(value: str) -> str:
-    """The value of a label, as it is written between quotes."""
-    return value[:MAX_LABEL_CHARACTERS].translate(LABEL_ESCAPES)
-
-
-def build_stable_facts(gpu: GpuStatus) -> StableGpuFacts:
-    """Of a GPU; where no process is told, there is none only if it is certain that nobody is on it."""
-    if gpu.state == NO_STATE:
-        return StableGpuFacts(
-            parse_health_readings(gpu.gpu), None, None, NO_STATE, gpu.gpu.uuid, gpu.gpu.name, gpu.model, gpu.problems
-        )
-    problems = gpu.problems if gpu.gpu.parent is None else ()  # which its GPU tells
-    count = len(gpu.processes) if gpu.processes or gpu.state in {"free", "booked"} else None
-    booked = any(one.phase == "now" for one in gpu.bookings) if gpu.bookings else False
+def build_stable_facts(gpu_status: GpuStatus) -> StableGpuFacts:
+    """Collect the facts of a GPU; without known processes, their number is 0 only if nobody can be on it."""
+    gpu, state = gpu_status.gpu, gpu_status.state
+    process_count: int | None = None
+    is_booked: bool | None = None
+    if state != NO_STATE:
+        is_booked = any(booking.phase == "now" for booking in gpu_status.bookings) if gpu_status.bookings else False
+        if gpu_status.processes or state in EMPTY_STATES:
+            process_count = len(gpu_status.processes)
     return StableGpuFacts(
-        parse_health_readings(gpu.gpu), count, booked, gpu.state, gpu.gpu.uuid, gpu.gpu.name, gpu.model, problems
+        parse_health_readings(gpu),
+        process_count,
+        is_booked,
+        state,
+        gpu.uuid,
+        gpu.name,
+        gpu_status.model,
+        gpu_status.problems if gpu.parent is None else (),  # an instance's GPU has its problems
     )
 
 
 @lru_cache(maxsize=2000)
 def render_stable_lines(labels: tuple[str, ...], gpus: tuple[StableGpuFacts, ...]) -> tuple[bytes, ...]:
-    """A part for each of HEALTH and of PROMISES."""
-    several = list(zip(labels, gpus))
-    return tuple([encode_lines(one) for one in (*format_health_metrics(several), *format_gpu_state_metrics(several))])
+    """Render a part for each of HEALTH_FAMILIES and GPU_STATE_FAMILIES."""
+    labelled = list(zip(labels, gpus))
+    families = (*format_health_metrics(labelled), *format_gpu_state_metrics(labelled))
+    return tuple([encode_lines(lines) for lines in families])
 
 
 def format_health_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> list[list[str]]:
-    """A part for each of HEALTH."""
-    *counted, problem = HEALTH_FAMILIES
-    several = [(labels, format_health_endings(one.health_readings)) for labels, one in gpus]
-    told = [(labels, each) for labels, one in gpus for each in one.problems]
+    """Format the lines of each of HEALTH_FAMILIES."""
+    *reading_families, problem_family = HEALTH_FAMILIES
+    endings = [(labels, format_health_endings(facts.health_readings)) for labels, facts in gpus]
+    problems = [(labels, problem) for labels, facts in gpus for problem in facts.problems]
     return [
         *[
-            [f"{family.name}{labels}{end}" for labels, ends in several for end in ends[place]]
-            for place, family in enumerate(counted)
+            [f"{family.name}{labels}{ending}" for labels, gpu_endings in endings for ending in gpu_endings[position]]
+            for position, family in enumerate(reading_families)
         ],
-        [f'{problem.name}{labels},kind="{each.kind}",severity="{each.severity}"}} 1\n' for labels, each in told],
+        [
+            f'{problem_family.name}{labels},kind="{problem.kind}",severity="{problem.severity}"}} 1\n'
+            for labels, problem in problems
+        ],
     ]
 
 
 @lru_cache(maxsize=4096)
-def format_health_endings(one: HealthReadings) -> tuple[list[str], ...]:
-    """How the lines of each of HEALTH but the last end; most GPUs of a fleet tell the same."""
+def format_health_endings(readings: HealthReadings) -> tuple[list[str], ...]:
+    """Format how the lines of HEALTH_FAMILIES end, without problems; most GPUs of a fleet have the same readings."""
     return (
-        format_line_endings({"": None if one.fan_percent is None else one.fan_percent / PERCENT_PER_UNIT}),
-        format_line_endings({',kind="corrected"': one.ecc_corrected, ',kind="uncorrected"': one.ecc_uncorrected}),
-        format_line_endings({"": one.is_repair_pending}),
-        format_line_endings({"": one.has_repair_failed}),
-        format_line_endings({"": one.is_recovery_needed}),
-        format_line_endings({',reason="heat"': one.is_slowed_by_heat, ',reason="power"': one.is_slowed_by_power}),
+        format_line_endings({"": None if readings.fan_percent is None else readings.fan_percent / PERCENT_PER_UNIT}),
+        format_line_endings(
+            {',kind="corrected"': readings.ecc_corrected, ',kind="uncorrected"': readings.ecc_uncorrected}
+        ),
+        format_line_endings({"": readings.is_repair_pending}),
+        format_line_endings({"": readings.has_repair_failed}),
+        format_line_endings({"": readings.is_recovery_needed}),
+        format_line_endings(
+            {',reason="heat"': readings.is_slowed_by_heat, ',reason="power"': readings.is_slowed_by_power}
+        ),
     )
 
 
 def format_line_endings(values: Mapping[str, float | None]) -> list[str]:
-    """The last label and the value of each that is told; what is so is 1, what is not is 0."""
-    return [f"{last}}} {value + 0}\n" for last, value in values.items() if value is not None]
+    """Format the last label and the value of each line whose value is known; True is 1."""
+    return [f"{label}}} {value + 0}\n" for label, value in values.items() if value is not None]
 
 
 def format_gpu_state_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> Iterator[list[str]]:
-    """A part for each of PROMISES."""
+    """Yield the lines of each of GPU_STATE_FAMILIES."""
     processes, booked, state, info = (family.name for family in GPU_STATE_FAMILIES)
-    yield [f"{processes}{labels}}} {one.process_count}\n" for labels, one in gpus if one.process_count is not None]
-    yield [f"{booked}{labels}}} {one.is_booked:d}\n" for labels, one in gpus if one.is_booked is not None]
-    yield [f'{state}{labels},state="{one.state}"}} 1\n' for labels, one in gpus if one.state != NO_STATE]
+    yield [f"{processes}{labels}}} {gpu.process_count}\n" for labels, gpu in gpus if gpu.process_count is not None]
+    yield [f"{booked}{labels}}} {gpu.is_booked:d}\n" for labels, gpu in gpus if gpu.is_booked is not None]
+    yield [f'{state}{labels},state="{gpu.state}"}} 1\n' for labels, gpu in gpus if gpu.state != NO_STATE]
     yield [
-        f'{info}{labels},uuid="{escape_label(one.uuid or "")}",{format_model_labels(one.name, one.model)}}} 1\n'
-        for labels, one in gpus
+        f'{info}{labels},uuid="{escape_label(gpu.uuid or "")}",{format_model_labels(gpu.name, gpu.model)}}} 1\n'
+        for labels, gpu in gpus
     ]
 
 
 @lru_cache(maxsize=1024)
-def format_model_labels(name: str | None, short: str) -> str:
-    """The labels that all GPUs of a model share."""
-    return f'name="{escape_label(name or "")}",model="{escape_label(short)}"'
+def format_model_labels(name: str | None, model: str) -> str:
+    return f'name="{escape_label(name or "")}",model="{escape_label(model)}"'
 
 
-def format_host_metrics(board: HostStatus) -> Iterator[list[str]]:
-    """A part for each of HOSTS; what moves is told of a fresh host alone."""
+def format_host_metrics(host_status: HostStatus) -> Iterator[list[str]]:
+    """Yield the lines of each of HOST_FAMILIES; only a fresh host has values that change."""
     state, info, load, cpus, total, available, size, used = (family.name for family in HOST_FAMILIES)
-    fresh, facts = board.state == "fresh", board.facts or HostFacts()
-    labels = f'{{host="{escape_label(board.name)}"'
-    tags = f",{','.join(board.tags)}," if board.tags else ""
-    yield [f'{state}{labels},state="{board.state}"}} 1\n']
-    yield [f'{info}{labels},title="{escape_label(board.title or "")}",tags="{escape_label(tags)}"}} 1\n']
-    yield [f"{load}{labels}}} {facts.load[0]}\n"] if fresh and facts.load else []
+    is_fresh, facts = host_status.state == "fresh", host_status.facts or HostFacts()
+    labels = f'{{host="{escape_label(host_status.name)}"'
+    tags = f",{','.join(host_status.tags)}," if host_status.tags else ""
+    yield [f'{state}{labels},state="{host_status.state}"}} 1\n']
+    yield [f'{info}{labels},title="{escape_label(host_status.title or "")}",tags="{escape_label(tags)}"}} 1\n']
+    yield [f"{load}{labels}}} {facts.load[0]}\n"] if is_fresh and facts.load else []
     yield [f"{cpus}{labels}}} {facts.cpus}\n"] if facts.cpus is not None else []
     yield [f"{total}{labels}}} {facts.memory_total * BYTES_PER_MIB}\n"] if facts.memory_total is not None else []
-    free = facts.memory_available if fresh else None
-    yield [f"{available}{labels}}} {free * BYTES_PER_MIB}\n"] if free is not None else []
-    disks = map_disks_by_mount(facts.disks) if fresh else {}
+    memory_available = facts.memory_available if is_fresh else None
+    yield [f"{available}{labels}}} {memory_available * BYTES_PER_MIB}\n"] if memory_available is not None else []
+    disks = {escape_label(disk.mount): disk for disk in facts.disks} if is_fresh else {}  # each mount once
     yield [f'{size}{labels},mount="{mount}"}} {disk.total * BYTES_PER_MIB}\n' for mount, disk in disks.items()]
     yield [f'{used}{labels},mount="{mount}"}} {disk.used * BYTES_PER_MIB}\n' for mount, disk in disks.items()]
-
-
-def map_disks_by_mount(disks: Iterable[Disk]) -> dict[str, Disk]:
-    """Each mount once: the last that is told of it."""
-    return {escape_label(disk.mount): disk for disk in disks}
 
 
 def render_metrics(
     hosts: Iterable[tuple[tuple[bytes, ...], str, float | None]], fleet: FleetMetrics, now: float
 ) -> bytes:
-    """The whole file, from the parts of each host, its name, and when it was seen; `now` is when it is built."""
-    several = list(hosts)
+    """Render the whole file from the parts of each host, its name and when it was last seen."""
+    hosts = list(hosts)
     seen, age = (family.name for family in AGE_FAMILIES)
-    times = [(f'{{host="{escape_label(name)}"}}', when) for _, name, when in several if when is not None]
+    times = [(f'{{host="{escape_label(name)}"}}', last_seen) for _, name, last_seen in hosts if last_seen is not None]
     ages = (
-        "".join([f"{seen}{labels} {when:.3f}\n" for labels, when in times]),
-        "".join([f"{age}{labels} {max(0, now - when):.3f}\n" for labels, when in times]),
+        "".join([f"{seen}{labels} {last_seen:.3f}\n" for labels, last_seen in times]),
+        "".join([f"{age}{labels} {max(0, now - last_seen):.3f}\n" for labels, last_seen in times]),
     )
-    parts: list[tuple[bytes, ...]] = list(zip(*(lines for lines, _, _ in several))) or [()] * len(PER_HOST_FAMILIES)
-    parts += [(one.encode("utf-8", "replace"),) for one in (*ages, *format_fleet_metrics(fleet, now))]
+    parts: list[tuple[bytes, ...]] = list(zip(*(lines for lines, _, _ in hosts))) or [()] * len(PER_HOST_FAMILIES)
+    parts += [(text.encode("utf-8", "replace"),) for text in (*ages, *format_fleet_metrics(fleet, now))]
     pieces: list[bytes] = []
     for family, lines in zip(ALL_FAMILIES, parts):
-        if any(lines):  # a family that nobody tells is left out, as a value that is not available is
+        if any(lines):  # a family without values is left out
             pieces += (family.header, *lines)
     return b"".join(pieces)
 
 
 def format_fleet_metrics(fleet: FleetMetrics, now: float) -> Iterator[str]:
-    """The lines of each of ONCE."""
+    """Yield the lines of each of FLEET_FAMILIES."""
     bookings, using, booked, problems, duration, interval, success, info = (family.name for family in FLEET_FAMILIES)
     yield "".join(f'{bookings}{{phase="{phase}"}} {n}\n' for phase, n in zip(("now", "coming"), fleet.booking_counts))
     yield "".join(f'{using}{{user="{user}"}} {n}\n' for user, n in limit_users(fleet.gpus_used).items())
@@ -342,9 +356,9 @@ def format_fleet_metrics(fleet: FleetMetrics, now: float) -> Iterator[str]:
     yield f'{info}{{version="{escape_label(fleet.version)}"}} 1\n'
 
 
-def limit_users(people: Mapping[str, int]) -> dict[str, int]:
-    """Those with the most GPUs, as many as Prometheus should keep; names that are cut alike are one."""
-    found: dict[str, int] = {}
-    for user in sorted(people, key=lambda one: (-people[one], one))[:MAX_USERS]:
-        found[escape_label(user)] = found.get(escape_label(user), 0) + people[user]
-    return found
+def limit_users(gpu_counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the people with the most GPUs; names that are equal after shortening are added up."""
+    limited: dict[str, int] = {}
+    for user in sorted(gpu_counts, key=lambda user: (-gpu_counts[user], user))[:MAX_USERS]:
+        limited[escape_label(user)] = limited.get(escape_label(user), 0) + gpu_counts[user]
+    return limited

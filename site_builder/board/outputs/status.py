@@ -1,109 +1,113 @@
-"""status.json: the whole fleet for programs, as docs/status.schema.json says. Not available is null."""
+"""status.json: the whole fleet for programs, see docs/status.schema.json; and live.json, which updates open pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from site_builder.core.model import BookingStatus, GpuProblem, GpuStatus, HostFacts, HostStatus, Problem, ProcessStatus
 from site_builder.fleet.mig import WholeGpu, is_mig_without_instances, list_whole_gpus
 
+if TYPE_CHECKING:  # `gpuboard list` renders status.json too, and card.py imports jinja2, which is slow
+    from site_builder.board.card import HostCard
+
 STATUS_SCHEMA = 1
+LIVE_SCHEMA = 1
 
 
-def render_status_host(board: HostStatus) -> tuple[bytes, bytes]:
-    """A host, in two parts, between which its age stands: that alone changes with every build."""
-    facts = board.facts or HostFacts()
-    fresh = board.state == "fresh"
-    before: dict[str, Any] = {
-        "name": board.name,
-        "title": board.title,
-        "tags": board.tags,
-        "state": board.state,
-        "reason": board.reason,
-        "seen": None if board.last_seen is None else int(board.last_seen),
+def render_status_host(host_status: HostStatus) -> tuple[bytes, bytes]:
+    """Render a host in two parts, before and after its age: that alone changes with every build."""
+    facts = host_status.facts or HostFacts()
+    is_fresh = host_status.state == "fresh"
+    before_age: dict[str, Any] = {
+        "name": host_status.name,
+        "title": host_status.title,
+        "tags": host_status.tags,
+        "state": host_status.state,
+        "reason": host_status.reason,
+        "seen": None if host_status.last_seen is None else int(host_status.last_seen),
     }
-    after: dict[str, Any] = {
-        "load": facts.load if fresh else None,
+    after_age: dict[str, Any] = {
+        "load": facts.load if is_fresh else None,
         "cpus": facts.cpus,
-        "memory": {"total": facts.memory_total, "available": facts.memory_available if fresh else None},
+        "memory": {"total": facts.memory_total, "available": facts.memory_available if is_fresh else None},
         "disks": [{"mount": disk.mount, "total": disk.total, "used": disk.used} for disk in facts.disks],
-        "gpus": [whole_gpu_to_status_json(one) for one in list_whole_gpus(board)],
+        "gpus": [whole_gpu_to_status_json(whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
     }
-    return orjson.dumps(before)[:-1] + b',"age":', b"," + orjson.dumps(after)[1:]
+    return orjson.dumps(before_age)[:-1] + b',"age":', b"," + orjson.dumps(after_age)[1:]
 
 
-def whole_gpu_to_status_json(one: WholeGpu) -> dict[str, Any]:
-    """A GPU, with its instances where it is in MIG mode."""
-    found = gpu_to_status_json(one.status)
-    if one.instances or is_mig_without_instances(one.status.gpu):
-        found["instances"] = [{**gpu_to_status_json(each), "profile": each.gpu.profile} for each in one.instances]
-    return found
+def whole_gpu_to_status_json(whole_gpu: WholeGpu) -> dict[str, Any]:
+    content = gpu_to_status_json(whole_gpu.status)
+    if whole_gpu.instances or is_mig_without_instances(whole_gpu.status.gpu):
+        content["instances"] = [
+            {**gpu_to_status_json(instance), "profile": instance.gpu.profile} for instance in whole_gpu.instances
+        ]
+    return content
 
 
-def gpu_to_status_json(board: GpuStatus) -> dict[str, Any]:
-    """A GPU, under nvidia-smi's names and units; its place is told where that is more than its index."""
-    told = board.gpu
-    found = {
-        "index": told.index,
-        "uuid": told.uuid,
-        "name": told.name,
-        "vendor": told.vendor,
-        "model": board.model,
-        "state": board.state,
-        "reason": board.reason,
-        "memory.used": told.memory_used,
-        "memory.total": told.memory_total,
-        "utilization.gpu": told.utilization_gpu,
-        "utilization.memory": told.utilization_memory,
-        "temperature.gpu": told.temperature,
-        "power.draw": told.power_draw,
-        "power.limit": told.power_limit,
-        "clocks.sm": told.clock,
-        "processes": [process_to_json(one) for one in board.processes],
-        "bookings": [booking_to_status_json(one) for one in board.bookings],
-        "free_again": board.free_again,
-        "problems": [gpu_problem_to_json(one) for one in board.problems],
+def gpu_to_status_json(gpu_status: GpuStatus) -> dict[str, Any]:
+    """Convert a GPU, under nvidia-smi's names and units; only a MIG instance has a place."""
+    gpu = gpu_status.gpu
+    content = {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "vendor": gpu.vendor,
+        "model": gpu_status.model,
+        "state": gpu_status.state,
+        "reason": gpu_status.reason,
+        "memory.used": gpu.memory_used,
+        "memory.total": gpu.memory_total,
+        "utilization.gpu": gpu.utilization_gpu,
+        "utilization.memory": gpu.utilization_memory,
+        "temperature.gpu": gpu.temperature,
+        "power.draw": gpu.power_draw,
+        "power.limit": gpu.power_limit,
+        "clocks.sm": gpu.clock,
+        "processes": [process_to_json(process) for process in gpu_status.processes],
+        "bookings": [booking_to_status_json(booking) for booking in gpu_status.bookings],
+        "free_again": gpu_status.free_again,
+        "problems": [gpu_problem_to_json(problem) for problem in gpu_status.problems],
     }
-    if told.place is not None:
-        found["place"] = told.place
-    return found
+    if gpu.place is not None:
+        content["place"] = gpu.place
+    return content
 
 
 @lru_cache(maxsize=4096)
-def gpu_problem_to_json(one: GpuProblem) -> orjson.Fragment:
-    """What is wrong with a GPU; hosts have much the same."""
-    return orjson.Fragment(orjson.dumps(one._asdict()))
+def gpu_problem_to_json(problem: GpuProblem) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps(problem._asdict()))
 
 
 @lru_cache(maxsize=40_000)
-def process_to_json(one: ProcessStatus) -> orjson.Fragment:
-    """A process on a GPU; the same for as long as it runs, at every build."""
+def process_to_json(process: ProcessStatus) -> orjson.Fragment:
+    """Convert a process once for as long as it runs."""
     content = {
-        "pid": one.pid,
-        "user": one.user,
-        "command": one.command,
-        "used_gpu_memory": one.used_memory,
-        "started": one.started,
+        "pid": process.pid,
+        "user": process.user,
+        "command": process.command,
+        "used_gpu_memory": process.used_memory,
+        "started": process.started,
     }
     return orjson.Fragment(orjson.dumps(content))
 
 
-def booking_to_status_json(one: BookingStatus) -> dict[str, Any]:
-    """A booking; `date` is its end, as in comments.json."""
+def booking_to_status_json(booking: BookingStatus) -> dict[str, Any]:
+    """Convert a booking; `date` is its end, as in comments.json."""
     return {
-        "id": one.id,
-        "name": one.name,
-        "from": one.since and one.since.isoformat(),
-        "date": one.until.isoformat(),
-        "comment": one.comment,
-        "unused_since": one.unused_since,
-        "used_by": one.used_by,
-        "used_by_since": one.used_by_since,
-        "mean_use": one.mean_use,
+        "id": booking.id,
+        "name": booking.name,
+        "from": booking.since and booking.since.isoformat(),
+        "date": booking.until.isoformat(),
+        "comment": booking.comment,
+        "unused_since": booking.unused_since,
+        "used_by": booking.used_by,
+        "used_by_since": booking.used_by_since,
+        "mean_use": booking.mean_use,
     }
 
 
@@ -111,20 +115,49 @@ def render_status_json(
     hosts: Iterable[tuple[bytes, float | None, bytes]],
     problems: Iterable[Problem],
     built: float,
-    book: str | None = None,
-    every: int | None = None,
+    booking_url: str | None = None,
+    build_interval_s: int | None = None,
 ) -> bytes:
-    """The whole file, from the parts of each host and its age; `book` is where the desk is, `every` when it is next."""
+    """Render the whole file from the two parts of each host and when it was last seen."""
 
-    def age(seen: float | None) -> bytes:
-        return b"null" if seen is None else b"%d" % max(0, int(built) - int(seen))  # of the two that the file tells
+    def render_age(last_seen: float | None) -> bytes:
+        # whole seconds, as `built` and `seen` are in this file
+        return b"null" if last_seen is None else b"%d" % max(0, int(built) - int(last_seen))
 
-    told = [b"".join((before, age(seen), after)) for before, seen, after in hosts]
+    host_texts = [b"".join((before, render_age(last_seen), after)) for before, last_seen, after in hosts]
     return b'{"schema":%d,"built":%d,"every":%s,"book":%s,"hosts":[%s],"problems":%s}\n' % (
         STATUS_SCHEMA,
         built,
-        orjson.dumps(every),
-        orjson.dumps(book),
-        b",\n".join(told),
+        orjson.dumps(build_interval_s),
+        orjson.dumps(booking_url),
+        b",\n".join(host_texts),
         orjson.dumps([{"where": problem.where, "what": problem.what} for problem in problems]),
     )
+
+
+class LiveHeader(NamedTuple):
+    """The keys of live.json before the hosts; `built` and the revisions of `parts` are times in milliseconds."""
+
+    schema: int
+    built: int
+    every: int
+    version: str
+    free: int
+    parts: dict[str, int]
+
+
+def render_live_host(host_status: HostStatus, host_card: HostCard) -> tuple[bytes, bytes]:
+    """Render the numbers of a card in two parts, before and after its revision."""
+    gpus = [
+        [row.state, row.use, row.memory_access, row.memory_used, int(row.memory_bar), row.temperature, row.power_draw]
+        for row in host_card.gpu_rows
+    ]
+    seen = None if host_status.last_seen is None else int(host_status.last_seen)
+    after = orjson.dumps([host_status.state, seen, host_card.load, host_card.memory, host_card.fullest_disk, gpus])
+    return orjson.dumps([host_status.name])[:-1] + b",", b"," + after[1:]
+
+
+def render_live_json(header: LiveHeader, hosts: Iterable[tuple[bytes, int, bytes]]) -> bytes:
+    """Render the whole file; a revision is when a card last changed in more than its numbers."""
+    host_texts = [b"%s%d%s" % host for host in hosts]
+    return orjson.dumps(header._asdict())[:-1] + b',"hosts":[' + b",\n".join(host_texts) + b"]}\n"

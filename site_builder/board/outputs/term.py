@@ -6,24 +6,24 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from site_builder.board.outputs.values import UNKNOWN_CELL, fit_cell, format_number, strip_nvidia_prefix
 from site_builder.core.clock import Now
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
-from site_builder.core.terminal_text import fit_text, measure_width
+from site_builder.core.terminal_text import fit_text, flatten_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.health.page import list_visible_problems
 
 HOST_WIDTH, GPU_WIDTH, MEMORY_WIDTH, USE_WIDTH, TEMPERATURE_WIDTH = COLUMN_WIDTHS = 18, 24, 17, 8, 7
 TABLE_WIDTH = sum(COLUMN_WIDTHS) + len(COLUMN_WIDTHS) + 1
-TABLE_FRAME = f"+{'+'.join('-' * one for one in COLUMN_WIDTHS)}+\n"
+TABLE_FRAME = f"+{'+'.join('-' * width for width in COLUMN_WIDTHS)}+\n"
 COLUMN_TITLES = ("host", "gpu", "memory usage", "volat.", "temp.")
 EMPTY_READINGS = f"|{' ' * MEMORY_WIDTH}|{' ' * USE_WIDTH}|{' ' * TEMPERATURE_WIDTH}"
-# Before an instance, which stands below its GPU.
+UNKNOWN_CELL = "?"
+NVIDIA_PREFIX = "NVIDIA "
+# Before a MIG instance, which stands below its GPU.
 INSTANCE_INDENT = "   "
 GREEN, YELLOW, RED, CYAN, RESET = (f"\x1b[{code}m" for code in (32, 33, 31, 36, 0))
-# Those that have a colour are named below the table too: nobody needs to see colours.
+# States with a colour are also listed below the table: nobody needs to see colours.
 STATE_COLOURS = {"free": GREEN, "booked": CYAN, "held": YELLOW, "conflict": RED, "lost": RED, "unknown": RED}
-
 PROBLEM_LABEL = "problem"
 
 
@@ -35,49 +35,64 @@ class TermPart(NamedTuple):
     gpus_by_state: tuple[tuple[str, str], ...]
 
 
-def render_term_host(board: HostStatus) -> TermPart:
-    """A host's part; one that is not fresh says so in a row of its own."""
+@lru_cache(maxsize=20_000)
+def fit_cell(text: str, width: int, right: bool = False) -> str:
+    """Fit any text into exactly `width` cells of a line."""
+    return fit_text(flatten_text(text), width, right)
+
+
+def format_number(value: float | None) -> str:
+    return UNKNOWN_CELL if value is None else f"{value:.0f}"
+
+
+@lru_cache(maxsize=4096)
+def strip_nvidia_prefix(name: str | None) -> str:
+    if name is None:
+        return UNKNOWN_CELL
+    return name[len(NVIDIA_PREFIX) :] if name.startswith(NVIDIA_PREFIX) else name
+
+
+def render_term_host(host_status: HostStatus) -> TermPart:
+    """Render the rows of a host; one that is not fresh has a row that says so."""
     rows = [
         (
-            f"{format_gpu_cell(one)}{format_reading_cells(one)}",
-            RED if one.is_avoided else STATE_COLOURS.get(one.state, ""),
+            f"{format_gpu_cell(gpu_status)}{format_reading_cells(gpu_status)}",
+            RED if gpu_status.is_avoided else STATE_COLOURS.get(gpu_status.state, ""),
         )
-        for board_gpu, parts in list_whole_gpus(board)
-        for one in (board_gpu, *parts)
+        for whole_gpu, instances in list_whole_gpus(host_status)
+        for gpu_status in (whole_gpu, *instances)
     ]
-    if board.state != "fresh" or not rows:
-        rows.insert(0, (f" {fit_cell(f'! {board.state}', GPU_WIDTH - 1)}{EMPTY_READINGS}", RED))
-    names = [fit_cell(board.name, HOST_WIDTH), *([" " * HOST_WIDTH] * (len(rows) - 1))]
+    if host_status.state != "fresh" or not rows:
+        rows.insert(0, (f" {fit_cell(f'! {host_status.state}', GPU_WIDTH - 1)}{EMPTY_READINGS}", RED))
+    names = [fit_cell(host_status.name, HOST_WIDTH), *([" " * HOST_WIDTH] * (len(rows) - 1))]
     plain = [f"|{name}|{text}|\n" for name, (text, _) in zip(names, rows)]
-    colour = [
-        f"|{name}|{sign}{text}{RESET}|\n" if sign else line for name, (text, sign), line in zip(names, rows, plain)
+    coloured = [
+        f"|{name}|{colour}{text}{RESET}|\n" if colour else line
+        for name, (text, colour), line in zip(names, rows, plain)
     ]
-    return TermPart("".join(plain).encode(), "".join(colour).encode(), tuple(list_gpus_by_state(board)))
+    return TermPart("".join(plain).encode(), "".join(coloured).encode(), tuple(list_gpus_by_state(host_status)))
 
 
-def format_gpu_cell(gpu: GpuStatus) -> str:
-    """The cell that names a GPU."""
-    if gpu.gpu.parent:
-        return INSTANCE_INDENT + fit_cell(
-            f"{gpu.gpu.label} {gpu.gpu.profile or 'MIG'}", GPU_WIDTH - len(INSTANCE_INDENT)
-        )
-    return format_gpu_cell_cached(gpu.gpu.number, gpu.gpu.name, gpu.model)
+def format_gpu_cell(gpu_status: GpuStatus) -> str:
+    gpu = gpu_status.gpu
+    if gpu.parent:
+        return INSTANCE_INDENT + fit_cell(f"{gpu.label} {gpu.profile or 'MIG'}", GPU_WIDTH - len(INSTANCE_INDENT))
+    return format_gpu_cell_cached(gpu.number, gpu.name, gpu_status.model)
 
 
 @lru_cache(maxsize=4096)
 def format_gpu_cell_cached(number: GpuNumber, name: str | None, model: str) -> str:
-    """The same; where the driver's name for it is too long, what people call it."""
-    before = f"{UNKNOWN_CELL if number is None else number:>2}:"
-    full = strip_nvidia_prefix(name)
-    return before + fit_cell(
-        full if measure_width(full) <= GPU_WIDTH - len(before) else model, max(1, GPU_WIDTH - len(before))
-    )
+    """Format the number of a GPU and the driver's name of it; if that is too long, the short name of its model."""
+    start = f"{UNKNOWN_CELL if number is None else number:>2}:"
+    width = GPU_WIDTH - len(start)
+    full_name = strip_nvidia_prefix(name)
+    return start + fit_cell(full_name if measure_width(full_name) <= width else model, max(1, width))
 
 
-def format_reading_cells(gpu: GpuStatus) -> str:
-    """The cells of its memory in MiB, its use and its temperature."""
-    told = gpu.gpu
-    used, total, use, temperature = told.memory_used, told.memory_total, told.utilization_gpu, told.temperature
+def format_reading_cells(gpu_status: GpuStatus) -> str:
+    """Format memory in MiB, use and temperature."""
+    gpu = gpu_status.gpu
+    used, total, use, temperature = gpu.memory_used, gpu.memory_total, gpu.utilization_gpu, gpu.temperature
     if used is not None and total is not None and use is not None and temperature is not None:
         text = f"|{used:7.0f} /{total:7.0f} |{use:6.0f} %|{temperature:4.0f} °C"
         if len(text) == len(EMPTY_READINGS):
@@ -89,56 +104,60 @@ def format_reading_cells(gpu: GpuStatus) -> str:
 def format_odd_reading_cells(
     used: float | None, total: float | None, use: float | None, temperature: float | None
 ) -> str:
-    """The same, where one is not told, or beyond all sense."""
+    """Format readings of which some are unknown, or too large for their column."""
     memory = fit_text(f"{format_number(used):>7} /{format_number(total):>7} ", MEMORY_WIDTH)
-    percent, degrees = (
-        fit_text(f"{format_number(use)} %", USE_WIDTH, right=True),
-        fit_text(f"{format_number(temperature)} °C", TEMPERATURE_WIDTH, right=True),
-    )
+    percent = fit_text(f"{format_number(use)} %", USE_WIDTH, right=True)
+    degrees = fit_text(f"{format_number(temperature)} °C", TEMPERATURE_WIDTH, right=True)
     return f"|{memory}|{percent}|{degrees}"
 
 
-def list_gpus_by_state(board: HostStatus) -> Iterator[tuple[str, str]]:
-    """Each state that has a colour, with the GPUs that are in it, and those that have a problem; that of a host that is
-    not fresh is in its row. What is free and has a problem that keeps people off is not called free."""
-    if board.state != "fresh":
+def list_gpus_by_state(host_status: HostStatus) -> Iterator[tuple[str, str]]:
+    """Yield the states that have a colour with their GPUs, and the GPUs with problems.
+
+    A free GPU with a problem that keeps people off is not listed as free. Nothing of a host that is not fresh.
+    """
+    if host_status.state != "fresh":
         return
-    found: dict[str, list[str]] = {}
-    wrong: dict[str, None] = {}
-    for one in board.gpus:
-        if one.problems and one.state != "lost" and list_visible_problems(one.problems):
-            wrong[(one.gpu.parent or one.gpu).label] = None
-        if one.state in STATE_COLOURS and not (one.state == "free" and one.is_avoided):
-            found.setdefault(one.state, []).append(one.gpu.label)
-    if wrong:
-        found[PROBLEM_LABEL] = list(wrong)
-    for state, indexes in found.items():
-        yield state, f"{board.name}:{','.join(indexes)}"
+    labels_by_state: dict[str, list[str]] = {}
+    labels_with_problems: dict[str, None] = {}
+    for gpu_status in host_status.gpus:
+        gpu, state = gpu_status.gpu, gpu_status.state
+        if gpu_status.problems and state != "lost" and list_visible_problems(gpu_status.problems):
+            labels_with_problems[(gpu.parent or gpu).label] = None
+        if state in STATE_COLOURS and not (state == "free" and gpu_status.is_avoided):
+            labels_by_state.setdefault(state, []).append(gpu.label)
+    if labels_with_problems:
+        labels_by_state[PROBLEM_LABEL] = list(labels_with_problems)
+    for state, labels in labels_by_state.items():
+        yield state, f"{host_status.name}:{','.join(labels)}"
 
 
 def render_term_txt(parts: Sequence[TermPart], version: str, now: Now, colour: bool = False) -> bytes:
-    """The table, and below it which GPUs are free, which are in other states of note, and when it was built."""
-    titles = "|".join(f" {title}".ljust(size) for title, size in zip(COLUMN_TITLES, COLUMN_WIDTHS))
-    above = f"+{'-' * (TABLE_WIDTH - 2)}+\n| {fit_cell(f'gpuboard {version}', TABLE_WIDTH - 14)} gpu info. |\n{TABLE_FRAME}|{titles}|\n{TABLE_FRAME}"
-    below = "".join([*format_state_lists(parts), f"built: {now.local.isoformat(' ', 'seconds')}\n"]).encode()
+    """Render the table, the GPUs of each state below it, and when it was built."""
+    titles = "|".join(f" {title}".ljust(width) for title, width in zip(COLUMN_TITLES, COLUMN_WIDTHS))
+    above = (
+        f"+{'-' * (TABLE_WIDTH - 2)}+\n| {fit_cell(f'gpuboard {version}', TABLE_WIDTH - 14)} gpu info. |\n"
+        f"{TABLE_FRAME}|{titles}|\n{TABLE_FRAME}"
+    )
+    below = "".join([*format_state_lists(parts), f"built: {now.local.isoformat(' ', 'seconds')}\n"])
     frame = TABLE_FRAME.encode()
-    rows = [piece for one in parts for piece in (one.coloured_rows if colour else one.plain_rows, frame)]
-    return b"".join((above.encode(), *rows, below))
+    rows = [text for part in parts for text in (part.coloured_rows if colour else part.plain_rows, frame)]
+    return b"".join((above.encode(), *rows, below.encode()))
 
 
 def format_state_lists(parts: Sequence[TermPart]) -> Iterator[str]:
-    """The lines of each state; that none is free is said, that none is lost is not."""
-    found: dict[str, list[str]] = {state: [] for state in (*STATE_COLOURS, PROBLEM_LABEL)}
-    for one in parts:
-        for state, several in one.gpus_by_state:
-            found[state].append(several)
-    for state, hosts in found.items():
-        if hosts or state == "free":
-            yield wrap_words(f"{state}:", hosts or ["none"])
+    """Yield the lines of each state that some GPU has; `free` is always there."""
+    hosts_by_state: dict[str, list[str]] = {state: [] for state in (*STATE_COLOURS, PROBLEM_LABEL)}
+    for part in parts:
+        for state, host_gpus in part.gpus_by_state:
+            hosts_by_state[state].append(host_gpus)
+    for state, words in hosts_by_state.items():
+        if words or state == "free":
+            yield wrap_words(f"{state}:", words or ["none"])
 
 
 def wrap_words(line: str, words: Sequence[str]) -> str:
-    """Lines of at most so many cells as the table has; a word that is longer than that has one of its own."""
+    """Break a line at the width of the table; a longer word has a line of its own."""
     lines = []
     for word in words:
         if len(line) + 1 + len(word) > TABLE_WIDTH and line.strip():
@@ -146,4 +165,4 @@ def wrap_words(line: str, words: Sequence[str]) -> str:
             line = f"  {word}"
         else:
             line = f"{line} {word}"
-    return "".join([f"{one}\n" for one in (*lines, line)])
+    return "".join([f"{text}\n" for text in (*lines, line)])

@@ -19,9 +19,14 @@ import pytest
 
 from site_builder.core.model import PrivacySettings
 from site_builder.history.writer import HistoryWriter
-from site_builder.web.application import build_application, build_board_application
-from site_builder.web.minute_history import MAX_ACTIVE, MAX_ENTRIES, MinuteHistory
-from site_builder.web.server import WebServer, build_server_url, open_listening_socket
+from site_builder.web.compat_routes import MAX_ACTIVE, MAX_ENTRIES, MinuteHistory
+from site_builder.web.server import (
+    WebServer,
+    build_application,
+    build_board_application,
+    build_server_url,
+    open_listening_socket,
+)
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import ROOT
 from tests.support.history_fixtures import epoch, host, record
@@ -121,11 +126,11 @@ def test_no_answer_is_longer_than_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatc
     asked: list[int] = []
     minutes = MinuteHistory(lab.settings())
 
-    def before(_host: str, count: int, *_: object) -> list[object]:
+    def read_minutes(_reader: object, _host: str, count: int, _before: float) -> list[object]:
         asked.append(count)
         return []
 
-    monkeypatch.setattr(minutes, "read_minutes_before", before)
+    monkeypatch.setattr("site_builder.web.compat_routes.HistoryReader.read_minutes", read_minutes)
     minutes((lab.www / "states/atlas/index.json").read_bytes(), 999_999_999)
     assert asked == [MAX_ENTRIES - 1]
 
@@ -198,7 +203,7 @@ def test_of_too_many_who_ask_at_once_the_last_is_asked_to_come_again(lab: Lab) -
     assert site.add_history(b"{}", 2) == b"{}"
 
 
-def test_an_hour_that_comes_twice_is_told_apart(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_hour_that_comes_twice_is_distinguished(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     minutes = MinuteHistory(lab.settings(zone=ZoneInfo("Europe/Berlin")))
     first = epoch("2026-10-25 00:30")  # 02:30 in summer time
     for now in (first + 30, first + 3600 + 30):

@@ -188,7 +188,7 @@ def test_no_trick_with_a_path_makes_a_page_one_of_these_routes(board: Running, p
     assert status(board, "atlas", path) in {404, 421}
 
 
-def test_a_post_to_the_desk_under_another_name_is_421(tmp_path: Path) -> None:
+def test_a_booking_request_under_another_name_is_421(tmp_path: Path) -> None:
     fill(tmp_path)
     with running(tmp_path, GPUBOARD_BOOK_URL="book", GPUBOARD_BOOK_OPEN="yes") as desk:
         head = "POST /book HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\nX-Gpuboard: 1\r\n"
@@ -257,7 +257,7 @@ def test_the_full_name_of_the_machine_is_looked_up_once(tmp_path: Path, monkeypa
     assert asked == ["web"]
 
 
-def test_dns_that_hangs_delays_no_request_but_those_that_it_could_matter_to(
+def test_hanging_dns_delays_only_requests_under_names_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "web")

@@ -22,7 +22,7 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
 
 
-def test_a_build_leaves_nothing_that_refers_to_itself_since_nobody_collects_that(lab: Lab) -> None:
+def test_a_build_leaves_no_reference_cycles(lab: Lab) -> None:
     lab.host("atlas", gpu(0))
     builder = Builder(lab.settings())
     builder.build(time.time())
@@ -61,7 +61,7 @@ def test_a_host_is_decided_once_for_its_page_and_for_what_programs_read_of_it(
         assert sorted(decided) == hosts
 
 
-def test_where_each_build_has_time_for_one_host_all_have_charts_in_the_end(
+def test_with_time_for_one_host_per_build_all_hosts_get_charts_in_the_end(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = [f"gpu{number}" for number in range(4)]
@@ -94,7 +94,7 @@ def test_in_a_large_fleet_a_page_with_charts_is_made_less_often_than_what_progra
     monkeypatch.setattr(cache, "LARGE_FLEET_HOSTS", 1)
     monkeypatch.setattr(cache, "PAGE_INTERVAL_PER_HOST_S", 100)
     written = {}
-    builder = Builder(lab.settings(), every=10)
+    builder = Builder(lab.settings(), build_interval_s=10)
     for number, after in enumerate((0, 60, 120, 201)):
         for name in ("atlas", "hydra"):
             lab.host(name, gpu(0, number, uuid=f"GPU-{name}"))

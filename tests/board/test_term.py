@@ -140,7 +140,7 @@ def test_no_host_is_a_table_without_rows(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ODD.values(), ids=ODD)
-def test_frames_stay_straight_and_no_terminal_is_steered_whatever_a_host_tells(lab: Lab, name: str) -> None:
+def test_frames_stay_straight_and_control_characters_are_removed(lab: Lab, name: str) -> None:
     told = name.replace("\t", " ")
     lab.host("a" * 63, gpu(0, 7000, 50, name=name, uuid="GPU-x") + gpu(10, "[N/A]", "[N/A]", name=name, total="[N/A]"))
     lab.write("a" * 63, "processes.csv", f"gpu_uuid, pid, used_gpu_memory [MiB], process_name\n{process(42, 'GPU-x')}")
@@ -213,7 +213,7 @@ def test_times_are_in_the_zone_of_the_board(lab: Lab) -> None:
     assert abs((told - datetime.now(timezone.utc)).total_seconds()) < 60
 
 
-def test_a_crowd_on_one_gpu_is_counted_and_not_listed(lab: Lab) -> None:
+def test_many_processes_on_a_gpu_are_counted_and_not_listed(lab: Lab) -> None:
     lab.host("atlas", gpu(0, 7000, 50), "".join(process(n, memory=1) for n in range(100, 150)))
     lab.build()
     assert_boxes(text(lab, "detail.txt"))

@@ -361,7 +361,7 @@ def test_hostile_text_makes_no_element_and_runs_nothing(attacked: Page) -> None:
     assert handlers(attacked) == []
 
 
-def test_a_host_name_that_is_none_is_told_as_text(attacked: Page) -> None:
+def test_a_malformed_host_name_is_shown_as_text(attacked: Page) -> None:
     assert '<img src=x onerror="alert(1)">' in (attacked.locator("#_problems").text_content() or "")
 
 
@@ -446,7 +446,7 @@ def test_axe_finds_nothing(browser: Browser, every_state: Built, scheme: str, wi
     assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in (*found["violations"], *unsure)] == []
 
 
-def test_every_state_is_told_in_words(board: Page) -> None:
+def test_every_state_has_a_word(board: Page) -> None:
     rows = board.evaluate(
         """() => [...document.querySelectorAll(".host > table > tbody > tr")]
             .map((row) => [row.className, row.cells[1].firstChild.data.trim()])"""
@@ -501,12 +501,12 @@ def test_a_host_may_be_called_as_a_part_of_the_page(odd_page: Page) -> None:
     expect(odd_page.locator("#_problems")).to_be_in_viewport()
 
 
-def test_no_two_elements_have_one_id(odd_page: Page) -> None:
+def test_element_ids_are_unique(odd_page: Page) -> None:
     names = odd_page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(names) == len(set(names))
 
 
-def test_a_board_with_such_hosts_is_kept_up_to_date(odd: Built, odd_page: Page) -> None:
+def test_a_board_with_odd_host_names_is_kept_up_to_date(odd: Built, odd_page: Page) -> None:
     expect(odd_page.locator("#main .gpus td:nth-child(3)").nth(0)).to_contain_text("0 %")
     odd.lab.host("main", gpu(0, 9000, 31))
     next_build(odd)
@@ -578,7 +578,7 @@ def test_run_times_are_shown_as_durations(still: Page) -> None:
     assert re.fullmatch(r"1 h( 1 min)?", still.locator("#gpu0 li time").text_content() or "")
 
 
-def test_what_is_left_of_a_booking_is_told_as_the_builder_tells_it(
+def test_script_and_builder_agree_on_the_time_left_of_a_booking(
     browser: Browser, plain: Page, every_state: Built
 ) -> None:
     built = plain.locator("time.left").all_text_contents()
@@ -676,7 +676,7 @@ def test_the_link_to_the_problems_opens_them(odd_page: Page) -> None:
     expect(odd_page.locator("#_problems")).to_be_visible()
 
 
-def test_hosts_that_tell_nothing_are_named_above_all_cards(plain: Page) -> None:
+def test_hosts_without_data_are_named_above_all_cards(plain: Page) -> None:
     text = " ".join((plain.locator(".hosts").text_content() or "").split())
     assert text.startswith("9 hosts") or "hosts ·" in text
     assert "failed:" in text
