@@ -151,7 +151,7 @@ class AlertEngine:
     def read_health_conditions(self, hosts: Mapping[str, HostReport], now: Now) -> list[Condition]:
         """Find conditions in GPU events; where history cannot be read, nobody knows which of them are over."""
         events = self.events.read_events(now.epoch - LOOKBACK_S, now.epoch + 1)  # including those of this second
-        if self.events.past.problem:
+        if self.events.reader.problem:
             return []
         find_gpu_host = build_gpu_finder(hosts)
         conditions = find_health_conditions(

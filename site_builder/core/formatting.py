@@ -84,10 +84,10 @@ def format_size(mib: float) -> str:
     return f"{format_gib(mib)} GiB"
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Join as `alice`, `alice and bob` or `alice, bob and 3 more`."""
-    if len(names) > 3:
-        return f"{', '.join(names[:2])} and {len(names) - 2} more"
+def join_names(names: Sequence[str], limit: int = 3) -> str:
+    """Return `alice`, `alice and bob`, or with more than `limit` names `alice, bob and 3 more`."""
+    if len(names) > limit:
+        return f"{', '.join(names[: limit - 1])} and {len(names) - limit + 1} more"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1] if names else "")))
 
 

@@ -52,6 +52,7 @@ class ParsedFile(Generic[Row]):
     problems: tuple[str, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
     unreported: Mapping[str, str] = field(default_factory=dict)
+    has_missing_gpu: bool = False  # a GPU was reported in a form that could not be read
 
 
 # Rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times as long
@@ -500,6 +501,7 @@ class HostStatus:
     users_shown: bool = True
     unplaced_processes: dict[str, tuple[ProcessStatus, ...]] = field(default_factory=dict)
     truncated_logins: tuple[str, ...] = ()
+    has_missing_gpu: bool = False  # it reported a GPU in a form that could not be read
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From a host's files to its status: parse them once, then decide."""
+"""Build the status of a host: parse its files once, then decide."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_IDLE_TIMES = IdleTimes(0, {})
 NOT_UNDERSTOOD_REASON = "its files could not be understood"
 NOT_SHOWN_REASON = "its card could not be made"
 FAILED_HOST_REASON = "its host is failed"
-# Seconds after which a host at which we failed is tried again, though its files are the same.
+# Seconds after which a host with a fault of ours is tried again, though its files are the same.
 RETRY_AFTER_S = 60
 
 
@@ -41,7 +41,7 @@ class HostSources:
     bookings: Sequence[Booking]
     idle_times: IdleTimes
     booking_uses: Mapping[str, GpuBookingUse] = field(default_factory=dict)
-    sparklines: Mapping[str, str] = field(default_factory=dict)  # of its GPUs by their keys, ready to be shown
+    sparklines: Mapping[str, str] = field(default_factory=dict)  # rendered, by the keys of its GPUs
     unread_reason: str = ""  # why its files are not parsed now
 
 
@@ -54,89 +54,88 @@ class DecidedHost(NamedTuple):
     has_parse_failed: bool = False
 
 
-def decide_host(host: HostSources, rules: StateRules, gpu_names: dict[str, str], now: Now) -> DecidedHost:
+def decide_host(sources: HostSources, rules: StateRules, gpu_names: dict[str, str], now: Now) -> DecidedHost:
     """Parse the files of a host and decide its status; a fault of ours must not cost the other hosts."""
-    known = host.discovered
-    if host.unread_reason:
-        problem = Problem(f"data/{known.name}", host.unread_reason)
-        status = HostStatus(known.name, known.title, known.tags, "failed", host.unread_reason, problems=(problem,))
-        return DecidedHost(status)
+    discovered, name = sources.discovered, sources.discovered.name
+    if sources.unread_reason:
+        problem = Problem(f"data/{name}", sources.unread_reason)
+        return DecidedHost(
+            HostStatus(
+                name=name,
+                title=discovered.title,
+                tags=discovered.tags,
+                state="failed",
+                reason=sources.unread_reason,
+                problems=(problem,),
+            )
+        )
     try:
-        snapshot = host.files.parse() if host.files else None
+        snapshot = sources.files.parse() if sources.files else None
     except Exception as error:
         now.has_passed(now.epoch + RETRY_AFTER_S)
-        return DecidedHost(build_failed_status(known, locate_exception(error)), has_parse_failed=True)
+        return DecidedHost(build_failed_status(discovered, locate_exception(error)), has_parse_failed=True)
     taken_at = snapshot.taken_at.get("gpus.csv") if snapshot else None
+
+    def decide_with(bookings: Sequence[Booking]) -> HostStatus:
+        inputs = host_state.HostInput(
+            discovered, snapshot, bookings, sources.idle_times, gpu_names, sources.booking_uses
+        )
+        return host_state.decide_host_status(inputs, rules, now)
+
     try:
-        return DecidedHost(decide_snapshot(host, snapshot, rules, gpu_names, now), snapshot, taken_at)
+        return DecidedHost(decide_with(sources.bookings), snapshot, taken_at)
     except Exception as error:
         place = locate_exception(error)
     now.has_passed(now.epoch + RETRY_AFTER_S)
-    if host.bookings:
+    if sources.bookings:
         with suppress(Exception):
-            return DecidedHost(decide_without_bad_bookings(host, snapshot, rules, gpu_names, now), snapshot, taken_at)
+            decide_with(())  # or the bookings are not to blame
+            good, bad = split_by_success(sources.bookings, decide_with)
+            status = decide_with(good)
+            problems = (build_booking_problem(booking, where) for booking, where in bad)
+            return DecidedHost(replace(status, problems=(*status.problems, *problems)), snapshot, taken_at)
     gpus = snapshot.gpus.rows if snapshot and snapshot.gpus else ()
-    return DecidedHost(build_failed_status(known, place, gpus, snapshot.last_seen if snapshot else None), snapshot)
+    return DecidedHost(build_failed_status(discovered, place, gpus, snapshot.last_seen if snapshot else None), snapshot)
 
 
-def decide_snapshot(
-    host: HostSources, data: HostSnapshot | None, rules: StateRules, names: dict[str, str], now: Now
-) -> HostStatus:
-    """A host by what its files say."""
-    return host_state.decide_host_status(
-        host_state.HostInput(host.discovered, data, host.bookings, host.idle_times, names, host.booking_uses),
-        rules,
-        now,
-    )
-
-
-def decide_without_bad_bookings(
-    host: HostSources, data: HostSnapshot | None, rules: StateRules, names: dict[str, str], now: Now
-) -> HostStatus:
-    """Decide a host without the bookings at which that fails; each is a problem, and does not count."""
-
-    def use(some: Sequence[Booking]) -> HostStatus:
-        return decide_snapshot(replace(host, bookings=some), data, rules, names, now)
-
-    use(())  # or it is not for the bookings
-    good, bad = split_by_success(host.bookings, use)
-    board = use(good)
-    return replace(board, problems=(*board.problems, *(build_booking_problem(one, place) for one, place in bad)))
-
-
-def build_booking_problem(one: Booking, place: str) -> Problem:
-    """Say that a booking does not count, since we fail at it."""
-    gpu = "all GPUs" if one.gpu == "*" else f"GPU {one.gpu[:80]}"
-    what = f"{one.host[:80]}, {gpu}: the booking of {one.name[:80] or 'nobody'} does not count"
+def build_booking_problem(booking: Booking, place: str) -> Problem:
+    """Build the problem of a booking that does not count because of a fault of ours."""
+    gpu = "all GPUs" if booking.gpu == "*" else f"GPU {booking.gpu[:80]}"
+    what = f"{booking.host[:80]}, {gpu}: the booking of {booking.name[:80] or 'nobody'} does not count"
     return Problem("data/comments.json", describe_fault(what, place))
 
 
 def build_failed_status(
-    known: DiscoveredHost,
+    discovered: DiscoveredHost,
     place: str,
     gpus: Sequence[Gpu] = (),
-    seen: float | None = None,
+    last_seen: float | None = None,
     what: str = NOT_UNDERSTOOD_REASON,
 ) -> HostStatus:
-    """A host whose files are such that we fail at them; none is known, and each is a mistake in gpuboard.
-
-    Its GPUs, as far as they are known, are in no state that anybody knows.
-    """
-    reason = f"{what}, {FAULT_NOTE}"
-    problem = Problem(f"data/{known.name}", describe_fault(what, place))
+    """Build the status of a host at which gpuboard itself failed; the states of its GPUs are unknown."""
     rows = tuple(
         GpuStatus(
-            host_state.drop_readings(one),
-            (one.name or "GPU")[: host_state.MAX_MODEL_CHARACTERS],
-            "unknown",
-            FAILED_HOST_REASON,
+            gpu=host_state.drop_readings(gpu),
+            model=(gpu.name or "GPU")[: host_state.MAX_MODEL_CHARACTERS],
+            state="unknown",
+            reason=FAILED_HOST_REASON,
         )
-        for one in gpus
+        for gpu in gpus
     )
-    return HostStatus(known.name, known.title, known.tags, "failed", reason, seen, gpus=rows, problems=(problem,))
+    return HostStatus(
+        name=discovered.name,
+        title=discovered.title,
+        tags=discovered.tags,
+        state="failed",
+        reason=f"{what}, {FAULT_NOTE}",
+        last_seen=last_seen,
+        gpus=rows,
+        problems=(Problem(f"data/{discovered.name}", describe_fault(what, place)),),
+    )
 
 
-def build_unrendered_status(board: HostStatus, place: str = "") -> HostStatus:
-    """A host that was understood, and of which no card can be made."""
-    known = DiscoveredHost(board.name, board.title, board.tags)
-    return build_failed_status(known, place, [one.gpu for one in board.gpus], board.last_seen, NOT_SHOWN_REASON)
+def build_unrendered_status(status: HostStatus, place: str = "") -> HostStatus:
+    """Build the status of a host that was understood, but whose card cannot be rendered."""
+    discovered = DiscoveredHost(status.name, status.title, status.tags)
+    gpus = [gpu_status.gpu for gpu_status in status.gpus]
+    return build_failed_status(discovered, place, gpus, status.last_seen, NOT_SHOWN_REASON)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,17 +13,11 @@ from site_builder.core.model import ParsedFile, Problem
 from site_builder.core.terminal_text import decode_text
 
 MIB_PER_GIB = 1024
-
-
 # Ranks behind every load that is known; JSON has no infinity.
 UNKNOWN_LOAD = 1e300
-
-
-# Whose GPUs are meant where a host has those of two makers, and nobody says.
+# The vendor whose GPUs are meant where a host has those of two, and nobody says which.
 DEFAULT_VENDOR = "nvidia"
-
-
-# When cards of these names came out: the newest that fits a name counts.
+# The years in which cards came out; the newest that fits a name counts.
 MODEL_YEARS = (
     (2025, r"G?B300|MI35\d|RTX PRO|RTX 50[5-9]0|GB10\b|RX 90[5-7]0|AI PRO R9\d00"),
     (2024, r"G?B[12]00|MI325"),
@@ -37,33 +32,7 @@ MODEL_YEARS = (
     (2015, r"M[46]0\b|M10\b|GTX 9[5-8]0|TITAN X\b|Quadro M\d+"),
     (2013, r"K[1248]0\w*|GTX 7[5-8]0|Quadro K\d+"),
 )
-
-
 MODEL_YEAR_PATTERNS = tuple((year, re.compile(rf"(?<![A-Za-z0-9])(?:{names})")) for year, names in MODEL_YEARS)
-
-
-@lru_cache(maxsize=1024)
-def find_model_year(name: str | None) -> int:
-    """When a model came out; 0 where nobody knows."""
-    return next((year for year, names in MODEL_YEAR_PATTERNS if name and names.search(name)), 0)
-
-
-def rank_gpu(model_name: str | None, free: float | None, load: float | None) -> tuple[int, int, float]:
-    """The best first: the most free memory in whole GiB, then the newest model, then the host with the least to do."""
-    return -round((free or 0) / MIB_PER_GIB), -find_model_year(model_name), UNKNOWN_LOAD if load is None else load
-
-
-def is_matching_model(wanted: str, *names: str | None) -> bool:
-    """Whether one of its names has the wanted one in it; an A100 is no A1000, and an L4 no L40."""
-    pattern = rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?!\d)" if wanted else ""
-    return any(re.search(pattern, name.lower()) for name in names if name) or not wanted
-
-
-def is_matching_profile(wanted: str, profile: str | None) -> bool:
-    """Whether somebody asks for instances of that profile by its name: `1g.10gb`, `H100 1g.10gb`."""
-    return profile is not None and profile.lower() in wanted.lower().split()
-
-
 VENDOR_PREFIX = re.compile(r"^(?:(?:NVIDIA|Tesla|GeForce|Quadro|AMD|Graphics Device)\s+)+", re.IGNORECASE)
 FORM_FACTOR = re.compile(r"[- ](?:SXM\d*|PCI[Ee]|HBM\d\w*|NVL|OAM)\b", re.IGNORECASE)
 MEMORY_SIZE = re.compile(r"[- ](\d+) ?GB\b", re.IGNORECASE)
@@ -71,52 +40,48 @@ MEMORY_SIZE = re.compile(r"[- ](\d+) ?GB\b", re.IGNORECASE)
 INSTINCT_MODEL = re.compile(r"\bMI\d{1,3}[A-Z]?\b")
 CHIP_NAME = re.compile(r"^[^\[\]]*\[((?:AMD )?Radeon [^\[\]]+)\]$")
 RADEON_PREFIX = re.compile(r"^(?:AMD )?Radeon (?=RX |PRO |AI )", re.IGNORECASE)
-
-# What cards are sold with, in GB.
+# The memory sizes of cards, in GB.
 MEMORY_SIZES_GB = (
-    1,
-    2,
-    3,
-    4,
-    6,
-    8,
-    10,
-    11,
-    12,
-    16,
-    20,
-    24,
-    32,
-    40,
-    48,
-    64,
-    72,
-    80,
-    94,
-    96,
-    128,
-    141,
-    144,
-    180,
-    192,
-    256,
-    288,
+    *(1, 2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96),
+    *(128, 141, 144, 180, 192, 256, 288),
 )
 
 
+@lru_cache(maxsize=1024)
+def find_model_year(name: str | None) -> int:
+    """Return the year in which a model came out; 0 where it is not known."""
+    return next((year for year, names in MODEL_YEAR_PATTERNS if name and names.search(name)), 0)
+
+
+def rank_gpu(model_name: str | None, free: float | None, load: float | None) -> tuple[int, int, float]:
+    """Rank by free memory in whole GiB, then by the model's year, then by the load of the host; the best is lowest."""
+    return -round((free or 0) / MIB_PER_GIB), -find_model_year(model_name), UNKNOWN_LOAD if load is None else load
+
+
+def is_matching_model(wanted: str, *names: str | None) -> bool:
+    """Return True if one of the names contains `wanted`; an A100 is no A1000, and an L4 no L40."""
+    pattern = rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?!\d)" if wanted else ""
+    return any(re.search(pattern, name.lower()) for name in names if name) or not wanted
+
+
+def is_matching_profile(wanted: str, profile: str | None) -> bool:
+    """Return True if `wanted` names the profile of an instance: `1g.10gb`, `H100 1g.10gb`."""
+    return profile is not None and profile.lower() in wanted.lower().split()
+
+
 def parse_gpu_names(data: bytes) -> dict[str, str]:
-    """The short name of each long one that the file tells."""
-    told: dict[str, str] = {}
+    """Return the short name of each long one in gpu-names.csv."""
+    names: dict[str, str] = {}
     for line in decode_text(data).split("\n"):
-        long_name, comma, short = line.partition("#")[0].partition(",")
-        if comma and long_name.strip() and short.strip():
-            told[long_name.strip()] = short.strip()
-    return told
+        long_name, comma, short_name = line.partition("#")[0].partition(",")
+        if comma and long_name.strip() and short_name.strip():
+            names[long_name.strip()] = short_name.strip()
+    return names
 
 
 @lru_cache(maxsize=4096)
 def split_gpu_name(name: str) -> tuple[str, str | None]:
-    """The name without the maker and the form, and the size of the memory where the name has it."""
+    """Return the name without vendor and form factor, and the size of the memory where the name has it."""
     text = RADEON_PREFIX.sub("", CHIP_NAME.sub(r"\1", VENDOR_PREFIX.sub("", name.strip())))
     size = MEMORY_SIZE.search(text)
     text = FORM_FACTOR.sub("", MEMORY_SIZE.sub("", text, count=1)).strip(" -")
@@ -125,44 +90,37 @@ def split_gpu_name(name: str) -> tuple[str, str | None]:
     return text or name, size[1] if size else None
 
 
-def shorten_instance_name(name: str | None, told: dict[str, str], profile: str | None) -> str:
-    """What people call an instance of a GPU: `H100 1g.10gb`, in which its own memory is told."""
-    whole = "GPU" if name is None else told.get(name) or split_gpu_name(name)[0]
-    return f"{whole} {profile or 'MIG'}"
+def shorten_instance_name(name: str | None, short_names: dict[str, str], profile: str | None) -> str:
+    """Return the name of an instance, `H100 1g.10gb`, which contains its own memory size."""
+    gpu = "GPU" if name is None else short_names.get(name) or split_gpu_name(name)[0]
+    return f"{gpu} {profile or 'MIG'}"
 
 
-def shorten_gpu_name(name: str, told: dict[str, str], memory: float | None = None) -> str:
-    """What people call it, with the size of its memory: as the name has it, or else as `memory`, in MiB, tells."""
-    if name in told:
-        return told[name]
+def shorten_gpu_name(name: str, short_names: dict[str, str], memory: float | None = None) -> str:
+    """Return what people call a GPU, with its memory size: as the name has it, or else by `memory` in MiB."""
+    if name in short_names:
+        return short_names[name]
     text, size = split_gpu_name(name)
     if size and memory and int(size) > 2 * memory / 1024:  # a GH200 has the memory of its CPU in its name
         size = None
     if size is None and memory:
-        # the driver keeps some for itself, so that a card of 16 GB tells 15 GiB
+        # the driver keeps some for itself, so that a card of 16 GB reports 15 GiB
         size = str(next((gb for gb in MEMORY_SIZES_GB if gb >= memory / 1024 - 0.3), round(memory / 1024)))
     return f"{text} {size} GB" if size else text
 
 
 class NameFiles:
-    """aliases.csv and gpu-names.csv: what people and GPUs are called."""
+    """aliases.csv and gpu-names.csv: the names to show of people and of GPUs, read at each build if they changed."""
 
     def __init__(self, data: Path, state: Path | None) -> None:
-        """Both are read at each build, if they changed."""
-        self.alias_file = CachedFile(
-            data, state, "aliases.csv", lambda content: build_name_rows(people.parse_aliases(content))
-        )
-        self.gpu_name_file = CachedFile(
-            data, state, "gpu-names.csv", lambda content: build_name_rows(parse_gpu_names(content))
-        )
+        def parse_with(parse: Callable[[bytes], dict[str, str]]) -> Callable[[bytes], ParsedFile[tuple[str, str]]]:
+            return lambda content: ParsedFile(tuple(parse(content).items()))
+
+        self.alias_file = CachedFile(data, state, "aliases.csv", parse_with(people.parse_aliases))
+        self.gpu_name_file = CachedFile(data, state, "gpu-names.csv", parse_with(parse_gpu_names))
 
     def read_names(self) -> tuple[dict[str, str], dict[str, str], list[Problem]]:
-        """The names to show of people and of GPUs, and what is wrong."""
-        people, problems = self.alias_file.read()
-        gpus, more = self.gpu_name_file.read()
-        return dict(people), dict(gpus), problems + more
-
-
-def build_name_rows(names: dict[str, str]) -> ParsedFile[tuple[str, str]]:
-    """Names as rows."""
-    return ParsedFile(tuple(names.items()))
+        """Return the names of people, those of GPUs, and the problems."""
+        aliases, alias_problems = self.alias_file.read()
+        gpu_names, gpu_name_problems = self.gpu_name_file.read()
+        return dict(aliases), dict(gpu_names), alias_problems + gpu_name_problems

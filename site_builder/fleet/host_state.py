@@ -1,11 +1,11 @@
-"""The state of a host, and all that the board says of it."""
+"""Decide the state of a host, and of all its GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
@@ -47,16 +47,18 @@ EXIT_CODE_MEANINGS = {
     EXIT_STILL_HANGS: "an earlier {} still hangs, so that no other was started",
 }
 MAX_MODEL_CHARACTERS = 80
-# Of one GPU, so many are remembered: a host can claim anything.
+# How many people are remembered of one GPU: a host can claim anything.
 MAX_PEOPLE = 32
 MAX_NAMED_GPUS = 20
 UNMATCHED_PROCESSES_REASON = "there are processes on a GPU of this host of which it is not told which one"
+# The files that a state is decided from.
 STATE_FILES = ("host.txt", "gpus.csv", "processes.csv")
+ToolFile = Union[ParsedFile[Gpu], ParsedFile[GpuProcessRow]]
 
 
 @dataclass(frozen=True)
 class HostInput:
-    """All that a host is judged by."""
+    """What the status of a host is decided from."""
 
     discovered: DiscoveredHost
     snapshot: HostSnapshot | None
@@ -66,162 +68,8 @@ class HostInput:
     booking_uses: Mapping[str, GpuBookingUse] = field(default_factory=dict)
 
 
-def decide_host_status(case: HostInput, rules: StateRules, now: Now) -> HostStatus:
-    """Everything that the board says of a host."""
-    known, data = case.discovered, case.snapshot or HostSnapshot(case.discovered.name)
-    state, reason = decide_host_state(known, data, rules.limits, now)
-    rows = data.gpus.rows if data.gpus else ()
-    if state == "fresh":
-        seen = decide_gpus(case, data, rules, now)
-    else:
-        seen = DecidedGpus(build_outdated_gpus(case, data, state, rules, now), (), {}, frozenset())
-    return HostStatus(
-        known.name,
-        known.title,
-        known.tags,
-        state,
-        reason,
-        data.last_seen,
-        filter_host_facts(data, rules.privacy),
-        tuple(seen.gpus),
-        tuple(seen.unmatched_processes),
-        booking_use.build_booking_statuses(case.bookings, rules.privacy, now) if not rows else (),
-        tuple(list_host_notes(known, state)),
-        (*data.problems, *find_host_problems(case, data, state, rules.limits, now)),
-        frozenset(filter(rules.people.is_worth_remembering, seen.logins)),
-        rules.privacy.users,
-        seen.unplaced_processes,
-        tuple(sorted(filter(is_truncated_login, seen.logins))),
-    )
-
-
-def build_outdated_gpus(
-    case: HostInput, data: HostSnapshot, state: str, rules: StateRules, now: Now
-) -> list[GpuStatus]:
-    """The GPUs of a host that is not fresh; one that was lost when it was last heard of is lost."""
-    why = f"its host is {'under maintenance' if state == 'maintenance' else state}"
-    models = build_model_names(data, case.gpu_names)
-    wrong = problems.ProblemFinder(data.gpus, list_tool_results(data.gpus)) if data.gpus else None
-    lost = (
-        {id(gpu): gpu_state.explain_lost(gpu, wrong.find_problems(gpu)) for gpu in data.gpus.rows}
-        if data.gpus and wrong
-        else {}
-    )
-    return [
-        GpuStatus(
-            drop_readings(gpu),
-            format_gpu_model(gpu, models, case.gpu_names),
-            "lost" if lost[id(gpu)] else "unknown",
-            f"{lost[id(gpu)]}; {why}" if lost[id(gpu)] else why,
-            (),
-            booking_use.build_booking_statuses(
-                booking_use.find_gpu_bookings(case.bookings, gpu), rules.privacy, now, gpu.parent
-            ),
-            case.idle_times.idle_since.get(gpu.key),
-            parent_model=models[gpu.name] if gpu.parent else "",
-        )
-        for gpu in (data.gpus.rows if data.gpus else ())
-    ]
-
-
-def drop_readings(gpu: Gpu) -> Gpu:
-    """A GPU without its readings, which are of another time."""
-    known = Gpu(gpu.index, gpu.uuid, gpu.name, memory_total=gpu.memory_total, vendor=gpu.vendor, place=gpu.place)
-    return known if gpu.parent is None else known._replace(profile=gpu.profile, parent=drop_readings(gpu.parent))
-
-
-def filter_host_facts(data: HostSnapshot, shown: PrivacySettings) -> HostFacts | None:
-    """What is known of the machine; disk use is by person, and goes with their names."""
-    if not data.facts or not data.facts.rows:
-        return None
-    facts = data.facts.rows[0]
-    if (facts.disk_use_time or 0) > (data.last_seen or 0) + formatting.DAY:  # a host can claim any time
-        facts = replace(facts, disk_use_time=None)
-    return facts if shown.users else replace(facts, disk_use=())
-
-
-def decide_host_state(known: DiscoveredHost, data: HostSnapshot, limits: StateLimits, now: Now) -> tuple[str, str]:
-    """The state of a host, and the reason."""
-    if known.maintenance is not None:
-        return "maintenance", known.maintenance
-    if data.last_seen is None:
-        return "unseen", explain_unseen(known, data)
-    old = decide_state_by_age(data, data.last_seen, limits, now)
-    if old:
-        state, reason = old
-        consul = f". Consul: {known.consul_status}{f', “{known.consul_message}”' if known.consul_message else ''}"
-        return state, reason + (consul if known.consul_status not in {None, "passing"} else "")
-    if not data.gpus or not data.gpus.rows:
-        return "failed", explain_missing_gpus(data.gpus)
-    return "fresh", "its snapshots arrive"
-
-
-def explain_unseen(known: DiscoveredHost, data: HostSnapshot) -> str:
-    """Why nothing is known of it."""
-    if data.gpus or data.facts or data.problems:
-        return "no whole host.txt has arrived yet" if not data.is_legacy else "its file of GPUs has not arrived yet"
-    by = formatting.join_names(known.listed_by)
-    return f"listed by {by}, but it never pushed" if by else "it never pushed"
-
-
-def decide_state_by_age(data: HostSnapshot, seen: float, limits: StateLimits, now: Now) -> tuple[str, str] | None:
-    """Stale or down, by the oldest of the files that a state rests on; host.txt alone says whether the host is down."""
-    if not now.has_passed(seen - limits.clock_off):
-        return "stale", "its files come from the future: the clock of the machine that has data/ is ahead of this one's"
-    gone = ", and its files are gone from data/" if data.taken_at.keys() <= set(data.missing_files) else ""
-    if now.has_passed(seen + limits.down_after):
-        return (
-            "down",
-            f"no snapshot since {formatting.format_moment(datetime.fromtimestamp(seen, now.zone), now)}{gone}",
-        )
-    for file in STATE_FILES:
-        moment = data.taken_at.get(file)
-        if moment is None:
-            continue
-        limit = min(3 * data.intervals.get(file, 0) + limits.stale_after, limits.down_after)
-        if now.has_passed(moment + limit):
-            # a host can claim any time: before 1970 there was none
-            at = formatting.format_moment(datetime.fromtimestamp(max(0, moment), now.zone), now)
-            if file == "host.txt" or data.is_legacy:
-                return "stale", f"no snapshot since {at}{gone}"
-            return "stale", f"it pushes, but {file} is of {at}"
-    return None
-
-
-def explain_missing_gpus(dump: ParsedFile[Gpu] | None) -> str:
-    """Why there is no GPU to show."""
-    if dump is None:
-        return "it pushes, but gpus.csv never arrived"
-    return (
-        describe_tool_failures(dump)
-        or f"{formatting.join_names([one.tool for one in list_tool_results(dump)])} told no GPU"
-    )
-
-
-def list_tool_results(dump: ParsedFile[Gpu] | ParsedFile[GpuProcessRow]) -> tuple[ToolResult, ...]:
-    """The tools that told it; the files of the original scripts are nvidia-smi's alone."""
-    return dump.tool_results or (
-        ToolResult("nvidia-smi", "nvidia", dump.header.rc if dump.header else 0, dump.messages),
-    )
-
-
-def describe_tool_failures(dump: ParsedFile[Gpu] | ParsedFile[GpuProcessRow]) -> str:
-    """What the tools said beside their rows, and how they ended."""
-    return "; ".join(filter(None, map(describe_tool_failure, list_tool_results(dump))))
-
-
-def describe_tool_failure(voice: ToolResult) -> str:
-    """The same of one."""
-    code, said = voice.rc, " ".join(voice.messages[:3])[:300]
-    if code in EXIT_CODE_MEANINGS:
-        return EXIT_CODE_MEANINGS[code].format(voice.tool) + (f": {said}" if said else "")
-    ended = f"{voice.tool} ended with exit code {code}" if code else f"{voice.tool} said" if said else ""
-    advice = problems.advise_on_exit_code(voice) if code else ""
-    return "; ".join(filter(None, (f"{ended}: {said}" if ended and said else ended, advice)))
-
-
 class DecidedGpus(NamedTuple):
-    """The GPUs of a fresh host; processes on no GPU that it tells, and on no instance; the logins on them."""
+    """The GPUs of a host, processes on no GPU or instance that it reports, and the logins of all processes."""
 
     gpus: Sequence[GpuStatus]
     unmatched_processes: Sequence[ProcessStatus]
@@ -229,196 +77,383 @@ class DecidedGpus(NamedTuple):
     logins: frozenset[str]
 
 
-def decide_gpus(case: HostInput, data: HostSnapshot, rules: StateRules, now: Now) -> DecidedGpus:
-    """All that is known of the GPUs of a fresh host."""
-    ps = list_current_ps_rows(data, rules.limits, now)
-    on_gpu = processes.build_processes_by_gpu(
-        data, processes.PsIndex(ps), build_start_time_finder(data, rules.limits), rules.people, rules.privacy
+def decide_host_status(inputs: HostInput, rules: StateRules, now: Now) -> HostStatus:
+    """Decide everything that the board shows of a host."""
+    discovered, snapshot = inputs.discovered, inputs.snapshot or HostSnapshot(inputs.discovered.name)
+    state, reason = decide_host_state(discovered, snapshot, rules.limits, now)
+    if state == "fresh":
+        decided = decide_gpus(inputs, snapshot, rules, now)
+    else:
+        decided = DecidedGpus(build_outdated_gpus(inputs, snapshot, state, rules, now), (), {}, frozenset())
+    has_gpus = snapshot.gpus is not None and bool(snapshot.gpus.rows)
+    bookings = () if has_gpus else booking_use.build_booking_statuses(inputs.bookings, rules.privacy, now)
+    return HostStatus(
+        name=discovered.name,
+        title=discovered.title,
+        tags=discovered.tags,
+        state=state,
+        reason=reason,
+        last_seen=snapshot.last_seen,
+        facts=filter_host_facts(snapshot, rules.privacy),
+        gpus=tuple(decided.gpus),
+        unmatched_processes=tuple(decided.unmatched_processes),
+        bookings=bookings,
+        notes=tuple(list_host_notes(discovered, state)),
+        problems=(*snapshot.problems, *find_host_problems(inputs, snapshot, state, rules.limits, now)),
+        logins=frozenset(filter(rules.people.is_worth_remembering, decided.logins)),
+        users_shown=rules.privacy.users,
+        unplaced_processes=decided.unplaced_processes,
+        truncated_logins=tuple(sorted(filter(is_truncated_login, decided.logins))),
+        has_missing_gpu=snapshot.gpus is not None and snapshot.gpus.has_missing_gpu,
     )
-    told_by = find_vendors_with_processes(data)
-    unreported = data.processes.unreported if data.processes else {}
-    looked = data.taken_at.get("gpus.csv", data.last_seen or 0)
-    # what happened while nothing was heard, nobody knows
-    idle = case.idle_times.idle_since if looked - case.idle_times.checked_at <= rules.limits.down_after else {}
-    found: list[GpuStatus] = []
-    promises: dict[int, GpuInput] = {}
-    rows = data.gpus.rows if data.gpus else ()
-    models = build_model_names(data, case.gpu_names)
-    wrong = problems.ProblemFinder(data.gpus, list_tool_results(data.gpus)) if data.gpus else None
-    for gpu in rows:
-        here = on_gpu.pop(gpu.process_key, [])
-        missing = find_unreported_words(gpu, unreported)
-        told = gpu.vendor in told_by and not missing
-        board, logins = tuple(process for process, _ in here), tuple(login for _, login in here)
-        mine = booking_use.find_gpu_bookings(case.bookings, gpu) if case.bookings else ()
-        bookings = booking_use.build_booking_statuses(mine, rules.privacy, now, gpu.parent) if mine else ()
-        since = None
-        if gpu_state.is_gpu_idle(gpu, bool(here) or gpu_state.is_memory_taken(gpu, rules.limits), rules.limits):
-            since = idle.get(gpu.key, looked)
-        here_wrong = wrong.find_problems(gpu) if wrong else ()
-        bookers = booking_use.list_current_bookers(mine, now) if mine else ()
-        seen = GpuInput(gpu, board, logins, bookings, bookers, told, since, here_wrong, missing)
-        state, reason = gpu_state.decide_gpu_state(seen, rules, now)
-        soon = gpu_state.find_soon_booking(bookings, rules.limits, now) if state == "free" and bookings else None
-        until = soon.since.timestamp() if soon and soon.since else None
-        if seen.bookers:
-            promises[len(found)] = seen
-        who = find_gpu_people(seen, rules.people) if here or seen.bookers else NOBODY
-        ownerless = tuple(one.pid for one, login in here if not login) if ps else ()
-        no_process = not here and told and gpu.memory_used is not None and gpu_state.is_memory_taken(gpu, rules.limits)
-        model = format_gpu_model(gpu, models, case.gpu_names)
-        of = models[gpu.name] if gpu.parent else ""
-        told_of = (who, ownerless, no_process, of, here_wrong)
-        found.append(GpuStatus(gpu, model, state, reason, board, bookings, since, until, None, None, *told_of))
-    unplaced = mig.take_unplaced_processes(found, on_gpu) if on_gpu else {}
-    others = [process for rest in on_gpu.values() for process, _ in rest]
-    if others:  # on whichever GPU they are
-        found = [
-            one._replace(state="unknown", reason=UNMATCHED_PROCESSES_REASON) if one.state in mig.EMPTY_STATES else one
-            for one in found
+
+
+def decide_host_state(
+    discovered: DiscoveredHost, snapshot: HostSnapshot, limits: StateLimits, now: Now
+) -> tuple[str, str]:
+    """Return the state of a host, and the reason."""
+    if discovered.maintenance is not None:
+        return "maintenance", discovered.maintenance
+    if snapshot.last_seen is None:
+        return "unseen", explain_unseen(discovered, snapshot)
+    outdated = decide_state_by_age(snapshot, snapshot.last_seen, limits, now)
+    if outdated:
+        state, reason = outdated
+        consul = format_consul_note(discovered)
+        return state, f"{reason}. {consul}" if consul else reason
+    if not snapshot.gpus or not snapshot.gpus.rows:
+        return "failed", explain_missing_gpus(snapshot.gpus)
+    return "fresh", "its snapshots arrive"
+
+
+def format_consul_note(discovered: DiscoveredHost) -> str:
+    """Return Consul's state of a host and the message of its check; empty where it passes."""
+    if discovered.consul_status in {None, "passing"}:
+        return ""
+    message = f", “{discovered.consul_message}”" if discovered.consul_message else ""
+    return f"Consul: {discovered.consul_status}{message}"
+
+
+def explain_unseen(discovered: DiscoveredHost, snapshot: HostSnapshot) -> str:
+    if snapshot.gpus or snapshot.facts or snapshot.problems:
+        return "its file of GPUs has not arrived yet" if snapshot.is_legacy else "no whole host.txt has arrived yet"
+    sources = formatting.join_names(discovered.listed_by)
+    return f"listed by {sources}, but it never pushed" if sources else "it never pushed"
+
+
+def decide_state_by_age(
+    snapshot: HostSnapshot, last_seen: float, limits: StateLimits, now: Now
+) -> tuple[str, str] | None:
+    """Decide stale or down by the oldest of STATE_FILES; host.txt alone says whether the host is down."""
+    if not now.has_passed(last_seen - limits.clock_off):
+        return "stale", "its files come from the future: the clock of the machine that has data/ is ahead of this one's"
+    are_gone = snapshot.taken_at.keys() <= set(snapshot.missing_files)
+    gone = ", and its files are gone from data/" if are_gone else ""
+    if now.has_passed(last_seen + limits.down_after):
+        since = formatting.format_moment(datetime.fromtimestamp(last_seen, now.zone), now)
+        return "down", f"no snapshot since {since}{gone}"
+    for file in STATE_FILES:
+        taken_at = snapshot.taken_at.get(file)
+        if taken_at is None:
+            continue
+        limit = min(3 * snapshot.intervals.get(file, 0) + limits.stale_after, limits.down_after)
+        if now.has_passed(taken_at + limit):
+            # a host can claim any time, but none before 1970
+            since = formatting.format_moment(datetime.fromtimestamp(max(0, taken_at), now.zone), now)
+            if file == "host.txt" or snapshot.is_legacy:
+                return "stale", f"no snapshot since {since}{gone}"
+            return "stale", f"it pushes, but {file} is of {since}"
+    return None
+
+
+def explain_missing_gpus(gpu_file: ParsedFile[Gpu] | None) -> str:
+    if gpu_file is None:
+        return "it pushes, but gpus.csv never arrived"
+    tools = formatting.join_names([result.tool for result in list_tool_results(gpu_file)])
+    return describe_tool_failures(gpu_file) or f"{tools} told no GPU"
+
+
+def list_tool_results(file: ToolFile) -> tuple[ToolResult, ...]:
+    """Return the results of the tools of a file; legacy files are nvidia-smi's alone."""
+    rc = file.header.rc if file.header else 0
+    return file.tool_results or (ToolResult("nvidia-smi", "nvidia", rc, file.messages),)
+
+
+def describe_tool_failures(file: ToolFile) -> str:
+    """Return the messages of the tools, and how they ended."""
+    return "; ".join(filter(None, map(describe_tool_failure, list_tool_results(file))))
+
+
+def describe_tool_failure(result: ToolResult) -> str:
+    messages = " ".join(result.messages[:3])[:300]
+    if result.rc in EXIT_CODE_MEANINGS:
+        return EXIT_CODE_MEANINGS[result.rc].format(result.tool) + (f": {messages}" if messages else "")
+    if not result.rc:
+        return f"{result.tool} said: {messages}" if messages else ""
+    ending = f"{result.tool} ended with exit code {result.rc}"
+    advice = problems.advise_on_exit_code(result)
+    return "; ".join(filter(None, (f"{ending}: {messages}" if messages else ending, advice)))
+
+
+def filter_host_facts(snapshot: HostSnapshot, privacy: PrivacySettings) -> HostFacts | None:
+    """Return the facts about the machine; disk use is by person, and goes with their names."""
+    if not snapshot.facts or not snapshot.facts.rows:
+        return None
+    facts = snapshot.facts.rows[0]
+    if (facts.disk_use_time or 0) > (snapshot.last_seen or 0) + formatting.DAY:  # a host can claim any time
+        facts = replace(facts, disk_use_time=None)
+    return facts if privacy.users else replace(facts, disk_use=())
+
+
+def list_host_notes(discovered: DiscoveredHost, state: str) -> Iterator[str]:
+    """Yield what everyone may want to know beside the state."""
+    if discovered.is_missing_in_consul:
+        yield "not in Consul"
+    if state == "fresh" and (note := format_consul_note(discovered)):
+        yield note
+
+
+def find_host_problems(
+    inputs: HostInput, snapshot: HostSnapshot, state: str, limits: StateLimits, now: Now
+) -> Iterator[Problem]:
+    """Yield what the admin should look at."""
+    name = inputs.discovered.name
+    if snapshot.clock_offset is not None and abs(snapshot.clock_offset) > limits.clock_off:
+        direction = "ahead" if snapshot.clock_offset > 0 else "behind, or its snapshots take that long to arrive"
+        offset = formatting.format_duration(abs(snapshot.clock_offset))
+        yield Problem(name, f"the clock of this host is {offset} {direction}")
+    if snapshot.missing_files:
+        files = ", ".join(snapshot.missing_files)
+        yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` takes the host off the board")
+    gpus, processes = snapshot.gpus, snapshot.processes
+    if state == "fresh" and gpus and (failure := describe_tool_failures(gpus)):
+        yield Problem(f"data/{name}/gpus.csv", failure)
+    has_failed = processes is not None and any(result.rc for result in list_tool_results(processes))
+    if processes and has_failed and (failure := describe_tool_failures(processes)):
+        yield Problem(f"data/{name}/processes.csv", failure)
+    if gpus and gpus.rows:
+        for booking in booking_use.find_bookings_of_missing_gpus(inputs.bookings, gpus.rows, now):
+            labels = format_gpu_labels(gpus.rows)
+            yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {labels}")
+
+
+def format_gpu_labels(gpus: Sequence[Gpu]) -> str:
+    """Return `GPU 0`, `GPUs 0 to 3` or `GPUs 0:0, 0:1, 1`."""
+    labels = [gpu.label for gpu in gpus]
+    if len(labels) == 1 or not any(gpu.place for gpu in gpus):
+        return f"GPU {labels[0]}" if len(labels) == 1 else f"GPUs {labels[0]} to {labels[-1]}"
+    return f"GPUs {', '.join(labels[:MAX_NAMED_GPUS])}{' and others' if len(labels) > MAX_NAMED_GPUS else ''}"
+
+
+def build_outdated_gpus(
+    inputs: HostInput, snapshot: HostSnapshot, state: str, rules: StateRules, now: Now
+) -> list[GpuStatus]:
+    """Build the GPUs of a host that is not fresh; one that was lost when it was last reported is lost."""
+    if not snapshot.gpus:
+        return []
+    host_reason = f"its host is {'under maintenance' if state == 'maintenance' else state}"
+    models = build_model_names(snapshot, inputs.gpu_names)
+    problem_finder = problems.ProblemFinder(snapshot.gpus, list_tool_results(snapshot.gpus))
+    statuses = []
+    for gpu in snapshot.gpus.rows:
+        lost = gpu_state.explain_lost(gpu, problem_finder.find_problems(gpu))
+        gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu)
+        status = GpuStatus(
+            gpu=drop_readings(gpu),
+            model=format_gpu_model(gpu, models, inputs.gpu_names),
+            state="lost" if lost else "unknown",
+            reason=f"{lost}; {host_reason}" if lost else host_reason,
+            bookings=booking_use.build_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent),
+            idle_since=inputs.idle_times.idle_since.get(gpu.key),
+            parent_model=models[gpu.name] if gpu.parent else "",
+        )
+        statuses.append(status)
+    return statuses
+
+
+def drop_readings(gpu: Gpu) -> Gpu:
+    """Return a GPU without its readings, which are of another time."""
+    return Gpu(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        memory_total=gpu.memory_total,
+        vendor=gpu.vendor,
+        place=gpu.place,
+        profile=gpu.profile if gpu.parent else None,
+        parent=drop_readings(gpu.parent) if gpu.parent else None,
+    )
+
+
+def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, now: Now) -> DecidedGpus:
+    """Decide the states of the GPUs of a fresh host."""
+    people, limits = rules.people, rules.limits
+    ps_rows = list_current_ps_rows(snapshot, limits, now)
+    processes_by_gpu = processes.build_processes_by_gpu(
+        snapshot, processes.PsIndex(ps_rows), build_start_time_finder(snapshot, limits), people, rules.privacy
+    )
+    reporting_vendors = find_vendors_with_processes(snapshot)
+    unreported = snapshot.processes.unreported if snapshot.processes else {}
+    checked_at = snapshot.taken_at.get("gpus.csv", snapshot.last_seen or 0)
+    # nobody knows what happened while the host was silent
+    is_continuous = checked_at - inputs.idle_times.checked_at <= limits.down_after
+    idle_since_by_gpu = inputs.idle_times.idle_since if is_continuous else {}
+    statuses: list[GpuStatus] = []
+    booked_gpus: dict[int, GpuInput] = {}
+    models = build_model_names(snapshot, inputs.gpu_names)
+    problem_finder = problems.ProblemFinder(snapshot.gpus, list_tool_results(snapshot.gpus)) if snapshot.gpus else None
+    for gpu in snapshot.gpus.rows if snapshot.gpus else ():
+        gpu_processes = processes_by_gpu.pop(gpu.process_key, [])
+        unreported_words = find_unreported_words(gpu, unreported) if unreported else ""
+        gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu) if inputs.bookings else ()
+        bookings = (
+            booking_use.build_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent) if gpu_bookings else ()
+        )
+        is_taken = bool(gpu_processes) or gpu_state.is_memory_taken(gpu, limits)
+        is_idle = gpu_state.is_gpu_idle(gpu, is_taken, limits)
+        gpu_input = GpuInput(
+            gpu=gpu,
+            processes=tuple([process for process, _ in gpu_processes]),
+            logins=tuple([login for _, login in gpu_processes]),
+            bookings=bookings,
+            bookers=booking_use.list_current_bookers(gpu_bookings, now) if gpu_bookings else (),
+            has_process_list=gpu.vendor in reporting_vendors and not unreported_words,
+            idle_since=idle_since_by_gpu.get(gpu.key, checked_at) if is_idle else None,
+            problems=problem_finder.find_problems(gpu) if problem_finder else (),
+            unreported=unreported_words,
+        )
+        state, reason = gpu_state.decide_gpu_state(gpu_input, rules, now)
+        soon = gpu_state.find_soon_booking(bookings, limits, now) if state == "free" and bookings else None
+        if gpu_input.bookers:
+            booked_gpus[len(statuses)] = gpu_input
+        has_no_process = not gpu_processes and gpu_input.has_process_list
+        status = GpuStatus(
+            gpu=gpu,
+            model=format_gpu_model(gpu, models, inputs.gpu_names),
+            state=state,
+            reason=reason,
+            processes=gpu_input.processes,
+            bookings=bookings,
+            idle_since=gpu_input.idle_since,
+            free_until=soon.since.timestamp() if soon and soon.since else None,
+            people=find_gpu_people(gpu_input, people) if gpu_processes or gpu_input.bookers else NOBODY,
+            ownerless_pids=tuple([process.pid for process, login in gpu_processes if not login]) if ps_rows else (),
+            has_unexplained_memory=has_no_process and gpu.memory_used is not None and is_taken,
+            parent_model=models[gpu.name] if gpu.parent else "",
+            problems=gpu_input.problems,
+        )
+        statuses.append(status)
+    unplaced = mig.take_unplaced_processes(statuses, processes_by_gpu) if processes_by_gpu else {}
+    unmatched = [process for others in processes_by_gpu.values() for process, _ in others]
+    if unmatched:  # they may be on any GPU
+        statuses = [
+            status._replace(state="unknown", reason=UNMATCHED_PROCESSES_REASON)
+            if status.state in mig.EMPTY_STATES
+            else status
+            for status in statuses
         ]
     if unplaced:
-        found = [mig.mark_unclear_instance(one, unplaced) for one in found]
-    look = booking_use.BookingCheck(int(looked), find_snapshot_time(data, looked), case.booking_uses, case.bookings)
-    for place, seen in promises.items():
-        found[place] = booking_use.add_booking_use(found[place], seen, look, rules, now)
-    everybody = frozenset(filter(None, (processes.find_process_login(row, rules.people) for row in ps)))
-    return DecidedGpus(found, others, unplaced, everybody)
+        statuses = [mig.mark_unclear_instance(status, unplaced) for status in statuses]
+    # the header's time tells snapshots apart: when one arrived is known a little better with each file that follows
+    header = snapshot.gpus.header if snapshot.gpus else None
+    snapshot_time = header.time if header else int(checked_at)
+    check = booking_use.BookingCheck(int(checked_at), snapshot_time, inputs.booking_uses, inputs.bookings)
+    for position, gpu_input in booked_gpus.items():
+        statuses[position] = booking_use.add_booking_use(statuses[position], gpu_input, check, rules, now)
+    logins = frozenset(filter(None, (processes.find_process_login(row, people) for row in ps_rows)))
+    return DecidedGpus(statuses, unmatched, unplaced, logins)
 
 
-def find_gpu_people(seen: GpuInput, people: PeopleDirectory) -> GpuPeople:
-    """Who is on a GPU and who has booked it, each under one of the names that were told."""
-    told = (login or process.user for login, process in zip(seen.logins, seen.processes))
-    users = dedupe_people({name for name in told if name}, people)
-    bookers = dedupe_people(set(seen.bookers), people)
+def find_gpu_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:
+    """Return who is on a GPU and who has booked it, each under one of the reported names."""
+    names = (login or process.user for login, process in zip(gpu_input.logins, gpu_input.processes))
+    users = dedupe_people({name for name in names if name}, people)
+    bookers = dedupe_people(set(gpu_input.bookers), people)
     if not bookers:
         return GpuPeople(users)
-    here = {people.find_person(login) for login in seen.logins}
-    return GpuPeople(users, bookers, tuple(name for name in bookers if people.resolve_person(name) not in here))
+    present = {people.find_person(login) for login in gpu_input.logins}
+    return GpuPeople(users, bookers, tuple(name for name in bookers if people.resolve_person(name) not in present))
 
 
 def dedupe_people(names: set[str], people: PeopleDirectory) -> tuple[str, ...]:
-    """One name of each person, or whoever has two logins would have two parts of a GPU."""
-    several = sorted(names)
-    if len(several) > 1:
-        several = list({people.resolve_user(name): name for name in reversed(several)}.values())[::-1]
-    return tuple(several[:MAX_PEOPLE])
+    """Return one name of each person: with two logins they would have two shares of a GPU."""
+    ordered = sorted(names)
+    if len(ordered) > 1:
+        ordered = list({people.resolve_user(name): name for name in reversed(ordered)}.values())[::-1]
+    return tuple(ordered[:MAX_PEOPLE])
 
 
-def find_snapshot_time(data: HostSnapshot, looked: float) -> int:
-    """What tells one snapshot from the next: when it arrived is known a little better with each file that follows."""
-    return data.gpus.header.time if data.gpus and data.gpus.header else int(looked)
-
-
-def find_vendors_with_processes(data: HostSnapshot) -> frozenset[str]:
-    """Of whose GPUs the processes were told: that there is none on a GPU means something only then."""
-    dump = data.processes
-    if dump is None or not dump.is_complete:
+def find_vendors_with_processes(snapshot: HostSnapshot) -> frozenset[str]:
+    """Return the vendors whose processes were reported: only of their GPUs is it known that there is no process."""
+    file = snapshot.processes
+    if file is None or not file.is_complete:
         return frozenset()
-    heard = (voice for voice in list_tool_results(dump) if voice.is_complete)
     return frozenset(
-        voice.vendor for voice in heard if not voice.rc or has_processes_despite_error(voice, dump, data.gpus)
+        result.vendor
+        for result in list_tool_results(file)
+        if result.is_complete and (not result.rc or has_processes_despite_error(result, file, snapshot.gpus))
     )
 
 
 def has_processes_despite_error(
-    voice: ToolResult, dump: ParsedFile[GpuProcessRow], gpus_told: ParsedFile[Gpu] | None
+    result: ToolResult, process_file: ParsedFile[GpuProcessRow], gpu_file: ParsedFile[Gpu] | None
 ) -> bool:
-    """One that ends with an error has told something if there are rows, or if it ends so for want of a lost GPU."""
-    if voice.rc in EXIT_CODE_MEANINGS or gpus_told is None:
-        return voice.rc not in EXIT_CODE_MEANINGS and bool(dump.rows)
-    makers = {gpu.process_key: gpu.vendor for gpu in gpus_told.rows}
-    same = any(one.vendor == voice.vendor and one.rc == voice.rc for one in list_tool_results(gpus_told))
-    return same or any(makers.get(row.gpu_key, voice.vendor) == voice.vendor for row in dump.rows)
+    """Return True if a tool that failed printed rows, or failed the same way for the GPUs: because of a lost one."""
+    if result.rc in EXIT_CODE_MEANINGS:
+        return False
+    if gpu_file is None:
+        return bool(process_file.rows)
+    vendors = {gpu.process_key: gpu.vendor for gpu in gpu_file.rows}
+    results = list_tool_results(gpu_file)
+    failed_for_gpus = any(other.vendor == result.vendor and other.rc == result.rc for other in results)
+    return failed_for_gpus or any(vendors.get(row.gpu_key, result.vendor) == result.vendor for row in process_file.rows)
 
 
 def find_unreported_words(gpu: Gpu, unreported: Mapping[str, str]) -> str:
-    """Return what the tool said in the place of a GPU's processes; an instance shares the words for its GPU."""
-    if not unreported:
-        return ""
+    """Return the tool's words in the place of a GPU's processes; an instance shares those of its GPU."""
     return unreported.get(gpu.process_key) or (unreported.get(gpu.parent.process_key, "") if gpu.parent else "")
 
 
-def list_current_ps_rows(data: HostSnapshot, limits: StateLimits, now: Now) -> Sequence[PsRow]:
-    """The rows of ps, unless they are so old that a pid may be another process by now."""
-    moment = data.taken_at.get("ps.txt")
-    if data.ps_rows is None or (moment is not None and now.has_passed(moment + limits.down_after)):
+def list_current_ps_rows(snapshot: HostSnapshot, limits: StateLimits, now: Now) -> Sequence[PsRow]:
+    """Return the rows of ps, unless they are so old that a pid may be another process by now."""
+    taken_at = snapshot.taken_at.get("ps.txt")
+    if snapshot.ps_rows is None or (taken_at is not None and now.has_passed(taken_at + limits.down_after)):
         return ()
-    return data.ps_rows.rows
+    return snapshot.ps_rows.rows
 
 
-def build_start_time_finder(data: HostSnapshot, limits: StateLimits) -> Callable[[PsRow], int | None]:
-    """When a process began, on our clock: the host's own is believed, unless it is off."""
-    if data.ps_rows and data.ps_rows.header:
-        off = data.clock_offset if data.clock_offset is not None and abs(data.clock_offset) > limits.clock_off else 0
-        looked = data.ps_rows.header.time - int(off)
+def build_start_time_finder(snapshot: HostSnapshot, limits: StateLimits) -> Callable[[PsRow], int | None]:
+    """Return a function for the start of a process on our clock; the host's own counts unless it is off."""
+    last_seen = snapshot.last_seen or 0
+    if snapshot.ps_rows and snapshot.ps_rows.header:
+        offset = snapshot.clock_offset or 0
+        checked_at = snapshot.ps_rows.header.time - int(offset if abs(offset) > limits.clock_off else 0)
     else:
-        looked = int(data.last_seen or 0)
+        checked_at = int(last_seen)
 
-    def began(row: PsRow) -> int | None:
-        # a host can claim anything: neither before 1970 nor ahead of its own snapshot has a process begun
-        moment = None if row.elapsed is None else looked - row.elapsed
-        return moment if moment is not None and 0 <= moment <= (data.last_seen or 0) + formatting.DAY else None
+    def find_start(row: PsRow) -> int | None:
+        # a host can claim anything, but no process began before 1970 or after its own snapshot
+        start = None if row.elapsed is None else checked_at - row.elapsed
+        return start if start is not None and 0 <= start <= last_seen + formatting.DAY else None
 
-    return began
+    return find_start
 
 
-def build_model_names(data: HostSnapshot, names: dict[str, str]) -> dict[str | None, str]:
-    """What people call each of the GPUs, by its full name; one that is lost has the memory of its likes."""
-    told: dict[str, float | None] = {}
-    for one in data.gpus.rows if data.gpus else ():
-        gpu = one.parent or one
+def build_model_names(snapshot: HostSnapshot, gpu_names: dict[str, str]) -> dict[str | None, str]:
+    """Return what people call each GPU, by its full name; a lost one has the memory of others of its name."""
+    memory_by_name: dict[str, float | None] = {}
+    for row in snapshot.gpus.rows if snapshot.gpus else ():
+        gpu = row.parent or row
         if gpu.name:
-            told[gpu.name] = told.get(gpu.name) or gpu.memory_total
-    found: dict[str | None, str] = {
-        name: shorten_gpu_name(name, names, memory)[:MAX_MODEL_CHARACTERS] for name, memory in told.items()
-    }
-    return {**found, None: "GPU"}
+            memory_by_name[gpu.name] = memory_by_name.get(gpu.name) or gpu.memory_total
+    models: dict[str | None, str] = {None: "GPU"}
+    for name, memory in memory_by_name.items():
+        models[name] = shorten_gpu_name(name, gpu_names, memory)[:MAX_MODEL_CHARACTERS]
+    return models
 
 
-def format_gpu_model(gpu: Gpu, models: dict[str | None, str], names: dict[str, str]) -> str:
-    """The same of one of them; an instance has its profile in its name."""
+def format_gpu_model(gpu: Gpu, models: dict[str | None, str], gpu_names: dict[str, str]) -> str:
+    """Return what people call a GPU; an instance has its profile in its name."""
     if gpu.parent is None:
         return models[gpu.name]
-    return shorten_instance_name(gpu.name, names, gpu.profile)[:MAX_MODEL_CHARACTERS]
-
-
-def list_host_notes(known: DiscoveredHost, state: str) -> Iterator[str]:
-    """What everyone may want to know beside the state."""
-    if known.is_missing_in_consul:
-        yield "not in Consul"
-    if state == "fresh" and known.consul_status not in {None, "passing"}:
-        yield f"Consul: {known.consul_status}" + (f", “{known.consul_message}”" if known.consul_message else "")
-
-
-def find_host_problems(
-    case: HostInput, data: HostSnapshot, state: str, limits: StateLimits, now: Now
-) -> Iterator[Problem]:
-    """What the admin should look at."""
-    name = case.discovered.name
-    if data.clock_offset is not None and abs(data.clock_offset) > limits.clock_off:
-        which = "ahead" if data.clock_offset > 0 else "behind, or its snapshots take that long to arrive"
-        yield Problem(name, f"the clock of this host is {formatting.format_duration(abs(data.clock_offset))} {which}")
-    if data.missing_files:
-        files = ", ".join(data.missing_files)
-        yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` takes the host off the board")
-    if state == "fresh" and data.gpus and (what := describe_tool_failures(data.gpus)):
-        yield Problem(f"data/{name}/gpus.csv", what)
-    if (
-        data.processes
-        and any(one.rc for one in list_tool_results(data.processes))
-        and (what := describe_tool_failures(data.processes))
-    ):
-        yield Problem(f"data/{name}/processes.csv", what)
-    if data.gpus and data.gpus.rows:
-        for booking in booking_use.find_bookings_of_missing_gpus(case.bookings, data.gpus.rows, now):
-            has = format_gpu_labels(data.gpus.rows)
-            yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {has}")
-
-
-def format_gpu_labels(rows: Sequence[Gpu]) -> str:
-    """`GPU 0`, `GPUs 0 to 3`, `GPUs 0:0, 0:1, 1`."""
-    labels = [one.label for one in rows]
-    if len(labels) == 1 or not any(one.place for one in rows):
-        return f"GPU {labels[0]}" if len(labels) == 1 else f"GPUs {labels[0]} to {labels[-1]}"
-    return f"GPUs {', '.join(labels[:MAX_NAMED_GPUS])}{' and others' if len(labels) > MAX_NAMED_GPUS else ''}"
+    return shorten_instance_name(gpu.name, gpu_names, gpu.profile)[:MAX_MODEL_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The processes on the GPUs of a host: whose they are, what they run, since when, and whether they are dead."""
+"""Find out about the processes on GPUs: whose they are, what they run, since when, and whether they are dead."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ MAX_PROGRAM_CHARACTERS = 60
 
 
 class PsIndex:
-    """What ps tells of the GPU processes and of the children of those that are dead."""
+    """The rows of ps by pid, and the living children of each GPU process."""
 
     def __init__(self, rows: Iterable[PsRow]) -> None:
-        """Each by its pid, and the rest by the GPU process whose family it is."""
         self.rows_by_pid: dict[int, PsRow] = {}
         self.children_by_pid: defaultdict[int, list[PsRow]] = defaultdict(list)
         for row in rows:
@@ -25,50 +24,46 @@ class PsIndex:
 
 
 def build_processes_by_gpu(
-    data: HostSnapshot,
-    family: PsIndex,
-    began: Callable[[PsRow], int | None],
+    snapshot: HostSnapshot,
+    ps_index: PsIndex,
+    find_start: Callable[[PsRow], int | None],
     people: PeopleDirectory,
-    shown: PrivacySettings,
+    privacy: PrivacySettings,
 ) -> dict[str, list[tuple[ProcessStatus, str | None]]]:
-    """The processes of each GPU, by its handle, each with its login."""
-    found: dict[str, list[tuple[ProcessStatus, str | None]]] = defaultdict(list)
-    for process in data.processes.rows if data.processes else ():
-        row = family.rows_by_pid.get(process.pid) if process.pid is not None else None
-        children: tuple[int, ...] = ()
-        teller = row
-        if process.pid is not None and (row is None or row.is_zombie) and process.pid in family.children_by_pid:
-            of_it = family.children_by_pid[process.pid]
-            teller, children = of_it[0], tuple(child.pid for child in of_it)
-        whose = find_process_login(teller, people) if teller else None
-        place = teller if teller and shown.users and shown.commands != "none" else None
-        found[process.gpu_key].append(
-            (
-                ProcessStatus(
-                    process.pid,
-                    people.display_login(whose) if whose and shown.users else None,
-                    format_shown_command(process, teller, shown),
-                    process.used_memory,
-                    began(teller) if teller else None,
-                    place.container if place else None,
-                    bool(children),
-                    children,
-                    place.image if place else None,
-                    place.pod if place else None,
-                    find_kernel_user(teller)
-                    if teller and teller.person and shown.users and whose == teller.person
-                    else None,
-                ),
-                whose,
-            )
+    """Return the processes of each GPU, by its process key, each with its login."""
+    processes_by_gpu: dict[str, list[tuple[ProcessStatus, str | None]]] = defaultdict(list)
+    for process in snapshot.processes.rows if snapshot.processes else ():
+        row = ps_index.rows_by_pid.get(process.pid) if process.pid is not None else None
+        child_pids: tuple[int, ...] = ()
+        children = ps_index.children_by_pid.get(process.pid) if process.pid is not None else None
+        if children and (row is None or row.is_zombie):
+            row, child_pids = children[0], tuple(child.pid for child in children)
+        login = find_process_login(row, people) if row else None
+        container_row = row if row and privacy.users and privacy.commands != "none" else None
+        runs_as = None
+        if row and row.person and privacy.users and login == row.person:
+            runs_as = find_kernel_user(row)
+        status = ProcessStatus(
+            pid=process.pid,
+            user=people.display_login(login) if login and privacy.users else None,
+            command=format_shown_command(process, row, privacy),
+            used_memory=process.used_memory,
+            started=find_start(row) if row else None,
+            container=container_row.container if container_row else None,
+            is_zombie=bool(child_pids),
+            children=child_pids,
+            image=container_row.image if container_row else None,
+            pod=container_row.pod if container_row else None,
+            runs_as=runs_as,
         )
-    return found
+        processes_by_gpu[process.gpu_key].append((status, login))
+    return processes_by_gpu
 
 
 def find_process_login(row: PsRow, people: PeopleDirectory) -> str | None:
-    """Whose it is, by login; `uid 1234` where the user has no name. Of these, and of root's, the person behind it."""
+    """Return the login, or `uid 1234` for a user without a name; for these and for root, the person behind it."""
     user, person = row.user, row.person
-    if user and not person and user[0].isalpha():  # nearly all, and there are many
+    if user and not person and user[0].isalpha():  # nearly all
         return user
     number = parse_uid(user or row.uid or "")
     if user and row.uid and parse_uid(row.uid) != number:
@@ -82,21 +77,22 @@ def find_process_login(row: PsRow, people: PeopleDirectory) -> str | None:
 
 
 def find_kernel_user(row: PsRow) -> str | None:
-    """Whose it is for the kernel, where that is not the person."""
+    """Return the user that the kernel knows, where another person is behind it."""
     number = parse_uid(row.user or row.uid or "")
     return row.user if number is None else f"uid {number}"
 
 
-def format_shown_command(process: GpuProcessRow, row: PsRow | None, shown: PrivacySettings) -> str | None:
-    """What it runs, as much of it as is to be shown."""
-    if shown.commands == "none":
+def format_shown_command(process: GpuProcessRow, row: PsRow | None, privacy: PrivacySettings) -> str | None:
+    """Return as much of the command as may be shown."""
+    if privacy.commands == "none":
         return None
-    told = (row.command if row else None) or process.name
-    # paths and arguments name people
-    return told if told is None or (shown.commands == "full" and shown.users) else extract_program_name(told)
+    command = (row.command if row else None) or process.name
+    if command is None or (privacy.commands == "full" and privacy.users):
+        return command
+    return extract_program_name(command)  # paths and arguments name people
 
 
-def extract_program_name(told: str) -> str:
-    """The name of the program alone: no arguments, no folders."""
-    first = told.split(None, 1)[0] if told.strip() else told
-    return first.rstrip("/").rpartition("/")[2][:MAX_PROGRAM_CHARACTERS]
+def extract_program_name(command: str) -> str:
+    """Return the name of the program, without folders and arguments."""
+    first_word = command.split(None, 1)[0] if command.strip() else command
+    return first_word.rstrip("/").rpartition("/")[2][:MAX_PROGRAM_CHARACTERS]

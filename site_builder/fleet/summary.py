@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from site_builder.core.model import (
-    BookingStatus,
     FreeGpu,
-    Gpu,
     GpuBookingUse,
     GpuIdentity,
     HostFacts,
@@ -25,17 +23,15 @@ from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
 
 
 class PersonUsage(NamedTuple):
-    """What a person has of a host now: parts of GPUs, of which one has tallied.UNIT; on how many of them they are; MiB
-    of their memory; how many processes, and of how many of these the memory is not told."""
+    """What a person has of a host now; `gpu_units` are shares of GPUs, history.gpu_minutes.UNIT for a whole one."""
 
     gpu_units: int = 0
     gpu_count: int = 0
     memory_mib: float = 0
     process_count: int = 0
-    unknown_memory_count: int = 0
+    unknown_memory_count: int = 0  # processes whose memory is not reported
 
     def add(self, other: PersonUsage) -> PersonUsage:
-        """Both together."""
         return PersonUsage(
             self.gpu_units + other.gpu_units,
             self.gpu_count + other.gpu_count,
@@ -46,8 +42,7 @@ class PersonUsage(NamedTuple):
 
 
 class GpuUseCounts(NamedTuple):
-    """How many GPUs are used by somebody who is known, taken by nobody that is, booked with nobody on it, free, and not clear; and
-    how many there are on a host of which nothing is heard."""
+    """How many GPUs are used by known people, taken by nobody known, booked, free, unclear, or on a silent host."""
 
     used: int = 0
     unowned: int = 0
@@ -57,84 +52,24 @@ class GpuUseCounts(NamedTuple):
     unseen: int = 0
 
     def add(self, other: GpuUseCounts) -> GpuUseCounts:
-        """Both together."""
-        return GpuUseCounts(*(one + more for one, more in zip(self, other)))
+        return GpuUseCounts(*map(sum, zip(self, other)))
 
 
-def count_gpus_by_use(board: HostStatus) -> GpuUseCounts:
-    """Of a host; history counts in the same way."""
-    if board.state != "fresh":
-        return GpuUseCounts(unseen=len(board.gpus))
-    taken = [gpu for gpu in board.gpus if gpu.state in TAKEN_STATES]
-    used = sum(bool(gpu.people.users) for gpu in taken)
-    states = [gpu.state for gpu in board.gpus]
-    unclear = sum(state in UNCLEAR_STATES for state in states)
-    return GpuUseCounts(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
+class PeopleCounts(NamedTuple):
+    """GPUs used and booked by each person, bookings that run and that are to come, and the use of the GPUs."""
 
-
-def sum_usage_by_person(board: HostStatus) -> dict[str, PersonUsage]:
-    """What each person has of a host; nobody where none is shown."""
-    found: dict[str, list[float]] = {}
-    if not board.users_shown:
-        return {}
-    on = [(gpu.processes, gpu.state in TAKEN_STATES) for gpu in board.gpus]
-    on += [
-        (several, False) for several in board.unplaced_processes.values()
-    ]  # how much of the GPU they have, nobody knows
-    for processes, taken in on:
-        here: dict[str, None] = {}
-        for one in processes:
-            user, memory = one.user, one.used_memory
-            if user:
-                here[user] = None
-                row = found.get(user)
-                if row is None:
-                    row = found[user] = [0, 0, 0, 0, 0]
-                row[2] += memory or 0
-                row[3] += 1
-                row[4] += memory is None
-        for user, units in split_evenly(list(here), 1):
-            found[user][0] += units if taken else 0
-            found[user][1] += 1
-    return {
-        user: PersonUsage(int(row[0]), int(row[1]), row[2], int(row[3]), int(row[4])) for user, row in found.items()
-    }
-
-
-def count_gpus_by_person(board: HostStatus) -> tuple[dict[str, int], dict[str, int]]:
-    """On how many GPUs each person has a process, and how many are promised to them now; nobody where none is shown."""
-    using: dict[str, int] = {}
-    booked: dict[str, int] = {}
-    if not board.users_shown:
-        return using, booked
-    for processes in (*(gpu.processes for gpu in board.gpus), *board.unplaced_processes.values()):
-        for user in {one.user for one in processes if one.user}:
-            using[user] = using.get(user, 0) + 1
-    for gpu in board.gpus:
-        for name in {one.name for one in gpu.bookings if one.name and one.phase == "now"}:
-            booked[name] = booked.get(name, 0) + 1
-    return using, booked
-
-
-def count_bookings(board: HostStatus) -> tuple[int, int]:
-    """How many run now and how many are to come; one over several GPUs, or with repeats, counts once."""
-    found: dict[str, set[object]] = {"now": set(), "coming": set(), "ended": set()}
-    for several in (board.bookings, *(gpu.bookings for gpu in board.gpus)):
-        for one in several:
-            found[one.phase].add(build_booking_identity(one))
-    return len(found["now"]), len(found["coming"])
-
-
-def build_booking_identity(booking: BookingStatus) -> object:
-    """What a booking is known by; without an id, that the same person has the same time for the same reason."""
-    return booking.id or (booking.name, booking.comment, booking.since, booking.until)
+    gpus_used: dict[str, int]
+    gpus_booked: dict[str, int]
+    booking_counts: tuple[int, int]
+    usage: dict[str, PersonUsage]
+    gpu_counts: GpuUseCounts
 
 
 class AvailableGpu(NamedTuple):
-    """A GPU that whoever comes first can have; of two, the one with the smaller rank is the better.
+    """A GPU that anybody can have; the one with the smaller rank is the better.
 
-    `uuid` is what CUDA takes where a number is not enough; one that is `alone` goes with no other. `own` is the number
-    that programs for GPUs of its `vendor` know it by.
+    `uuid` is what CUDA takes where a number is not enough. An instance cannot be combined with another GPU.
+    `vendor_index` is the number that programs for GPUs of its `vendor` know it by.
     """
 
     rank: tuple[float, ...]
@@ -146,27 +81,8 @@ class AvailableGpu(NamedTuple):
     vendor_index: int | None = None
 
 
-class PeopleCounts(NamedTuple):
-    """On how many GPUs each person is, how many are promised to each; how many bookings run now, and are to come; what
-    each person has, and how the GPUs stand."""
-
-    gpus_used: dict[str, int]
-    gpus_booked: dict[str, int]
-    booking_counts: tuple[int, int]
-    usage: dict[str, PersonUsage]
-    gpu_counts: GpuUseCounts
-
-
-class SummarizedHost(Protocol):
-    """What usage/ and waste/ need of a host; board.host_pipeline.BuiltHost has it."""
-
-    @property
-    def summary(self) -> HostSummary:
-        """Its state, its GPUs and its people."""
-
-
 class HostSummary(NamedTuple):
-    """One host in short: its state, those of its GPUs, which are free, and what else goes beyond its card."""
+    """What the pages of the whole fleet need of one host."""
 
     state: str
     state_counts: dict[str, int]
@@ -183,82 +99,178 @@ class HostSummary(NamedTuple):
     people: PeopleCounts
 
 
-def summarize_host(host: HostStatus, looked: float | None) -> HostSummary:
-    """Of a host; `looked` is when its GPUs were."""
-    states: dict[str, int] = {}
-    for gpu in host.gpus:
-        states[gpu.state] = states.get(gpu.state, 0) + 1
-    idle = {one.key: one.idle_since for one in host.gpus if one.idle_since is not None}
+class SummarizedHost(Protocol):
+    """What usage/ and waste/ need of a host; board.host_pipeline.BuiltHost has it."""
+
+    @property
+    def summary(self) -> HostSummary: ...
+
+
+def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
+    """Summarize a host whose GPUs were read at `checked_at`."""
+    is_fresh = host.state == "fresh"
+    idle_since = {status.key: status.idle_since for status in host.gpus if status.idle_since is not None}
+    gpus_used, gpus_booked = count_gpus_by_person(host)
     return HostSummary(
-        host.state,
-        states,
-        list_free_gpus(host),
-        tuple(one.gpu.uuid for one in host.gpus if one.gpu.uuid) if host.state == "fresh" else (),
-        host.logins,
-        IdleTimes(looked, idle) if looked is not None and host.state == "fresh" else None,
-        host.problems,
-        tuple(
-            SoonFreeGpu(one.free_again, host.name, one.gpu.number) for one in host.gpus if one.free_again is not None
+        state=host.state,
+        state_counts=dict(Counter([status.state for status in host.gpus])),
+        free_gpus=list_free_gpus(host),
+        uuids=tuple([status.gpu.uuid for status in host.gpus if status.gpu.uuid]) if is_fresh else (),
+        logins=host.logins,
+        idle_times=IdleTimes(checked_at, idle_since) if checked_at is not None and is_fresh else None,
+        problems=host.problems,
+        soon_free_gpus=tuple(
+            SoonFreeGpu(status.free_again, host.name, status.gpu.number)
+            for status in host.gpus
+            if status.free_again is not None
         ),
-        {one.key: one.booking_use for one in host.gpus if one.booking_use} if host.state == "fresh" else None,
-        tuple([identify_gpu(one.gpu) for one in host.gpus]),
-        tuple(list_available_gpus(host)),
-        tuple(dict.fromkeys([one.gpu.vendor for one in host.gpus])),
-        PeopleCounts(
-            *count_gpus_by_person(host),
-            count_bookings(host),
-            sum_usage_by_person(host),
-            count_gpus_by_use(host),
+        booking_uses={status.key: status.booking_use for status in host.gpus if status.booking_use}
+        if is_fresh
+        else None,
+        gpu_identities=tuple(
+            [
+                GpuIdentity(status.gpu.number, status.gpu.uuid, status.gpu.parent and status.gpu.parent.uuid)
+                for status in host.gpus
+            ]
+        ),
+        available_gpus=tuple(list_available_gpus(host)),
+        vendors=tuple(dict.fromkeys([status.gpu.vendor for status in host.gpus])),
+        people=PeopleCounts(
+            gpus_used, gpus_booked, count_bookings(host), sum_usage_by_person(host), count_gpus_by_use(host)
         ),
     )
 
 
 def summarize_unknown_host(state: str, problems: tuple[Problem, ...]) -> HostSummary:
-    """Summarize a host of which nothing else can be said."""
-    people = PeopleCounts({}, {}, (0, 0), {}, GpuUseCounts())
-    return HostSummary(state, {}, (), (), frozenset(), None, problems, (), None, (), (), (), people)
-
-
-def identify_gpu(gpu: Gpu) -> GpuIdentity:
-    """What a GPU is called."""
-    return GpuIdentity(gpu.number, gpu.uuid, gpu.parent and gpu.parent.uuid)
+    """Summarize a host of which only the state and its problems are known."""
+    return HostSummary(
+        state=state,
+        state_counts={},
+        free_gpus=(),
+        uuids=(),
+        logins=frozenset(),
+        idle_times=None,
+        problems=problems,
+        soon_free_gpus=(),
+        booking_uses=None,
+        gpu_identities=(),
+        available_gpus=(),
+        vendors=(),
+        people=PeopleCounts({}, {}, (0, 0), {}, GpuUseCounts()),
+    )
 
 
 def list_free_gpus(host: HostStatus) -> tuple[FreeGpu, ...]:
-    """Its GPUs that are free."""
     return tuple(
-        FreeGpu(one.model, one.gpu.memory_total or 0, host.name, one.gpu.number, one.free_until, one.is_avoided)
-        for one in host.gpus
-        if one.state == "free"
+        FreeGpu(
+            status.model,
+            status.gpu.memory_total or 0,
+            host.name,
+            status.gpu.number,
+            status.free_until,
+            status.is_avoided,
+        )
+        for status in host.gpus
+        if status.state == "free"
     )
 
 
 def list_available_gpus(host: HostStatus) -> Iterator[AvailableGpu]:
-    """Those that are free and well, and that a number names, and no other GPU; where some are in instances, a UUID."""
-    if host.state != "fresh" or not any(one.state == "free" for one in host.gpus):
+    """Yield the GPUs that are free and healthy and have a number of their own; with MIG on the host, a UUID too."""
+    if host.state != "fresh" or not any(status.state == "free" for status in host.gpus):
         return
     facts = host.facts or HostFacts()
     load = None if facts.load is None else facts.load[0] / (facts.cpus or 1)
-    named = Counter(one.gpu.number for one in host.gpus)
-    cut = has_mig_gpu(host)
-    for one in host.gpus:
-        number, used, total = one.gpu.number, one.gpu.memory_used, one.gpu.memory_total
-        is_part = one.gpu.parent is not None
-        named_once = number is not None and named[number] == 1 and (one.gpu.uuid or not is_part)
-        if one.state == "free" and named_once and number is not None and not one.is_avoided:
-            memory = None if used is None or total is None else max(0, total - used)
-            rank = (int(is_part), *gpu_models.rank_gpu(one.gpu.name, memory, load))
-            uuid = one.gpu.uuid if cut and one.gpu.vendor == gpu_models.DEFAULT_VENDOR else None
-            yield AvailableGpu(rank, host.name, number, uuid, is_part, one.gpu.vendor, one.gpu.index)
+    number_counts = Counter(status.gpu.number for status in host.gpus)
+    has_mig = has_mig_gpu(host)
+    for status in host.gpus:
+        gpu, number = status.gpu, status.gpu.number
+        is_instance = gpu.parent is not None
+        if status.state != "free" or status.is_avoided or number is None or number_counts[number] > 1:
+            continue
+        if is_instance and not gpu.uuid:
+            continue
+        free_memory = None
+        if gpu.memory_used is not None and gpu.memory_total is not None:
+            free_memory = max(0, gpu.memory_total - gpu.memory_used)
+        rank = (int(is_instance), *gpu_models.rank_gpu(gpu.name, free_memory, load))
+        uuid = gpu.uuid if has_mig and gpu.vendor == gpu_models.DEFAULT_VENDOR else None
+        yield AvailableGpu(rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index)
 
 
-def find_duplicate_uuids(uuids: Mapping[str, Iterable[str]]) -> list[Problem]:
-    """GPUs that two hosts say they have; at most one of them can be right."""
-    owner: dict[str, str] = {}
+def count_gpus_by_use(host: HostStatus) -> GpuUseCounts:
+    """Count the GPUs of a host as history does."""
+    if host.state != "fresh":
+        return GpuUseCounts(unseen=len(host.gpus))
+    taken = [status for status in host.gpus if status.state in TAKEN_STATES]
+    used = sum(bool(status.people.users) for status in taken)
+    states = [status.state for status in host.gpus]
+    unclear = sum(state in UNCLEAR_STATES for state in states)
+    return GpuUseCounts(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
+
+
+def sum_usage_by_person(host: HostStatus) -> dict[str, PersonUsage]:
+    """Return what each person has of a host; nobody where users are not shown."""
+    if not host.users_shown:
+        return {}
+    sums: dict[str, list[float]] = {}  # the fields of PersonUsage
+    groups = [(status.processes, status.state in TAKEN_STATES) for status in host.gpus]
+    # nobody knows what share of a GPU unplaced processes have
+    groups += [(processes, False) for processes in host.unplaced_processes.values()]
+    for processes, is_taken in groups:
+        users: dict[str, None] = {}
+        for process in processes:
+            user, memory = process.user, process.used_memory
+            if user:
+                users[user] = None
+                row = sums.get(user)
+                if row is None:
+                    row = sums[user] = [0, 0, 0, 0, 0]
+                row[2] += memory or 0
+                row[3] += 1
+                row[4] += memory is None
+        for user, units in split_evenly(list(users), 1):
+            sums[user][0] += units if is_taken else 0
+            sums[user][1] += 1
+    return {
+        user: PersonUsage(int(units), int(gpus), memory, int(processes), int(unknown))
+        for user, (units, gpus, memory, processes, unknown) in sums.items()
+    }
+
+
+def count_gpus_by_person(host: HostStatus) -> tuple[dict[str, int], dict[str, int]]:
+    """Count the GPUs that each person uses, and has booked now; nobody where users are not shown."""
+    used: dict[str, int] = {}
+    booked: dict[str, int] = {}
+    if not host.users_shown:
+        return used, booked
+    for processes in (*(status.processes for status in host.gpus), *host.unplaced_processes.values()):
+        for user in {process.user for process in processes if process.user}:
+            used[user] = used.get(user, 0) + 1
+    for status in host.gpus:
+        for name in {booking.name for booking in status.bookings if booking.name and booking.phase == "now"}:
+            booked[name] = booked.get(name, 0) + 1
+    return used, booked
+
+
+def count_bookings(host: HostStatus) -> tuple[int, int]:
+    """Count the bookings that run now and those to come; one over several GPUs, or with repeats, counts once."""
+    identities: dict[str, set[object]] = {"now": set(), "coming": set(), "ended": set()}
+    for bookings in (host.bookings, *(status.bookings for status in host.gpus)):
+        for booking in bookings:
+            # without an id, bookings of one person for the same time and reason are one
+            identity = booking.id or (booking.name, booking.comment, booking.since, booking.until)
+            identities[booking.phase].add(identity)
+    return len(identities["now"]), len(identities["coming"])
+
+
+def find_duplicate_uuids(uuids_by_host: Mapping[str, Iterable[str]]) -> list[Problem]:
+    """Return a problem for each GPU that two hosts report; at most one of them can be right."""
+    owners: dict[str, str] = {}
     problems: list[Problem] = []
-    for host, several in uuids.items():
-        for uuid in several:
-            first = owner.setdefault(uuid, host)
-            if first != host:
-                problems.append(Problem(f"data/{host}/gpus.csv", f"{first} tells the GPU {uuid} too"))
+    for host, uuids in uuids_by_host.items():
+        for uuid in uuids:
+            owner = owners.setdefault(uuid, host)
+            if owner != host:
+                problems.append(Problem(f"data/{host}/gpus.csv", f"{owner} tells the GPU {uuid} too"))
     return problems

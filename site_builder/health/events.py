@@ -1,11 +1,11 @@
-"""Find what changed in the health of GPUs."""
+"""Find and describe events: changes in the health of GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 
-from site_builder.core import formatting
+from site_builder.core.formatting import DAY, HOUR, MINUTE, MONTH_NAMES, format_duration
 from site_builder.core.model import GpuNumber
 from site_builder.health.model import (
     BEFORE_FIRST_CHECK,
@@ -43,38 +43,60 @@ EVENT_SENTENCES = {
     "driver": "driver changed from {0} to {1}",
     **{kind: f"{what}: {{0}} more (now {{1}})" for kind, what in COUNT_DESCRIPTIONS.items()},
 }
-# Severities: an admin must act on what is critical. Each kind has one.
+# Each kind is in one of these.
 CRITICAL_KINDS = frozenset(
     {"uncorrected", "rows_uncorrected", "pages_uncorrected", "lost", "gone", "recovery", "failed"}
 )
 WARNING_KINDS = frozenset({"corrected", "rows_corrected", "pages_corrected", "pending", "heat", "hot"})
 INFO_KINDS = frozenset({"power", "driver", "new"})
+# An event that comes again within these seconds continues, but for no longer than a day.
+REJOIN_WITHIN_S = 600
+REJOIN_POWER_WITHIN_S = 6 * HOUR
+# A snapshot that is older than the last one by less than this was read by a late builder.
+LATE_SNAPSHOT_S = 600
+# An event that began further in the future was recorded by a clock that has been set since.
+MAX_CLOCK_AHEAD_S = HOUR
+# How many GPUs that are gone are remembered of a host.
+MAX_GONE_GPUS = 64
+# A host can claim anything; sums end here.
+MAX_COUNT = 10**15
+# The counts from which each kind is found, the most reliable first.
+COUNT_SOURCES: dict[str, tuple[str, ...]] = {
+    "corrected": ("corrected_ever", "corrected"),
+    "uncorrected": ("uncorrected_ever", "uncorrected"),
+    "rows_corrected": ("rows_corrected",),
+    "rows_uncorrected": ("rows_uncorrected",),
+    "pages_corrected": ("pages_corrected",),
+    "pages_uncorrected": ("pages_uncorrected",),
+}
+COUNT_POSITIONS = {kind: tuple(COUNT_NAMES.index(name) for name in names) for kind, names in COUNT_SOURCES.items()}
+# Counts that may be set to 0, by a restart of the driver or by an admin.
+RESETTABLE_KINDS = frozenset({"corrected", "uncorrected"})
+Counts = tuple["int | None", ...]
 
 
 def describe_event(event: HealthEvent) -> str:
-    """What happened, without the time: `uncorrected ECC errors: 2 more (now 5)`."""
-    value = ["?" if one is None else one for one in (*event.value[:3], None, None, None)]
+    """Describe an event without its time: `uncorrected ECC errors: 2 more (now 5)`."""
+    values = ["?" if value is None else value for value in (*event.value[:3], None, None, None)]
     if event.kind == "new":
-        return f"new in this host; it was in {value[0]} before" if value[0] != "?" else "new in this host"
-    if event.kind == "power" and value[0] not in (1, "?"):
-        sum_of = f"{format_total_time(value[1])} in all" if event.ended_at is not None else "now again"
-        return f"{EVENT_SENTENCES['power']}, {value[0]} times, {sum_of}"
-    said = EVENT_SENTENCES.get(event.kind)
-    return said.format(*value) if said else event.kind  # one that we do not know is of a newer gpuboard
-
-
-def format_total_time(seconds: object) -> str:
-    """How long something was so, all times together."""
-    return formatting.format_duration(seconds) if isinstance(seconds, int) else "?"
+        return f"new in this host; it was in {values[0]} before" if values[0] != "?" else "new in this host"
+    if event.kind == "power" and values[0] not in (1, "?"):
+        seconds = values[1]
+        total = format_duration(seconds) if isinstance(seconds, int) else "?"
+        addition = f"{total} in all" if event.ended_at is not None else "now again"
+        return f"{EVENT_SENTENCES['power']}, {values[0]} times, {addition}"
+    sentence = EVENT_SENTENCES.get(event.kind)
+    return sentence.format(*values) if sentence else event.kind  # of a newer gpuboard
 
 
 def format_event_time(event: HealthEvent, zone: tzinfo) -> str:
-    """The time: `10 Mar 2026 14:02`, `… – 15:40`, `between … and …`; of what goes on, since when."""
+    """Return `10 Mar 2026 14:02`, `… – 15:40` or `between … and …`; `since …` for an event that goes on."""
     begin = format_event_moment(event.began_at, zone)
-    if event.began_after is not None:
-        begin = f"between {format_event_moment(event.began_after, zone)} and {format_event_moment(event.began_at, zone, event.began_after)}"
     if event.began_after == BEFORE_FIRST_CHECK:
-        begin = f"before {format_event_moment(event.began_at, zone)}"
+        begin = f"before {begin}"
+    elif event.began_after is not None:
+        latest = format_event_moment(event.began_at, zone, event.began_after)
+        begin = f"between {format_event_moment(event.began_after, zone)} and {latest}"
     if event.ended_at is None:
         return f"since {begin}"
     if event.ended_before is None and event.ended_at == event.began_at:
@@ -86,218 +108,195 @@ def format_event_time(event: HealthEvent, zone: tzinfo) -> str:
 
 
 def format_event_moment(at: int, zone: tzinfo, after: int | None = None) -> str:
-    """A time of the day with its date, which is left out where it is that of the moment before it."""
+    """Return a time with its date, which is left out where it is that of `after`."""
     try:
         local = datetime.fromtimestamp(at, zone)
-        same = after is not None and datetime.fromtimestamp(after, zone).date() == local.date()
+        is_same_day = after is not None and datetime.fromtimestamp(after, zone).date() == local.date()
     except (OverflowError, ValueError, OSError):
         return "?"
     time = f"{local.hour:02}:{local.minute:02}"
-    return time if same else f"{local.day} {formatting.MONTH_NAMES[local.month - 1]} {local.year} {time}"
+    return time if is_same_day else f"{local.day} {MONTH_NAMES[local.month - 1]} {local.year} {time}"
 
 
 def format_event_duration(event: HealthEvent) -> str | None:
-    """How long something lasted; None of what goes on, what took no time, or where nobody can tell."""
-    if (
-        event.kind not in SPAN_KINDS
-        or event.ended_at is None
-        or event.ended_before is not None
-        or event.began_after is not None
-    ):
+    """Return how long an event lasted; None if it goes on, took no time, or nobody can tell."""
+    is_exact = event.ended_before is None and event.began_after is None
+    if event.kind not in SPAN_KINDS or event.ended_at is None or not is_exact:
         return None
     if event.kind == "power":
+        # of several times, describe_event has the sum
         seconds = event.value[1] if len(event.value) > 1 and event.value[0] == 1 else None
-        return format_total_time(seconds) if isinstance(seconds, int) else None  # of several it is said already
+        return format_duration(seconds) if isinstance(seconds, int) else None
     seconds = event.ended_at - event.began_at
-    return formatting.format_duration(seconds) if seconds >= formatting.MINUTE else None
-
-
-MINUTE, HOUR, DAY = 60, 3600, 86400
-# What comes again within so many seconds is the same again, but not for longer than a day on end.
-REJOIN_WITHIN_S = 600
-REJOIN_POWER_WITHIN_S = 6 * HOUR
-# A snapshot that is older than the last one by less than this was read by a builder that is late.
-LATE_SNAPSHOT_S = 600
-# An event that began further ahead than this was told by a clock that was set.
-MAX_CLOCK_AHEAD_S = HOUR
-# GPUs that are gone are remembered, so many a host.
-MAX_GONE_GPUS = 64
-# A host can claim anything; more than this is not added up.
-MAX_COUNT = 10**15
-# Of each kind of count: those that tell it, the surest first.
-COUNT_SOURCES: dict[str, tuple[str, ...]] = {
-    "corrected": ("corrected_ever", "corrected"),
-    "uncorrected": ("uncorrected_ever", "uncorrected"),
-    "rows_corrected": ("rows_corrected",),
-    "rows_uncorrected": ("rows_uncorrected",),
-    "pages_corrected": ("pages_corrected",),
-    "pages_uncorrected": ("pages_uncorrected",),
-}
-COUNT_POSITIONS = {kind: tuple(COUNT_NAMES.index(name) for name in names) for kind, names in COUNT_SOURCES.items()}
-# Those that may be set to 0, by a new start of the driver or by an admin.
-RESETTABLE_KINDS = frozenset({"corrected", "uncorrected"})
-Counts = tuple["int | None", ...]
+    return format_duration(seconds) if seconds >= MINUTE else None
 
 
 def compare_health(
-    state: HostHealthState | None, signs: HostHealthMetrics, look: HostCheck, elsewhere: Mapping[str, str]
+    state: HostHealthState | None, metrics: HostHealthMetrics, check: HostCheck, previous_hosts: Mapping[str, str]
 ) -> tuple[HostHealthState, list[HealthEvent]]:
-    """The state of a host after a look, and what is new or goes on; `elsewhere` says which host had a GPU before.
+    """Return the state of a host after a check, and the events that are new or go on.
 
-    Where the look came too late to tell anything, the state is the same object.
+    `previous_hosts` are those that had a GPU before. A check that came too late returns the same state object.
     """
-    if state and is_late_snapshot(state.taken_at, look.taken_at):
+    is_dated = state is not None and state.taken_at is not None and check.taken_at is not None
+    # a snapshot that is much older comes from a clock that was set
+    if state and is_dated and 0 < (state.taken_at or 0) - (check.taken_at or 0) < LATE_SNAPSHOT_S:
         return state, []
-    found = HealthComparison(state, look)
-    told = {key: (one, before) for key, one, before in match_gpus(state, signs.gpus)}
-    gpus = {key: found.compare_gpu(key, one, before, elsewhere.get(key)) for key, (one, before) in told.items()}
+    comparison = HealthComparison(state, check)
+    matches = {key: (gpu, previous_key) for key, gpu, previous_key in match_gpus(state, metrics.gpus)}
+    gpus = {
+        key: comparison.compare_gpu(key, gpu, previous_key, previous_hosts.get(key))
+        for key, (gpu, previous_key) in matches.items()
+    }
     if state:
-        found.compare_driver(state.driver, signs.driver)
-        there = {before for _, before in told.values()}
-        missing = {key: one for key, one in state.gpus.items() if key not in there}
-        if signs.is_complete:
-            gone = {key: found.mark_gone(key, one) for key, one in missing.items()}
-            kept = sorted(gone, key=lambda key: gone[key].latest_events["gone"].number)[-MAX_GONE_GPUS:]
-            missing = {key: gone[key] for key in kept}
+        present_keys = {previous_key for _, previous_key in matches.values()}
+        comparison.compare_driver(state.driver, metrics.driver)
+        missing = {key: gpu for key, gpu in state.gpus.items() if key not in present_keys}
+        if metrics.is_complete:
+            gone = {key: comparison.mark_gone(key, gpu) for key, gpu in missing.items()}
+            newest = sorted(gone, key=lambda key: gone[key].latest_events["gone"].number)[-MAX_GONE_GPUS:]
+            missing = {key: gone[key] for key in newest}
         gpus.update(missing)
-    driver = signs.driver or (state.driver if state else None)
-    return HostHealthState(look.checked_at, look.taken_at, found.last_event_number, driver, gpus), list(
-        found.events.values()
-    )
-
-
-def is_late_snapshot(before: float | None, taken: float | None) -> bool:
-    """Whether a snapshot is older than what is known; one that is much older comes from a clock that was set."""
-    return before is not None and taken is not None and 0 < before - taken < LATE_SNAPSHOT_S
+    driver = metrics.driver or (state.driver if state else None)
+    new_state = HostHealthState(check.checked_at, check.taken_at, comparison.last_event_number, driver, gpus)
+    return new_state, list(comparison.events.values())
 
 
 def match_gpus(
-    state: HostHealthState | None, gpus: Iterable[GpuHealthMetrics]
+    state: HostHealthState | None, gpus: Sequence[GpuHealthMetrics]
 ) -> Iterator[tuple[str, GpuHealthMetrics, str]]:
-    """Each GPU by its key, and by the one that it had; one that is lost may have no name, but it sits where it sat."""
-    several = tuple(gpus)
+    """Yield each GPU with its key and its previous key: a lost one may report no UUID, but sits where it sat."""
     missing = {} if state is None else dict(state.gpus)
-    for one in several:
-        missing.pop(one.key, None)
-    for one in several:
-        nameless = one.key.startswith(UNNAMED_KEY_PREFIX)
-        before = one.key
-        if state and one.key not in state.gpus and (one.lost is not None or not nameless):
-            # without a name it may be any that is missing; with one, any that had none
-            some = {key: other for key, other in missing.items() if nameless or key.startswith(UNNAMED_KEY_PREFIX)}
-            before = find_same_gpu(one, some) or one.key
-            missing.pop(before, None)
-        yield (before if nameless else one.key), one, before
+    for gpu in gpus:
+        missing.pop(gpu.key, None)
+    for gpu in gpus:
+        is_unnamed = gpu.key.startswith(UNNAMED_KEY_PREFIX)
+        previous_key = gpu.key
+        if state and gpu.key not in state.gpus and (gpu.lost is not None or not is_unnamed):
+            # without a UUID it may be any that is missing; with one, any that had none
+            candidates = {
+                key: candidate for key, candidate in missing.items() if is_unnamed or key.startswith(UNNAMED_KEY_PREFIX)
+            }
+            previous_key = find_same_gpu(gpu, candidates) or gpu.key
+            missing.pop(previous_key, None)
+        yield (previous_key if is_unnamed else gpu.key), gpu, previous_key
 
 
-def find_same_gpu(one: GpuHealthMetrics, missing: Mapping[str, GpuHealthState]) -> str | None:
-    """Which of those that are missing it is."""
-    for key, other in missing.items():
-        if one.bus is not None and one.bus == other.bus:
+def find_same_gpu(gpu: GpuHealthMetrics, candidates: Mapping[str, GpuHealthState]) -> str | None:
+    """Return the key of the candidate at the same place: by bus id, or else by number."""
+    for key, candidate in candidates.items():
+        if gpu.bus is not None and gpu.bus == candidate.bus:
             return key
-    for key, other in missing.items():
-        if (one.bus is None or other.bus is None) and one.index is not None and one.index == other.index:
+    for key, candidate in candidates.items():
+        has_bus_ids = gpu.bus is not None and candidate.bus is not None
+        if not has_bus_ids and gpu.index is not None and gpu.index == candidate.index:
             return key
     return None
 
 
 class HealthComparison:
-    """A look at a host, while it is compared with the one before."""
+    """Compares a check of a host with the one before, and collects the events."""
 
-    def __init__(self, state: HostHealthState | None, look: HostCheck) -> None:
-        """Of which nothing is known yet."""
-        self.state, self.check, self.checked_at = state, look, look.checked_at
-        before = look.previous_check_at
-        if before is not None and state:
-            before = max(before, state.checked_at)
-        self.unobserved_since = before if before is not None and look.checked_at - before > MINUTE else None
+    def __init__(self, state: HostHealthState | None, check: HostCheck) -> None:
+        self.state, self.check, self.checked_at = state, check, check.checked_at
+        previous = check.previous_check_at
+        if previous is not None and state:
+            previous = max(previous, state.checked_at)
+        has_gap = previous is not None and check.checked_at - previous > MINUTE
+        self.unobserved_since = previous if has_gap else None
         self.last_event_number = state.last_event_number if state else 0
         self.events: dict[int, HealthEvent] = {}
 
     def record(self, event: HealthEvent) -> HealthEvent:
-        """An event that is new, or is told anew."""
+        """Add an event, or replace it by its new form."""
         self.events[event.number] = event
         return event
 
-    def begin_event(self, gpu: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
-        """A new one, which goes on."""
+    def begin_event(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
         self.last_event_number += 1
-        return self.record(
-            HealthEvent(
-                self.check.host, self.last_event_number, gpu, index, kind, value, self.checked_at, self.unobserved_since
-            )
+        event = HealthEvent(
+            host=self.check.host,
+            number=self.last_event_number,
+            gpu_key=gpu_key,
+            index=index,
+            kind=kind,
+            value=value,
+            began_at=self.checked_at,
+            began_after=self.unobserved_since,
         )
+        return self.record(event)
 
-    def add_momentary_event(self, gpu: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
-        """A new one, which took no time."""
-        return self.record(self.begin_event(gpu, index, kind, value)._replace(ended_at=self.checked_at))
+    def begin_span(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
+        """Begin an event that lasts; at the first check it may have begun long before."""
+        event = self.begin_event(gpu_key, index, kind, value)
+        return event if self.state else self.record(event._replace(began_after=BEFORE_FIRST_CHECK))
+
+    def add_momentary_event(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
+        return self.record(self.begin_event(gpu_key, index, kind, value)._replace(ended_at=self.checked_at))
 
     def compare_driver(self, before: str | None, now: str | None) -> None:
-        """The driver of the host."""
         if before and now and before != now:
             self.add_momentary_event("", None, "driver", (before, now))
 
-    def compare_gpu(self, key: str, one: GpuHealthMetrics, was: str, elsewhere: str | None) -> GpuHealthState:
-        """A GPU that is there, and was known by that key."""
-        known = self.state.gpus.get(was) if self.state else None
-        before = known or GpuHealthState(one.index, one.bus, NO_COUNTS, {})
+    def compare_gpu(
+        self, key: str, gpu: GpuHealthMetrics, previous_key: str, previous_host: str | None
+    ) -> GpuHealthState:
+        """Compare a GPU that is present with its state under `previous_key`."""
+        known = self.state.gpus.get(previous_key) if self.state else None
+        before = known or GpuHealthState(gpu.index, gpu.bus, NO_COUNTS, {})
         if self.state and not known:
-            self.add_momentary_event(key, one.index, "new", (elsewhere,))
-        last = self.carry_events(before, key)
-        index = one.index if one.index is not None else before.index
-        for kind, on, value in list_span_states(one):
-            self.update_span(last, (key, index, kind), on, value)
-        self.update_power(last, (key, index, "power"), one.power)
+            self.add_momentary_event(key, gpu.index, "new", (previous_host,))
+        latest_events = self.carry_events(before, key)
+        index = gpu.index if gpu.index is not None else before.index
+        for kind, is_on, value in list_span_states(gpu):
+            self.update_span(latest_events, (key, index, kind), is_on, value)
+        self.update_power(latest_events, key, index, gpu.power)
         if known:
-            self.compare_counts(last, (key, index), before.counts, one.counts)
-        return GpuHealthState(index, one.bus or before.bus, carry_missing_counts(before.counts, one.counts), last)
+            self.compare_counts(latest_events, key, index, before.counts, gpu.counts)
+        counts = carry_missing_counts(before.counts, gpu.counts)
+        return GpuHealthState(index, gpu.bus or before.bus, counts, latest_events)
 
     def mark_gone(self, key: str, before: GpuHealthState) -> GpuHealthState:
-        """A GPU that is not there."""
-        last = self.carry_events(before, key)
-        for kind, event in last.items():
+        latest_events = self.carry_events(before, key)
+        for kind, event in latest_events.items():
             if event.ended_at is None and kind != "gone":
-                last[kind] = self.end_event(event)
-        self.update_span(last, (key, before.index, "gone"), True, ())
-        return before._replace(latest_events=last)
+                latest_events[kind] = self.end_event(event)
+        self.update_span(latest_events, (key, before.index, "gone"), True, ())
+        return before._replace(latest_events=latest_events)
 
     def carry_events(self, before: GpuHealthState, key: str) -> dict[str, HealthEvent]:
-        """The events that may go on, with a beginning that is not to come and the name that the GPU has now."""
-        last = {}
+        """Return the events that may go on, with a start that is not in the future, and the current key of the GPU."""
+        latest_events = {}
         for kind, event in before.latest_events.items():
             if self.can_continue(event):
-                ahead = event.ended_at is None and event.began_at > self.checked_at + MAX_CLOCK_AHEAD_S
-                right = event._replace(began_at=self.checked_at, began_after=BEFORE_FIRST_CHECK) if ahead else event
-                right = right._replace(gpu_key=key)
-                last[kind] = right if right == event else self.record(right)
-        return last
+                carried = event._replace(gpu_key=key)
+                if event.ended_at is None and event.began_at > self.checked_at + MAX_CLOCK_AHEAD_S:
+                    carried = carried._replace(began_at=self.checked_at, began_after=BEFORE_FIRST_CHECK)
+                latest_events[kind] = event if carried == event else self.record(carried)
+        return latest_events
 
     def can_continue(self, event: HealthEvent) -> bool:
-        """Whether what comes now may be the same again."""
+        """Return True if what happens now may be the same event."""
         if event.ended_at is None:
             return True
-        joined = REJOIN_POWER_WITHIN_S if event.kind == "power" else REJOIN_WITHIN_S
-        return (
-            abs(self.checked_at - event.ended_at) < joined
-            and -MAX_CLOCK_AHEAD_S <= self.checked_at - event.began_at < DAY
-        )
+        limit = REJOIN_POWER_WITHIN_S if event.kind == "power" else REJOIN_WITHIN_S
+        age = self.checked_at - event.began_at
+        return abs(self.checked_at - event.ended_at) < limit and -MAX_CLOCK_AHEAD_S <= age < DAY
 
     def end_event(self, event: HealthEvent) -> HealthEvent:
-        """What is over; where nobody looked, at some time since."""
-        stop, by = (
-            (self.checked_at, None)
-            if self.unobserved_since is None
-            else (self.unobserved_since, max(self.checked_at, event.began_at))
-        )
-        if event.kind == "power":  # in sum, so that the time that nobody saw does not count
+        """End an event now, or some time since the last check if that was long ago."""
+        ended_at, ended_before = self.checked_at, None
+        if self.unobserved_since is not None:
+            ended_at, ended_before = self.unobserved_since, max(self.checked_at, event.began_at)
+        if event.kind == "power":  # a sum, in which unobserved time does not count
             times, seconds, began = event.value
-            more = max(0, stop - int(began or 0)) if began is not None else 0
-            event = event._replace(value=(times, min(int(seconds or 0) + more, MAX_COUNT), None))
-            by = None
-        return self.record(event._replace(ended_at=max(stop, event.began_at), ended_before=by))
+            added = max(0, ended_at - int(began or 0)) if began is not None else 0
+            event = event._replace(value=(times, min(int(seconds or 0) + added, MAX_COUNT), None))
+            ended_before = None
+        return self.record(event._replace(ended_at=max(ended_at, event.began_at), ended_before=ended_before))
 
     def was_unobserved(self, event: HealthEvent) -> bool:
-        """Whether nobody looked for so long since it began that it may have ended and begun again."""
+        """Return True if an event may have ended and begun again since the last check."""
         return (
             self.unobserved_since is not None
             and self.checked_at - self.unobserved_since >= REJOIN_WITHIN_S
@@ -305,84 +304,85 @@ class HealthComparison:
         )
 
     def update_span(
-        self, last: dict[str, HealthEvent], which: tuple[str, GpuNumber, str], on: bool | None, value: EventValue
+        self,
+        latest_events: dict[str, HealthEvent],
+        identity: tuple[str, GpuNumber, str],
+        is_on: bool | None,
+        value: EventValue,
     ) -> None:
-        """What lasts: whether it does."""
-        kind = which[-1]
-        event = last.get(kind)
-        if event and event.ended_at is None and kind in TRANSIENT_KINDS and on and self.was_unobserved(event):
+        """Begin, continue or end an event that lasts; `identity` is the key and index of the GPU, and the kind."""
+        kind = identity[-1]
+        event = latest_events.get(kind)
+        if event and event.ended_at is None and kind in TRANSIENT_KINDS and is_on and self.was_unobserved(event):
             self.end_event(event)
             event = None
-        if on and event:
-            more = merge_event_values(kind, event.value, value)
-            if event.ended_at is not None or more != event.value:
-                last[kind] = self.record(event._replace(ended_at=None, ended_before=None, value=more))
-        elif on:
-            event = self.begin_event(*which, value)
-            last[kind] = event if self.state else self.record(event._replace(began_after=BEFORE_FIRST_CHECK))
-        # what is not told may go on, but for what comes and goes
-        elif event and event.ended_at is None and (on is not None or kind in TRANSIENT_KINDS):
-            last[kind] = self.end_event(event)
+        if is_on and event:
+            if kind == "hot" and event.value and value:
+                value = max(event.value, value, key=lambda temperatures: int(temperatures[0] or 0))
+            if event.ended_at is not None or value != event.value:
+                latest_events[kind] = self.record(event._replace(ended_at=None, ended_before=None, value=value))
+        elif is_on:
+            latest_events[kind] = self.begin_span(*identity, value)
+        # what is not reported may go on, except for transient events
+        elif event and event.ended_at is None and (is_on is not None or kind in TRANSIENT_KINDS):
+            latest_events[kind] = self.end_event(event)
 
-    def update_power(self, last: dict[str, HealthEvent], which: tuple[str, GpuNumber, str], on: bool | None) -> None:
-        """What its power limit does to a GPU, in sum: how often, and for how long in all."""
-        event = last.get("power")
-        if event and event.ended_at is None and (not on or self.was_unobserved(event)):
-            event = last["power"] = self.end_event(event)
-        if not on or (event and event.ended_at is None):
+    def update_power(
+        self, latest_events: dict[str, HealthEvent], key: str, index: GpuNumber, is_on: bool | None
+    ) -> None:
+        """Sum up how often and for how long the power limit slows a GPU."""
+        event = latest_events.get("power")
+        if event and event.ended_at is None and (not is_on or self.was_unobserved(event)):
+            event = latest_events["power"] = self.end_event(event)
+        if not is_on or (event and event.ended_at is None):
             return
         if event and self.can_continue(event):
             times = min(int(event.value[0] or 0) + 1, MAX_COUNT)
-            last["power"] = self.record(event._replace(value=(times, event.value[1], self.checked_at), ended_at=None))
+            event = self.record(event._replace(value=(times, event.value[1], self.checked_at), ended_at=None))
         else:
-            event = self.begin_event(*which, (1, 0, self.checked_at))
-            last["power"] = event if self.state else self.record(event._replace(began_after=BEFORE_FIRST_CHECK))
+            event = self.begin_span(key, index, "power", (1, 0, self.checked_at))
+        latest_events["power"] = event
 
     def compare_counts(
-        self, last: dict[str, HealthEvent], which: tuple[str, GpuNumber], before: Counts, now: Counts
+        self, latest_events: dict[str, HealthEvent], key: str, index: GpuNumber, before: Counts, now: Counts
     ) -> None:
-        """What is counted: by how much it rose."""
-        for kind, places in COUNT_POSITIONS.items():
-            place = next((one for one in places if before[one] is not None and now[one] is not None), places[0])
-            more, count = compute_increase(before[place], now[place], kind in RESETTABLE_KINDS), now[place]
-            event = last.get(kind)
-            if more and event:
-                more = min(int(event.value[0] or 0) + more, MAX_COUNT)
-                last[kind] = self.record(
-                    event._replace(value=(more, count), ended_at=max(self.checked_at, event.began_at))
-                )
-            elif more:
-                last[kind] = self.add_momentary_event(*which, kind, (more, count))
+        """Record by how much each count rose."""
+        for kind, positions in COUNT_POSITIONS.items():
+            both = (position for position in positions if before[position] is not None and now[position] is not None)
+            position = next(both, positions[0])
+            increase = compute_increase(before[position], now[position], kind in RESETTABLE_KINDS)
+            event = latest_events.get(kind)
+            if increase and event:
+                total = min(int(event.value[0] or 0) + increase, MAX_COUNT)
+                ended_at = max(self.checked_at, event.began_at)
+                latest_events[kind] = self.record(event._replace(value=(total, now[position]), ended_at=ended_at))
+            elif increase:
+                latest_events[kind] = self.add_momentary_event(key, index, kind, (increase, now[position]))
 
 
-def list_span_states(one: GpuHealthMetrics) -> Iterator[tuple[str, bool | None, EventValue]]:
-    """What lasts, whether it is so, and what there is to say of it."""
+def list_span_states(gpu: GpuHealthMetrics) -> Iterator[tuple[str, bool | None, EventValue]]:
+    """Yield each kind of event that lasts, whether it is on, and its value."""
     yield "gone", False, ()
-    yield "lost", one.lost is not None, (one.lost,)
-    yield "recovery", None if one.recovery is None else bool(one.recovery), (one.recovery,)
-    yield "pending", one.pending, ()
-    yield "failed", one.failed, ()
-    yield "heat", one.heat, ()
-    yield "hot", None if one.hot is None else bool(one.hot), tuple(one.hot or ())
+    yield "lost", gpu.lost is not None, (gpu.lost,)
+    yield "recovery", None if gpu.recovery is None else bool(gpu.recovery), (gpu.recovery,)
+    yield "pending", gpu.pending, ()
+    yield "failed", gpu.failed, ()
+    yield "heat", gpu.heat, ()
+    yield "hot", None if gpu.hot is None else bool(gpu.hot), tuple(gpu.hot or ())
 
 
-def merge_event_values(kind: str, before: EventValue, now: EventValue) -> EventValue:
-    """What is said of something that goes on: of temperatures the highest, of words the last."""
-    return max(before, now, key=lambda one: int(one[0] or 0)) if kind == "hot" and before and now else now
-
-
-def compute_increase(before: int | None, now: int | None, again: bool) -> int:
-    """By how much a count rose; one that fell began at 0 again, if it is of those that do."""
+def compute_increase(before: int | None, now: int | None, is_resettable: bool) -> int:
+    """Return by how much a count rose; a resettable one that fell began at 0 again."""
     if before is None or now is None:
         return 0
-    return now - before if now >= before else now if again else 0
+    return now - before if now >= before else now if is_resettable else 0
 
 
 def carry_missing_counts(before: Counts, now: Counts) -> Counts:
-    """With what the next look is compared: of a kind that is not told at all, with what was told last."""
-    found = list(now)
-    for places in COUNT_POSITIONS.values():
-        if all(now[place] is None for place in places):
-            for place in places:
-                found[place] = before[place]
-    return tuple(found)
+    """Keep the last counts of a kind that is not reported at all."""
+    counts = list(now)
+    for positions in COUNT_POSITIONS.values():
+        if all(now[position] is None for position in positions):
+            for position in positions:
+                counts[position] = before[position]
+    return tuple(counts)

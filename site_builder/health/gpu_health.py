@@ -8,16 +8,25 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from site_builder.core.model import Gpu, HostStatus
-from site_builder.health.model import COUNT_NAMES, HostHealthMetrics, PackedHealthMetrics
+from site_builder.health.model import HostHealthMetrics, PackedHealthMetrics
 from site_builder.health.store import pack_health_metrics, unpack_health_metrics
 from site_builder.history import model as history_model
-from site_builder.snapshots.envelope import BAD_ROW_PREFIX
 from site_builder.snapshots.parsers.values import UNIT_SUFFIX, find_column_positions, parse_cell, parse_number
 
-HEALTH_COLUMNS = (
-    "fan.speed",
+FAN_COLUMN = "fan.speed"
+# The counts of health.model.COUNT_NAMES.
+COUNT_COLUMNS = (
     "ecc.errors.corrected.volatile.total",
     "ecc.errors.uncorrected.volatile.total",
+    "ecc.errors.corrected.aggregate.total",
+    "ecc.errors.uncorrected.aggregate.total",
+    "remapped_rows.correctable",
+    "remapped_rows.uncorrectable",
+    "retired_pages.single_bit_ecc.count",
+    "retired_pages.double_bit.count",
+)
+# The columns of StateCells, in its order.
+STATE_COLUMNS = (
     "remapped_rows.pending",
     "retired_pages.pending",
     "remapped_rows.failure",
@@ -25,18 +34,29 @@ HEALTH_COLUMNS = (
     "clocks_event_reasons.active",
     "clocks_throttle_reasons.active",
 )
-# The bits of clocks_event_reasons.active for heat, and for power: the limit, and the brake of the hardware.
+READING_COLUMNS = (FAN_COLUMN, *COUNT_COLUMNS[:2], *STATE_COLUMNS)
+# These differ from GPU to GPU, or from moment to moment.
+OWN_COLUMNS = ("pci.bus_id", "temperature.gpu.tlimit")
+DRIVER_COLUMNS = ("driver_version", "kmd_version")
+METRIC_COLUMNS = (*OWN_COLUMNS, *COUNT_COLUMNS, *STATE_COLUMNS, *DRIVER_COLUMNS)
+# Bits of clocks_event_reasons.active for heat, and for power: the limit, and the brake of the hardware.
 HEAT_BITS, POWER_BITS = 0x20 | 0x40, 0x4 | 0x80
 SLOWDOWN_BIT, HARDWARE_BITS = 0x8, 0x40 | 0x80
 MAX_MASK_CHARACTERS = 18
 TRUE_WORDS = frozenset({"yes", "1", "active", "enabled", "true"})
 FALSE_WORDS = frozenset({"no", "0", "not active", "disabled", "false"})
-# What a hostile file says is not worth remembering.
+# Longer cells are cut, and no cells are taken from more columns: a hostile file must not fill the caches.
 MAX_CELL_CHARACTERS, MAX_COLUMNS = 80, 400
+MAX_ROW_CHARACTERS = 300
+MAX_KEY_CHARACTERS = 100
+# In °C, where the driver does not report the distance to the vendor's limit.
+DEFAULT_LIMIT_CELSIUS = 90
+# Anything beyond is no temperature.
+MAX_CELSIUS = 500
 
 
 class HealthReadings(NamedTuple):
-    """Percent of the fan, errors of memory since the driver was loaded, and what is so or not."""
+    """Fan speed, memory errors since the driver was loaded, and the health flags of a GPU."""
 
     fan_percent: float | None = None
     ecc_corrected: float | None = None
@@ -48,121 +68,174 @@ class HealthReadings(NamedTuple):
     is_slowed_by_power: bool | None = None
 
 
-NO_HEALTH_READINGS = HealthReadings()
+class StateCells(NamedTuple):
+    """The cells of STATE_COLUMNS."""
+
+    remapping_pending: str
+    retirement_pending: str
+    remapping_failure: str
+    recovery_action: str
+    clock_event_reasons: str
+    clock_throttle_reasons: str
+
+
+class StateFlags(NamedTuple):
+    """The meaning of StateCells."""
+
+    is_repair_pending: bool | None
+    has_repair_failed: bool | None
+    recovery_action: str | None  # empty where nothing is to be done
+    is_slowed_by_heat: bool | None
+    is_slowed_by_power: bool | None
+
+
+class CommonMetrics(NamedTuple):
+    """The metrics that most GPUs of a fleet share."""
+
+    counts: tuple[int | None, ...]
+    flags: StateFlags
+    driver: str | None
+
+
+class CellPicker:
+    """Picks the cells of some columns; cells that are longer than `max_characters` in all are cut."""
+
+    def __init__(self, wanted: tuple[str, ...], max_characters: int) -> None:
+        self.wanted, self.max_characters = wanted, max_characters
+        self.no_cells = ("",) * len(wanted)
+        # nearly every GPU has the same header object as the one before
+        self.latest: tuple[tuple[str, ...], Callable[[tuple[str, ...]], tuple[str, ...]]] = ((), lambda _: ())
+
+    def pick(self, gpu: Gpu) -> tuple[str, ...]:
+        columns = gpu.columns
+        if not columns or len(columns) > MAX_COLUMNS:
+            return self.no_cells
+        latest_columns, get_cells = self.latest
+        if columns is not latest_columns:
+            get_cells = itemgetter(*find_column_positions(columns, self.wanted))
+            self.latest = columns, get_cells
+        cells = get_cells((*gpu.cells, ""))
+        if len("".join(cells)) > self.max_characters:
+            return tuple([cell[:MAX_CELL_CHARACTERS] for cell in cells])
+        return cells
+
+
+READING_PICKER = CellPicker(READING_COLUMNS, MAX_CELL_CHARACTERS)
+METRIC_PICKER = CellPicker(METRIC_COLUMNS, MAX_ROW_CHARACTERS)
 
 
 def parse_health_readings(gpu: Gpu) -> HealthReadings:
-    """Of a GPU; one of a host that is not fresh tells nothing."""
-    if not 0 < len(gpu.columns) <= MAX_COLUMNS:
-        return NO_HEALTH_READINGS
-    told = build_health_cell_picker(gpu.columns)((*gpu.cells, ""))
-    return parse_health_cells(
-        told if len("".join(told)) <= MAX_CELL_CHARACTERS else tuple([one[:MAX_CELL_CHARACTERS] for one in told])
+    """Parse the readings of a GPU; one of a host that is not fresh has none."""
+    return parse_reading_cells(READING_PICKER.pick(gpu))
+
+
+# Most GPUs of a fleet report the same.
+@lru_cache(maxsize=4096)
+def parse_reading_cells(cells: tuple[str, ...]) -> HealthReadings:
+    fan, corrected, uncorrected = cells[: -len(STATE_COLUMNS)]
+    flags = parse_state_cells(StateCells._make(cells[-len(STATE_COLUMNS) :]))
+    return HealthReadings(
+        fan_percent=parse_number(fan),
+        ecc_corrected=parse_number(corrected),
+        ecc_uncorrected=parse_number(uncorrected),
+        is_repair_pending=flags.is_repair_pending,
+        has_repair_failed=flags.has_repair_failed,
+        is_recovery_needed=None if flags.recovery_action is None else bool(flags.recovery_action),
+        is_slowed_by_heat=flags.is_slowed_by_heat,
+        is_slowed_by_power=flags.is_slowed_by_power,
     )
 
 
-@lru_cache(maxsize=64)
-def build_health_cell_picker(columns: tuple[str, ...]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    """What takes the cells of COLUMNS out of a row; a fleet has a few headers."""
-    return itemgetter(*find_column_positions(columns, HEALTH_COLUMNS))
-
-
-@lru_cache(maxsize=4096)
-def parse_health_cells(cells: tuple[str, ...]) -> HealthReadings:
-    """The cells of COLUMNS; most GPUs of a fleet tell the same."""
-    fan, corrected, uncorrected, remapping, retiring, failed, action, events, throttle = cells
-    mask = choose_available(parse_bit_mask(events), parse_bit_mask(throttle))
-    unclear = mask is not None and mask & SLOWDOWN_BIT and not mask & HARDWARE_BITS  # by one of the two, but by which?
-    return HealthReadings(
-        parse_number(fan),
-        parse_number(corrected),
-        parse_number(uncorrected),
-        combine_flags(parse_boolean_cell(remapping), parse_boolean_cell(retiring)),
-        parse_boolean_cell(failed),
-        None if parse_cell(action) is None else action.lower() != "none",
-        None if mask is None or unclear else bool(mask & HEAT_BITS),
-        None if mask is None or unclear else bool(mask & POWER_BITS),
+def parse_state_cells(cells: StateCells) -> StateFlags:
+    mask = parse_clock_reasons(cells.clock_event_reasons, cells.clock_throttle_reasons)
+    if mask is not None and mask & SLOWDOWN_BIT and not mask & HARDWARE_BITS:
+        mask = None  # by heat or by power, but by which?
+    action = parse_cell(cells.recovery_action)
+    return StateFlags(
+        is_repair_pending=parse_pending_repair(cells.remapping_pending, cells.retirement_pending),
+        has_repair_failed=parse_boolean_cell(cells.remapping_failure),
+        recovery_action="" if action is not None and action.lower() == "none" else action,
+        is_slowed_by_heat=None if mask is None else bool(mask & HEAT_BITS),
+        is_slowed_by_power=None if mask is None else bool(mask & POWER_BITS),
     )
 
 
 def parse_boolean_cell(cell: str) -> bool | None:
-    """Yes or no, for which tools have many words; None for anything else."""
+    """Return yes or no, for which tools have many words; None for anything else."""
     word = cell.lower()
     return True if word in TRUE_WORDS else False if word in FALSE_WORDS else None
 
 
-def combine_flags(one: bool | None, other: bool | None) -> bool | None:
-    """Whether one of the two is so, as far as they are told."""
-    return other if one is None else one or bool(other)
+def parse_pending_repair(remapping: str, retirement: str) -> bool | None:
+    """Return True if one of the two kinds of memory repair is pending; None where neither is reported."""
+    is_remapping, is_retiring = parse_boolean_cell(remapping), parse_boolean_cell(retirement)
+    return is_retiring if is_remapping is None else is_remapping or bool(is_retiring)
 
 
-def choose_available(one: int | None, other: int | None) -> int | None:
-    """The one that is told."""
-    return other if one is None else one
+def parse_clock_reasons(event_reasons: str, throttle_reasons: str) -> int | None:
+    """Return the mask `0x0000000000000004`, under its new or its old name."""
+    for cell in (event_reasons, throttle_reasons):
+        if cell.startswith("0x") and len(cell) <= MAX_MASK_CHARACTERS:
+            try:
+                return int(cell, 16)
+            except ValueError:
+                continue
+    return None
 
 
-def parse_bit_mask(cell: str) -> int | None:
-    """A mask, as `0x0000000000000004`."""
-    try:
-        return int(cell, 16) if cell.startswith("0x") and len(cell) <= MAX_MASK_CHARACTERS else None
-    except ValueError:
+def pack_host_health(host: HostStatus, taken_at: float | None) -> PackedHealthMetrics | None:
+    """Return the metrics of a fresh host, from a snapshot of that time; None for any other."""
+    if host.state != "fresh":
         return None
-
-
-COUNT_COLUMNS = (
-    "ecc.errors.corrected.volatile.total",
-    "ecc.errors.uncorrected.volatile.total",
-    "ecc.errors.corrected.aggregate.total",
-    "ecc.errors.uncorrected.aggregate.total",
-    "remapped_rows.correctable",
-    "remapped_rows.uncorrectable",
-    "retired_pages.single_bit_ecc.count",
-    "retired_pages.double_bit.count",
-)
-# What health.understood takes beside; of these the fan is none of our concern.
-STATE_COLUMNS = HEALTH_COLUMNS[3:]
-# Which differ from GPU to GPU, or from moment to moment.
-OWN_COLUMNS = ("pci.bus_id", "temperature.gpu.tlimit")
-DRIVER_COLUMNS = ("driver_version", "kmd_version")
-METRIC_COLUMNS = (*OWN_COLUMNS, *COUNT_COLUMNS, *STATE_COLUMNS, *DRIVER_COLUMNS)
-NO_CELLS = ("",) * len(METRIC_COLUMNS)
-RECOVERY_ACTION_POSITION = STATE_COLUMNS.index("gpu_recovery_action")
-# Where the driver does not tell how far it is to the limit of the GPU's maker, in °C.
-DEFAULT_LIMIT_CELSIUS = 90
-# A temperature further off than this is no temperature.
-MAX_CELSIUS = 500
-MAX_KEY_CHARACTERS = 100
-# The cells of a row in all, of which most are a number or a word.
-MAX_ROW_CHARACTERS = 300
-CellPicker = Callable[["tuple[str, ...]"], "tuple[str, ...]"]
-
-
-def pack_host_health(board: HostStatus, taken: float | None) -> PackedHealthMetrics | None:
-    """The signs of a host that is fresh, told by a snapshot of that time; of any other nothing is known."""
-    if board.state != "fresh":
-        return None
-    rows = []
-    columns: tuple[str, ...] = ()
-    pick: CellPicker = pick_no_metric_cells
+    rows: list[tuple[object, ...]] = []
     driver = None
-    for one, key in zip(list_physical_gpus(board), list_gpu_keys(board)):
-        if one.columns is not columns:  # the GPUs of a host have one header
-            columns = one.columns
-            pick = build_metric_cell_picker(columns) if 0 < len(columns) <= MAX_COLUMNS else pick_no_metric_cells
-        made, told = build_metrics_row(one, key, pick)
-        rows.append(made)
-        driver = driver or told
-    whole = not any(one.what.startswith(BAD_ROW_PREFIX) for one in board.problems)
-    return PackedHealthMetrics(pack_health_metrics(driver, rows, whole), taken)
+    for gpu, key in zip(list_physical_gpus(host), list_gpu_keys(host)):
+        bus_id, margin, *common_cells = METRIC_PICKER.pick(gpu)
+        common = parse_common_metrics(tuple(common_cells))
+        lost = gpu.lost and gpu.lost[:MAX_CELL_CHARACTERS]
+        overheating = find_overheating(gpu.temperature, parse_temperature_margin(margin) if margin else None)
+        flags = common.flags
+        # in the order of GpuHealthMetrics, which would take longer to build
+        row = (
+            key,
+            gpu.number,
+            normalize_bus_id(bus_id),
+            lost,
+            common.counts,
+            flags.recovery_action,
+            flags.is_repair_pending,
+            flags.has_repair_failed,
+            flags.is_slowed_by_heat,
+            flags.is_slowed_by_power,
+            overheating,
+        )
+        rows.append(row)
+        driver = driver or common.driver
+    return PackedHealthMetrics(pack_health_metrics(driver, rows, not host.has_missing_gpu), taken_at)
 
 
-def list_gpu_keys(board: HostStatus) -> list[str]:
-    """What names each GPU of a host, in an event."""
-    return [key[:MAX_KEY_CHARACTERS] for key in history_model.list_host_gpu_keys(list_physical_gpus(board))]
+@lru_cache(maxsize=4096)
+def parse_common_metrics(cells: tuple[str, ...]) -> CommonMetrics:
+    """Parse the cells of COUNT_COLUMNS, STATE_COLUMNS and DRIVER_COLUMNS."""
+    count_cells, rest = cells[: len(COUNT_COLUMNS)], cells[len(COUNT_COLUMNS) :]
+    counts = tuple([None if (count := parse_number(cell)) is None else int(count) for cell in count_cells])
+    drivers = map(parse_cell, rest[len(STATE_COLUMNS) :])
+    flags = parse_state_cells(StateCells._make(rest[: len(STATE_COLUMNS)]))
+    return CommonMetrics(counts, flags, next(filter(None, drivers), None))
+
+
+def build_host_health_metrics(host: HostStatus) -> HostHealthMetrics | None:
+    metrics = pack_host_health(host, None)
+    return unpack_health_metrics(metrics.packed) if metrics else None
+
+
+def list_gpu_keys(host: HostStatus) -> list[str]:
+    """Return what identifies each physical GPU of a host in an event."""
+    return [key[:MAX_KEY_CHARACTERS] for key in history_model.list_host_gpu_keys(list_physical_gpus(host))]
 
 
 def list_physical_gpus(host: HostStatus) -> list[Gpu]:
-    """Return the GPUs that sit in a host: one in MIG mode once, in place of its instances."""
+    """Return the physical GPUs of a host: one in MIG mode once, in place of its instances."""
     gpus = [status.gpu for status in host.gpus]
     if not any(gpu.parent for gpu in gpus):
         return gpus
@@ -172,57 +245,16 @@ def list_physical_gpus(host: HostStatus) -> list[Gpu]:
     return [gpu for group in groups.values() for gpu in ([group[0].parent] if group[0].parent else group)]
 
 
-def build_host_health_metrics(board: HostStatus) -> HostHealthMetrics | None:
-    """The same, to look at."""
-    found = pack_host_health(board, None)
-    return unpack_health_metrics(found.packed) if found else None
-
-
-def build_metrics_row(told: Gpu, key: str, pick: CellPicker) -> tuple[tuple[object, ...], str | None]:
-    """A GPU, with what GpuSigns has; and its driver."""
-    cells = pick((*told.cells, ""))
-    if len("".join(cells)) > MAX_ROW_CHARACTERS:
-        cells = tuple([one[:MAX_CELL_CHARACTERS] for one in cells])
-    bus, margin, *some = cells
-    common, driver = parse_metric_cells(tuple(some))
-    lost = told.lost and told.lost[:MAX_CELL_CHARACTERS]
-    warm = find_overheating(told.temperature, parse_temperature_margin(margin) if margin else None)
-    return (key, told.number, normalize_bus_id(bus), lost, *common, warm), driver
-
-
-def pick_no_metric_cells(_: tuple[str, ...]) -> tuple[str, ...]:
-    """The cells of a row that is beyond belief."""
-    return NO_CELLS
-
-
-@lru_cache(maxsize=64)
-def build_metric_cell_picker(columns: tuple[str, ...]) -> CellPicker:
-    """What takes the cells that we need out of a row; a fleet has a few headers."""
-    return itemgetter(*find_column_positions(columns, METRIC_COLUMNS))
-
-
-@lru_cache(maxsize=4096)
-def parse_metric_cells(cells: tuple[str, ...]) -> tuple[tuple[object, ...], str | None]:
-    """The cells of COUNTED, JUDGED and DRIVER: counts, what must be done to the GPU, what is so, and its driver."""
-    counts = tuple([None if (count := parse_number(one)) is None else int(count) for one in cells[: len(COUNT_NAMES)]])
-    judged, (driver, module) = cells[len(COUNT_NAMES) : -len(DRIVER_COLUMNS)], cells[-len(DRIVER_COLUMNS) :]
-    well = parse_health_cells(("", "", "", *judged))
-    action = parse_cell(judged[RECOVERY_ACTION_POSITION])
-    recovery = "" if action is not None and action.lower() == "none" else action  # nothing must
-    so = (well.is_repair_pending, well.has_repair_failed, well.is_slowed_by_heat, well.is_slowed_by_power)
-    return (counts, recovery, *so), parse_cell(driver) or parse_cell(module)
-
-
 @lru_cache(maxsize=16384)
 def normalize_bus_id(cell: str) -> str | None:
-    """Where a GPU sits; some messages write fewer zeros than the table does."""
-    told = parse_cell(cell)
-    return told.lower().lstrip("0:") or None if told else None
+    """Return a bus id without leading zeros: some messages write fewer of them than the table does."""
+    bus_id = parse_cell(cell)
+    return bus_id.lower().lstrip("0:") or None if bus_id else None
 
 
 @lru_cache(maxsize=1024)
 def parse_temperature_margin(cell: str) -> float | None:
-    """A difference of temperatures, which may be below 0."""
+    """Parse a difference of temperatures, which may be below 0."""
     try:
         value = float(UNIT_SUFFIX.sub("", cell))
     except ValueError:
@@ -231,7 +263,7 @@ def parse_temperature_margin(cell: str) -> float | None:
 
 
 def find_overheating(temperature: float | None, margin: float | None) -> tuple[int, ...] | None:
-    """The temperature and the limit that it has reached; empty below it."""
+    """Return the temperature and the limit that it has reached; empty below the limit."""
     if temperature is None or temperature >= MAX_CELSIUS:
         return None
     limit = DEFAULT_LIMIT_CELSIUS if margin is None else temperature + margin

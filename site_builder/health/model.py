@@ -1,4 +1,4 @@
-"""What tells of a GPU's health at a moment, and what happened to it. A value that is not available is None."""
+"""Types for the health of GPUs at a moment, and for events. A value that is not available is None."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import NamedTuple, Union
 
 from site_builder.core.model import GpuNumber
 
-# Errors of memory that were corrected and those that were not, since the driver was loaded and over the GPU's life;
-# rows and pages of memory that were replaced after errors of each of the two kinds.
+# Memory errors since the driver was loaded and over the GPU's life, and rows and pages that were replaced after them.
 COUNT_NAMES = (
     "corrected",
     "uncorrected",
@@ -18,15 +17,15 @@ COUNT_NAMES = (
     "pages_corrected",
     "pages_uncorrected",
 )
-# What lasts. Those of the first line come and go with the load; power comes so often that it is told in sum.
+# Events that last. Transient ones come and go with the load; power comes so often that only its sum is kept.
 TRANSIENT_KINDS = ("heat", "hot", "power")
 PERSISTENT_KINDS = ("lost", "gone", "recovery", "pending", "failed")
 SPAN_KINDS = frozenset({*TRANSIENT_KINDS, *PERSISTENT_KINDS})
 EventValue = tuple[Union[int, str, None], ...]
 NO_COUNTS = (None,) * len(COUNT_NAMES)
-# What names a GPU that has told no name of its own.
+# The key of a GPU that reports no UUID begins so.
 UNNAMED_KEY_PREFIX = "index "
-# When something began that was there already when we first looked.
+# The start of an event that was there at the first check.
 BEFORE_FIRST_CHECK = 0
 
 
@@ -47,7 +46,7 @@ class GpuHealthMetrics(NamedTuple):
 
 
 class HostHealthMetrics(NamedTuple):
-    """A host that is fresh; it is not `whole` where it told of a GPU that could not be understood."""
+    """The GPUs of a fresh host; `is_complete` is False where it reported a GPU that could not be read."""
 
     driver: str | None
     gpus: tuple[GpuHealthMetrics, ...]
@@ -55,11 +54,11 @@ class HostHealthMetrics(NamedTuple):
 
 
 class HealthEvent(NamedTuple):
-    """What happened to a GPU, or with an empty `gpu` to its host; `number` names it among those of its host.
+    """What happened to a GPU, or with an empty `gpu_key` to its host; `number` identifies it among those of its host.
 
-    It began at `at`, or between `since` and then where nobody looked; it ended at `until`, or between then and `by`.
-    What goes on has no `until`. What is counted has that of the last time; what took no time has the same as `at`.
-    The value of `power` is how often, for how many seconds in all, and when it began the last time.
+    It began at `began_at`, or between `began_after` and then, and ended at `ended_at`, or between then and
+    `ended_before`. An event that goes on has no end; that of a count is its last increase. The value of `power` is how
+    often it was limited, for how many seconds in all, and when the last time began.
     """
 
     host: str
@@ -75,7 +74,7 @@ class HealthEvent(NamedTuple):
 
 
 class GpuHealthState(NamedTuple):
-    """What the next look at a GPU is compared with; `last` has of each kind the event that may go on."""
+    """What the next check of a GPU is compared with; `latest_events` has for each kind the one that may go on."""
 
     index: GpuNumber  # type: ignore[assignment]
     bus: str | None
@@ -84,7 +83,7 @@ class GpuHealthState(NamedTuple):
 
 
 class HostHealthState(NamedTuple):
-    """The same of a host, looked at `at`, by a snapshot that was `taken` then; `number` is that of its last event."""
+    """What the next check of a host is compared with."""
 
     checked_at: int
     taken_at: float | None
@@ -94,7 +93,7 @@ class HostHealthState(NamedTuple):
 
 
 class HostCheck(NamedTuple):
-    """A look at a host: when, and when the one before it was; `taken` is the time of its snapshot."""
+    """When a host was checked, when the check before it was, and when its snapshot was taken."""
 
     host: str
     checked_at: int
@@ -103,16 +102,16 @@ class HostCheck(NamedTuple):
 
 
 class PackedHealthMetrics(NamedTuple):
-    """The signs of a host as they are kept, and the time of the snapshot that they stand in."""
+    """The metrics of a host as they are stored, and the time of their snapshot."""
 
     packed: bytes
     taken_at: float | None
 
 
 class EventTimeline(NamedTuple):
-    """A GPU's time line, or with an empty `gpu` that of its host; what goes on stands first, then what ended last.
+    """Events of a GPU, or with an empty `gpu_key` of its host: those that go on first, then the last to end.
 
-    `total` is how many events there are, of which these are some.
+    `event_count` includes events that are left out.
     """
 
     gpu_key: str
@@ -121,10 +120,7 @@ class EventTimeline(NamedTuple):
 
 
 class HostTimelines(NamedTuple):
-    """The time lines of a host, its own first; `first` is since when it is watched, None where it is not yet.
-
-    `others` is how many GPUs it had whose lines are left out.
-    """
+    """The time lines of a host, its own first; those of `omitted_gpu_count` former GPUs are left out."""
 
     watched_since: int | None
     timelines: tuple[EventTimeline, ...]

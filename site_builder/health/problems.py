@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
 from site_builder.core.model import Gpu, GpuProblem, ParsedFile, ToolResult
 from site_builder.health import gpu_health
-from site_builder.health.gpu_health import (
-    MAX_CELL_CHARACTERS,
-    MAX_COLUMNS,
-    SLOWDOWN_BIT,
-    choose_available,
-    combine_flags,
-    parse_bit_mask,
-    parse_boolean_cell,
-)
-from site_builder.snapshots.parsers.values import (
-    find_column_positions,
-    parse_cell,
-    parse_error_words,
-    parse_integer,
-    parse_number,
-)
+from site_builder.health.gpu_health import MAX_CELL_CHARACTERS, SLOWDOWN_BIT, parse_boolean_cell
+from site_builder.snapshots.parsers.values import parse_cell, parse_error_words, parse_integer, parse_number
 
 CRITICAL, WARNING, INFO = SEVERITIES = "critical", "warning", "info"
-# What resets a GPU, and what its driver's messages in dmesg have in them.
+# The commands that reset a GPU, and words in its driver's messages in dmesg.
 RESET_COMMANDS = {
     "nvidia": "as root: nvidia-smi --gpu-reset -i {}",
     "amd": "as root: amd-smi reset --gpureset --gpu {}",
@@ -37,7 +22,7 @@ KERNEL_LOG_WORDS = {"nvidia": "Xid", "amd": "amdgpu"}
 
 
 class ProblemKind(NamedTuple):
-    """What a problem is: `what` has room for values, `advice` for what resets the GPU, its number, and a word."""
+    """The texts of a problem: `what` has places for values, `advice` for {reset}, {gpu} and {log}."""
 
     severity: str
     what: str
@@ -107,16 +92,8 @@ PROBLEM_KINDS: dict[str, ProblemKind] = {
         "a repair of its memory waits for a reset of the GPU",
         "reset it when nobody is on it ({reset}); until then it may be used",
     ),
-    "heat": ProblemKind(
-        WARNING,
-        "slowed by heat{0}",
-        COOLING_ADVICE,
-    ),
-    "hot": ProblemKind(
-        WARNING,
-        "too warm: at its limit of {0} °C",
-        COOLING_ADVICE,
-    ),
+    "heat": ProblemKind(WARNING, "slowed by heat{0}", COOLING_ADVICE),
+    "hot": ProblemKind(WARNING, "too warm: at its limit of {0} °C", COOLING_ADVICE),
     "power-brake": ProblemKind(
         WARNING,
         "slowed by the power brake of the hardware",
@@ -143,11 +120,7 @@ PROBLEM_KINDS: dict[str, ProblemKind] = {
         "it works, but may forget what it keeps there, such as its ECC mode and its counts: have its maker "
         "restore it, or have it replaced",
     ),
-    "said": ProblemKind(
-        WARNING,
-        "its driver says of it: {0}",
-        "look for {log} in dmesg",
-    ),
+    "said": ProblemKind(WARNING, "its driver says of it: {0}", "look for {log} in dmesg"),
     "link": ProblemKind(
         WARNING,
         "its PCIe link has {0} of {1} lanes",
@@ -176,7 +149,7 @@ PROBLEM_KINDS: dict[str, ProblemKind] = {
         avoid=True,
     ),
 }
-# What a driver says of a GPU, and which kind that is; the first that is in its words counts.
+# Words in a driver's message about a GPU, and the kind of problem; the first that is in the message counts.
 MESSAGE_KINDS = (
     ("requires reset", "reset"),
     ("reset required", "reset"),
@@ -191,32 +164,18 @@ MESSAGE_KINDS = (
     ("device handle", "lost"),
 )
 RESET_ADVICE = PROBLEM_KINDS["reset"].advice
-# What to do by the word of the driver, the first that is in it.
+# Words in the driver's recovery action, and what to do; the first that is in it counts.
 RECOVERY_ADVICE = (
     ("drain", "give it nothing new and end what runs on it and exchanges data with it, then reset it ({reset})"),
     ("reboot", "reboot the host"),
     ("reset", RESET_ADVICE),
 )
-# Exit codes of nvidia-smi that are about a GPU, where its words do not say which.
+# Exit codes of nvidia-smi that are about a GPU, where its messages do not say which.
 EXIT_CODE_KINDS = {8: "power-cable", 10: "interrupts", 14: "inforom", 15: "off-bus"}
-
-
-def format_advice(advice: str, vendor: str, which: str = "") -> str:
-    """Advice with the commands of the GPU's maker, and with its number or its place on the bus."""
-    reset = RESET_COMMANDS.get(vendor, "with the tool of its maker").format(which or "N")
-    return advice.format(reset=reset, gpu=which or "N", log=KERNEL_LOG_WORDS.get(vendor, "its driver"))
-
-
-def classify_message(said: str, other: str) -> str:
-    """Which problem somebody means."""
-    low = said.lower()
-    return next((kind for word, kind in MESSAGE_KINDS if word in low), other)
-
-
-# Those of OWN differ from GPU to GPU; all else is nearly the same in a whole fleet.
-PER_GPU_COLUMNS = ("fan.speed", "temperature.gpu.tlimit", "power.draw")
-PROBLEM_COLUMNS = (
-    *PER_GPU_COLUMNS,
+# These differ from GPU to GPU.
+OWN_COLUMNS = ("fan.speed", "temperature.gpu.tlimit", "power.draw")
+# The columns of ProblemCells, in its order, which are nearly the same in a whole fleet.
+COMMON_COLUMNS = (
     "ecc.errors.corrected.volatile.total",
     "ecc.errors.uncorrected.volatile.total",
     "ecc.errors.uncorrected.aggregate.total",
@@ -233,11 +192,12 @@ PROBLEM_COLUMNS = (
     "persistence_mode",
     "compute_mode",
 )
-NO_CELLS = ("",) * len(PROBLEM_COLUMNS)
+PROBLEM_COLUMNS = (*OWN_COLUMNS, *COMMON_COLUMNS)
+PROBLEM_PICKER = gpu_health.CellPicker(PROBLEM_COLUMNS, max_characters=400)
 # What newer drivers call what older ones recommended.
 DRAIN_AND_RESET_ACTION = "Drain and Reset"
 HEAT_BIT, HARDWARE_HEAT_BIT, POWER_BRAKE_BIT = 0x20, 0x40, 0x80
-# So many corrected errors since the driver was loaded are told; fewer every card has.
+# Fewer corrected errors since the driver was loaded are normal.
 MIN_CORRECTED_ERRORS = 1000
 # A fan may stand still while a card is cool; those that do begin to turn at some 60 °C.
 WARM_CELSIUS = 75
@@ -246,59 +206,69 @@ FAN_STOPPED_CELLS = frozenset({"0", "0 %"})
 # A GPU that rests may narrow its link; from P0 to this it works.
 LOWEST_WORKING_PSTATE = 4
 MAX_LANES = 64
-# Milliseconds that a look at the GPUs takes where nothing is wrong, at most; what it takes is told in steps.
+# Milliseconds that a healthy query takes at most; longer times are shown in steps.
 SLOW_QUERY_MS, QUERY_STEP_MS = 1000, 500
-MAX_ROW_CHARACTERS = 400
 MAX_MESSAGE_CHARACTERS = 200
 MAX_MESSAGES = 100
 BUS_ID = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f](?![0-9A-Fa-f])")
 GPU_INDEX = re.compile(r"\b(?:GPU|gpu) ?(\d{1,3})\b")
 NO_PROBLEMS: tuple[GpuProblem, ...] = ()
-Cells = tuple[str, ...]
+
+
+class ProblemCells(NamedTuple):
+    """The cells of COMMON_COLUMNS."""
+
+    corrected: str
+    uncorrected: str
+    uncorrected_ever: str
+    remapping_pending: str
+    retirement_pending: str
+    remapping_failure: str
+    recovery_action: str
+    drain_recommended: str
+    clock_event_reasons: str
+    clock_throttle_reasons: str
+    lanes: str
+    max_lanes: str
+    pstate: str
+    persistence_mode: str
+    compute_mode: str
 
 
 class ProblemFinder:
-    """The problems of the GPUs of a host, as one snapshot tells them."""
+    """Finds the problems of the GPUs in one snapshot, by its rows and by the messages beside them."""
 
-    def __init__(self, dump: ParsedFile[Gpu], voices: Sequence[ToolResult]) -> None:
-        """By its rows, and by what was said beside them."""
-        self.columns: Cells = ()
-        self.pick_cells: Callable[[Cells], Cells] = pick_no_problem_cells
-        took = dump.header.took_ms if dump.header else 0
-        self.query_ms = took // QUERY_STEP_MS * QUERY_STEP_MS if took >= SLOW_QUERY_MS else 0
-        words = [(voice.vendor, word) for voice in voices for word in voice.messages]
-        self.messages = words[:MAX_MESSAGES]
+    def __init__(self, gpu_file: ParsedFile[Gpu], tool_results: Sequence[ToolResult]) -> None:
+        took_ms = gpu_file.header.took_ms if gpu_file.header else 0
+        self.query_ms = took_ms // QUERY_STEP_MS * QUERY_STEP_MS if took_ms >= SLOW_QUERY_MS else 0
+        messages = [(result.vendor, message) for result in tool_results for message in result.messages]
+        self.messages = messages[:MAX_MESSAGES]
 
-    def find_problems(self, told: Gpu) -> tuple[GpuProblem, ...]:
-        """Of one of them; those of an instance are its GPU's."""
-        gpu = told.parent or told
-        if gpu.columns is not self.columns:  # the GPUs of a host have one header
-            self.columns = gpu.columns
-            self.pick_cells = (
-                build_problem_cell_picker(gpu.columns) if 0 < len(gpu.columns) <= MAX_COLUMNS else pick_no_problem_cells
-            )
-        cells = self.pick_cells((*gpu.cells, ""))
-        if len("".join(cells)) > MAX_ROW_CHARACTERS:
-            cells = tuple([one[:MAX_CELL_CHARACTERS] for one in cells])
-        fan, margin, power = cells[: len(PER_GPU_COLUMNS)]
-        common = find_common_problems(cells[len(PER_GPU_COLUMNS) :], self.query_ms if gpu.vendor == "nvidia" else 0)
-        warm = gpu_health.find_overheating(
+    def find_problems(self, row: Gpu) -> tuple[GpuProblem, ...]:
+        """Return the problems of a GPU; those of an instance are its GPU's."""
+        gpu = row.parent or row
+        cells = PROBLEM_PICKER.pick(gpu)
+        fan, margin, power = cells[: len(OWN_COLUMNS)]
+        query_ms = self.query_ms if gpu.vendor == "nvidia" else 0
+        problems = find_common_problems(cells[len(OWN_COLUMNS) :], query_ms)
+        overheating = gpu_health.find_overheating(
             gpu.temperature, gpu_health.parse_temperature_margin(margin) if margin else None
         )
-        failed, no_fan = find_reading_failure(power) if gpu.power_draw is None else None, find_reading_failure(fan)
-        if gpu.lost or gpu.error or failed or no_fan or warm or self.messages or fan in FAN_STOPPED_CELLS:
-            common = (*self.find_own_problems(gpu, fan, warm), *common)
-            if failed and not gpu.lost:
-                common = (build_problem("power", failed), *common)
-        if told.error and not gpu.error and not gpu.lost:
-            common = (build_problem("unreadable", told.error), *common)
-        if not common:
+        power_error = find_reading_failure(power) if gpu.power_draw is None else None
+        is_fan_odd = fan in FAN_STOPPED_CELLS or find_reading_failure(fan)
+        if gpu.lost or gpu.error or power_error or is_fan_odd or overheating or self.messages:
+            problems = (*self.find_own_problems(gpu, fan, overheating), *problems)
+            if power_error and not gpu.lost:
+                problems = (build_problem("power", power_error), *problems)
+        if row.error and not gpu.error and not gpu.lost:
+            problems = (build_problem("unreadable", row.error), *problems)
+        if not problems:
             return NO_PROBLEMS
         which = gpu.raw_fields.get("pci.bus_id", "")[:MAX_CELL_CHARACTERS] if gpu.index is None else str(gpu.index)
-        return order_problems(common, gpu.vendor, which)
+        return order_problems(problems, gpu.vendor, which)
 
-    def find_own_problems(self, gpu: Gpu, fan: str, warm: tuple[int, ...] | None) -> Iterator[GpuProblem]:
-        """What is of this GPU and no other."""
+    def find_own_problems(self, gpu: Gpu, fan: str, overheating: tuple[int, ...] | None) -> Iterator[GpuProblem]:
+        """Yield the problems that are of this GPU and no other."""
         if gpu.lost:
             kind = classify_message(gpu.lost, "lost")
             yield build_problem(kind if PROBLEM_KINDS[kind].avoid else "lost", gpu.lost[:MAX_CELL_CHARACTERS])
@@ -309,119 +279,120 @@ class ProblemFinder:
                 yield build_problem("fan", "its fan does not answer")
             elif fan in FAN_STOPPED_CELLS and gpu.temperature >= WARM_CELSIUS:
                 yield build_problem("fan", "its fan stands still, though the GPU is warm")
-        if warm:
-            yield build_problem("hot", warm[1])
-        for vendor, word in self.messages:
-            if vendor == gpu.vendor and is_message_about(word, gpu):
-                yield build_problem(classify_message(word, "said"), word[:MAX_MESSAGE_CHARACTERS])
+        if overheating:
+            yield build_problem("hot", overheating[1])
+        for vendor, message in self.messages:
+            if vendor == gpu.vendor and is_message_about(message, gpu):
+                yield build_problem(classify_message(message, "said"), message[:MAX_MESSAGE_CHARACTERS])
 
 
 def find_reading_failure(cell: str) -> str | None:
-    """Return the words of a reading that fails; that we may not see it is no fault of the GPU."""
+    """Return the words of a reading that fails; missing permissions are no fault of the GPU."""
     words = parse_error_words(cell) if cell else None
     return None if words is None or words.lower() == PERMISSION_ERROR else words
 
 
-def pick_no_problem_cells(_: Cells) -> Cells:
-    """The cells of a row that is beyond belief."""
-    return NO_CELLS
-
-
-@lru_cache(maxsize=64)
-def build_problem_cell_picker(columns: Cells) -> Callable[[Cells], Cells]:
-    """What takes the cells of COLUMNS out of a row; a fleet has a few headers."""
-    return itemgetter(*find_column_positions(columns, PROBLEM_COLUMNS))
+def classify_message(message: str, default: str) -> str:
+    """Return the kind of problem that a message is about."""
+    text = message.lower()
+    return next((kind for words, kind in MESSAGE_KINDS if words in text), default)
 
 
 def build_problem(kind: str, *values: object, severity: str = "", advice: str = "") -> GpuProblem:
-    """One of them, with its values in its words."""
     known = PROBLEM_KINDS[kind]
     return GpuProblem(kind, severity or known.severity, known.what.format(*values), advice or known.advice, known.avoid)
 
 
 @lru_cache(maxsize=4096)
-def order_problems(found: tuple[GpuProblem, ...], vendor: str, which: str) -> tuple[GpuProblem, ...]:
-    """One of each kind, the most severe first, with advice for this very GPU."""
-    once: dict[str, GpuProblem] = {}
-    for one in found:
-        once.setdefault(one.kind, one)
-    if "heat" in once:
-        once.pop("hot", None)  # which is why
-    if once.keys() & {"off-bus", "reset", "power-cable", "interrupts"}:
-        once.pop("lost", None)
-    several = sorted(once.values(), key=lambda one: SEVERITIES.index(one.severity))
-    return tuple([one._replace(advice=format_advice(one.advice, vendor, which)) for one in several])
+def order_problems(problems: tuple[GpuProblem, ...], vendor: str, which: str) -> tuple[GpuProblem, ...]:
+    """Return one problem of each kind, the most severe first, with advice for this very GPU."""
+    by_kind: dict[str, GpuProblem] = {}
+    for problem in problems:
+        by_kind.setdefault(problem.kind, problem)
+    if "heat" in by_kind:
+        by_kind.pop("hot", None)  # which is why
+    if by_kind.keys() & {"off-bus", "reset", "power-cable", "interrupts"}:
+        by_kind.pop("lost", None)
+    ordered = sorted(by_kind.values(), key=lambda problem: SEVERITIES.index(problem.severity))
+    return tuple([problem._replace(advice=format_advice(problem.advice, vendor, which)) for problem in ordered])
 
 
-def is_message_about(word: str, gpu: Gpu) -> bool:
-    """Whether a message is about this GPU: by where it sits on the bus, or else by its number."""
-    several = BUS_ID.findall(word)
-    if several:
-        mine = gpu_health.normalize_bus_id(gpu.raw_fields.get("pci.bus_id", ""))
-        return mine is not None and any(gpu_health.normalize_bus_id(one) == mine for one in several)
-    found = GPU_INDEX.search(word)
-    return found is not None and gpu.index is not None and int(found[1]) == gpu.index
+def format_advice(advice: str, vendor: str, which: str = "") -> str:
+    """Fill in the commands of the GPU's vendor, and its number or bus id."""
+    reset = RESET_COMMANDS.get(vendor, "with the tool of its maker").format(which or "N")
+    return advice.format(reset=reset, gpu=which or "N", log=KERNEL_LOG_WORDS.get(vendor, "its driver"))
 
 
-def advise_on_exit_code(voice: ToolResult) -> str:
-    """What to do about the exit code of a tool whose words name no GPU."""
-    kind = EXIT_CODE_KINDS.get(voice.rc) if voice.vendor == "nvidia" else None
-    if kind is None or any(BUS_ID.search(word) or GPU_INDEX.search(word) for word in voice.messages):
+def is_message_about(message: str, gpu: Gpu) -> bool:
+    """Return True if a message names this GPU by its bus id, or else by its number."""
+    bus_ids = BUS_ID.findall(message)
+    if bus_ids:
+        own_bus_id = gpu_health.normalize_bus_id(gpu.raw_fields.get("pci.bus_id", ""))
+        return own_bus_id is not None and own_bus_id in map(gpu_health.normalize_bus_id, bus_ids)
+    match = GPU_INDEX.search(message)
+    return match is not None and gpu.index is not None and int(match[1]) == gpu.index
+
+
+def advise_on_exit_code(result: ToolResult) -> str:
+    """Return what to do about the exit code of a tool whose messages name no GPU."""
+    kind = EXIT_CODE_KINDS.get(result.rc) if result.vendor == "nvidia" else None
+    if kind is None or any(BUS_ID.search(message) or GPU_INDEX.search(message) for message in result.messages):
         return ""
-    return format_advice(PROBLEM_KINDS[kind].advice, voice.vendor)
+    return format_advice(PROBLEM_KINDS[kind].advice, result.vendor)
 
 
+# Most GPUs of a fleet report the same.
 @lru_cache(maxsize=4096)
-def find_common_problems(cells: Cells, took: int) -> tuple[GpuProblem, ...]:
-    """By the cells of COLUMNS but for those of OWN; most GPUs of a fleet tell the same."""
-    corrected, uncorrected, before, remapping, retiring, failed, action, drain, *rest = cells
-    events, throttle, width, widest, state, persistence, mode = rest
-    mask = choose_available(parse_bit_mask(events), parse_bit_mask(throttle))
-    found = (
-        *find_recovery_problem(DRAIN_AND_RESET_ACTION if parse_boolean_cell(drain) else action),
-        *find_ecc_problems(parse_number(corrected), parse_number(uncorrected), parse_number(before)),
-        *([build_problem("repair-failed")] if parse_boolean_cell(failed) else ()),
-        *(
-            [build_problem("repair-pending")]
-            if combine_flags(parse_boolean_cell(remapping), parse_boolean_cell(retiring))
-            else ()
-        ),
-        *(find_slowdown_problems(mask) if mask else ()),
-        *find_link_problem(parse_lane_count(width), parse_lane_count(widest), state),
-        *([build_problem("persistence", format_query_time(took))] if parse_boolean_cell(persistence) is False else ()),
-        *([build_problem("prohibited")] if mode.lower() == "prohibited" else ()),
+def find_common_problems(common_cells: tuple[str, ...], query_ms: int) -> tuple[GpuProblem, ...]:
+    """Find problems in the cells of COMMON_COLUMNS."""
+    cells = ProblemCells._make(common_cells)
+    problems: list[GpuProblem] = []
+    action = (
+        DRAIN_AND_RESET_ACTION if parse_boolean_cell(cells.drain_recommended) else parse_cell(cells.recovery_action)
     )
-    return found or NO_PROBLEMS
+    action_text = (action or "none").lower()
+    if action_text != "none" and not action_text.startswith("requested functionality"):
+        advice = next((advice for words, advice in RECOVERY_ADVICE if words in action_text), "")
+        problems.append(build_problem("recovery", action, advice=advice))
+    problems += find_ecc_problems(cells)
+    if parse_boolean_cell(cells.remapping_failure):
+        problems.append(build_problem("repair-failed"))
+    if gpu_health.parse_pending_repair(cells.remapping_pending, cells.retirement_pending):
+        problems.append(build_problem("repair-pending"))
+    problems += find_slowdown_problems(
+        gpu_health.parse_clock_reasons(cells.clock_event_reasons, cells.clock_throttle_reasons) or 0
+    )
+    lanes, max_lanes = parse_lane_count(cells.lanes), parse_lane_count(cells.max_lanes)
+    pstate = parse_integer(cells.pstate[1:]) if cells.pstate[:1] == "P" else None
+    is_working = pstate is not None and pstate <= LOWEST_WORKING_PSTATE
+    if lanes is not None and max_lanes is not None and lanes < max_lanes and is_working:
+        # many mainboards provide half of the lanes
+        problems.append(build_problem("link", lanes, max_lanes, severity=INFO if lanes * 2 >= max_lanes else WARNING))
+    if parse_boolean_cell(cells.persistence_mode) is False:
+        problems.append(build_problem("persistence", f", which took {query_ms / 1000:.1f} s" if query_ms else ""))
+    if cells.compute_mode.lower() == "prohibited":
+        problems.append(build_problem("prohibited"))
+    return tuple(problems) or NO_PROBLEMS
 
 
-def find_recovery_problem(cell: str) -> Iterator[GpuProblem]:
-    """What must be done to it, in the driver's word."""
-    action = parse_cell(cell)
-    if action is not None and action.lower() != "none" and not action.lower().startswith("requested functionality"):
-        low = action.lower()
-        yield build_problem(
-            "recovery", action, advice=next((advice for word, advice in RECOVERY_ADVICE if word in low), "")
-        )
-
-
-def find_ecc_problems(corrected: float | None, uncorrected: float | None, before: float | None) -> Iterator[GpuProblem]:
-    """Errors in its memory."""
+def find_ecc_problems(cells: ProblemCells) -> Iterator[GpuProblem]:
+    corrected, uncorrected = parse_number(cells.corrected), parse_number(cells.uncorrected)
+    uncorrected_ever = parse_number(cells.uncorrected_ever)
     if uncorrected:
         yield build_problem("ecc-uncorrected", format_error_count(uncorrected))
-    elif before:
+    elif uncorrected_ever:
         since = "" if uncorrected is None else ", none since the driver was loaded"
-        yield build_problem("ecc-before", format_error_count(before), since)
+        yield build_problem("ecc-before", format_error_count(uncorrected_ever), since)
     if corrected is not None and corrected >= MIN_CORRECTED_ERRORS:
         yield build_problem("ecc-corrected", f"{int(corrected):,}")
 
 
 def format_error_count(count: float) -> str:
-    """`1 uncorrected ECC error`, `2 uncorrected ECC errors`."""
     return f"{int(count):,} uncorrected ECC error{'' if count == 1 else 's'}"
 
 
 def find_slowdown_problems(mask: int) -> Iterator[GpuProblem]:
-    """Why it runs slower than it could; that it rests, or does all that its power limit allows, is no problem."""
+    """Yield why a GPU is slower than it could be; idling and its power limit are no problems."""
     if mask & (HEAT_BIT | HARDWARE_HEAT_BIT):
         yield build_problem("heat", " to half of its clocks or less" if mask & HARDWARE_HEAT_BIT else "")
     if mask & POWER_BRAKE_BIT:
@@ -431,19 +402,6 @@ def find_slowdown_problems(mask: int) -> Iterator[GpuProblem]:
 
 
 def parse_lane_count(cell: str) -> int | None:
-    """How many, as `16`, or as the XML has it `16x`."""
+    """Parse `16`, or as the XML has it `16x`."""
     count = parse_integer(cell.lower().strip("x"))
     return count if count is not None and 0 < count <= MAX_LANES else None
-
-
-def find_link_problem(width: int | None, widest: int | None, state: str) -> Iterator[GpuProblem]:
-    """A link that is narrower than it could be while the GPU works; half of it is what many a mainboard gives."""
-    level = parse_integer(state[1:]) if state[:1] == "P" else None
-    if width is None or widest is None or width >= widest or level is None or level > LOWEST_WORKING_PSTATE:
-        return
-    yield build_problem("link", width, widest, severity=INFO if width * 2 >= widest else WARNING)
-
-
-def format_query_time(milliseconds: int) -> str:
-    """What that costs, if it is told."""
-    return f", which took {milliseconds / 1000:.1f} s" if milliseconds else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import orjson
 
@@ -17,7 +18,6 @@ from site_builder.health.model import (
     SPAN_KINDS,
     UNNAMED_KEY_PREFIX,
     EventTimeline,
-    EventValue,
     GpuHealthMetrics,
     GpuHealthState,
     HealthEvent,
@@ -34,87 +34,17 @@ from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader
 from site_builder.history.writer import HistoryWriter
 
 DECODE_ERRORS = (ValueError, TypeError, AttributeError, IndexError, KeyError)
-
-
-def pack_health_metrics(driver: str | None, gpus: Sequence[tuple[object, ...]], whole: bool = True) -> bytes:
-    """The signs of a host, each row with what GpuSigns has; the same signs are the same bytes."""
-    return orjson.dumps([driver, gpus, whole], default=list)
-
-
-def unpack_health_metrics(data: bytes) -> HostHealthMetrics:
-    """The same, read back."""
-    try:
-        driver, gpus, whole = orjson.loads(data)
-        return HostHealthMetrics(driver, tuple(build_gpu_health_metrics(*one) for one in gpus), whole)
-    except DECODE_ERRORS as error:
-        raise DamagedBlockError(data) from error
-
-
-def build_gpu_health_metrics(*cells: object) -> GpuHealthMetrics:
-    """A GPU's; lists are tuples again."""
-    return GpuHealthMetrics(*(tuple(one) if isinstance(one, list) else one for one in cells))  # type: ignore[arg-type]
-
-
-def pack_health_state(state: HostHealthState) -> bytes:
-    """What the next look at a host is compared with."""
-    return orjson.dumps(state, default=list)
-
-
-def unpack_health_state(data: bytes) -> HostHealthState:
-    """The same, read back."""
-    try:
-        at, taken, number, driver, gpus = orjson.loads(data)
-        found = {str(key): build_gpu_health_state(*one) for key, one in gpus.items()}
-        return HostHealthState(int(at), taken and float(taken), int(number), driver and str(driver), found)
-    except DECODE_ERRORS as error:
-        raise DamagedBlockError(data) from error
-
-
-def build_gpu_health_state(
-    index: GpuNumber, bus: str | None, counts: list[int | None], last: dict[str, list[object]]
-) -> GpuHealthState:
-    """A GPU's; an error where it is not what was written."""
-    if len(counts) != len(COUNT_NAMES) or any(one is not None and not isinstance(one, int) for one in counts):
-        raise ValueError(counts)
-    return GpuHealthState(
-        index, bus, tuple(counts), {kind: build_latest_event(kind, one) for kind, one in last.items()}
-    )
-
-
-def build_latest_event(kind: str, cells: list[object]) -> HealthEvent:
-    """An event that may go on; an error where it cannot be compared with."""
-    event = HealthEvent(*cells)._replace(value=tuple(cells[5]))  # type: ignore[arg-type]
-    times = (event.number, event.began_at, 0 if event.ended_at is None else event.ended_at)
-    counted = kind not in SPAN_KINDS or kind == "power"
-    if event.kind != kind or not all(isinstance(one, int) for one in (*times, *event.value[: 2 * counted])):
-        raise ValueError(cells)
-    return event
-
-
-def pack_event_value(value: EventValue) -> bytes:
-    """What there is to say of an event."""
-    return orjson.dumps(value)
-
-
-def unpack_event_value(data: bytes) -> EventValue:
-    """The same, read back; nothing where it is damaged."""
-    try:
-        return tuple(orjson.loads(data))
-    except (ValueError, TypeError):
-        return ()
-
-
-# Of what its power limit does to one GPU, and of all else; of one host, and of all hosts.
+# Limits for power events of one GPU (True) and for all others (False), for one host, and for all hosts.
 MAX_EVENTS_PER_GPU = {True: 100, False: 1000}
 MAX_EVENTS_PER_HOST = 10_000
 MAX_EVENTS = 200_000
-# In one minute of one host: it can claim anything.
+# New events of one host in one minute: it can claim anything.
 MAX_EVENTS_AT_ONCE = 256
-# As many new ones do not wait for the hour to be over.
+# Events are trimmed every hour, or after this many new ones.
 TRIM_AFTER_EVENTS = 20_000
-# Seconds of a build for what changed; the next one goes on.
+# Seconds of a build; the next build continues.
 RECORD_TIME_LIMIT_S = 0.1
-# GPUs that a host had before, whose time lines are read with its own.
+# Former GPUs of a host whose time lines are read too.
 MAX_FORMER_GPUS = 8
 POWER_SQL = "kind='power'"
 EVENT_COLUMNS = "host, number, gpu, place, kind, value, at, since, until, by"
@@ -126,213 +56,286 @@ CompareHealth = Callable[
 SqlCondition = tuple[str, tuple[object, ...]]
 
 
-class EventReader:
-    """Reads; `recorded` is the minute that was written last, by one who writes."""
+def pack_health_metrics(driver: str | None, gpus: Sequence[tuple[object, ...]], is_complete: bool = True) -> bytes:
+    """Pack the metrics of a host, each row with the fields of GpuHealthMetrics; equal metrics are equal bytes."""
+    return orjson.dumps([driver, gpus, is_complete], default=list)
 
-    recorded_minute = -1
 
-    def __init__(self, past: HistoryReader) -> None:
-        """From a history."""
-        self.past = past
+def unpack_health_metrics(data: bytes) -> HostHealthMetrics:
+    try:
+        driver, rows, is_complete = orjson.loads(data)
+        gpus = (GpuHealthMetrics._make(tuple(cell) if isinstance(cell, list) else cell for cell in row) for row in rows)
+        return HostHealthMetrics(driver, tuple(gpus), is_complete)
+    except DECODE_ERRORS as error:
+        raise DamagedBlockError(data) from error
 
-    def read_events(self, since: float, until: float) -> list[HealthEvent]:
-        """What happened on all hosts from one moment to another, or went on then, the oldest first."""
-        asked = (
-            f"SELECT {EVENT_COLUMNS} FROM event WHERE at<? AND (until IS NULL OR until>=?) ORDER BY at, host, number"  # noqa: S608 # all words are ours
-        )
-        limits = (int(until), int(since))
-        return self.past.query(lambda connection: [build_event(*row) for row in connection.execute(asked, limits)], [])
 
-    def read_timelines(
-        self, host: str, keys: Sequence[str], now: float, most: int, critical: Iterable[str] = ()
-    ) -> HostTimelines:
-        """The last of each GPU that a host has, wherever it was then, and of those that it had; so many each.
+def unpack_health_state(data: bytes) -> HostHealthState:
+    try:
+        checked_at, taken_at, number, driver, rows = orjson.loads(data)
+        gpus = {str(key): build_gpu_health_state(*row) for key, row in rows.items()}
+        return HostHealthState(int(checked_at), taken_at and float(taken_at), int(number), driver and str(driver), gpus)
+    except DECODE_ERRORS as error:
+        raise DamagedBlockError(data) from error
 
-        What is critical is among them also where it is older, as many again.
-        """
-        asked = TimelineQuery(host, int(now), most, tuple(critical))
-        return self.past.query(lambda connection: asked.read_timelines(connection, keys), NO_TIMELINES)
+
+def build_gpu_health_state(
+    index: GpuNumber, bus: str | None, counts: list[int | None], latest_events: dict[str, list[object]]
+) -> GpuHealthState:
+    """Build the state of a GPU; raise ValueError if it is not what was written."""
+    if len(counts) != len(COUNT_NAMES) or any(count is not None and not isinstance(count, int) for count in counts):
+        raise ValueError(counts)
+    events = {kind: build_latest_event(kind, cells) for kind, cells in latest_events.items()}
+    return GpuHealthState(index, bus, tuple(counts), events)
+
+
+def build_latest_event(kind: str, cells: list[object]) -> HealthEvent:
+    """Build an event that may go on; raise ValueError if nothing can be compared with it."""
+    event = HealthEvent(*cells)  # type: ignore[arg-type]
+    event = event._replace(value=tuple(event.value))
+    numbers = [event.number, event.began_at, 0 if event.ended_at is None else event.ended_at]
+    if kind not in SPAN_KINDS or kind == "power":
+        numbers += event.value[:2]  # type: ignore[arg-type]
+    if event.kind != kind or not all(isinstance(number, int) for number in numbers):
+        raise ValueError(cells)
+    return event
 
 
 def build_event(*row: object) -> HealthEvent:
-    """A row of the table."""
-    return HealthEvent(*row)._replace(value=unpack_event_value(row[5]))  # type: ignore[arg-type]
+    """Build an event from a row of the table; one with a damaged value has none."""
+    event = HealthEvent(*row)  # type: ignore[arg-type]
+    try:
+        return event._replace(value=tuple(orjson.loads(event.value)))  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return event._replace(value=())
+
+
+def correct_future_start(event: HealthEvent, now: int) -> HealthEvent:
+    """Correct an event that goes on but began in the future: it was recorded by a clock that ran ahead."""
+    if event.ended_at is not None or event.began_at <= now + MAX_CLOCK_AHEAD_S:
+        return event
+    return event._replace(began_at=now, began_after=BEFORE_FIRST_CHECK)
+
+
+class EventReader:
+    """Reads events from a history; `recorded_minute` is the last one that was written, if this is an EventLog."""
+
+    recorded_minute = -1
+
+    def __init__(self, reader: HistoryReader) -> None:
+        self.reader = reader
+
+    def read_events(self, since: float, until: float) -> list[HealthEvent]:
+        """Return the events of all hosts that began or went on between two moments, the oldest first."""
+        query = (
+            f"SELECT {EVENT_COLUMNS} FROM event WHERE at<? AND (until IS NULL OR until>=?) "  # noqa: S608 # our words
+            "ORDER BY at, host, number"
+        )
+        limits = (int(until), int(since))
+        return self.reader.query(
+            lambda connection: [build_event(*row) for row in connection.execute(query, limits)], []
+        )
+
+    def read_timelines(
+        self, host: str, keys: Sequence[str], now: float, max_events: int, critical_kinds: Iterable[str] = ()
+    ) -> HostTimelines:
+        """Return the last events of each GPU that a host has, wherever it was then, and of those that it had.
+
+        Critical events are included even if they are older, up to `max_events` more.
+        """
+        query = TimelineQuery(host, int(now), max_events, tuple(critical_kinds))
+        return self.reader.query(lambda connection: query.read_timelines(connection, keys), NO_TIMELINES)
 
 
 class TimelineQuery:
-    """What is asked of a host's time lines."""
+    """Reads the time lines of a host."""
 
-    def __init__(self, host: str, now: int, most: int, critical: tuple[str, ...]) -> None:
-        """Of each line so many, and as many that are critical."""
-        self.host, self.now, self.max_events, self.critical_kinds = host, now, most, critical
+    def __init__(self, host: str, now: int, max_events: int, critical_kinds: tuple[str, ...]) -> None:
+        self.host, self.now, self.max_events, self.critical_kinds = host, now, max_events, critical_kinds
 
     def read_timelines(self, connection: sqlite3.Connection, keys: Sequence[str]) -> HostTimelines:
-        """All of them; those of which nothing is told are left out."""
         row = connection.execute("SELECT first FROM counter WHERE host=?", (self.host,)).fetchone()
-        first = min(row[0], self.now) if row else None
-        asked = "SELECT gpu FROM event WHERE host=? AND gpu!='' GROUP BY gpu ORDER BY max(number) DESC"
-        there = set(keys)
-        had = [key for (key,) in connection.execute(asked, (self.host,)) if key not in there]
-        found = [self.read_timeline(connection, key, first or 0) for key in ("", *keys, *had[:MAX_FORMER_GPUS])]
-        return HostTimelines(first, tuple(one for one in found if one.events), len(had[MAX_FORMER_GPUS:]))
+        watched_since = min(row[0], self.now) if row else None
+        query = "SELECT gpu FROM event WHERE host=? AND gpu!='' GROUP BY gpu ORDER BY max(number) DESC"
+        current = set(keys)
+        former = [key for (key,) in connection.execute(query, (self.host,)) if key not in current]
+        all_keys = ("", *keys, *former[:MAX_FORMER_GPUS])
+        timelines = (self.read_timeline(connection, key, watched_since or 0) for key in all_keys)
+        with_events = tuple(timeline for timeline in timelines if timeline.events)
+        return HostTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
 
-    def read_timeline(self, connection: sqlite3.Connection, key: str, first: int) -> EventTimeline:
-        """One of them."""
-        where, told = self.build_condition(connection, key, first)
-        some = f"SELECT host, number FROM event WHERE {where}"  # noqa: S608 # the same
+    def read_timeline(self, connection: sqlite3.Connection, key: str, watched_since: int) -> EventTimeline:
+        where, values = self.build_condition(connection, key, watched_since)
+        selection = f"SELECT host, number FROM event WHERE {where}"  # noqa: S608 # our words
         order = "ORDER BY until IS NOT NULL, until DESC, number DESC LIMIT ?"
-        found = dict.fromkeys(connection.execute(f"{some} {order}", (*told, self.max_events)))
-        total = len(found)
+        ids = dict.fromkeys(connection.execute(f"{selection} {order}", (*values, self.max_events)))
+        total = len(ids)
         if total == self.max_events:
-            (total,) = connection.execute(f"SELECT count(*) FROM event WHERE {where}", told).fetchone()  # noqa: S608 # the same
-            critical = f"{some} AND kind IN ({','.join('?' * len(self.critical_kinds))}) {order}"
-            found.update(dict.fromkeys(connection.execute(critical, (*told, *self.critical_kinds, self.max_events))))
-        asked = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # the same
-        rows = [connection.execute(asked, one).fetchone() for one in found]
-        return EventTimeline(key, tuple(self.correct_start(build_event(*row)) for row in rows), total)
+            count = f"SELECT count(*) FROM event WHERE {where}"  # noqa: S608 # our words
+            (total,) = connection.execute(count, values).fetchone()
+            critical = f"{selection} AND kind IN ({','.join('?' * len(self.critical_kinds))}) {order}"
+            ids.update(dict.fromkeys(connection.execute(critical, (*values, *self.critical_kinds, self.max_events))))
+        query = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # our words
+        events = (build_event(*connection.execute(query, event_id).fetchone()) for event_id in ids)
+        return EventTimeline(key, tuple(correct_future_start(event, self.now) for event in events), total)
 
-    def build_condition(self, connection: sqlite3.Connection, key: str, first: int) -> SqlCondition:
-        """What belongs to a GPU: what its host tells, and what others told before it came here.
+    def build_condition(self, connection: sqlite3.Connection, key: str, watched_since: int) -> SqlCondition:
+        """Select the events of a GPU that this host recorded, and those of others before it came here.
 
-        What another host tells of it while it is here is not believed. One without a name is only that of its host.
+        Events that another host records while it is here are not trusted. A GPU without a UUID is only its host's.
         """
-        ahead = self.now + MAX_CLOCK_AHEAD_S
+        future = self.now + MAX_CLOCK_AHEAD_S
         if not key or key.startswith(UNNAMED_KEY_PREFIX):
-            return "gpu=? AND host=? AND (at<=? OR until IS NULL)", (key, self.host, ahead)
-        asked = "SELECT max(coalesce(by, until, at)) FROM event WHERE host=? AND gpu=? AND kind IN ('new', 'gone')"
-        (came,) = connection.execute(asked, (self.host, key)).fetchone()
+            return "gpu=? AND host=? AND (at<=? OR until IS NULL)", (key, self.host, future)
+        query = "SELECT max(coalesce(by, until, at)) FROM event WHERE host=? AND gpu=? AND kind IN ('new', 'gone')"
+        (arrived_at,) = connection.execute(query, (self.host, key)).fetchone()
         where = "gpu=? AND (host=? AND (at<=? OR until IS NULL) OR host!=? AND until<=?)"
-        return where, (key, self.host, ahead, self.host, first if came is None else came)
-
-    def correct_start(self, event: HealthEvent) -> HealthEvent:
-        """One that goes on, but began in a time to come, was told by a clock that ran ahead."""
-        ahead = event.ended_at is None and event.began_at > self.now + MAX_CLOCK_AHEAD_S
-        return event._replace(began_at=self.now, began_after=BEFORE_FIRST_CHECK) if ahead else event
+        limit = watched_since if arrived_at is None else arrived_at
+        return where, (key, self.host, future, self.host, limit)
 
 
 class EventLog(EventReader):
-    """Writes, for one builder at a time, into a history that is recorded beside it."""
+    """Records events beside a history; there is one builder at a time."""
 
     def __init__(self, history: HistoryWriter, compare: CompareHealth) -> None:
-        """What happened is found by `compare`."""
         super().__init__(history)
         self.history, self.compare = history, compare
-        self.loaded_from: tuple[sqlite3.Connection, int] | None = None  # of which file, as others left it
-        self.known_metrics: dict[str, bytes | None] = {}  # the signs of each host in it, None while it is away
-        self.compared_at: dict[str, int] = {}  # when each host was last compared
+        self.loaded_from: tuple[sqlite3.Connection, int] | None = None  # the connection, and the version of its data
+        self.known_metrics: dict[str, bytes | None] = {}  # as stored for each host; None while it is away
+        self.compared_at: dict[str, int] = {}
         self.last_good_minute: int | None = None  # the last minute before those in which we failed
         self.added_count = 0
 
     def record(
-        self, told: Mapping[str, PackedHealthMetrics | None], now: float, within: float = RECORD_TIME_LIMIT_S
+        self,
+        metrics_by_host: Mapping[str, PackedHealthMetrics | None],
+        now: float,
+        time_limit: float = RECORD_TIME_LIMIT_S,
     ) -> None:
-        """The signs of each host, once a minute, after the minute itself; None of one that is not fresh.
+        """Record the metrics of each host, once a minute after the minute itself; None for one that is not fresh.
 
-        What takes longer than `within`, in seconds, is left for the next build of the minute.
+        What takes longer than `time_limit`, in seconds, is left for the next build of the minute.
         """
-        at = int(now) // MINUTE * MINUTE
-        if at == self.recorded_minute or self.history.recorded_at != at:
+        minute = int(now) // MINUTE * MINUTE
+        if minute == self.recorded_minute or self.history.recorded_at != minute:
             return
-        done = True
+        is_done = True
 
-        def work() -> None:
-            nonlocal done
-            done = self.write_changes(told, at, time.monotonic() + within)
+        def write() -> None:
+            nonlocal is_done
+            is_done = self.write_changes(metrics_by_host, minute, time.monotonic() + time_limit)
 
-        if not self.history.attempt("events", work, now, "what it tells of the health of GPUs comes later"):
+        if not self.history.attempt("events", write, now, "what it tells of the health of GPUs comes later"):
             self.last_good_minute = self.recorded_minute if self.last_good_minute is None else self.last_good_minute
-        elif done:
-            self.recorded_minute, self.last_good_minute = at, None
+        elif is_done:
+            self.recorded_minute, self.last_good_minute = minute, None
 
-    def write_changes(self, told: Mapping[str, PackedHealthMetrics | None], at: int, end: float) -> bool:
-        """What changed since the last time, by any builder, in one transaction; whether there was time for all."""
+    def write_changes(
+        self, metrics_by_host: Mapping[str, PackedHealthMetrics | None], minute: int, deadline: float
+    ) -> bool:
+        """Write what changed since any builder last wrote, in one transaction; return False if time ran out."""
         connection = self.history.connect()
         self.reload_known(connection)
-        changed = {host: one for host, one in told.items() if one and self.known_metrics.get(host) != one.packed}
-        away = [host for host, signs in self.known_metrics.items() if signs is not None and not told.get(host)]
-        left = {host for host in changed if self.compared_at.get(host) != at}
-        if left or away:
-            connection.execute("PRAGMA synchronous=FULL")  # what a power cut takes is no more than a minute
+        changed = {
+            host: metrics
+            for host, metrics in metrics_by_host.items()
+            if metrics and self.known_metrics.get(host) != metrics.packed
+        }
+        away = [
+            host for host, packed in self.known_metrics.items() if packed is not None and not metrics_by_host.get(host)
+        ]
+        remaining = {host for host in changed if self.compared_at.get(host) != minute}
+        if remaining or away:
+            connection.execute("PRAGMA synchronous=FULL")  # a power cut costs no more than a minute
             with begin_transaction(connection):
                 self.reload_known(connection)  # another builder may have been faster
-                before = self.find_previous_check(connection, at)
-                leave = [(at if before is None else before, host) for host in away]
-                connection.executemany("UPDATE counter SET away=? WHERE host=? AND away IS NULL", leave)
+                previous = self.find_previous_check(connection, minute)
+                away_since = minute if previous is None else previous
+                connection.executemany(
+                    "UPDATE counter SET away=? WHERE host=? AND away IS NULL", [(away_since, host) for host in away]
+                )
                 # those first that have waited longest
-                for host in sorted(left, key=lambda host: self.compared_at.get(host, -1)):
-                    self.update_host_safely(
-                        connection, changed[host], HostCheck(host, at, before, changed[host].taken_at)
-                    )
-                    self.compared_at[host] = at
-                    left.remove(host)
-                    if time.monotonic() > end:
+                for host in sorted(remaining, key=lambda host: self.compared_at.get(host, -1)):
+                    metrics = changed[host]
+                    self.update_host_safely(connection, metrics, HostCheck(host, minute, previous, metrics.taken_at))
+                    self.compared_at[host] = minute
+                    remaining.remove(host)
+                    if time.monotonic() > deadline:
                         break
             self.known_metrics.update(dict.fromkeys(away))
-        self.trim_events(connection, at)
-        return not left
+        self.trim_events(connection, minute)
+        return not remaining
 
     def reload_known(self, connection: sqlite3.Connection) -> None:
-        """Read what the file knows, where it is another one or another builder has written."""
+        """Read the stored metrics again if the file is another one, or another builder has written."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if self.loaded_from is None or self.loaded_from[0] is not connection or self.loaded_from[1] != version:
-            self.known_metrics = dict(
-                connection.execute("SELECT host, CASE WHEN away IS NULL THEN signs END FROM counter")
-            )
+            query = "SELECT host, CASE WHEN away IS NULL THEN signs END FROM counter"
+            self.known_metrics = dict(connection.execute(query))
             self.loaded_from = connection, version
 
-    def find_previous_check(self, connection: sqlite3.Connection, at: int) -> int | None:
-        """The minute in which somebody looked last; where we failed since, our own last one."""
-        (found,) = connection.execute("SELECT max(at) FROM minute WHERE at<?", (at,)).fetchone()
-        if found is None or self.last_good_minute is None or self.last_good_minute < 0:
-            return None if found is None else int(found)
-        return min(int(found), self.last_good_minute)
+    def find_previous_check(self, connection: sqlite3.Connection, minute: int) -> int | None:
+        """Return the minute of the last check; if we failed since, that of our own last one."""
+        (previous,) = connection.execute("SELECT max(at) FROM minute WHERE at<?", (minute,)).fetchone()
+        if previous is None or self.last_good_minute is None or self.last_good_minute < 0:
+            return None if previous is None else int(previous)
+        return min(int(previous), self.last_good_minute)
 
-    def update_host_safely(self, connection: sqlite3.Connection, one: PackedHealthMetrics, look: HostCheck) -> None:
-        """A host that changed; a fault of ours must not cost the others."""
-        what = f"events of {look.host}"
+    def update_host_safely(
+        self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HostCheck
+    ) -> None:
+        """Update a host; a fault of ours must not cost the others."""
+        failure_key = f"events of {check.host}"
         try:
-            if self.update_host(connection, one, look):
-                self.known_metrics[look.host] = one.packed  # the card's own, so that they are not kept twice
-            self.history.failures.pop(what, None)
+            if self.update_host(connection, metrics, check):
+                self.known_metrics[check.host] = metrics.packed  # the same object, so that it is not stored twice
+            self.history.failures.pop(failure_key, None)
         except sqlite3.Error:
             raise
         except Exception as error:
-            why = f"a fault of gpuboard's own at {look.host} ({error!r:.200})"
-            self.history.failures[what] = (why, "the health of its GPUs is not told")
+            reason = f"a fault of gpuboard's own at {check.host} ({error!r:.200})"
+            self.history.failures[failure_key] = (reason, "the health of its GPUs is not told")
 
-    def update_host(self, connection: sqlite3.Connection, one: PackedHealthMetrics, look: HostCheck) -> bool:
-        """A host that changed, compared with what the file says; False if it came too late to tell anything."""
-        asked = "SELECT first, away, signs, state FROM counter WHERE host=?"
-        first, away, signs, blob = connection.execute(asked, (look.host,)).fetchone() or (
-            look.checked_at,
-            None,
-            None,
-            None,
-        )
-        if signs == one.packed and away is None:
+    def update_host(self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HostCheck) -> bool:
+        """Compare a host that changed with its stored state; return False if the check came too late."""
+        query = "SELECT first, away, signs, state FROM counter WHERE host=?"
+        row = connection.execute(query, (check.host,)).fetchone() or (check.checked_at, None, None, None)
+        watched_since, away_since, known_packed, packed_state = row
+        if known_packed == metrics.packed and away_since is None:
             return True
-        state = None if blob is None else unpack_known_state(blob)
+        state = None
+        if packed_state is not None:
+            with suppress(DamagedBlockError):
+                state = unpack_health_state(packed_state)
         if state is not None:
-            look = look._replace(previous_check_at=look.previous_check_at if away is None else away)
-        elif blob is not None:  # what went on then is over, as far as anybody can tell
-            close_open_events(connection, look)
-        told = unpack_health_metrics(one.packed)
-        new = [gpu.key for gpu in told.gpus if state and gpu.key not in state.gpus]
-        number = find_last_event_number(connection, look.host)
-        after, events = self.compare(state, told, look, find_previous_hosts(connection, look.host, new))
-        if after is state:
+            check = check._replace(previous_check_at=check.previous_check_at if away_since is None else away_since)
+        elif packed_state is not None:
+            # without the state nobody can tell what went on: end it, at some time since the previous check
+            before = check.checked_at if check.previous_check_at is None else check.previous_check_at
+            connection.execute(
+                "UPDATE event SET until=max(at, ?), by=max(at, ?) WHERE host=? AND until IS NULL",
+                (before, check.checked_at, check.host),
+            )
+        unpacked = unpack_health_metrics(metrics.packed)
+        new_keys = [gpu.key for gpu in unpacked.gpus if state and gpu.key not in state.gpus]
+        query = "SELECT max(number) FROM event WHERE host=?"
+        (last_number,) = connection.execute(query, (check.host,)).fetchone()
+        previous_hosts = find_previous_hosts(connection, check.host, new_keys)
+        new_state, events = self.compare(state, unpacked, check, previous_hosts)
+        if new_state is state:
             return False
-        if state is None and number:  # no number is given twice
-            after, events = renumber_events(after, events, number)
-        row = (look.host, first, None, one.packed, pack_health_state(after))
+        if state is None and last_number:  # no number is used twice
+            new_state, events = renumber_events(new_state, events, last_number)
         self.added_count += insert_events(connection, events[:MAX_EVENTS_AT_ONCE])
-        connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,?,?,?)", row)
+        new_row = (check.host, watched_since, None, metrics.packed, orjson.dumps(new_state, default=list))
+        connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,?,?,?)", new_row)
         return True
 
-    def trim_events(self, connection: sqlite3.Connection, at: int) -> None:
-        """Once an hour, or where many came: no more than there is room for, and as much room for each host."""
+    def trim_events(self, connection: sqlite3.Connection, minute: int) -> None:
+        """Delete events beyond the limits, once an hour or after many new ones; each host has the same share."""
+        hour = minute // HOUR * HOUR
         row = connection.execute("SELECT at FROM done WHERE what='events'").fetchone()
-        if row and row[0] == at // HOUR * HOUR and self.added_count < TRIM_AFTER_EVENTS:
+        if row and row[0] == hour and self.added_count < TRIM_AFTER_EVENTS:
             return
         self.added_count = 0
         with begin_transaction(connection):
@@ -343,81 +346,57 @@ class EventLog(EventReader):
             for host, count in counts.items():
                 if count > min(share, *MAX_EVENTS_PER_GPU.values()):
                     trim_host_events(connection, host, share)
-            connection.execute("INSERT OR REPLACE INTO done VALUES('events', ?)", (at // HOUR * HOUR,))
-
-
-def unpack_known_state(blob: bytes) -> HostHealthState | None:
-    """What a host is compared with; None where it is damaged."""
-    try:
-        return unpack_health_state(blob)
-    except DamagedBlockError:
-        return None
-
-
-def find_last_event_number(connection: sqlite3.Connection, host: str) -> int:
-    """The number of its last event."""
-    (number,) = connection.execute("SELECT max(number) FROM event WHERE host=?", (host,)).fetchone()
-    return number or 0
-
-
-def close_open_events(connection: sqlite3.Connection, look: HostCheck) -> None:
-    """End what goes on in a host, at some time since somebody looked."""
-    before = look.checked_at if look.previous_check_at is None else look.previous_check_at
-    connection.execute(
-        "UPDATE event SET until=max(at, ?), by=max(at, ?) WHERE host=? AND until IS NULL",
-        (before, look.checked_at, look.host),
-    )
+            connection.execute("INSERT OR REPLACE INTO done VALUES('events', ?)", (hour,))
 
 
 def find_previous_hosts(connection: sqlite3.Connection, host: str, keys: Sequence[str]) -> dict[str, str]:
-    """Which other host had each GPU last: by what history knows of it, or by what happened to it."""
-    several = [key for key in keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
-    found = {key: known.host for key, known in idle_runs.read_runs(connection, several).items()}
-    asked = "SELECT host FROM event WHERE gpu=? ORDER BY at DESC LIMIT 1"
-    for key in several:
-        for (other,) in connection.execute(asked, (key,)) if key not in found else ():
-            found[key] = other
-    return {key: other for key, other in found.items() if other != host}
+    """Return the other host that had each GPU last, by its history or its events."""
+    named_keys = [key for key in keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
+    hosts = {key: run.host for key, run in idle_runs.read_runs(connection, named_keys).items()}
+    query = "SELECT host FROM event WHERE gpu=? ORDER BY at DESC LIMIT 1"
+    for key in named_keys:
+        if key not in hosts and (row := connection.execute(query, (key,)).fetchone()):
+            hosts[key] = row[0]
+    return {key: previous_host for key, previous_host in hosts.items() if previous_host != host}
 
 
 def renumber_events(
     state: HostHealthState, events: Iterable[HealthEvent], step: int
 ) -> tuple[HostHealthState, list[HealthEvent]]:
-    """The same with higher numbers."""
-    gpus = {
-        key: gpu._replace(
-            latest_events={kind: one._replace(number=one.number + step) for kind, one in gpu.latest_events.items()}
-        )
-        for key, gpu in state.gpus.items()
-    }
-    moved = [one._replace(number=one.number + step) for one in events]
-    return state._replace(last_event_number=state.last_event_number + step, gpus=gpus), moved
+    """Add `step` to the numbers of all events."""
+    gpus = {}
+    for key, gpu in state.gpus.items():
+        latest = {kind: event._replace(number=event.number + step) for kind, event in gpu.latest_events.items()}
+        gpus[key] = gpu._replace(latest_events=latest)
+    renumbered = [event._replace(number=event.number + step) for event in events]
+    return state._replace(last_event_number=state.last_event_number + step, gpus=gpus), renumbered
 
 
 def insert_events(connection: sqlite3.Connection, events: Sequence[HealthEvent]) -> int:
-    """Write events, each in the place of what was told of it before; how many."""
-    rows = [tuple(one._replace(value=pack_event_value(one.value))) for one in events]  # type: ignore[arg-type]
+    """Write events, in place of older forms of the same, and return how many."""
+    rows = [event._replace(value=orjson.dumps(event.value)) for event in events]  # type: ignore[arg-type]
     connection.executemany(f"INSERT OR REPLACE INTO event({EVENT_COLUMNS}) VALUES({EVENT_PLACEHOLDERS})", rows)
     return len(rows)
 
 
-def trim_host_events(connection: sqlite3.Connection, host: str, most: int) -> None:
-    """Let go of the oldest: first what is over, and power before all else."""
-    asked = f"SELECT gpu, {POWER_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # the same
-    for gpu, power, count in connection.execute(asked, (host,)).fetchall():
-        delete_oldest_events(
-            connection,
-            (f"host=? AND gpu=? AND ({POWER_SQL})=?", (host, gpu, power)),
-            count - MAX_EVENTS_PER_GPU[bool(power)],
-        )
+def trim_host_events(connection: sqlite3.Connection, host: str, limit: int) -> None:
+    """Delete the oldest events beyond the limits: those that are over first, and power before all others."""
+    query = f"SELECT gpu, {POWER_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # our words
+    for gpu, is_power, count in connection.execute(query, (host,)).fetchall():
+        condition = f"host=? AND gpu=? AND ({POWER_SQL})=?", (host, gpu, is_power)
+        delete_oldest_events(connection, condition, count - MAX_EVENTS_PER_GPU[bool(is_power)])
     (count,) = connection.execute("SELECT count(*) FROM event WHERE host=?", (host,)).fetchone()
-    delete_oldest_events(connection, ("host=?", (host,)), count - most)
+    delete_oldest_events(connection, ("host=?", (host,)), count - limit)
 
 
-def delete_oldest_events(connection: sqlite3.Connection, where: SqlCondition, count: int) -> None:
-    """Delete so many of some events of one host."""
-    if count > 0:
-        some = f"SELECT number FROM event WHERE {where[0]} ORDER BY until IS NULL, NOT {POWER_SQL}, number LIMIT ?"  # noqa: S608 # the same
-        host = where[1][0]
-        statement = f"DELETE FROM event WHERE host=? AND number IN ({some})"  # noqa: S608 # the same
-        connection.execute(statement, (host, *where[1], count))
+def delete_oldest_events(connection: sqlite3.Connection, condition: SqlCondition, count: int) -> None:
+    """Delete the oldest of some events of one host, whose name is the first value of the condition."""
+    if count <= 0:
+        return
+    where, values = condition
+    oldest = (
+        f"SELECT number FROM event WHERE {where} "  # noqa: S608 # our words
+        f"ORDER BY until IS NULL, NOT {POWER_SQL}, number LIMIT ?"
+    )
+    statement = f"DELETE FROM event WHERE host=? AND number IN ({oldest})"  # noqa: S608 # our words
+    connection.execute(statement, (values[0], *values, count))

@@ -24,7 +24,8 @@ from site_builder.core.formatting import format_duration
 from site_builder.remote.ssh_config import TIMEOUT_ERRORS, SshError, extract_last_line, require_time_left
 from site_builder.remote.targets import Target
 from site_builder.snapshots import envelope
-from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES, TASKS_BY_FILE, find_snapshot_fault, open_own_folder
+from site_builder.snapshots.envelope import TASKS_BY_FILE
+from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES, find_snapshot_fault, open_own_folder
 
 if TYPE_CHECKING:  # paramiko is slow to import, and needed only where a host is reached by ssh
     import paramiko  # noqa: TID251

@@ -1,4 +1,4 @@
-"""The files of all hosts in data/, parsed once for each change."""
+"""The files of all hosts in data/, read when they change and parsed once for each change."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,17 +22,31 @@ from site_builder.core.model import HostSnapshot, ParsedFile, Problem
 from site_builder.core.names import BOOKINGS, is_host_name
 from site_builder.core.records import DamagedFileError, Record, dump_json, make_decoder, read_records, write_records
 from site_builder.snapshots import envelope, registry
-from site_builder.snapshots.parsers import host_txt, legacy_files, ps_txt
+from site_builder.snapshots.envelope import TASKS_BY_FILE
+from site_builder.snapshots.parsers import host_and_ps_txt, legacy_files
 
 Result = TypeVar("Result")
-# Bytes of files whose results are kept, the newest; what they were parsed to takes four times as much memory.
+LEGACY_FILE_NAME = re.compile(rf"(.+)_({'|'.join(map(re.escape, legacy_files.LEGACY_FILES))})")
+# The original scripts leave these files empty where there is nothing to report.
+POSSIBLY_EMPTY_FILES = frozenset(legacy_files.LEGACY_FILES) - {"gpus.csv"}
+# Bytes that are read of a file: by default, and the most that GPUBOARD_SNAPSHOT_KIB can allow.
+DEFAULT_SNAPSHOT_BYTES, MAX_SNAPSHOT_BYTES = 1024 * 1024, 8 * 1024 * 1024
+LIMIT_HINT = "GPUBOARD_SNAPSHOT_KIB allows more"
+MAX_HOSTS = 20_000
+FOLDER_MODE = 0o750
+MAX_EPOCH = 1e11  # the year 5138: no file arrives later
+# The number in the title changes with the form of the file: a file of an older form is not used.
+STORE_FILE, STORE_TITLE = "snapshots.kept", "gpuboard snapshots 3"
+# An older gpuboard left a pickle, which could execute code, and is never read.
+OLD_STORE_FILE = "snapshots.pickle"
+# Bytes of the files whose results are cached; the results take four times as much memory.
 MAX_CHEAP_BYTES = 2 * 1024 * 1024
-# The same of files that took longer to parse than so many seconds, which a large fleet must not push out.
+# Results that took this many seconds have a cache of their own, so that a large fleet does not push them out.
 MAX_EXPENSIVE_BYTES, EXPENSIVE_AFTER_S = 16 * 1024 * 1024, 0.01
 
 
 class ParseCacheEntry(NamedTuple):
-    """A file's content, what else its result depends on, and the result."""
+    """The content of a file, what else its result depends on, and the result."""
 
     content: bytes
     dependencies: object
@@ -40,21 +54,20 @@ class ParseCacheEntry(NamedTuple):
 
 
 class ParseCache:
-    """The last result of each file, within a limit."""
+    """The last result of each file, up to a limit of bytes."""
 
-    def __init__(self, most: int) -> None:
-        """Nothing was parsed yet."""
-        self.max_bytes = most
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.size = 0
         self.entries: dict[tuple[str, str], ParseCacheEntry] = {}
 
-    def find(self, key: tuple[str, str], content: bytes, given: object) -> ParseCacheEntry | None:
-        """Return the entry of a file that still says the same."""
-        found = self.entries.get(key)
-        return found if found and found.dependencies == given and found.content == content else None
+    def find(self, key: tuple[str, str], content: bytes, dependencies: object) -> ParseCacheEntry | None:
+        """Return the entry of a file that has not changed."""
+        entry = self.entries.get(key)
+        return entry if entry and entry.dependencies == dependencies and entry.content == content else None
 
     def keep(self, key: tuple[str, str], entry: ParseCacheEntry) -> None:
-        """Keep a result; the oldest make room."""
+        """Add a result, and drop the oldest ones to make room."""
         if len(entry.content) > self.max_bytes:
             return
         self.entries[key] = entry
@@ -63,54 +76,42 @@ class ParseCache:
             self.drop(next(iter(self.entries)))
 
     def drop(self, key: tuple[str, str]) -> None:
-        """Let go of a result."""
-        found = self.entries.pop(key, None)
-        self.size -= len(found.content) if found else 0
+        entry = self.entries.pop(key, None)
+        self.size -= len(entry.content) if entry else 0
 
 
 CACHE_LOCK = threading.Lock()
 CHEAP_CACHE, EXPENSIVE_CACHE = ParseCache(MAX_CHEAP_BYTES), ParseCache(MAX_EXPENSIVE_BYTES)
 
 
-def parse_once(key: tuple[str, str], content: bytes, given: object, parse: Callable[[], Result]) -> Result:
-    """Return what a file was parsed to, or parse it now; `given` is what the result depends on beside its content."""
-    for known in (CHEAP_CACHE, EXPENSIVE_CACHE):
-        found = known.find(key, content, given)
-        if found:
-            return found.result  # type: ignore[return-value] # of the same key
+def parse_once(key: tuple[str, str], content: bytes, dependencies: object, parse: Callable[[], Result]) -> Result:
+    """Return the cached result of a file, or parse it; the result depends on its content and `dependencies`."""
+    for cache in (CHEAP_CACHE, EXPENSIVE_CACHE):
+        entry = cache.find(key, content, dependencies)
+        if entry:
+            return entry.result  # type: ignore[return-value] # of the same key
     began = time.thread_time()
     result = parse()
-    is_costly = time.thread_time() - began > EXPENSIVE_AFTER_S
+    is_expensive = time.thread_time() - began > EXPENSIVE_AFTER_S
     with CACHE_LOCK:
-        for known in (CHEAP_CACHE, EXPENSIVE_CACHE):
-            known.drop(key)
-        (EXPENSIVE_CACHE if is_costly else CHEAP_CACHE).keep(key, ParseCacheEntry(content, given, result))
+        for cache in (CHEAP_CACHE, EXPENSIVE_CACHE):
+            cache.drop(key)
+        cache = EXPENSIVE_CACHE if is_expensive else CHEAP_CACHE
+        cache.keep(key, ParseCacheEntry(content, dependencies, result))
     return result
 
 
-TASKS_BY_FILE = {"host.txt": "host", "gpus.csv": "gpus", "processes.csv": "processes", "ps.txt": "ps"}
-LEGACY_FILE_NAME = re.compile(rf"(.+)_({'|'.join(map(re.escape, legacy_files.LEGACY_FILES))})")
-# An empty file of these is what the original scripts write where there is nothing to tell.
-POSSIBLY_EMPTY_FILES = frozenset(legacy_files.LEGACY_FILES) - {"gpus.csv"}
-# Bytes of a file: as many as are read unless GPUBOARD_SNAPSHOT_KIB says otherwise, and as it may say at most.
-DEFAULT_SNAPSHOT_BYTES, MAX_SNAPSHOT_BYTES = 1024 * 1024, 8 * 1024 * 1024
-LIMIT_HINT = "GPUBOARD_SNAPSHOT_KIB allows more"
-MAX_HOSTS = 20_000
-FOLDER_MODE = 0o750
-# A new number whenever what is kept changes its shape: an older file is then not used.
-MAX_EPOCH = 1e11  # the year 5138: no file arrives later
-STORE_FILE, STORE_TITLE = "snapshots.kept", "gpuboard snapshots 3"
-# What an older gpuboard left: a pickle, which could execute code, and is never read.
-OLD_STORE_FILE = "snapshots.pickle"
-
-
 class HostFile(NamedTuple):
-    """A file as it was last seen (None: it is gone), its last whole content, when that came, and what is wrong now."""
+    """A file: its signature (None if it is gone), its last whole content, when that arrived, and what is wrong now."""
 
     signature: files.FileSignature | None
     content: bytes
     arrived_at: float
     problem: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        return self.signature is None and not self.problem
 
 
 class StoredFile(NamedTuple):
@@ -131,7 +132,7 @@ class StoredHost(NamedTuple):
 
 
 class HostFiles(NamedTuple):
-    """One host: its files, whether they are those of the original scripts, and what is wrong beside them."""
+    """The files of one host; those of the original scripts are `is_legacy`."""
 
     name: str
     files: dict[str, HostFile]
@@ -140,166 +141,165 @@ class HostFiles(NamedTuple):
 
     @property
     def fingerprint(self) -> tuple[object, ...]:
-        """What is the same as long as nothing changed."""
-        return (*((kept.signature, kept.arrived_at, kept.problem) for kept in self.files.values()), self.problems)
+        """Return a value that stays the same as long as no file changes."""
+        return (*((file.signature, file.arrived_at, file.problem) for file in self.files.values()), self.problems)
 
     def parse(self) -> HostSnapshot:
-        """All that can be understood of it."""
         return parse_legacy_host_files(self) if self.is_legacy else parse_snapshot_files(self)
 
 
+FilesByHost = dict[str, dict[str, HostFile]]
+
+
 class SnapshotStore:
-    """Looks at data/ again and again; remembers what it has read."""
+    """Reads data/ again and again, and remembers the files between builds."""
 
     def __init__(self, data: Path, state: Path | None, limit: int = DEFAULT_SNAPSHOT_BYTES) -> None:
-        """Take up what the last build left in state/, if there is any and it can be read; `limit` is for each file."""
+        """Load what the last build stored in state/; `limit` is the size that is read of each file."""
         self.data_folder = data
         self.max_bytes = limit
         self.store_path = state / STORE_FILE if state else Path(os.devnull)
-        self.native_files: dict[str, dict[str, HostFile]] = {}
-        self.legacy_files: dict[str, dict[str, HostFile]] = {}
+        self.native_files: FilesByHost = {}
+        self.legacy_files: FilesByHost = {}
         self.has_changes = False
-        # of a damaged file nothing counts, and all is read again
+        # if the stored file is damaged, all files are read again
         with suppress(DamagedFileError, ValueError):
             self.native_files, self.legacy_files = load_stored_hosts(self.store_path) if state else ({}, {})
 
     def read_hosts(self, only: Container[str] | None = None) -> tuple[list[HostFiles], list[Problem]]:
-        """Every host that data/ has, or had until it is forgotten; an OSError if the folder cannot be read."""
+        """Return every host that data/ has, or had until it is forgotten; raise OSError if data/ cannot be read."""
         problems: list[Problem] = []
-        folders, originals = self.list_entries(problems)
+        folders, legacy_hosts = self.list_entries(problems)
         if only is not None:
             folders = {name for name in folders if name in only}
-            originals = {name: files for name, files in originals.items() if name in only}
+            legacy_hosts = {name: legacy for name, legacy in legacy_hosts.items() if name in only}
         for name in folders.union(self.native_files):
             self.update_host_folder(name, name in folders, problems)
         with open_folder(self.data_folder, files.ROOT_FOLDER_FLAGS) as folder:
-            for name in originals.keys() | self.legacy_files.keys():
-                present = originals.get(name, set()) | self.legacy_files.get(name, {}).keys()
+            for name in legacy_hosts.keys() | self.legacy_files.keys():
+                present = legacy_hosts.get(name, set()) | self.legacy_files.get(name, {}).keys()
+                paths = {file: f"{name}_{file}" for file in present}
                 try:
-                    self.update_host_files(
-                        self.legacy_files, name, {file: f"{name}_{file}" for file in present}, folder
-                    )
-                except Exception as error:  # as in look_into
+                    self.update_host_files(self.legacy_files, name, paths, folder)
+                except Exception as error:  # as in update_host_folder
                     self.legacy_files[name] = {}
                     problems.append(Problem(f"data/{name}_*", describe_fault("its files could not be read", error)))
-        return [
-            self.choose_host_files(name) for name in sorted(folders.union(self.native_files, self.legacy_files))
-        ], problems
+        names = sorted(folders.union(self.native_files, self.legacy_files))
+        return [self.choose_host_files(name) for name in names], problems
 
     def list_entries(self, problems: list[Problem]) -> tuple[set[str], dict[str, set[str]]]:
-        """The folders that can be hosts and the files of the original scripts; what can be neither is told."""
+        """Return the folders of hosts, and the legacy files of each host; anything else is a problem."""
         folders: set[str] = set()
-        originals: dict[str, set[str]] = {}
-        with os.scandir(self.data_folder) as found:
-            for entry in found:
+        legacy_hosts: dict[str, set[str]] = {}
+        with os.scandir(self.data_folder) as entries:
+            for entry in entries:
                 if entry.name.startswith(".") or entry.name == BOOKINGS:
                     continue
                 if entry.is_symlink() and is_moved_file_link(entry.path):
                     continue
+                where = f"data/{entry.name[:80]!a}"
                 if entry.is_symlink():
-                    problems.append(Problem(f"data/{entry.name[:80]!a}", "it is a link, and links are not followed"))
+                    problems.append(Problem(where, "it is a link, and links are not followed"))
                 elif entry.is_dir(follow_symlinks=False):
                     if is_host_name(entry.name) and len(folders) < MAX_HOSTS:
                         folders.add(entry.name)
                     else:
-                        problems.append(Problem(f"data/{entry.name[:80]!a}", explain_refused_host(entry.name)))
+                        problems.append(Problem(where, explain_refused_host(entry.name)))
                 elif match := LEGACY_FILE_NAME.fullmatch(entry.name):
-                    if is_host_name(match[1]) and (match[1] in originals or len(originals) < MAX_HOSTS):
-                        originals.setdefault(match[1], set()).add(match[2])
+                    if is_host_name(match[1]) and (match[1] in legacy_hosts or len(legacy_hosts) < MAX_HOSTS):
+                        legacy_hosts.setdefault(match[1], set()).add(match[2])
                     else:
-                        problems.append(Problem(f"data/{entry.name[:80]!a}", explain_refused_host(match[1])))
-        return folders, originals
+                        problems.append(Problem(where, explain_refused_host(match[1])))
+        return folders, legacy_hosts
 
-    def update_host_folder(self, name: str, present: bool, problems: list[Problem]) -> None:
-        """The four files in the folder of a host."""
+    def update_host_folder(self, name: str, is_present: bool, problems: list[Problem]) -> None:
+        """Read what changed in the folder of a host."""
         try:
-            with open_folder(f"{self.data_folder}/{name}") if present else open_missing_folder() as folder:
+            with open_folder(f"{self.data_folder}/{name}") if is_present else nullcontext() as folder:
                 self.update_host_files(self.native_files, name, {file: file for file in TASKS_BY_FILE}, folder)
         except OSError as error:
             problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
-        except Exception as error:  # a fault of ours costs this host alone, and what was read before is not believed
+        except Exception as error:  # a fault of ours costs this host alone, and what was read before is not trusted
             self.native_files.pop(name, None)
             problems.append(Problem(f"data/{name}", describe_fault("its files could not be read", error)))
 
-    def update_host_files(
-        self, kept: dict[str, dict[str, HostFile]], name: str, paths: dict[str, str], folder: int | None
-    ) -> None:
-        """See what changed among the files of a host; one that was never there is none."""
-        before = kept.get(name, {})
+    def update_host_files(self, hosts: FilesByHost, name: str, paths: dict[str, str], folder: int | None) -> None:
+        """Read the files of a host that changed; a file that was never there is left out."""
+        before = hosts.get(name, {})
         now: dict[str, HostFile] = {}
+        is_legacy = hosts is self.legacy_files
         for file, path in paths.items():
-            one = update_stored_file(
-                before.get(file), name, file, path, folder, kept is self.legacy_files, self.max_bytes
-            )
-            if one is not None:
-                now[file] = one
+            updated = update_stored_file(before.get(file), name, file, path, folder, is_legacy, self.max_bytes)
+            if updated is not None:
+                now[file] = updated
         if now != before:
-            kept[name] = now
+            hosts[name] = now
             self.has_changes = True
         if not now:
-            kept.pop(name, None)
+            hosts.pop(name, None)
 
     def choose_host_files(self, name: str) -> HostFiles:
-        """The newer of the two kinds of files, where a host has both."""
-        native, original = self.native_files.get(name, {}), self.legacy_files.get(name, {})
-        if not original:
+        """Return the newer of the two kinds of files, where a host has both."""
+        native, legacy = self.native_files.get(name, {}), self.legacy_files.get(name, {})
+        if not legacy:
             return HostFiles(name, native)
-        newest = max(kept.arrived_at for kept in original.values())
-        if native and max(kept.arrived_at for kept in native.values()) >= newest:
-            what = f"files of the original scripts that are older than data/{name}/, and not read; remove them"
-            return HostFiles(name, native, problems=(Problem(f"data/{name}_*", what),))
-        return HostFiles(name, original, is_legacy=True)
+        newest = max(file.arrived_at for file in legacy.values())
+        if native and max(file.arrived_at for file in native.values()) >= newest:
+            problem = f"files of the original scripts that are older than data/{name}/, and not read; remove them"
+            return HostFiles(name, native, problems=(Problem(f"data/{name}_*", problem),))
+        return HostFiles(name, legacy, is_legacy=True)
 
     def forget_host(self, name: str) -> None:
-        """Let go of what is kept of a host."""
-        for kept in (self.native_files, self.legacy_files):
-            self.has_changes = kept.pop(name, None) is not None or self.has_changes
+        for hosts in (self.native_files, self.legacy_files):
+            self.has_changes = hosts.pop(name, None) is not None or self.has_changes
 
     def list_clock_offsets(self, now: float, recent: float) -> Iterator[float]:
-        """Return by how many seconds the clock of each host that pushed recently is ahead of ours."""
-        for several in self.native_files.values():
-            kept = several.get("host.txt")
-            if kept and abs(now - kept.arrived_at) <= recent:
-                told, _ = envelope.parse_snapshot_header(kept.content, "host")
-                if told:
-                    yield told.time - kept.arrived_at
+        """Yield by how many seconds the clock of each host that pushed recently is ahead of ours."""
+        for host_files in self.native_files.values():
+            file = host_files.get("host.txt")
+            if file and abs(now - file.arrived_at) <= recent:
+                header, _ = envelope.parse_snapshot_header(file.content, "host")
+                if header:
+                    yield header.time - file.arrived_at
 
     def save(self) -> None:
-        """Keep what was read, for the next build; whole or not at all."""
+        """Store what was read for the next build."""
         if self.has_changes:
             write_records(self.store_path, STORE_TITLE, self.build_records())
             self.has_changes = False
 
     def build_records(self) -> Iterator[Record]:
-        """Yield what is stored, host by host."""
-        for kept, is_original in ((self.native_files, False), (self.legacy_files, True)):
-            for name, by_file in kept.items():
-                stored = [StoredFile(file, one.signature, one.arrived_at, one.problem) for file, one in by_file.items()]
-                with suppress(TypeError):  # a text that JSON cannot hold costs that host a second reading
-                    text = dump_json(StoredHost(name, is_original, tuple(stored)))
-                    yield text, [one.content for one in by_file.values()]
+        for hosts, is_legacy in ((self.native_files, False), (self.legacy_files, True)):
+            for name, host_files in hosts.items():
+                stored = tuple(
+                    StoredFile(file_name, file.signature, file.arrived_at, file.problem)
+                    for file_name, file in host_files.items()
+                )
+                with suppress(TypeError):  # a host with a text that JSON cannot hold is read again
+                    text = dump_json(StoredHost(name, is_legacy, stored))
+                    yield text, [file.content for file in host_files.values()]
 
 
-def load_stored_hosts(store: Path) -> tuple[dict[str, dict[str, HostFile]], dict[str, dict[str, HostFile]]]:
-    """Load what the last builder stored, of native files and of the original scripts; all of it, or an error."""
+def load_stored_hosts(store: Path) -> tuple[FilesByHost, FilesByHost]:
+    """Load native and legacy files as the last builder stored them; raise DamagedFileError if any of it is damaged."""
     decode = make_decoder(StoredHost)
-    native: dict[str, dict[str, HostFile]] = {}
-    original: dict[str, dict[str, HostFile]] = {}
+    native: FilesByHost = {}
+    legacy: FilesByHost = {}
     for text, contents in read_records(store, STORE_TITLE):
         host: StoredHost = decode(orjson.loads(text))
-        known = legacy_files.LEGACY_FILES if host.is_legacy else TASKS_BY_FILE
-        possible = all(one.name in known and 0 <= one.arrived_at < MAX_EPOCH for one in host.files)
-        if not is_host_name(host.name) or len(host.files) != len(contents) or not possible:
+        file_names = legacy_files.LEGACY_FILES if host.is_legacy else TASKS_BY_FILE
+        is_possible = all(file.name in file_names and 0 <= file.arrived_at < MAX_EPOCH for file in host.files)
+        if not is_host_name(host.name) or len(host.files) != len(contents) or not is_possible:
             raise DamagedFileError(host.name)
-        (original if host.is_legacy else native)[host.name] = {
-            one.name: HostFile(one.signature, content, one.arrived_at, one.problem)
-            for one, content in zip(host.files, contents)
+        (legacy if host.is_legacy else native)[host.name] = {
+            file.name: HostFile(file.signature, content, file.arrived_at, file.problem)
+            for file, content in zip(host.files, contents)
         }
-    return native, original
+    return native, legacy
 
 
 def remove_host_files(data: Path, name: str) -> list[str]:
-    """Delete the files of a host, those that we know and no other; what is left in its folder."""
+    """Delete the files of a host that we know, and return the names of others that are left in its folder."""
     with open_folder(data, files.ROOT_FOLDER_FLAGS) as top:
         for file in legacy_files.LEGACY_FILES:
             unlink_if_present(f"{name}_{file}", top)
@@ -311,34 +311,32 @@ def remove_host_files(data: Path, name: str) -> list[str]:
             unlink_if_present(f".{file}.new", folder)  # what a push has not yet renamed
             unlink_if_present(f".{file}.put", folder)  # nor a pull, nor the copy of Consul's store
         with suppress(OSError):
-            new = os.open(".new", files.FOLDER_FLAGS, dir_fd=folder)
+            new_folder = os.open(".new", files.FOLDER_FLAGS, dir_fd=folder)
             try:
                 for file in TASKS_BY_FILE:
-                    unlink_if_present(file, new)
+                    unlink_if_present(file, new_folder)
             finally:
-                os.close(new)
+                os.close(new_folder)
             os.rmdir(".new", dir_fd=folder)
         with os.scandir(folder) as entries:
-            left = sorted(entry.name for entry in entries)
-    if not left:
+            remaining = sorted(entry.name for entry in entries)
+    if not remaining:
         (data / name).rmdir()
-    return left
+    return remaining
 
 
 def unlink_if_present(file: str, folder: int) -> None:
-    """Delete a file, if it is there."""
     with suppress(FileNotFoundError):
         os.unlink(file, dir_fd=folder)
 
 
 def explain_refused_host(name: str) -> str:
-    """Why there can be no host of this name."""
     return f"there are more than {MAX_HOSTS} hosts" if is_host_name(name) else "its name cannot be that of a host"
 
 
 @contextmanager
 def open_folder(path: Path | str, flags: int = files.FOLDER_FLAGS) -> Iterator[int]:
-    """An open folder, which nobody can exchange for another while it is read."""
+    """Open a folder, so that nobody can exchange it for another while it is read."""
     handle = os.open(path, flags)
     try:
         yield handle
@@ -353,30 +351,24 @@ def open_own_folder(data: Path, name: str) -> Iterator[int]:
     It is checked when it is open, so that nobody can exchange it for a link or a folder of theirs.
     """
     with open_folder(data, files.ROOT_FOLDER_FLAGS) as top:
-        made = False
+        is_new = False
         with suppress(FileExistsError):
             os.mkdir(name, FOLDER_MODE, dir_fd=top)
-            made = True
+            is_new = True
         folder = os.open(name, files.FOLDER_FLAGS, dir_fd=top)
     try:
         status = os.fstat(folder)
         if os.geteuid() not in {0, status.st_uid}:
-            us = files.login_of(os.geteuid())
-            what = f"it belongs to {files.login_of(status.st_uid)}, not to {us}: remove it, or chown it"
-            raise PermissionError(errno.EPERM, what, str(data / name))
+            own_login = files.login_of(os.geteuid())
+            problem = f"it belongs to {files.login_of(status.st_uid)}, not to {own_login}: remove it, or chown it"
+            raise PermissionError(errno.EPERM, problem, str(data / name))
         mode = stat.S_IMODE(status.st_mode)
-        wanted = mode | FOLDER_MODE if made else mode & ~0o022  # whatever the umask: the group reads, and no more
+        wanted = mode | FOLDER_MODE if is_new else mode & ~0o022  # whatever the umask: the group may read, not write
         if mode != wanted:
             os.fchmod(folder, wanted)
         yield folder
     finally:
         os.close(folder)
-
-
-@contextmanager
-def open_missing_folder() -> Iterator[None]:
-    """A folder that is gone."""
-    yield None
 
 
 def update_stored_file(
@@ -385,10 +377,10 @@ def update_stored_file(
     file: str,
     path: str,
     folder: int | None,
-    original: bool,
+    is_legacy: bool,
     limit: int = DEFAULT_SNAPSHOT_BYTES,
 ) -> HostFile | None:
-    """What counts of a file now, given what counted before."""
+    """Return a file as it counts now, given how it counted before; `folder` is None if it is gone."""
     try:
         signature = files.read_signature(path, folder) if folder is not None else None
         if before and signature == before.signature and not before.problem:
@@ -396,24 +388,23 @@ def update_stored_file(
         if signature is None or folder is None:
             return before._replace(signature=None, problem=None) if before and before.content else None
         signature, content = files.read_file(path, folder, limit)
-    except files.FileTooLargeError as why:
-        refusal = f"not read: {why}; {LIMIT_HINT}" if limit < MAX_SNAPSHOT_BYTES else f"not read: {why}"
+    except files.FileRefusedError as error:
+        refusal = f"not read: {error}"
+        if isinstance(error, files.FileTooLargeError) and limit < MAX_SNAPSHOT_BYTES:
+            refusal += f"; {LIMIT_HINT}"
         return before._replace(problem=refusal) if before else HostFile(None, b"", 0, refusal)
-    except files.FileRefusedError as why:
-        refusal = f"not read: {why}"
-        return before._replace(problem=refusal) if before else HostFile(None, b"", 0, refusal)
-    arrived = signature.arrived_ns / 1e9
-    # the original ones may be copied with their own times, and what came from Consul may be older than the file; only
-    # what lies in the past can be true
-    arrived = max(0.0, min(arrived, signature.modified_ns / 1e9 if original else envelope.parse_as_of_line(content)))
-    problem, counts = (find_legacy_fault if original else find_snapshot_fault)(content, name, file)
+    # legacy files may be copied with their own times, and files from Consul may be older than the copy in data/;
+    # only a time in the past can be true
+    own_time = signature.modified_ns / 1e9 if is_legacy else envelope.parse_as_of_line(content)
+    arrived_at = max(0.0, min(signature.arrived_ns / 1e9, own_time))
+    problem, is_usable = find_legacy_fault(content, file) if is_legacy else find_snapshot_fault(content, name, file)
     if before and before.content and (problem or before.content == content):
         return HostFile(signature, before.content, before.arrived_at, problem)
-    return HostFile(signature, content if counts else b"", arrived, problem)
+    return HostFile(signature, content if is_usable else b"", arrived_at, problem)
 
 
 def find_snapshot_fault(content: bytes, name: str, file: str) -> tuple[str | None, bool]:
-    """What is wrong with a file of a snapshot as a whole, and whether it counts."""
+    """Return what is wrong with a file as a whole, and whether it can be used."""
     header, problem = envelope.parse_snapshot_header(content, TASKS_BY_FILE[file])
     if header is None:
         return problem, False
@@ -422,100 +413,101 @@ def find_snapshot_fault(content: bytes, name: str, file: str) -> tuple[str | Non
     return (None, True) if envelope.has_end_line(content) else (envelope.TORN_MESSAGE, False)
 
 
-def find_legacy_fault(content: bytes, _: str, file: str) -> tuple[str | None, bool]:
-    """The same for one of the original scripts: they have neither header nor end, only lines."""
+def find_legacy_fault(content: bytes, file: str) -> tuple[str | None, bool]:
+    """Return the same for a legacy file, which has neither header nor end."""
     if content.endswith(b"\n") or (not content and file in POSSIBLY_EMPTY_FILES):
         return None, True
     return "the file is torn: its last line has no end", False
 
 
-def parse_snapshot_files(told: HostFiles) -> HostSnapshot:
-    """What the four files of a snapshot say."""
-    found: dict[str, ParsedFile[Any]] = {}
-    problems = list(told.problems)
+def parse_snapshot_files(host: HostFiles) -> HostSnapshot:
+    """Parse the four files of a snapshot."""
+    parsed_files: dict[str, ParsedFile[Any]] = {}
+    problems = list(host.problems)
 
-    def read(file: str, reader: Callable[[bytes], ParsedFile[Any]], given: object = None) -> ParsedFile[Any] | None:
-        kept = told.files.get(file)
-        if kept is None:
+    def parse(
+        file_name: str, parser: Callable[[bytes], ParsedFile[Any]], dependencies: object = None
+    ) -> ParsedFile[Any] | None:
+        file = host.files.get(file_name)
+        if file is None:
             return None
-        content = kept.content
-        dump = parse_once((told.name, file), content, given, lambda: reader(content)) if content else ParsedFile()
-        if kept.problem and kept.problem not in dump.problems:
-            problems.append(Problem(f"data/{told.name}/{file}", kept.problem))
-        problems.extend(Problem(f"data/{told.name}/{file}", what) for what in dump.problems)
-        if dump.header is None:
+        content, key = file.content, (host.name, file_name)
+        parsed_file = parse_once(key, content, dependencies, lambda: parser(content)) if content else ParsedFile()
+        where = f"data/{host.name}/{file_name}"
+        if file.problem and file.problem not in parsed_file.problems:
+            problems.append(Problem(where, file.problem))
+        problems.extend(Problem(where, problem) for problem in parsed_file.problems)
+        if parsed_file.header is None:
             return None
-        found[file] = dump
-        return dump
+        parsed_files[file_name] = parsed_file
+        return parsed_file
 
-    facts, gpu_rows, process_rows = (
-        read("host.txt", host_txt.parse_host_txt),
-        read("gpus.csv", registry.parse_gpus_csv),
-        read("processes.csv", registry.parse_processes_csv),
-    )
-    pids = {row.pid for row in process_rows.rows if row.pid is not None} if process_rows else set()
-    ps_rows = read("ps.txt", lambda content: ps_txt.parse_ps_txt(content, pids), pids)
-    seen = told.files["host.txt"].arrived_at if facts else None
+    facts = parse("host.txt", host_and_ps_txt.parse_host_txt)
+    gpus = parse("gpus.csv", registry.parse_gpus_csv)
+    processes = parse("processes.csv", registry.parse_processes_csv)
+    pids = {row.pid for row in processes.rows if row.pid is not None} if processes else set()
+    ps_rows = parse("ps.txt", lambda content: host_and_ps_txt.parse_ps_txt(content, pids), pids)
+    last_seen = None
+    clock_offset = None
+    taken_at: dict[str, float] = {}
+    if facts and facts.header:
+        last_seen = host.files["host.txt"].arrived_at
+        clock_offset = facts.header.time - last_seen
+        for file_name, parsed_file in parsed_files.items():
+            if parsed_file.header:
+                # the host's clock may be wrong: only the difference of two of its times counts
+                age = max(0, facts.header.time - parsed_file.header.time)
+                taken_at[file_name] = min(last_seen - age, host.files[file_name].arrived_at)
     return HostSnapshot(
-        told.name,
-        gpu_rows,
-        process_rows,
-        ps_rows,
-        facts,
-        seen,
-        {file: min(moment, told.files[file].arrived_at) for file, moment in compute_file_times(found, seen).items()},
-        {file: dump.header.every for file, dump in found.items() if dump.header},
-        facts.header.time - seen if facts and facts.header and seen is not None else None,
-        tuple(file for file, kept in told.files.items() if kept.signature is None and not kept.problem),
+        name=host.name,
+        gpus=gpus,
+        processes=processes,
+        ps_rows=ps_rows,
+        facts=facts,
+        last_seen=last_seen,
+        taken_at=taken_at,
+        intervals={name: parsed.header.every for name, parsed in parsed_files.items() if parsed.header},
+        clock_offset=clock_offset,
+        missing_files=tuple(name for name, file in host.files.items() if file.is_missing),
         problems=tuple(problems),
     )
 
 
-def compute_file_times(dumps: dict[str, ParsedFile[Any]], seen: float | None) -> dict[str, float]:
-    """When host.txt arrived, less how much older a file's own time is: only differences on one clock count."""
-    facts = dumps.get("host.txt")
-    if seen is None or facts is None or facts.header is None:
-        return {}
-    time = facts.header.time
-    return {file: seen - max(0, time - dump.header.time) for file, dump in dumps.items() if dump.header}
+def parse_legacy_host_files(host: HostFiles) -> HostSnapshot:
+    """Parse the files of the original scripts; their age is that of the GPUs' file."""
+    # a file of which no whole content was ever read is missing, which is not the same as empty
+    contents = {name: file.content for name, file in host.files.items() if file.content or not file.problem}
 
+    def parse(file_name: str, parser: Callable[[bytes], Any], dependencies: object = None) -> Any:  # noqa: ANN401
+        content = contents.get(file_name)
+        if content is None:
+            return None
+        return parse_once((host.name, f"_{file_name}"), content, dependencies, lambda: parser(content))
 
-def parse_legacy_host_files(told: HostFiles) -> HostSnapshot:
-    """What the files of the original scripts say; their age is that of the GPUs' file."""
-    # one of which no whole content was ever read is not told, which is another thing than empty
-    contents = {file: kept.content for file, kept in told.files.items() if kept.content or not kept.problem}
-
-    def read(file: str, parse: Callable[[bytes], Any], given: object = None) -> Any:  # noqa: ANN401 # each has its own
-        content = contents.get(file)
-        return None if content is None else parse_once((told.name, f"_{file}"), content, given, lambda: parse(content))
-
-    gpu_rows, newest = read("gpus.csv", legacy_files.parse_legacy_gpus) or (None, None)
-    process_rows = read("processes.csv", lambda content: legacy_files.parse_legacy_processes(content, newest), newest)
-    ps_rows = read("users.csv", lambda content: legacy_files.parse_legacy_users(content, newest), newest)
+    gpus, newest = parse("gpus.csv", legacy_files.parse_legacy_gpus) or (None, None)
+    processes = parse("processes.csv", lambda content: legacy_files.parse_legacy_processes(content, newest), newest)
+    ps_rows = parse("users.csv", lambda content: legacy_files.parse_legacy_users(content, newest), newest)
     status, disks, local = (contents.get(file, b"") for file in ("status.csv", "disks.csv", "local.txt"))
     facts = parse_once(
-        (told.name, "_facts"), status, (disks, local), lambda: legacy_files.parse_legacy_facts(status, disks, local)
+        (host.name, "_facts"), status, (disks, local), lambda: legacy_files.parse_legacy_facts(status, disks, local)
     )
-    dumps = {"gpus.csv": gpu_rows, "processes.csv": process_rows, "users.csv": ps_rows, "status.csv": facts}
-    seen = told.files["gpus.csv"].arrived_at or None if gpu_rows else None
+    parsed_files = {"gpus.csv": gpus, "processes.csv": processes, "users.csv": ps_rows, "status.csv": facts}
+    problems = list(host.problems)
+    for file_name, file in host.files.items():
+        parsed_file = parsed_files.get(file_name)
+        file_problems = (*((file.problem,) if file.problem else ()), *(parsed_file.problems if parsed_file else ()))
+        problems += [Problem(f"data/{host.name}_{file_name}", problem) for problem in file_problems]
+    last_seen = host.files["gpus.csv"].arrived_at or None if gpus else None
     return HostSnapshot(
-        told.name,
-        gpu_rows,
-        process_rows,
-        ps_rows,
-        facts,
-        seen,
-        {"gpus.csv": seen} if seen is not None else {},
-        {"gpus.csv": legacy_files.INTERVAL_S},
-        missing_files=tuple(file for file, kept in told.files.items() if kept.signature is None and not kept.problem),
+        name=host.name,
+        gpus=gpus,
+        processes=processes,
+        ps_rows=ps_rows,
+        facts=facts,
+        last_seen=last_seen,
+        taken_at={"gpus.csv": last_seen} if last_seen is not None else {},
+        intervals={"gpus.csv": legacy_files.INTERVAL_S},
+        missing_files=tuple(name for name, file in host.files.items() if file.is_missing),
         is_legacy=True,
-        problems=(*told.problems, *list_legacy_problems(told, dumps)),
+        problems=tuple(problems),
     )
-
-
-def list_legacy_problems(told: HostFiles, dumps: dict[str, ParsedFile[Any] | None]) -> Iterable[Problem]:
-    """What is wrong with the files, and what their readers could not understand."""
-    for file, kept in told.files.items():
-        dump = dumps.get(file)
-        for what in (*((kept.problem,) if kept.problem else ()), *(dump.problems if dump else ())):
-            yield Problem(f"data/{told.name}_{file}", what)

@@ -11,7 +11,7 @@ import pytest
 
 from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.model import HostFacts
-from site_builder.snapshots.parsers import host_txt
+from site_builder.snapshots.parsers import host_and_ps_txt
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, person, process, words
 
 VALUES = (
@@ -176,6 +176,6 @@ def test_an_original_file_with_an_odd_time_is_a_host_like_another(tmp_path: Path
 )
 def test_a_fact_that_cannot_be_is_not_used_and_said(line: str, why: str) -> None:
     told = f"# gpuboard 1 task=host host=a time=1 every=20 took_ms=1 rc=0\n{line}\n# end\n"
-    found = host_txt.parse_host_txt(told.encode())
+    found = host_and_ps_txt.parse_host_txt(told.encode())
     assert found.problems == (why,)
     assert found.rows[0] == HostFacts()

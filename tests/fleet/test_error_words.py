@@ -11,7 +11,7 @@ import pytest
 from site_builder.core.model import GpuStatus, HostStatus
 from site_builder.snapshots import registry
 from site_builder.snapshots.parsers import legacy_files
-from tests.snapshots.test_gpus_csv import our_fields
+from tests.snapshots.test_nvidia_csv import our_fields
 from tests.support.amd_fixtures import card, listed, metric, part, running, static, value
 from tests.support.captures import snapshot
 from tests.support.generated_fleet import NOW, decide, host_data

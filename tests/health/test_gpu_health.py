@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from site_builder.core.model import Gpu, GpuStatus, HostStatus, Problem
+from site_builder.core.model import Gpu, GpuStatus, HostStatus
 from site_builder.health.gpu_health import (
     MAX_KEY_CHARACTERS,
     build_host_health_metrics,
@@ -27,10 +27,9 @@ COUNTS = {
 }
 
 
-def host(*gpus: Gpu, state: str = "fresh", problems: tuple[Problem, ...] = ()) -> HostStatus:
-    return HostStatus(
-        "atlas", None, (), state, "", gpus=tuple(GpuStatus(one, "A100", "free", "") for one in gpus), problems=problems
-    )
+def host(*gpus: Gpu, state: str = "fresh", has_missing_gpu: bool = False) -> HostStatus:
+    statuses = tuple(GpuStatus(row, "A100", "free", "") for row in gpus)
+    return HostStatus("atlas", None, (), state, "", gpus=statuses, has_missing_gpu=has_missing_gpu)
 
 
 def gpu(cells: dict[str, str] | None = None, **more: Any) -> Gpu:  # noqa: ANN401
@@ -131,9 +130,8 @@ def test_a_host_that_is_not_fresh_has_none() -> None:
     assert pack_host_health(host(gpu(COUNTS), state="stale"), None) is None
 
 
-def test_a_host_of_which_a_row_was_odd_is_not_whole() -> None:
-    odd = Problem("data/atlas/gpus.csv", "a row has 9 cells where the header has 8: 1, GPU-1")
-    found = build_host_health_metrics(host(gpu(), problems=(odd,)))
+def test_a_host_with_a_gpu_that_could_not_be_read_is_not_complete() -> None:
+    found = build_host_health_metrics(host(gpu(), has_missing_gpu=True))
     assert found
     assert not found.is_complete
 

@@ -71,7 +71,9 @@ class Told:
         # hosts are fresh by the clock of the files, and so the clock of history is the one that goes
         real = builder.history.record, builder.event_log.record
         builder.history.record = lambda samples, now, reach=0: real[0](samples, began + 60 * self.number, reach)  # type: ignore[method-assign] # noqa: ARG005
-        builder.event_log.record = lambda told, now, within=9: real[1](told, began + 60 * self.number, within)  # type: ignore[method-assign] # noqa: ARG005
+        builder.event_log.record = lambda metrics_by_host, now, time_limit=9: real[1](  # type: ignore[method-assign] # noqa: ARG005
+            metrics_by_host, began + 60 * self.number, time_limit
+        )
         builder.build(time.time())
         builder.close()
         self.number += 1

@@ -24,7 +24,7 @@ from site_builder.health.problems import (
     format_advice,
 )
 from site_builder.snapshots import registry
-from tests.snapshots.test_gpus_csv import BUNDLES, our_fields
+from tests.snapshots.test_nvidia_csv import BUNDLES, our_fields
 from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
 
 WELL = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.snapshots import registry
-from tests.snapshots.test_gpus_csv import our_fields
+from tests.snapshots.test_nvidia_csv import our_fields
 from tests.support.captures import CAPTURES, GOLDEN, check_golden, needs_shared, replay, snapshot
 from tests.support.nvidia_xml import xml_of
 

@@ -15,16 +15,16 @@ from site_builder.board.builder import Builder
 from site_builder.core.faults import FAULT_NOTE
 from site_builder.snapshots import registry
 from site_builder.snapshots import store as snapshots_store
-from site_builder.snapshots.parsers import host_txt, legacy_files, ps_txt
+from site_builder.snapshots.parsers import host_and_ps_txt, legacy_files
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, person, process, words
 from tests.support.pace import within
 
 MIB = 1024 * 1024
 PARSERS = {
-    "host.txt": (host_txt, "parse_host_txt"),
+    "host.txt": (host_and_ps_txt, "parse_host_txt"),
     "gpus.csv": (registry, "parse_gpus_csv"),
     "processes.csv": (registry, "parse_processes_csv"),
-    "ps.txt": (ps_txt, "parse_ps_txt"),
+    "ps.txt": (host_and_ps_txt, "parse_ps_txt"),
     "_gpus": (legacy_files, "parse_legacy_gpus"),
     "_processes": (legacy_files, "parse_legacy_processes"),
     "_users": (legacy_files, "parse_legacy_users"),

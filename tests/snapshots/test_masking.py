@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.snapshots.parsers import ps_txt
+from site_builder.snapshots.parsers import host_and_ps_txt
 from tests.support.live_page import Live, gpuboard
 from tests.support.machine import need
 from tests.support.own_gpus import HERE, ROOT, STAND_INS, OwnGpus
@@ -89,7 +89,7 @@ class Host:
         for task in "23":
             script = [str(ROOT / "scripts/gpu-run.sh"), "tick", task]
             subprocess.run(script, env=self.environment, check=True, timeout=60)
-        rows = ps_txt.parse_ps_txt((self.spool / "gpu1/ps.txt").read_bytes()).rows
+        rows = host_and_ps_txt.parse_ps_txt((self.spool / "gpu1/ps.txt").read_bytes()).rows
         by_pid = {row.pid: row.command or "" for row in rows}
         return [by_pid[pid] for pid in pids]
 

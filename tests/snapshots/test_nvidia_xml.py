@@ -16,7 +16,7 @@ from site_builder.health.gpu_health import parse_health_readings
 from site_builder.snapshots import registry
 from site_builder.snapshots.parsers.nvidia_xml import XML_FIELDS
 from site_builder.snapshots.parsers.values import parse_cell, parse_number
-from tests.snapshots.test_gpus_csv import our_fields
+from tests.snapshots.test_nvidia_csv import our_fields
 from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
 from tests.support.nvidia_xml import document, xml_of
 
@@ -372,6 +372,7 @@ def test_a_gpu_that_is_broken_costs_itself_alone_and_keeps_its_number() -> None:
     (what,) = dump.problems
     assert what.startswith("a row has XML that cannot be read (mismatched tag)")
     assert "00000000:02:00.0" in what
+    assert dump.has_missing_gpu
 
 
 def test_a_gpu_without_its_end_costs_itself_alone() -> None:
@@ -381,9 +382,9 @@ def test_a_gpu_without_its_end_costs_itself_alone() -> None:
 
 
 def test_fewer_gpus_than_are_attached_are_a_problem() -> None:
-    assert read(document(gpu(1), attached=8)).problems == (
-        "a row has gone: 8 GPUs are attached, and nvidia-smi tells 1",
-    )
+    dump = read(document(gpu(1), attached=8))
+    assert dump.problems == ("a row has gone: 8 GPUs are attached, and nvidia-smi tells 1",)
+    assert dump.has_missing_gpu
 
 
 def test_a_log_that_is_written_twice_tells_each_gpu_once() -> None:

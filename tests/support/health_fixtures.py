@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import timezone
 from typing import Any
 
+from site_builder.core.formatting import MINUTE
 from site_builder.health import events
-from site_builder.health.events import MINUTE, compare_health
+from site_builder.health.events import compare_health
 from site_builder.health.model import (
     COUNT_NAMES,
     GpuHealthMetrics,

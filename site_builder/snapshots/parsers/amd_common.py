@@ -1,4 +1,4 @@
-"""What amd-smi and rocm-smi have in common."""
+"""Parse what amd-smi and rocm-smi have in common."""
 
 from __future__ import annotations
 
@@ -15,151 +15,148 @@ from site_builder.snapshots.parsers import values
 from site_builder.snapshots.parsers.values import find_lost_words, find_reading_error
 
 JSON_START = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
-# Each may cost a look at the whole rest of the text.
+# Each start may cost a pass over the rest of the text.
 MAX_JSON_STARTS = 8
 MAX_LINE_CHARACTERS = 300
 # A tool that has no JSON prints some hundred lines a GPU.
 MAX_JSON_LINES = 50_000
-# What is longer is no reading, and takes long to understand.
+# Longer integers are no readings, and take long to convert.
 MAX_INTEGER_DIGITS = 25
 MAX_FLAT_KEYS = 2000
 MAX_JSON_DEPTH = 6
 
-
-class PrintedJson(NamedTuple):
-    """The values that stand in a text, the lines that are none, and what is wrong with the rest."""
-
-    values: list[object]
-    text_lines: list[str]
-    problems: list[str]
-
-
-def parse_printed_json(lines: Sequence[str]) -> PrintedJson:
-    """Every value that begins on a line of its own; what is torn costs all that follows it."""
-    text = "\n".join(lines)
-    found = PrintedJson([], [], [])
-    doubled: set[str] = set()
-    decoder = json.JSONDecoder(
-        object_pairs_hook=lambda pairs: build_json_object(pairs, doubled), parse_int=parse_json_integer
-    )
-    place, fault = 0, ""
-    for _ in range(MAX_JSON_STARTS):
-        opening = JSON_START.search(text, place)
-        if not opening:
-            break
-        found.text_lines.extend(split_text_lines(text[place : opening.start()]))
-        try:
-            value, place = decoder.raw_decode(text, opening.end() - 1)
-            found.values.append(value)
-            continue
-        except json.JSONDecodeError as error:
-            fault = fault or describe_json_error(error)
-            torn = "\n" in text[opening.end() : error.pos] or text[error.pos :].strip() == ""
-        except (RecursionError, ValueError):
-            fault, torn = "it is too deep", True
-        if torn:
-            place = len(text)
-            break
-        end = text.find("\n", opening.end())  # a line such as `[INFO] …`
-        end = len(text) if end < 0 else end
-        found.text_lines.extend(split_text_lines(text[place:end]))
-        place = end
-    found.text_lines.extend(split_text_lines(text[place:]))
-    if text.count("\n", place) > MAX_JSON_LINES:
-        found.problems.append(f"it has more than {MAX_JSON_LINES} lines; the rest does not count")
-    if fault and (not found.values or place == len(text)):
-        found.problems.append(f"its JSON cannot be read: {fault}")
-    found.problems.extend(
-        f"“{clean_excerpt(name, 80)}” stands in it twice; the last counts" for name in sorted(doubled)
-    )
-    return found
-
-
-def split_text_lines(text: str) -> list[str]:
-    """The lines of what is no JSON."""
-    lines = (line for line in text.split("\n", MAX_JSON_LINES)[:MAX_JSON_LINES] if line.strip())
-    return [line[:MAX_LINE_CHARACTERS].rstrip() for line in lines]
-
-
-def build_json_object(pairs: list[tuple[str, object]], doubled: set[str]) -> dict[str, object]:
-    """An object, and the names that it has twice."""
-    made: dict[str, object] = {}
-    for name, value in pairs:
-        if name in made and len(doubled) < MAX_JSON_STARTS:
-            doubled.add(name)
-        made[name] = value
-    return made
-
-
-def parse_json_integer(digits: str) -> int | None:
-    """A number that may be a reading."""
-    return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else None
-
-
-def flatten_json(
-    value: object, prefix: str = "", deep: int = 0, found: dict[str, object] | None = None
-) -> dict[str, object]:
-    """`{"power": {"socket_power": 7}}` is `power.socket_power`; `{"value": 7, "unit": "W"}` is one reading."""
-    told: dict[str, object] = {} if found is None else found
-    if isinstance(value, dict) and "value" not in value and deep < MAX_JSON_DEPTH:
-        for name, inner in value.items():
-            flatten_json(inner, f"{prefix}.{name}".lstrip(".").lower()[:MAX_LINE_CHARACTERS], deep + 1, told)
-    elif len(told) < MAX_FLAT_KEYS:
-        told[prefix] = value
-    return told
-
-
 VENDOR = "amd"
-# More than any host has, so that whoever counts them can say so.
+# More than any host has.
 MAX_GPUS, MAX_PROCESSES = 2000, 10_000
 MAX_MESSAGES = 50
-# So many lines are looked through for them.
-MAX_LINES = 2000
-# The GPU of a process of which it is not told.
+MAX_MESSAGE_LINES = 2000
+# The GPU of a process whose GPU is not reported.
 UNKNOWN_GPU_KEY = f"{VENDOR} ?"
+# Parts with these names only identify the GPUs.
+IDENTITY_QUERIES = frozenset({"names", "static"})
 HEX_NUMBER = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.IGNORECASE)
 HIP_UUID = re.compile(r"GPU-([0-9a-f]{1,16})", re.IGNORECASE)
 # amd-smi's own form has the unique id in three pieces, between the device's id and constants.
 AMD_SMI_UUID = re.compile(r"([0-9a-f]{2})ff[0-9a-f]{4}-0000-1000-80([0-9a-f]{2})-([0-9a-f]{12})", re.IGNORECASE)
 DEVICE_ID = re.compile(r"0x[0-9a-f]{1,8}", re.IGNORECASE)
-# What a driver that has no name for them calls by their numbers.
+# Models for which some drivers have no name.
 NAMES_BY_DEVICE_ID = {
     **{"0x66a0": "AMD Radeon Instinct MI60", "0x66a1": "AMD Radeon Instinct MI50", "0x738c": "AMD Instinct MI100"},
     **{"0x7408": "AMD Instinct MI250X", "0x740c": "AMD Instinct MI250", "0x740f": "AMD Instinct MI210"},
     **{"0x74a0": "AMD Instinct MI300A", "0x74a1": "AMD Instinct MI300X", "0x74a5": "AMD Instinct MI325X"},
     **{"0x75a0": "AMD Instinct MI350X", "0x75a3": "AMD Instinct MI355X"},
 }
-# What every one of these tools may print beside its answer, and what is no news.
+# Lines that every one of these tools may print, and that say nothing about the GPUs.
 IGNORED_LINE = re.compile(
     r"[=\-\s]*|=+ .* =+|.*\bNot supported\b.*|.*is/are in a low-power state.*|.*No JSON data to report.*|"
     r"GPU\[[0-9]+\]\s*:.*|KFD process information:?"
 )
 ReadingParser = Callable[[object], "float | None"]
-# Of each column, how it is read, and the names that it has had, the best first.
+# For each column its parser, and the names that the tool has had for it, the best first.
 ReadingTable = Mapping[str, "tuple[ReadingParser, tuple[str, ...]]"]
 TextTable = Mapping[str, "tuple[str, ...]"]
-READING_COLUMNS = (
-    *("memory.used", "memory.total", "utilization.gpu", "utilization.memory", "temperature.gpu"),
-    *("power.draw", "power.limit", "clocks.current.sm"),
-)
+
+
+class PrintedJson(NamedTuple):
+    """The JSON values in a text, the lines around them, and what is wrong with the rest."""
+
+    values: list[object]
+    text_lines: list[str]
+    problems: list[str]
 
 
 class AmdIdentity(NamedTuple):
-    """What names a GPU: the number that HIP counts it by, and its UUID."""
+    """The number that HIP counts a GPU by, and its UUID."""
 
     index: int  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     uuid: str | None
 
     @property
     def process_key(self) -> str:
-        """As Gpu.handle has it."""
+        """Return the same as Gpu.process_key."""
         return self.uuid or f"{VENDOR} {self.index}"
 
 
-def parse_amd_uuid(*told: object) -> str | None:
-    """`GPU-` and 16 digits, as ROCR_VISIBLE_DEVICES takes it; no GPU has the id 0."""
-    for one in told:
-        text = values.parse_amd_text(one) or ""
+class ToolFieldNames(NamedTuple):
+    """The names that a tool has for readings and texts; `watched` are those whose errors make a state unknown."""
+
+    readings: ReadingTable
+    texts: TextTable
+    watched: Mapping[str, re.Pattern[str]]
+
+
+def parse_printed_json(lines: Sequence[str]) -> PrintedJson:
+    """Find every JSON value that begins on a line of its own; a torn one costs all that follows it."""
+    text = "\n".join(lines)
+    printed = PrintedJson([], [], [])
+    duplicate_names: set[str] = set()
+
+    def build_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        members: dict[str, object] = {}
+        for name, value in pairs:
+            if name in members and len(duplicate_names) < MAX_JSON_STARTS:
+                duplicate_names.add(name)
+            members[name] = value
+        return members
+
+    def parse_integer(digits: str) -> int | None:
+        return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else None
+
+    decoder = json.JSONDecoder(object_pairs_hook=build_object, parse_int=parse_integer)
+    position, fault = 0, ""
+    for _ in range(MAX_JSON_STARTS):
+        start = JSON_START.search(text, position)
+        if not start:
+            break
+        printed.text_lines.extend(split_text_lines(text[position : start.start()]))
+        try:
+            value, position = decoder.raw_decode(text, start.end() - 1)
+            printed.values.append(value)
+            continue
+        except json.JSONDecodeError as error:
+            fault = fault or describe_json_error(error)
+            is_torn = "\n" in text[start.end() : error.pos] or text[error.pos :].strip() == ""
+        except (RecursionError, ValueError):
+            fault, is_torn = "it is too deep", True
+        if is_torn:
+            position = len(text)
+            break
+        end = text.find("\n", start.end())  # a line such as `[INFO] …`
+        end = len(text) if end < 0 else end
+        printed.text_lines.extend(split_text_lines(text[position:end]))
+        position = end
+    printed.text_lines.extend(split_text_lines(text[position:]))
+    if text.count("\n", position) > MAX_JSON_LINES:
+        printed.problems.append(f"it has more than {MAX_JSON_LINES} lines; the rest does not count")
+    if fault and (not printed.values or position == len(text)):
+        printed.problems.append(f"its JSON cannot be read: {fault}")
+    for name in sorted(duplicate_names):
+        printed.problems.append(f"“{clean_excerpt(name, 80)}” stands in it twice; the last counts")
+    return printed
+
+
+def split_text_lines(text: str) -> list[str]:
+    lines = (line for line in text.split("\n", MAX_JSON_LINES)[:MAX_JSON_LINES] if line.strip())
+    return [line[:MAX_LINE_CHARACTERS].rstrip() for line in lines]
+
+
+def flatten_json(
+    value: object, prefix: str = "", depth: int = 0, flat: dict[str, object] | None = None
+) -> dict[str, object]:
+    """Make `power.socket_power` of `{"power": {"socket_power": 7}}`; `{"value": 7, "unit": "W"}` is one reading."""
+    flat = {} if flat is None else flat
+    if isinstance(value, dict) and "value" not in value and depth < MAX_JSON_DEPTH:
+        for name, inner in value.items():
+            flatten_json(inner, f"{prefix}.{name}".lstrip(".").lower()[:MAX_LINE_CHARACTERS], depth + 1, flat)
+    elif len(flat) < MAX_FLAT_KEYS:
+        flat[prefix] = value
+    return flat
+
+
+def parse_amd_uuid(*candidates: object) -> str | None:
+    """Return `GPU-` and 16 digits, as ROCR_VISIBLE_DEVICES takes it; no GPU has the id 0."""
+    for candidate in candidates:
+        text = values.parse_amd_text(candidate) or ""
         if match := AMD_SMI_UUID.fullmatch(text):
             digits = "".join(match.groups())
         elif match := HIP_UUID.fullmatch(text) or HEX_NUMBER.fullmatch(text):
@@ -171,114 +168,118 @@ def parse_amd_uuid(*told: object) -> str | None:
     return None
 
 
-def assign_identities(told: Iterable[tuple[int, object, object, str | None]]) -> dict[int, AmdIdentity]:
-    """Of each GPU by the tool's number; told are that, HIP's number, the node of the driver, and the UUID.
+def assign_identities(reported: Iterable[tuple[int, object, object, str | None]]) -> dict[int, AmdIdentity]:
+    """Identify each GPU by the tool's number, from that, HIP's number, the driver's node, and the UUID.
 
-    HIP counts the nodes of the driver, from the first that is a GPU; where neither is told the tool's number counts.
-    Parts of one GPU have one id, which names none of them.
+    HIP counts the nodes of the driver, from the first that is a GPU; where neither is reported the tool's number
+    counts. Partitions of one GPU have one UUID, which identifies none of them.
     """
-    rows = list(told)
-    hip = {number: parse_index(one) for number, one, _, _ in rows}
-    nodes = {number: parse_index(one) for number, _, one, _ in rows}
-    uuids = Counter(uuid for *_, uuid in rows)
-    first = min((node for node in nodes.values() if node is not None), default=0)
-    known = [one for one in hip.values() if one is not None]
-    # one that HIP does not see must not change the numbers of those that it does see
-    unseen = count(max(known, default=0) + 1)
-    indices: dict[int, int | None] = {number: next(unseen) if one is None else one for number, one in hip.items()}
-    if not known or len(set(known)) < len(known):
-        indices = {number: None if node is None else node - first for number, node in nodes.items()}
+    rows = list(reported)
+    hip_numbers = {number: parse_index(hip_number) for number, hip_number, _, _ in rows}
+    nodes = {number: parse_index(node) for number, _, node, _ in rows}
+    uuid_counts = Counter(uuid for *_, uuid in rows)
+    first_node = min((node for node in nodes.values() if node is not None), default=0)
+    used_numbers = [number for number in hip_numbers.values() if number is not None]
+    # a GPU that HIP does not see must not change the numbers of those that it does see
+    unused_numbers = count(max(used_numbers, default=0) + 1)
+    indices: dict[int, int | None] = {
+        number: next(unused_numbers) if hip_number is None else hip_number for number, hip_number in hip_numbers.items()
+    }
+    if not used_numbers or len(set(used_numbers)) < len(used_numbers):
+        indices = {number: None if node is None else node - first_node for number, node in nodes.items()}
     if None in indices.values() or len(set(indices.values())) < len(indices):
         indices = {number: number for number in indices}
     return {
-        number: AmdIdentity(indices[number] or 0, uuid if uuids[uuid] == 1 else None) for number, _, _, uuid in rows
+        number: AmdIdentity(indices[number] or 0, uuid if uuid_counts[uuid] == 1 else None)
+        for number, _, _, uuid in rows
     }
 
 
-def parse_index(told: object) -> int | None:
-    """A number that counts."""
-    value = values.parse_count(told)
-    return int(value) if value is not None and value < MAX_GPUS and value == int(value) else None
+def parse_index(value: object) -> int | None:
+    """Return a whole number below MAX_GPUS."""
+    number = values.parse_count(value)
+    return int(number) if number is not None and number < MAX_GPUS and number == int(number) else None
 
 
-class ToolFieldNames(NamedTuple):
-    """What a tool calls things: readings, texts, and the readings whose errors make the state of a GPU unknown."""
-
-    readings: ReadingTable
-    texts: TextTable
-    watched: Mapping[str, re.Pattern[str]]
-
-
-def build_amd_gpu(facts: Mapping[str, object], who: AmdIdentity, names_of: ToolFieldNames, driver: str | None) -> Gpu:
-    """A GPU, from all that was told of it by the tool's names."""
-    table, texts = names_of.readings, names_of.texts
-    found: dict[str, float] = {}
-    for column, (reading, names) in table.items():
-        value = next((value for name in names if (value := reading(facts.get(name))) is not None), None)
+def build_amd_gpu(
+    facts: Mapping[str, object], identity: AmdIdentity, field_names: ToolFieldNames, driver: str | None
+) -> Gpu:
+    """Build a GPU from all facts about it, under the tool's names."""
+    readings: dict[str, float] = {}
+    for column, (parse, names) in field_names.readings.items():
+        value = next((value for name in names if (value := parse(facts.get(name))) is not None), None)
         if value is not None:
-            found[column] = value
-    cells = {
-        "index": str(who.index),
-        "uuid": who.uuid,
-        "name": find_product_name(facts, texts),
-        "driver_version": driver,
-    }
-    for column, names in texts.items():
+            readings[column] = value
+    product_name = find_product_name(facts, field_names.texts)
+    cells = {"index": str(identity.index), "uuid": identity.uuid, "name": product_name, "driver_version": driver}
+    for column, names in field_names.texts.items():
         if column not in cells and column not in {"device", "sku"}:
             cells[column] = next((text for name in names if (text := values.parse_amd_text(facts.get(name)))), None)
-    cells.update((column, f"{value:g}" if value < 1e5 else f"{value:.0f}") for column, value in found.items())
+    cells.update((column, f"{value:g}" if value < 1e5 else f"{value:.0f}") for column, value in readings.items())
     for column in ("fan.speed", "power.draw"):  # their errors are warnings, and stand in the cell
-        if column not in found:
-            failed = map(values.parse_amd_error_words, map(facts.get, table[column][1]))
-            cells[column] = next(filter(None, failed), None)
-    told = {column: cell for column, cell in cells.items() if cell is not None}
-    used, total, use, access, temperature, draw, limit, clock = [found.get(column) for column in READING_COLUMNS]
-    readings = (used, total, use, access, temperature, draw, limit, clock)
-    lost, error = find_amd_errors(facts, names_of.watched)
-    if error and not lost and used is None and use is None and temperature is None:
-        lost = error[1]
-    words = f"its {error[0]} cannot be read: {error[1]}" if error else None
-    row = (tuple(told), tuple(told.values()), VENDOR)
-    return Gpu(who.index, who.uuid, cells["name"], *readings, lost, *row, error=words)
+        if column not in readings:
+            error_words = map(values.parse_amd_error_words, map(facts.get, field_names.readings[column][1]))
+            cells[column] = next(filter(None, error_words), None)
+    available_cells = {column: cell for column, cell in cells.items() if cell is not None}
 
-
-def find_amd_errors(
-    facts: Mapping[str, object], watched: Mapping[str, re.Pattern[str]]
-) -> tuple[str | None, tuple[str, str] | None]:
-    """Return the words that call a GPU lost, and which of its readings failed with what words."""
-    lost = find_lost_words(one for told in facts.values() for one in list_texts_in(told))
+    lost = find_lost_words(text for fact in facts.values() for text in list_texts_in(fact))
     failed: list[tuple[str, str]] = []
-    for name, told in facts.items():
-        if (words := values.parse_amd_error_words(told)) is not None:
-            failed += [(what, words) for what, pattern in watched.items() if pattern.match(name)]
-    return lost, find_reading_error(failed)
+    for name, fact in facts.items():
+        if (words := values.parse_amd_error_words(fact)) is not None:
+            failed += [(reading, words) for reading, pattern in field_names.watched.items() if pattern.match(name)]
+    error = find_reading_error(failed)
+    has_live_reading = readings.keys() & {"memory.used", "utilization.gpu", "temperature.gpu"}
+    if error and not lost and not has_live_reading:
+        lost = error.words
+    return Gpu(
+        index=identity.index,
+        uuid=identity.uuid,
+        name=product_name,
+        memory_used=readings.get("memory.used"),
+        memory_total=readings.get("memory.total"),
+        utilization_gpu=readings.get("utilization.gpu"),
+        utilization_memory=readings.get("utilization.memory"),
+        temperature=readings.get("temperature.gpu"),
+        power_draw=readings.get("power.draw"),
+        power_limit=readings.get("power.limit"),
+        clock=readings.get("clocks.current.sm"),
+        lost=lost,
+        columns=tuple(available_cells),
+        cells=tuple(available_cells.values()),
+        vendor=VENDOR,
+        error=error.sentence if error else None,
+    )
 
 
-def list_texts_in(told: object) -> Iterable[str]:
-    """Return the texts of a fact: `N/A`, `{"value": "N/A", "unit": "W"}`, `["N/A", "N/A"]`."""
-    inner = told.values() if isinstance(told, dict) else told if isinstance(told, list) else [told]
-    return [one for one in inner if isinstance(one, str)]
+def list_texts_in(fact: object) -> Iterable[str]:
+    """Return the texts in `N/A`, `{"value": "N/A", "unit": "W"}` or `["N/A", "N/A"]`."""
+    inner = fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else [fact]
+    return [text for text in inner if isinstance(text, str)]
 
 
 def find_product_name(facts: Mapping[str, object], texts: TextTable) -> str | None:
-    """What it is called; a number is no name, but better than nothing."""
-    told = [text for name in texts["name"] if (text := values.parse_amd_text(facts.get(name)))]
-    named = next((text for text in told if not DEVICE_ID.fullmatch(text)), None)
-    if named:
-        return named
-    ids = [text.lower() for name in texts["device"] if (text := values.parse_amd_text(facts.get(name)))]
-    known = next((NAMES_BY_DEVICE_ID[one] for one in ids if one in NAMES_BY_DEVICE_ID), None)
-    sku = next((text for name in texts["sku"] if (text := values.parse_amd_text(facts.get(name)))), None)
-    return known or (f"AMD GPU {sku or ids[0]}" if sku or ids else None)
+    """Return the name of a GPU; its device id is better than nothing."""
+
+    def list_texts(field: str) -> list[str]:
+        return [text for name in texts[field] if (text := values.parse_amd_text(facts.get(name)))]
+
+    for text in list_texts("name"):
+        if not DEVICE_ID.fullmatch(text):
+            return text
+    device_ids = [text.lower() for text in list_texts("device")]
+    for device_id in device_ids:
+        if device_id in NAMES_BY_DEVICE_ID:
+            return NAMES_BY_DEVICE_ID[device_id]
+    model_number = next(iter([*list_texts("sku"), *device_ids]), None)
+    return f"AMD GPU {model_number}" if model_number else None
 
 
-def filter_messages(words: Iterable[str]) -> list[str]:
-    """What a tool said that somebody should know."""
-    told: dict[str, None] = {}  # each once: every question is answered with the same warning
-    fallen = False
-    for line in islice(words, MAX_LINES):
-        # of a program that fell over its last words count, not where it stood
-        fallen = line.startswith("Traceback ") or (fallen and line.startswith(" "))
-        if not fallen and not IGNORED_LINE.fullmatch(line.strip()):
-            told[line.strip()] = None
-    return [*told][:MAX_MESSAGES]
+def filter_messages(lines: Iterable[str]) -> list[str]:
+    """Return the lines that somebody should know, each once: every query is answered with the same warning."""
+    messages: dict[str, None] = {}
+    in_traceback = False
+    for line in islice(lines, MAX_MESSAGE_LINES):
+        in_traceback = line.startswith("Traceback ") or (in_traceback and line.startswith(" "))
+        if not in_traceback and not IGNORED_LINE.fullmatch(line.strip()):
+            messages[line.strip()] = None
+    return [*messages][:MAX_MESSAGES]

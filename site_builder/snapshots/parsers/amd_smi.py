@@ -11,60 +11,14 @@ from site_builder.core.terminal_text import clean_excerpt
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts, note_problem
 from site_builder.snapshots.parsers import amd_common, values
 
-# A name begins with no blank, or a line of blanks would be tried in a thousand ways.
+# A name begins with no blank: a line of blanks would be tried in a thousand ways.
 INDENTED_LINE = re.compile(r"( *)([A-Za-z0-9_()-][A-Za-z0-9_() -]{0,59}):(?: (.*))?")
 PROCESS_INFO = "process_info"
 MAX_TEXT_DEPTH = 8
-MAX_GPUS = 2000
-
-
-def parse_amd_smi_text(lines: Iterable[str]) -> tuple[list[dict[str, object]], list[str]]:
-    """The GPUs with all that stands indented below them, and the lines that are none of it."""
-    found: list[dict[str, object]] = []
-    words: list[str] = []
-    stack: list[tuple[int, dict[str, object]]] = []
-    for line in lines:
-        match = INDENTED_LINE.fullmatch(line)
-        if not match:
-            if not stack:
-                words.append(line)
-            continue
-        depth, name, value = len(match[1]), match[2].strip().lower().replace(" ", "_"), (match[3] or "").strip()
-        if depth == 0:
-            stack = [(-1, {})]  # of a CPU, say
-            if name == "gpu" and len(found) < MAX_GPUS:
-                stack = [(0, {"gpu": value})]
-                found.append(stack[0][1])
-            elif name != "cpu":
-                words.append(line)
-                stack = []
-            continue
-        while len(stack) > 1 and stack[-1][0] >= depth:
-            stack.pop()
-        if stack and len(stack) < MAX_TEXT_DEPTH:
-            below: dict[str, object] = {}
-            add_entry_value(stack[-1][1], name, value or below)
-            if not value:
-                stack.append((depth, below))
-    return found, words
-
-
-def add_entry_value(where: dict[str, object], name: str, value: object) -> None:
-    """Add it; a GPU has its processes one by one."""
-    if name == PROCESS_INFO:
-        several = where.setdefault("process_list", [])
-        if isinstance(several, list):
-            several.append({PROCESS_INFO: value})
-    else:
-        where.setdefault(name, value)
-
-
-# The questions that only name the GPUs, for an answer about processes.
-IDENTITY_QUERIES = frozenset({"names", "static"})
 NO_PROCESS_WORDS = "no running processes"
 MIB_FROM_MB, MIB_FROM_BYTES = values.build_mib_parser("mb"), values.build_mib_parser("b")
 MAX_DEPTH = 3
-# Each GPU is told once for each question; more is no answer.
+# A tool lists each GPU once for each query.
 MAX_ENTRIES = 2 * amd_common.MAX_GPUS
 AMD_SMI_READINGS: amd_common.ReadingTable = {
     "memory.used": (MIB_FROM_MB, ("mem_usage.used_vram", "vram.used", "fb_usage.fb_used", "vram.vram_used")),
@@ -140,66 +94,31 @@ NO_LIST_MESSAGE = "amd-smi has no list of them"
 
 
 class AmdSmiOutput:
-    """All that was answered: of each GPU by its number, and the processes on it."""
+    """The facts about each GPU and the processes on it, by amd-smi's number, from all parts."""
 
-    def __init__(self, pieces: ToolParts) -> None:
-        """Of all questions together."""
+    def __init__(self, parts: ToolParts) -> None:
         self.facts_by_gpu: dict[int, dict[str, object]] = {}
         self.processes_by_gpu: dict[int, list[object]] = {}
         self.problems: list[str] = []
         self.messages: list[str] = []
         self.is_understood = True
         self.has_process_list = False
-        for name, piece in pieces.items():
-            printed = amd_common.parse_printed_json(piece.lines)
-            written, words = parse_amd_smi_text(printed.text_lines)
-            self.messages += words
+        for name, part in parts.items():
+            printed = amd_common.parse_printed_json(part.lines)
+            text_entries, messages = parse_amd_smi_text(printed.text_lines)
+            self.messages += messages
             entries = list(islice(chain.from_iterable(map(self.find_gpu_entries, printed.values)), MAX_ENTRIES + 1))
             if len(entries) > MAX_ENTRIES:
                 printed.problems.append(f"it has more than {MAX_ENTRIES} entries; the rest does not count")
                 entries.pop()
             self.problems += printed.problems
-            for entry in [*entries, *written]:
+            for entry in [*entries, *text_entries]:
                 self.add_gpu_entry(entry)
-            told = bool(entries or written)
-            self.is_understood = self.is_understood and told and not printed.problems
-            self.has_process_list = self.has_process_list or (
-                bool(self.processes_by_gpu) and name not in IDENTITY_QUERIES
-            )
-
-    def find_gpu_entries(self, value: object, deep: int = 0) -> Iterator[dict[str, object]]:
-        """The GPUs in `[{"gpu": 0, …}]`, or in `{"gpu_data": […]}`; what went wrong is a word."""
-        if isinstance(value, list) and deep <= MAX_DEPTH:
-            for one in value:
-                yield from self.find_gpu_entries(one, deep + 1)
-        elif isinstance(value, dict) and deep <= MAX_DEPTH:
-            if amd_common.parse_index(value.get("gpu")) is not None:
-                yield value
-                return
-            said = [one for key, one in value.items() if key in {"error", "error_message", "message"}]
-            self.messages += [clean_excerpt(one) for one in said if isinstance(one, str)]
-            for one in value.values():
-                if isinstance(one, (list, dict)):
-                    yield from self.find_gpu_entries(one, deep + 1)
-
-    def add_gpu_entry(self, entry: dict[str, object]) -> None:
-        """Add what is told of a GPU; that something is not told is no reason to forget it."""
-        number = amd_common.parse_index(entry.get("gpu"))
-        if number is None or (number not in self.facts_by_gpu and len(self.facts_by_gpu) >= amd_common.MAX_GPUS):
-            return
-        listed = entry.pop("process_list", None)
-        if isinstance(listed, str):  # a word, or that there is none
-            listed = [listed]
-        if isinstance(listed, list):
-            self.processes_by_gpu.setdefault(number, []).extend(listed)
-        known = self.facts_by_gpu.setdefault(number, {})
-        for name, one in amd_common.flatten_json(entry).items():
-            if name not in known or isinstance(one, dict) or values.parse_amd_text(one) is not None:
-                known[name] = one
-
-    def assign_identities(self) -> dict[int, amd_common.AmdIdentity]:
-        """What names each GPU."""
-        return amd_common.assign_identities(
+            has_entries = bool(entries or text_entries)
+            self.is_understood = self.is_understood and has_entries and not printed.problems
+            if self.processes_by_gpu and name not in amd_common.IDENTITY_QUERIES:
+                self.has_process_list = True
+        self.identities = amd_common.assign_identities(
             (
                 number,
                 facts.get("hip_id"),
@@ -209,73 +128,127 @@ class AmdSmiOutput:
             for number, facts in self.facts_by_gpu.items()
         )
 
+    def find_gpu_entries(self, value: object, depth: int = 0) -> Iterator[dict[str, object]]:
+        """Yield the GPUs in `[{"gpu": 0, …}]` or `{"gpu_data": […]}`; errors become messages."""
+        if depth > MAX_DEPTH or not isinstance(value, (list, dict)):
+            return
+        if isinstance(value, list):
+            for entry in value:
+                yield from self.find_gpu_entries(entry, depth + 1)
+        elif amd_common.parse_index(value.get("gpu")) is not None:
+            yield value
+        else:
+            errors = [text for key, text in value.items() if key in {"error", "error_message", "message"}]
+            self.messages += [clean_excerpt(text) for text in errors if isinstance(text, str)]
+            for inner in value.values():
+                yield from self.find_gpu_entries(inner, depth + 1)
 
-def parse_gpus(pieces: ToolParts) -> ToolOutput[Gpu]:
-    """Every GPU."""
-    told = AmdSmiOutput(pieces)
-    who = told.assign_identities()
-    found = []
-    for number, facts in told.facts_by_gpu.items():
+    def add_gpu_entry(self, entry: dict[str, object]) -> None:
+        """Add the facts about a GPU; a missing value replaces none that is known."""
+        number = amd_common.parse_index(entry.get("gpu"))
+        if number is None or (number not in self.facts_by_gpu and len(self.facts_by_gpu) >= amd_common.MAX_GPUS):
+            return
+        processes = entry.pop("process_list", None)
+        if isinstance(processes, str):  # such as "No running processes detected"
+            processes = [processes]
+        if isinstance(processes, list):
+            self.processes_by_gpu.setdefault(number, []).extend(processes)
+        facts = self.facts_by_gpu.setdefault(number, {})
+        for name, fact in amd_common.flatten_json(entry).items():
+            if name not in facts or isinstance(fact, dict) or values.parse_amd_text(fact) is not None:
+                facts[name] = fact
+
+
+def parse_amd_smi_text(lines: Iterable[str]) -> tuple[list[dict[str, object]], list[str]]:
+    """Return the GPUs with all that stands indented below them, and the other lines."""
+    gpus: list[dict[str, object]] = []
+    messages: list[str] = []
+    stack: list[tuple[int, dict[str, object]]] = []
+    for line in lines:
+        match = INDENTED_LINE.fullmatch(line)
+        if not match:
+            if not stack:
+                messages.append(line)
+            continue
+        indent, name, value = len(match[1]), match[2].strip().lower().replace(" ", "_"), (match[3] or "").strip()
+        if indent == 0:
+            stack = [(-1, {})]  # collects the lines of a CPU, which nobody reads
+            if name == "gpu" and len(gpus) < amd_common.MAX_GPUS:
+                stack = [(0, {"gpu": value})]
+                gpus.append(stack[0][1])
+            elif name != "cpu":
+                messages.append(line)
+                stack = []
+            continue
+        while len(stack) > 1 and stack[-1][0] >= indent:
+            stack.pop()
+        if stack and len(stack) < MAX_TEXT_DEPTH:
+            section = stack[-1][1]
+            below: dict[str, object] = {}
+            if name != PROCESS_INFO:
+                section.setdefault(name, value or below)
+            elif isinstance(processes := section.setdefault("process_list", []), list):
+                processes.append({PROCESS_INFO: value or below})
+            if not value:
+                stack.append((indent, below))
+    return gpus, messages
+
+
+def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
+    """Parse every GPU."""
+    output = AmdSmiOutput(parts)
+    gpus = []
+    for number, facts in output.facts_by_gpu.items():
         if len(facts) == 1:  # its number alone, from an answer about something else
             continue
-        driver = values.parse_amd_text(facts.get("driver.version")) or values.parse_amd_text(
-            facts.get("driver.driver_version")
-        )
-        found.append(amd_common.build_amd_gpu(facts, who[number], AMD_SMI_FIELD_NAMES, driver))
-    return ToolOutput(tuple(found), amd_common.filter_messages(told.messages), told.problems, told.is_understood)
+        versions = (values.parse_amd_text(facts.get(name)) for name in ("driver.version", "driver.driver_version"))
+        driver = next(filter(None, versions), None)
+        gpus.append(amd_common.build_amd_gpu(facts, output.identities[number], AMD_SMI_FIELD_NAMES, driver))
+    return ToolOutput(tuple(gpus), amd_common.filter_messages(output.messages), output.problems, output.is_understood)
 
 
-def parse_processes(pieces: ToolParts) -> ToolOutput[GpuProcessRow]:
-    """Every process on each of its GPUs, and the GPUs whose processes are not reported."""
-    told = AmdSmiOutput(pieces)
-    who = told.assign_identities()
+def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
+    """Parse every process on each of its GPUs, and the GPUs whose processes are not reported."""
+    output = AmdSmiOutput(parts)
     rows: list[GpuProcessRow] = []
-    problems = list(told.problems)
-    unreported = {
-        who[one].process_key: NO_LIST_MESSAGE for one in told.facts_by_gpu if one not in told.processes_by_gpu
-    }
-    problems += [
-        f"amd-smi tells nothing of the processes of GPU {one}"
-        for one in told.facts_by_gpu
-        if one not in told.processes_by_gpu
-    ]
-    for number, listed in told.processes_by_gpu.items():
+    problems = list(output.problems)
+    unreported: dict[str, str] = {}
+    for number in output.facts_by_gpu:
+        if number not in output.processes_by_gpu:
+            unreported[output.identities[number].process_key] = NO_LIST_MESSAGE
+            problems.append(f"amd-smi tells nothing of the processes of GPU {number}")
+    for number, processes in output.processes_by_gpu.items():
+        process_key = output.identities[number].process_key
         room = max(0, amd_common.MAX_PROCESSES - len(rows) - len(problems))
-        if len(listed) > room:
-            note_problem(
-                problems,
-                f"more than {amd_common.MAX_PROCESSES} processes are told; "
-                f"only the first {amd_common.MAX_PROCESSES} count",
-            )
-        for one in listed[:room]:
-            info = one.get("process_info", one) if isinstance(one, dict) else one
+        if len(processes) > room:
+            limit = amd_common.MAX_PROCESSES
+            note_problem(problems, f"more than {limit} processes are told; only the first {limit} count")
+        for process in processes[:room]:
+            info = process.get(PROCESS_INFO, process) if isinstance(process, dict) else process
             if isinstance(info, str) and NO_PROCESS_WORDS in info.lower():
                 continue
-            row = parse_amd_smi_process(info, who[number].process_key)
+            row = parse_amd_smi_process(info, process_key)
             if row is None:
-                unreported.setdefault(who[number].process_key, format_process_word(info))
-                problems.append(
+                words = clean_excerpt(info, 80) if isinstance(info, str) else ""
+                unreported.setdefault(process_key, words or "N/A")
+                problem = (
                     f"amd-smi tells a process of GPU {number} that cannot be understood: {clean_excerpt(info, 80)}"
                 )
+                problems.append(problem)
             else:
                 rows.append(row)
-    answered = told.is_understood and told.has_process_list
+    # ROCm opens every GPU that it sees: a process that has memory on one GPU is not on those where it has none
+    pids_with_memory = {row.pid for row in rows if row.used_memory}
     return ToolOutput(
-        tuple(drop_rows_without_memory(rows)),
-        amd_common.filter_messages(told.messages),
-        problems[: amd_common.MAX_MESSAGES],
-        answered,
-        unreported,
+        rows=tuple(row for row in rows if row.used_memory != 0 or row.pid not in pids_with_memory),
+        messages=amd_common.filter_messages(output.messages),
+        problems=problems[: amd_common.MAX_MESSAGES],
+        is_complete=output.is_understood and output.has_process_list,
+        unreported=unreported,
     )
 
 
-def format_process_word(info: object) -> str:
-    """Return what stands where a process should."""
-    return clean_excerpt(info, 80) if isinstance(info, str) and info.strip() else "N/A"
-
-
-def parse_amd_smi_process(info: object, handle: str) -> GpuProcessRow | None:
-    """One of them; a memory of 0 in all is told also of those that have some."""
+def parse_amd_smi_process(info: object, process_key: str) -> GpuProcessRow | None:
     if not isinstance(info, dict):
         return None
     facts = amd_common.flatten_json(info)
@@ -286,12 +259,6 @@ def parse_amd_smi_process(info: object, handle: str) -> GpuProcessRow | None:
     if memory is None:
         memory = MIB_FROM_BYTES(facts.get("vram_mem"))
     if memory is None:
-        memory = MIB_FROM_BYTES(facts.get("mem_usage")) or None
+        memory = MIB_FROM_BYTES(facts.get("mem_usage")) or None  # this one is also 0 for processes that have some
     name = values.parse_amd_text(facts.get("name")) or values.parse_amd_text(facts.get("process_name"))
-    return GpuProcessRow(handle, int(pid), memory, name and name[:MAX_NAME_CHARACTERS])
-
-
-def drop_rows_without_memory(rows: list[GpuProcessRow]) -> Iterator[GpuProcessRow]:
-    """Without those that have a process on some GPU and none of its memory: ROCm opens every GPU that it sees."""
-    has = {row.pid for row in rows if row.used_memory}
-    return (row for row in rows if row.used_memory != 0 or row.pid not in has)
+    return GpuProcessRow(process_key, int(pid), memory, name and name[:MAX_NAME_CHARACTERS])

@@ -1,34 +1,35 @@
-"""What nvidia-smi tells as XML (`-q -x`), with `-L` beside it: more than its CSV where a GPU is cut into instances."""
+"""Parse nvidia-smi's XML (`-q -x`), with `-L` beside it: unlike CSV, it has the instances of a GPU in MIG mode.
+
+Each GPU is parsed by itself, so that a broken one costs no other; what stands around the GPUs are messages. No XML
+parser ever sees the head of the document, so that entities declared there can do nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
+import re
+from collections.abc import Iterable
+from itertools import count, islice
+from typing import NamedTuple
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.core.terminal_text import clean_excerpt
 from site_builder.snapshots import envelope
-from site_builder.snapshots.envelope import BAD_ROW_PREFIX, ToolOutput, ToolParts
-from site_builder.snapshots.parsers import nvidia_csv, xml_tree
-from site_builder.snapshots.parsers.nvidia_csv import MAX_PROCESS_NAME_CHARACTERS, NO_PROCESS_CELLS
+from site_builder.snapshots.envelope import ToolOutput, ToolParts
+from site_builder.snapshots.parsers import nvidia_csv
+from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, MAX_PROCESS_NAME_CHARACTERS, is_process_hidden
 from site_builder.snapshots.parsers.values import (
     MAX_ERROR_CHARACTERS,
     UNIT_SUFFIX,
-    find_column_positions,
     find_lost_words,
     find_reading_error,
     parse_cell,
     parse_integer,
     parse_number,
 )
-from site_builder.snapshots.parsers.xml_tree import GpuList, XmlDevice, assign_distinct_numbers
 
-# Where each field of --query-gpu stands, by the names that it has had: what tells a value first counts. `a + b` is the
-# sum of what is told of both.
+# The paths of each --query-gpu field in the versions of the XML: the first with a value counts, `a + b` is a sum.
 XML_FIELDS: dict[str, tuple[str, ...]] = {
     "uuid": ("uuid",),
     "name": ("product_name",),
@@ -112,11 +113,13 @@ XML_FIELDS: dict[str, tuple[str, ...]] = {
     "reset_status.drain_and_reset_recommended": ("gpu_reset_status/drain_and_reset_recommended",),
 }
 XML_PATHS = tuple(
-    tuple(tuple(tuple(path.split("/")) for path in way.split(" + ")) for way in ways) for ways in XML_FIELDS.values()
+    tuple(tuple(tuple(path.split("/")) for path in source.split(" + ")) for source in sources)
+    for sources in XML_FIELDS.values()
 )
 XML_COLUMNS = ("index", "driver_version", "clocks_event_reasons.active", *XML_FIELDS)
-COLUMN_POSITIONS = find_column_positions(XML_COLUMNS, nvidia_csv.GPU_COLUMNS)
-# The bits of clocks_event_reasons.active, which the XML tells one by one.
+COLUMN_POSITIONS = nvidia_csv.find_gpu_positions(XML_COLUMNS)
+BUS_ID_POSITION = XML_COLUMNS.index("pci.bus_id")
+# The bits of clocks_event_reasons.active, which the XML has as single elements.
 CLOCK_REASON_BITS = {
     "gpu_idle": 0x1,
     "applications_clocks_setting": 0x2,
@@ -128,132 +131,327 @@ CLOCK_REASON_BITS = {
     "hw_power_brake_slowdown": 0x80,
     "display_clocks_setting": 0x100,
 }
-# The words for what is not told, which CSV has in brackets.
+# Words for a missing value, which CSV has in brackets.
 NO_VALUE_WORDS = frozenset(
-    {
-        "N/A",
-        "Not Supported",
-        "Not Found",
-        "Unknown Error",
-        "GPU is lost",
-        "GPU requires reset",
-        "Insufficient Permissions",
-        "Function Not Found",
-        "Requested functionality has been deprecated",
-    }
+    {"N/A", "Not Supported", "Not Found", "Function Not Found", "Requested functionality has been deprecated"}
+    | {"Unknown Error", "GPU is lost", "GPU requires reset", "Insufficient Permissions"}
 )
 NOT_AVAILABLE_CELL = "[N/A]"
 NO_DATA_MESSAGE = "nvidia-smi tells nothing of it"
 # The elements whose errors make the state of a GPU unknown, and the word for each.
 WATCHED_ELEMENTS = {"fb_memory_usage": "memory", "utilization": "use", "temperature": "temperature"}
-# The elements that have the words of people, who may call a program what they like.
+# These hold texts that users choose, such as the names of their programs.
 USER_TEXT_ELEMENTS = frozenset({"processes", "compute_processes", "accounted_processes", "mig_devices"})
 NO_LIST_MESSAGE, HIDDEN_PROCESS_MESSAGE = "nvidia-smi has no list of them", "nvidia-smi hides one of them"
 MAX_CELL_CHARACTERS = 200
 MAX_INSTANCES = 64
 MAX_PROCESSES = 10_000
-# An instance of a GPU, with the numbers by which processes name it.
+
+GPU_START = re.compile(r"<gpu(?=[\s/>])")
+GPU_END = "</gpu>"
+GPU_ID = re.compile(r"""<gpu\s+id\s*=\s*["']([^"'<>]{0,40})["']""")
+BUS_ID = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])$")
+# `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-…)`, and below it `  MIG 3g.40gb     Device  0: (UUID: MIG-…)`
+GPU_LIST_LINE = re.compile(r"GPU (\d{1,4}): .{0,300}\(UUID: ([^()\s]{1,100})\)\s*$")
+MIG_LIST_LINE = re.compile(r"\s*MIG (\S{1,40})\s+Device\s+(\d{1,4}): \(UUID: ([^()\s]{1,200})\)\s*$")
+# Elements of the head are values; all but the known ones are messages too.
+HEAD_ELEMENT = re.compile(r"<(\w{1,40})>([^<>]{0,200})</\1>")
+KNOWN_HEAD_ELEMENTS = frozenset(
+    {"timestamp", "driver_version", "kmd_version", "cuda_version", "cuda_umd_version", "umd_version", "attached_gpus"}
+)
+XML_TAG = re.compile(r"<[^<>]*>")
+BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)")
+PROCESS_NAME_START, PROCESS_NAME_END = "<process_name>", "</process_name>"
+NONCHARACTERS = str.maketrans("\ufffe\uffff", "??")
+MAX_GPUS = 1024
+# With the clocks that it supports, a GPU takes 120 KB.
+MAX_GPU_CHARACTERS = 512 * 1024
+MAX_OUTSIDE_CHARACTERS = 64 * 1024
+MAX_LINE_CHARACTERS = 300
+
+
+class XmlDevice(NamedTuple):
+    """A GPU of the log; `element` is None where the driver has no handle for it, or its XML is damaged."""
+
+    bus_id: str
+    element: Element | None = None
+    lost_reason: str | None = None
+    reported_index: int | None = None
+    is_damaged: bool = False
+
+
+class XmlLog(NamedTuple):
+    """The GPUs of the log by their numbers, the values of its head, the messages around them, and the problems."""
+
+    devices: list[tuple[int, XmlDevice]]
+    head_values: dict[str, str]
+    messages: list[str]
+    problems: list[str]
+    has_missing_gpu: bool = False
+
+
+class GpuList(NamedTuple):
+    """The output of `nvidia-smi -L`: numbers of GPUs, and profiles and UUIDs of their instances by number."""
+
+    numbers_by_uuid: dict[str, int]
+    instances_by_uuid: dict[str, dict[int, tuple[str, str]]]
+
+
+# An instance of a GPU, with the two ids by which processes name it.
 MigInstance = tuple[tuple[str, str], Gpu]
 
 
-def parse_gpus(told: ToolParts) -> ToolOutput[Gpu]:
-    """Every GPU; one that is cut into instances as these, so that each can be free or busy by itself."""
-    log, listed = xml_tree.parse_xml_log(told)
+def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
+    """Parse every GPU; one in MIG mode is replaced by its instances, since each can be free or busy by itself."""
+    log, gpu_list = parse_xml_log(parts)
     driver = to_csv_cell(log.head_values.get("driver_version") or log.head_values.get("kmd_version"))
     rows: list[Gpu] = []
     for index, device in log.devices:
         if device.lost_reason or not device.is_damaged:
-            rows += build_gpu_rows(index, device, listed, driver)
-    attached, told_of = log.head_values.get("attached_gpus", ""), len(log.devices)
-    if attached.isdecimal() and len(attached) <= 4 and int(attached) > told_of:
-        log.problems.append(f"{BAD_ROW_PREFIX}gone: {attached} GPUs are attached, and nvidia-smi tells {told_of}")
-    return ToolOutput(tuple(rows), log.messages, log.problems)
+            gpu = build_gpu_from_xml(index, device, driver)
+            rows += [instance for _, instance in build_mig_instances(gpu, device.element, gpu_list)] or [gpu]
+    attached, has_missing_gpu = log.head_values.get("attached_gpus", ""), log.has_missing_gpu
+    if attached.isdecimal() and len(attached) <= 4 and int(attached) > len(log.devices):
+        log.problems.append(f"a row has gone: {attached} GPUs are attached, and nvidia-smi tells {len(log.devices)}")
+        has_missing_gpu = True
+    return ToolOutput(tuple(rows), log.messages, log.problems, has_missing_gpu=has_missing_gpu)
 
 
-def parse_processes(told: ToolParts) -> ToolOutput[GpuProcessRow]:
-    """Every process that computes, each on its instance where the GPU has any; one that only draws is none."""
-    log, listed = xml_tree.parse_xml_log(told)
-    found: list[GpuProcessRow] = []
+def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
+    """Parse every process that computes, each on its instance where the GPU has any; one that only draws is none."""
+    log, gpu_list = parse_xml_log(parts)
+    processes: list[GpuProcessRow] = []
     unreported: dict[str, str] = {}
+    has_answer = False
     for index, device in log.devices:
         if device.element is not None:
-            found += parse_device_processes(index, device, listed, MAX_PROCESSES - len(found), log.problems, unreported)
-    heard = any(device.element is not None for _, device in log.devices)
-    return ToolOutput(tuple(found), log.messages, log.problems, heard and not log.problems, unreported)
+            has_answer = True
+            gpu = Gpu(index, parse_cell(to_csv_cell(device.element.findtext("uuid"))), None)
+            room = MAX_PROCESSES - len(processes)
+            processes += parse_device_processes(gpu, device.element, gpu_list, room, log.problems, unreported)
+    return ToolOutput(tuple(processes), log.messages, log.problems, has_answer and not log.problems, unreported)
 
 
-def build_gpu_rows(index: int, device: XmlDevice, listed: GpuList, driver: str) -> list[Gpu]:
-    """A GPU, or its instances."""
-    whole = build_gpu_from_xml(index, device, driver)
-    parts = build_mig_instances(whole, device.element, listed)
-    return [part for _, part in parts] or [whole]
+def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, GpuList]:
+    """Split the log into its GPUs; takes little time for any input, and raises nothing."""
+    text = "\n".join(parts[""].lines) if "" in parts else ""
+    gpu_list = parse_gpu_list(parts["list"].lines if "list" in parts else ())
+    if "<!ENTITY" in text:
+        problem = "it declares entities, which nvidia-smi never does: nothing of it is read"
+        return XmlLog([], {}, [], [problem]), gpu_list
+    problems: list[str] = []
+    devices, outside_texts = split_devices(text, problems)
+    has_missing_gpu = any(device.is_damaged for device in devices)
+    head_values, messages = parse_outside_text("\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS])
+    devices = apply_handle_errors(drop_duplicate_devices(devices, problems), messages)
+    return XmlLog(number_devices(devices, gpu_list), head_values, messages, problems, has_missing_gpu), gpu_list
+
+
+def split_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list[str]]:
+    """Return the GPUs, and the texts that stand around them."""
+    starts = [match.start() for match in islice(GPU_START.finditer(text), MAX_GPUS + 1)]
+    if len(starts) > MAX_GPUS:
+        problems.append(f"more than {MAX_GPUS} GPUs are told; only the first {MAX_GPUS} count")
+        text = text[: starts.pop()]
+    outside_texts = [text[: starts[0]] if starts else text]
+    devices = []
+    for start, stop in zip(starts, [*starts[1:], len(text)]):
+        tag_end = text.find(">", start, stop) + 1
+        end = text.find(GPU_END, start, stop) + len(GPU_END)
+        if tag_end > 1 and text[tag_end - 2] == "/":
+            end = tag_end
+        if end < len(GPU_END):
+            end = stop
+        outside_texts.append(text[end:stop])
+        devices.append(parse_device(text[start:end], problems))
+    return devices, outside_texts
+
+
+def parse_device(text: str, problems: list[str]) -> XmlDevice:
+    match = GPU_ID.match(text)
+    bus_id = match[1].strip() if match else ""
+    if len(text) > MAX_GPU_CHARACTERS:
+        fault = f"{len(text) // 1024} KiB of XML, which is too much"
+    elif not text.endswith((GPU_END, "/>")):
+        fault = "no end"
+    else:
+        element, fault = parse_element(text)
+        if element is not None:
+            return XmlDevice(bus_id, element)
+    where = bus_id or "of which it is not told where it sits"
+    problems.append(f"a row has {fault}, and is left out: the GPU {where}")
+    return XmlDevice(bus_id, is_damaged=True)
+
+
+def parse_element(text: str) -> tuple[Element | None, str]:
+    """Return the element, or what is wrong with it; names of processes are not always escaped."""
+    try:
+        return ElementTree.fromstring(text), ""  # noqa: S314 # it has no head, and with it no entities
+    except ElementTree.ParseError:
+        lines = []
+        for line in text.split("\n"):
+            start, end = line.find(PROCESS_NAME_START) + len(PROCESS_NAME_START), line.rfind(PROCESS_NAME_END)
+            if len(PROCESS_NAME_START) <= start < end:
+                line = line[:start] + line[start:end].replace("<", "&lt;") + line[end:]  # noqa: PLW2901
+            lines.append(line)
+        escaped = BARE_AMPERSAND.sub("&amp;", "\n".join(lines)).translate(NONCHARACTERS)
+    try:
+        return ElementTree.fromstring(escaped), ""  # noqa: S314
+    except ElementTree.ParseError as error:
+        return None, f"XML that cannot be read ({str(error).partition(':')[0]})"
+
+
+def parse_outside_text(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the values of the head, and the lines that are no XML: what nvidia-smi prints when something is wrong."""
+    text = remove_sections(remove_sections(text, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
+    head_values: dict[str, str] = {}
+    for match in HEAD_ELEMENT.finditer(text):
+        head_values.setdefault(match[1], match[2].strip().partition(" [")[0])
+    text = HEAD_ELEMENT.sub(lambda match: "\n" if match[1] in KNOWN_HEAD_ELEMENTS else match[2], text)
+    lines = (line.strip() for line in XML_TAG.sub("", text).split("\n"))
+    return head_values, [line[:MAX_LINE_CHARACTERS] for line in lines if line]
+
+
+def remove_sections(text: str, begin: str, end: str, inner: tuple[str, str] | None = None) -> str:
+    """Remove all from each `begin` to its `end`; a section with the first of `inner` in it ends with the second."""
+    kept = []
+    position = 0
+    while (start := text.find(begin, position)) >= 0:
+        stop, end_mark = text.find(end, start), end
+        if inner and text.find(inner[0], start, stop if stop >= 0 else len(text)) >= 0:
+            stop, end_mark = text.find(inner[1], start), inner[1]
+        if stop < 0:
+            break
+        kept.append(text[position:start])
+        position = stop + len(end_mark)
+    kept.append(text[position:])
+    return "".join(kept)
+
+
+def drop_duplicate_devices(devices: list[XmlDevice], problems: list[str]) -> list[XmlDevice]:
+    seen: set[tuple[int, ...]] = set()
+    distinct = []
+    for device in devices:
+        key = bus_sort_key(device.bus_id)
+        if key in seen:
+            problems.append(f"the GPU at {device.bus_id} is told twice; the first counts")
+            continue
+        if key:
+            seen.add(key)
+        distinct.append(device)
+    return distinct
+
+
+def apply_handle_errors(devices: list[XmlDevice], messages: list[str]) -> list[XmlDevice]:
+    """Add the GPUs for which nvidia-smi prints only that it has no handle for them."""
+    positions = {bus_sort_key(device.bus_id): position for position, device in enumerate(devices)}
+    for match in filter(None, map(HANDLE_ERROR.search, messages[:MAX_GPUS])):
+        index, bus_id, reason = match.groups()
+        key = bus_sort_key(bus_id)
+        position = positions.setdefault(key, len(devices)) if key else len(devices)
+        if position == len(devices):
+            devices.append(XmlDevice(bus_id))
+        devices[position] = devices[position]._replace(
+            lost_reason=reason.strip().rstrip("."), reported_index=int(index) if index else None
+        )
+    return devices
+
+
+def number_devices(devices: list[XmlDevice], gpu_list: GpuList) -> list[tuple[int, XmlDevice]]:
+    """Give each GPU nvidia-smi's number: that of -L, else by its place on the bus. The minor number differs."""
+    keys = [bus_sort_key(device.bus_id) for device in devices]
+    if all(keys):
+        devices = [device for _, device in sorted(zip(keys, devices), key=lambda pair: pair[0])]
+    indices = []
+    for device in devices:
+        index = device.reported_index
+        if index is None and device.element is not None:
+            index = gpu_list.numbers_by_uuid.get((device.element.findtext("uuid") or "").strip())
+        indices.append(index)
+    return [*zip(assign_distinct_numbers(indices), devices)]
+
+
+def assign_distinct_numbers(reported: list[int | None]) -> list[int]:
+    """Keep each number at its first place; others get the first numbers that are not used."""
+    unused = (number for number in count() if number not in reported)
+    return [
+        next(unused) if number is None or number in reported[:position] else number
+        for position, number in enumerate(reported)
+    ]
+
+
+def bus_sort_key(bus_id: str) -> tuple[int, ...]:
+    """Return a key that is the same however many zeros a bus id is written with; empty where it is no bus id."""
+    match = BUS_ID.match(bus_id)
+    return tuple(int(digits, 16) for digits in match.groups()) if match else ()
+
+
+def parse_gpu_list(lines: tuple[str, ...]) -> GpuList:
+    numbers: dict[str, int] = {}
+    instances: dict[str, dict[int, tuple[str, str]]] = {}
+    uuid = ""
+    for line in lines:
+        if match := GPU_LIST_LINE.match(line):
+            uuid = match[2]
+            numbers.setdefault(uuid, int(match[1]))
+        elif uuid and (match := MIG_LIST_LINE.match(line)):
+            instances.setdefault(uuid, {}).setdefault(int(match[2]), (match[1], match[3]))
+    return GpuList(numbers, instances)
 
 
 def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
-    """A GPU by what its element tells; a lost one keeps its row."""
+    """Build a GPU from its element; a lost one keeps its row."""
     element = device.element
     if element is None:
         lost = device.lost_reason or NO_DATA_MESSAGE
-        return Gpu(index, None, None, lost=lost, columns=("pci.bus_id",), cells=(device.bus_id,))
-    top = {child.tag: child for child in element}
-    row = [str(index), driver, compute_clock_reason_mask(top), *(find_first_value(top, ways) for ways in XML_PATHS)]
-    bus = XML_COLUMNS.index("pci.bus_id")
-    row[bus] = row[bus] if parse_cell(row[bus]) else device.bus_id or NOT_AVAILABLE_CELL
-    found = add_reading_errors(nvidia_csv.build_gpu_from_cells(XML_COLUMNS, row, COLUMN_POSITIONS), element)
-    return found if found.lost or not (why := explain_lost_gpu(device, found)) else found._replace(lost=why)
+        return Gpu(index=index, uuid=None, name=None, lost=lost, columns=("pci.bus_id",), cells=(device.bus_id,))
+    children = {child.tag: child for child in element}
+    cells = [str(index), driver, compute_clock_reason_mask(children)]
+    cells += [find_first_value(children, sources) for sources in XML_PATHS]
+    if parse_cell(cells[BUS_ID_POSITION]) is None:
+        cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
+    gpu = nvidia_csv.build_gpu_from_cells(XML_COLUMNS, cells, COLUMN_POSITIONS)
+    gpu = add_reading_errors(gpu, [child for child in element if child.tag not in USER_TEXT_ELEMENTS])
+    if gpu.lost:
+        return gpu
+    message = HANDLE_ERROR.search(element.text or "")
+    lost_reason = device.lost_reason or (message[3].strip().rstrip(".") if message else None)
+    has_live_reading = any(value is not None for value in (gpu.memory_used, gpu.utilization_gpu, gpu.temperature))
+    if not lost_reason and gpu.uuid is None and gpu.name is None and not has_live_reading:
+        lost_reason = NO_DATA_MESSAGE
+    return gpu._replace(lost=lost_reason) if lost_reason else gpu
 
 
-def add_reading_errors(found: Gpu, element: Element) -> Gpu:
+def add_reading_errors(gpu: Gpu, elements: list[Element]) -> Gpu:
     """Add the errors in elements that are no column of ours."""
-    own = [child for child in element if child.tag not in USER_TEXT_ELEMENTS]
-    lost = found.lost or find_lost_words(text for child in own for text in child.itertext())
+    lost = gpu.lost or find_lost_words(text for element in elements for text in element.itertext())
+    watched = [element for element in elements if element.tag in WATCHED_ELEMENTS]
     error = find_reading_error(
-        (WATCHED_ELEMENTS[child.tag], text)
-        for child in own
-        if child.tag in WATCHED_ELEMENTS
-        for text in child.itertext()
+        (WATCHED_ELEMENTS[element.tag], text) for element in watched for text in element.itertext()
     )
-    if error and not found.error:
-        found = found._replace(error=f"its {error[0]} cannot be read: {error[1]}")
-    return found if lost == found.lost else found._replace(lost=lost)
+    if error and not gpu.error:
+        gpu = gpu._replace(error=error.sentence)
+    return gpu if lost == gpu.lost else gpu._replace(lost=lost)
 
 
-def explain_lost_gpu(device: XmlDevice, found: Gpu) -> str | None:
-    """Why a GPU is lost whose fields do not say so: by a message, or since hardly anything is told of it."""
-    message = nvidia_csv.HANDLE_ERROR.search(device.element.text or "") if device.element is not None else None
-    why = device.lost_reason or (message[3].strip().rstrip(".") if message else None)
-    return why or (
-        NO_DATA_MESSAGE if found.uuid is None and found.name is None and not has_live_reading(found) else None
-    )
+def find_first_value(children: dict[str, Element], sources: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
+    """Return the value of the first source that has one, else the first word for a missing value."""
+    first_word = ""
+    for paths in sources:
+        cells = [to_csv_cell(find_text_at_path(children, path)) for path in paths]
+        cell = cells[0]
+        if len(cells) > 1:
+            numbers = [number for number in map(parse_integer, cells) if number is not None]
+            cell = str(sum(numbers)) if numbers else next(filter(None, cells), "")
+        if parse_cell(cell) is not None:
+            return cell
+        first_word = first_word or cell
+    return first_word or NOT_AVAILABLE_CELL
 
 
-def has_live_reading(found: Gpu) -> bool:
-    """Return whether a reading came through that only a GPU at work can give."""
-    return any(value is not None for value in (found.memory_used, found.utilization_gpu, found.temperature))
-
-
-def find_first_value(top: dict[str, Element], ways: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
-    """The first of several places that tells a value, else the first word for there being none."""
-    word = ""
-    for way in ways:
-        told = sum_cells([to_csv_cell(find_text_at_path(top, path)) for path in way])
-        if parse_cell(told) is not None:
-            return told
-        word = word or told
-    return word or NOT_AVAILABLE_CELL
-
-
-def sum_cells(cells: list[str]) -> str:
-    """One cell, or the sum of the numbers in several."""
-    if len(cells) == 1:
-        return cells[0]
-    told = [one for one in map(parse_integer, cells) if one is not None]
-    return str(sum(told)) if told else next(filter(None, cells), "")
-
-
-def find_text_at_path(top: dict[str, Element], path: tuple[str, ...]) -> str | None:
-    """The text at a path, or of the first on the way that has no further element: `<remapped_rows>N/A</…>`."""
-    element = top.get(path[0])
+def find_text_at_path(children: dict[str, Element], path: tuple[str, ...]) -> str | None:
+    """Return the text at a path, or of the first element on the way without children: `<remapped_rows>N/A</…>`."""
+    element = children.get(path[0])
     for tag in path[1:]:
         if element is None or not len(element):
             break
@@ -262,121 +460,102 @@ def find_text_at_path(top: dict[str, Element], path: tuple[str, ...]) -> str | N
 
 
 def to_csv_cell(text: str | None) -> str:
-    """As CSV has it: no unit, and words for what is not told in brackets."""
-    told = (text or "").strip()
-    if told in NO_VALUE_WORDS:
-        return f"[{told}]"
-    told = UNIT_SUFFIX.sub("", told)[:MAX_CELL_CHARACTERS]
-    return told[:-1] if told[-1:] == "x" and told[:-1].isdecimal() else told  # 16x: the lanes of a link
+    """Return a text as CSV has it: without a unit, and with brackets around words for a missing value."""
+    text = (text or "").strip()
+    if text in NO_VALUE_WORDS:
+        return f"[{text}]"
+    text = UNIT_SUFFIX.sub("", text)[:MAX_CELL_CHARACTERS]
+    return text[:-1] if text[-1:] == "x" and text[:-1].isdecimal() else text  # 16x: the lanes of a link
 
 
-def compute_clock_reason_mask(top: dict[str, Element]) -> str:
-    """Why the clocks are not at their highest, as one number; the word for there being none, where none is told."""
+def compute_clock_reason_mask(children: dict[str, Element]) -> str:
+    """Return why the clocks are not at their highest, as CSV has it; a missing value where it is not printed."""
     for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
-        reasons = top.get(name)
+        reasons = children.get(name)
         if reasons is None:
             continue
-        told = {child.tag.partition("_reason_")[2]: (child.text or "").strip() for child in reasons}
-        if any(told.get(reason) in {"Active", "Not Active"} for reason in CLOCK_REASON_BITS):
-            return f"0x{sum(bit for reason, bit in CLOCK_REASON_BITS.items() if told.get(reason) == 'Active'):016X}"
+        states = {child.tag.partition("_reason_")[2]: (child.text or "").strip() for child in reasons}
+        if any(states.get(reason) in {"Active", "Not Active"} for reason in CLOCK_REASON_BITS):
+            return f"0x{sum(bit for reason, bit in CLOCK_REASON_BITS.items() if states.get(reason) == 'Active'):016X}"
     return NOT_AVAILABLE_CELL
 
 
-def build_mig_instances(whole: Gpu, element: Element | None, listed: GpuList) -> list[MigInstance]:
-    """The instances of a GPU; their use is told by nothing."""
-    found: list[MigInstance] = []
-    several = element.find("mig_devices") if element is not None else None
-    names = listed.instances_by_uuid.get(whole.uuid or "", {})
-    elements = [] if several is None else list(islice(several.iterfind("mig_device"), MAX_INSTANCES))
-    for device, one in zip(
-        assign_distinct_numbers([parse_integer(to_csv_cell(one.findtext("index"))) for one in elements]), elements
-    ):
-        profile, uuid = names.get(device, (None, None))
-        error = find_reading_error(("memory", text) for text in list_texts_at(one, "fb_memory_usage"))
-        part = Gpu(
-            whole.index,
-            uuid,
-            whole.name,
-            parse_number(to_csv_cell(one.findtext("fb_memory_usage/used"))),
-            parse_number(to_csv_cell(one.findtext("fb_memory_usage/total"))),
-            lost=whole.lost or find_lost_words(one.itertext()),
-            place=f"{whole.index}:{device}",
+def build_mig_instances(parent: Gpu, element: Element | None, gpu_list: GpuList) -> list[MigInstance]:
+    """Build the instances of a GPU; nvidia-smi does not report their utilization."""
+    mig_devices = element.find("mig_devices") if element is not None else None
+    if mig_devices is None:
+        return []
+    elements = list(islice(mig_devices.iterfind("mig_device"), MAX_INSTANCES))
+    numbers = assign_distinct_numbers([parse_integer(to_csv_cell(device.findtext("index"))) for device in elements])
+    names = gpu_list.instances_by_uuid.get(parent.uuid or "", {})
+    instances: list[MigInstance] = []
+    for number, device in zip(numbers, elements):
+        profile, uuid = names.get(number, (None, None))
+        memory = device.find("fb_memory_usage")
+        memory_texts: Iterable[str] = () if memory is None else memory.itertext()
+        error = find_reading_error(("memory", text) for text in memory_texts)
+        instance = Gpu(
+            index=parent.index,
+            uuid=uuid,
+            name=parent.name,
+            memory_used=parse_number(to_csv_cell(device.findtext("fb_memory_usage/used"))),
+            memory_total=parse_number(to_csv_cell(device.findtext("fb_memory_usage/total"))),
+            lost=parent.lost or find_lost_words(device.itertext()),
+            place=f"{parent.index}:{number}",
             profile=profile,
-            parent=whole,
-            error=f"its {error[0]} cannot be read: {error[1]}" if error else None,
+            parent=parent,
+            error=error.sentence if error else None,
         )
-        found.append((parse_instance_ids(one), part))
-    return found
-
-
-def list_texts_at(element: Element, tag: str) -> Iterator[str]:
-    """Yield all texts in an element's child."""
-    child = element.find(tag)
-    return iter(()) if child is None else child.itertext()
+        instances.append((parse_instance_ids(device), instance))
+    return instances
 
 
 def parse_instance_ids(element: Element) -> tuple[str, str]:
-    """Which part of a GPU, and which part of that."""
+    """Return the GPU instance and the compute instance within it."""
     return to_csv_cell(element.findtext("gpu_instance_id")), to_csv_cell(element.findtext("compute_instance_id"))
 
 
-def parse_device_processes(  # what is read, and the three kinds of what comes of it
-    index: int, device: XmlDevice, listed: GpuList, most: int, problems: list[str], unreported: dict[str, str]
+def parse_device_processes(
+    gpu: Gpu, element: Element, gpu_list: GpuList, limit: int, problems: list[str], unreported: dict[str, str]
 ) -> list[GpuProcessRow]:
-    """The processes on one GPU, as many as are read; one that is told twice in the same words counts once.
+    """Return the processes on one GPU, identical ones once; adds to `problems` and `unreported`.
 
-    A word stands where the processes should if they cannot be told: then somebody may be on it.
+    Where a word stands in the place of the processes, there may be some.
     """
-    element = device.element
-    if element is None:
-        return []
-    whole = Gpu(index, parse_cell(to_csv_cell(element.findtext("uuid"))), None)
-    parts = build_mig_instances(whole, element, listed)
-    found: list[GpuProcessRow] = []
-    several = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
-    for all_of_it in several:
-        room = max(0, most - len(found))
-        told = list(islice(all_of_it.iterfind("process_info"), room + 1))
-        if len(told) > room:
-            envelope.note_problem(
-                problems, f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
-            )
-        found += [parse_xml_process(one, whole, parts) for one in told[:room] if is_compute_process(one)]
-    words = [text for one in several if (text := clean_excerpt(one.text or "", MAX_ERROR_CHARACTERS))]
-    if words or not several:
-        unreported[whole.process_key] = words[0] if words else NO_LIST_MESSAGE
-    for one in found:
-        if one[1:] == NO_PROCESS_CELLS:
-            unreported.setdefault(one.gpu_key, HIDDEN_PROCESS_MESSAGE)
-    known = [one for one in found if one[1:] != NO_PROCESS_CELLS]
-    return [*dict.fromkeys(one for one in known if one.pid is not None), *(one for one in known if one.pid is None)]
+    instances = build_mig_instances(gpu, element, gpu_list)
+    processes: list[GpuProcessRow] = []
+    lists = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
+    for process_list in lists:
+        room = max(0, limit - len(processes))
+        infos = list(islice(process_list.iterfind("process_info"), room + 1))
+        if len(infos) > room:
+            problem = f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
+            envelope.note_problem(problems, problem)
+        for info in infos[:room]:
+            # like --query-compute-apps, leave out processes that only draw; old drivers print no type
+            kind = parse_cell(to_csv_cell(info.findtext("type")))
+            if kind is None or "C" in kind.split("+"):
+                processes.append(parse_xml_process(info, gpu, instances))
+    words = [text for process_list in lists if (text := clean_excerpt(process_list.text or "", MAX_ERROR_CHARACTERS))]
+    if words or not lists:
+        unreported[gpu.process_key] = words[0] if words else NO_LIST_MESSAGE
+    for process in processes:
+        if is_process_hidden(process):
+            unreported.setdefault(process.gpu_key, HIDDEN_PROCESS_MESSAGE)
+    shown = [process for process in processes if not is_process_hidden(process)]
+    with_pid = dict.fromkeys(process for process in shown if process.pid is not None)
+    return [*with_pid, *(process for process in shown if process.pid is None)]
 
 
-def is_compute_process(process_info: Element) -> bool:
-    """Whether it does more than draw, as --query-compute-apps sees it; old drivers do not tell."""
-    kind = parse_cell(to_csv_cell(process_info.findtext("type")))
-    return kind is None or "C" in kind.split("+")
-
-
-def parse_xml_process(told: Element, whole: Gpu, parts: list[MigInstance]) -> GpuProcessRow:
-    """One process, where it is."""
-    pid, memory = (
-        parse_integer(to_csv_cell(told.findtext("pid"))),
-        parse_number(to_csv_cell(told.findtext("used_memory"))),
-    )
+def parse_xml_process(info: Element, gpu: Gpu, instances: list[MigInstance]) -> GpuProcessRow:
+    # a process whose instance is not known is on none of them, and then none of them is called free
+    ids = parse_instance_ids(info)
+    same = [instance for key, instance in instances if key == ids]
+    same = same or [instance for key, instance in instances if key[0] == ids[0]]
+    name = (info.findtext("process_name") or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
     return GpuProcessRow(
-        find_process_gpu(told, whole, parts).process_key, pid, memory, parse_process_name(told.findtext("process_name"))
+        gpu_key=(same[0] if len(same) == 1 else gpu).process_key,
+        pid=parse_integer(to_csv_cell(info.findtext("pid"))),
+        used_memory=parse_number(to_csv_cell(info.findtext("used_memory"))),
+        name=None if name in NO_VALUE_WORDS else parse_cell(name),
     )
-
-
-def parse_process_name(text: str | None) -> str | None:
-    """The name of a process, which may be a whole command."""
-    told = (text or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
-    return None if told in NO_VALUE_WORDS else parse_cell(told)
-
-
-def find_process_gpu(told: Element, whole: Gpu, parts: list[MigInstance]) -> Gpu:
-    """Where a process is; where a GPU has instances and that is not told, no row has it, and none is called free."""
-    ids = parse_instance_ids(told)
-    same = [part for key, part in parts if key == ids] or [part for key, part in parts if key[0] == ids[0]]
-    return same[0] if len(same) == 1 else whole

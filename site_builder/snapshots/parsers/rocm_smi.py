@@ -9,7 +9,7 @@ from itertools import islice
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts
 from site_builder.snapshots.parsers import amd_common, values
-from site_builder.snapshots.parsers.amd_common import MAX_GPUS
+from site_builder.snapshots.parsers.amd_common import DEVICE_ID, MAX_GPUS, MAX_PROCESSES
 from site_builder.snapshots.parsers.values import LOST_WORDS
 
 CARD_LINE = re.compile(r"GPU\[([0-9]{1,4})\]\s*: ?([^:]{1,100}):(.*)")
@@ -17,14 +17,13 @@ CARD_MESSAGE = re.compile(r"(?:ERROR: )?GPU\[([0-9]{1,4})\]\s*: ?(.{1,200})")
 DRIVER_LINE = re.compile(r"Driver version: ?(\S.*)")
 PID_LINE = re.compile(r"PID ([0-9]{1,10}) is using ([0-9]{1,4}) DRM device\(s\):?")
 NUMBER_LIST = re.compile(r"[0-9]{1,4}(?:[ ,]+[0-9]{1,4})*[ ,]*")
-PID_CELL, COUNT_CELL, NUMBER_CELL = (
-    re.compile(one) for one in (r"[0-9]{1,10}", r"[0-9]{1,4}|UNKNOWN|N/A", r"[0-9]{1,20}|UNKNOWN|N/A")
-)
+PID_CELL = re.compile(r"[0-9]{1,10}")
+COUNT_CELL = re.compile(r"[0-9]{1,4}|UNKNOWN|N/A")
+NUMBER_CELL = re.compile(r"[0-9]{1,20}|UNKNOWN|N/A")
 NO_PROCESS_MESSAGE = "No KFD PIDs currently running"
 PROCESS_TABLE_HEADER = "PROCESS NAME"
 CELL_SEPARATOR = re.compile(r"\s{2,}|\t")
-DEVICE_ID = re.compile(r"0x[0-9a-f]{1,8}", re.IGNORECASE)
-# The columns of the table that rocm-smi prints when it is asked for nothing, by how their names begin.
+# The columns of the table that rocm-smi prints without options, by how their names begin.
 TABLE_COLUMNS = {
     "AvgPwr": "average graphics package power (w)",
     "Power": "average graphics package power (w)",
@@ -38,111 +37,16 @@ TABLE_COLUMNS = {
     "[Model": "device id",
     "IDs": "device id",
 }
-
-
-class RocmSmiText:
-    """The cards, what is told of the system, on which cards and on how many a process is; the words that are left."""
-
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self.facts_by_card: dict[int, dict[str, object]] = {}
-        self.system_facts: dict[str, object] = {}
-        self.cards_by_pid: dict[int, list[int]] = {}
-        self.card_count_by_pid: dict[int, int] = {}
-        self.has_process_list = False
-        self.messages: list[str] = []
-        self.table_header: list[str] = []
-        self.current_card: dict[str, object] | None = None
-
-    def find_or_add_card(self, number: int) -> dict[str, object]:
-        """The card of that number."""
-        if len(self.facts_by_card) >= MAX_GPUS:
-            return self.facts_by_card.get(number, {})
-        return self.facts_by_card.setdefault(number, {})
-
-    def parse_lines(self, lines: Iterable[str]) -> RocmSmiText:
-        """Understand each line by its form."""
-        user = None
-        for line in lines:
-            if user is not None and NUMBER_LIST.fullmatch(line.strip()):
-                self.cards_by_pid[user] += [int(one) for one in re.findall("[0-9]+", line)]
-                continue
-            user = None
-            if match := CARD_LINE.match(line.strip()):
-                self.find_or_add_card(int(match[1]))[match[2].strip().lower()] = match[3].strip()
-            elif match := DRIVER_LINE.fullmatch(line.strip()):
-                self.system_facts["driver version"] = match[1]
-            elif match := PID_LINE.fullmatch(line.strip()):
-                self.has_process_list = True
-                user = int(match[1])
-                self.cards_by_pid[user], self.card_count_by_pid[user] = [], int(match[2])
-            elif NO_PROCESS_MESSAGE in line or PROCESS_TABLE_HEADER in line:
-                self.has_process_list = True
-            elif row := split_process_row(line) if self.has_process_list else None:
-                self.system_facts[f"pid{row[0]}"] = ", ".join(row[1:])
-            elif not self.parse_table_line(line):
-                if (match := CARD_MESSAGE.match(line.strip())) and LOST_WORDS.search(match[2]):
-                    self.find_or_add_card(int(match[1]))["message"] = match[2].strip()
-                self.messages.append(line)
-        return self
-
-    def parse_table_line(self, line: str) -> bool:
-        """Whether it is a line of the table of all cards, which has the name of a card below its readings."""
-        cells = CELL_SEPARATOR.split(re.sub(r",\s+", ",", line.strip()))
-        if "GPU%" in cells and cells[0] in {"GPU", "Device"}:
-            self.table_header = [one.split(" ")[0] for one in cells]
-            self.temperature_sensor = "junction" if "unction" in line else "edge"
-        elif self.table_header and not self.facts_by_card and "(Junction)" in cells:
-            self.temperature_sensor = "junction"
-        elif self.table_header and cells[0].isdecimal() and len(cells[0]) <= 4 and len(cells) == len(self.table_header):
-            self.current_card = self.find_or_add_card(int(cells[0]))
-            for name, cell in zip(self.table_header, cells):
-                key = (
-                    f"temperature (sensor {self.temperature_sensor}) (c)" if name == "Temp" else TABLE_COLUMNS.get(name)
-                )
-                if key == "device id":
-                    match = DEVICE_ID.search(cell)
-                    cell = match[0] if match else ""  # noqa: PLW2901 # that of the two
-                if key:
-                    self.current_card[key] = cell
-                elif LOST_WORDS.search(cell):
-                    self.current_card["message"] = cell
-        elif self.current_card is not None and line[:1] == " " and len(cells) == 1:
-            self.current_card["device name"] = cells[0]
-            self.current_card = None
-        else:
-            return False
-        return True
-
-
-def split_process_row(line: str) -> list[str] | None:
-    """The cells of a row: pid, name, number of GPUs, and one to three more; the name may have blanks in it.
-
-    Counted from the right: a pattern for all of it would try a line of blanks in a million ways.
-    """
-    pid, *rest = line.split(None, 1)
-    if not rest or not line.startswith(pid) or not PID_CELL.fullmatch(pid):
-        return None
-    for more in (3, 2, 1):
-        cells = rest[0].rsplit(None, more + 1)
-        if len(cells) == more + 2 and COUNT_CELL.fullmatch(cells[1]) and all(map(NUMBER_CELL.fullmatch, cells[2:])):
-            return [pid, *cells]
-    return None
-
-
 CARD_KEY = re.compile(r"card([0-9]{1,4})")
 PID_KEY = re.compile(r"pid([0-9]{1,10})")
-PROCESS_COUNT_CELL = re.compile(r"[0-9]{1,20}|UNKNOWN|N/A")
-# The questions that only name the GPUs, for an answer about processes.
-IDENTITY_QUERIES = frozenset({"names", "static"})
-# What it prints for JSON where there is no process.
+# What it prints instead of JSON where there is no process.
 NO_JSON_MESSAGE = "No JSON data to report"
 MIB_FROM_BYTES = values.build_mib_parser("b")
 ROCM_SMI_READINGS: amd_common.ReadingTable = {
     "memory.used": (MIB_FROM_BYTES, ("vram total used memory (b)",)),
     "memory.total": (MIB_FROM_BYTES, ("vram total memory (b)",)),
     "utilization.gpu": (values.parse_percent, ("gpu use (%)",)),
-    # the older name is not for how much of the memory is taken
+    # the older name does not mean how much of the memory is taken
     "utilization.memory": (values.parse_percent, ("gpu memory read/write activity (%)", "gpu memory use (%)")),
     "temperature.gpu": (
         values.parse_celsius,
@@ -180,11 +84,99 @@ WATCHED_FIELDS = {
 ROCM_SMI_FIELD_NAMES = amd_common.ToolFieldNames(ROCM_SMI_READINGS, ROCM_SMI_TEXTS, WATCHED_FIELDS)
 
 
-class RocmSmiOutput:
-    """All that was answered: of each card by its number, of the system, and of processes."""
+class RocmSmiText:
+    """The cards, the facts about the system, the cards of each process, and the lines that are left over."""
 
-    def __init__(self, pieces: ToolParts) -> None:
-        """Of all questions together; what is told twice counts as it was told last."""
+    def __init__(self) -> None:
+        self.facts_by_card: dict[int, dict[str, object]] = {}
+        self.system_facts: dict[str, object] = {}
+        self.cards_by_pid: dict[int, list[int]] = {}
+        self.card_count_by_pid: dict[int, int] = {}
+        self.has_process_list = False
+        self.messages: list[str] = []
+        self.table_header: list[str] = []
+        self.current_card: dict[str, object] | None = None
+
+    def find_or_add_card(self, number: int) -> dict[str, object]:
+        if len(self.facts_by_card) >= MAX_GPUS:
+            return self.facts_by_card.get(number, {})
+        return self.facts_by_card.setdefault(number, {})
+
+    def parse_lines(self, lines: Iterable[str]) -> RocmSmiText:
+        """Recognize each line by its form."""
+        pid = None
+        for line in lines:
+            text = line.strip()
+            if pid is not None and NUMBER_LIST.fullmatch(text):
+                self.cards_by_pid[pid] += [int(number) for number in re.findall("[0-9]+", line)]
+                continue
+            pid = None
+            if match := CARD_LINE.match(text):
+                self.find_or_add_card(int(match[1]))[match[2].strip().lower()] = match[3].strip()
+            elif match := DRIVER_LINE.fullmatch(text):
+                self.system_facts["driver version"] = match[1]
+            elif match := PID_LINE.fullmatch(text):
+                self.has_process_list = True
+                pid = int(match[1])
+                self.cards_by_pid[pid], self.card_count_by_pid[pid] = [], int(match[2])
+            elif NO_PROCESS_MESSAGE in line or PROCESS_TABLE_HEADER in line:
+                self.has_process_list = True
+            elif row := split_process_row(line) if self.has_process_list else None:
+                self.system_facts[f"pid{row[0]}"] = ", ".join(row[1:])
+            elif not self.parse_table_line(line):
+                if (match := CARD_MESSAGE.match(text)) and LOST_WORDS.search(match[2]):
+                    self.find_or_add_card(int(match[1]))["message"] = match[2].strip()
+                self.messages.append(line)
+        return self
+
+    def parse_table_line(self, line: str) -> bool:
+        """Parse a line of the table of all cards, or return False; the name of a card stands below its readings."""
+        cells = CELL_SEPARATOR.split(re.sub(r",\s+", ",", line.strip()))
+        if "GPU%" in cells and cells[0] in {"GPU", "Device"}:
+            self.table_header = [cell.split(" ")[0] for cell in cells]
+            self.temperature_sensor = "junction" if "unction" in line else "edge"
+        elif self.table_header and not self.facts_by_card and "(Junction)" in cells:
+            self.temperature_sensor = "junction"
+        elif self.table_header and cells[0].isdecimal() and len(cells[0]) <= 4 and len(cells) == len(self.table_header):
+            self.current_card = self.find_or_add_card(int(cells[0]))
+            for column, cell in zip(self.table_header, cells):
+                key = TABLE_COLUMNS.get(column)
+                if column == "Temp":
+                    key = f"temperature (sensor {self.temperature_sensor}) (c)"
+                if key == "device id":
+                    match = DEVICE_ID.search(cell)
+                    self.current_card[key] = match[0] if match else ""
+                elif key:
+                    self.current_card[key] = cell
+                elif LOST_WORDS.search(cell):
+                    self.current_card["message"] = cell
+        elif self.current_card is not None and line[:1] == " " and len(cells) == 1:
+            self.current_card["device name"] = cells[0]
+            self.current_card = None
+        else:
+            return False
+        return True
+
+
+def split_process_row(line: str) -> list[str] | None:
+    """Split a row: pid, name, number of GPUs, and one to three more cells; the name may have blanks in it.
+
+    The cells are counted from the right: one pattern for all of it would try a line of blanks in a million ways.
+    """
+    pid, *rest = line.split(None, 1)
+    if not rest or not line.startswith(pid) or not PID_CELL.fullmatch(pid):
+        return None
+    for numbers in (3, 2, 1):
+        cells = rest[0].rsplit(None, numbers + 1)
+        if len(cells) == numbers + 2 and COUNT_CELL.fullmatch(cells[1]) and all(map(NUMBER_CELL.fullmatch, cells[2:])):
+            return [pid, *cells]
+    return None
+
+
+class RocmSmiOutput:
+    """The facts about each card, the system and its processes, from all parts; of repeated facts the last counts."""
+
+    def __init__(self, parts: ToolParts) -> None:
         self.facts_by_card: dict[int, dict[str, object]] = {}
         self.system_facts: dict[str, object] = {}
         self.cards_by_pid: dict[int, list[int]] = {}
@@ -193,102 +185,101 @@ class RocmSmiOutput:
         self.messages: list[str] = []
         self.is_understood = True
         self.has_process_list = False
-        for name, piece in pieces.items():
-            printed = amd_common.parse_printed_json(piece.lines)
+        for name, part in parts.items():
+            printed = amd_common.parse_printed_json(part.lines)
             text = RocmSmiText().parse_lines(printed.text_lines)
             self.messages += text.messages
             self.problems += printed.problems
             for value in printed.values:
                 self.add_json_value(value)
-            for number, told in text.facts_by_card.items():
-                self.add_card_facts(number, told)
+            for number, facts in text.facts_by_card.items():
+                self.add_card_facts(number, facts)
             self.system_facts.update(text.system_facts)
             self.cards_by_pid.update(text.cards_by_pid)
             self.card_count_by_pid.update(text.card_count_by_pid)
-            listed = text.has_process_list or any(NO_JSON_MESSAGE in one for one in text.messages)
-            answered = bool(printed.values or listed)
-            self.is_understood = self.is_understood and (answered or bool(text.facts_by_card)) and not printed.problems
-            listed = listed or any(map(has_process_entries, printed.values))
-            self.has_process_list = self.has_process_list or (listed and name not in IDENTITY_QUERIES)
+            is_list = text.has_process_list or any(NO_JSON_MESSAGE in message for message in text.messages)
+            has_answer = bool(printed.values or is_list or text.facts_by_card)
+            self.is_understood = self.is_understood and has_answer and not printed.problems
+            is_list = is_list or any(map(has_process_entries, printed.values))
+            if is_list and name not in amd_common.IDENTITY_QUERIES:
+                self.has_process_list = True
+        self.identities = amd_common.assign_identities(
+            (number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id")))
+            for number, facts in self.facts_by_card.items()
+        )
 
     def add_json_value(self, value: object) -> None:
-        """`{"card0": {…}, "system": {…}}`."""
-        for name, told in value.items() if isinstance(value, dict) else ():
-            if not isinstance(told, dict):
+        """Add the facts in `{"card0": {…}, "system": {…}}`."""
+        for name, entry in value.items() if isinstance(value, dict) else ():
+            if not isinstance(entry, dict):
                 continue
-            facts = {str(key).rstrip(": ").lower(): one for key, one in told.items()}
+            facts = {str(key).rstrip(": ").lower(): fact for key, fact in entry.items()}
             if match := CARD_KEY.fullmatch(name):
                 self.add_card_facts(int(match[1]), facts)
             elif name == "system":
                 self.system_facts.update(facts)
 
-    def add_card_facts(self, number: int, told: dict[str, object]) -> None:
-        """What is told of a card; that something is not told is no reason to forget it."""
-        if number not in self.facts_by_card and len(self.facts_by_card) >= amd_common.MAX_GPUS:
+    def add_card_facts(self, number: int, new_facts: dict[str, object]) -> None:
+        """Add the facts about a card; a missing value replaces none that is known."""
+        if number not in self.facts_by_card and len(self.facts_by_card) >= MAX_GPUS:
             return
-        known = self.facts_by_card.setdefault(number, {})
-        known.update(
-            (key, one) for key, one in told.items() if key not in known or values.parse_amd_text(one) is not None
-        )
-
-    def assign_identities(self) -> dict[int, amd_common.AmdIdentity]:
-        """What names each card."""
-        return amd_common.assign_identities(
-            (number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id")))
-            for number, facts in self.facts_by_card.items()
-        )
+        facts = self.facts_by_card.setdefault(number, {})
+        for key, fact in new_facts.items():
+            if key not in facts or values.parse_amd_text(fact) is not None:
+                facts[key] = fact
 
 
 def has_process_entries(value: object) -> bool:
-    """Return whether an answer in JSON is about processes: they stand under `system`, or it is empty."""
+    """Return True for JSON about processes: they stand under `system`, or it is empty."""
     return isinstance(value, dict) and (not value or isinstance(value.get("system"), dict))
 
 
-def parse_gpus(pieces: ToolParts) -> ToolOutput[Gpu]:
-    """Every card."""
-    told = RocmSmiOutput(pieces)
-    driver = values.parse_amd_text(told.system_facts.get("driver version"))
-    who = told.assign_identities()
-    found = tuple(
-        amd_common.build_amd_gpu(facts, who[number], ROCM_SMI_FIELD_NAMES, driver)
-        for number, facts in told.facts_by_card.items()
+def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
+    """Parse every card."""
+    output = RocmSmiOutput(parts)
+    driver = values.parse_amd_text(output.system_facts.get("driver version"))
+    gpus = tuple(
+        amd_common.build_amd_gpu(facts, output.identities[number], ROCM_SMI_FIELD_NAMES, driver)
+        for number, facts in output.facts_by_card.items()
     )
-    return ToolOutput(found, amd_common.filter_messages(told.messages), told.problems, told.is_understood)
+    return ToolOutput(gpus, amd_common.filter_messages(output.messages), output.problems, output.is_understood)
 
 
-def parse_processes(pieces: ToolParts) -> ToolOutput[GpuProcessRow]:
-    """Every process on each of its cards; how much it has on which of several is not told."""
-    told = RocmSmiOutput(pieces)
-    who = told.assign_identities()
-    found: list[GpuProcessRow] = []
-    pids = dict.fromkeys(
-        [*told.cards_by_pid, *(int(one[1]) for key in told.system_facts if (one := PID_KEY.fullmatch(key)))]
-    )
-    problems = list(told.problems)
-    if len(pids) > amd_common.MAX_PROCESSES:
-        problems.append(f"{len(pids)} processes are told; only the first {amd_common.MAX_PROCESSES} count")
-    for pid in islice(pids, amd_common.MAX_PROCESSES):
-        name, count, memory = parse_rocm_smi_process(told.system_facts.get(f"pid{pid}"))
-        cards = told.cards_by_pid.get(pid)
+def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
+    """Parse every process on each of its cards; rocm-smi does not print how much memory it has on which of several."""
+    output = RocmSmiOutput(parts)
+    identities = output.identities
+    processes: list[GpuProcessRow] = []
+    system_pids = (int(match[1]) for key in output.system_facts if (match := PID_KEY.fullmatch(key)))
+    pids = dict.fromkeys([*output.cards_by_pid, *system_pids])
+    problems = list(output.problems)
+    if len(pids) > MAX_PROCESSES:
+        problems.append(f"{len(pids)} processes are told; only the first {MAX_PROCESSES} count")
+    for pid in islice(pids, MAX_PROCESSES):
+        name, card_count, memory = parse_rocm_smi_process(output.system_facts.get(f"pid{pid}"))
+        cards = output.cards_by_pid.get(pid)
         if cards is None:
-            cards = [*who] if len(who) == 1 and count else []
-        handles = [who[one].process_key if one in who else f"{amd_common.VENDOR} {one}" for one in dict.fromkeys(cards)]
-        unsaid = not handles and (memory or (count != 0 and pid not in told.cards_by_pid))
-        if unsaid or told.card_count_by_pid.get(pid, 0) > len(handles):
-            handles.append(amd_common.UNKNOWN_GPU_KEY)
-        found += [GpuProcessRow(one, pid, memory if len(handles) == 1 else None, name) for one in handles]
-        if len(found) > amd_common.MAX_PROCESSES:
+            cards = [*identities] if len(identities) == 1 and card_count else []
+        gpu_keys = [
+            identities[card].process_key if card in identities else f"{amd_common.VENDOR} {card}"
+            for card in dict.fromkeys(cards)
+        ]
+        has_no_card = not gpu_keys and (memory or (card_count != 0 and pid not in output.cards_by_pid))
+        if has_no_card or output.card_count_by_pid.get(pid, 0) > len(gpu_keys):
+            gpu_keys.append(amd_common.UNKNOWN_GPU_KEY)
+        processes += [GpuProcessRow(key, pid, memory if len(gpu_keys) == 1 else None, name) for key in gpu_keys]
+        if len(processes) > MAX_PROCESSES:
             break
-    answered = told.is_understood and told.has_process_list and len(problems) == len(told.problems)
-    return ToolOutput(tuple(found), amd_common.filter_messages(told.messages), problems, answered)
+    is_complete = output.is_understood and output.has_process_list and len(problems) == len(output.problems)
+    return ToolOutput(tuple(processes), amd_common.filter_messages(output.messages), problems, is_complete)
 
 
 def parse_rocm_smi_process(row: object) -> tuple[str | None, int | None, float | None]:
-    """Its name, on how many cards it is, and its memory in MiB: `python3, 1, 177386942464, 0, 4`."""
+    """Return the name, the number of cards, and the memory in MiB from `python3, 1, 177386942464, 0, 4`."""
     cells = (values.parse_amd_text(row) or "").split(", ")
     numbers: list[str] = []
-    while len(cells) > 1 and len(numbers) < 4 and PROCESS_COUNT_CELL.fullmatch(cells[-1].strip()):
+    while len(cells) > 1 and len(numbers) < 4 and NUMBER_CELL.fullmatch(cells[-1].strip()):
         numbers.insert(0, cells.pop().strip())
     name = values.parse_amd_text(", ".join(cells))
-    count, memory = [*numbers, "", ""][:2]
-    return name and name[:MAX_NAME_CHARACTERS], amd_common.parse_index(count), MIB_FROM_BYTES(memory)
+    card_count, memory = [*numbers, "", ""][:2]
+    return name and name[:MAX_NAME_CHARACTERS], amd_common.parse_index(card_count), MIB_FROM_BYTES(memory)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.snapshots import registry
-from site_builder.snapshots.parsers import host_txt, ps_txt
+from site_builder.snapshots.parsers import host_and_ps_txt
 from tests.support.captures import ROOT, snapshot
 
 HEADER = "pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\tstate\tcontainer\tcommand\n"
@@ -19,7 +19,7 @@ HEADER = "pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\t
 
 def test_a_process_is_understood_by_the_names_of_its_columns() -> None:
     row = "42\t1\t40\t40\t1000\talice\t3600\t99.5\t2048\tS\tdocker:0123456789ab\tpython größe.py\n"
-    (found,) = ps_txt.parse_ps_txt(snapshot("ps", (HEADER + row).encode())).rows
+    (found,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (HEADER + row).encode())).rows
     assert (found.pid, found.ppid, found.gpu_pid, found.uid, found.user) == (42, 1, 40, "1000", "alice")
     assert (found.elapsed, found.cpu, found.rss, found.state) == (3600, 99.5, 2048, "S")
     assert (found.container, found.command) == ("docker:0123456789ab", "python größe.py")
@@ -28,7 +28,7 @@ def test_a_process_is_understood_by_the_names_of_its_columns() -> None:
 def test_what_newer_collectors_tell_of_containers_is_understood_and_what_older_ones_do_not_is_not_available() -> None:
     names = HEADER.replace("container", "container\timage\tpod\tperson")
     row = "42\t1\t42\t42\t0\troot\t60\t1.0\t2048\tS\tdocker:0123456789ab\ttorch:2\tml/train\talice\tpython a\tb\n"
-    (found,) = ps_txt.parse_ps_txt(snapshot("ps", (names + row).encode())).rows
+    (found,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (names + row).encode())).rows
     assert (found.container, found.image, found.pod, found.person) == (
         "docker:0123456789ab",
         "torch:2",
@@ -37,12 +37,12 @@ def test_what_newer_collectors_tell_of_containers_is_understood_and_what_older_o
     )
     assert found.command == "python a\tb"
     old = row.replace("\ttorch:2\tml/train\talice", "")
-    (found,) = ps_txt.parse_ps_txt(snapshot("ps", (HEADER + old).encode())).rows
+    (found,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (HEADER + old).encode())).rows
     assert (found.image, found.pod, found.person, found.command) == (None, None, None, "python a\tb")
 
 
 def test_a_dash_is_not_available() -> None:
-    (found,) = ps_txt.parse_ps_txt(
+    (found,) = host_and_ps_txt.parse_ps_txt(
         snapshot("ps", (HEADER + "42\t1\t-\t40\t-\t-\t0\t0.0\t-\tZ\t-\t[python]\n").encode())
     ).rows
     assert (found.gpu_pid, found.uid, found.user, found.rss, found.container) == (None, None, None, None, None)
@@ -50,13 +50,13 @@ def test_a_dash_is_not_available() -> None:
 
 
 def test_rows_without_a_pid_are_a_problem_and_cost_themselves_alone() -> None:
-    dump = ps_txt.parse_ps_txt(snapshot("ps", (HEADER + "x\ty\n" + "42\t1\n").encode()))
+    dump = host_and_ps_txt.parse_ps_txt(snapshot("ps", (HEADER + "x\ty\n" + "42\t1\n").encode()))
     assert [row.pid for row in dump.rows] == [42]
     assert dump.problems == ("1 rows have no pid",)
 
 
 def test_a_ps_file_without_names_of_columns_is_a_problem() -> None:
-    dump = ps_txt.parse_ps_txt(snapshot("ps", b"42\t1\n"))
+    dump = host_and_ps_txt.parse_ps_txt(snapshot("ps", b"42\t1\n"))
     assert (dump.rows, dump.problems) == ((), ("the line with the names of the columns is missing",))
 
 
@@ -66,7 +66,7 @@ def test_a_host_is_understood() -> None:
         "driver=590.48.01\ndisk=1000 400 /\ndisk=2000 100 /data/my things\ninterface=eth0 192.0.2.7/24\n"
         "disk_use_time=1700000000\ndisk_use=12G /local/alice\ndisk_use=1,5T /local/bob smith\ndisk_use=512 /local/c\n"
     )
-    dump = host_txt.parse_host_txt(snapshot("host", body.encode()))
+    dump = host_and_ps_txt.parse_host_txt(snapshot("host", body.encode()))
     (facts,) = dump.rows
     assert (facts.load, facts.cpus, facts.memory_total, facts.memory_available) == (
         (0.54, 0.31, 0.14),
@@ -89,7 +89,7 @@ def test_a_host_is_understood() -> None:
 
 
 def test_what_a_host_does_not_tell_is_not_available() -> None:
-    (facts,) = host_txt.parse_host_txt(snapshot("host", b"")).rows
+    (facts,) = host_and_ps_txt.parse_host_txt(snapshot("host", b"")).rows
     assert (facts.load, facts.cpus, facts.memory_available, facts.disks) == (None, None, None, ())
 
 
@@ -104,18 +104,18 @@ def test_what_a_host_does_not_tell_is_not_available() -> None:
     ],
 )
 def test_a_bad_line_is_a_problem_and_costs_itself_alone(line: str, problem: str) -> None:
-    dump = host_txt.parse_host_txt(snapshot("host", f"{line}\ncpus=4\n".encode()))
+    dump = host_and_ps_txt.parse_host_txt(snapshot("host", f"{line}\ncpus=4\n".encode()))
     assert dump.rows[0].cpus == 4
     assert dump.problems == (problem,)
 
 
 @given(st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))))
 def test_nothing_makes_the_readers_fail(body: bytes) -> None:
-    ps_txt.parse_ps_txt(body)
-    host_txt.parse_host_txt(body)
-    ps_txt.parse_ps_txt(snapshot("ps", HEADER.encode() + body))
+    host_and_ps_txt.parse_ps_txt(body)
+    host_and_ps_txt.parse_host_txt(body)
+    host_and_ps_txt.parse_ps_txt(snapshot("ps", HEADER.encode() + body))
     for key in (b"load=", b"disk=", b"disk_use=", b"interface=", b"cpus="):
-        host_txt.parse_host_txt(snapshot("host", key + body))
+        host_and_ps_txt.parse_host_txt(snapshot("host", key + body))
 
 
 def test_what_the_scripts_write_is_understood_without_a_problem(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_what_the_scripts_write_is_understood_without_a_problem(tmp_path: Path) 
     dumps = (
         registry.parse_gpus_csv((folder / "gpus.csv").read_bytes()),
         registry.parse_processes_csv((folder / "processes.csv").read_bytes()),
-        ps_txt.parse_ps_txt((folder / "ps.txt").read_bytes()),
-        host_txt.parse_host_txt((folder / "host.txt").read_bytes()),
+        host_and_ps_txt.parse_ps_txt((folder / "ps.txt").read_bytes()),
+        host_and_ps_txt.parse_host_txt((folder / "host.txt").read_bytes()),
     )
     assert [(dump.is_complete, dump.problems, dump.messages) for dump in dumps] == [(True, (), ())] * 4
     assert [gpu.index for gpu in dumps[0].rows] == [0, 1]

@@ -1,0 +1,209 @@
+"""Parse host.txt, facts about the machine, and ps.txt, users, commands and containers of the GPU processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from operator import itemgetter
+from typing import TypeVar
+
+from site_builder.core.model import Disk, DiskUse, HostFacts, ParsedFile, PsRow
+from site_builder.core.terminal_text import limit_problems
+from site_builder.snapshots import envelope
+from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS
+from site_builder.snapshots.parsers.values import find_column_positions, parse_column_names, parse_integer, parse_number
+
+Value = TypeVar("Value", int, float)
+DU_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)([KMGTPE]?)i?B?$")
+MIB_PER_UNIT = {"": 1 / 1024, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4}
+SINGLE_KEYS = frozenset({"load", "cpus", "memory_total", "memory_available", "uptime", "disk_use_time"})
+MAX_LINES = 2000
+# The keys that may stand in more than one line, and how many of them are read.
+REPEATED_KEYS = {"disk": 500, "interface": 500, "disk_use": 2000}
+MAX_LINE_CHARACTERS = 1000
+# No machine has more; memory in MiB, times in seconds. Dates can be calculated with all values up to these.
+MAX_VALUES = {
+    "cpus": 1_000_000,
+    "load": 10_000_000,
+    "memory_total": 1e12,
+    "memory_available": 1e12,
+    "uptime": 100 * 366 * 86400,
+    "disk_use_time": 32_503_680_000,  # the year 3000
+}
+MAX_DISK_MIB = 1e13
+MAX_QUOTED_CHARACTERS = 40
+MAX_ROWS = 10_000
+MAX_COMMAND_CHARACTERS = 4096
+MAX_STATE_CHARACTERS = 10
+PROCESS_COLUMNS = ("pid", "ppid", "gpu_pid", "elapsed", "cpu", "rss", "state", "command")
+OWNER_COLUMNS = ("uid", "user", "container", "image", "pod", "person")
+
+
+def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
+    """Parse the file to one row; a line that cannot be understood is a problem, and costs itself alone."""
+    file = envelope.split_snapshot_lines(data, "host")
+    problems = list(file.problems)
+    single_values: dict[str, str] = {}
+    repeated_values: dict[str, list[str]] = {key: [] for key in REPEATED_KEYS}
+    if len(file.rows) > MAX_LINES:
+        problems.append(f"it has {len(file.rows)} lines; only the first {MAX_LINES} count")
+    for line in file.rows[:MAX_LINES]:
+        key, equals, value = line[:MAX_LINE_CHARACTERS].partition("=")
+        if not equals:
+            problems.append(f"not a line of key=value: {line[:80]}")
+        elif key not in REPEATED_KEYS:
+            single_values[key] = value
+        elif len(repeated_values[key]) < REPEATED_KEYS[key]:
+            repeated_values[key].append(value)
+    interfaces = (text.partition(" ") for text in repeated_values["interface"])
+    facts = HostFacts(
+        load=parse_load(single_values.get("load", ""), problems),
+        cpus=parse_plausible_value("cpus", single_values, parse_integer, problems),
+        memory_total=parse_plausible_value("memory_total", single_values, parse_number, problems),
+        memory_available=parse_plausible_value("memory_available", single_values, parse_number, problems),
+        uptime=parse_plausible_value("uptime", single_values, parse_integer, problems),
+        disks=tuple(disk for text in repeated_values["disk"] if (disk := parse_disk(text, problems))),
+        interfaces=tuple((name, address) for name, _, address in interfaces),
+        disk_use=tuple(use for text in repeated_values["disk_use"] if (use := parse_disk_use(text, problems))),
+        disk_use_time=parse_plausible_value("disk_use_time", single_values, parse_integer, problems),
+        extra={key: value for key, value in single_values.items() if key not in SINGLE_KEYS},
+    )
+    rows = (facts,) if file.header else ()
+    return ParsedFile(rows, file.header, file.is_complete, file.messages, limit_problems(problems))
+
+
+def parse_plausible_value(
+    key: str, texts: Mapping[str, str], parse: Callable[[str], Value | None], problems: list[str]
+) -> Value | None:
+    """Parse a value, unless no machine has it: a date or a sum made of it could fail."""
+    text = texts.get(key, "")
+    value = parse(text)
+    if value is not None and value <= MAX_VALUES[key]:
+        return value
+    if value is not None or is_float(text):
+        problems.append(f"{key} is {text[:MAX_QUOTED_CHARACTERS]}, which cannot be: it is not used")
+    return None
+
+
+def is_float(text: str) -> bool:
+    """Return True if Python takes the text for a number, however large or odd."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_load(text: str, problems: list[str]) -> tuple[float, float, float] | None:
+    """Parse the load of the last 1, 5 and 15 minutes."""
+    words = text.split(None, 3)
+    loads = [load for load in map(parse_number, words) if load is not None and load <= MAX_VALUES["load"]]
+    if len(loads) == len(words) == 3:
+        return loads[0], loads[1], loads[2]
+    if text:
+        problems.append(f"not three numbers of load: {text[:MAX_QUOTED_CHARACTERS]}")
+    return None
+
+
+def parse_disk(text: str, problems: list[str]) -> Disk | None:
+    """Parse `total used mount`, in MiB."""
+    total_text, _, rest = text.partition(" ")
+    used_text, _, mount = rest.partition(" ")
+    total, used = parse_number(total_text), parse_number(used_text)
+    if total is None or used is None or not mount.startswith("/"):
+        problems.append(f"not a disk: {text[:80]}")
+        return None
+    if max(total, used) > MAX_DISK_MIB:
+        problems.append(f"a disk of a size that cannot be: {text[:80]}")
+        return None
+    return Disk(mount, total, used)
+
+
+def parse_disk_use(text: str, problems: list[str]) -> DiskUse | None:
+    """Parse a line of `du`: a size with a dot or a comma and perhaps a unit (KiB without one), and a path."""
+    size, _, path = text.partition(" ")
+    match = DU_SIZE.match(size)
+    if not match or not path:
+        problems.append(f"not a line of du: {text[:80]}")
+        return None
+    used = float(match[1].replace(",", ".")) * MIB_PER_UNIT[match[2]]
+    if used > MAX_DISK_MIB:
+        problems.append(f"a line of du with a size that cannot be: {text[:80]}")
+        return None
+    return DiskUse(path, used)
+
+
+def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile[PsRow]:
+    """Parse all rows, or with `pids` those of these GPU processes and of the children of dead ones."""
+    file = envelope.split_snapshot_lines(data, "ps")
+    parsed_file: ParsedFile[PsRow] = ParsedFile((), file.header, file.is_complete, file.messages, file.problems)
+    if not file.rows:
+        return parsed_file
+    columns = parse_column_names(file.rows[0], "\t")
+    if len(columns) > envelope.MAX_COLUMNS:
+        problem = f"it has {len(columns)} columns, which cannot be: nothing of it is read"
+        return replace(parsed_file, problems=(*file.problems, problem))
+    if "pid" not in columns or "command" not in columns:
+        return replace(parsed_file, problems=(*file.problems, "the line with the names of the columns is missing"))
+    problems = list(file.problems)
+    lines = file.rows[1 : MAX_ROWS + 1]
+    if len(file.rows) > MAX_ROWS + 1:
+        problems.append(f"{len(file.rows) - 1} processes are told; only the first {MAX_ROWS} count")
+    pick_process_cells = itemgetter(*find_column_positions(columns, PROCESS_COLUMNS))
+    pick_owner_cells = itemgetter(*find_column_positions(columns, OWNER_COLUMNS))
+
+    def parse_lines(some_lines: Iterable[str]) -> list[PsRow]:
+        parsed_rows = []
+        for line in some_lines:
+            cells = line.split("\t", len(columns) - 1)  # the last may hold tabs
+            if len(cells) < len(columns):
+                cells += ["-"] * (len(columns) - len(cells))
+            cells.append("-")  # for columns that are missing
+            row = parse_ps_row(pick_process_cells(cells), pick_owner_cells(cells))
+            if row:
+                parsed_rows.append(row)
+        return parsed_rows
+
+    if pids is None or columns[0] != "pid":
+        rows = parse_lines(lines)
+        if len(rows) < len(lines):
+            problems.append(f"{len(lines) - len(rows)} rows have no pid")
+    else:
+        # most rows of a file are of other processes, and need not be parsed
+        lines_by_pid = {line[: line.find("\t")]: line for line in lines}
+        rows = parse_lines(lines_by_pid[pid] for pid in map(str, pids) if pid in lines_by_pid)
+        dead = set(pids) - {row.pid for row in rows if not row.is_zombie}
+        if dead:
+            rows += [row for row in parse_lines(lines) if row.gpu_pid in dead and row.pid not in dead]
+    return replace(parsed_file, rows=tuple(rows), problems=tuple(problems))
+
+
+def parse_ps_row(process_cells: tuple[str, ...], owner_cells: tuple[str, ...]) -> PsRow | None:
+    """Parse the cells of PROCESS_COLUMNS and OWNER_COLUMNS."""
+    pid_cell, ppid, gpu_pid, elapsed, cpu, rss, state, command = process_cells
+    uid, user, container, image, pod, person = owner_cells
+    pid = parse_integer(pid_cell)
+    if pid is None:
+        return None
+    return PsRow(
+        pid=pid,
+        ppid=parse_integer(ppid),
+        gpu_pid=pid if gpu_pid == pid_cell else parse_integer(gpu_pid),
+        uid=parse_ps_cell(uid),
+        user=parse_ps_cell(user),
+        elapsed=parse_integer(elapsed),
+        cpu=parse_number(cpu),
+        rss=parse_number(rss),
+        state=parse_ps_cell(state, MAX_STATE_CHARACTERS),
+        # most processes have none of these, and to compare takes less time than a call
+        container=None if container == "-" else parse_ps_cell(container),
+        command=parse_ps_cell(command, MAX_COMMAND_CHARACTERS),
+        image=None if image == "-" else parse_ps_cell(image),
+        pod=None if pod == "-" else parse_ps_cell(pod),
+        person=None if person == "-" else parse_ps_cell(person),
+    )
+
+
+def parse_ps_cell(cell: str, max_characters: int = MAX_NAME_CHARACTERS) -> str | None:
+    return None if cell == "-" or not cell else cell[:max_characters]
