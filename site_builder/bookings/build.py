@@ -1,4 +1,4 @@
-"""What the builder does for bookings: bookings.html and the calendar feeds."""
+"""Build bookings.html and the calendar feeds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,26 @@ from site_builder.core.published_files import CODE_FINGERPRINT, PublishedFiles
 from site_builder.core.records import make_decoder
 from site_builder.fleet.build import build_booking_problem
 
+CALENDAR_PAGE, FLEET_FEED, HOST_FEEDS, PEOPLE_FEEDS = (
+    "bookings.html",
+    "bookings.ics",
+    "bookings/hosts/",
+    "bookings/people/",
+)
+# The page is written anew after this many seconds, for its mark of now.
+MAX_PAGE_AGE_S = 1800
+# A feed without bookings stays this long, empty: programs that subscribed to it would report an error.
+EMPTY_FEED_RETENTION_S = 90 * 86400
+# A name that can be a file name, and the end of the file names of all others, so that no two are the same.
+PLAIN_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+DIGEST_SUFFIX = re.compile(r"-[0-9a-f]{16}$")
+# An id that was made of the content of an entry, with its name, and that changes with it.
+DERIVED_ID = re.compile(r"x[0-9a-f]{8}")
+CODE_DIGEST = compute_digest(repr(CODE_FINGERPRINT).encode())
+
 
 class EventTimestamps(NamedTuple):
-    """In whole seconds, and by what one content is told from the next."""
+    """When an event was first seen and last changed, in whole seconds, and a digest of its content."""
 
     first_seen_at: int
     changed_at: int
@@ -34,10 +51,9 @@ class EventTimestamps(NamedTuple):
 
 
 class EventTimestampStore:
-    """What was noticed of each event."""
+    """The timestamps of all events, kept in state/noticed.json."""
 
     def __init__(self, state: Path) -> None:
-        """Take up what the last builder noticed."""
         self.store_path = state / "noticed.json"
         self.events: dict[str, EventTimestamps] = {}
         self.saved_content = b""
@@ -48,41 +64,23 @@ class EventTimestampStore:
             self.events = {}
 
     def record_event(self, uid: str, digest: str, now: float) -> EventTimestamps:
-        """What is known of an event that says this now."""
-        before = self.events.get(uid)
-        if before is None or before.digest != digest:
-            self.events[uid] = EventTimestamps(before.first_seen_at if before else int(now), int(now), digest)
+        """Return the timestamps of an event with this content."""
+        known = self.events.get(uid)
+        if known is None or known.digest != digest:
+            self.events[uid] = EventTimestamps(known.first_seen_at if known else int(now), int(now), digest)
         return self.events[uid]
 
     def save(self, uids: Collection[str]) -> None:
-        """Keep it for as long as the event is there."""
-        self.events = {uid: notice for uid, notice in self.events.items() if uid in uids}
-        content = orjson.dumps({uid: tuple(notice) for uid, notice in self.events.items()})
+        """Save the timestamps of the events that still exist."""
+        self.events = {uid: timestamps for uid, timestamps in self.events.items() if uid in uids}
+        content = orjson.dumps({uid: tuple(timestamps) for uid, timestamps in self.events.items()})
         if content != self.saved_content:
             files.write_atomically(self.store_path, content, 0o600)
             self.saved_content = content
 
 
-CALENDAR_PAGE, FLEET_FEED, HOST_FEEDS, PEOPLE_FEEDS = (
-    "bookings.html",
-    "bookings.ics",
-    "bookings/hosts/",
-    "bookings/people/",
-)
-# The page is written anew after so many seconds, for its mark of now.
-MAX_PAGE_AGE_S = 1800
-# A feed that has no booking left stays so long, empty: a program that subscribed to it would tell of an error.
-EMPTY_FEED_RETENTION_S = 90 * 86400
-# A name that is a file's as it is, and what another's ends with, so that no two are the same.
-PLAIN_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-DIGEST_SUFFIX = re.compile(r"-[0-9a-f]{16}$")
-# An id that was made of what an entry says, of its name too, and that is another whenever that is.
-DERIVED_ID = re.compile(r"x[0-9a-f]{8}")
-CODE_DIGEST = compute_digest(repr(CODE_FINGERPRINT).encode())
-
-
 class CalendarFile(NamedTuple):
-    """What tells one content of a file from the next, what makes it, and after how many seconds it is made anew."""
+    """A fingerprint of the content of a file, a function that renders it, and its maximal age in seconds."""
 
     fingerprint: bytes
     render: Callable[[Now], bytes]
@@ -98,7 +96,7 @@ class CalendarInput(NamedTuple):
 
 
 class CachedCalendarFiles(NamedTuple):
-    """Files, what they were made of, and until when they hold."""
+    """Files, what they were made of, and until when they are valid."""
 
     inputs: tuple[object, ...]
     valid_until: float
@@ -106,173 +104,187 @@ class CachedCalendarFiles(NamedTuple):
 
 
 class CalendarBuilder:
-    """The page and the feeds, looked at anew only where bookings or time make a difference."""
+    """Builds the page and the feeds again only if bookings or time make a difference."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take up what the last builder noticed."""
         self.settings = settings
         self.timestamps = EventTimestampStore(settings.state)
         self.cache: dict[str, CachedCalendarFiles] = {}
         self.problems: list[Problem] = []
 
-    def drop_failing_bookings(self, booked: CalendarInput, now: Now) -> CalendarInput:
-        """Leave out the bookings at which we fail; each is a problem."""
+    def drop_failing_bookings(self, calendar_input: CalendarInput, now: Now) -> CalendarInput:
+        """Leave out bookings at which the calendar code fails; each is a problem."""
         self.problems = []
         hosts = []
-        for host in booked.hosts:
+        for host in calendar_input.hosts:
 
-            def use(some: Sequence[Booking], host: page.CalendarHost = host) -> None:
-                alone = booked._replace(hosts=(host._replace(bookings=tuple(some)),))
-                apart = now.copy_with_own_expiry()
+            def build_all(bookings: Sequence[Booking], host: page.CalendarHost = host) -> None:
+                host_input = calendar_input._replace(hosts=(host._replace(bookings=tuple(bookings)),))
+                own_now = now.copy_with_own_expiry()
                 for file in (
-                    self.build_page_file(alone, apart),
-                    *self.build_feed_files(alone, apart, keep=False).values(),
+                    self.build_page_file(host_input, own_now),
+                    *self.build_feed_files(host_input, own_now, keep=False).values(),
                 ):
-                    file.render(apart)
+                    file.render(own_now)
 
-            good, bad = split_by_success(host.bookings, use)
-            self.problems += [build_booking_problem(one, place) for one, place in bad]
-            hosts.append(host._replace(bookings=tuple(good)) if bad else host)
+            good_bookings, failures = split_by_success(host.bookings, build_all)
+            self.problems += [build_booking_problem(booking, location) for booking, location in failures]
+            hosts.append(host._replace(bookings=tuple(good_bookings)) if failures else host)
         self.cache = {}
-        return booked._replace(hosts=tuple(hosts))
+        return calendar_input._replace(hosts=tuple(hosts))
 
-    def build_files(self, booked: CalendarInput, now: Now) -> dict[str, CalendarFile]:
-        """Every file that there is to be, with a feed for each host and each person that has bookings."""
-        bookings = (booked.hosts, booked.people.aliases)
-        page = self.build_cached(
-            "page", (*bookings, booked.version), lambda now: {CALENDAR_PAGE: self.build_page_file(booked, now)}, now
+    def build_files(self, calendar_input: CalendarInput, now: Now) -> dict[str, CalendarFile]:
+        """Return all files, with a feed for each host and each person that has bookings."""
+        bookings = (calendar_input.hosts, calendar_input.people.aliases)
+        page_files = self.build_cached(
+            "page",
+            (*bookings, calendar_input.version),
+            lambda now: {CALENDAR_PAGE: self.build_page_file(calendar_input, now)},
+            now,
         )
-        feeds = self.build_cached("feeds", bookings, lambda now: self.build_feed_files(booked, now), now)
-        return self.build_cached("all", (page, feeds), lambda _: {**page, **feeds}, now)
+        feeds = self.build_cached("feeds", bookings, lambda now: self.build_feed_files(calendar_input, now), now)
+        return self.build_cached("all", (page_files, feeds), lambda _: {**page_files, **feeds}, now)
 
     def build_cached(
-        self, part: str, made_of: tuple[object, ...], make: Callable[[Now], dict[str, CalendarFile]], now: Now
+        self, part: str, inputs: tuple[object, ...], build: Callable[[Now], dict[str, CalendarFile]], now: Now
     ) -> dict[str, CalendarFile]:
-        """What was made of the same before, as long as time makes no difference to it."""
-        before = self.cache.get(part)
-        if before is None or before.inputs != made_of or now.epoch >= before.valid_until:
-            apart = now.copy_with_own_expiry()
-            files = make(apart)
-            before = self.cache[part] = CachedCalendarFiles(made_of, apart.valid_until, files)
-        return before.files
+        """Return the files that were built from the same inputs before, as long as time makes no difference to them."""
+        cached = self.cache.get(part)
+        if cached is None or cached.inputs != inputs or now.epoch >= cached.valid_until:
+            own_now = now.copy_with_own_expiry()
+            files = build(own_now)
+            cached = self.cache[part] = CachedCalendarFiles(inputs, own_now.valid_until, files)
+        return cached.files
 
-    def build_page_file(self, booked: CalendarInput, now: Now) -> CalendarFile:
-        """bookings.html."""
-        shown = self.settings.privacy
-        calendar = page.build_calendar(booked.hosts, shown, now)
-        people = build_calendar_people(calendar, booked) if shown.users else {}
-        facts = compute_digest(repr((calendar, people, booked.version)).encode("utf-8", "replace"), CODE_DIGEST)
+    def build_page_file(self, calendar_input: CalendarInput, now: Now) -> CalendarFile:
+        privacy = self.settings.privacy
+        calendar = page.build_calendar(calendar_input.hosts, privacy, now)
+        people = build_calendar_people(calendar, calendar_input) if privacy.users else {}
+        fingerprint = compute_digest(
+            repr((calendar, people, calendar_input.version)).encode("utf-8", "replace"), CODE_DIGEST
+        )
         return CalendarFile(
-            facts, lambda now: page.render_calendar_page(calendar, people, booked.version, now), MAX_PAGE_AGE_S
+            fingerprint,
+            lambda now: page.render_calendar_page(calendar, people, calendar_input.version, now),
+            MAX_PAGE_AGE_S,
         )
 
-    def build_feed_files(self, booked: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:
-        """All bookings, those of each host, and those of each person; `keep` when each was first seen."""
+    def build_feed_files(self, calendar_input: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:
+        """Build the feeds of all bookings, of each host and of each person; `keep` saves when each was first seen."""
         events: dict[str, list[ics.CalendarEvent]] = {FLEET_FEED: []}
         titles = {FLEET_FEED: "GPU bookings"}
         uids: set[str] = set()
-        for host in booked.hosts:
-            for promise in page.group_host_bookings(host, self.settings.privacy) if host.bookings else ():
-                if page.has_left_calendar(promise.first_booking, now):
+        for host in calendar_input.hosts:
+            for booking in page.group_host_bookings(host, self.settings.privacy) if host.bookings else ():
+                if page.has_left_calendar(booking.first_booking, now):
                     continue
-                one = self.build_event(promise, uids, now)
+                event = self.build_event(booking, uids, now)
                 names = {FLEET_FEED: titles[FLEET_FEED], f"{HOST_FEEDS}{host.name}.ics": f"GPU bookings: {host.name}"}
-                if promise.name:
-                    names[build_feed_path(promise.name, booked.people)] = (
-                        f"GPU bookings: {booked.people.display_name(promise.name)}"
+                if booking.name:
+                    names[build_feed_path(booking.name, calendar_input.people)] = (
+                        f"GPU bookings: {calendar_input.people.display_name(booking.name)}"
                     )
                 for name, title in names.items():
                     titles.setdefault(name, title)
-                    events.setdefault(name, []).append(one)
+                    events.setdefault(name, []).append(event)
         with suppress(OSError):  # what is not kept is noticed again
             if keep:
                 self.timestamps.save(uids)
-        return {name: build_feed_file(titles[name], several) for name, several in events.items()}
+        return {name: build_feed_file(titles[name], feed_events) for name, feed_events in events.items()}
 
-    def build_event(self, promise: page.CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
-        """A promise as an event; it is stamped with when it was first seen like this."""
-        uid = build_event_uid(promise, uids)
-        facts = compute_digest(repr((promise, str(now.zone))).encode("utf-8", "replace")).hex()
-        notice = self.timestamps.record_event(uid, facts, now.epoch)
+    def build_event(self, booking: page.CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
+        """Build an event, stamped with when it was first seen with this content."""
+        uid = build_event_uid(booking, uids)
+        digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
+        timestamps = self.timestamps.record_event(uid, digest, now.epoch)
         return ics.build_calendar_event(
-            promise, uid, notice.changed_at, choose_event_start(promise, notice.first_seen_at, now)
+            booking, uid, timestamps.changed_at, choose_event_start(booking, timestamps.first_seen_at, now)
         )
 
 
 def build_feed_file(title: str, events: Sequence[ics.CalendarEvent]) -> CalendarFile:
-    """A feed of some events."""
-    facts = compute_digest(repr((title, events)).encode("utf-8", "replace"), CODE_DIGEST)
-    return CalendarFile(facts, lambda _: ics.render_ics_feed(title, events))
+    fingerprint = compute_digest(repr((title, events)).encode("utf-8", "replace"), CODE_DIGEST)
+    return CalendarFile(fingerprint, lambda _: ics.render_ics_feed(title, events))
 
 
-def choose_event_start(promise: page.CalendarBooking, first: int, now: Now) -> datetime:
-    """The beginning of what has none: the day on which it was first seen, or that of its end if it was over by then."""
-    ends = now.to_local(promise.first_booking.until - timedelta(microseconds=1))
-    seen = datetime.fromtimestamp(first, now.zone)
-    return datetime.combine(min(seen.date(), ends.date()), datetime.min.time(), now.zone)
+def choose_event_start(booking: page.CalendarBooking, first_seen_at: int, now: Now) -> datetime:
+    """Return a start for a booking without one: the day it was first seen, or of its end if that is earlier."""
+    end = now.to_local(booking.first_booking.until - timedelta(microseconds=1))
+    seen_at = datetime.fromtimestamp(first_seen_at, now.zone)
+    return datetime.combine(min(seen_at.date(), end.date()), datetime.min.time(), now.zone)
 
 
-def build_event_uid(promise: page.CalendarBooking, taken: set[str]) -> str:
-    """`ID.HOST@gpuboard`, the same as long as the booking is the same, and never that of another."""
-    one = promise.first_booking
-    has_own = one.id and not DERIVED_ID.fullmatch(one.id)
+def build_event_uid(booking: page.CalendarBooking, taken: set[str]) -> str:
+    """Return `ID.HOST@gpuboard`, the same as long as the booking is the same, and never that of another."""
+    first_booking = booking.first_booking
+    has_own = first_booking.id and not DERIVED_ID.fullmatch(first_booking.id)
     # where users are not shown: nothing by which somebody could try who it is
-    told = repr((promise.host, one.id) if has_own else (promise.host, promise.gpus, one.since, one.until, one.rrule))
-    own = promise.id or blake2b(told.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    facts = repr(
+        (booking.host, first_booking.id)
+        if has_own
+        else (booking.host, booking.gpus, first_booking.since, first_booking.until, first_booking.rrule)
+    )
+    own_id = booking.id or blake2b(facts.encode("utf-8", "replace"), digest_size=8).hexdigest()
     number = 1
-    while (uid := f"{own}{'' if number == 1 else f'.{number}'}.{promise.host}@gpuboard") in taken:
+    while (uid := f"{own_id}{'' if number == 1 else f'.{number}'}.{booking.host}@gpuboard") in taken:
         number += 1
     taken.add(uid)
     return uid
 
 
-def build_calendar_people(calendar: page.Calendar, booked: CalendarInput) -> dict[str, page.CalendarPerson]:
-    """Who has bookings in the calendar, by the names that stand in them."""
-    people = booked.people
-    named = {one.name for host in booked.hosts for one in host.bookings if one.name}
-    looks = page.assign_styles({people.resolve_person(name) for name in named})
-    names: dict[str, list[str]] = {person: [person] for person in looks}
+def build_calendar_people(calendar: page.Calendar, calendar_input: CalendarInput) -> dict[str, page.CalendarPerson]:
+    """Return who has bookings in the calendar, by the names in the bookings."""
+    people = calendar_input.people
+    all_names = {booking.name for host in calendar_input.hosts for booking in host.bookings if booking.name}
+    styles = page.assign_styles({people.resolve_person(name) for name in all_names})
+    names: dict[str, list[str]] = {person: [person] for person in styles}
     for alias in people.aliases:
         names.get(people.resolve_person(alias), []).append(alias)
-    there = {time.booking.name for time in calendar.occurrences if time.booking.name}
+    shown_names = {occurrence.booking.name for occurrence in calendar.occurrences if occurrence.booking.name}
     numbers = {
-        person: number for number, person in enumerate(sorted({people.resolve_person(name) for name in there}), 1)
+        person: number for number, person in enumerate(sorted({people.resolve_person(name) for name in shown_names}), 1)
     }
-    found = {}
-    for name in sorted(there):
+    calendar_people = {}
+    for name in sorted(shown_names):
         person = people.resolve_person(name)
-        told = people.display_name(name)
-        several = tuple(dict.fromkeys([*names[person], name.lower()]))
-        found[name] = page.CalendarPerson(numbers[person], told, looks[person], build_feed_path(name, people), several)
-    return found
+        display_name = people.display_name(name)
+        person_names = tuple(dict.fromkeys([*names[person], name.lower()]))
+        calendar_people[name] = page.CalendarPerson(
+            numbers[person], display_name, styles[person], build_feed_path(name, people), person_names
+        )
+    return calendar_people
 
 
 def build_feed_path(name: str, people: PeopleDirectory) -> str:
-    """The feed of a person, whatever their name: no two share one."""
+    """Return the path of a person's feed; no two people share one."""
     person = people.resolve_person(name)
     if PLAIN_FILE_NAME.fullmatch(person) and not DIGEST_SUFFIX.search(person):
         return f"{PEOPLE_FEEDS}{person}.ics"
     plain = re.sub(r"[^a-z0-9._-]+", "-", person).strip("-.")[:40]
-    told = blake2b(person.encode("utf-8", "replace"), digest_size=8).hexdigest()
-    return f"{PEOPLE_FEEDS}{plain or 'person'}-{told}.ics"
+    digest = blake2b(person.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return f"{PEOPLE_FEEDS}{plain or 'person'}-{digest}.ics"
 
 
 def find_stale_feeds(
-    published: PublishedFiles, files: Mapping[str, CalendarFile], hosts: Mapping[str, object], users: bool, now: Now
+    published: PublishedFiles,
+    files: Mapping[str, CalendarFile],
+    hosts: Mapping[str, object],
+    users_shown: bool,
+    now: Now,
 ) -> Iterator[tuple[str, CalendarFile | None]]:
-    """Feeds of earlier builds that have no booking now: what each is to be, or None where it is to go.
+    """Yield feeds of earlier builds that have no booking now: their new content, or None to remove them.
 
     One of a host that is off the board goes at once, as do all of people where users are not shown.
     """
     for name, (_, written, _, _) in published.files.items():
         if not name.startswith((HOST_FEEDS, PEOPLE_FEEDS)) or name in files:
             continue
-        whose = name.rpartition("/")[2][: -len(".ics")]
-        empty = build_feed_file(f"GPU bookings: {whose}", ())
-        stays = users if name.startswith(PEOPLE_FEEDS) else whose in hosts
-        if stays and not (
-            published.is_unchanged(name, empty.fingerprint) and now.epoch - written > EMPTY_FEED_RETENTION_S
+        owner = name.rpartition("/")[2][: -len(".ics")]
+        empty_feed = build_feed_file(f"GPU bookings: {owner}", ())
+        is_kept = users_shown if name.startswith(PEOPLE_FEEDS) else owner in hosts
+        if is_kept and not (
+            published.is_unchanged(name, empty_feed.fingerprint) and now.epoch - written > EMPTY_FEED_RETENTION_S
         ):
-            yield name, empty
+            yield name, empty_feed
         else:
             yield name, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import orjson
 
+from site_builder.bookings import api, archive
 from site_builder.bookings.backends import (
     BookingBackend,
     BookingResponse,
@@ -22,7 +25,19 @@ from site_builder.bookings.backends import (
     RemoteBookings,
     open_booking_backend,
 )
+from site_builder.bookings.gpu_selection import UnclearRequestError
+from site_builder.bookings.host_lookup import HostLookup
+from site_builder.bookings.json_edit import EntryPlacementError
+from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
+from site_builder.bookings.request import parse_end_fields, parse_time_field
+from site_builder.bookings.tokens import TokenStore
+from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.client import completion
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import Settings
+from site_builder.core import formatting
+from site_builder.core.board_client import FleetUnavailableError
+from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
@@ -30,53 +45,57 @@ from site_builder.core.command_options import (
     with_loaded_settings,
     with_settings,
 )
-from site_builder.core.terminal_text import replace_unencodable
+from site_builder.core.locks import StorageError
+from site_builder.core.terminal_text import clean_text, replace_unencodable
+from site_builder.core.timeparse import moments, recurrence
 
-if TYPE_CHECKING:
-    from site_builder.bookings.tokens import TokenStore
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.config.settings import Settings
-    from site_builder.core.clock import Now
+BOOK_EXAMPLE = 'gpuboard book atlas:0,1 --until "fri 18:00"'
+ANY_EXAMPLE = "gpuboard book --any 2 --for 8h"
+# Ids as the booking service makes them; no host that people name looks so.
+BOOKING_ID_SHAPE = re.compile(r"[bcdfghjkmnpqrstvwxz2-9]{6}|x[0-9a-f]{8}")
+TABLE_WIDTH = 80
+TABLE_HEAD = ("ID", "GPUS", "WHO", "WHEN", "NOTES")
+# Widths of the columns if the line is too narrow for all; the notes have the rest.
+MAX_COLUMN_WIDTHS = (10, 16, 12, 25)
+COLUMN_GAP = "  "
+MAX_PROBLEMS = 5
+MAX_PAST = 50
+MEAN_USE_STEP = 5
+
+clean_for_terminal = clean_text
+
+
+# Shared by all booking commands
 
 
 @contextmanager
 def translate_booking_errors(place: object = None) -> Iterator[None]:
-    """Whatever the desk has against it is told in one sentence: exit 1 if it refuses, 2 if something is wrong.
+    """Turn the errors of a booking into a message: exit 1 if it was refused, 2 if something is wrong.
 
-    An answer of another machine may lack anything that we look for in it.
+    A response of another machine may lack anything that we look for in it.
     """
-    from site_builder.bookings import json_edit
-    from site_builder.bookings import service as bookings_service  # noqa: PLC0415
-    from site_builder.bookings.gpu_selection import UnclearRequestError  # noqa: PLC0415
-    from site_builder.bookings.policy import BookingRefusedError  # noqa: PLC0415
-    from site_builder.core import locks  # noqa: PLC0415
-    from site_builder.core.board_client import FleetUnavailableError  # noqa: PLC0415
-
     try:
         yield
-    except (BookingRefusedError, json_edit.EntryPlacementError) as why:
-        raise NegativeResultError(clean_for_terminal(str(why))) from None
-    except (
-        UnclearRequestError,
-        bookings_service.BookingsUnreadableError,
-        FleetUnavailableError,
-        locks.StorageError,
-    ) as why:
-        raise CommandError(clean_for_terminal(str(why))) from None
+    except (BookingRefusedError, EntryPlacementError) as error:
+        raise NegativeResultError(clean_text(str(error))) from None
+    except (UnclearRequestError, BookingsUnreadableError, FleetUnavailableError, StorageError) as error:
+        raise CommandError(clean_text(str(error))) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         if not isinstance(place, RemoteBookings):
             raise
         raise CommandError(place.describe_odd_response()) from None
 
 
-def with_booking_backend(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command where to book, as `place`, and add the options that say it."""
+def with_booking_backend(
+    command: Callable[..., None], local_class: type[LocalBookings] = LocalBookings
+) -> Callable[..., None]:
+    """Give a command the backend to book with, as `place`, and add the options that choose it."""
 
     @wraps(command)
-    def run(loaded: LoadedSettings, **rest: Any) -> None:  # noqa: ANN401 # the command's own options
-        place = open_booking_backend(loaded)
+    def run(loaded: LoadedSettings, **options: Any) -> None:  # noqa: ANN401 # the command's own options
+        place = open_booking_backend(loaded, local_class)
         with translate_booking_errors(place):
-            command(place=place, **rest)
+            command(place=place, **options)
 
     return click.option("--url", metavar="URL", help="The board, if it is on another machine.")(
         with_loaded_settings(run)
@@ -84,45 +103,43 @@ def with_booking_backend(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_confirmation_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of what asks before it does something."""
+    """Add the options of a command that asks before it changes something."""
     command = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")(command)
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
 
 
 def confirm_and_send(place: BookingBackend, request: Mapping[str, Any], question: str, yes: bool) -> BookingResponse:
-    """Say what was understood, ask if somebody is there to answer, and do exactly that."""
-    if not yes and is_interactive():
-        checked = place.send({**request, "check": True})
-        print_message(clean_for_terminal(checked["said"]))
-        for warning in checked.get("warnings") or ():
-            print_message(f"note: {clean_for_terminal(str(warning))}")
-        if not ask_confirmation(question):
-            message = "nothing was changed"
-            raise NegativeResultError(message)
-        return place.send(pin_checked_request(request, checked))
-    done = place.send(request)
-    for warning in done.get("warnings") or ():
-        print_message(f"note: {clean_for_terminal(str(warning))}")
-    return done
-
-
-def pin_checked_request(request: Mapping[str, Any], checked: BookingResponse) -> dict[str, Any]:
-    """The same request with the GPUs that were found for it, or with what was to be taken back."""
+    """Print what was understood, ask if somebody is there to answer, and do exactly that."""
+    if yes or not is_interactive():
+        response = place.send(request)
+        print_warnings(response)
+        return response
+    checked = place.send({**request, "check": True})
+    print_message(clean_text(checked["said"]))
+    print_warnings(checked)
+    if not ask_confirmation(question):
+        message = "nothing was changed"
+        raise NegativeResultError(message)
     if request["do"] == "undo":
-        return {**request, "undoes": checked["undoes"]}
-    if request["do"] != "book":
-        return dict(request)
-    rest = {key: value for key, value in request.items() if key not in {"any", "model"}}
-    return {**rest, "gpus": [one["where"] for one in checked["bookings"]]}
+        return place.send({**request, "undoes": checked["undoes"]})
+    if request["do"] == "book":  # the GPUs that were found for it
+        fields = {key: value for key, value in request.items() if key not in {"any", "model"}}
+        return place.send({**fields, "gpus": [booking["where"] for booking in checked["bookings"]]})
+    return place.send(request)
+
+
+def print_warnings(response: BookingResponse) -> None:
+    for warning in response.get("warnings") or ():
+        print_message(f"note: {clean_text(str(warning))}")
 
 
 def is_interactive() -> bool:
-    """Whether somebody sits there who can be asked."""
+    """Return whether somebody is there who can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask_confirmation(question: str) -> bool:
-    """What they say; to leave is to say no."""
+    """Ask a question; Ctrl-C means no."""
     try:
         return click.confirm(question, default=True, err=True)
     except click.Abort:
@@ -130,30 +147,14 @@ def ask_confirmation(question: str) -> bool:
         return False
 
 
-def clean_for_terminal(text: str) -> str:
-    """Without what would steer a terminal: it may come from another machine."""
-    from site_builder.core.terminal_text import clean_text  # noqa: PLC0415
-
-    return clean_text(text)
-
-
-def list_booking_ids(answer: BookingResponse) -> list[str]:
-    """The ids of the bookings that an answer is about."""
-    return list(dict.fromkeys(clean_for_terminal(str(one["id"])) for one in answer["bookings"]))
-
-
-def print_booking_result(answer: BookingResponse, done: str, as_json: bool) -> None:
-    """What was done, in a sentence; the data go to stdout."""
-    print_message(done)
+def print_booking_result(response: BookingResponse, message: str, as_json: bool) -> None:
+    """Print what was done; the data go to stdout."""
+    print_message(message)
     if as_json:
-        import json  # noqa: PLC0415
-
-        click.echo(json.dumps(answer, indent=1))
+        click.echo(json.dumps(response, indent=1))
 
 
-BOOK_EXAMPLE = 'gpuboard book atlas:0,1 --until "fri 18:00"'
-ANY_EXAMPLE = "gpuboard book --any 2 --for 8h"
-FIRST_OCCURRENCE_WINDOW = timedelta(days=366)
+# gpuboard book
 
 
 @click.command()
@@ -169,7 +170,7 @@ FIRST_OCCURRENCE_WINDOW = timedelta(days=366)
 @click.option("--repeat-until", "last", metavar="DATE", help="The last day on which it may repeat.")
 @with_confirmation_options
 @with_booking_backend
-def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool, **told: Any) -> None:  # noqa: ANN401
+def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Book GPUs, all or none.
 
     GPUS are a host (all of its GPUs), or some of them: atlas atlas:0,1 atlas:0-3. What was understood is said before it
@@ -181,94 +182,80 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
     gpuboard book --any 2 --model H100 --for 8h
     gpuboard book zeus --from "tue 9:00" --for 3h --repeat tue
     """
-    check_book_options(gpus, told)
-    request = {"do": "book", **build_time_fields(told, place), **build_gpu_fields(gpus, told)}
-    request |= {key: told[key] for key in ("name", "comment") if told[key]}
-    done = confirm_and_send(place, request, "Book it?", yes)
-    ids = list_booking_ids(done)
-    print_booking_result(done, f"booked {', '.join(ids)}: {clean_for_terminal(done['said'])}", as_json)
+    check_book_options(gpus, options)
+    request = {"do": "book", **build_time_fields(options, place)}
+    if gpus:
+        request["gpus"] = list(gpus)
+    else:
+        request["any"] = options["count"]
+    request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
+    response = confirm_and_send(place, request, "Book it?", yes)
+    ids = list(dict.fromkeys(clean_text(str(booking["id"])) for booking in response["bookings"]))
+    print_booking_result(response, f"booked {', '.join(ids)}: {clean_text(response['said'])}", as_json)
     if not as_json and not sys.stdout.isatty():
         click.echo("\n".join(ids))
 
 
-def check_book_options(gpus: tuple[str, ...], told: Mapping[str, Any]) -> None:
-    """Refuse what does not go together, and help who has said nothing yet."""
-    if not gpus and not told["count"]:
+def check_book_options(gpus: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    """Refuse options that do not go together, and help a user who has given none."""
+    message = ""
+    if not gpus and not options["count"]:
         message = f"which GPU? Name a host or some of its GPUs, or so many of --any:\n  {BOOK_EXAMPLE}\n  {ANY_EXAMPLE}"
-        raise click.UsageError(message)
-    if gpus and told["count"]:
+    elif gpus and options["count"]:
         message = "name GPUs, or how many of --any, not both"
-        raise click.UsageError(message)
-    if told["model"] and not told["count"]:
+    elif options["model"] and not options["count"]:
         message = "--model goes with --any"
-        raise click.UsageError(message)
-    if told["last"] and not told["repeat"]:
+    elif options["last"] and not options["repeat"]:
         message = "--repeat-until goes with --repeat"
-        raise click.UsageError(message)
-    if told["repeat"] and not told["since"]:
+    elif options["repeat"] and not options["since"]:
         message = '--repeat needs the first time: --from "tue 9:00"'
+    if message:
         raise click.UsageError(message)
-    check_end_options(told)
-    if not told["until"] and not told["length"]:
+    check_end_options(options)
+    if not options["until"] and not options["length"]:
         message = 'until when? Say --until "fri 18:00" or --for 2h'
         raise click.UsageError(message)
 
 
-def check_end_options(told: Mapping[str, Any]) -> None:
-    """Two ends are one too many."""
-    if told["until"] and told["length"]:
+def check_end_options(options: Mapping[str, Any]) -> None:
+    if options["until"] and options["length"]:
         message = "say --until or --for, not both"
         raise click.UsageError(message)
 
 
-def build_gpu_fields(gpus: tuple[str, ...], told: Mapping[str, Any]) -> dict[str, Any]:
-    """The GPUs of a request."""
-    if gpus:
-        return {"gpus": list(gpus)}
-    return {"any": told["count"], **({"model": told["model"]} if told["model"] else {})}
-
-
-def build_time_fields(told: Mapping[str, Any], place: BookingBackend) -> dict[str, str]:
-    """When it is, exactly: what `fri` means is decided here, in the zone of whoever says it."""
-    import time  # noqa: PLC0415 # --help needs none of it
-
-    from site_builder.bookings.request import parse_end_fields, parse_time_field  # noqa: PLC0415
-    from site_builder.core.clock import Now  # noqa: PLC0415
-
+def build_time_fields(options: Mapping[str, Any], place: BookingBackend) -> dict[str, Any]:
+    """Return the exact times of a request: what `fri` means is decided here, in the zone of the user."""
     now = Now(time.time(), place.settings.zone)
-    since = parse_time_field({"from": told["since"]}, "from", now)
-    found: dict[str, str] = {}
-    if told["repeat"] and since:
-        found["rrule"], since = parse_repeat_options(told, since, now)
-    begins = since or now.local.replace(second=0, microsecond=0)
-    until = parse_end_fields({"until": told["until"], "for": told["length"]}, begins, now)
+    since = parse_time_field({"from": options["since"]}, "from", now)
+    fields: dict[str, Any] = {}
+    if options["repeat"] and since:
+        fields["rrule"], since = parse_repeat_options(options, since, now)
+    start = since or now.local.replace(second=0, microsecond=0)
+    until = parse_end_fields({"until": options["until"], "for": options["length"]}, start, now)
     if since:
-        found["from"] = since.isoformat()
+        fields["from"] = since.isoformat()
     if until:
-        found["until"] = until.isoformat()
-    return found
+        fields["until"] = until.isoformat()
+    return fields
 
 
-def parse_repeat_options(told: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, datetime]:
-    """The rule, and the first of its days: who says `mon` for what repeats on Tuesdays means the Tuesday after."""
-    from site_builder.bookings.gpu_selection import UnclearRequestError  # noqa: PLC0415
-    from site_builder.bookings.request import parse_time_field  # noqa: PLC0415
-    from site_builder.core.timeparse import moments, recurrence  # noqa: PLC0415
-    from site_builder.fleet.booking_use import list_repeat_starts  # noqa: PLC0415
-
-    last = parse_time_field({"from": told["last"]}, "from", now)
+def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, datetime]:
+    """Return the rule and its first time: `mon`, for a booking that repeats on Tuesdays, means the Tuesday after."""
+    last = parse_time_field({"from": options["last"]}, "from", now)
     try:
-        rule = recurrence.parse_recurrence(
-            told["repeat"], last and recurrence.extend_to_day_end(last, now.zone), now.zone
-        )
-    except moments.UnclearTimeError as why:
-        message = f'"{told["repeat"]}" {why}'
+        last_moment = last and recurrence.extend_to_day_end(last, now.zone)
+        rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
+    except moments.UnclearTimeError as error:
+        message = f'"{options["repeat"]}" {error}'
         raise UnclearRequestError(message) from None
-    found = list_repeat_starts(rule, since, since, since + FIRST_OCCURRENCE_WINDOW)
-    if not found:
+    first = api.find_first_occurrence(rule, since)
+    if first is None:
         message = f"by {rule} it would not happen once within a year"
         raise UnclearRequestError(message)
-    return rule, found[0]
+    return rule, first
+
+
+# gpuboard change
 
 
 @click.command()
@@ -280,7 +267,7 @@ def parse_repeat_options(told: Mapping[str, Any], since: datetime, now: Now) -> 
 @click.option("--name", metavar="LOGIN", help="Who has it from now on.")
 @with_confirmation_options
 @with_booking_backend
-def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **told: Any) -> None:  # noqa: ANN401
+def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Change a booking; what is not named stays.
 
     `gpuboard bookings` lists the ids.
@@ -289,36 +276,29 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **told
     gpuboard change k7m2xp --until "sat 12:00"
     gpuboard change k7m2xp --name bob --comment "his turn"
     """
-    check_end_options(told)
-    if all(value is None for value in told.values()):
+    check_end_options(options)
+    if all(value is None for value in options.values()):
         message = "what shall be other? Say --until, --for, --from, --comment or --name"
         raise click.UsageError(message)
-    request = {"do": "change", "id": booking, **build_changed_times(told, booking, place)}
-    request |= {key: told[key] for key in ("comment", "name") if told[key] is not None}
-    done = confirm_and_send(place, request, "Change it?", yes)
-    print_booking_result(done, f"changed {booking}: {clean_for_terminal(done['said'])}", as_json)
+    request = {"do": "change", "id": booking, **build_changed_times(options, booking, place)}
+    request |= {key: options[key] for key in ("comment", "name") if options[key] is not None}
+    response = confirm_and_send(place, request, "Change it?", yes)
+    print_booking_result(response, f"changed {booking}: {clean_text(response['said'])}", as_json)
 
 
-def build_changed_times(told: Mapping[str, Any], booking: str, place: BookingBackend) -> dict[str, str]:
-    """When it is, exactly; an end is looked for after the booking's own beginning."""
-    import time  # noqa: PLC0415 # --help needs none of it
-
-    from site_builder.bookings.request import parse_end_fields, parse_time_field  # noqa: PLC0415
-    from site_builder.core.clock import Now  # noqa: PLC0415
-
-    if not (told["since"] or told["until"] or told["length"]):
+def build_changed_times(options: Mapping[str, Any], booking_id: str, place: BookingBackend) -> dict[str, str]:
+    """Return the exact times of a request; an end counts from the booking's own start."""
+    if not (options["since"] or options["until"] or options["length"]):
         return {}
     now = Now(time.time(), place.settings.zone)
-    since = parse_time_field({"from": told["since"]}, "from", now)
-    known = [one["from"] for one in place.list_bookings()["bookings"] if one["id"] == booking]
-    began = datetime.fromisoformat(known[0]) if known and known[0] else now.local
-    until = parse_end_fields({"until": told["until"], "for": told["length"]}, since or began, now)
-    found = (("from", since), ("until", until))
-    return {key: at.isoformat() for key, at in found if at}
+    since = parse_time_field({"from": options["since"]}, "from", now)
+    starts = [booking["from"] for booking in place.list_bookings()["bookings"] if booking["id"] == booking_id]
+    old_since = datetime.fromisoformat(starts[0]) if starts and starts[0] else now.local
+    until = parse_end_fields({"until": options["until"], "for": options["length"]}, since or old_since, now)
+    return {key: moment.isoformat() for key, moment in (("from", since), ("until", until)) if moment}
 
 
-# As the desk makes them; no host that people name looks so.
-BOOKING_ID_SHAPE = re.compile(r"[bcdfghjkmnpqrstvwxz2-9]{6}|x[0-9a-f]{8}")
+# gpuboard release
 
 
 @click.command()
@@ -338,32 +318,27 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
     if not what:
         message = "which booking? Name its id, or the GPUs: `gpuboard bookings --mine` lists yours"
         raise click.UsageError(message)
-    wanted = build_release_requests(what, place)
-    for request in wanted if len(wanted) > 1 else ():  # all of them or none
+    requests = build_release_requests(what, place)
+    for request in requests if len(requests) > 1 else ():  # all of them or none
         place.send({**request, "check": True})
-    several = [confirm_and_send(place, request, "Release it?", yes) for request in wanted]
-    said = "; ".join(clean_for_terminal(one["said"]) for one in several)
-    warnings, bookings = ([item for one in several for item in one[key]] for key in ("warnings", "bookings"))
-    print_booking_result({"said": said, "warnings": warnings, "bookings": bookings}, said, as_json)
+    responses = [confirm_and_send(place, request, "Release it?", yes) for request in requests]
+    message = "; ".join(clean_text(response["said"]) for response in responses)
+    warnings, released = (
+        [item for response in responses for item in response[key]] for key in ("warnings", "bookings")
+    )
+    print_booking_result({"said": message, "warnings": warnings, "bookings": released}, message, as_json)
 
 
-def build_release_requests(what: tuple[str, ...], place: BookingBackend) -> list[BookingResponse]:
-    """One for each id, and one for all GPUs."""
-    known = {one["id"] for one in place.list_bookings()["bookings"]}
-    ids = [word for word in dict.fromkeys(what) if word in known or BOOKING_ID_SHAPE.fullmatch(word)]
+def build_release_requests(what: tuple[str, ...], place: BookingBackend) -> list[dict[str, Any]]:
+    """Return a request for each id, and one for all GPUs."""
+    known_ids = {booking["id"] for booking in place.list_bookings()["bookings"]}
+    ids = [word for word in dict.fromkeys(what) if word in known_ids or BOOKING_ID_SHAPE.fullmatch(word)]
     gpus = [word for word in dict.fromkeys(what) if word not in ids]
-    found: list[dict[str, Any]] = [{"do": "release", "id": one} for one in ids]
-    return [*found, {"do": "release", "gpus": gpus}] if gpus else found
+    requests: list[dict[str, Any]] = [{"do": "release", "id": booking_id} for booking_id in ids]
+    return [*requests, {"do": "release", "gpus": gpus}] if gpus else requests
 
 
-TABLE_WIDTH = 80
-TABLE_HEAD = ("ID", "GPUS", "WHO", "WHEN", "NOTES")
-# What each column may take where the line is too narrow for all; the notes have the rest.
-MAX_COLUMN_WIDTHS = (10, 16, 12, 25)
-COLUMN_GAP = "  "
-MAX_PROBLEMS = 5
-MAX_PAST = 50
-MEAN_USE_STEP = 5
+# gpuboard bookings
 
 
 @click.command()
@@ -375,7 +350,7 @@ MEAN_USE_STEP = 5
 @click.option("--yes", "-y", is_flag=True, help="With --undo and --restore: do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_booking_backend
-def bookings(  # one for each option
+def bookings(
     place: BookingBackend,
     host: str | None,
     mine: bool,
@@ -387,7 +362,8 @@ def bookings(  # one for each option
 ) -> None:
     """List bookings of all hosts or of HOST.
 
-    Current bookings come first. Beside each that runs stands whether it is kept: used by somebody else, unused, or how much it is used.
+    Current bookings come first. Beside each that runs stands whether it is kept: used by somebody else, unused, or how
+    much it is used.
 
     \b
     gpuboard bookings atlas
@@ -395,56 +371,47 @@ def bookings(  # one for each option
     gpuboard bookings --undo
     gpuboard bookings --restore k7m2xp
     """
-    check_list_options(host, mine, undo, past, restore)
-    if undo:
-        done = confirm_and_send(place, {"do": "undo"}, "Take it back?", yes)
-        print_booking_result(done, clean_for_terminal(done["said"]), as_json)
-        return
-    if restore is not None:
-        done = confirm_and_send(ArchiveBackend(place), {"do": "restore", "id": restore}, "Put it back?", yes)
-        print_booking_result(done, clean_for_terminal(done["said"]), as_json)
-        return
-    found = ArchiveBackend(place).list_bookings() if past else place.list_bookings()
-    several = filter_bookings(found, host, mine, place)
-    more = len(several) - MAX_PAST if past and not as_json else 0
-    several = several[:MAX_PAST] if more > 0 else several
-    boards = group_running_bookings(place.read_status())
-    for one in several:
-        one.update(summarize_booking_use(boards.get((one["host"], one["id"]), ())))
-    if as_json:
-        import json  # noqa: PLC0415
-
-        click.echo(json.dumps(several, indent=1))
-    elif several:
-        click.echo("\n".join(format_booking_table(several, place)))
-    else:
-        print_message(
-            f"{'you have' if mine else 'there are'} no bookings{f' on {clean_for_terminal(host)}' if host else ''}"
-        )
-    if more > 0:
-        print_message(f"and {more} that left earlier: --json has them all")
-    problems = place.list_problems()
-    for problem in problems[:MAX_PROBLEMS]:
-        print_message(clean_for_terminal(problem))
-    if len(problems) > MAX_PROBLEMS:
-        print_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
-
-
-def check_list_options(host: str | None, mine: bool, undo: bool, past: bool, restore: str | None) -> None:
-    """Refuse options that do not go together."""
     if undo and (host or mine or past or restore):
         message = "--undo takes back your last change, whatever it was of: it goes with nothing else"
         raise click.UsageError(message)
     if restore is not None and (host or mine or past):
         message = "--restore takes an id, and goes with nothing else"
         raise click.UsageError(message)
+    if undo:
+        response = confirm_and_send(place, {"do": "undo"}, "Take it back?", yes)
+        print_booking_result(response, clean_text(response["said"]), as_json)
+        return
+    if restore is not None:
+        response = confirm_and_send(ArchiveBackend(place), {"do": "restore", "id": restore}, "Put it back?", yes)
+        print_booking_result(response, clean_text(response["said"]), as_json)
+        return
+    response = ArchiveBackend(place).list_bookings() if past else place.list_bookings()
+    shown = filter_bookings(response, host, mine, place)
+    hidden_count = max(0, len(shown) - MAX_PAST) if past and not as_json else 0
+    shown = shown[:MAX_PAST] if hidden_count else shown
+    running = group_running_bookings(place.read_status())
+    for booking in shown:
+        booking.update(summarize_booking_use(running.get((booking["host"], booking["id"]), ())))
+    if as_json:
+        click.echo(json.dumps(shown, indent=1))
+    elif shown:
+        click.echo("\n".join(format_booking_table(shown, place)))
+    else:
+        where = f" on {clean_text(host)}" if host else ""
+        print_message(f"{'you have' if mine else 'there are'} no bookings{where}")
+    if hidden_count:
+        print_message(f"and {hidden_count} that left earlier: --json has them all")
+    problems = place.list_problems()
+    for problem in problems[:MAX_PROBLEMS]:
+        print_message(clean_text(problem))
+    if len(problems) > MAX_PROBLEMS:
+        print_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
 
 
 class ArchiveBackend:
     """The bookings that left comments.json, which only the machine of the builder has."""
 
     def __init__(self, place: BookingBackend) -> None:
-        """Whose archive."""
         if not isinstance(place, LocalBookings):
             message = "the archive is on the web host: run this there, as the user who builds"
             raise CommandError(message)
@@ -452,25 +419,22 @@ class ArchiveBackend:
         self.read_status, self.list_problems = place.read_status, place.list_problems
 
     def list_bookings(self) -> BookingResponse:
-        """As the archive has them, the newest first."""
-        from site_builder.bookings import api, archive  # noqa: PLC0415 # --help needs none of it
-
-        desk, who = self.backend.service, self.backend.user
+        """List the archived bookings, the newest first."""
+        transaction = self.backend.service.begin_read(self.backend.user)
         with self.translate_errors():
-            several = api.group_bookings([one.booking for one in archive.read_archive(self.settings)], desk.now())
-        api.apply_privacy(several, desk.begin_read(who))
-        return {"who": who.name or None, "bookings": several}
+            archived = [entry.booking for entry in archive.read_archive(self.settings)]
+        listed = api.group_bookings(archived, transaction.now)
+        api.apply_privacy(listed, transaction)
+        return {"who": self.backend.user.name or None, "bookings": listed}
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
-        """Restore, or with `check` say what would be."""
-        from site_builder.bookings import api, archive  # noqa: PLC0415
-
+        """Restore bookings, or with `check` say what would be done."""
         with self.translate_errors():
-            done = archive.restore_bookings(
+            result = archive.restore_bookings(
                 self.backend.service, self.backend.user, str(request["id"]), request.get("check") is True
             )
-        several = api.group_bookings(done.bookings, self.backend.service.now())
-        return {"said": done.message, "warnings": list(done.warnings), "bookings": several}
+        restored = api.group_bookings(result.transaction.affected, result.transaction.now)
+        return {"said": result.message, "warnings": result.warnings, "bookings": restored}
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -483,156 +447,125 @@ class ArchiveBackend:
 
 
 def filter_bookings(
-    found: BookingResponse, host: str | None, mine: bool, place: BookingBackend
+    response: BookingResponse, host: str | None, mine: bool, place: BookingBackend
 ) -> list[BookingResponse]:
-    """Those that were asked for; a host that there is not is told."""
-    several: list[BookingResponse] = found["bookings"]
+    """Return the bookings that the options ask for; refuse a host that the board does not have."""
+    listed: list[BookingResponse] = response["bookings"]
     if mine:
-        if not found["who"]:
+        if not response["who"]:
             message = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
             raise CommandError(message)
-        several = [one for one in several if one["mine"]]
+        listed = [booking for booking in listed if booking["mine"]]
     if host is None:
-        return several
+        return listed
     names = {host.lower(), host.lower().partition(".")[0]}
-    of_host = [one for one in several if one["host"].lower() in names]
-    if not of_host and not any(one["host"].lower() in names for one in found["bookings"]):
-        check_host_exists(host, names, place)
-    return of_host
-
-
-def check_host_exists(host: str, names: set[str], place: BookingBackend) -> None:
-    """Refuse a host that the board does not have."""
-    if isinstance(place, LocalBookings):
-        from site_builder.bookings.host_lookup import HostLookup  # noqa: PLC0415
-
-        HostLookup(place.settings).find_host(host)
-    elif not any(one["name"].lower() in names for one in place.read_status()["hosts"]):
-        message = f"there is no host {clean_for_terminal(host)}"
-        raise NegativeResultError(message)
-
-
-# Whether they are kept
+    if not any(booking["host"].lower() in names for booking in response["bookings"]):
+        if isinstance(place, LocalBookings):
+            HostLookup(place.settings).find_host(host)
+        elif not any(known["name"].lower() in names for known in place.read_status()["hosts"]):
+            message = f"there is no host {clean_text(host)}"
+            raise NegativeResultError(message)
+    return [booking for booking in listed if booking["host"].lower() in names]
 
 
 def group_running_bookings(status: BookingResponse) -> dict[tuple[str, str], list[BookingResponse]]:
-    """What the board says of each booking, once for each of its GPUs."""
-    found: dict[tuple[str, str], list[BookingResponse]] = {}
+    """Return what status.json has of each running booking, once for each of its GPUs."""
+    now = time.time()
+    running: dict[tuple[str, str], list[BookingResponse]] = {}
     for host in status.get("hosts") or ():
         for gpu in host["gpus"]:
-            for one in gpu["bookings"]:
-                if one["id"] and is_booking_running(one):
-                    found.setdefault((host["name"], one["id"]), []).append(one)
-    return found
-
-
-def is_booking_running(one: BookingResponse) -> bool:
-    """Whether this time of the booking is the present one."""
-    since, until = (one[key] and datetime.fromisoformat(one[key]).timestamp() for key in ("from", "date"))
-    return (since or 0) <= time.time() < until
+            for booking in gpu["bookings"]:
+                since, until = (
+                    booking[key] and datetime.fromisoformat(booking[key]).timestamp() for key in ("from", "date")
+                )
+                if booking["id"] and (since or 0) <= now < until:
+                    running.setdefault((host["name"], booking["id"]), []).append(booking)
+    return running
 
 
 def summarize_booking_use(gpus: Sequence[BookingResponse]) -> BookingResponse:
-    """The same of all GPUs together: unused are all of them, used by others is any, and the use is that of the mean."""
-    unused = [one["unused_since"] for one in gpus if one.get("unused_since") is not None]
-    since = [one["used_by_since"] for one in gpus if one.get("used_by_since") is not None]
-    means = [one["mean_use"] for one in gpus if one.get("mean_use") is not None]
-    people = dict.fromkeys(name for one in gpus for name in one.get("used_by") or ())
+    """Summarize the use over all GPUs: unused if all are, used by others if any is, and the mean of their use."""
+    unused, used_by_since, mean_uses = (
+        [gpu[key] for gpu in gpus if gpu.get(key) is not None] for key in ("unused_since", "used_by_since", "mean_use")
+    )
+    people = dict.fromkeys(name for gpu in gpus for name in gpu.get("used_by") or ())
     return {
         "unused_since": max(unused) if unused and len(unused) == len(gpus) else None,
         "used_by": list(people) or None,
-        "used_by_since": min(since, default=None),
-        "mean_use": round(sum(means) / len(means), 1) if means else None,
+        "used_by_since": min(used_by_since, default=None),
+        "mean_use": round(sum(mean_uses) / len(mean_uses), 1) if mean_uses else None,
     }
 
 
-def describe_booking_use(one: BookingResponse, now: Now) -> str:
-    """As the board says it."""
-    from site_builder.core import formatting  # noqa: PLC0415
-
-    def clock(epoch: float) -> str:
+def describe_booking_use(booking: BookingResponse, now: Now) -> str:
+    def format_epoch(epoch: float) -> str:
         return formatting.format_moment(datetime.fromtimestamp(epoch, now.zone), now)
 
-    if one["used_by_since"] is not None:
-        return f"used by {formatting.join_names(one['used_by'] or ['another'])} since {clock(one['used_by_since'])}"
-    if one["unused_since"] is not None:
-        return f"unused since {clock(one['unused_since'])}"
-    if one["mean_use"] is not None:
-        return f"{round(one['mean_use'] / MEAN_USE_STEP) * MEAN_USE_STEP} % used on average"
+    if booking["used_by_since"] is not None:
+        people = formatting.join_names(booking["used_by"] or ["another"])
+        return f"used by {people} since {format_epoch(booking['used_by_since'])}"
+    if booking["unused_since"] is not None:
+        return f"unused since {format_epoch(booking['unused_since'])}"
+    if booking["mean_use"] is not None:
+        return f"{round(booking['mean_use'] / MEAN_USE_STEP) * MEAN_USE_STEP} % used on average"
     return ""
 
 
-# The table
-
-
-def format_booking_table(several: Sequence[BookingResponse], place: BookingBackend) -> list[str]:
-    """A line for each, that fits the terminal."""
-    from site_builder.core.clock import Now  # noqa: PLC0415
-
+def format_booking_table(listed: Sequence[BookingResponse], place: BookingBackend) -> list[str]:
+    """Format a table that fits the terminal."""
     now = Now(time.time(), place.settings.zone)
     is_terminal = sys.stdout.isatty()
     width = max(TABLE_WIDTH, shutil.get_terminal_size((TABLE_WIDTH, 24)).columns) if is_terminal else TABLE_WIDTH
-    rows = [format_booking_row(one, now) for one in several]
+    rows = [format_booking_row(booking, now) for booking in listed]
     columns = list(zip(TABLE_HEAD[:-1], *(cells[:-1] for cells in rows)))
-    widths = [min(max(map(len, column)), most) for column, most in zip(columns, MAX_COLUMN_WIDTHS)]
+    widths = [min(max(map(len, column)), max_width) for column, max_width in zip(columns, MAX_COLUMN_WIDTHS)]
     widths.append(width - sum(widths) - len(COLUMN_GAP) * len(widths))
     lines = [join_table_cells(TABLE_HEAD, widths)]
-    coloured = is_terminal and not os.environ.get("NO_COLOR")
-    for one, cells in zip(several, rows):
-        broken = one["used_by_since"] is not None or one["unused_since"] is not None
-        for text in map(
-            replace_unencodable,
-            format_booking_with_use(cells, clean_for_terminal(describe_booking_use(one, now)), widths),
-        ):
-            lines.append(click.style(text, fg="yellow") if coloured and broken else text)
+    is_coloured = is_terminal and not os.environ.get("NO_COLOR")
+    for booking, cells in zip(listed, rows):
+        is_conflict = booking["used_by_since"] is not None or booking["unused_since"] is not None
+        use = clean_text(describe_booking_use(booking, now))
+        notes = "; ".join(filter(None, (use, cells[-1])))
+        if len(notes) <= widths[-1]:
+            booking_lines = [join_table_cells((*cells[:-1], notes), widths)]
+        else:  # the use is never cut: it has a line of its own
+            booking_lines = [join_table_cells(cells, widths), *([f"{COLUMN_GAP * 2}{use}"] if use else [])]
+        for line in map(replace_unencodable, booking_lines):
+            lines.append(click.style(line, fg="yellow") if is_coloured and is_conflict else line)
     return lines
 
 
-def format_booking_with_use(cells: tuple[str, ...], said: str, widths: Sequence[int]) -> list[str]:
-    """A booking with whether it is kept, which is never cut: it has a line of its own where there is no room."""
-    both = "; ".join(filter(None, (said, cells[-1])))
-    if len(both) <= widths[-1]:
-        return [join_table_cells((*cells[:-1], both), widths)]
-    return [join_table_cells(cells, widths), *([f"{COLUMN_GAP * 2}{said}"] if said else [])]
-
-
-def format_booking_row(one: BookingResponse, now: Now) -> tuple[str, ...]:
-    """The cells of a booking."""
-    notes = [one["comment"] or "", f"booked by {one['by']}" if one["by"] else ""]
+def format_booking_row(booking: BookingResponse, now: Now) -> tuple[str, ...]:
+    notes = [booking["comment"] or "", f"booked by {booking['by']}" if booking["by"] else ""]
     cells = (
-        one["id"] or "",
-        one["where"],
-        one["name"] or "",
-        format_booking_time(one, now),
+        booking["id"] or "",
+        booking["where"],
+        booking["name"] or "",
+        format_booking_time(booking, now),
         "; ".join(filter(None, notes)),
     )
-    return tuple(clean_for_terminal(str(cell)).replace("\n", " ") for cell in cells)
+    return tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells)
 
 
-def format_booking_time(one: BookingResponse, now: Now) -> str:
-    """`until Fri 18:00`, `Mon 09:00 to 12:00`, `every Tue 09:00 to 12:00`."""
-    from site_builder.core import formatting  # noqa: PLC0415
-    from site_builder.core.timeparse import recurrence  # noqa: PLC0415
-
-    until = datetime.fromisoformat(one["date"])
-    since = datetime.fromisoformat(one["from"]) if one["from"] else None
-    if one["rrule"] and since:
-        return recurrence.describe_recurrence_hours(one["rrule"], since, until, now.zone)
-    if one["phase"] == "now" or since is None:
+def format_booking_time(booking: BookingResponse, now: Now) -> str:
+    """Format when a booking is: `until Fri 18:00`, `Mon 09:00 to 12:00`, `every Tue 09:00 to 12:00`."""
+    until = datetime.fromisoformat(booking["date"])
+    since = datetime.fromisoformat(booking["from"]) if booking["from"] else None
+    if booking["rrule"] and since:
+        return recurrence.describe_recurrence_hours(booking["rrule"], since, until, now.zone)
+    if booking["phase"] == "now" or since is None:
         return f"until {formatting.format_moment(until, now)}"
-    same_day = now.to_local(since).date() == now.to_local(until).date()
-    end = f"{now.to_local(until):%H:%M}" if same_day else formatting.format_moment(until, now)
+    is_same_day = now.to_local(since).date() == now.to_local(until).date()
+    end = f"{now.to_local(until):%H:%M}" if is_same_day else formatting.format_moment(until, now)
     return f"{formatting.format_moment(since, now)} to {end}"
 
 
 def join_table_cells(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Cells side by side, each cut where it is too long."""
-    return COLUMN_GAP.join(f"{truncate_cell(cell, width):{width}}" for cell, width in zip(cells, widths)).rstrip()
+    cut_cells = (cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(cells, widths))
+    return COLUMN_GAP.join(f"{cell:{width}}" for cell, width in zip(cut_cells, widths)).rstrip()
 
 
-def truncate_cell(text: str, width: int) -> str:
-    """A text that fits, with the mark of what is left out."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+# gpuboard token
 
 
 @click.command()
@@ -655,43 +588,32 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
     if (name is not None) + listing + (revoke is not None) != 1:
         message = "name somebody, or give --list, or --revoke NAME"
         raise click.UsageError(message)
-    from site_builder.bookings.policy import InvalidNameError, validate_user_name  # noqa: PLC0415 # --help needs none of it
-    from site_builder.bookings.tokens import TokenStore  # noqa: PLC0415
-    from site_builder.core.locks import StorageError  # noqa: PLC0415
-
     tokens = TokenStore(settings.state)
     try:
         if name is not None:
-            made = tokens.create_token(validate_user_name(name), time.time())
+            new_token = tokens.create_token(validate_user_name(name), time.time())
             print_message(f"{name} sets GPUBOARD_TOKEN to this; it is not shown again")
-            click.echo(made)
+            click.echo(new_token)
         elif revoke is not None:
-            revoke_named_tokens(tokens, revoke)
+            count = tokens.revoke_tokens(revoke)
+            if not count:
+                print_message(f"there is no token of {revoke}")
+                sys.exit(1)
+            print_message(f"{count} {'token' if count == 1 else 'tokens'} of {revoke} counted until now")
         else:
             print_tokens(tokens, as_json)
         if tokens.problem:
             print_message(f"{tokens.path} {tokens.problem}")
-    except (StorageError, InvalidNameError) as why:
-        raise CommandError(str(why)) from None
+    except (StorageError, InvalidNameError) as error:
+        raise CommandError(str(error)) from None
 
 
-def revoke_named_tokens(tokens: TokenStore, name: str) -> None:
-    """All that somebody has; exit 1 where there is none."""
-    count = tokens.revoke_tokens(name)
-    if not count:
-        print_message(f"there is no token of {name}")
-        sys.exit(1)
-    print_message(f"{count} {'token' if count == 1 else 'tokens'} of {name} counted until now")
-
-
-def print_tokens(tokens: TokenStore, as_json: bool) -> None:
-    """Names and days, nothing by which anybody could book."""
-    found = tokens.list_tokens()
+def print_tokens(store: TokenStore, as_json: bool) -> None:
+    """Print names and dates, nothing with which anybody could book."""
+    tokens = store.list_tokens()
     if as_json:
-        import orjson  # noqa: PLC0415
-
-        click.echo(orjson.dumps([{"name": one.name, "made": one.created_at} for one in found]).decode())
+        click.echo(orjson.dumps([{"name": entry.name, "made": entry.created_at} for entry in tokens]).decode())
         return
-    width = max((len(one.name) for one in found), default=0)
-    for one in found:
-        click.echo(f"{one.name:<{width}}  {datetime.fromtimestamp(one.created_at):%Y-%m-%d %H:%M}")
+    width = max((len(entry.name) for entry in tokens), default=0)
+    for entry in tokens:
+        click.echo(f"{entry.name:<{width}}  {datetime.fromtimestamp(entry.created_at):%Y-%m-%d %H:%M}")

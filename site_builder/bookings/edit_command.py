@@ -1,4 +1,4 @@
-"""`gpuboard edit`: comments.json in an editor, checked before it counts."""
+"""`gpuboard edit`: edit comments.json in an editor, and check it before it counts."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from site_builder.bookings import consul_store, parser, store
 from site_builder.bookings.backends import BookingBackend, LocalBookings
 from site_builder.bookings.commands import (
     ask_confirmation,
-    clean_for_terminal,
     is_interactive,
     translate_booking_errors,
     with_booking_backend,
 )
+from site_builder.bookings.operations import EditOperation
 from site_builder.core.command_options import CommandError, print_message
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
+from site_builder.core.files import find_booking_folder, find_bookings_file
+from site_builder.core.terminal_text import clean_text
 
 LINE_REFERENCE = re.compile(r"line \d+(?:, column \d+)?")
 MAX_PROBLEMS = 10
-# A folder for each copy, which is locked as long as we or the editor live; beside the copy, what it was at first.
+# Each copy has a folder, which is locked as long as we or the editor live; beside the copy is the original.
 COPY_FOLDER_PREFIX, ORIGINAL_FILE = "gpuboard-edit-", "original.json"
 # A copy that was left behind is named once, by this file beside it, and removed a day later.
 NAMED_FILE = ".named"
 NAMED_RETENTION_S = 86400
-# Seconds in which a folder may be new, and not locked yet.
+# Seconds in which a new folder may not be locked yet.
 NEW_FOLDER_GRACE_S = 60
 # An editor that needs no shell: a program, and words for it.
 PLAIN_COMMAND = re.compile(r"[A-Za-z0-9_./+-]+( [A-Za-z0-9_./+:,=-]+)*")
 END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# Seconds that an editor has to end, if we are told to.
+# Seconds that an editor has to end, if we are ended.
 EDITOR_END_TIMEOUT_S = 5
 
 
@@ -61,9 +61,6 @@ def edit(place: BookingBackend) -> None:
     \b
     gpuboard edit
     """
-    from site_builder.bookings import consul_store, store  # noqa: PLC0415 # --help needs none of it
-    from site_builder.core.files import find_bookings_file  # noqa: PLC0415
-
     if not isinstance(place, LocalBookings):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise CommandError(message)
@@ -78,28 +75,25 @@ def edit(place: BookingBackend) -> None:
             print_message("nothing was changed")
             return
         with translate_booking_errors():
-            done = place.service.replace_file(place.user, original, edited)
-        print_message(f"{find_bookings_file(place.settings.data)} is written: {clean_for_terminal(done.message)}")
+            result = place.service.execute(place.user, EditOperation(original, edited))
+        print_message(f"{find_bookings_file(place.settings.data)} is written: {clean_text(result.message)}")
 
 
 def check_bookings_writable(data: Path) -> None:
     """Refuse before the work, not after it."""
-    from site_builder.bookings import store  # noqa: PLC0415
-    from site_builder.core.files import find_booking_folder  # noqa: PLC0415
-
-    place = find_booking_folder(data)
-    with store.open_data_folder(place) as folder:
+    path = find_booking_folder(data)
+    with store.open_data_folder(path) as folder:
         store.BookingStore(data).check_owner(folder)
-    if not os.access(place, os.W_OK):
-        message = f"{place.absolute()} cannot be written: {store.ASK_ADMIN_HINT}"
+    if not os.access(path, os.W_OK):
+        message = f"{path.absolute()} cannot be written: {store.ASK_ADMIN_HINT}"
         raise CommandError(message)
 
 
 @contextmanager
 def hold_edit_copy(original: bytes, name: str) -> Iterator[tuple[Path, int]]:
-    """Make a copy in a folder of its own; whatever goes wrong, it stays if somebody has worked on it.
+    """Make a copy in a folder of its own; if something goes wrong, it stays if somebody has worked on it.
 
-    The lock on the folder is inherited by the editor, and says that somebody has it open.
+    The editor inherits the lock on the folder, which shows that the copy is open.
     """
     copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / name
     lock = os.open(copy.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -126,7 +120,7 @@ def hold_edit_copy(original: bytes, name: str) -> Iterator[tuple[Path, int]]:
 
 
 def is_copy_open(folder: Path) -> bool:
-    """Return whether an editor goes on with the copy in a folder."""
+    """Return whether an editor still has the copy in a folder open."""
     try:
         with lock_left_folder(folder):
             return False
@@ -137,7 +131,7 @@ def is_copy_open(folder: Path) -> bool:
 def has_edits(folder: Path, name: str, original: bytes | None) -> bool:
     """Return whether there is something to lose: a copy that differs, or what an editor saved beside it."""
     try:
-        if {one.name for one in folder.iterdir()} - {name, ORIGINAL_FILE, NAMED_FILE}:
+        if {path.name for path in folder.iterdir()} - {name, ORIGINAL_FILE, NAMED_FILE}:
             return True
         return (folder / name).exists() and (folder / name).read_bytes() != original
     except OSError:
@@ -146,27 +140,27 @@ def has_edits(folder: Path, name: str, original: bytes | None) -> bool:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """End in good order when somebody ends us or closes the terminal, so that `copied` has its way."""
+    """Exit by an exception when we are ended or the terminal is closed, so that `hold_edit_copy` can clean up."""
 
-    def end(number: int, _: object) -> None:
+    def exit_with_code(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in END_SIGNALS}
-    for number, handler in before.items():
+    old_handlers = {number: signal.getsignal(number) for number in END_SIGNALS}
+    for number, handler in old_handlers.items():
         if handler != signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, end)
+            signal.signal(number, exit_with_code)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
-# Copies of those who were killed
+# Copies that were left behind
 
 
 def remove_left_copies(name: str) -> None:
-    """Remove copies of ours that nobody has open any more; one that somebody worked on is named first."""
+    """Remove copies of ours that are not open any more; one with edits is named first."""
     for folder in Path(tempfile.gettempdir()).glob(f"{COPY_FOLDER_PREFIX}*"):
         with suppress(OSError), lock_left_folder(folder) as is_left:
             if is_left:
@@ -175,7 +169,7 @@ def remove_left_copies(name: str) -> None:
 
 @contextmanager
 def lock_left_folder(folder: Path) -> Iterator[bool]:
-    """Lock a folder, and tell whether it is ours and nobody has it open."""
+    """Lock a folder, and yield whether it is ours and not open."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(handle)
@@ -189,80 +183,79 @@ def lock_left_folder(folder: Path) -> Iterator[bool]:
 
 
 def remove_left_copy(folder: Path, name: str) -> None:
-    """Remove one that holds nothing or was named a day ago; else name it, once."""
-    original, named = folder / ORIGINAL_FILE, folder / NAMED_FILE
-    known = original.read_bytes() if original.exists() else None
-    is_named = named.exists()
-    if not has_edits(folder, name, known) or (is_named and time.time() - named.stat().st_mtime > NAMED_RETENTION_S):
+    """Remove a copy without edits, or one that was named a day ago; else name it, once."""
+    original_path, named_path = folder / ORIGINAL_FILE, folder / NAMED_FILE
+    original = original_path.read_bytes() if original_path.exists() else None
+    is_named = named_path.exists()
+    is_expired = is_named and time.time() - named_path.stat().st_mtime > NAMED_RETENTION_S
+    if is_expired or not has_edits(folder, name, original):
         shutil.rmtree(folder, ignore_errors=True)
     elif not is_named:
-        named.touch(0o600)
+        named_path.touch(0o600)
         print_message(f"what you edited before and never put in place is in {folder / name}; it is removed after a day")
 
 
 def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> bytes:
-    """What comes out of the editor, once it has no problems that were not there before."""
+    """Run the editor until the copy has no new problems, and return its content."""
     while True:
         run_editor(copy, lock)
         try:
             edited = copy.read_bytes()
         except OSError as error:
             raise CommandError(f"{copy} cannot be read any more: {error.strerror}") from None
-        found = find_new_problems(original, edited, zone)
-        if edited == original or not found:
+        problems = find_new_problems(original, edited, zone)
+        if edited == original or not problems:
             return edited
-        for problem in found[:MAX_PROBLEMS]:
-            print_message(clean_for_terminal(problem))
-        if len(found) > MAX_PROBLEMS:
-            print_message(f"and {len(found) - MAX_PROBLEMS} more problems")
+        for problem in problems[:MAX_PROBLEMS]:
+            print_message(clean_text(problem))
+        if len(problems) > MAX_PROBLEMS:
+            print_message(f"and {len(problems) - MAX_PROBLEMS} more problems")
         if not is_interactive() or not ask_confirmation("Edit again?"):
             message = "a file with new problems does not count"
             raise CommandError(message)
 
 
 def find_new_problems(original: bytes, edited: bytes, zone: tzinfo) -> list[str]:
-    """Those of the edited file that the original does not have, wherever they stand."""
-    from site_builder.bookings import parser  # noqa: PLC0415
-
+    """Return the problems of the edited file that the original does not have, on whichever line."""
     before, after = (parser.parse_bookings(content, zone) for content in (original, edited))
     if not after.is_complete:
         return list(after.problems)
-    known = Counter(LINE_REFERENCE.sub("", one) for one in before.problems)
-    found = []
-    for one in after.problems:
-        same = LINE_REFERENCE.sub("", one)
-        if known[same]:
-            known[same] -= 1
+    known_problems = Counter(LINE_REFERENCE.sub("", problem) for problem in before.problems)
+    new_problems = []
+    for problem in after.problems:
+        text = LINE_REFERENCE.sub("", problem)
+        if known_problems[text]:
+            known_problems[text] -= 1
         else:
-            found.append(one)
-    return found
+            new_problems.append(problem)
+    return new_problems
 
 
 def run_editor(copy: Path, lock: int) -> None:
-    """The editor of that person, by sh as git does it, so that it may have options; it inherits the lock."""
+    """Run the user's editor, by sh as git does it, so that it may have options; it inherits the lock."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the editor's, which has its own way with it
+    old_handler = signal.signal(signal.SIGINT, lambda *_: None)  # the editor handles Ctrl-C
     try:
         code = wait_for_editor(start_editor(editor, copy, lock))
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, old_handler)
     if code:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
         hint = ": set EDITOR to one that is here" if code in (126, 127) else ""
-        raise CommandError(f"the editor ({clean_for_terminal(editor)}) {how}{hint}")
+        raise CommandError(f"the editor ({clean_text(editor)}) {how}{hint}")
 
 
 def start_editor(editor: str, copy: Path, lock: int) -> subprocess.Popen[bytes]:
-    """Start the editor, without a shell where none is needed: it would not pass on a signal."""
+    """Start the editor, without a shell if none is needed: a shell would not pass on a signal."""
     if PLAIN_COMMAND.fullmatch(editor):
-        with suppress(OSError):  # which the shell tells in its own way
+        with suppress(OSError):  # the shell reports it in its own way
             return subprocess.Popen([*editor.split(), str(copy)], stdout=find_editor_output(), pass_fds=(lock,))
     command = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(copy)]
     return subprocess.Popen(command, stdout=find_editor_output(), pass_fds=(lock,))
 
 
 def wait_for_editor(editor: subprocess.Popen[bytes]) -> int:
-    """Return how the editor ended; it is told when we are to end, so that it can save what is not saved yet."""
+    """Return how the editor ended; if we are ended, end it too, so that it can save its work."""
     try:
         return editor.wait()
     except SystemExit:
@@ -273,5 +266,5 @@ def wait_for_editor(editor: subprocess.Popen[bytes]) -> int:
 
 
 def find_editor_output() -> int | None:
-    """Where an editor draws, also where our own stdout leads elsewhere."""
+    """Return where the editor draws, also if our own stdout is no terminal."""
     return None if sys.stdout.isatty() or not sys.stderr.isatty() else sys.stderr.fileno()

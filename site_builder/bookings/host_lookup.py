@@ -1,4 +1,4 @@
-"""The hosts as a booking needs them: decided from data/ at this moment, and nothing of it kept."""
+"""Look up hosts and GPUs for a booking, decided from data/ at this moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.config.settings import Settings
@@ -16,15 +16,16 @@ from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.discovery.hosts import HostDiscovery
 from site_builder.fleet import booking_use
-from site_builder.fleet.build import NO_IDLE_TIMES, HostSources, decide_host
 from site_builder.fleet.gpu_models import NameFiles
-from site_builder.fleet.gpu_state import StateRules
-from site_builder.fleet.store import BuilderState
 from site_builder.snapshots.store import SnapshotStore
+
+if TYPE_CHECKING:
+    from site_builder.fleet.build import HostSources
+    from site_builder.fleet.gpu_state import StateRules
 
 
 class DecidedHosts(NamedTuple):
-    """Hosts as they stand, what they were decided from, and by what."""
+    """The states of hosts, what they were decided from, and the rules."""
 
     inputs: Sequence[HostSources]
     statuses: dict[str, HostStatus]
@@ -32,10 +33,9 @@ class DecidedHosts(NamedTuple):
 
 
 class HostLookup:
-    """Looks at data/ when it is asked, and at no more of it than it is asked for."""
+    """Reads data/ when it is asked, and only what it is asked for."""
 
     def __init__(self, settings: Settings) -> None:
-        """Whose data/ it is."""
         self.settings = settings
         self.snapshots = SnapshotStore(settings.data, None, settings.snapshot_bytes)
         aliases, self.gpu_names, _ = NameFiles(settings.data, None).read_names()
@@ -45,70 +45,77 @@ class HostLookup:
         self.gpus_by_host: dict[str, Sequence[Gpu]] = {}
 
     def list_hosts(self) -> dict[str, DiscoveredHost]:
-        """Every host that data/ has or hosts.txt names, in the order in which people count."""
+        """List every host of data/ or hosts.txt, in natural order."""
         if self.known_hosts is None:
             folders, originals = self.snapshots.list_entries([])
-            found, _ = HostDiscovery(self.settings.data, None, None).list_hosts({*folders, *originals})
-            self.known_hosts = dict(sorted(found.items(), key=lambda item: natural_sort_key(item[0])))
+            hosts, _ = HostDiscovery(self.settings.data, None, None).list_hosts({*folders, *originals})
+            self.known_hosts = dict(sorted(hosts.items(), key=lambda item: natural_sort_key(item[0])))
         return self.known_hosts
 
     def index_names(self) -> booking_use.HostNameIndex:
-        """The same, by whatever people write."""
         if self.host_names is None:
             self.host_names = booking_use.HostNameIndex(self.list_hosts())
         return self.host_names
 
     def find_host(self, text: str) -> str:
-        """A host by its name, its full name, or either in another case; one that there is not is refused."""
+        """Return the host of a name, a full name, or either in another case; refuse an unknown one."""
         names = self.index_names()
         name = names.find(text)
         if name:
             return name
-        near = get_close_matches(text.lower(), names.names_by_lower_case, 1)
-        hint = f"; is it {names.names_by_lower_case[near[0]]}?" if near else ""
+        similar_names = get_close_matches(text.lower(), names.names_by_lower_case, 1)
+        hint = f"; is it {names.names_by_lower_case[similar_names[0]]}?" if similar_names else ""
         message = f"there is no host {text[:80]}{hint}"
         raise BookingRefusedError(message)
 
     def decide_statuses(
         self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
     ) -> dict[str, HostStatus]:
-        """These hosts, as they stand with these bookings; with what the builder remembers, where it may be read."""
+        """Decide the states of hosts with these bookings; with `remembered`, use the builder's memory."""
         return self.decide_hosts(names, bookings, now, remembered).statuses
 
     def decide_hosts(
         self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
     ) -> DecidedHosts:
-        """The same, with all that it was decided from."""
-        memory = BuilderState(self.settings.state if remembered else Path(os.devnull))
-        told = {one.name: one for one in self.snapshots.read_hosts(names)[0]}
+        """Decide the states, and return also what they were decided from."""
+        # slow to import: completion, which imports all booking commands, must respond within 0.2 s
+        from site_builder.fleet.build import NO_IDLE_TIMES, HostSources  # noqa: PLC0415
+        from site_builder.fleet.store import BuilderState  # noqa: PLC0415
+
+        builder_state = BuilderState(self.settings.state if remembered else Path(os.devnull))
+        snapshots = {snapshot.name: snapshot for snapshot in self.snapshots.read_hosts(names)[0]}
         by_host, _ = booking_use.group_bookings_by_host(bookings, self.list_hosts(), now)
-        several = [
+        sources = [
             HostSources(
-                known,
-                told.get(name),
+                discovered,
+                snapshots.get(name),
                 by_host.get(name, ()),
-                memory.idle_times.get(name, NO_IDLE_TIMES),
-                memory.booking_uses.get(name, {}),
+                builder_state.idle_times.get(name, NO_IDLE_TIMES),
+                builder_state.booking_uses.get(name, {}),
             )
-            for name, known in self.list_hosts().items()
+            for name, discovered in self.list_hosts().items()
             if name in names
         ]
-        found = self.apply_rules(several, memory.logins, now)
-        logins = frozenset().union(*(one.logins for one in found.statuses.values()))
-        if bookings and not logins <= memory.logins:  # a verdict needs logins that we know
-            found = self.apply_rules(several, logins | memory.logins, now)
-        return found
+        decided = self.apply_rules(sources, builder_state.logins, now)
+        logins = frozenset().union(*(status.logins for status in decided.statuses.values()))
+        if bookings and not logins <= builder_state.logins:  # states depend on the logins that are known
+            decided = self.apply_rules(sources, logins | builder_state.logins, now)
+        return decided
 
-    def apply_rules(self, several: Sequence[HostSources], logins: Collection[str], now: Now) -> DecidedHosts:
-        """Each host as it stands, where these logins are known."""
+    def apply_rules(self, sources: Sequence[HostSources], logins: Collection[str], now: Now) -> DecidedHosts:
+        from site_builder.fleet.build import decide_host  # noqa: PLC0415 # slow to import
+        from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
+
         rules = StateRules(self.settings.limits, PeopleDirectory(self.people.aliases, logins), self.settings.privacy)
-        boards = {one.discovered.name: decide_host(one, rules, self.gpu_names, now).status for one in several}
-        return DecidedHosts(several, boards, rules)
+        statuses = {
+            source.discovered.name: decide_host(source, rules, self.gpu_names, now).status for source in sources
+        }
+        return DecidedHosts(sources, statuses, rules)
 
     def list_gpus(self, name: str) -> Sequence[Gpu]:
-        """The GPUs of a host as it last told them."""
+        """List the GPUs that a host last reported."""
         if name not in self.gpus_by_host:
-            told = [one for one in self.snapshots.read_hosts({name})[0] if one.name == name]
-            dump = told[0].parse().gpus if told else None
-            self.gpus_by_host[name] = dump.rows if dump else ()
+            snapshots = [snapshot for snapshot in self.snapshots.read_hosts({name})[0] if snapshot.name == name]
+            parsed = snapshots[0].parse().gpus if snapshots else None
+            self.gpus_by_host[name] = parsed.rows if parsed else ()
         return self.gpus_by_host[name]

@@ -1,7 +1,7 @@
-"""Feeds that calendar programs subscribe to: one event for each booking.
+"""Render feeds that calendar programs subscribe to, with an event for each booking.
 
-One that does not repeat is written in UTC, which every program understands without being told of a zone. One that
-repeats needs its zone, or it would move by an hour when the clocks change: that is written beside it in full.
+A booking that does not repeat is written in UTC, which every program understands without a zone. One that repeats
+needs its zone, which is written in full, or it would move by an hour when the clocks change.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from site_builder import __version__
-from site_builder.bookings.page import CalendarBooking, find_recurrence_bounds
+from site_builder.bookings.page import CalendarBooking
+from site_builder.bookings.policy import find_recurrence_bounds
 from site_builder.core.formatting import shorten_text
 
 if TYPE_CHECKING:
     from icalendar import Event as Component
 
-# Programs ask again about this often.
+# How often programs ask again.
 REFRESH_INTERVAL = timedelta(minutes=15)
 MIN_MOMENT = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MAX_MOMENT = datetime(9999, 12, 30, tzinfo=timezone.utc)
-# Up to which the changes of a zone's clocks are written.
+# The changes of a zone's clocks are written up to this year.
 LAST_ZONE_YEAR = 2037
 CALENDAR_END = b"END:VCALENDAR\r\n"
 
 
 class CalendarEvent(NamedTuple):
-    """A booking as a calendar program takes it; `zone` is the name of that in which it repeats, else nothing."""
+    """A booking for a calendar program; `zone` is the name of the zone in which it repeats, else empty."""
 
     uid: str
     changed_at: int
@@ -42,32 +43,32 @@ class CalendarEvent(NamedTuple):
     host: str
 
 
-def build_calendar_event(promise: CalendarBooking, uid: str, changed: int, began: datetime) -> CalendarEvent:
-    """A promise as an event; `began` serves as its beginning where it tells none."""
-    one, repeats = promise.first_booking, find_recurrence_bounds(promise.first_booking)
-    begins, ends, rrule, zone = one.since or began, one.until, "", ""
-    if repeats and repeats.first and one.since:
-        begins, ends = repeats.first, repeats.first + (one.until - one.since)
-        rrule, zone = one.rrule or "", find_zone_name(begins)
-    told = " ".join(filter(None, (promise.where, promise.name or "booked")))
-    summary = f"{told}: {shorten_text(promise.comment)}" if promise.comment else told
-    by = f"Booked by {promise.booked_by}" if promise.booked_by else ""
-    description = "\n".join(filter(None, (promise.comment, by)))
+def build_calendar_event(booking: CalendarBooking, uid: str, changed_at: int, default_start: datetime) -> CalendarEvent:
+    """Build an event; `default_start` is its start if the booking has none."""
+    first_booking, bounds = booking.first_booking, find_recurrence_bounds(booking.first_booking)
+    begins, ends, rrule, zone = first_booking.since or default_start, first_booking.until, "", ""
+    if bounds and bounds.first and first_booking.since:
+        begins, ends = bounds.first, bounds.first + (first_booking.until - first_booking.since)
+        rrule, zone = first_booking.rrule or "", find_zone_name(begins)
+    title = " ".join(filter(None, (booking.where, booking.name or "booked")))
+    summary = f"{title}: {shorten_text(booking.comment)}" if booking.comment else title
+    by = f"Booked by {booking.booked_by}" if booking.booked_by else ""
+    description = "\n".join(filter(None, (booking.comment, by)))
     return CalendarEvent(
         uid=uid,
-        changed_at=changed,
+        changed_at=changed_at,
         begins=begins,
         ends=ends,
         rrule=rrule,
         zone=zone,
         summary=summary,
         description=description,
-        host=promise.host,
+        host=booking.host,
     )
 
 
 def find_zone_name(moment: datetime) -> str:
-    """The name of a moment's zone, which for UTC is nothing."""
+    """Return the name of a moment's zone, empty for UTC."""
     zone, offset = moment.tzinfo, moment.strftime("%z")
     name = getattr(zone, "key", None)
     if isinstance(name, str):
@@ -78,25 +79,37 @@ def find_zone_name(moment: datetime) -> str:
 
 
 def render_ics_feed(title: str, events: Iterable[CalendarEvent]) -> bytes:
-    """A whole calendar; each part is made once, so that 300 people's feeds take little longer than the fleet's."""
-    from icalendar import vText  # noqa: PLC0415 a tenth of a second, and only where a feed is to be written
+    """Render a calendar; each part is rendered once, so 300 people's feeds take little longer than the fleet's."""
+    from icalendar import vText  # noqa: PLC0415 # slow to import, and only needed to write a feed
     from icalendar.parser import Contentline, Parameters  # noqa: PLC0415
 
-    found = list(events)
+    event_list = list(events)
     zones: dict[str, tuple[tzinfo, int]] = {}
-    for one in found:
-        if one.zone and one.begins.tzinfo:
-            year = min(one.begins.year, zones.get(one.zone, (None, LAST_ZONE_YEAR))[1])
-            zones[one.zone] = one.begins.tzinfo, max(MIN_MOMENT.year, year)
-    name = Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_surrogates(title))).to_ical() + b"\r\n"
-    clocks = [render_ics_zone(NamedZone(told, zone), year) for told, (zone, year) in sorted(zones.items())]
-    return b"".join((render_ics_head(), name, *clocks, *(render_ics_event(one) for one in found), CALENDAR_END))
+    for event in event_list:
+        if event.zone and event.begins.tzinfo:
+            year = min(event.begins.year, zones.get(event.zone, (None, LAST_ZONE_YEAR))[1])
+            zones[event.zone] = event.begins.tzinfo, max(MIN_MOMENT.year, year)
+    title_line = (
+        Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_surrogates(title))).to_ical() + b"\r\n"
+    )
+    rendered_zones = [
+        render_ics_zone(NamedZone(zone_name, zone), year) for zone_name, (zone, year) in sorted(zones.items())
+    ]
+    return b"".join(
+        (
+            render_ics_head(),
+            title_line,
+            *rendered_zones,
+            *(render_ics_event(event) for event in event_list),
+            CALENDAR_END,
+        )
+    )
 
 
 @lru_cache(maxsize=1)
 def render_ics_head() -> bytes:
-    """What every calendar begins with."""
-    from icalendar import Calendar, vDuration  # noqa: PLC0415 the same
+    """Render the lines that every calendar begins with."""
+    from icalendar import Calendar, vDuration  # noqa: PLC0415 # slow to import
 
     calendar = Calendar()
     calendar.add("prodid", f"-//gpuboard//gpuboard {__version__}//EN")
@@ -109,73 +122,72 @@ def render_ics_head() -> bytes:
 
 @dataclass(frozen=True)
 class NamedZone:
-    """A zone by its name: not every library's zones can be told from each other by themselves."""
+    """A zone by its name: not every library's zones can be compared."""
 
     name: str
     zone: tzinfo = field(compare=False)
 
 
 @lru_cache(maxsize=64)
-def render_ics_zone(where: NamedZone, year: int) -> bytes:
-    """When the clocks of a zone change, from a year on."""
-    from icalendar import Timezone  # noqa: PLC0415 the same
+def render_ics_zone(named_zone: NamedZone, year: int) -> bytes:
+    """Render when the clocks of a zone change, from a year on."""
+    from icalendar import Timezone  # noqa: PLC0415 # slow to import
 
-    part = Timezone.from_tzinfo(where.zone, where.name, date(year, 1, 1), date(LAST_ZONE_YEAR + 1, 1, 1))
-    part.pop("comment", None)
-    for change in part.subcomponents:
-        correct_onsets(change, where.zone)
-    return bytes(part.to_ical())
+    component = Timezone.from_tzinfo(named_zone.zone, named_zone.name, date(year, 1, 1), date(LAST_ZONE_YEAR + 1, 1, 1))
+    component.pop("comment", None)
+    for change in component.subcomponents:
+        correct_onsets(change, named_zone.zone)
+    return bytes(component.to_ical())
 
 
 def correct_onsets(change: Any, zone: tzinfo) -> None:  # noqa: ANN401 # the library's types are of no help
-    """Tell when the clocks change in the time before it, as the standard has it; the library tells the time after."""
-    before, after = change["tzoffsetfrom"].td, change["tzoffsetto"].td
-    dates = change.pop("rdate", None)
+    """Set the onsets to the time before the change, as the standard wants it; the library gives the time after."""
+    offset_before, offset_after = change["tzoffsetfrom"].td, change["tzoffsetto"].td
+    more_dates = change.pop("rdate", None)
     first, *others = (
-        compute_onset(start, before, after, zone)
-        for start in (change["dtstart"].dt, *(one.dt for one in (dates.dts if dates else ())))
+        compute_onset(start, offset_before, offset_after, zone)
+        for start in (change["dtstart"].dt, *(onset.dt for onset in (more_dates.dts if more_dates else ())))
     )
     change.DTSTART = first
-    for one in others:  # each on a line of its own: of several on one, some programs read the first alone
-        change.add("rdate", one)
+    for onset in others:  # on separate lines: some programs read only the first of a line
+        change.add("rdate", onset)
 
 
-def compute_onset(start: datetime, before: timedelta, after: timedelta, zone: tzinfo) -> datetime:
-    """The same moment by the clock before it, if `start` is by the clock after it."""
-    moment = (start - after).replace(tzinfo=timezone.utc)
-    sides = [(moment - timedelta(seconds=back)).astimezone(zone).utcoffset() for back in (1, 0)]
-    return start - after + before if sides == [before, after] else start
+def compute_onset(start: datetime, offset_before: timedelta, offset_after: timedelta, zone: tzinfo) -> datetime:
+    """Convert a start by the clock after the change into the clock before it."""
+    moment = (start - offset_after).replace(tzinfo=timezone.utc)
+    offsets = [(moment - timedelta(seconds=seconds_before)).astimezone(zone).utcoffset() for seconds_before in (1, 0)]
+    return start - offset_after + offset_before if offsets == [offset_before, offset_after] else start
 
 
 @lru_cache(maxsize=8192)
 def render_ics_event(event: CalendarEvent) -> bytes:
-    """One event."""
-    from icalendar import Event as Component  # noqa: PLC0415 the same
+    from icalendar import Event as Component  # noqa: PLC0415 # slow to import
     from icalendar import vRecur  # noqa: PLC0415
 
-    part = Component()
-    part.add("uid", event.uid)
-    part.add("dtstamp", datetime.fromtimestamp(event.changed_at, timezone.utc))
-    add_ics_moment(part, "dtstart", event.begins, event.zone)
-    add_ics_moment(part, "dtend", event.ends, event.zone)
+    component = Component()
+    component.add("uid", event.uid)
+    component.add("dtstamp", datetime.fromtimestamp(event.changed_at, timezone.utc))
+    add_ics_moment(component, "dtstart", event.begins, event.zone)
+    add_ics_moment(component, "dtend", event.ends, event.zone)
     if event.rrule:
-        part.add("rrule", vRecur.from_ical(event.rrule))
-    part.add("summary", replace_surrogates(event.summary))
+        component.add("rrule", vRecur.from_ical(event.rrule))
+    component.add("summary", replace_surrogates(event.summary))
     if event.description:
-        part.add("description", replace_surrogates(event.description))
-    part.add("location", event.host)
-    part.add("transp", "TRANSPARENT")  # a GPU that is booked keeps nobody from a meeting
-    return bytes(part.to_ical())
+        component.add("description", replace_surrogates(event.description))
+    component.add("location", event.host)
+    component.add("transp", "TRANSPARENT")  # a GPU that is booked keeps nobody from a meeting
+    return bytes(component.to_ical())
 
 
-def add_ics_moment(part: Component, name: str, moment: datetime, zone: str) -> None:
-    """A time in its zone, or in UTC."""
+def add_ics_moment(component: Component, name: str, moment: datetime, zone: str) -> None:
+    """Add a time in its zone, or in UTC."""
     if zone:
-        part.add(name, moment.replace(tzinfo=None), parameters={"TZID": zone})
+        component.add(name, moment.replace(tzinfo=None), parameters={"TZID": zone})
     else:
-        part.add(name, min(max(moment, MIN_MOMENT), MAX_MOMENT).astimezone(timezone.utc))
+        component.add(name, min(max(moment, MIN_MOMENT), MAX_MOMENT).astimezone(timezone.utc))
 
 
 def replace_surrogates(text: str) -> str:
-    """Text that can be written as UTF-8."""
+    """Replace what cannot be written as UTF-8."""
     return text.encode("utf-8", "replace").decode()

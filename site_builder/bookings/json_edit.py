@@ -1,4 +1,4 @@
-"""comments.json with one entry more, less or other: all that people wrote around it stays, letter by letter."""
+"""Add, change and remove entries of comments.json; everything that people wrote around them stays byte for byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EntryPlacementError(Exception):
 
 @dataclass(frozen=True)
 class BookingDocument:
-    """The file as it is written, and as plain JSON in which every place is the same."""
+    """The file as it is written, and as plain JSON in which every position is the same."""
 
     text: str
     plain_json: str
@@ -28,7 +28,7 @@ class BookingDocument:
 
     @staticmethod
     def from_bytes(data: bytes) -> BookingDocument:
-        """Take it up; `BookingFileError` says why it cannot be read."""
+        """Decode a file; raises BookingFileError if it cannot be read."""
         text = parser.decode_bookings_file(data)
         encoding = "utf-8"
         if text.encode("utf-8", "replace") != data:
@@ -37,205 +37,201 @@ class BookingDocument:
 
     @property
     def content(self) -> bytes:
-        """The file again; should Latin-1 be left that reads as UTF-8, it is UTF-8 from now on."""
+        """Return the file as bytes; if Latin-1 would read as UTF-8 now, it becomes UTF-8."""
         data = self.text.encode(self.encoding)
         return data if parser.decode_bookings_file(data) == self.text else self.text.encode()
 
     def list_entries(self) -> list[BookingEntry]:
-        """Every entry that counts."""
         return list(parser.iterate_entries(self.plain_json, []))
 
     def list_hosts(self) -> list[JsonMember]:
-        """The hosts, each with all that stands under it."""
+        """List the hosts, each with all that stands under it."""
         return parser.list_members(self.plain_json, self.root_position)
 
     @property
     def root_position(self) -> int:
-        """Where the object begins that holds all."""
+        """Return where the outermost object begins."""
         return parser.skip_whitespace(self.plain_json, 0)
 
     def format_value(self, content: object) -> str:
-        """A value as it may be written here."""
+        """Return a value as JSON that the encoding of this file can hold."""
         text = json.dumps(content, ensure_ascii=False)
-        # half a letter, which JSON can hold and no encoding, stays escaped, as does what Latin-1 does not have
-        return (
-            text if can_encode(text, "ascii" if self.encoding == "latin-1" else self.encoding) else json.dumps(content)
-        )
+        try:
+            text.encode("ascii" if self.encoding == "latin-1" else self.encoding)
+        except UnicodeEncodeError:  # a surrogate, which no encoding can hold, or what Latin-1 does not have
+            return json.dumps(content)
+        return text
 
     def splice(self, *changes: tuple[int, int, str]) -> BookingDocument:
-        """With other words in these places, of which none touches another."""
+        """Replace texts at positions that do not overlap."""
         text = self.text
         for start, end, new in sorted(changes, reverse=True):
             text = text[:start] + new + text[end:]
         return BookingDocument(text, parser.to_plain_json(text, []), self.encoding)
 
 
-def add_entry(file: BookingDocument, host: str, gpu: str, content: EntryContent) -> BookingDocument:
-    """With one entry more; a host, a GPU or a list of bookings is begun where there is none."""
-    return add_entries(file, host, [(gpu, content)])
-
-
-def add_entries(file: BookingDocument, host: str, several: Sequence[tuple[str, EntryContent]]) -> BookingDocument:
-    """With several entries more under the key of a host, those of GPUs that have none all at once."""
-    there = {one.key: one for one in file.list_hosts()}.get(host)
-    if there is None:
-        return add_entries(insert_members(file, file.root_position, f"{file.format_value(host)}: {{}}"), host, several)
-    if isinstance(there.content, list) and all(gpu.isdecimal() and int(gpu) < MAX_LISTED_GPUS for gpu, _ in several):
-        for gpu, content in several:
-            host_now = {one.key: one for one in file.list_hosts()}[host]
-            file = add_to_host_list(file, host_now, int(gpu), file.format_value(content))
-        return file
-    if isinstance(there.content, list):
-        return add_entries(convert_list_to_object(file, there), host, several)
-    if not isinstance(there.content, dict):
-        if there.content:
-            message = (
-                f"line {parser.find_line_number(file.plain_json, there.start)}: what stands under {host} is no booking"
-            )
+def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[str, EntryContent]]) -> BookingDocument:
+    """Add entries under the key of a host, those of GPUs without an entry all at once; begin what is missing."""
+    host_member = {member.key: member for member in document.list_hosts()}.get(host)
+    if host_member is None:
+        return add_entries(
+            insert_members(document, document.root_position, f"{document.format_value(host)}: {{}}"), host, entries
+        )
+    if isinstance(host_member.content, list) and all(
+        gpu.isdecimal() and int(gpu) < MAX_LISTED_GPUS for gpu, _ in entries
+    ):
+        for gpu, content in entries:
+            host_now = {member.key: member for member in document.list_hosts()}[host]
+            document = add_to_host_list(document, host_now, int(gpu), document.format_value(content))
+        return document
+    if isinstance(host_member.content, list):
+        return add_entries(convert_list_to_object(document, host_member), host, entries)
+    if not isinstance(host_member.content, dict):
+        if host_member.content:
+            line = parser.find_line_number(document.plain_json, host_member.start)
+            message = f"line {line}: what stands under {host} is no booking"
             raise EntryPlacementError(message)
-        return add_entries(file.splice((there.value_start, there.end, "{}")), host, several)
-    new: dict[str, EntryContent] = {}
-    rest: list[tuple[str, EntryContent]] = []
-    for gpu, content in several:
-        mine = find_gpu_member(parser.list_members(file.plain_json, there.value_start), gpu)
-        if mine is None and gpu not in new:
-            new[gpu] = content
-        elif mine is None:
-            rest.append((gpu, content))
+        return add_entries(document.splice((host_member.value_start, host_member.end, "{}")), host, entries)
+    new_gpus: dict[str, EntryContent] = {}
+    remaining: list[tuple[str, EntryContent]] = []
+    for gpu, content in entries:
+        gpu_member = find_gpu_member(parser.list_members(document.plain_json, host_member.value_start), gpu)
+        if gpu_member is None and gpu not in new_gpus:
+            new_gpus[gpu] = content
+        elif gpu_member is None:
+            remaining.append((gpu, content))
         else:
-            file = add_to_gpu(file, mine, file.format_value(content))
-            there = {one.key: one for one in file.list_hosts()}[host]
-    if new:
-        texts = [f"{file.format_value(gpu)}: {file.format_value(content)}" for gpu, content in new.items()]
-        file = insert_members(file, there.value_start, *texts)
-    return add_entries(file, host, rest) if rest else file
+            document = add_to_gpu(document, gpu_member, document.format_value(content))
+            host_member = {member.key: member for member in document.list_hosts()}[host]
+    if new_gpus:
+        texts = [f"{document.format_value(gpu)}: {document.format_value(content)}" for gpu, content in new_gpus.items()]
+        document = insert_members(document, host_member.value_start, *texts)
+    return add_entries(document, host, remaining) if remaining else document
 
 
-def add_to_host_list(file: BookingDocument, host: JsonMember, gpu: int, new: str) -> BookingDocument:
-    """A list has a place for each GPU; those that nobody has booked are {}."""
-    found = parser.list_members(file.plain_json, host.value_start)
-    if gpu < len(found):
-        return add_to_gpu(file, found[gpu], new)
-    for _ in range(gpu - len(found)):
-        file = insert_members(file, host.value_start, "{}")
-    return insert_members(file, host.value_start, new)
+def add_to_host_list(document: BookingDocument, host: JsonMember, gpu: int, new_text: str) -> BookingDocument:
+    """Add an entry to a list with a place for each GPU; places without a booking are {}."""
+    members = parser.list_members(document.plain_json, host.value_start)
+    if gpu < len(members):
+        return add_to_gpu(document, members[gpu], new_text)
+    for _ in range(gpu - len(members)):
+        document = insert_members(document, host.value_start, "{}")
+    return insert_members(document, host.value_start, new_text)
 
 
-def add_to_gpu(file: BookingDocument, mine: JsonMember, new: str) -> BookingDocument:
-    """One more for a GPU: in its list, in the place of what is empty, or in a list that begins with what is there."""
-    if isinstance(mine.content, list):
-        return insert_members(file, mine.value_start, new)
-    if is_empty_content(mine.content):
-        return file.splice((mine.value_start, mine.end, new))
-    return file.splice((mine.value_start, mine.value_start, "["), (mine.end, mine.end, f", {new}]"))
+def add_to_gpu(document: BookingDocument, gpu_member: JsonMember, new_text: str) -> BookingDocument:
+    """Add an entry to a GPU: to its list, in place of an empty one, or in a new list with the present one."""
+    if isinstance(gpu_member.content, list):
+        return insert_members(document, gpu_member.value_start, new_text)
+    if is_empty_content(gpu_member.content):
+        return document.splice((gpu_member.value_start, gpu_member.end, new_text))
+    return document.splice(
+        (gpu_member.value_start, gpu_member.value_start, "["), (gpu_member.end, gpu_member.end, f", {new_text}]")
+    )
 
 
-def convert_list_to_object(file: BookingDocument, host: JsonMember) -> BookingDocument:
-    """A list of GPUs as an object by index, which alone can hold `*` and UUIDs."""
-    found = parser.list_members(file.plain_json, host.value_start)
-    keys = [(one.value_start, one.value_start, f'"{one.key}": ') for one in found]
-    return file.splice((host.value_start, host.value_start + 1, "{"), (host.end - 1, host.end, "}"), *keys)
+def convert_list_to_object(document: BookingDocument, host: JsonMember) -> BookingDocument:
+    """Turn a list of GPUs into an object by index, which alone can hold `*` and UUIDs."""
+    members = parser.list_members(document.plain_json, host.value_start)
+    keys = [(member.value_start, member.value_start, f'"{member.key}": ') for member in members]
+    return document.splice((host.value_start, host.value_start + 1, "{"), (host.end - 1, host.end, "}"), *keys)
 
 
-def remove_entry(file: BookingDocument, entry: BookingEntry) -> BookingDocument:
-    """Without an entry; the GPUs behind it in a list keep their places."""
-    host = find_enclosing_member(file.list_hosts(), entry)
-    gpu = find_enclosing_member(parser.list_members(file.plain_json, host.value_start), entry)
+def remove_entry(document: BookingDocument, entry: BookingEntry) -> BookingDocument:
+    """Remove an entry; the GPUs behind it in a list keep their places."""
+    host = find_enclosing_member(document.list_hosts(), entry)
+    gpu = find_enclosing_member(parser.list_members(document.plain_json, host.value_start), entry)
     if isinstance(gpu.content, list) and len(gpu.content) > 1:
         return remove_member(
-            file,
+            document,
             gpu.value_start,
-            find_enclosing_member(parser.list_members(file.plain_json, gpu.value_start), entry),
+            find_enclosing_member(parser.list_members(document.plain_json, gpu.value_start), entry),
         )
     if isinstance(host.content, list):
-        return file.splice((gpu.value_start, gpu.end, "{}"))
-    return remove_member(file, host.value_start, gpu)
+        return document.splice((gpu.value_start, gpu.end, "{}"))
+    return remove_member(document, host.value_start, gpu)
 
 
-def update_entry(file: BookingDocument, entry: BookingEntry, content: EntryContent) -> BookingDocument:
-    """With other values in an entry: what is not named in `content` stays, what is None there goes."""
+def update_entry(document: BookingDocument, entry: BookingEntry, content: EntryContent) -> BookingDocument:
+    """Change values of an entry: keys that `content` lacks stay, None removes one."""
     for key, value in content.items():
-        mine = {one.key: one for one in parser.list_members(file.plain_json, entry.start)}.get(key)
-        if mine and value is None:
-            file = remove_member(file, entry.start, mine)
-        elif mine and mine.content != value:
-            file = file.splice((mine.value_start, mine.end, file.format_value(value)))
-        elif mine is None and value is not None:
-            file = insert_members(file, entry.start, f"{file.format_value(key)}: {file.format_value(value)}")
-    return file
+        member = {member.key: member for member in parser.list_members(document.plain_json, entry.start)}.get(key)
+        if member and value is None:
+            document = remove_member(document, entry.start, member)
+        elif member and member.content != value:
+            document = document.splice((member.value_start, member.end, document.format_value(value)))
+        elif member is None and value is not None:
+            document = insert_members(
+                document, entry.start, f"{document.format_value(key)}: {document.format_value(value)}"
+            )
+    return document
 
 
-def insert_members(file: BookingDocument, at: int, *several: str) -> BookingDocument:
-    """With members more at the end of the object or list that begins there, in lines of their own if others are."""
-    found = parser.list_members(file.plain_json, at)
-    new = ", ".join(several)
-    if not found:
-        return file.splice((at + 1, at + 1, new))
-    end, start = found[-1].end, found[-1].start
-    close = parser.skip_whitespace(file.plain_json, end)
-    comma = parser.blank_comments(file.text).find(",", end, close)
-    line = file.text.rfind("\n", 0, start) + 1
-    broken = file.text.find("\n", max(end, comma), close)
-    if broken < 0 or file.text[line:start].strip() or "/*" in file.text[end:close]:
-        return file.splice((end, end, f", {new}") if comma < 0 else (comma + 1, comma + 1, f" {new}"))
-    return_, broken = ("\r\n", broken - 1) if file.text[broken - 1] == "\r" else ("\n", broken)
-    lines = ",".join(f"{return_}{file.text[line:start]}{one}" for one in several)
-    behind = (broken, broken, f"{lines}{',' if comma >= 0 else ''}")
+def insert_members(document: BookingDocument, position: int, *texts: str) -> BookingDocument:
+    """Insert members at the end of the object or list at a position, on lines of their own if others are."""
+    members = parser.list_members(document.plain_json, position)
+    new = ", ".join(texts)
+    if not members:
+        return document.splice((position + 1, position + 1, new))
+    end, start = members[-1].end, members[-1].start
+    closing_position = parser.skip_whitespace(document.plain_json, end)
+    comma = parser.blank_comments(document.text).find(",", end, closing_position)
+    line_start = document.text.rfind("\n", 0, start) + 1
+    line_end = document.text.find("\n", max(end, comma), closing_position)
+    if line_end < 0 or document.text[line_start:start].strip() or "/*" in document.text[end:closing_position]:
+        return document.splice((end, end, f", {new}") if comma < 0 else (comma + 1, comma + 1, f" {new}"))
+    newline, line_end = ("\r\n", line_end - 1) if document.text[line_end - 1] == "\r" else ("\n", line_end)
+    lines = ",".join(f"{newline}{document.text[line_start:start]}{text}" for text in texts)
+    new_lines = (line_end, line_end, f"{lines}{',' if comma >= 0 else ''}")
     if comma >= 0:
-        return file.splice(behind)
-    if broken == end:
-        return file.splice((end, end, f",{behind[2]}"))
-    return file.splice((end, end, ","), behind)
+        return document.splice(new_lines)
+    if line_end == end:
+        return document.splice((end, end, f",{new_lines[2]}"))
+    return document.splice((end, end, ","), new_lines)
 
 
-def remove_member(file: BookingDocument, at: int, member: JsonMember) -> BookingDocument:
-    """Without a member, without its comma, and without its line if nothing else is in it."""
-    found = parser.list_members(file.plain_json, at)
-    place = [one.start for one in found].index(member.start)
-    bare, text = parser.blank_comments(file.text), file.text
-    follows = found[place + 1].start if place + 1 < len(found) else parser.skip_whitespace(file.plain_json, member.end)
-    comma = bare.find(",", member.end, follows)
+def remove_member(document: BookingDocument, position: int, member: JsonMember) -> BookingDocument:
+    """Remove a member with its comma, and with its line if nothing else is on it."""
+    members = parser.list_members(document.plain_json, position)
+    index = [sibling.start for sibling in members].index(member.start)
+    text_without_comments, text = parser.blank_comments(document.text), document.text
+    next_start = (
+        members[index + 1].start
+        if index + 1 < len(members)
+        else parser.skip_whitespace(document.plain_json, member.end)
+    )
+    comma = text_without_comments.find(",", member.end, next_start)
     start, end = member.start, member.end
-    gone: list[tuple[int, int, str]] = []
+    removed: list[tuple[int, int, str]] = []
     if comma >= 0:
         if text[end:comma].strip():
-            gone.append((comma, comma + 1, ""))
+            removed.append((comma, comma + 1, ""))
         else:
             end = comma + 1
-    elif place:
-        before = bare.find(",", found[place - 1].end, member.start)
-        if text[before + 1 : start].strip() or "\n" in text[before:start]:
-            gone.append((before, before + 1, ""))
+    elif index:
+        previous_comma = text_without_comments.find(",", members[index - 1].end, member.start)
+        if text[previous_comma + 1 : start].strip() or "\n" in text[previous_comma:start]:
+            removed.append((previous_comma, previous_comma + 1, ""))
         else:
-            start = before
-    line = text.rfind("\n", 0, start) + 1
-    broken = text.find("\n", end)
-    if line and broken >= 0 and not text[line:start].strip() and not text[end:broken].strip():
-        start, end = line, broken + 1
-    return file.splice((start, end, ""), *gone)
+            start = previous_comma
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", end)
+    if line_start and line_end >= 0 and not text[line_start:start].strip() and not text[end:line_end].strip():
+        start, end = line_start, line_end + 1
+    return document.splice((start, end, ""), *removed)
 
 
-def find_gpu_member(several: Sequence[JsonMember], gpu: str) -> JsonMember | None:
-    """The one under which the bookings of a GPU stand, of which the last counts; a UUID may be in another case."""
-    found = [one for one in several if one.key.strip().lower() == gpu.lower()]
-    return found[-1] if found else None
+def find_gpu_member(members: Sequence[JsonMember], gpu: str) -> JsonMember | None:
+    """Return the member of a GPU's bookings, of which the last counts; a UUID may be in another case."""
+    matches = [member for member in members if member.key.strip().lower() == gpu.lower()]
+    return matches[-1] if matches else None
 
 
-def find_enclosing_member(several: list[JsonMember], entry: BookingEntry) -> JsonMember:
-    """The one in which an entry stands."""
-    (found,) = (one for one in several if one.value_start <= entry.start and entry.end <= one.end)
-    return found
+def find_enclosing_member(members: list[JsonMember], entry: BookingEntry) -> JsonMember:
+    (enclosing,) = (member for member in members if member.value_start <= entry.start and entry.end <= member.end)
+    return enclosing
 
 
 def is_empty_content(content: object) -> bool:
-    """Whether nothing is lost if another content takes its place."""
+    """Return whether nothing is lost if another content takes its place."""
     return not content or (isinstance(content, dict) and not any(content.values()))
-
-
-def can_encode(text: str, encoding: str) -> bool:
-    """Whether a text has an encoding."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

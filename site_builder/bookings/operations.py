@@ -1,240 +1,516 @@
-"""What is done at the desk: book, change, release, and take back."""
+"""Operations on bookings: book, change, release, undo, and edit the whole file."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-from site_builder.bookings import page, policy
-from site_builder.bookings.policy import BookingRefusedError
-from site_builder.bookings.transaction import BookingChanges, BookingRequest, BookingTransaction, StoredBooking
+from site_builder.bookings import json_edit, parser, policy
+from site_builder.bookings.gpu_selection import UnclearRequestError, choose_free_gpus, find_own_booking, resolve_targets
+from site_builder.bookings.json_edit import BookingDocument
+from site_builder.bookings.parser import BookingEntry
+from site_builder.bookings.policy import BookingRefusedError, format_place, has_ended
+from site_builder.bookings.request import parse_end, parse_time
+from site_builder.bookings.store import BOOKINGS_FILE
+from site_builder.bookings.transaction import BookingRequest, BookingTransaction, LoggedEntry, StoredBooking
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking
-from site_builder.core.timeparse import dates
+from site_builder.core.timeparse import dates, moments, recurrence
 
-# So many seconds ago is still now: people need a moment to say yes.
+# A start that is this many seconds in the past still counts as now: people need a moment to confirm.
 PAST_TOLERANCE_S = 300
+MAX_NAMED_CHANGES = 3
 
 
-def book_gpus(turn: BookingTransaction, wish: BookingRequest) -> None:
-    """Book what was wished for, all of it or nothing."""
-    turn.check_may_book_for(wish.name)
-    now = turn.now
-    since, until = wish.since, wish.until
-    refuse_past_start(since, now)
-    by = (
-        None
-        if turn.user.is_open or turn.resolve_person(wish.name) == turn.resolve_person(turn.user.name)
-        else turn.user.name
-    )
-    others = [one.booking for one in turn.list_bookings()]
-    ids = {host: turn.create_id(wish.run_id) for host in dict.fromkeys(host for host, _ in wish.places)}
-    new = [
-        Booking(
-            host=host,
-            gpu=gpu,
-            name=wish.name,
-            until=until,
-            since=since,
-            comment=wish.comment,
-            id=ids[host],
-            rrule=wish.rrule,
-            booked_by=by,
+class Operation(Protocol):
+    """A change of comments.json, called `kind` in bookings.log."""
+
+    kind: ClassVar[str]
+
+    def apply(self, transaction: BookingTransaction) -> str:
+        """Change the document of the transaction, and return a sentence that says what was done."""
+
+
+@dataclass(frozen=True)
+class BookOperation:
+    """Book GPUs, all of them or none."""
+
+    kind: ClassVar[str] = "book"
+    request: BookingRequest
+
+    def apply(self, transaction: BookingTransaction) -> str:
+        request, user, now = self.request, transaction.user, transaction.now
+        if request.count:
+            places = choose_free_gpus(transaction, request)
+        else:
+            places = resolve_targets(transaction, request.targets)
+        transaction.check_may_book_for(request.name)
+        refuse_past_start(request.since, now)
+        is_own_name = transaction.resolve_person(request.name) == transaction.resolve_person(user.name)
+        others = [stored.booking for stored in transaction.list_bookings()]
+        ids = {host: transaction.create_id(request.run_id) for host in dict.fromkeys(host for host, _ in places)}
+        new = [
+            Booking(
+                host=host,
+                gpu=gpu,
+                name=request.name,
+                until=request.until,
+                since=request.since,
+                comment=request.comment,
+                id=ids[host],
+                rrule=request.rrule,
+                booked_by=None if user.is_open or is_own_name else user.name,
+            )
+            for host, gpu in places
+        ]
+        if request.rrule:
+            check_recurrence(new[0], transaction)
+        transaction.check_bookings(new, others)
+        for host in ids:
+            host_bookings = [booking for booking in new if booking.host == host]
+            transaction.add_entries(host, *((booking.gpu, booking_to_entry(booking, now)) for booking in host_bookings))
+        transaction.affected = new
+        return describe_booking(new, transaction)
+
+
+@dataclass(frozen=True)
+class ChangeOperation:
+    """Move, lengthen, shorten, rename or hand over a booking that has not ended; None or "" stays as it is.
+
+    Times are texts, because an end counts from the booking's own start.
+    """
+
+    kind: ClassVar[str] = "change"
+    booking_id: str
+    host: str | None = None
+    since: str = ""
+    until: str = ""
+    duration: str = ""
+    name: str | None = None
+    comment: str | None = None
+
+    def apply(self, transaction: BookingTransaction) -> str:
+        now = transaction.now
+        entries = transaction.find_by_id(self.booking_id, self.host)
+        booking = entries[0].booking
+        since = parse_time(self.since, now)
+        until = parse_end(self.until, self.duration, since or booking.since or now.local, now)
+        values = {"since": since, "until": until, "name": self.name, "comment": self.comment}
+        changes: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
+        if not changes:
+            message = "what shall be other? Give `from`, `until`, `for`, `name` or `comment`"
+            raise UnclearRequestError(message)
+        transaction.check_may_change(booking)
+        if self.name is not None:
+            transaction.check_may_book_for(self.name)
+        refuse_ended(booking, now)
+        is_moved = since is not None or until is not None
+        if booking.rrule and is_moved:
+            message = f"booking {booking.id} repeats, and its times stay: release it, and book anew"
+            raise BookingRefusedError(message)
+        has_begun = booking.since is None or booking.since.timestamp() <= now.epoch
+        if has_begun and since is not None and since != booking.since:
+            message = f"booking {booking.id} has begun, and its beginning stays"
+            raise BookingRefusedError(message)
+        if since is not None and not has_begun:
+            refuse_past_start(since, now)
+        new = [replace(stored.booking, **changes) for stored in entries]
+        others = [
+            stored.booking for stored in transaction.list_bookings() if not is_same_booking(stored.booking, booking)
+        ]
+        if is_moved:
+            transaction.check_bookings([replace(each, since=each.since or now.local) for each in new], others)
+        elif self.name is not None and not transaction.user.is_admin:
+            transaction.check_share(new, others, transaction.policy)
+        entry = booking_to_entry(new[0], now)
+        keys = {"since": "from", "until": "date", "name": "name", "comment": "comment"}
+        content = {key: entry.get(key) for field, key in keys.items() if field in changes}
+        for stored in entries:
+            transaction.update_booking(stored, {**content, "id": booking.id})
+        transaction.affected = new
+        return describe_booking(new, transaction)
+
+
+@dataclass(frozen=True)
+class ReleaseOperation:
+    """Give up the rest of a booking, by its id or by its GPUs; what is past stays in the file, and ends now."""
+
+    kind: ClassVar[str] = "release"
+    booking_id: str = ""
+    host: str | None = None
+    targets: Sequence[str] = ()
+
+    def apply(self, transaction: BookingTransaction) -> str:
+        now = transaction.now
+        released = self.find_bookings(transaction)
+        for stored in released:
+            transaction.check_may_change(stored.booking)
+            refuse_ended(stored.booking, now)
+        # the GPUs that stay booked keep the id of the booking
+        kept = [
+            stored.booking
+            for stored in transaction.list_bookings()
+            if stored not in released and not has_ended(stored.booking, now)
+        ]
+        new_ids = {
+            (stored.booking.host, stored.booking.id): transaction.create_id()
+            for stored in released
+            if any(is_same_booking(stored.booking, booking) for booking in kept)
+        }
+        for stored in released:
+            booking = stored.booking
+            new_id = new_ids.get((booking.host, booking.id))
+            changed_id = {"id": new_id} if new_id else {}
+            if booking.since and policy.to_epoch(booking.since) > now.epoch - formatting.MINUTE:
+                transaction.remove_booking(stored)
+            elif booking.rrule:
+                transaction.update_booking(stored, {"rrule": end_rrule(booking.rrule, now), **changed_id})
+            else:
+                end = format_entry_time(now.local.replace(microsecond=0), now)
+                transaction.update_booking(stored, {"date": end, **changed_id})
+        transaction.affected = [stored.booking for stored in released]
+        return describe_release(transaction.affected, transaction)
+
+    def find_bookings(self, transaction: BookingTransaction) -> Sequence[StoredBooking]:
+        """Find the booking by its id; the id may also be the name of a host that looks like one."""
+        is_id = self.booking_id not in transaction.hosts.list_hosts() or any(
+            stored.booking.id == self.booking_id for stored in transaction.list_bookings()
         )
-        for host, gpu in wish.places
+        if self.booking_id and is_id:
+            return transaction.find_by_id(self.booking_id, self.host)
+        return find_own_booking(transaction, self.targets or [self.booking_id])
+
+
+@dataclass(frozen=True)
+class UndoOperation:
+    """Take back the last change that the user made and has not taken back; for an admin, that anybody made.
+
+    `change_id` is the change that was shown before: if another came in between, nothing is taken back.
+    """
+
+    kind: ClassVar[str] = "undo"
+    change_id: str | None = None
+
+    def apply(self, transaction: BookingTransaction) -> str:
+        now = transaction.now
+        line = find_last_change(transaction)
+        if self.change_id and line["change"] != self.change_id:
+            message = f"{line['who']} has changed something since: look again"
+            raise BookingRefusedError(message)
+        transaction.undone_change = line["change"]
+        removed = [find_logged_entry(transaction, entry) for entry in line["after"]]
+        for stored in removed:
+            transaction.remove_booking(stored)
+        present = transaction.list_logged_entries()
+        for host, gpu, content in line["before"]:
+            if [host, gpu, content] in present:
+                message = f"the booking of {host}:{gpu} is there already"
+                raise BookingRefusedError(message)
+            transaction.add_entries(host, (gpu, content))
+        restored = [
+            stored.booking
+            for stored in transaction.list_bookings()
+            if stored.to_logged_entry() in transaction.entries_after
+        ]
+        changed = [*restored, *(stored.booking for stored in removed)]
+        if changed and all(has_ended(booking, now) for booking in changed):
+            refuse_ended(changed[0], now)
+        changed_at = dates.exact(line["when"])
+        current, others = split_current_bookings(restored, transaction)
+        transaction.check_conflicts(current, others, given_up=changed_at.timestamp() if changed_at else None)
+        for name in {booking.name for booking in current} if not transaction.user.is_admin else ():
+            own_bookings = [booking for booking in current if booking.name == name]
+            transaction.check_share(own_bookings, others, transaction.policy)
+        transaction.affected = restored
+        if restored:
+            result = "; ".join(describe_booking(group, transaction) for group in group_alike_bookings(restored))
+        else:
+            places = format_places((host, gpu) for host, gpu, _ in transaction.entries_before)
+            result = f"the booking of {places} is gone again"
+        whose = line["who"] if transaction.can_see_names else "somebody"
+        return f"taken back what {whose} did at {line['when'][:16]} ({line['what']}): {result}"
+
+
+def find_last_change(transaction: BookingTransaction) -> dict[str, Any]:
+    """Return the line of the log that is to be taken back."""
+    undone = set()
+    user = transaction.user
+    for line in transaction.store.read_log():
+        undone |= {line.get("undoes"), line.get("instead")}
+        is_own = user.is_admin or transaction.resolve_person(line["who"]) == transaction.resolve_person(user.name)
+        can_undo = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
+        if is_own and can_undo and line["change"] not in undone and is_change_in_force(transaction, line):
+            return line
+    message = f"there is nothing that {user.name} changed and that could be taken back"
+    raise BookingRefusedError(message)
+
+
+def is_change_in_force(transaction: BookingTransaction, line: Mapping[str, Any]) -> bool:
+    """Return whether the file has what a line of the log left, or a later form of it.
+
+    A change that was logged but never written, because the process was killed, or that is gone, does not count.
+    """
+    present = transaction.list_logged_entries()
+    if line["before"] and all(entry in present for entry in line["before"]):
+        return False
+    changed_ids = {(host, content.get("id")) for host, _, content in line["after"]}
+    return all(entry in present for entry in line["after"]) or any(
+        (host, content.get("id")) in changed_ids for host, _, content in present
+    )
+
+
+def find_logged_entry(transaction: BookingTransaction, entry: LoggedEntry) -> StoredBooking:
+    """Find the entry of the file that a line of the log names."""
+    for stored in transaction.list_bookings():
+        if stored.to_logged_entry() == entry:
+            return stored
+    message = f"the booking of {entry[0]}:{entry[1]} has been changed since, and is not taken back"
+    raise BookingRefusedError(message)
+
+
+def split_current_bookings(
+    restored: Sequence[Booking], transaction: BookingTransaction
+) -> tuple[list[Booking], list[Booking]]:
+    """Return the restored bookings that have not ended, and all bookings of the file that are none of them."""
+    current = [booking for booking in restored if not has_ended(booking, transaction.now)]
+    others = [
+        stored.booking
+        for stored in transaction.list_bookings()
+        if not any(is_same_booking(stored.booking, booking) for booking in current)
     ]
-    if wish.rrule:
-        check_recurrence(new[0], turn)
-    turn.check_bookings(new, others)
-    for host in ids:
-        turn.add_entries(host, *((one.gpu, booking_to_entry(one, now)) for one in new if one.host == host))
-    turn.affected = new
+    return current, others
+
+
+def is_same_booking(booking: Booking, other: Booking) -> bool:
+    return (booking.host, booking.id) == (other.host, other.id)
 
 
 def refuse_past_start(since: datetime, now: Now) -> None:
-    """Nothing begins in the past."""
     if since.timestamp() < now.epoch - PAST_TOLERANCE_S:
         message = f"it would begin {policy.format_booking_moment(since.timestamp(), now)}, which is in the past"
         raise BookingRefusedError(message)
 
 
-def check_recurrence(one: Booking, turn: BookingTransaction) -> None:
-    """Refuse what runs into its own next time, or goes on for longer than bookings are made ahead."""
-    times = policy.list_spans(one, one.since or turn.now.local, policy.CONFLICT_HORIZON)
-    if any(ends >= begins for (_, ends), (begins, _) in zip(times, times[1:])):
+def refuse_ended(booking: Booking, now: Now) -> None:
+    if has_ended(booking, now):
+        end = policy.format_booking_moment(policy.compute_final_end(booking), now)
+        message = f"booking {booking.id} ended {end}, and the past stays as it was"
+        raise BookingRefusedError(message)
+
+
+def check_recurrence(booking: Booking, transaction: BookingTransaction) -> None:
+    """Refuse a booking that overlaps its own next repeat, or repeats for longer than bookings are made ahead."""
+    spans = policy.list_spans(booking, booking.since or transaction.now.local, policy.CONFLICT_HORIZON)
+    if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
         message = "it would begin again before it has ended: book the whole time at once"
         raise BookingRefusedError(message)
-    ahead = 0 if turn.user.is_admin else turn.policy.max_ahead_s
-    repeats = page.find_recurrence_bounds(one)
-    last = repeats.last if repeats else one.since
-    if ahead and (last is None or last.timestamp() > turn.now.epoch + ahead):
+    ahead = 0 if transaction.user.is_admin else transaction.policy.max_ahead_s
+    bounds = policy.find_recurrence_bounds(booking)
+    last = bounds.last if bounds else booking.since
+    if ahead and (last is None or last.timestamp() > transaction.now.epoch + ahead):
         message = f"bookings are made {formatting.format_duration(ahead)} ahead: let it repeat no longer than that"
         raise BookingRefusedError(message)
 
 
-def booking_to_entry(one: Booking, now: Now) -> dict[str, object]:
-    """A booking as it is written; times with their offset, so that they mean the same everywhere."""
-    found: dict[str, object] = {"name": one.name}
-    if one.since:
-        found["from"] = format_entry_time(one.since, now, one.rrule)
-    found["date"] = format_entry_time(one.until, now, one.rrule)
-    optional = {"comment": one.comment, "rrule": one.rrule, "id": one.id, "by": one.booked_by}
-    return {**found, **{key: value for key, value in optional.items() if value}}
+# Editing the whole file
 
 
-def format_entry_time(moment: datetime, now: Now, rule: str | None = None) -> str:
-    """A time as it stands in the file; to the second only where somebody meant it.
+@dataclass(frozen=True)
+class EditOperation:
+    """Put an edited copy of the file in its place; it may repair a file that cannot be read."""
 
-    What repeats has no offset: 9:00 stays 9:00 when the clocks change.
+    kind: ClassVar[str] = "edit"
+    original: bytes
+    edited: bytes
+
+    def apply(self, transaction: BookingTransaction) -> str:
+        merged = transaction.with_content(self.edited)
+        if transaction.content != self.original:
+            if not is_readable_content(self.original):
+                path = transaction.store.folder / BOOKINGS_FILE
+                message = f"{path} was repaired by somebody else meanwhile"
+                raise BookingRefusedError(message)
+            merge_edits(merged, transaction.with_content(self.original), transaction)
+        entries = transaction.list_logged_entries() if is_readable_content(transaction.content) else []
+        before, after = (Counter(map(json.dumps, side)) for side in (entries, merged.list_logged_entries()))
+        transaction.document = merged.document
+        transaction.entries_before = [json.loads(entry) for entry in (before - after).elements()]
+        transaction.entries_after = [json.loads(entry) for entry in (after - before).elements()]
+        return describe_entry_changes(transaction.entries_before, transaction.entries_after)
+
+
+def is_readable_content(content: bytes) -> bool:
+    try:
+        return bool(BookingDocument.from_bytes(content))
+    except parser.BookingFileError:
+        return False
+
+
+def merge_edits(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
+    """Change in my copy what others changed since the original; refuse what both changed."""
+    before, my_entries, their_entries = (count_entries(side.document) for side in (original, mine, theirs))
+    refuse_conflicting_edits(before, my_entries, their_entries)
+    base, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
+    if count_remarks(theirs.document) != count_remarks(original.document):
+        if count_remarks(mine.document) != count_remarks(original.document):
+            message = "the remarks in the file were changed by somebody else meanwhile, and by you"
+            raise BookingRefusedError(message)
+        base, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
+    mine.document = apply_entry_changes(base, added, removed)
+    their_bookings = [stored for stored in theirs.list_bookings() if build_entry_key(stored.entry) not in before]
+    refuse_double_bookings(mine, their_bookings, before, my_entries)
+
+
+def refuse_conflicting_edits(before: Counter[str], my_entries: Counter[str], their_entries: Counter[str]) -> None:
+    """Refuse an entry that both sides changed, each in another way."""
+    for changed_entry in (before - my_entries) & (before - their_entries):
+        host, gpu, _ = json.loads(changed_entry)
+        mine, theirs = (
+            [entry for entry in side - before if json.loads(entry)[:2] == [host, gpu]]
+            for side in (my_entries, their_entries)
+        )
+        if mine != theirs:
+            message = f"the booking of {format_place(host, gpu)} was changed by somebody else meanwhile, and by you"
+            raise BookingRefusedError(message)
+
+
+def refuse_double_bookings(
+    mine: BookingTransaction, theirs: Sequence[StoredBooking], before: Counter[str], my_entries: Counter[str]
+) -> None:
+    """Refuse a new booking of mine where somebody else has made one meanwhile."""
+    others = [stored.booking for stored in theirs if build_entry_key(stored.entry) not in my_entries]
+    for stored in mine.list_bookings():
+        key, booking = build_entry_key(stored.entry), stored.booking
+        if key in my_entries and key not in before:
+            host_bookings = [other for other in others if other.host == booking.host]
+            keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
+            policy.check_conflicts(booking, host_bookings, keys, mine.now)
+
+
+def apply_entry_changes(document: BookingDocument, added: Counter[str], removed: Counter[str]) -> BookingDocument:
+    for key in removed.elements():
+        entry = next((entry for entry in document.list_entries() if build_entry_key(entry) == key), None)
+        if entry:
+            document = json_edit.remove_entry(document, entry)
+    for key in added.elements():
+        host, gpu, content = json.loads(key)
+        document = json_edit.add_entries(document, host, [(gpu, content)])
+    return document
+
+
+def build_entry_key(entry: BookingEntry) -> str:
+    return json.dumps([entry.host, entry.gpu, entry.content])
+
+
+def count_entries(document: BookingDocument) -> Counter[str]:
+    """Count the entries of a file by their keys; two that are equal are two."""
+    return Counter(
+        build_entry_key(entry) for entry in document.list_entries() if not json_edit.is_empty_content(entry.content)
+    )
+
+
+def count_remarks(document: BookingDocument) -> Counter[str]:
+    """Count the comments and other values that people wrote beside the entries."""
+    tokens = (match[0] for match in parser.STRING_OR_COMMENT.finditer(document.text))
+    comments = [token.strip() for token in tokens if not token.startswith('"')]
+    others = [
+        f"{member.key}: {member.content}"
+        for member in document.list_hosts()
+        if not isinstance(member.content, (dict, list))
+    ]
+    return Counter(comments + others)
+
+
+def describe_entry_changes(before: Sequence[LoggedEntry], after: Sequence[LoggedEntry]) -> str:
+    """Describe what an edit did: `atlas:0 new, zeus:1 changed, hydra gone`."""
+    removed, added = ({format_place(host, gpu): None for host, gpu, _ in side} for side in (before, after))
+    changes = [
+        f"{place} {'changed' if place in removed and place in added else 'new' if place in added else 'gone'}"
+        for place in {**removed, **added}
+    ]
+    more = [f"{len(changes) - MAX_NAMED_CHANGES} more"] if len(changes) > MAX_NAMED_CHANGES else []
+    return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
+
+
+# Entries of comments.json
+
+
+def booking_to_entry(booking: Booking, now: Now) -> dict[str, object]:
+    """Return a booking as it is written; times have an offset, to mean the same everywhere."""
+    start = {"from": format_entry_time(booking.since, now, booking.rrule)} if booking.since else {}
+    end = {"date": format_entry_time(booking.until, now, booking.rrule)}
+    optional = {"comment": booking.comment, "rrule": booking.rrule, "id": booking.id, "by": booking.booked_by}
+    return {"name": booking.name, **start, **end, **{key: value for key, value in optional.items() if value}}
+
+
+def format_entry_time(moment: datetime, now: Now, rrule: str | None = None) -> str:
+    """Format a time for the file, with seconds only if it has some.
+
+    A repeating booking has no offset: 9:00 stays 9:00 when the clocks change.
     """
     local = now.to_local(moment)
-    if rule:
+    if rrule:
         local = local.replace(tzinfo=None)
     return local.isoformat(" ", "seconds" if local.second else "minutes")
 
 
-def change_booking(turn: BookingTransaction, several: Sequence[StoredBooking], changes: BookingChanges) -> None:
-    """Move, lengthen, shorten, hand over or rename a booking that is not over."""
-    one, now = several[0].booking, turn.now
-    turn.check_may_change(one)
-    if changes.name is not None:
-        turn.check_may_book_for(changes.name)
-    refuse_ended(one, now)
-    moved = changes.since is not None or changes.until is not None
-    if one.rrule and moved:
-        message = f"booking {one.id} repeats, and its times stay: release it, and book anew"
-        raise BookingRefusedError(message)
-    began = one.since is None or one.since.timestamp() <= now.epoch
-    if began and changes.since is not None and changes.since != one.since:
-        message = f"booking {one.id} has begun, and its beginning stays"
-        raise BookingRefusedError(message)
-    if changes.since is not None and not began:
-        refuse_past_start(changes.since, now)
-    told = {key: value for key, value in changes._asdict().items() if value is not None}
-    new = [replace(each.booking, **told) for each in several]
-    others = [each.booking for each in turn.list_bookings() if not is_same_booking(each.booking, one)]
-    if moved:
-        turn.check_bookings([replace(each, since=each.since or now.local) for each in new], others)
-    elif changes.name is not None and not turn.user.is_admin:
-        turn.check_share(new, others, turn.policy)
-    written_as = booking_to_entry(new[0], now)
-    keys = {"since": "from", "until": "date", "name": "name", "comment": "comment"}
-    content = {key: written_as.get(key) for name, key in keys.items() if name in told}
-    for each in several:
-        turn.update_booking(each, {**content, "id": one.id})
-    turn.affected = new
-
-
-def refuse_ended(one: Booking, now: Now) -> None:
-    """Nothing is changed in the past."""
-    if has_ended(one, now):
-        message = f"booking {one.id} ended {policy.format_booking_moment(compute_final_end(one), now)}, and the past stays as it was"
-        raise BookingRefusedError(message)
-
-
-def compute_final_end(one: Booking) -> float:
-    """When it ends, with the last of its times; one that goes on for ever never does."""
-    repeats = page.find_recurrence_bounds(one)
-    if repeats is None or one.since is None or repeats.first is None:
-        return policy.to_epoch(one.until)
-    return policy.to_epoch(repeats.last + (one.until - one.since)) if repeats.last else math.inf
-
-
-def has_ended(one: Booking, now: Now) -> bool:
-    """Whether there is nothing of it to come."""
-    return compute_final_end(one) <= now.epoch
-
-
-def release_booking(turn: BookingTransaction, several: Sequence[StoredBooking]) -> None:
-    """Give up what is still to come; what has been stays in the file, and ends now."""
-    now = turn.now
-    for one in several:
-        turn.check_may_change(one.booking)
-        refuse_ended(one.booking, now)
-    # the GPUs that somebody keeps of a booking keep its id
-    kept = [one for one in turn.list_bookings() if one not in several and not has_ended(one.booking, now)]
-    new_ids = {
-        (one.booking.host, one.booking.id): turn.create_id()
-        for one in several
-        if any(is_same_booking(one.booking, other.booking) for other in kept)
-    }
-    for one in several:
-        booking = one.booking
-        mine = new_ids.get((booking.host, booking.id))
-        changed = {"id": mine} if mine else {}
-        if booking.since and policy.to_epoch(booking.since) > now.epoch - formatting.MINUTE:
-            turn.remove_booking(one)
-        elif booking.rrule:
-            turn.update_booking(one, {"rrule": end_rrule(booking.rrule, now), **changed})
-        else:
-            turn.update_booking(one, {"date": format_entry_time(now.local.replace(microsecond=0), now), **changed})
-    turn.affected = [one.booking for one in several]
-
-
-def end_rrule(rule: str, now: Now) -> str:
-    """A rule that gives no more times from now on."""
-    kept = [part for part in rule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
+def end_rrule(rrule: str, now: Now) -> str:
+    """Return a rule that gives no more times from now on."""
+    parts = [part for part in rrule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
     until = datetime.fromtimestamp(now.epoch, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return ";".join([*kept, f"UNTIL={until}"])
+    return ";".join([*parts, f"UNTIL={until}"])
 
 
-def is_change_in_force(turn: BookingTransaction, line: Mapping[str, Any]) -> bool:
-    """Whether the file has what a line of the log left, or what became of it.
-
-    A change that was logged but never made, because somebody was killed, or that is gone, stands in nobody's way.
-    """
-    found = turn.list_bookings()
-    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in found]
-    if line["before"] and all(one in there for one in line["before"]):
-        return False
-    left = {(host, content.get("id")) for host, _, content in line["after"]}
-    changed = any((one.booking.host, one.entry.content.get("id")) in left for one in found)
-    return all(one in there for one in line["after"]) or changed
+# Sentences
 
 
-def undo_change(turn: BookingTransaction, line: Mapping[str, Any]) -> None:
-    """Take back what a line of the log tells, where nobody has changed it since."""
-    gone = [find_logged_entry(turn, *one) for one in line["after"]]
-    for one in gone:
-        turn.remove_booking(one)
-    there = [[one.booking.host, one.booking.gpu, one.entry.content] for one in turn.list_bookings()]
-    for host, gpu, content in line["before"]:
-        if [host, gpu, content] in there:
-            message = f"the booking of {host}:{gpu} is there already"
-            raise BookingRefusedError(message)
-        turn.add_entries(host, (gpu, content))
-    back = [
-        one
-        for one in turn.list_bookings()
-        if [one.booking.host, one.booking.gpu, one.entry.content] in turn.entries_after
-    ]
-    touched = [one.booking for one in (*back, *gone)]
-    if touched and all(has_ended(one, turn.now) for one in touched):
-        refuse_ended(touched[0], turn.now)
-    live = [one.booking for one in back if not has_ended(one.booking, turn.now)]
-    others = [
-        each.booking for each in turn.list_bookings() if not any(is_same_booking(each.booking, one) for one in live)
-    ]
-    changed = dates.exact(line["when"])
-    turn.check_conflicts(live, others, given_up=changed.timestamp() if changed else None)
-    for name in {one.name for one in live} if not turn.user.is_admin else ():
-        turn.check_share([one for one in live if one.name == name], others, turn.policy)
-    turn.affected = [one.booking for one in back]
+def describe_booking(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
+    """Describe bookings: `atlas:0,1 for alice from now until Fri 20 Nov 18:00 (4 d 4 h)`."""
+    booking, now = bookings[0], transaction.now
+    what = format_booking_places(bookings) + (f" for {booking.name}" if transaction.can_see(booking) else "")
+    since = booking.since
+    if booking.rrule and since:
+        rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
+        return f"{what} {rule}, first {moments.format_full_moment(since, now.local)}"
+    if since is None or policy.to_epoch(since) <= now.epoch:
+        start, start_text = now.epoch, "now"
+    else:
+        start, start_text = policy.to_epoch(since), moments.format_full_moment(since, now.local)
+    length = formatting.format_duration(policy.to_epoch(booking.until) - start)
+    return f"{what} from {start_text} until {moments.format_full_moment(booking.until, now.local)} ({length})"
 
 
-def is_same_booking(one: Booking, other: Booking) -> bool:
-    """Whether both are of one booking."""
-    return (one.host, one.id) == (other.host, other.id)
+def describe_release(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
+    booking, now = bookings[0], transaction.now
+    what = format_booking_places(bookings) + (f" of {booking.name}" if transaction.can_see(booking) else "")
+    if booking.rrule:
+        return f"{what} is not booked again; what has begun goes on to its end"
+    since = "what is left"
+    if booking.since is not None and policy.to_epoch(booking.since) > now.epoch:
+        since = f"the booking from {moments.format_full_moment(booking.since, now.local)}"
+    return f"{what}: {since} until {moments.format_full_moment(booking.until, now.local)} is released"
 
 
-def find_logged_entry(turn: BookingTransaction, host: str, gpu: str, content: Mapping[str, Any]) -> StoredBooking:
-    """The entry that a line of the log left in the file."""
-    for one in turn.list_bookings():
-        if (one.booking.host, one.booking.gpu, one.entry.content) == (host, gpu, content):
-            return one
-    message = f"the booking of {host}:{gpu} has been changed since, and is not taken back"
-    raise BookingRefusedError(message)
+def group_alike_bookings(bookings: Sequence[Booking]) -> list[list[Booking]]:
+    """Group bookings that differ only in the GPU, to describe them in one sentence."""
+    groups: dict[object, list[Booking]] = {}
+    for booking in bookings:
+        groups.setdefault((booking.name, booking.since, booking.until, booking.rrule), []).append(booking)
+    return list(groups.values())
+
+
+def format_booking_places(bookings: Sequence[Booking]) -> str:
+    """Format the GPUs of bookings: `atlas:0,1 and zeus`."""
+    return format_places((booking.host, booking.gpu) for booking in bookings)
+
+
+def format_places(places: Iterable[tuple[str, str]]) -> str:
+    gpus_by_host: dict[str, list[str]] = {}
+    for host, gpu in places:
+        gpus_by_host.setdefault(host, []).append(gpu)
+    return " and ".join(host if "*" in gpus else f"{host}:{','.join(gpus)}" for host, gpus in gpus_by_host.items())

@@ -18,48 +18,7 @@ from site_builder.core.timeparse import dates, recurrence
 
 JSON_DECODER = json.JSONDecoder(strict=False)
 WHITESPACE = re.compile(r"[ \t\n\r]*")
-
-
-class JsonMember(NamedTuple):
-    """A value in an object or a list: its key or its place, where both begin, and where it ends."""
-
-    key: str
-    start: int
-    value_start: int
-    end: int
-    content: object
-
-
-def list_members(text: str, at: int) -> list[JsonMember]:
-    """The values of the object or list that begins there, in a text that is known to be JSON."""
-    found: list[JsonMember] = []
-    closing = {"{": "}", "[": "]"}[text[at]]
-    start = skip_whitespace(text, at + 1)
-    while text[start] != closing:
-        key, value = str(len(found)), start
-        if closing == "}":
-            key, value = scanstring(text, start + 1, False)
-            value = skip_whitespace(text, skip_whitespace(text, value) + 1)
-        content, end = JSON_DECODER.raw_decode(text, value)
-        found.append(JsonMember(key, start, value, end, content))
-        start = skip_whitespace(text, end)
-        if text[start] == ",":
-            start = skip_whitespace(text, start + 1)
-    return found
-
-
-def skip_whitespace(text: str, at: int) -> int:
-    """Behind the blanks that stand there."""
-    found = WHITESPACE.match(text, at)
-    return found.end() if found else at
-
-
-def find_line_number(text: str, at: int) -> int:
-    """The number of a line, as editors count."""
-    return text.count("\n", 0, at) + 1
-
-
-# What is not closed matches to the end, so that nothing is tried twice and a hostile file takes no longer than another.
+# An unclosed string or comment matches to the end, so that a hostile file takes no longer than another.
 STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|,\s*(?P<end>[\]}])?', re.DOTALL)
 TRAILING_COMMA = re.compile(r",\s*[\]}]")
@@ -72,12 +31,51 @@ IDENTIFYING_KEYS = ("name", "from", "date", "comment", "rrule")
 EMPTY_FILE_MESSAGE = "it is empty; write {} where there are no bookings"
 
 
+class JsonMember(NamedTuple):
+    """A value in an object or a list: its key or index, where both begin, and where it ends."""
+
+    key: str
+    start: int
+    value_start: int
+    end: int
+    content: object
+
+
+def list_members(text: str, position: int) -> list[JsonMember]:
+    """List the values of the object or list that begins at a position, in valid JSON."""
+    members: list[JsonMember] = []
+    closing_bracket = {"{": "}", "[": "]"}[text[position]]
+    start = skip_whitespace(text, position + 1)
+    while text[start] != closing_bracket:
+        key, value_start = str(len(members)), start
+        if closing_bracket == "}":
+            key, value_start = scanstring(text, start + 1, False)
+            value_start = skip_whitespace(text, skip_whitespace(text, value_start) + 1)
+        content, end = JSON_DECODER.raw_decode(text, value_start)
+        members.append(JsonMember(key, start, value_start, end, content))
+        start = skip_whitespace(text, end)
+        if text[start] == ",":
+            start = skip_whitespace(text, start + 1)
+    return members
+
+
+def skip_whitespace(text: str, position: int) -> int:
+    """Return the position behind white space."""
+    match = WHITESPACE.match(text, position)
+    return match.end() if match else position
+
+
+def find_line_number(text: str, position: int) -> int:
+    """Return the number of a line, as editors count."""
+    return text.count("\n", 0, position) + 1
+
+
 class BookingFileError(Exception):
     """Why nothing of the file can be read."""
 
 
 class BookingEntry(NamedTuple):
-    """A booking as it is written: under which host and GPU, and where in the text it stands."""
+    """A booking as it is written: its host and GPU, and where in the text it stands."""
 
     host: str
     gpu: str
@@ -87,58 +85,56 @@ class BookingEntry(NamedTuple):
 
 
 def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
-    """Every booking that can be understood; not `whole` if the file cannot be read at all."""
+    """Parse every booking that can be understood; not complete if the file cannot be read at all."""
     problems: list[str] = []
     try:
         text = to_plain_json(decode_bookings_file(data), problems)
-    except BookingFileError as why:
-        return ParsedFile(is_complete=False, problems=(str(why),))
-    found = [one for _, one in iterate_bookings(text, zone, problems)]
-    return ParsedFile(tuple(found), problems=limit_problems(problems))
+    except BookingFileError as error:
+        return ParsedFile(is_complete=False, problems=(str(error),))
+    bookings = [booking for _, booking in iterate_bookings(text, zone, problems)]
+    return ParsedFile(tuple(bookings), problems=limit_problems(problems))
 
 
 def iterate_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[BookingEntry, Booking]]:
-    """Every booking of a plain text that counts, with the entry that it is."""
+    """Yield every valid booking of a plain text, with its entry."""
     ids = BookingIds()
     for number, entry in enumerate(iterate_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
             problems.append(f"there are more than {MAX_BOOKINGS} bookings; the rest does not count")
             return
         try:
-            one, problem = parse_booking(entry, zone)
-            one = one and replace(one, id=ids.assign_id(entry))
+            booking, problem = parse_booking(entry, zone)
+            booking = booking and replace(booking, id=ids.assign_id(entry))
         except Exception as error:  # a fault of ours costs the entry alone
-            one, problem = None, describe_fault("the booking does not count", error)
-        if one:
-            yield entry, one
+            booking, problem = None, describe_fault("the booking does not count", error)
+        if booking:
+            yield entry, booking
         if problem:
             problems.append(f"{format_entry_location(entry, text)}: {problem}")
 
 
 def format_entry_location(entry: BookingEntry, text: str) -> str:
-    """A place in the file, for people."""
     gpu = "all GPUs" if entry.gpu == "*" else f"GPU {entry.gpu}"
     return f"line {find_line_number(text, entry.start)}, {entry.host}, {gpu}"
 
 
 class BookingIds:
-    """An id for each booking: its own, or one made of what it says, the same for all GPUs that it has on a host."""
+    """Assigns ids: a booking's own, or one made of its content, the same for all GPUs that it has on a host."""
 
     def __init__(self) -> None:
-        """None is taken yet."""
         self.facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def assign_id(self, entry: BookingEntry) -> str:
-        """The id; somebody who copies an entry with its id, and changes the copy, has made another booking."""
+        """Return the id; an entry that was copied with its id, and then changed, is another booking."""
         facts = tuple(str(entry.content.get(key) or "") for key in IDENTIFYING_KEYS)
-        told = str(entry.content.get("id") or "")[:MAX_NAME_CHARACTERS]
-        if BOOKING_ID.fullmatch(told) and self.facts_by_id.setdefault((entry.host, told), facts) == facts:
-            return told
+        booking_id = str(entry.content.get("id") or "")[:MAX_NAME_CHARACTERS]
+        if BOOKING_ID.fullmatch(booking_id) and self.facts_by_id.setdefault((entry.host, booking_id), facts) == facts:
+            return booking_id
         return f"x{blake2b(repr((entry.host, *facts)).encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def decode_bookings_file(data: bytes) -> str:
-    """UTF-8, or else Latin-1, which old editors write."""
+    """Decode UTF-8, or else Latin-1, which old editors write."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -146,25 +142,25 @@ def decode_bookings_file(data: bytes) -> str:
 
 
 def to_plain_json(text: str, problems: list[str]) -> str:
-    """The text as plain JSON, with comments and trailing commas blanked out, so that every place stays where it was."""
+    """Return plain JSON, with comments and trailing commas blanked out, so that every position stays the same."""
     if not text.strip():  # an editor may be about to write it
         raise BookingFileError(EMPTY_FILE_MESSAGE)
     text = blank_comments(text)
     if TRAILING_COMMA.search(text):
-        text = STRING_OR_COMMA.sub(lambda found: f" {found[0][1:]}" if found["end"] else found[0], text)
+        text = STRING_OR_COMMA.sub(lambda match: f" {match[0][1:]}" if match["end"] else match[0], text)
 
-    def distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        whole = dict(pairs)
-        if len(whole) != len(pairs):
+    def check_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
             seen: set[str] = set()
             for key, _ in pairs:
                 if key in seen:
                     problems.append(f'the key "{clean_text(key)[:80]}" stands there twice; the last one counts')
                 seen.add(key)
-        return whole
+        return members
 
     try:
-        content = json.loads(text, object_pairs_hook=distinct, strict=False)
+        content = json.loads(text, object_pairs_hook=check_duplicates, strict=False)
     except json.JSONDecodeError as error:
         raise BookingFileError(describe_json_error(error)) from None
     except (ValueError, RecursionError):
@@ -177,14 +173,13 @@ def to_plain_json(text: str, problems: list[str]) -> str:
 
 
 def blank_comments(text: str) -> str:
-    """The text with its comments blanked out."""
     if "//" not in text and "/*" not in text:  # which is soon seen, and mostly so
         return text
-    return STRING_OR_COMMENT.sub(lambda found: found[0] if found[0][0] == '"' else NON_NEWLINE.sub(" ", found[0]), text)
+    return STRING_OR_COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else NON_NEWLINE.sub(" ", match[0]), text)
 
 
 def iterate_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
-    """Every entry of a plain text, under its host and its GPU: an index, a UUID, or `*`; null and empty are none."""
+    """Yield every entry of a plain text, under its host and GPU: an index, a UUID, or `*`; null and empty are none."""
     for host in list_effective_members(text, skip_whitespace(text, 0)):
         name = clean_text(host.key)[:MAX_NAME_CHARACTERS]
         if not host.content:
@@ -194,21 +189,21 @@ def iterate_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
             continue
         for gpu in list_effective_members(text, host.value_start):
             key = clean_text(gpu.key).strip()[:MAX_NAME_CHARACTERS]
-            for one in list_members(text, gpu.value_start) if isinstance(gpu.content, list) else (gpu,):
-                if isinstance(one.content, dict):
-                    yield BookingEntry(name, key, one.content, one.value_start, one.end)
-                elif one.content:
-                    place = f"line {find_line_number(text, one.value_start)}, {name}, GPU {key}"
-                    problems.append(f"{place}: a booking is an object with name, date and comment")
+            for member in list_members(text, gpu.value_start) if isinstance(gpu.content, list) else (gpu,):
+                if isinstance(member.content, dict):
+                    yield BookingEntry(name, key, member.content, member.value_start, member.end)
+                elif member.content:
+                    location = f"line {find_line_number(text, member.value_start)}, {name}, GPU {key}"
+                    problems.append(f"{location}: a booking is an object with name, date and comment")
 
 
-def list_effective_members(text: str, at: int) -> Iterable[JsonMember]:
-    """The members of an object or list; of those under one key the last."""
-    return {one.key: one for one in list_members(text, at)}.values()
+def list_effective_members(text: str, position: int) -> Iterable[JsonMember]:
+    """List the members of an object or list; of those with the same key the last."""
+    return {member.key: member for member in list_members(text, position)}.values()
 
 
 def parse_booking(entry: BookingEntry, zone: tzinfo) -> tuple[Booking | None, str]:
-    """One entry, or why it does not count; three empty strings mean that it was deleted."""
+    """Parse an entry, or say why it does not count; three empty strings mean that it was deleted."""
 
     def text(key: str) -> str:
         value = entry.content.get(key)
@@ -219,18 +214,18 @@ def parse_booking(entry: BookingEntry, zone: tzinfo) -> tuple[Booking | None, st
         return None, ""
     if not end:
         return None, f"the booking of {name or 'nobody'} has no date, and does not count"
-    until, why = dates.parse_date(end, zone)
+    until, fault = dates.parse_date(end, zone)
     if until is None:
-        return None, f'the date "{end}" {why}'
-    since, why = dates.parse_date(start, zone) if start else (None, "")
-    if why:
-        return None, f'the start "{start}" {why}'
+        return None, f'the date "{end}" {fault}'
+    since, fault = dates.parse_date(start, zone) if start else (None, "")
+    if fault:
+        return None, f'the start "{start}" {fault}'
     if since and since >= until:
         return None, f"the booking of {name or 'nobody'} ends before it begins, and does not count"
-    told, rrule, problem = text("rrule"), "", "" if name else "a booking has no name"
-    if told:
-        rrule, why = recurrence.parse_rrule(told, zone) if since else ("", "needs a `from`")
-        problem = f'the rrule "{told}" {why}; the booking counts once' if why else problem
+    rule_text, rrule, problem = text("rrule"), "", "" if name else "a booking has no name"
+    if rule_text:
+        rrule, fault = recurrence.parse_rrule(rule_text, zone) if since else ("", "needs a `from`")
+        problem = f'the rrule "{rule_text}" {fault}; the booking counts once' if fault else problem
     if rrule and since:  # what repeats keeps its hour when the clocks change, whatever offset it was written with
         since, until = since.astimezone(zone), until.astimezone(zone)
     return Booking(

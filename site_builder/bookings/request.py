@@ -1,8 +1,8 @@
-"""What a request to the desk holds, and what is said of one that cannot be understood."""
+"""Read the fields of a JSON request about bookings or watches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,73 +12,92 @@ from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import moments
 
 JsonRequest = Mapping[str, Any]
+MAX_TIME_CHARACTERS = 100
+
+
+def check_request(request: JsonRequest, known_keys: Mapping[str, Collection[str]]) -> str:
+    """Return what a request wants done (`do`), or refuse one that has unknown keys."""
+    kind = request.get("do")
+    if not isinstance(kind, str) or kind not in known_keys:
+        message = f"`do` must be {', '.join(known_keys)}"
+        raise UnclearRequestError(message)
+    unknown_keys = sorted(set(map(str, request)) - {*known_keys[kind], "do"})
+    if unknown_keys:
+        message = f"{kind} knows no `{clean_text(unknown_keys[0])[:40]}`"
+        raise UnclearRequestError(message)
+    if not isinstance(request.get("check", False), bool):
+        message = "`check` must be true or false"
+        raise UnclearRequestError(message)
+    return kind
 
 
 def is_check_only(request: JsonRequest) -> bool:
-    """Whether it only wants to know."""
     return request.get("check") is True
 
 
-def parse_text_field(request: JsonRequest, key: str, longest: int) -> str:
-    """A text of it, without what would steer a terminal."""
-    found = request.get(key)
-    if found is None:
+def parse_text_field(request: JsonRequest, key: str, max_characters: int) -> str:
+    """Return a text of the request, without characters that control a terminal; "" if it is not there."""
+    value = request.get(key)
+    if value is None:
         return ""
-    if not isinstance(found, str):
+    if not isinstance(value, str):
         message = f"`{key}` must be a text"
         raise UnclearRequestError(message)
-    found = " ".join(clean_text(found).split())
-    if len(found) > longest:
-        message = f"`{key}` is longer than {longest} letters"
+    text = " ".join(clean_text(value).split())
+    if len(text) > max_characters:
+        message = f"`{key}` is longer than {max_characters} letters"
         raise UnclearRequestError(message)
-    return found
+    return text
 
 
 def parse_text_list_field(request: JsonRequest, key: str) -> list[str]:
-    """Several texts of it."""
-    found = request.get(key) or []
-    if isinstance(found, str):
-        found = [found]
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    texts = request.get(key) or []
+    if isinstance(texts, str):
+        texts = [texts]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         message = f"`{key}` must be a list of texts"
         raise UnclearRequestError(message)
-    return found
+    return texts
 
 
-def parse_gpu_count(found: object) -> int:
-    """How many GPUs."""
-    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= MAX_GPUS:
+def parse_gpu_count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_GPUS:
         message = "`any` must be a number of GPUs"
         raise UnclearRequestError(message)
-    return found
+    return value
 
 
-def parse_time_field(request: JsonRequest, key: str, now: Now, start: datetime | None = None) -> datetime | None:
-    """A time of it, as people write them."""
-    told_time = parse_text_field(request, key, 100)
-    if not told_time:
-        return None
-    return call_time_parser(
-        told_time, lambda: moments.parse_moment(told_time, now.local, start=start, end=key == "until")
-    )
+def parse_time_field(request: JsonRequest, key: str, now: Now) -> datetime | None:
+    return parse_time(parse_text_field(request, key, MAX_TIME_CHARACTERS), now, is_end=key == "until")
 
 
 def parse_end_fields(request: JsonRequest, since: datetime, now: Now) -> datetime | None:
-    """`until`, or `for` how long."""
-    length = parse_text_field(request, "for", 100)
-    until = parse_time_field(request, "until", now, since)
-    if length and until:
+    """Return the end that `until` or `for` names."""
+    until, duration = (parse_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("until", "for"))
+    return parse_end(until, duration, since, now)
+
+
+def parse_time(text: str, now: Now, since: datetime | None = None, is_end: bool = False) -> datetime | None:
+    """Parse a time as people write it, to the second; None for an empty text."""
+    if not text:
+        return None
+    try:
+        return moments.parse_moment(text, now.local, start=since, end=is_end).replace(microsecond=0)
+    except moments.UnclearTimeError as error:
+        message = f'"{text}" {error}'
+        raise UnclearRequestError(message) from None
+
+
+def parse_end(until_text: str, duration_text: str, since: datetime, now: Now) -> datetime | None:
+    """Parse the end of a booking: a time, or a duration from its start."""
+    until = parse_time(until_text, now, since, is_end=True)
+    if not duration_text:
+        return until
+    if until:
         message = "give `until` or `for`, not both"
         raise UnclearRequestError(message)
-    if length:
-        return call_time_parser(length, lambda: moments.parse_duration(length).add_to(since, now.zone))
-    return until
-
-
-def call_time_parser(told_time: str, read: Callable[[], datetime]) -> datetime:
-    """What a text says, to the second."""
     try:
-        return read().replace(microsecond=0)
-    except moments.UnclearTimeError as why:
-        message = f'"{told_time}" {why}'
+        return moments.parse_duration(duration_text).add_to(since, now.zone).replace(microsecond=0)
+    except moments.UnclearTimeError as error:
+        message = f'"{duration_text}" {error}'
         raise UnclearRequestError(message) from None

@@ -1,4 +1,4 @@
-"""Read and write comments.json and its log."""
+"""Read and write comments.json and its log, under a lock."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from site_builder.core.model import Booking, Problem, Row
 
 BOOKINGS_FILE = files.BOOKINGS_FILE
 WATCHES_FILE = files.WATCHES_FILE
-# Some 20,000 bookings; what is larger was not written by people.
+# Some 20,000 bookings; a larger file was not written by people.
 MAX_BOOKINGS_BYTES = 4 * 1024 * 1024
-# What the desk writes it must be able to read again, with room for what people add by hand.
+# Limit for bookings, which must be readable again, with room for what people add by hand.
 MAX_BOOKED_BYTES = MAX_BOOKINGS_BYTES * 3 // 4
 LAST_GOOD_FILE = "comments.last-good.json"
 LOCK_FILE = ".comments.json.lock"
@@ -40,63 +40,57 @@ SHARED_GROUP_HINT = "make it writable for a group that you share"
 
 
 class BookingStore:
-    """The two files, for somebody who holds the lock."""
+    """comments.json and bookings.log, for a process that holds the lock."""
 
     def __init__(self, data: Path) -> None:
-        """Of which data folder; they are where `booking_folder` says."""
         self.data_folder = data
         self.folder = find_booking_folder(data)
         self.max_bytes = MAX_BOOKINGS_BYTES  # bytes that it can hold
         self.signature: files.FileSignature | None = None
 
     def read_unlocked(self) -> bytes:
-        """The bookings for somebody who only looks."""
+        """Read the bookings for somebody who only looks."""
         return self.read()
 
     def read(self) -> bytes:
-        """The bookings as they are now; a file that was never written has none.
+        """Read the bookings; a file that was never written has none.
 
         One that is empty or gone, though there have been bookings, was not meant to be so.
         """
-        end = time.monotonic() + EMPTY_FILE_GRACE_S
+        deadline = time.monotonic() + EMPTY_FILE_GRACE_S
         while True:
-            content = self.read_once()
+            self.signature, content = read_data_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
             if content.strip():
                 return content
-            if self.signature is None or time.monotonic() > end:
+            if self.signature is None or time.monotonic() > deadline:
                 break
             time.sleep(LOCK_POLL_INTERVAL_S)
         if has_bookings(self.folder / LAST_GOOD_FILE):
-            what = "is not there" if self.signature is None else "is empty"
-            message = f"{self.folder / BOOKINGS_FILE} {what}, though {LAST_GOOD_FILE} beside it has bookings: copy that back, or write {{}}"
-            raise StorageError(message)
+            fault = "is not there" if self.signature is None else "is empty"
+            message = f"{self.folder / BOOKINGS_FILE} {fault}, though {LAST_GOOD_FILE} beside it has bookings"
+            raise StorageError(f"{message}: copy that back, or write {{}}")
         return b"{}\n"
 
-    def read_once(self) -> bytes:
-        """The file as it is at this moment."""
-        self.signature, content = read_data_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
-        return content
-
     def write(self, content: bytes) -> bool:
-        """Put the new content in the place of what was read; False where that is no longer what stands there."""
+        """Replace the content that was read; return False if the file has changed since."""
         with open_data_folder(self.folder) as folder:
-            like = self.check_owner(folder)
+            owner_status = self.check_owner(folder)
             self.remove_leftovers(folder)
             if not replace_data_file(
                 folder,
                 self.folder / BOOKINGS_FILE,
                 content,
-                like,
+                owner_status,
                 lambda: files.read_signature(BOOKINGS_FILE, folder) == self.signature,
             ):
                 return False
             self.signature = files.read_signature(BOOKINGS_FILE, folder)
             with suppress(StorageError):
-                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, like, lambda: True)
+                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status, lambda: True)
         return True
 
     def remove_leftovers(self, folder: int) -> None:
-        """Remove what those left who were killed: nobody else writes while we hold the lock."""
+        """Remove temporary files of killed processes: nobody else writes while we hold the lock."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(TEMPORARY_PREFIX):
@@ -104,22 +98,22 @@ class BookingStore:
                         os.unlink(entry.name, dir_fd=folder)
 
     def check_owner(self, folder: int) -> os.stat_result:
-        """Whose the new file shall be; who may not write the old one may not replace it either."""
+        """Return whose the new file shall be; refuse a user who may not write the old one."""
         try:
-            like = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
+            owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return os.fstat(folder)
         if not os.access(BOOKINGS_FILE, os.W_OK, dir_fd=folder):
-            message = f"{self.folder / BOOKINGS_FILE} belongs to {find_owner_name(like)}, and you may not write it: {ASK_ADMIN_HINT}"
-            raise StorageError(message)
-        return like
+            message = f"{self.folder / BOOKINGS_FILE} belongs to {find_owner_name(owner_status)}"
+            raise StorageError(f"{message}, and you may not write it: {ASK_ADMIN_HINT}")
+        return owner_status
 
     def append_log(self, line: dict[str, Any]) -> None:
-        """A line of what is about to change; the file begins anew when it is large, and the last one is kept."""
+        """Append a line about a coming change; a large file is renamed and begun anew."""
         path = self.folder / LOG_FILE
         try:
             with open_data_folder(self.folder) as folder:
-                like = self.check_owner(folder)
+                owner_status = self.check_owner(folder)
                 with suppress(FileNotFoundError):
                     if path.stat().st_size > MAX_LOG_BYTES:
                         path.replace(path.with_name(f"{LOG_FILE}.1"))
@@ -128,7 +122,7 @@ class BookingStore:
                 )
                 with os.fdopen(handle, "rb+") as file:
                     if os.fstat(handle).st_size == 0:
-                        copy_ownership(handle, like)
+                        copy_ownership(handle, owner_status)
                     else:
                         file.seek(-1, os.SEEK_END)
                         if file.read(1) != b"\n":  # somebody was killed while writing
@@ -140,42 +134,42 @@ class BookingStore:
             raise StorageError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
     def read_log(self) -> list[dict[str, Any]]:
-        """What was changed, the newest first; a line that cannot be read is none."""
-        found: list[dict[str, Any]] = []
+        """Return the changes, the newest first; skip lines that cannot be read."""
+        lines: list[dict[str, Any]] = []
         for name in (f"{LOG_FILE}.1", LOG_FILE):
             with suppress(StorageError):
                 for line in read_data_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[1].splitlines():
                     with suppress(ValueError):
-                        one = json.loads(line)
-                        if is_log_line(one):
-                            found.append(one)
-        return found[::-1]
+                        parsed = json.loads(line)
+                        if is_log_line(parsed):
+                            lines.append(parsed)
+        return lines[::-1]
 
 
 def format_log_line(line: dict[str, Any]) -> bytes:
-    """A line of the log; half a letter, which JSON can hold and UTF-8 cannot, is escaped with all others."""
+    """Format a line of the log; surrogates, which UTF-8 cannot hold, are escaped with all others."""
     try:
         return json.dumps(line, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(line).encode() + b"\n"
 
 
-def is_log_line(found: object) -> bool:
-    """Whether a line of the log has the form that we write; anybody may have written another."""
-    if not isinstance(found, dict) or not isinstance(found.get("change"), str):
+def is_log_line(line: object) -> bool:
+    """Return whether a line of the log has our form; anybody may have written another."""
+    if not isinstance(line, dict) or not isinstance(line.get("change"), str):
         return False
-    parts = [found.get("before"), found.get("after")]
-    if not all(isinstance(found.get(key), str) for key in ("who", "when", "what")):
+    parts = [line.get("before"), line.get("after")]
+    if not all(isinstance(line.get(key), str) for key in ("who", "when", "what")):
         return False
     return all(
         isinstance(part, list)
-        and all(isinstance(one, list) and [type(each) for each in one] == [str, str, dict] for one in part)
+        and all(isinstance(entry, list) and [type(value) for value in entry] == [str, str, dict] for entry in part)
         for part in parts
     )
 
 
 def has_bookings(path: Path) -> bool:
-    """Whether a file could be read and has entries."""
+    """Return whether a file can be read and has entries."""
     try:
         text = parser.to_plain_json(parser.decode_bookings_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
     except (OSError, parser.BookingFileError):
@@ -184,16 +178,16 @@ def has_bookings(path: Path) -> bool:
 
 
 def save_last_good(data: Path, content: bytes) -> None:
-    """Keep a content that could be read beside the file, if we may write there."""
-    place = find_booking_folder(data)
-    with suppress(OSError, StorageError), open_data_folder(place) as folder:
-        like = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
-        replace_data_file(folder, place / LAST_GOOD_FILE, content, like, lambda: True)
+    """Keep a readable content beside the file, if we may write there."""
+    booking_folder = find_booking_folder(data)
+    with suppress(OSError, StorageError), open_data_folder(booking_folder) as folder:
+        owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
+        replace_data_file(folder, booking_folder / LAST_GOOD_FILE, content, owner_status, lambda: True)
 
 
 @contextmanager
 def open_data_folder(data: Path) -> Iterator[int]:
-    """The folder, which nobody can exchange for another meanwhile."""
+    """Open the folder, so that it cannot be replaced by another meanwhile."""
     try:
         folder = os.open(data, files.ROOT_FOLDER_FLAGS)
     except OSError as error:
@@ -205,32 +199,32 @@ def open_data_folder(data: Path) -> Iterator[int]:
 
 
 def read_data_file(data: Path, name: str, limit: int) -> tuple[files.FileSignature | None, bytes]:
-    """A file in it as it is at this moment, and what tells that from the next; nothing where there is none."""
+    """Read a file with its signature; nothing if there is none."""
     with open_data_folder(data) as folder:
         try:
             return files.read_file(name, folder, limit) if files.read_signature(name, folder) else (None, b"")
-        except files.FileRefusedError as why:
-            raise StorageError(f"{data / name} cannot be read: {why}") from None
+        except files.FileRefusedError as error:
+            raise StorageError(f"{data / name} cannot be read: {error}") from None
 
 
 @contextmanager
-def hold_data_lock(data: Path, patience: float = LOCK_TIMEOUT_S) -> Iterator[BookingStore]:
-    """The ledger for us alone; the kernel frees it, however we end."""
-    until = time.monotonic() + patience
+def hold_data_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[BookingStore]:
+    """Hold the lock on the bookings; the kernel frees it however we end."""
+    deadline = time.monotonic() + timeout_s
     while True:
-        place = find_booking_folder(data)
-        with open_data_folder(place) as folder:
-            handle = open_lock_file(folder, place)
+        booking_folder = find_booking_folder(data)
+        with open_data_folder(booking_folder) as folder:
+            handle = open_lock_file(folder, booking_folder)
             try:
                 try:
-                    if not locks.acquire_lock(handle, until, LOCK_POLL_INTERVAL_S):
+                    if not locks.acquire_lock(handle, deadline, LOCK_POLL_INTERVAL_S):
                         message = (
-                            f"somebody else has been writing {place / BOOKINGS_FILE} for {patience:.0f} s: try again"
+                            f"somebody else has been writing {booking_folder / BOOKINGS_FILE} for {timeout_s:.0f} s"
                         )
-                        raise StorageBusyError(message)
+                        raise StorageBusyError(f"{message}: try again")
                 except OSError as error:
-                    raise StorageError(f"{place} cannot be locked: {error.strerror}") from None
-                if find_booking_folder(data) == place:  # else they were moved while we waited
+                    raise StorageError(f"{booking_folder} cannot be locked: {error.strerror}") from None
+                if find_booking_folder(data) == booking_folder:  # else they were moved while we waited
                     yield BookingStore(data)
                     return
             finally:
@@ -238,7 +232,7 @@ def hold_data_lock(data: Path, patience: float = LOCK_TIMEOUT_S) -> Iterator[Boo
 
 
 def open_lock_file(folder: int, data: Path) -> int:
-    """The file on which all wait for each other, made for all who may write in the folder."""
+    """Open the lock file, or create it for all who may write in the folder."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         try:
@@ -254,55 +248,55 @@ def open_lock_file(folder: int, data: Path) -> int:
 
 
 def replace_data_file(
-    folder: int, path: Path, content: bytes, like: os.stat_result, is_still: Callable[[], bool]
+    folder: int, path: Path, content: bytes, owner_status: os.stat_result, is_unchanged: Callable[[], bool]
 ) -> bool:
-    """Write a file beside another, look whether that still is what it was, and take its place."""
-    new = f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"
+    """Write a temporary file, check that the old one is unchanged, and replace it."""
+    temporary_name = f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"
     try:
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        handle = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
-                if not copy_ownership(handle, like):
-                    message = f"{path} belongs to {find_owner_name(like)}, who could not write it any more after you: {SHARED_GROUP_HINT}"
-                    raise StorageError(message)
+                if not copy_ownership(handle, owner_status):
+                    message = f"{path} belongs to {find_owner_name(owner_status)}"
+                    raise StorageError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
                 copy_attributes(path, handle)
                 os.fsync(handle)
-            if not is_still():
+            if not is_unchanged():
                 return False
-            os.rename(new, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(temporary_name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
         finally:
             with suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=folder)
+                os.unlink(temporary_name, dir_fd=folder)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
     return True
 
 
-def copy_ownership(handle: int, like: os.stat_result) -> bool:
-    """Give a file owner, group and mode of another, or of the folder; whether all who could write that still can."""
-    mode = like.st_mode & 0o777
-    if stat.S_ISDIR(like.st_mode):
+def copy_ownership(handle: int, owner_status: os.stat_result) -> bool:
+    """Copy owner, group and mode of a file or folder; return whether all who could write that still can."""
+    mode = owner_status.st_mode & 0o777
+    if stat.S_ISDIR(owner_status.st_mode):
         mode = mode & 0o666 | 0o600
-    mine = os.fstat(handle)
-    owned, grouped = mine.st_uid == like.st_uid, mine.st_gid == like.st_gid
+    own_status = os.fstat(handle)
+    has_owner, has_group = own_status.st_uid == owner_status.st_uid, own_status.st_gid == owner_status.st_gid
     with suppress(OSError):
-        os.fchown(handle, like.st_uid, like.st_gid)
-        owned = grouped = True
-    if not grouped:
+        os.fchown(handle, owner_status.st_uid, owner_status.st_gid)
+        has_owner = has_group = True
+    if not has_group:
         with suppress(OSError):
-            os.fchown(handle, -1, like.st_gid)
-            grouped = True
+            os.fchown(handle, -1, owner_status.st_gid)
+            has_group = True
     os.fchmod(handle, mode)
-    if stat.S_ISDIR(like.st_mode) or owned or mode & 0o002:
-        return grouped or bool(mode & 0o002) or not mode & 0o020
-    return grouped and bool(mode & 0o020) and is_group_member(like.st_uid, like.st_gid)
+    if stat.S_ISDIR(owner_status.st_mode) or has_owner or mode & 0o002:
+        return has_group or bool(mode & 0o002) or not mode & 0o020
+    return has_group and bool(mode & 0o020) and is_group_member(owner_status.st_uid, owner_status.st_gid)
 
 
 def is_group_member(uid: int, gid: int) -> bool:
-    """Whether a user is in a group, as far as this machine knows."""
+    """Return whether a user is in a group, as far as this machine knows."""
     try:
         user = pwd.getpwuid(uid)
         return uid == 0 or gid in os.getgrouplist(user.pw_name, user.pw_gid)
@@ -311,7 +305,7 @@ def is_group_member(uid: int, gid: int) -> bool:
 
 
 def copy_attributes(path: Path, handle: int) -> None:
-    """Access lists and the like, where the old file has them and the new one can."""
+    """Copy access lists and the like, if the old file has them and the new one can."""
     with suppress(OSError, AttributeError):
         for name in os.listxattr(path, follow_symlinks=False):
             with suppress(OSError):
@@ -319,30 +313,24 @@ def copy_attributes(path: Path, handle: int) -> None:
 
 
 def find_owner_name(status: os.stat_result) -> str:
-    """The name of whoever a file belongs to."""
     return files.login_of(status.st_uid)
 
 
 class SharedBookingFile(CachedFile[Row]):
-    """A file that accounts which book may write."""
+    """A file that all accounts which book may write."""
 
     @property
     def folder(self) -> Path:
-        """With the bookings, also where these move while we run."""
+        """Return the folder of the bookings, also if they move while we run."""
         return find_booking_folder(self.data_folder)
 
 
 class BookingsFile(SharedBookingFile[Booking]):
-    """The bookings: those of the last good file, while the present one cannot be read."""
+    """The bookings, from the last good file while the present one cannot be read."""
 
     def __init__(self, data: Path, state: Path | None, zone: tzinfo) -> None:
-        """Dates without an offset are in `zone`."""
         super().__init__(
-            data,
-            state,
-            BOOKINGS_FILE,
-            lambda content: parser.parse_bookings(content, zone),
-            MAX_BOOKINGS_BYTES,
+            data, state, BOOKINGS_FILE, lambda content: parser.parse_bookings(content, zone), MAX_BOOKINGS_BYTES
         )
 
     def store_content(self, content: bytes | None) -> list[Problem]:

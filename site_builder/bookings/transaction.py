@@ -1,4 +1,4 @@
-"""One turn at the desk: the file as it is found, what somebody may do with it, and what they made of it."""
+"""A transaction on comments.json: its content as it was read, what a user may do with it, and what was changed."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from site_builder.bookings import json_edit, parser, policy
+from site_builder.bookings import json_edit, parser, policy, store
 from site_builder.bookings.host_lookup import HostLookup
+from site_builder.bookings.json_edit import BookingDocument
 from site_builder.bookings.parser import BookingEntry
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
+from site_builder.bookings.store import BookingStore
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, BookingPolicy
 
-# Letters and digits that nobody takes for each other.
+# Letters and digits that cannot be mistaken for each other.
 ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 ID_LENGTH = 6
-# As an entry stands in the log: its host, its GPU, and itself.
+# The id of a booking that `gpuboard run` made begins with this: the booking is for that run alone.
+RUN_ID_PREFIX = "run-"
+# An entry in bookings.log: its host, its GPU, and its content.
 LoggedEntry = list[Any]
 
 
+class BookingsUnreadableError(Exception):
+    """comments.json cannot be read, so nothing is written: the line, and what helps."""
+
+
 class BookingUser(NamedTuple):
-    """Who stands at the desk, and how they came; at an `open` one everybody is whom they say."""
+    """Who makes a request, and how; on an open board (`is_open`) the name is what they claim."""
 
     name: str
     is_admin: bool = False
@@ -32,10 +41,13 @@ class BookingUser(NamedTuple):
     is_open: bool = False
 
 
-class BookingRequest(NamedTuple):
-    """What somebody wants: hosts and GPUs, from when, until when, for whom, and what for."""
+@dataclass(frozen=True)
+class BookingRequest:
+    """A wanted booking: of named GPUs (`targets`), or of any `count` free ones of a model."""
 
-    places: Sequence[tuple[str, str]]
+    targets: Sequence[str]
+    count: int
+    model: str
     since: datetime
     until: datetime
     name: str
@@ -44,171 +56,217 @@ class BookingRequest(NamedTuple):
     run_id: str | None = None
 
 
-class BookingChanges(NamedTuple):
-    """What of a booking shall be other; None stays."""
-
-    since: datetime | None = None
-    until: datetime | None = None
-    name: str | None = None
-    comment: str | None = None
-
-
 class StoredBooking(NamedTuple):
-    """An entry that counts, and the booking that it is."""
+    """An entry of the file, and the booking that it means."""
 
     entry: BookingEntry
     booking: Booking
 
+    def to_logged_entry(self) -> LoggedEntry:
+        return [self.booking.host, self.booking.gpu, self.entry.content]
+
 
 @dataclass
 class BookingTransaction:
-    """The file, and what has been done to it so far."""
+    """The content of comments.json that was read for a user, and the changes made to it so far."""
 
-    document: json_edit.BookingDocument
+    store: BookingStore
+    content: bytes
     hosts: HostLookup
     now: Now
     policy: BookingPolicy
     user: BookingUser
 
     def __post_init__(self) -> None:
-        """Nothing is done yet."""
         self.entries_before: list[LoggedEntry] = []
         self.entries_after: list[LoggedEntry] = []
         self.affected: list[Booking] = []
-        self.parsed: tuple[json_edit.BookingDocument | None, list[StoredBooking]] = (None, [])
+        self.undone_change: str | None = None
+        self.parsed: tuple[BookingDocument | None, list[StoredBooking]] = (None, [])
+
+    @cached_property
+    def document(self) -> BookingDocument:
+        """Parse the file when it is first needed; each change puts a new document in its place."""
+        try:
+            return BookingDocument.from_bytes(self.content)
+        except parser.BookingFileError as error:
+            path = self.store.folder / store.BOOKINGS_FILE
+            last_good = path.with_name(store.LAST_GOOD_FILE)
+            hint = f"; {store.LAST_GOOD_FILE} beside it could be read last" if last_good.exists() else ""
+            message = f"{path} cannot be read, and is left as it is: {error}{hint}"
+            raise BookingsUnreadableError(message) from None
+
+    def with_content(self, content: bytes) -> BookingTransaction:
+        """Return a transaction of the same user on another content of the file."""
+        return replace(self, content=content)
 
     def list_bookings(self) -> list[StoredBooking]:
-        """Every booking that counts, under the name by which we know its host."""
+        """List the bookings of the file in its present form, under the names by which we know their hosts."""
         if self.parsed[0] is not self.document:
-            self.parsed = self.document, self.parse_bookings()
+            names = self.hosts.index_names()
+            bookings = [
+                StoredBooking(entry, replace(booking, host=names.find(booking.host) or booking.host))
+                for entry, booking in parser.iterate_bookings(self.document.plain_json, self.now.zone, [])
+            ]
+            self.parsed = self.document, bookings
         return self.parsed[1]
 
-    def parse_bookings(self) -> list[StoredBooking]:
-        """The same, read from the file as it is now."""
-        names = self.hosts.index_names()
-        return [
-            StoredBooking(entry, replace(booking, host=names.find(booking.host) or booking.host))
-            for entry, booking in parser.iterate_bookings(self.document.plain_json, self.now.zone, [])
+    def list_logged_entries(self) -> list[LoggedEntry]:
+        return [stored.to_logged_entry() for stored in self.list_bookings()]
+
+    def find_by_id(self, booking_id: str, host: str | None = None) -> list[StoredBooking]:
+        """Return the entries of a booking; `host` is needed if somebody copied it to another host with its id."""
+        matches = [
+            stored
+            for stored in self.list_bookings()
+            if stored.booking.id == booking_id and host in {None, stored.booking.host}
         ]
+        if not matches:
+            message = f"there is no booking {booking_id[:80]}: `gpuboard bookings` lists them"
+            raise BookingRefusedError(message)
+        hosts = {stored.booking.host for stored in matches}
+        if len(hosts) > 1:
+            message = f"booking {booking_id} is on {formatting.join_names(sorted(hosts))}: name the host too"
+            raise BookingRefusedError(message)
+        return matches
+
+    def create_id(self, run_id: str | None = None) -> str:
+        """Return an id that no booking has; a run chooses its own, to release a booking whose response was lost."""
+        taken = {stored.booking.id for stored in self.list_bookings()}
+        if run_id and run_id in taken:
+            message = f"there is a booking {run_id} already"
+            raise BookingRefusedError(message)
+        if run_id:
+            return run_id
+        while (booking_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
+            pass
+        return booking_id
 
     # Changes to the file
 
-    def add_entries(self, host: str, *several: tuple[str, Mapping[str, object]]) -> None:
-        """Entries more, for a host under whatever name it has in the file."""
-        keys = [one.key for one in self.document.list_hosts()]
+    def add_entries(self, host: str, *entries: tuple[str, Mapping[str, object]]) -> None:
+        """Add entries under the host's name as written in the file."""
+        keys = [member.key for member in self.document.list_hosts()]
         names = self.hosts.index_names()
-        same = [key for key in keys if key != host and names.find(key) == host]
-        self.document = json_edit.add_entries(self.document, same[-1] if same and host not in keys else host, several)
-        self.entries_after += [[host, gpu, dict(content)] for gpu, content in several]
+        other_names = [key for key in keys if key != host and names.find(key) == host]
+        key = other_names[-1] if other_names and host not in keys else host
+        self.document = json_edit.add_entries(self.document, key, entries)
+        self.entries_after += [[host, gpu, dict(content)] for gpu, content in entries]
 
-    def remove_booking(self, one: StoredBooking) -> None:
-        """One entry less."""
-        self.document = json_edit.remove_entry(self.document, self.find_entry(one))
-        self.entries_before.append([one.booking.host, one.booking.gpu, one.entry.content])
+    def remove_booking(self, stored: StoredBooking) -> None:
+        self.document = json_edit.remove_entry(self.document, self.find_entry(stored))
+        self.entries_before.append(stored.to_logged_entry())
 
-    def update_booking(self, one: StoredBooking, content: Mapping[str, object]) -> None:
-        """Other values in an entry."""
-        entry = self.find_entry(one)
+    def update_booking(self, stored: StoredBooking, content: Mapping[str, object]) -> None:
+        """Change values of an entry; None removes one."""
+        entry = self.find_entry(stored)
         self.document = json_edit.update_entry(self.document, entry, content)
-        gone = {key for key, value in content.items() if value is None}
-        new = {key: value for key, value in {**entry.content, **content}.items() if key not in gone}
-        self.entries_before.append([one.booking.host, one.booking.gpu, entry.content])
-        self.entries_after.append([one.booking.host, one.booking.gpu, new])
+        updated = {**entry.content, **content}
+        new_content = {key: value for key, value in updated.items() if content.get(key, "") is not None}
+        self.entries_before.append([stored.booking.host, stored.booking.gpu, entry.content])
+        self.entries_after.append([stored.booking.host, stored.booking.gpu, new_content])
 
-    def find_entry(self, one: StoredBooking) -> BookingEntry:
-        """Where an entry stands now, after other changes."""
+    def find_entry(self, stored: StoredBooking) -> BookingEntry:
+        """Find where an entry stands after other changes."""
         return next(
             entry
             for entry in self.document.list_entries()
-            if (entry.host, entry.gpu, entry.content) == (one.entry.host, one.entry.gpu, one.entry.content)
+            if (entry.host, entry.gpu, entry.content) == (stored.entry.host, stored.entry.gpu, stored.entry.content)
         )
 
-    # What somebody may do
+    def commit(self, kind: str) -> bool:
+        """Log the change and write the file; return False if somebody else has written it meanwhile."""
+        content = self.document.content
+        self.check_new_content(len(content), kind)
+        line = {
+            "change": secrets.token_hex(4),
+            "when": self.now.local.isoformat(" ", "seconds"),
+            "who": self.user.name,
+            "via": self.user.via,
+            "what": kind,
+            **({"undoes": self.undone_change} if self.undone_change else {}),
+            "before": self.entries_before,
+            "after": self.entries_after,
+        }
+        self.store.append_log(line)
+        if self.store.write(content):
+            return True
+        # somebody edited the file since it was read, or booked on another web host
+        self.store.append_log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
+        return False
+
+    def check_new_content(self, size: int, kind: str) -> None:
+        """Refuse a content that could not be read again, or in which the new bookings would not count."""
+        limit = min(self.store.max_bytes, store.MAX_BOOKED_BYTES if kind == "book" else store.MAX_BOOKINGS_BYTES)
+        if size > limit:
+            message = f"comments.json is full: it may have {limit} bytes, and would have {size}"
+            raise BookingRefusedError(message)
+        entries = self.list_logged_entries()
+        if not all(entry in entries for entry in self.entries_after):
+            message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings are not counted"
+            raise BookingRefusedError(message)
+
+    # Permissions and limits
 
     def resolve_person(self, name: str | None) -> str:
-        """One word for one person."""
+        """Return the same word for every name of a person."""
         return self.hosts.people.resolve_person(name or "")
-
-    def check_may_book_for(self, name: str) -> None:
-        """Refuse a booking under another's name where the lab does not allow that."""
-        other = self.resolve_person(name) != self.resolve_person(self.user.name)
-        if other and not (self.user.is_open or self.user.is_admin or self.policy.can_book_for_others):
-            message = f"you are {self.user.name}: here nobody but an admin books under the name of {name}"
-            raise BookingForbiddenError(message)
 
     @property
     def can_see_names(self) -> bool:
-        """Whether people may be named to whoever stands here."""
         return self.hosts.settings.privacy.users or self.user.is_admin
 
-    def is_own(self, one: Booking) -> bool:
-        """Whether it is for whoever stands here, or made by them."""
-        names = {self.resolve_person(name) for name in (one.name, one.booked_by) if name}
+    def is_own(self, booking: Booking) -> bool:
+        """Return whether the user has the booking, or made it for somebody else."""
+        names = {self.resolve_person(name) for name in (booking.name, booking.booked_by) if name}
         return bool(self.user.name) and self.resolve_person(self.user.name) in names
 
-    def can_see(self, one: Booking) -> bool:
-        """Whether they may be told whose it is."""
-        return self.can_see_names or self.is_own(one)
+    def can_see(self, booking: Booking) -> bool:
+        return self.can_see_names or self.is_own(booking)
 
-    def check_may_change(self, one: Booking) -> None:
-        """Refuse to touch the booking of somebody else."""
-        if not (self.is_own(one) or self.user.is_admin or self.user.is_open):
-            whose = f"{one.name or 'nobody'}'s" if self.can_see_names else "somebody else's"
-            message = f"booking {one.id} is {whose}, and only they or an admin may change it"
+    def check_may_book_for(self, name: str) -> None:
+        """Refuse a booking under another's name where the policy does not allow it."""
+        is_other = self.resolve_person(name) != self.resolve_person(self.user.name)
+        if is_other and not (self.user.is_open or self.user.is_admin or self.policy.can_book_for_others):
+            message = f"you are {self.user.name}: here nobody but an admin books under the name of {name}"
             raise BookingForbiddenError(message)
 
-    def find_by_id(self, text: str, host: str | None = None) -> list[StoredBooking]:
-        """The entries of a booking; `host` is needed where somebody copied it to another, with its id."""
-        found = [one for one in self.list_bookings() if one.booking.id == text and host in {None, one.booking.host}]
-        if not found:
-            message = f"there is no booking {text[:80]}: `gpuboard bookings` lists them"
-            raise BookingRefusedError(message)
-        hosts = {one.booking.host for one in found}
-        if len(hosts) > 1:
-            message = f"booking {text} is on {formatting.join_names(sorted(hosts))}: name the host too"
-            raise BookingRefusedError(message)
-        return found
+    def check_may_change(self, booking: Booking) -> None:
+        """Refuse to touch the booking of somebody else."""
+        if not (self.is_own(booking) or self.user.is_admin or self.user.is_open):
+            whose = f"{booking.name or 'nobody'}'s" if self.can_see_names else "somebody else's"
+            message = f"booking {booking.id} is {whose}, and only they or an admin may change it"
+            raise BookingForbiddenError(message)
 
     def check_bookings(self, new: Sequence[Booking], others: Iterable[Booking]) -> None:
-        """Refuse what clashes with others, is too long, or too much for one person."""
+        """Refuse bookings that overlap others, are too long, or exceed one person's share."""
         others = list(others)
         limits = BookingPolicy() if self.user.is_admin else self.policy
-        for one in new:
-            policy.check_booking_times(one.since or one.until, one.until, limits, self.now)
+        for booking in new:
+            policy.check_booking_times(booking.since or booking.until, booking.until, limits, self.now)
         self.check_conflicts(new, others)
         self.check_share(new, others, limits)
 
     def check_share(self, new: Sequence[Booking], others: Sequence[Booking], limits: BookingPolicy) -> None:
-        """Refuse what is too much for whoever it is for, or for whoever books it under another's name."""
+        """Refuse bookings that exceed the share of who they are for, or of who books them under another's name."""
         if not (limits.max_gpus or limits.max_gpu_hours):
             return
-        for person in {self.resolve_person(name) for one in new for name in (one.name, one.booked_by) if name}:
-            theirs = [
-                one for one in others if person in {self.resolve_person(one.name), self.resolve_person(one.booked_by)}
+        names = (name for booking in new for name in (booking.name, booking.booked_by) if name)
+        for person in {self.resolve_person(name) for name in names}:
+            person_bookings = [
+                booking
+                for booking in others
+                if person in {self.resolve_person(booking.name), self.resolve_person(booking.booked_by)}
             ]
-            hosts = {one.host for one in (*new, *theirs) if one.gpu == "*"}
-            size = policy.build_gpu_counter({host: self.hosts.list_gpus(host) for host in hosts})
-            policy.check_share(new, theirs, size, limits, self.now)
+            hosts = {booking.host for booking in (*new, *person_bookings) if booking.gpu == "*"}
+            count_gpus = policy.build_gpu_counter({host: self.hosts.list_gpus(host) for host in hosts})
+            policy.check_share(new, person_bookings, count_gpus, limits, self.now)
 
     def check_conflicts(
         self, new: Sequence[Booking], others: Sequence[Booking], *, given_up: float | None = None
     ) -> None:
-        """Refuse what is promised to somebody else, or was after it was given up."""
-        for one in new:
-            keys = policy.GpuKeyMap(self.hosts.list_gpus(one.host))
-            there = [other for other in others if other.host == one.host]
-            policy.check_conflicts(one, there, keys, self.now, self.can_see_names, given_up=given_up)
-
-    def create_id(self, run: str | None = None) -> str:
-        """One that no booking has; a run names its own, so that it can release what it never heard of again."""
-        taken = {one.booking.id for one in self.list_bookings()}
-        if run and run in taken:
-            message = f"there is a booking {run} already"
-            raise BookingRefusedError(message)
-        while run is None and (found := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
-            pass
-        return run or found
-
-
-# With this begins the id of a booking that `gpuboard run` made: it is for that run alone.
-RUN_ID_PREFIX = "run-"
+        """Refuse GPUs that are booked by somebody else, or were after `given_up`."""
+        for booking in new:
+            keys = policy.GpuKeyMap(self.hosts.list_gpus(booking.host))
+            host_bookings = [other for other in others if other.host == booking.host]
+            policy.check_conflicts(booking, host_bookings, keys, self.now, self.can_see_names, given_up=given_up)

@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from site_builder.client import completion
-from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
+from site_builder.client import completion, loader, render, search
+from site_builder.client import picker as gpu_picker
+from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
+from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import Settings, sanitize_text
 from site_builder.core import formatting
 from site_builder.core.board_client import FleetUnavailableError
+from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
@@ -28,90 +33,94 @@ from site_builder.core.command_options import (
     with_loaded_settings,
 )
 from site_builder.core.terminal_text import find_terminal_width, is_coloured, replace_unencodable, truncate_text
-
-if TYPE_CHECKING:
-    from site_builder.client.model import Fleet
-    from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult
-    from site_builder.config.conf_file import LoadedSettings
-    from site_builder.config.settings import Settings
+from site_builder.core.timeparse import moments
 
 SIZE_PATTERN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(MiB|MB|M|GiB|GB|G|)", re.IGNORECASE)
 SECONDS_PATTERN = re.compile(r"([0-9]{1,9}) ?s")
 ONE_INSTANCE_HINT = "a process can use one instance, and no other GPU with it"
-# In MiB: what the driver tells of a card of 24 GB is some MiB less than 24 GiB, and more than 24 GB.
+# In MiB: the driver reports a card of 24 GB as some MiB less than 24 GiB, and more than 24 GB.
 MIB_PER_UNIT = {"mib": 1, "m": 1, "mb": 1e6 / 2**20, "gib": 1024, "g": 1024, "gb": 1e9 / 2**20, "": 1024}
+# Seconds between two loads of `list --watch`: of this machine, and of a board.
+LOCAL_INTERVAL_S, BOARD_INTERVAL_S = 2.0, 10.0
+GPU_COUNT_RANGE = click.IntRange(1, 100_000)
+GPUS_PER_HOST_RANGE = click.IntRange(1, 1024)
+POLL_INTERVAL_S = 10
+# The alternate screen without a cursor and without line wrap; the old content comes back at the end.
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+# Nothing is cleared before it is written over: that would flicker.
+CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+DEFAULT_SIZE = (80, 24)
+# How soon the screen is redrawn when its size changes.
+REDRAW_INTERVAL_S = 0.1
+# How long the last fleet is shown while loading fails: after that nobody knows which GPU is free.
+MAX_AGE_S = 300
 
 
 def parse_memory_option(_: click.Context, __: click.Parameter, value: str) -> float:
-    """`20GiB`, `24GB`, `500MiB`, in MiB; a bare number is of GiB."""
-    found = SIZE_PATTERN.fullmatch(value.strip())
-    if not found:
+    """Parse a size in MiB: `20GiB`, `24GB`, `500MiB`; a bare number is in GiB."""
+    match = SIZE_PATTERN.fullmatch(value.strip())
+    if not match:
         message = f'"{value}" is no size: write it as 20GiB or 24GB'
         raise click.BadParameter(message)
-    return float(found[1]) * MIB_PER_UNIT[found[2].lower()]
+    return float(match[1]) * MIB_PER_UNIT[match[2].lower()]
 
 
 def parse_duration_option(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    """`90s`, `30m`, `2h`, `1d12h`, in seconds."""
-    from site_builder.core.timeparse import moments  # noqa: PLC0415 # --help needs none of it
-
+    """Parse a duration in seconds: `90s`, `30m`, `2h`, `1d12h`."""
     if value is None:
         return None
-    found = SECONDS_PATTERN.fullmatch(value.strip())
-    if found and int(found[1]):
-        return float(found[1])
+    match = SECONDS_PATTERN.fullmatch(value.strip())
+    if match and int(match[1]):
+        return float(match[1])
     try:
         days, seconds = moments.parse_duration(value)
-    except moments.UnclearTimeError as why:
-        message = f'"{value}" {why}'
+    except moments.UnclearTimeError as error:
+        message = f'"{value}" {error}'
         raise click.BadParameter(message) from None
     return float(days * 86400 + seconds)
 
 
-def build_shortage_error(found: PickResult, wish: GpuRequest, least: int) -> NegativeResultError:
-    """That there is not enough, and why."""
-    what = wish.model or ("GPU" if least == 1 else "GPUs")
-    size = f" with {wish.memory / 1024:.3g} GiB free" if wish.memory else ""
-    if len(found.choices) >= least:
+def build_shortage_error(result: PickResult, request: GpuRequest, count: int) -> NegativeResultError:
+    """Build the error that there are not enough GPUs, and why."""
+    what = request.model or ("GPU" if count == 1 else "GPUs")
+    size = f" with {request.memory / 1024:.3g} GiB free" if request.memory else ""
+    if len(result.choices) >= count:
         return NegativeResultError(
-            f"no host of {found.source} has {least} {what}{size} that can be had: {found.reason}"
+            f"no host of {result.source} has {count} {what}{size} that can be had: {result.reason}"
         )
-    if found.choices:
+    if result.choices:
         return NegativeResultError(
-            f"{len(found.choices)} of the {least} {what}{size} can be had on {found.source}: {found.reason}"
+            f"{len(result.choices)} of the {count} {what}{size} can be had on {result.source}: {result.reason}"
         )
-    return NegativeResultError(f"no {what}{size} can be had on {found.source}: {found.reason}")
+    return NegativeResultError(f"no {what}{size} can be had on {result.source}: {result.reason}")
 
 
-def limit_to_one_process(found: PickResult, wish: GpuRequest, everywhere: bool) -> PickResult:
-    """What can be printed: of one host only what one process can use."""
-    from site_builder.client import picker  # noqa: PLC0415 # --help needs none of it
-
-    if everywhere or not any(one.gpu.parent_keys for one in found.choices):
-        return found
-    why = f"{found.reason}; {ONE_INSTANCE_HINT}"
-    return found._replace(choices=picker.select_for_one_process(found.choices, wish), reason=why)
+def limit_to_one_process(result: PickResult, request: GpuRequest, everywhere: bool) -> PickResult:
+    """Limit the GPUs of one host to what one process can use."""
+    if everywhere or not any(choice.gpu.parent_keys for choice in result.choices):
+        return result
+    reason = f"{result.reason}; {ONE_INSTANCE_HINT}"
+    return result._replace(choices=gpu_picker.select_for_one_process(result.choices, request), reason=reason)
 
 
 def format_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
-    """`atlas:2 hydra:amd0`, or the numbers of one host as CUDA or HIP takes them."""
+    """Format choices as `atlas:2 hydra:amd0`, or as the numbers of one host that CUDA or HIP takes."""
     if everywhere:
-        return " ".join(f"{one.host.name}:{one.gpu.label}" for one in choices)
-    return ",".join(str(one.visible_number) for one in choices)
+        return " ".join(f"{choice.host.name}:{choice.gpu.label}" for choice in choices)
+    return ",".join(str(choice.visible_number) for choice in choices)
 
 
 def check_host_options(picker: GpuPicker, everywhere: bool) -> None:
-    """Refuse what does not go together."""
     if everywhere and picker.host:
         message = "say --all or --host, not both"
         raise click.UsageError(message)
 
 
 def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a `picker`, and add the options that say what is wanted and where to look."""
+    """Give a command a `picker`, and add the options that say what is wanted and where."""
 
     @wraps(command)
-    def run(  # one for each option
+    def run(
         loaded: LoadedSettings,
         model: str,
         min_memory: float,
@@ -129,7 +138,7 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
             picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor), host, name)
         command(picker=picker, **rest)
 
-    found = with_loaded_settings(run)
+    decorated = with_loaded_settings(run)
     for option in (
         click.option("--url", metavar="URL", help="The board, if it is on another machine."),
         click.option("--name", metavar="LOGIN", help="Whose bookings count as free.  [default: you]"),
@@ -153,92 +162,70 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--model", default="", metavar="TEXT", help="Of this model, such as A100."),
     ):
-        found = option(found)
-    return found
-
-
-# A screen of its own without a cursor, so that what was on the terminal comes back at the end; where that is very
-# narrow, a line ends at its edge.
-ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-# Nothing is cleared before it is written over: that would flicker.
-CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-DEFAULT_SIZE = (80, 24)
-# How soon a terminal that changes its size is drawn anew.
-REDRAW_INTERVAL_S = 0.1
-# For how long the last look stays where the next ones fail: then nobody knows which GPU is free.
-MAX_AGE_S = 300
+        decorated = option(decorated)
+    return decorated
 
 
 class TerminalClosedError(Exception):
-    """The terminal is no longer there."""
+    """The terminal is gone."""
 
 
-def run_live_screen(look: Callable[[], Fleet], drawn: Callable[[Fleet], Sequence[str]], every: float) -> None:
-    """Show what `drawn` makes of each look; one that fails is told, the last one stays, the next is tried."""
+def run_live_screen(load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Sequence[str]], interval_s: float) -> None:
+    """Show the fleet until Ctrl-C; if a load fails, show why, keep the last fleet, and try again."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         message = "--watch needs a terminal that can be drawn on: leave it out, and run the command again and again"
         raise CommandError(message)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with translate_fleet_errors():
-            fleet = look()  # what is wrong at the very beginning is no matter of time
+            fleet = load_fleet()  # a failure at the start will not go away by itself
     except KeyboardInterrupt:
         return
     with suppress(TerminalClosedError, KeyboardInterrupt):
         try:
             write_terminal(ENTER_SCREEN)
-            refresh_forever(fleet, look, drawn, every)
+            refresh_forever(fleet, load_fleet, draw, interval_s)
         finally:
             write_terminal(LEAVE_SCREEN)
 
 
 def refresh_forever(
-    fleet: Fleet, look: Callable[[], Fleet], drawn: Callable[[Fleet], Sequence[str]], every: float
+    fleet: Fleet, load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Sequence[str]], interval_s: float
 ) -> None:
-    """Draw, wait, look."""
-    said, looked = "", time.monotonic()
+    message, loaded_at = "", time.monotonic()
     while True:
-        head = said or f"every {every:g} s until Ctrl-C: {fleet.source}"
-        shown = drawn if time.monotonic() < looked + MAX_AGE_S else draw_nothing
-        show_until(head, shown, fleet, time.monotonic() + every)
+        head = message or f"every {interval_s:g} s until Ctrl-C: {fleet.source}"
+        is_current = time.monotonic() < loaded_at + MAX_AGE_S
+        show_until(head, draw if is_current else lambda _: (), fleet, time.monotonic() + interval_s)
         try:
-            fleet, said, looked = look(), "", time.monotonic()
-        except FleetUnavailableError as why:
-            said = f"{format_age(time.monotonic() - looked)} old: {why}"
+            fleet, message, loaded_at = load_fleet(), "", time.monotonic()
+        except FleetUnavailableError as error:
+            age = time.monotonic() - loaded_at
+            age_text = f"{age:.0f} s" if age < formatting.MINUTE else formatting.format_duration(age)
+            message = f"{age_text} old: {error}"
 
 
-def format_age(age: float) -> str:
-    """`12 s`, from a minute on `3 min`."""
-    return f"{age:.0f} s" if age < formatting.MINUTE else formatting.format_duration(age)
-
-
-def draw_nothing(_: Fleet) -> Sequence[str]:
-    """No table."""
-    return ()
-
-
-def show_until(head: str, drawn: Callable[[Fleet], Sequence[str]], fleet: Fleet, until: float) -> None:
-    """Keep it on the screen until a moment, whatever the size of that becomes."""
-    before = None
-    while time.monotonic() < until:
+def show_until(head: str, draw: Callable[[Fleet], Sequence[str]], fleet: Fleet, deadline: float) -> None:
+    """Keep the screen drawn until a moment, and redraw it when its size changes."""
+    old_size = None
+    while time.monotonic() < deadline:
         size = shutil.get_terminal_size(DEFAULT_SIZE)
-        if size != before:
-            write_terminal(build_frame([truncate_text(head, size.columns), *drawn(fleet)], size.columns, size.lines))
-            before = size
-        time.sleep(max(0, min(REDRAW_INTERVAL_S, until - time.monotonic())))
+        if size != old_size:
+            write_terminal(build_frame([truncate_text(head, size.columns), *draw(fleet)], size.columns, size.lines))
+            old_size = size
+        time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
 
 
-def build_frame(lines: Sequence[str], across: int, height: int) -> str:
-    """As many lines as there is room for, each in the place of what was there."""
+def build_frame(lines: Sequence[str], width: int, height: int) -> str:
+    """Build the text that draws as many lines as there is room for over the old ones."""
     if len(lines) > height:
-        more = f"… and {len(lines) - height + 1} more lines: a higher terminal shows them, or words find them"
-        lines = [*lines[: height - 1], truncate_text(more, across)]
+        hint = f"… and {len(lines) - height + 1} more lines: a higher terminal shows them, or words find them"
+        lines = [*lines[: height - 1], truncate_text(hint, width)]
     # cleared before it is written: after the last cell of a line, that would take this cell too
     return CURSOR_HOME + "\n".join(f"{CLEAR_LINE}{line}" for line in lines) + CLEAR_BELOW
 
 
 def write_terminal(text: str) -> None:
-    """To the terminal, at once."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -246,11 +233,8 @@ def write_terminal(text: str) -> None:
         raise TerminalClosedError from None
 
 
-LOCAL_INTERVAL_S, BOARD_INTERVAL_S = 2.0, 10.0
-
-
 class EmptyFleetError(CommandError):
-    """There is nothing to be told, in one sentence, and exit 0."""
+    """There is nothing to list: exit 0."""
 
     exit_code = 0
 
@@ -293,20 +277,18 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
         )
         return
     fleet = listing.load_fleet()
-    found = listing.filter_fleet(fleet)
+    matches = listing.filter_fleet(fleet)
     if as_json:
-        from site_builder.client import render  # noqa: PLC0415
-
-        click.echo(render.render_fleet_json(found))
-    elif found.hosts:
-        click.echo(replace_unencodable("\n".join(listing.format_lines(fleet, found))))
-    if not found.hosts:
+        click.echo(render.render_fleet_json(matches))
+    elif matches.hosts:
+        click.echo(replace_unencodable("\n".join(listing.format_lines(fleet, matches))))
+    if not matches.hosts:
         raise listing.build_empty_error(fleet)
 
 
 @dataclass(frozen=True)
 class GpuListing:
-    """What is to be listed, and where it is looked at."""
+    """The options of a listing, and where the fleet comes from."""
 
     load: Callable[[], Fleet]
     words: Sequence[str]
@@ -314,38 +296,29 @@ class GpuListing:
     is_local: bool
 
     def load_fleet(self) -> Fleet:
-        """The fleet at this moment."""
         with translate_fleet_errors():
             return self.load()
 
     def filter_fleet(self, fleet: Fleet) -> Fleet:
-        """What of it fits the words."""
-        from site_builder.client import search  # noqa: PLC0415 # --help needs none of it, as all below
-
         return search.search_fleet(fleet, self.words) if self.words else fleet
 
-    def format_lines(self, fleet: Fleet, found: Fleet) -> Sequence[str]:
-        """The table, as wide as the terminal; where there are several hosts, each says which it is."""
-        from site_builder.client.render import format_gpu_table  # noqa: PLC0415
-        from site_builder.core.clock import Now  # noqa: PLC0415
-
+    def format_lines(self, fleet: Fleet, matches: Fleet) -> Sequence[str]:
+        """Format the table in the width of the terminal; if the fleet has several hosts, each has a heading."""
         # all times in it are of the board's clock, and ours may be off
         now = Now(fleet.built, self.settings.zone)
-        return format_gpu_table(found, now, find_terminal_width(), is_coloured(), heads=len(fleet.hosts) > 1)
+        return render.format_gpu_table(matches, now, find_terminal_width(), is_coloured(), heads=len(fleet.hosts) > 1)
 
     def draw(self, fleet: Fleet) -> Sequence[str]:
-        """The table, or why there is none."""
-        found = self.filter_fleet(fleet)
+        """Format the table, or why there is none."""
+        matches = self.filter_fleet(fleet)
         return (
-            [replace_unencodable(one) for one in self.format_lines(fleet, found)]
-            if found.hosts
+            [replace_unencodable(line) for line in self.format_lines(fleet, matches)]
+            if matches.hosts
             else [self.build_empty_error(fleet).message]
         )
 
     def build_empty_error(self, fleet: Fleet) -> CommandError:
-        """Why nothing is listed: exit 1 if it is for the words."""
-        from site_builder.config.settings import sanitize_text  # noqa: PLC0415
-
+        """Build the error that nothing is listed: exit 1 if no host matches the words."""
         if not fleet.hosts:
             return EmptyFleetError(f"there are no hosts yet: {fleet.source} has none")
         count = f"{len(fleet.hosts)} host{'' if len(fleet.hosts) == 1 else 's'}"
@@ -355,15 +328,9 @@ class GpuListing:
 
 
 def open_listing(loaded: LoadedSettings, words: Sequence[str]) -> GpuListing:
-    """Where to look, if there is such a place."""
-    from site_builder.client import loader  # noqa: PLC0415
-
     with translate_fleet_errors():
-        look = loader.open_fleet(loaded)
-    return GpuListing(look, words, loaded.settings, loader.choose_fleet_source(loaded) == "machine")
-
-
-GPU_COUNT_RANGE = click.IntRange(1, 100_000)
+        load_fleet = loader.open_fleet(loaded)
+    return GpuListing(load_fleet, words, loaded.settings, loader.choose_fleet_source(loaded) == "machine")
 
 
 @click.command()
@@ -391,14 +358,10 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
         raise click.UsageError(message)
     check_host_options(picker, everywhere)
     with translate_fleet_errors():
-        found = limit_to_one_process(picker.find_gpus(everywhere), picker.request, everywhere)
-    if len(found.choices) < at_least:
-        raise build_shortage_error(found, picker.request, at_least)
-    click.echo(format_choices(found.choices[:limit], everywhere))
-
-
-GPUS_PER_HOST_RANGE = click.IntRange(1, 1024)
-POLL_INTERVAL_S = 10
+        result = limit_to_one_process(picker.find_gpus(everywhere), picker.request, everywhere)
+    if len(result.choices) < at_least:
+        raise build_shortage_error(result, picker.request, at_least)
+    click.echo(format_choices(result.choices[:limit], everywhere))
 
 
 @click.command()
@@ -423,53 +386,50 @@ def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None,
     gpuboard wait --all --min-memory 40GiB --timeout 8h
     """
     check_host_options(picker, everywhere)
-    found = wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count, WaitPolicy(timeout, every))
-    click.echo(format_choices(found, everywhere))
+    choices = wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count, WaitPolicy(timeout, every))
+    click.echo(format_choices(choices, everywhere))
 
 
 class WaitPolicy:
-    """How often to look, and for how long; what does not change is told once."""
+    """How often and how long to look; a message that does not change is printed once."""
 
-    def __init__(self, seconds: float | None, every: float) -> None:
-        """Without seconds, for ever."""
-        self.deadline = None if seconds is None else time.monotonic() + seconds
-        self.interval_s = every
+    def __init__(self, timeout_s: float | None, interval_s: float) -> None:
+        self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.interval_s = interval_s
         self.last_message = ""
         self.has_checked = False
 
-    def report(self, sentence: str) -> None:
-        """To somebody who sits there; anything else would fill a log."""
-        if sentence != self.last_message and sys.stderr and sys.stderr.isatty():
-            print_message(sentence)
-        self.last_message = sentence
+    def report(self, message: str) -> None:
+        """Print a message if stderr is a terminal; anything else would fill a log."""
+        if message != self.last_message and sys.stderr and sys.stderr.isatty():
+            print_message(message)
+        self.last_message = message
 
     def wait_for_next(self) -> bool:
-        """Wait for the next look, if there is one."""
-        rest = self.interval_s if self.deadline is None else min(self.interval_s, self.deadline - time.monotonic())
-        if rest <= 0:
+        """Wait for the next attempt; return False if the time is over."""
+        pause_s = self.interval_s if self.deadline is None else min(self.interval_s, self.deadline - time.monotonic())
+        if pause_s <= 0:
             return False
-        time.sleep(rest)
+        time.sleep(pause_s)
         return True
 
 
 def wait_for_gpus(
-    look: Callable[[], PickResult], wish: GpuRequest, count: int, patience: WaitPolicy
+    find_gpus: Callable[[], PickResult], request: GpuRequest, count: int, wait_policy: WaitPolicy
 ) -> list[GpuChoice]:
-    """So many GPUs of one host, as soon as there are; a board that fails after the first look is asked again."""
-    from site_builder.client import picker  # noqa: PLC0415
-
+    """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
     while True:
         try:
             with translate_fleet_errors():
-                found = look()
-            if chosen := picker.select_on_one_host(found.choices, count, wish):
-                return chosen
-            why: CommandError = build_shortage_error(found, wish, count)
-        except CommandError as failed:
-            if not patience.has_checked:
+                result = find_gpus()
+            if choices := gpu_picker.select_on_one_host(result.choices, count, request):
+                return choices
+            error: CommandError = build_shortage_error(result, request, count)
+        except CommandError as command_error:
+            if not wait_policy.has_checked:
                 raise
-            why = failed
-        patience.has_checked = True
-        patience.report(f"{why.message}; waiting")
-        if not patience.wait_for_next():
-            raise why
+            error = command_error
+        wait_policy.has_checked = True
+        wait_policy.report(f"{error.message}; waiting")
+        if not wait_policy.wait_for_next():
+            raise error

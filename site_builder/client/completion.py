@@ -1,61 +1,53 @@
-"""What TAB offers where a command wants a folder, a file, a host or GPUs: from this machine alone, and at once."""
+"""Shell completion of folders, files, hosts and GPUs, from the data of this machine alone."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    from site_builder.snapshots.store import SnapshotStore
+from site_builder.config import conf_file, settings
+from site_builder.core.names import natural_sort_key
+from site_builder.snapshots.store import SnapshotStore
 
 
 def complete_folders(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Whatever the shell itself offers for a folder."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 # only for TAB, as all below
-
+    """Let the shell complete a folder."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The same for a file."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415
-
+    """Let the shell complete a file."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The hosts in data/, by their names alone."""
-    kept = open_snapshots(ctx)
-    return [name for name in list_host_names(kept) if name.startswith(incomplete)] if kept else []
+    """Complete the hosts in data/."""
+    snapshots = open_snapshots(ctx)
+    return [name for name in list_host_names(snapshots) if name.startswith(incomplete)] if snapshots else []
 
 
 def complete_gpus(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Hosts; of the only one that is left, its GPUs too; after `atlas:0,` those that are not named yet."""
-    kept = open_snapshots(ctx)
-    if kept is None:
+    """Complete hosts, and the GPUs of the only one that is left; after `atlas:0,` the other GPUs."""
+    snapshots = open_snapshots(ctx)
+    if snapshots is None:
         return []
-    host, colon, typed = incomplete.partition(":")
+    host, colon, gpus_text = incomplete.partition(":")
     if colon:
-        before, comma, begun = typed.rpartition(",")
-        left = (index for index in list_gpu_labels(kept, host) if index not in before.split(","))
-        return [f"{host}:{before}{comma}{index}" for index in left if index.startswith(begun)]
-    found = [name for name in list_host_names(kept) if name.startswith(host)]
-    if len(found) != 1:
-        return found
-    return [*found, *(f"{found[0]}:{index}" for index in list_gpu_labels(kept, found[0]))]
+        complete_part, comma, prefix = gpus_text.rpartition(",")
+        labels = (label for label in list_gpu_labels(snapshots, host) if label not in complete_part.split(","))
+        return [f"{host}:{complete_part}{comma}{label}" for label in labels if label.startswith(prefix)]
+    names = [name for name in list_host_names(snapshots) if name.startswith(host)]
+    if len(names) != 1:
+        return names
+    return [*names, *(f"{names[0]}:{label}" for label in list_gpu_labels(snapshots, names[0]))]
 
 
 def open_snapshots(ctx: click.Context) -> SnapshotStore | None:
-    """The data folder that the words typed so far, the environment or the settings name; None where it is not there."""
-    from site_builder.config import conf_file, settings  # noqa: PLC0415
-    from site_builder.snapshots.store import SnapshotStore  # noqa: PLC0415
-
+    """Open the data folder that the words typed so far, the environment or the settings name; None if there is none."""
     flags = {"GPUBOARD_DATA": ctx.params["data"]} if ctx.params.get("data") else {}
     try:
         file = conf_file.load_conf_file(ctx.params.get("conf"), os.environ)
@@ -65,20 +57,18 @@ def open_snapshots(ctx: click.Context) -> SnapshotStore | None:
     return SnapshotStore(data, None) if data.is_dir() else None
 
 
-def list_host_names(kept: SnapshotStore) -> list[str]:
-    """The hosts, gpu2 before gpu10."""
-    from site_builder.core.names import natural_sort_key  # noqa: PLC0415
-
+def list_host_names(snapshots: SnapshotStore) -> list[str]:
+    """List the hosts in natural order: gpu2 before gpu10."""
     with suppress(OSError):
-        return sorted({name for found in kept.list_entries([]) for name in found}, key=natural_sort_key)
+        return sorted({name for entries in snapshots.list_entries([]) for name in entries}, key=natural_sort_key)
     return []
 
 
-def list_gpu_labels(kept: SnapshotStore, host: str) -> list[str]:
-    """The GPUs that a host told of last."""
+def list_gpu_labels(snapshots: SnapshotStore, host: str) -> list[str]:
+    """List the GPUs that a host last reported."""
     with suppress(OSError):
-        for told in kept.read_hosts({host})[0]:
-            rows = told.parse().gpus
-            several = [gpu for one in rows.rows for gpu in (one.parent, one) if gpu] if rows else []
-            return list(dict.fromkeys(gpu.label for gpu in several if gpu.number is not None))
+        for snapshot in snapshots.read_hosts({host})[0]:
+            rows = snapshot.parse().gpus
+            gpus = [gpu for row in rows.rows for gpu in (row.parent, row) if gpu] if rows else []
+            return list(dict.fromkeys(gpu.label for gpu in gpus if gpu.number is not None))
     return []

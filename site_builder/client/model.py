@@ -1,4 +1,4 @@
-"""The fleet as programs see it: status.json, typed. A value that is not available is None, never 0."""
+"""Types of a fleet, as in status.json; a value that is not available is None, never 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from site_builder.core.model import GpuProblem
 
-# What a program reads to know which GPUs of a maker it may see.
+STATUS_SCHEMA = 1
+# The variable that says which GPUs of a maker a program may see.
 VISIBLE_DEVICES_VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
@@ -22,7 +23,7 @@ class FleetProcess(NamedTuple):
 
 
 class FleetBooking(NamedTuple):
-    """A promise of a GPU; without `since` it holds since ever. The last four tell of one that runs if it is kept."""
+    """A booking of a GPU; `since` is None if it has no start. The last four say how a running one is used."""
 
     id: str | None
     name: str | None
@@ -38,11 +39,10 @@ class FleetBooking(NamedTuple):
 class FleetGpu(NamedTuple):
     """A GPU with its state and the reason in words; memory in MiB, use in percent, power in W, clock in MHz.
 
-    `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end. `number` is its
-    index where we are, if that is another. `place` is what it is called on its host where that is not its index; an
-    instance (MIG) has its GPU's index, a profile, and in `of` the names that bookings may have for that GPU. `index` is
-    what programs count it by: nvidia-smi's number, or HIP's of a GPU whose `vendor` is amd. `problems` are what is
-    wrong with it now.
+    `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end. `local_index` is
+    its index on this machine, if that is another. `place` is its name on its host if that is not its index; an
+    instance (MIG) has its GPU's index, a profile, and in `parent_keys` the names that bookings may have for that GPU.
+    `index` is nvidia-smi's number, or HIP's if the `vendor` is amd.
     """
 
     index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
@@ -71,23 +71,23 @@ class FleetGpu(NamedTuple):
 
     @property
     def identifier(self) -> str:
-        """What names it on its host also where it has no UUID."""
+        """Return a name that is unique on its host, also without a UUID."""
         return self.uuid or f"{self.vendor} {self.label}"
 
     @property
     def label(self) -> str:
-        """What people call it on its host."""
+        """Return what people call it on its host."""
         return self.place or ("?" if self.index is None else str(self.index))
 
     @property
     def booking_keys(self) -> tuple[str, ...]:
-        """What its instances have in `of`."""
+        """Return the names that bookings may have for it."""
         return tuple(name.lower() for name in (self.label, self.uuid) if name and name != "?")
 
     @property
     def is_avoided(self) -> bool:
-        """Whether nobody should be given it, whatever its state."""
-        return any(one.avoid for one in self.problems) if self.problems else False
+        """Return whether nobody should be given it, whatever its state."""
+        return any(problem.avoid for problem in self.problems) if self.problems else False
 
 
 class FleetDisk(NamedTuple):
@@ -99,10 +99,9 @@ class FleetDisk(NamedTuple):
 
 
 class FleetHost(NamedTuple):
-    """A host with its state and the reason in words; `seen` is when its last word arrived, memory in MiB.
+    """A host with its state and the reason in words; `seen` is when it last reported, memory in MiB.
 
-    Of a GPU in MIG mode the instances are among its `gpus`, and the GPU itself is among those that are `cut`; where it
-    tells no instances, it is among both.
+    Of a GPU in MIG mode the instances are in `gpus`, and the GPU itself in `mig_gpus`; without instances it is in both.
     """
 
     name: str
@@ -120,15 +119,14 @@ class FleetHost(NamedTuple):
     mig_gpus: tuple[FleetGpu, ...] = ()
 
     def find_parent(self, instance: FleetGpu) -> FleetGpu:
-        """The GPU of which it is an instance."""
-        return next(one for one in self.mig_gpus if one.booking_keys == instance.parent_keys)
+        return next(gpu for gpu in self.mig_gpus if gpu.booking_keys == instance.parent_keys)
 
 
 class Fleet(NamedTuple):
-    """All hosts, in the order in which people count; `built` is when they were looked at, in seconds since 1970.
+    """All hosts in natural order; `built` is when they were read, in seconds since 1970.
 
-    `problems` are sentences for the admin. `where` is whence all this comes, for messages, `here` the name that this
-    machine has in it; `every` is how many seconds lie between two builds, `ahead` by how many its clock is before ours.
+    `problems` are sentences for the admin. `source` is where all this comes from, for messages, `machine_name` the name
+    of this machine; `every` is the seconds between two builds, `clock_ahead_s` by how many its clock is ahead of ours.
     """
 
     built: int
@@ -140,12 +138,12 @@ class Fleet(NamedTuple):
     clock_ahead_s: float = 0
 
     def find_host(self, name: str) -> FleetHost | None:
-        """The host of that name, in any case; with or without its domain, where only one can be meant."""
+        """Return the host of a name, in any case; with or without its domain, if only one can be meant."""
         wanted = name.lower()
         short, _, domain = wanted.partition(".")
-        for known in self.hosts:
-            if known.name.lower() == wanted:
-                return known
-        found = [one for one in self.hosts if one.name.lower().partition(".")[0] == short]
-        alike = [one for one in found if not domain or "." not in one.name]
-        return alike[0] if len(alike) == 1 else None
+        for host in self.hosts:
+            if host.name.lower() == wanted:
+                return host
+        same_short = [host for host in self.hosts if host.name.lower().partition(".")[0] == short]
+        matches = [host for host in same_short if not domain or "." not in host.name]
+        return matches[0] if len(matches) == 1 else None

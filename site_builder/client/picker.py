@@ -17,7 +17,7 @@ from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_
 
 
 class GpuRequest(NamedTuple):
-    """What a GPU must have: a model by part of its name, free memory in MiB, and of which maker it must be."""
+    """A wanted GPU: a model by part of its name, free memory in MiB, and a maker."""
 
     model: str = ""
     memory: float = 0
@@ -28,7 +28,7 @@ ANY_GPU = GpuRequest()
 
 
 class GpuChoice(NamedTuple):
-    """A GPU that can be had; `mine` if it is promised to whoever asks."""
+    """A GPU that can be had."""
 
     host: FleetHost
     gpu: FleetGpu
@@ -36,16 +36,16 @@ class GpuChoice(NamedTuple):
 
     @property
     def visible_number(self) -> int | str | None:
-        """What CUDA or HIP calls it where we are; where some GPUs are cut, CUDA's numbers are not what they seem."""
+        """Return what CUDA or HIP calls it here; if some GPUs have instances, CUDA's numbers are not reliable."""
         if self.gpu.uuid and (self.gpu.parent_keys or (self.host.mig_gpus and self.gpu.vendor == DEFAULT_VENDOR)):
             return self.gpu.uuid
         return self.gpu.index if self.gpu.local_index is None else self.gpu.local_index
 
 
 class GpuRequester(NamedTuple):
-    """Who wants a GPU: which names of bookings are theirs, which UUIDs are taken already, and when it is.
+    """Who wants a GPU: which names of bookings are theirs, which UUIDs are taken already, and the time.
 
-    What another run of theirs has booked is not for them; a run itself asks at the desk whether that holds still.
+    What another run of theirs has booked is not for them; a run itself asks the board whether that still holds.
     """
 
     is_own_name: Callable[[str], bool]
@@ -55,140 +55,138 @@ class GpuRequester(NamedTuple):
 
 
 def compute_free_memory(gpu: FleetGpu) -> float | None:
-    """How much of its memory nobody uses, in MiB."""
+    """Return the unused memory in MiB."""
     if gpu.memory_total is None or gpu.memory_used is None:
         return None
     return max(0.0, gpu.memory_total - gpu.memory_used)
 
 
 def compute_load_per_cpu(host: FleetHost) -> float | None:
-    """How much a host has to do, for each of its CPUs."""
     return None if host.load is None else host.load[0] / (host.cpus or 1)
 
 
-def find_available_gpus(hosts: Iterable[FleetHost], wish: GpuRequest, asker: GpuRequester) -> list[GpuChoice]:
-    """All that can be had, the best first, instances behind whole GPUs; of those that are alike, as people count."""
-    found = [
+def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
+    """Find all GPUs that can be had, the best first, instances after whole GPUs; equal ones in their natural order."""
+    choices = [
         GpuChoice(host, gpu, gpu.state == "booked")
         for host in hosts
         if host.state == "fresh"
         for gpu in host.gpus
-        if is_available(gpu, asker) and is_matching_request(gpu, wish)
+        if is_available(gpu, requester) and is_matching_request(gpu, request)
     ]
     return sorted(
-        found,
-        key=lambda one: (
-            bool(one.gpu.parent_keys),
-            rank_gpu(one.gpu.name, compute_free_memory(one.gpu), compute_load_per_cpu(one.host)),
+        choices,
+        key=lambda choice: (
+            bool(choice.gpu.parent_keys),
+            rank_gpu(choice.gpu.name, compute_free_memory(choice.gpu), compute_load_per_cpu(choice.host)),
         ),
     )
 
 
-def is_available(gpu: FleetGpu, asker: GpuRequester) -> bool:
-    """Free, or promised to the asker and unused; nothing that is in error, taken, or has no name that CUDA takes."""
+def is_available(gpu: FleetGpu, requester: GpuRequester) -> bool:
+    """Return whether a GPU is free, or booked by the requester and unused; without errors, and CUDA can name it."""
     if (
         gpu.index is None
         or gpu.is_avoided
-        or gpu.identifier in asker.taken_keys
+        or gpu.identifier in requester.taken_keys
         or (gpu.parent_keys and gpu.uuid is None)
     ):
         return False
-    return gpu.state in {"free", "booked"} and is_free_for(gpu, asker)
+    return gpu.state in {"free", "booked"} and is_free_for(gpu, requester)
 
 
-def is_free_for(gpu: FleetGpu, asker: GpuRequester) -> bool:
-    """Whether nobody else is promised it now; one that is called booked must be the asker's."""
+def is_free_for(gpu: FleetGpu, requester: GpuRequester) -> bool:
+    """Return whether nobody else has booked it now; if its state is booked, it must be the requester's."""
     current = [
-        one
-        for one in gpu.bookings
-        if (one.since is None or one.since.timestamp() <= asker.now) and asker.now < one.until.timestamp()
+        booking
+        for booking in gpu.bookings
+        if (booking.since is None or booking.since.timestamp() <= requester.now)
+        and requester.now < booking.until.timestamp()
     ]
     return bool(current or gpu.state == "free") and all(
-        one.name is not None
-        and asker.is_own_name(one.name)
-        and (asker.is_for_run or not (one.id or "").startswith(RUN_ID_PREFIX))
-        for one in current
+        booking.name is not None
+        and requester.is_own_name(booking.name)
+        and (requester.is_for_run or not (booking.id or "").startswith(RUN_ID_PREFIX))
+        for booking in current
     )
 
 
-def is_matching_request(gpu: FleetGpu, wish: GpuRequest) -> bool:
-    """Whether it is of the model, and has the memory; one that does not tell its memory has too little."""
-    enough = not wish.memory or (compute_free_memory(gpu) or 0) >= wish.memory
-    return enough and is_matching_vendor_and_model(gpu, wish)
+def is_matching_request(gpu: FleetGpu, request: GpuRequest) -> bool:
+    """Return whether a GPU has the model and the memory; one whose memory is not known has too little."""
+    has_memory = not request.memory or (compute_free_memory(gpu) or 0) >= request.memory
+    return has_memory and is_matching_vendor_and_model(gpu, request)
 
 
-def is_matching_vendor_and_model(gpu: FleetGpu, wish: GpuRequest) -> bool:
-    """Whether it is of the maker and of the model."""
-    return wish.vendor in {None, gpu.vendor} and is_matching_model(wish.model, gpu.model, gpu.name)
+def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
+    return request.vendor in {None, gpu.vendor} and is_matching_model(request.model, gpu.model, gpu.name)
 
 
-def restrict_to_one_vendor(host: FleetHost, wish: GpuRequest) -> GpuRequest:
-    """The wish for GPUs of a host that one program shall see: numbers of two makers never mean anything together."""
-    makers = [gpu.vendor for gpu in (*host.gpus, *host.mig_gpus)]
+def restrict_to_one_vendor(host: FleetHost, request: GpuRequest) -> GpuRequest:
+    """Restrict a request to one maker, for one program: numbers of two makers cannot be used together."""
+    vendors = [gpu.vendor for gpu in (*host.gpus, *host.mig_gpus)]
     return (
-        wish
-        if wish.vendor or not makers
-        else wish._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in makers else makers[0])
+        request
+        if request.vendor or not vendors
+        else request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
     )
 
 
-def select_for_one_process(choices: Sequence[GpuChoice], wish: GpuRequest) -> list[GpuChoice]:
-    """What CUDA_VISIBLE_DEVICES takes of one host: whole GPUs, or else one instance, for a process sees but one.
+def select_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
+    """Select what CUDA_VISIBLE_DEVICES takes of one host: whole GPUs, or else one instance, as a process sees only one.
 
-    Who asks for a profile gets all of that, for as many processes.
+    A request for a profile gets all instances of it, for as many processes.
     """
-    wholes = [one for one in choices if not one.gpu.parent_keys]
-    asked = [one for one in choices if is_matching_profile(wish.model, one.gpu.profile)]
-    return asked or wholes or list(choices[:1])
+    whole_gpus = [choice for choice in choices if not choice.gpu.parent_keys]
+    of_profile = [choice for choice in choices if is_matching_profile(request.model, choice.gpu.profile)]
+    return of_profile or whole_gpus or list(choices[:1])
 
 
-def select_on_one_host(choices: Iterable[GpuChoice], count: int, wish: GpuRequest = ANY_GPU) -> list[GpuChoice]:
-    """So many of one host and maker: the best that there are on the first host that has enough; none if no host has.
+def select_on_one_host(choices: Iterable[GpuChoice], count: int, request: GpuRequest = ANY_GPU) -> list[GpuChoice]:
+    """Select GPUs of one host and maker: the best of the first host that has enough; none if no host has.
 
-    Where several are wanted, instances are none of them unless their profile is: a process sees but one.
+    If several are wanted, instances count only if their profile is wanted: a process sees only one.
     """
     by_host: dict[tuple[str, str], list[GpuChoice]] = {}
-    for one in choices:
-        if count > 1 and one.gpu.parent_keys and not is_matching_profile(wish.model, one.gpu.profile):
+    for choice in choices:
+        if count > 1 and choice.gpu.parent_keys and not is_matching_profile(request.model, choice.gpu.profile):
             continue
-        several = by_host.setdefault((one.host.name, one.gpu.vendor), [])
-        several.append(one)
-        if len(several) == count:
-            return several
+        host_choices = by_host.setdefault((choice.host.name, choice.gpu.vendor), [])
+        host_choices.append(choice)
+        if len(host_choices) == count:
+            return host_choices
     return []
 
 
-def explain_none_available(hosts: Iterable[FleetHost], wish: GpuRequest, asker: GpuRequester) -> str:
-    """Why nothing more can be had, as far as that can be said in a line."""
-    several = [gpu for host in hosts for gpu in host.gpus]
-    right = [gpu for gpu in several if is_matching_vendor_and_model(gpu, wish)]
-    if not right:
-        what = "model" if any(wish.vendor in {None, gpu.vendor} for gpu in several) else "maker"
-        return f"none of its {len(several)} GPUs is of that {what}" if several else "there is no GPU"
+def explain_none_available(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> str:
+    """Explain in a line why no more GPUs can be had."""
+    gpus = [gpu for host in hosts for gpu in host.gpus]
+    matching_gpus = [gpu for gpu in gpus if is_matching_vendor_and_model(gpu, request)]
+    if not matching_gpus:
+        property_name = "model" if any(request.vendor in {None, gpu.vendor} for gpu in gpus) else "maker"
+        return f"none of its {len(gpus)} GPUs is of that {property_name}" if gpus else "there is no GPU"
     counts: dict[str, int] = {}
-    for gpu in right:
-        why = explain_unavailable_gpu(gpu, wish, asker)
-        counts[why] = counts.get(why, 0) + 1
-    return ", ".join(f"{count} {why}" for why, count in counts.items())
+    for gpu in matching_gpus:
+        reason = explain_unavailable_gpu(gpu, request, requester)
+        counts[reason] = counts.get(reason, 0) + 1
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
-def explain_unavailable_gpu(gpu: FleetGpu, wish: GpuRequest, asker: GpuRequester) -> str:
-    """What keeps us from a GPU, in a word or two."""
+def explain_unavailable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
     if gpu.state not in {"free", "booked"}:
         return gpu.state
     if gpu.is_avoided:
         return "in trouble"
-    if gpu.identifier in asker.taken_keys:
+    if gpu.identifier in requester.taken_keys:
         return "taken by another run"
-    if not is_free_for(gpu, asker):
+    if not is_free_for(gpu, requester):
         return "booked"
     if gpu.parent_keys and gpu.uuid is None:
         return "without a UUID"
-    return "free" if is_matching_request(gpu, wish) else "with too little memory"
+    return "free" if is_matching_request(gpu, request) else "with too little memory"
 
 
 class PickResult(NamedTuple):
-    """A look at the fleet: what can be had, where, and why no more."""
+    """What can be had at a moment, where, and why no more."""
 
     fleet: Fleet
     hosts: Sequence[FleetHost]
@@ -198,71 +196,72 @@ class PickResult(NamedTuple):
 
 
 class GpuPicker:
-    """Looks at the fleet again and again, for somebody who wants GPUs of a kind; `FleetUnavailableError` says why it cannot."""
+    """Loads the fleet again and again, for a request; raises FleetUnavailableError if it cannot."""
 
     def __init__(
-        self, loaded: LoadedSettings, wish: GpuRequest, host: str | None = None, name: str | None = None
+        self, loaded: LoadedSettings, request: GpuRequest, host: str | None = None, name: str | None = None
     ) -> None:
-        """Of one host, this machine if none is named; `name` is whose bookings count as free, one's own if none is."""
+        """Pick on `host`, or else this machine; the bookings of `name`, or else of the user, count as free."""
         self.loaded = loaded
-        self.request = wish
+        self.request = request
         self.host = host
         self.is_mine = loader.build_owner_check(loaded, name)
-        # who may read a data folder may know whose a booking is: without names, one's own would be nobody's
+        # who may read a data folder may see names, and needs them to find their own bookings
         named = replace(loaded, settings=replace(loaded.settings, privacy=PrivacySettings()))
         self.load_fleet: Callable[[], Fleet] = loader.open_fleet(named)
 
     def find_gpus(self, everywhere: bool = False, for_run: bool = False) -> PickResult:
-        """What can be had now: of all hosts, or of one; a run is of this machine, whatever the board calls it."""
+        """Find what can be had now, on all hosts or on one; a run is on this machine, whatever the board calls it."""
         fleet = self.load_fleet()
         hosts = fleet.hosts if everywhere else (loader.find_wanted_host(fleet, self.host, self.loaded),)
-        where = fleet.source if everywhere else hosts[0].name
-        if not any(one.state == "fresh" for one in hosts):
-            why = "".join(f": {one.name} is {one.state}: {one.reason}" for one in hosts[:1])
-            message = f"nothing on {where} can be told{why}"
+        source = fleet.source if everywhere else hosts[0].name
+        if not any(host.state == "fresh" for host in hosts):
+            reason = "".join(f": {host.name} is {host.state}: {host.reason}" for host in hosts[:1])
+            message = f"nothing on {source} can be told{reason}"
             raise FleetUnavailableError(message)
-        asker = GpuRequester(self.is_mine, run_reservation.ClaimedGpus(), time.time() + fleet.clock_ahead_s, for_run)
+        requester = GpuRequester(
+            self.is_mine, run_reservation.ClaimedGpus(), time.time() + fleet.clock_ahead_s, for_run
+        )
         if not everywhere and (for_run or self.host is None) and loader.choose_fleet_source(self.loaded) != "machine":
             hosts = (self.merge_local_view(hosts[0]),)
-        wish = self.request if everywhere else restrict_to_one_vendor(hosts[0], self.request)
-        choices = find_available_gpus(hosts, wish, asker)
-        return PickResult(fleet, hosts, choices, where, explain_none_available(hosts, wish, asker))
+        request = self.request if everywhere else restrict_to_one_vendor(hosts[0], self.request)
+        choices = find_available_gpus(hosts, request, requester)
+        return PickResult(fleet, hosts, choices, source, explain_none_available(hosts, request, requester))
 
     def merge_local_view(self, host: FleetHost) -> FleetHost:
-        """A host as its driver tells it now, and by its own numbers: a container may see but some GPUs."""
+        """Merge a host with what its driver reports here, under its own numbers: a container may see only some GPUs."""
         try:
-            here = loader.load_machine_fleet(self.loaded.settings).hosts[0]
+            local_host = loader.load_machine_fleet(self.loaded.settings).hosts[0]
         except loader.NoGpuToolError:
-            return host  # nobody can be asked, as in many a container
-        own = {gpu.identifier: gpu for gpu in (*here.gpus, *here.mig_gpus)}
-        if host.gpus and not any(gpu.identifier in own for gpu in (*host.gpus, *host.mig_gpus)):
+            return host  # as in many containers
+        local_gpus = {gpu.identifier: gpu for gpu in (*local_host.gpus, *local_host.mig_gpus)}
+        if host.gpus and not any(gpu.identifier in local_gpus for gpu in (*host.gpus, *host.mig_gpus)):
             message = f"the GPUs of {host.name} are not those of this machine"
             raise FleetUnavailableError(
                 f"{message}: name it as the board does with --host, or ask for all hosts with --all"
             )
-        there = {gpu.identifier.lower() for gpu in here.gpus if gpu in here.mig_gpus}
-        if count_gpus_without_uuid(here) != count_gpus_without_uuid(
+        hidden_mig_gpus = {gpu.identifier.lower() for gpu in local_host.gpus if gpu in local_host.mig_gpus}
+        if count_gpus_without_uuid(local_host) != count_gpus_without_uuid(
             host
-        ):  # a number means the same GPU only if all are seen
-            own = {handle: gpu for handle, gpu in own.items() if gpu.uuid}
-        gpus = tuple(merge_local_gpu(gpu, own.get(gpu.identifier), there) for gpu in host.gpus)
-        return host._replace(gpus=gpus, mig_gpus=host.mig_gpus or here.mig_gpus)
+        ):  # a number means the same GPU only if all are visible
+            local_gpus = {identifier: gpu for identifier, gpu in local_gpus.items() if gpu.uuid}
+        gpus = tuple(merge_local_gpu(gpu, local_gpus.get(gpu.identifier), hidden_mig_gpus) for gpu in host.gpus)
+        return host._replace(gpus=gpus, mig_gpus=host.mig_gpus or local_host.mig_gpus)
 
 
 def count_gpus_without_uuid(host: FleetHost) -> int:
-    """How many GPUs of a host have no UUID."""
     return sum(gpu.uuid is None for gpu in host.gpus)
 
 
-def merge_local_gpu(gpu: FleetGpu, own: FleetGpu | None, untold: Collection[str] = ()) -> FleetGpu:
-    """A GPU with what this machine says of it: what is promised, the board knows, and whether it is used, we do.
+def merge_local_gpu(gpu: FleetGpu, local_gpu: FleetGpu | None, hidden_mig_gpus: Collection[str] = ()) -> FleetGpu:
+    """Merge a GPU with what this machine reports: the board knows its bookings, the machine its use.
 
-    `untold` are GPUs of which this machine may have instances, but does not tell them: there the board's word holds.
+    `hidden_mig_gpus` may have instances here that are not reported: there the board's word holds.
     """
-    if own is None and any(name in untold for name in gpu.parent_keys):
+    if local_gpu is None and any(name in hidden_mig_gpus for name in gpu.parent_keys):
         return gpu
-    if own is None:
+    if local_gpu is None:
         return gpu if gpu.state == "lost" else gpu._replace(state="unknown", reason="this machine does not see it")
-    if own.state != "free":
-        return gpu._replace(state=own.state, reason=own.reason)
-    return gpu._replace(local_index=own.index, problems=(*gpu.problems, *own.problems))
+    if local_gpu.state != "free":
+        return gpu._replace(state=local_gpu.state, reason=local_gpu.reason)
+    return gpu._replace(local_index=local_gpu.index, problems=(*gpu.problems, *local_gpu.problems))

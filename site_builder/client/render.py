@@ -9,112 +9,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
+from site_builder.client.model import STATUS_SCHEMA, Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_text
 from site_builder.health.page import format_problems
 
-STATUS_SCHEMA = 1
-
-
-def render_fleet_json(told: Fleet) -> bytes:
-    """When it was looked at, and its hosts."""
-    hosts = [fleet_host_to_json(one, told.built) for one in told.hosts]
-    return orjson.dumps({"schema": STATUS_SCHEMA, "built": told.built, "hosts": hosts}, option=orjson.OPT_INDENT_2)
-
-
-def fleet_host_to_json(one: FleetHost, built: int) -> dict[str, Any]:
-    """A host with its GPUs."""
-    return {
-        "name": one.name,
-        "title": one.title,
-        "tags": one.tags,
-        "state": one.state,
-        "reason": one.reason,
-        "seen": one.seen,
-        "age": None if one.seen is None else max(0, built - one.seen),
-        "load": one.load,
-        "cpus": one.cpus,
-        "memory": {"total": one.memory_total, "available": one.memory_available},
-        "disks": [disk._asdict() for disk in one.disks],
-        "gpus": fleet_gpus_to_json(one),
-    }
-
-
-def fleet_gpus_to_json(host: FleetHost) -> list[dict[str, Any]]:
-    """Its GPUs, each instance within its own."""
-    found: dict[object, dict[str, Any]] = {}
-    for place, one in enumerate(host.gpus):
-        if not one.parent_keys:
-            found[place] = (
-                {**fleet_gpu_to_json(one), "instances": []} if one in host.mig_gpus else fleet_gpu_to_json(one)
-            )
-            continue
-        told = found.setdefault(one.parent_keys, {**fleet_gpu_to_json(host.find_parent(one)), "instances": []})
-        told["instances"].append({**fleet_gpu_to_json(one), "profile": one.profile})
-    return list(found.values())
-
-
-def fleet_gpu_to_json(one: FleetGpu) -> dict[str, Any]:
-    """A GPU, under nvidia-smi's names and units."""
-    found = {
-        "index": one.index,
-        "uuid": one.uuid,
-        "name": one.name,
-        "vendor": one.vendor,
-        "model": one.model,
-        "state": one.state,
-        "reason": one.reason,
-        "memory.used": one.memory_used,
-        "memory.total": one.memory_total,
-        "utilization.gpu": one.utilization_gpu,
-        "utilization.memory": one.utilization_memory,
-        "temperature.gpu": one.temperature,
-        "power.draw": one.power_draw,
-        "power.limit": one.power_limit,
-        "clocks.sm": one.clock,
-        "processes": [fleet_process_to_json(each) for each in one.processes],
-        "bookings": [fleet_booking_to_json(each) for each in one.bookings],
-        "free_again": one.free_again,
-        "problems": [each._asdict() for each in one.problems],
-    }
-    if one.place is not None:
-        found["place"] = one.place
-    return found
-
-
-def fleet_process_to_json(one: FleetProcess) -> dict[str, Any]:
-    """A process on a GPU."""
-    return {
-        "pid": one.pid,
-        "user": one.user,
-        "command": one.command,
-        "used_gpu_memory": one.used_memory,
-        "started": one.started,
-    }
-
-
-def fleet_booking_to_json(one: FleetBooking) -> dict[str, Any]:
-    """A booking; `date` is its end, as in comments.json."""
-    return {
-        "id": one.id,
-        "name": one.name,
-        "from": one.since and one.since.isoformat(),
-        "date": one.until.isoformat(),
-        "comment": one.comment,
-        "unused_since": one.unused_since,
-        "used_by": one.used_by,
-        "used_by_since": one.used_by_since,
-        "mean_use": one.mean_use,
-    }
-
-
 STATE_MARKS = {"free": "[ ]", "busy": "[~]", "held": "[~]", "booked": "[~]"}
 TROUBLE_MARK = "[!]"
-# Stands for the state of a GPU that is cut into instances: they have states of their own.
+# The state of a GPU with instances, which have states of their own.
 MIG_STATE = "mig"
-# What a GPU that nobody should be given looks like, though nobody is on it.
+# The state of a GPU that should be avoided, though it is not in use.
 TROUBLE_STATE = "in trouble"
 RED_CODE = "31"
 STATE_COLOURS = {
@@ -127,10 +32,10 @@ HEAD_COLOUR, BAD_HEAD_COLOUR = "1", "1;31"
 COLUMN_TITLES = ("GPU", "type", "use", "memory", "temp", "MHz", "users", "since", "pids")
 GPU, TYPE, USE, MEMORY, TEMPERATURE, CLOCK, USERS, SINCE, PIDS = range(9)
 RIGHT_ALIGNED = frozenset({2, 3, 4, 5})
-# What a column may take at most, and what it keeps where the line is too narrow for all.
+# The largest width of a column, and what it keeps if the line is too narrow for all.
 MAX_COLUMN_WIDTHS = {GPU: 10, TYPE: 30, USE: 6, MEMORY: 13, TEMPERATURE: 6, CLOCK: 6, USERS: 20, PIDS: 20}
 MIN_COLUMN_WIDTHS = {TYPE: 10, USERS: 8, PIDS: 8}
-# What goes first where even that is too much.
+# Columns are dropped in this order if even that is too much.
 COLUMN_DROP_ORDER = (CLOCK, TEMPERATURE, PIDS, SINCE, TYPE)
 WIDE_TERMINAL = 110
 PREFERRED_COMMAND_WIDTH, MIN_COMMAND_WIDTH = 30, 10
@@ -147,8 +52,96 @@ INTERPRETER_PATTERN = re.compile(
 )
 
 
+def render_fleet_json(fleet: Fleet) -> bytes:
+    hosts = [fleet_host_to_json(host, fleet.built) for host in fleet.hosts]
+    return orjson.dumps({"schema": STATUS_SCHEMA, "built": fleet.built, "hosts": hosts}, option=orjson.OPT_INDENT_2)
+
+
+def fleet_host_to_json(host: FleetHost, built: int) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "title": host.title,
+        "tags": host.tags,
+        "state": host.state,
+        "reason": host.reason,
+        "seen": host.seen,
+        "age": None if host.seen is None else max(0, built - host.seen),
+        "load": host.load,
+        "cpus": host.cpus,
+        "memory": {"total": host.memory_total, "available": host.memory_available},
+        "disks": [disk._asdict() for disk in host.disks],
+        "gpus": fleet_gpus_to_json(host),
+    }
+
+
+def fleet_gpus_to_json(host: FleetHost) -> list[dict[str, Any]]:
+    """Return the GPUs of a host, each instance within its GPU."""
+    gpus: dict[object, dict[str, Any]] = {}
+    for position, gpu in enumerate(host.gpus):
+        if not gpu.parent_keys:
+            gpus[position] = (
+                {**fleet_gpu_to_json(gpu), "instances": []} if gpu in host.mig_gpus else fleet_gpu_to_json(gpu)
+            )
+            continue
+        parent = gpus.setdefault(gpu.parent_keys, {**fleet_gpu_to_json(host.find_parent(gpu)), "instances": []})
+        parent["instances"].append({**fleet_gpu_to_json(gpu), "profile": gpu.profile})
+    return list(gpus.values())
+
+
+def fleet_gpu_to_json(gpu: FleetGpu) -> dict[str, Any]:
+    """Return a GPU under nvidia-smi's names and units."""
+    content = {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "vendor": gpu.vendor,
+        "model": gpu.model,
+        "state": gpu.state,
+        "reason": gpu.reason,
+        "memory.used": gpu.memory_used,
+        "memory.total": gpu.memory_total,
+        "utilization.gpu": gpu.utilization_gpu,
+        "utilization.memory": gpu.utilization_memory,
+        "temperature.gpu": gpu.temperature,
+        "power.draw": gpu.power_draw,
+        "power.limit": gpu.power_limit,
+        "clocks.sm": gpu.clock,
+        "processes": [
+            {
+                "pid": process.pid,
+                "user": process.user,
+                "command": process.command,
+                "used_gpu_memory": process.used_memory,
+                "started": process.started,
+            }
+            for process in gpu.processes
+        ],
+        "bookings": [fleet_booking_to_json(booking) for booking in gpu.bookings],
+        "free_again": gpu.free_again,
+        "problems": [problem._asdict() for problem in gpu.problems],
+    }
+    if gpu.place is not None:
+        content["place"] = gpu.place
+    return content
+
+
+def fleet_booking_to_json(booking: FleetBooking) -> dict[str, Any]:
+    """Return a booking; `date` is its end, as in comments.json."""
+    return {
+        "id": booking.id,
+        "name": booking.name,
+        "from": booking.since and booking.since.isoformat(),
+        "date": booking.until.isoformat(),
+        "comment": booking.comment,
+        "unused_since": booking.unused_since,
+        "used_by": booking.used_by,
+        "used_by_since": booking.used_by_since,
+        "mean_use": booking.mean_use,
+    }
+
+
 class GpuTableRow(NamedTuple):
-    """A GPU: the cells of its columns, and what stands after them: what is to be said, what runs, what is promised."""
+    """The cells of a GPU, and what stands behind them: notes, commands and bookings."""
 
     state: str
     cells: tuple[str, ...]
@@ -158,7 +151,7 @@ class GpuTableRow(NamedTuple):
 
 
 class ColumnLayout(NamedTuple):
-    """Which columns are shown, how wide they are, and what is between them; `room` is left for the command, if any."""
+    """The shown columns with their widths, and the gap between them; `command_width` is left for the command."""
 
     columns: tuple[int, ...]
     widths: tuple[int, ...]
@@ -167,33 +160,32 @@ class ColumnLayout(NamedTuple):
 
 
 def format_gpu_table(
-    fleet: Fleet, now: Now, across: int | None = None, colour: bool = False, heads: bool = True
+    fleet: Fleet, now: Now, width: int | None = None, colour: bool = False, heads: bool = True
 ) -> list[str]:
-    """The lines, for a terminal that is so many cells across, or with None for a file.
+    """Format the table for a terminal of this width, or with None for a file.
 
     Without `heads` only a host that is not fresh has a line of its own.
     """
-    short = across is not None and across < WIDE_TERMINAL
-    rows = [build_host_rows(host, now, short) for host in fleet.hosts]
-    layout = compute_layout([one.cells for several in rows for one in several], across)
+    is_short = width is not None and width < WIDE_TERMINAL
+    rows = [build_host_rows(host, now, is_short) for host in fleet.hosts]
+    layout = compute_layout([row.cells for host_rows in rows for row in host_rows], width)
     lines = [format_column_titles(layout)] if any(rows) else []
-    for host, several in zip(fleet.hosts, rows):
+    for host, host_rows in zip(fleet.hosts, rows):
         if heads or host.state != "fresh":
-            text = format_host_line(host) if across is None else truncate_text(format_host_line(host), across)
+            text = format_host_line(host) if width is None else truncate_text(format_host_line(host), width)
             lines.append(colour_line(text, HEAD_COLOUR if host.state == "fresh" else BAD_HEAD_COLOUR, colour))
-        for one in several:
-            told = format_gpu_lines(one, layout)
-            lines += [colour_line(text, STATE_COLOURS.get(one.state), colour) for text in told]
+        for row in host_rows:
+            row_lines = format_gpu_lines(row, layout)
+            lines += [colour_line(text, STATE_COLOURS.get(row.state), colour) for text in row_lines]
     return lines
 
 
 def colour_line(text: str, code: str | None, colour: bool) -> str:
-    """A line in its colour, where there are any."""
     return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
 
 
 def format_host_line(host: FleetHost) -> str:
-    """A host: `atlas · Training · load 12 / 96`, or why it tells nothing."""
+    """Format the line above a host: `atlas · Training · load 12 / 96`, or why nothing is known of it."""
     parts = [host.name]
     if host.title and host.title != host.name:
         parts.append(host.title)
@@ -208,220 +200,221 @@ def format_host_line(host: FleetHost) -> str:
 # The cells of a GPU
 
 
-def build_host_rows(host: FleetHost, now: Now, short: bool) -> list[GpuTableRow]:
-    """The GPUs of a host; one that is cut into instances stands above them."""
+def build_host_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableRow]:
+    """Build the rows of a host; a GPU with instances stands above them."""
     rows = []
-    heads = {one.label.lower(): one for one in host.mig_gpus}
+    mig_gpus = {gpu.label.lower(): gpu for gpu in host.mig_gpus}
     for gpu in host.gpus:
-        whole = heads.pop(gpu.parent_keys[0], None) if gpu.parent_keys else None
-        if whole:
-            told = build_gpu_row(whole._replace(state="free", processes=(), bookings=()), now, short)
-            said_of = TEXT_SEPARATOR.join(filter(None, (whole.reason, told.notes)))
-            rows.append(told._replace(state=MIG_STATE, cells=(f"{whole.label:>2} MIG", *told.cells[1:]), notes=said_of))
-        # what is wrong with its GPU is said there
-        rows.append(build_gpu_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, short))
+        parent = mig_gpus.pop(gpu.parent_keys[0], None) if gpu.parent_keys else None
+        if parent:
+            parent_row = build_gpu_row(parent._replace(state="free", processes=(), bookings=()), now, is_short)
+            notes = TEXT_SEPARATOR.join(filter(None, (parent.reason, parent_row.notes)))
+            rows.append(
+                parent_row._replace(
+                    state=MIG_STATE, cells=(f"{parent.label:>2} MIG", *parent_row.cells[1:]), notes=notes
+                )
+            )
+        # the problems of its GPU stand in the row of the GPU
+        rows.append(build_gpu_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, is_short))
     return rows
 
 
-def build_gpu_row(gpu: FleetGpu, now: Now, short: bool) -> GpuTableRow:
-    """A GPU in its columns; nothing stands in those of processes where there are none."""
-    several = gpu.processes
-    who = (
-        (format_users(several), format_start_age(several, now, short), format_pids(several))
-        if several
+def build_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
+    """Build the row of a GPU; the columns of processes are empty if there are none."""
+    processes = gpu.processes
+    process_cells = (
+        (format_users(processes), format_start_age(processes, now, is_short), format_pids(processes))
+        if processes
         else ("", "", "")
     )
-    look = TROUBLE_STATE if gpu.is_avoided and gpu.state in {"free", "booked"} else gpu.state
+    state = TROUBLE_STATE if gpu.is_avoided and gpu.state in {"free", "booked"} else gpu.state
     cells = (
-        f"{gpu.label:>2} {STATE_MARKS.get(look, TROUBLE_MARK)}",
+        f"{gpu.label:>2} {STATE_MARKS.get(state, TROUBLE_MARK)}",
         gpu.profile or gpu.model,  # the model stands in the row above
         format_whole_number(gpu.utilization_gpu, " %"),
         format_memory_cell(gpu.memory_used, gpu.memory_total),
         format_whole_number(gpu.temperature),
         format_whole_number(gpu.clock),
-        *who,
+        *process_cells,
     )
-    commands = tuple(dict.fromkeys(one.command or UNKNOWN_CELL for one in several))
+    commands = tuple(dict.fromkeys(process.command or UNKNOWN_CELL for process in processes))
     return GpuTableRow(
-        look, cells, describe_gpu_notes(gpu), commands, describe_gpu_booking(gpu, now) if gpu.bookings else ""
+        state, cells, describe_gpu_notes(gpu), commands, describe_gpu_booking(gpu, now) if gpu.bookings else ""
     )
 
 
 def format_whole_number(value: float | None, unit: str = "") -> str:
-    """A number without decimals, and its unit."""
     return UNKNOWN_CELL if value is None else f"{value:.0f}{unit}"
 
 
 def format_memory_cell(used: float | None, total: float | None) -> str:
-    """`71/80 GiB`."""
+    """Format memory: `71/80 GiB`."""
     if used is None and total is None:
         return UNKNOWN_CELL
-    told = (UNKNOWN_CELL if one is None else formatting.format_gib(one) for one in (used, total))
-    return f"{'/'.join(told)} GiB"
+    values = (UNKNOWN_CELL if value is None else formatting.format_gib(value) for value in (used, total))
+    return f"{'/'.join(values)} GiB"
 
 
-def format_users(several: Iterable[FleetProcess]) -> str:
-    """Who is on it, each once."""
-    return ",".join(dict.fromkeys(one.user or UNKNOWN_CELL for one in several))
+def format_users(processes: Iterable[FleetProcess]) -> str:
+    return ",".join(dict.fromkeys(process.user or UNKNOWN_CELL for process in processes))
 
 
-def format_pids(several: Iterable[FleetProcess]) -> str:
-    """All of them."""
-    return ",".join(UNKNOWN_CELL if one.pid is None else str(one.pid) for one in several)
+def format_pids(processes: Iterable[FleetProcess]) -> str:
+    return ",".join(UNKNOWN_CELL if process.pid is None else str(process.pid) for process in processes)
 
 
-def format_start_age(several: Iterable[FleetProcess], now: Now, short: bool) -> str:
-    """How long ago the first of them began."""
-    first = min((one.started for one in several if one.started is not None), default=None)
-    return UNKNOWN_CELL if first is None else format_time_ago(now.epoch - first, short)
+def format_start_age(processes: Iterable[FleetProcess], now: Now, is_short: bool) -> str:
+    """Format how long ago the first process began."""
+    first_start = min((process.started for process in processes if process.started is not None), default=None)
+    return UNKNOWN_CELL if first_start is None else format_time_ago(now.epoch - first_start, is_short)
 
 
-def format_time_ago(seconds: float, short: bool) -> str:
-    """`2 days ago`, or in short `2 d`."""
+def format_time_ago(seconds: float, is_short: bool) -> str:
+    """Format an age: `2 days ago`, or in short `2 d`."""
     if seconds < formatting.MINUTE:
-        return "now" if short else "just now"
-    for unit, letter, name, most in AGE_UNITS:
-        if seconds < most:
+        return "now" if is_short else "just now"
+    for unit, short_name, name, limit in AGE_UNITS:
+        if seconds < limit:
             count = int(seconds // unit)
-            return f"{count} {letter}" if short else f"{count} {name}{'' if count == 1 else 's'} ago"
+            return f"{count} {short_name}" if is_short else f"{count} {name}{'' if count == 1 else 's'} ago"
     return UNKNOWN_CELL
 
 
 def describe_gpu_notes(gpu: FleetGpu) -> str:
-    """What is to be said of its state, beyond its mark and what runs on it, and what is wrong with it."""
-    problems = [one for one in gpu.problems if one.what != gpu.reason] if gpu.state != "lost" else []
-    wrong = format_problems(problems) if problems else ""
-    return TEXT_SEPARATOR.join(filter(None, (describe_gpu_state(gpu), wrong)))
+    """Describe the state and the problems of a GPU, as far as the columns do not show them."""
+    problems = [problem for problem in gpu.problems if problem.what != gpu.reason] if gpu.state != "lost" else []
+    problem_text = format_problems(problems) if problems else ""
+    return TEXT_SEPARATOR.join(filter(None, (describe_gpu_state(gpu), problem_text)))
 
 
 def describe_gpu_state(gpu: FleetGpu) -> str:
-    """The same of its state alone."""
     if gpu.state in {"conflict", "lost"}:
         return f"{gpu.state}: {gpu.reason}" if gpu.reason else gpu.state
     if gpu.state == "unknown":
         return gpu.reason or gpu.state
     if gpu.state == "held":
         return "held" if gpu.processes else f"held: {gpu.reason}"
-    # who is on it, the columns tell
+    # the columns show who uses it
     return gpu.reason if gpu.state == "busy" and not gpu.reason.startswith("in use") else ""
 
 
 def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
-    """For whom it is booked, now or within a day; of a conflict the reason tells it."""
-    running = [one for one in gpu.bookings if one.until.timestamp() > now.epoch and has_begun(one, now)]
+    """Describe who has booked a GPU, now or within a day; of a conflict, the reason says it."""
+    running = [booking for booking in gpu.bookings if booking.until.timestamp() > now.epoch and has_begun(booking, now)]
     if running and gpu.state != "conflict":
-        names = formatting.join_names(list(dict.fromkeys(one.name for one in running if one.name)))
-        comment = next((one.comment for one in running if one.comment), None)
-        until = f"until {formatting.format_moment(max(one.until for one in running), now)}"
-        told = f"booked: {names} {until}" if names else f"booked {until}"
-        return f"{told} ({comment})" if comment else told
-    coming = [one.since.timestamp() for one in gpu.bookings if one.since and not has_begun(one, now)]
-    if running or not coming or min(coming) > now.epoch + formatting.DAY:
+        names = formatting.join_names(list(dict.fromkeys(booking.name for booking in running if booking.name)))
+        comment = next((booking.comment for booking in running if booking.comment), None)
+        until = f"until {formatting.format_moment(max(booking.until for booking in running), now)}"
+        text = f"booked: {names} {until}" if names else f"booked {until}"
+        return f"{text} ({comment})" if comment else text
+    coming_starts = [
+        booking.since.timestamp() for booking in gpu.bookings if booking.since and not has_begun(booking, now)
+    ]
+    if running or not coming_starts or min(coming_starts) > now.epoch + formatting.DAY:
         return ""
-    first = next(one for one in gpu.bookings if one.since and one.since.timestamp() == min(coming))
-    begins = formatting.format_moment(first.since or first.until, now)
+    first_booking = next(
+        booking for booking in gpu.bookings if booking.since and booking.since.timestamp() == min(coming_starts)
+    )
+    start = formatting.format_moment(first_booking.since or first_booking.until, now)
     if gpu.state == "free":
-        return f"until {begins}, then booked{f': {first.name}' if first.name else ''}"
-    return f"booked from {begins}{f': {first.name}' if first.name else ''}"
+        return f"until {start}, then booked{f': {first_booking.name}' if first_booking.name else ''}"
+    return f"booked from {start}{f': {first_booking.name}' if first_booking.name else ''}"
 
 
-def has_begun(one: FleetBooking, now: Now) -> bool:
-    """Whether it is no longer to come."""
-    return one.since is None or one.since.timestamp() <= now.epoch
+def has_begun(booking: FleetBooking, now: Now) -> bool:
+    return booking.since is None or booking.since.timestamp() <= now.epoch
 
 
 # The columns
 
 
-def compute_layout(cells: Sequence[tuple[str, ...]], across: int | None) -> ColumnLayout:
-    """How the columns share the line: each as wide as it needs, until the command has too little."""
-    natural = [max(map(measure_width, column)) for column in zip(COLUMN_TITLES, *cells)]
-    widths = [min(wide, MAX_COLUMN_WIDTHS.get(number, wide)) for number, wide in enumerate(natural)]
-    if across is None:
+def compute_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> ColumnLayout:
+    """Share the line between the columns: each as wide as it needs, until the command has too little."""
+    natural_widths = [max(map(measure_width, column)) for column in zip(COLUMN_TITLES, *cells)]
+    widths = [
+        min(column_width, MAX_COLUMN_WIDTHS.get(number, column_width))
+        for number, column_width in enumerate(natural_widths)
+    ]
+    if width is None:
         return ColumnLayout(tuple(range(len(widths))), tuple(widths), "  ", None)
-    gap = " " if across < WIDE_TERMINAL else "  "
-    shown = list(range(len(widths)))
+    gap = " " if width < WIDE_TERMINAL else "  "
+    shown_columns = list(range(len(widths)))
 
-    def room() -> int:
-        return across - sum(widths[number] + len(gap) for number in shown)
+    def compute_room() -> int:
+        return width - sum(widths[number] + len(gap) for number in shown_columns)
 
     for number in (PIDS, USERS, TYPE):
         spare = max(0, widths[number] - MIN_COLUMN_WIDTHS[number])
-        widths[number] -= min(spare, max(0, PREFERRED_COMMAND_WIDTH - room()))
+        widths[number] -= min(spare, max(0, PREFERRED_COMMAND_WIDTH - compute_room()))
     for number in COLUMN_DROP_ORDER:
-        if room() < MIN_COMMAND_WIDTH:
-            shown.remove(number)
-    return ColumnLayout(tuple(shown), tuple(widths[number] for number in shown), gap, max(1, room()))
+        if compute_room() < MIN_COMMAND_WIDTH:
+            shown_columns.remove(number)
+    return ColumnLayout(
+        tuple(shown_columns), tuple(widths[number] for number in shown_columns), gap, max(1, compute_room())
+    )
 
 
 def format_column_titles(layout: ColumnLayout) -> str:
-    """The names of the columns."""
     cells = join_row_cells(COLUMN_TITLES, layout)
-    return f"{cells}{layout.gap}{'command' if layout.command_width is None else truncate_text('command', layout.command_width)}"
+    title = "command" if layout.command_width is None else truncate_text("command", layout.command_width)
+    return f"{cells}{layout.gap}{title}"
 
 
-def join_row_cells(cells: Sequence[str], layout: ColumnLayout, last: int = len(COLUMN_TITLES)) -> str:
-    """The cells of a line, up to a column."""
-    told = []
-    for number, wide in zip(layout.columns, layout.widths):
-        if number < last:
+def join_row_cells(cells: Sequence[str], layout: ColumnLayout, end_column: int = len(COLUMN_TITLES)) -> str:
+    """Join the cells of a row, up to a column."""
+    shown_cells = []
+    for number, width in zip(layout.columns, layout.widths):
+        if number < end_column:
             text = cells[number]
-            if number == PIDS and layout.command_width is not None and len(text) > wide:
-                text = truncate_pids(text, wide)
-            if layout.command_width is not None or measure_width(text) <= wide:
-                text = fit_text(text, wide, number in RIGHT_ALIGNED)
-            told.append(text)
-    return layout.gap.join(told)
+            if number == PIDS and layout.command_width is not None and len(text) > width:
+                text = truncate_pids(text, width)
+            if layout.command_width is not None or measure_width(text) <= width:
+                text = fit_text(text, width, number in RIGHT_ALIGNED)
+            shown_cells.append(text)
+    return layout.gap.join(shown_cells)
 
 
-def truncate_pids(text: str, wide: int) -> str:
-    """As many pids as there is room for: half a pid is that of another process."""
-    return f"{text[: text.rfind(',', 0, wide)]}{ELLIPSIS}" if "," in text[:wide] else ELLIPSIS
+def truncate_pids(text: str, width: int) -> str:
+    """Keep as many pids as there is room for: half a pid is that of another process."""
+    return f"{text[: text.rfind(',', 0, width)]}{ELLIPSIS}" if "," in text[:width] else ELLIPSIS
 
 
-def format_gpu_lines(one: GpuTableRow, layout: ColumnLayout) -> list[str]:
-    """A GPU in a line; what is said beside processes has a line of its own where there is no room."""
-    if not one.commands:
-        # nobody is on it: what is to be said has the columns of who is
-        text = TEXT_SEPARATOR.join(filter(None, (one.notes, one.booking_text)))
-        line = f"{join_row_cells(one.cells, layout, USERS)}{layout.gap}{fit_into_columns(text, layout, USERS)}"
-        return [line.rstrip()]
-    cells = join_row_cells(one.cells, layout)
-    text = TEXT_SEPARATOR.join(filter(None, (one.notes, *one.commands, one.booking_text)))
+def format_gpu_lines(row: GpuTableRow, layout: ColumnLayout) -> list[str]:
+    """Format a row; notes beside processes have a line of their own if there is no room."""
+    if not row.commands:
+        # without processes, the notes take their columns
+        text = TEXT_SEPARATOR.join(filter(None, (row.notes, row.booking_text)))
+        if layout.command_width is not None:
+            text = truncate_text(text, layout.command_width + measure_columns(layout, USERS))
+        return [f"{join_row_cells(row.cells, layout, USERS)}{layout.gap}{text}".rstrip()]
+    cells = join_row_cells(row.cells, layout)
+    text = TEXT_SEPARATOR.join(filter(None, (row.notes, *row.commands, row.booking_text)))
     if layout.command_width is None or measure_width(text) <= layout.command_width:
         return [f"{cells}{layout.gap}{text}"]
-    apart = measure_width(one.notes) > layout.command_width
+    has_notes_line = measure_width(row.notes) > layout.command_width
     text = TEXT_SEPARATOR.join(
-        filter(None, ("" if apart else one.notes, *map(shorten_command, one.commands), one.booking_text))
+        filter(None, ("" if has_notes_line else row.notes, *map(shorten_command, row.commands), row.booking_text))
     )
     line = f"{cells}{layout.gap}{truncate_text(text, layout.command_width)}"
-    return (
-        [line, truncate_text(f"{NOTE_INDENT}{one.notes}", layout.command_width + measure_columns(layout, 0))]
-        if apart
-        else [line]
+    if not has_notes_line:
+        return [line]
+    return [line, truncate_text(f"{NOTE_INDENT}{row.notes}", layout.command_width + measure_columns(layout, 0))]
+
+
+def measure_columns(layout: ColumnLayout, first_column: int) -> int:
+    """Return the width of the columns from one on."""
+    return sum(
+        width + len(layout.gap) for number, width in zip(layout.columns, layout.widths) if number >= first_column
     )
-
-
-def fit_into_columns(text: str, layout: ColumnLayout, after: int) -> str:
-    """A text that takes all columns from one on, and the room of the command."""
-    if layout.command_width is None:
-        return text
-    return truncate_text(text, layout.command_width + measure_columns(layout, after))
-
-
-def measure_columns(layout: ColumnLayout, first: int) -> int:
-    """What the columns from one on take."""
-    return sum(wide + len(layout.gap) for number, wide in zip(layout.columns, layout.widths) if number >= first)
 
 
 def shorten_command(command: str) -> str:
-    """A command that begins with what tells most: no folders, no interpreter."""
+    """Shorten a command to begin with what tells most: no folders, no interpreter."""
     command = strip_program_folder(command)
-    rest = INTERPRETER_PATTERN.sub("", command, count=1) if INTERPRETER_PATTERN.match(command) else command
-    return strip_program_folder(rest)
+    arguments = INTERPRETER_PATTERN.sub("", command, count=1) if INTERPRETER_PATTERN.match(command) else command
+    return strip_program_folder(arguments)
 
 
 def strip_program_folder(command: str) -> str:
-    """Its program by name alone."""
-    program, blank, rest = command.partition(" ")
-    return f"{program.rpartition('/')[2] or program}{blank}{rest}"
+    program, space, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2] or program}{space}{rest}"

@@ -1,6 +1,6 @@
-"""Which hosts and GPUs fit a search: the words of the page's search box, with the same meaning as there.
+"""Search hosts and GPUs by the words of the page's search box, with the same meaning as there.
 
-www/assets/search.js is the other half; the cases in tests/searches.py hold for both.
+www/assets/search.js does the same in the page; the cases in tests/searches.py hold for both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from site_builder.core import formatting
 TERM_PATTERN = re.compile(r'([a-z]+)([:<>])("[^"]*"|\S*)|"([^"]*)"|(\S+)')
 NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?")
 SEARCH_FIELDS = frozenset({"state", "tag", "host", "user", "model", "command", "booking"})
-# What people may write there has blanks in it.
+# Fields whose values may contain spaces.
 FIELDS_WITH_SPACES = frozenset({"user", "model", "command", "booking"})
 STATE_LABELS = {"held": "held idle"}
 UNKNOWN_USER = "unknown user"
@@ -24,7 +24,7 @@ MEAN_USE_STEP = 5
 
 
 class SearchTerm(NamedTuple):
-    """One word of a search; `key` is a field, `mem>`, `mem<`, or `any` text."""
+    """A word of a search; `key` is a field, `mem>`, `mem<`, or `any` text."""
 
     key: str
     word: str
@@ -35,12 +35,11 @@ class SearchTerm(NamedTuple):
 
 
 def parse_search_text(text: str) -> list[SearchTerm]:
-    """The words of a search: `state:free`, `mem>20`, or any text; one that is not yet typed to its end is none."""
-    return [one for match in TERM_PATTERN.finditer(text.lower()) if (one := build_search_term(match)).word]
+    """Parse a search: `state:free`, `mem>20`, or any text; a word that is not typed to its end is left out."""
+    return [term for match in TERM_PATTERN.finditer(text.lower()) if (term := build_search_term(match)).word]
 
 
 def build_search_term(match: re.Match[str]) -> SearchTerm:
-    """One of them."""
     key, sign, value, quoted, plain = match.groups()
     if key == "mem" and sign != ":" and (not value or NUMBER_PATTERN.fullmatch(value)):
         return SearchTerm(f"mem{sign}", value, float(value or 0))
@@ -50,60 +49,65 @@ def build_search_term(match: re.Match[str]) -> SearchTerm:
 
 
 def parse_search_arguments(arguments: Sequence[str]) -> list[SearchTerm]:
-    """The same of a command line, where the shell has taken the quotes away that held several words together."""
-    found: list[SearchTerm] = []
+    """Parse the words of a command line, where the shell has removed the quotes around several words."""
+    terms: list[SearchTerm] = []
     for argument in arguments:
-        several = parse_search_text(argument)
-        further = any(one.key != "any" for one in several[1:])
-        if '"' in argument or further or len(several) < 2 or several[0].key not in {*FIELDS_WITH_SPACES, "any"}:
-            found += several
+        argument_terms = parse_search_text(argument)
+        has_more_fields = any(term.key != "any" for term in argument_terms[1:])
+        if (
+            '"' in argument
+            or has_more_fields
+            or len(argument_terms) < 2
+            or argument_terms[0].key not in {*FIELDS_WITH_SPACES, "any"}
+        ):
+            terms += argument_terms
         else:
-            first = several[0]
+            first = argument_terms[0]
             text = argument.strip().lower()
-            found.append(SearchTerm(first.key, text if first.key == "any" else text.partition(":")[2].strip()))
-    return found
+            terms.append(SearchTerm(first.key, text if first.key == "any" else text.partition(":")[2].strip()))
+    return terms
 
 
 # The fleet
 
 
 def search_fleet(fleet: Fleet, arguments: Sequence[str]) -> Fleet:
-    """What fits a command line: a word that is the name of a host means that host, and several of them all of these."""
-    named = {word: find_named_host(fleet, word) for word in arguments}
-    chosen = {one.name for one in named.values() if one}
-    hosts = tuple(one for one in fleet.hosts if one.name in chosen) if chosen else fleet.hosts
+    """Search by a command line: a word that names a host means that host, several of them all of these."""
+    host_by_word = {word: find_named_host(fleet, word) for word in arguments}
+    names = {host.name for host in host_by_word.values() if host}
+    hosts = tuple(host for host in fleet.hosts if host.name in names) if names else fleet.hosts
     return match_fleet(
-        fleet._replace(hosts=hosts), parse_search_arguments([word for word, host in named.items() if not host])
+        fleet._replace(hosts=hosts), parse_search_arguments([word for word, host in host_by_word.items() if not host])
     )
 
 
 def find_named_host(fleet: Fleet, word: str) -> FleetHost | None:
-    """The host that a word names; train.py is no host `train`, for a domain has dots in it."""
-    found = fleet.find_host(word)
-    return found if found and (word.count(".") != 1 or found.name.lower() == word.lower()) else None
+    """Return the host that a word names; train.py is no host `train`, for a domain has dots in it."""
+    host = fleet.find_host(word)
+    return host if host and (word.count(".") != 1 or host.name.lower() == word.lower()) else None
 
 
-def match_fleet(fleet: Fleet, several: Sequence[SearchTerm]) -> Fleet:
-    """The hosts and GPUs that all words fit; a host without GPUs may fit by itself."""
-    if not several:
+def match_fleet(fleet: Fleet, terms: Sequence[SearchTerm]) -> Fleet:
+    """Return the hosts and GPUs that all terms fit; a host without GPUs may fit by itself."""
+    if not terms:
         return fleet
-    found = (match_host(host, several, fleet.built) for host in fleet.hosts)
-    return fleet._replace(hosts=tuple(one for one in found if one))
+    hosts = (match_host(host, terms, fleet.built) for host in fleet.hosts)
+    return fleet._replace(hosts=tuple(host for host in hosts if host))
 
 
-def match_host(host: FleetHost, several: Sequence[SearchTerm], now: float) -> FleetHost | None:
-    """A host with those of its GPUs that fit."""
-    about = {one.key: build_host_text(host, one.key) for one in several}
-    # what the host fits need not be asked of each GPU
-    open_terms = [one for one in several if not is_host_match(host, about[one.key], one)]
+def match_host(host: FleetHost, terms: Sequence[SearchTerm], now: float) -> FleetHost | None:
+    """Return a host with the GPUs that fit."""
+    texts = {term.key: build_host_text(host, term.key) for term in terms}
+    # a term that fits the host need not be checked for each GPU
+    open_terms = [term for term in terms if not is_host_match(host, texts[term.key], term)]
     if not host.gpus:
         return host if not open_terms else None
-    gpus = tuple(gpu for gpu in host.gpus if all(is_gpu_match(gpu, one, now) for one in open_terms))
+    gpus = tuple(gpu for gpu in host.gpus if all(is_gpu_match(gpu, term, now) for term in open_terms))
     return host._replace(gpus=gpus) if gpus else None
 
 
 def build_host_text(host: FleetHost, key: str) -> str:
-    """All that can be searched of a host under a key."""
+    """Return all that can be searched of a host under a key."""
     if key == "host":
         return host.name.lower()
     if key == "model":
@@ -115,124 +119,124 @@ def build_host_text(host: FleetHost, key: str) -> str:
 
 
 def describe_models(host: FleetHost) -> str:
-    """`4 × H100 80 GB, 1 × T4 16 GB`, as the board writes it."""
+    """Describe the models of a host: `4 × H100 80 GB, 1 × T4 16 GB`."""
     if not host.mig_gpus:
-        return format_name_counts(one.model for one in host.gpus if one.name)
-    told: dict[object, str] = {}
-    for place, one in enumerate(host.gpus):
-        if one.name and not one.parent_keys:
-            told[place] = one.model
-        elif one.name and one.parent_keys not in told:
-            profiles = [each.profile or "MIG" for each in host.gpus if each.parent_keys == one.parent_keys]
-            told[one.parent_keys] = f"{host.find_parent(one).model} ({format_name_counts(profiles, alone='')})"
-    return format_name_counts(told.values())
+        return format_name_counts(gpu.model for gpu in host.gpus if gpu.name)
+    models: dict[object, str] = {}
+    for position, gpu in enumerate(host.gpus):
+        if gpu.name and not gpu.parent_keys:
+            models[position] = gpu.model
+        elif gpu.name and gpu.parent_keys not in models:
+            profiles = [instance.profile or "MIG" for instance in host.gpus if instance.parent_keys == gpu.parent_keys]
+            models[gpu.parent_keys] = f"{host.find_parent(gpu).model} ({format_name_counts(profiles, alone='')})"
+    return format_name_counts(models.values())
 
 
 def format_name_counts(names: Iterable[str], alone: str = "1 × ") -> str:
-    """Each name once, with how many have it."""
+    """Format each name once, with its number."""
     return ", ".join(f"{alone if count == 1 else f'{count} × '}{name}" for name, count in Counter(names).items())
 
 
-def is_host_match(host: FleetHost, text: str, one: SearchTerm) -> bool:
-    """Whether a word fits a host, and with it all of its GPUs; those of a fresh one have states of their own."""
-    if one.key == "state":
-        return (host.state != "fresh" or not host.gpus) and host.state.startswith(one.word)
-    if one.key == "tag":
-        return one.word in (tag.lower() for tag in host.tags)
-    return one.word in text
+def is_host_match(host: FleetHost, text: str, term: SearchTerm) -> bool:
+    """Return whether a term fits a host, and so all of its GPUs; GPUs of a fresh host have states of their own."""
+    if term.key == "state":
+        return (host.state != "fresh" or not host.gpus) and host.state.startswith(term.word)
+    if term.key == "tag":
+        return term.word in (tag.lower() for tag in host.tags)
+    return term.word in text
 
 
-def is_gpu_match(gpu: FleetGpu, one: SearchTerm, now: float) -> bool:
-    """Whether a word fits a GPU, whatever its host is."""
-    if one.key == "state":
-        return gpu.state.startswith(one.word)
-    if one.key in {"mem>", "mem<"}:
-        return is_memory_match(gpu, one)
-    return one.word in build_gpu_text(gpu, one.key, now).lower()
+def is_gpu_match(gpu: FleetGpu, term: SearchTerm, now: float) -> bool:
+    """Return whether a term fits a GPU, whatever its host is."""
+    if term.key == "state":
+        return gpu.state.startswith(term.word)
+    if term.key in {"mem>", "mem<"}:
+        return is_memory_match(gpu, term)
+    return term.word in build_gpu_text(gpu, term.key, now).lower()
 
 
-def is_memory_match(gpu: FleetGpu, one: SearchTerm) -> bool:
-    """Whether it has so much memory, in GiB as they are shown; one that does not tell it fits nothing."""
+def is_memory_match(gpu: FleetGpu, term: SearchTerm) -> bool:
+    """Compare the memory in GiB as it is shown; a GPU whose memory is not known fits nothing."""
     if gpu.memory_total is None or gpu.state == "lost":
         return False
     memory = float(formatting.format_gib(gpu.memory_total))
-    return memory > one.number if one.key == "mem>" else memory < one.number
+    return memory > term.number if term.key == "mem>" else memory < term.number
 
 
 # What can be searched of a GPU
 
 
 def build_gpu_text(gpu: FleetGpu, key: str, now: float) -> str:
-    """All that can be searched of a GPU under a key."""
+    """Return all that can be searched of a GPU under a key."""
     if key == "any":
         return build_full_gpu_text(gpu, now)
     if key == "user":
-        return "\n".join(one.user or UNKNOWN_USER for one in gpu.processes)
+        return "\n".join(process.user or UNKNOWN_USER for process in gpu.processes)
     if key == "command":
-        return "\n".join(one.command or "" for one in gpu.processes)
+        return "\n".join(process.command or "" for process in gpu.processes)
     return build_bookings_text(gpu, now) if key == "booking" else ""
 
 
 def build_bookings_text(gpu: FleetGpu, now: float) -> str:
-    """Who has booked it, what for, and whether that is kept."""
-    return "\n".join(build_booking_text(one, now) for one in gpu.bookings)
+    return "\n".join(build_booking_text(booking, now) for booking in gpu.bookings)
 
 
-def build_booking_text(one: FleetBooking, now: float) -> str:
-    """A booking in the words of the board, but for its times, which it tells in everybody's own zone."""
-    told = [one.name or ""]
-    if one.until.timestamp() <= now:
-        told.append("until , ended")
-    elif one.since and one.since.timestamp() > now:
-        told.append("from until")
+def build_booking_text(booking: FleetBooking, now: float) -> str:
+    """Return a booking in the words of the board, without its times, which everybody sees in their own zone."""
+    words = [booking.name or ""]
+    if booking.until.timestamp() <= now:
+        words.append("until , ended")
+    elif booking.since and booking.since.timestamp() > now:
+        words.append("from until")
     else:
-        told.append(f"until · {build_booking_use_text(one)}")
-    return " ".join((*told, "·", one.comment or ""))
+        words.append(f"until · {build_booking_use_text(booking)}")
+    return " ".join((*words, "·", booking.comment or ""))
 
 
-def build_booking_use_text(one: FleetBooking) -> str:
-    """Whether one that runs is kept."""
-    if one.used_by_since is not None:
-        return f"used by {formatting.join_names(one.used_by) if one.used_by else 'another'} since"
-    told = [] if one.unused_since is None else ["unused since"]
-    mean = 0 if one.mean_use is None else round(one.mean_use / MEAN_USE_STEP) * MEAN_USE_STEP
-    if mean or (one.mean_use is not None and one.unused_since is None):
-        told.append(f"{mean} % used on average")
-    return " · ".join(told)
+def build_booking_use_text(booking: FleetBooking) -> str:
+    if booking.used_by_since is not None:
+        return f"used by {formatting.join_names(booking.used_by) if booking.used_by else 'another'} since"
+    texts = [] if booking.unused_since is None else ["unused since"]
+    mean_use = 0 if booking.mean_use is None else round(booking.mean_use / MEAN_USE_STEP) * MEAN_USE_STEP
+    if mean_use or (booking.mean_use is not None and booking.unused_since is None):
+        texts.append(f"{mean_use} % used on average")
+    return " · ".join(texts)
 
 
 def build_full_gpu_text(gpu: FleetGpu, now: float) -> str:
-    """All that somebody wrote about it, and its state with the reason where the board shows that."""
-    told = [
+    """Return all texts of a GPU, and its state with the reason where the board shows it."""
+    texts = [
         STATE_LABELS.get(gpu.state, gpu.state),
         gpu.profile or "",
         *map(build_process_text, gpu.processes),
         build_bookings_text(gpu, now),
     ]
     if gpu.problems:
-        told += list_row_problems(gpu)
+        texts += list_row_problems(gpu)
     if gpu.state in {"unknown", "lost", "held"} or (gpu.state == "busy" and not gpu.processes):
-        told.append(gpu.reason)
-    last = max((one.until.timestamp() for one in gpu.bookings if is_current_booking(one, now)), default=gpu.free_again)
-    if gpu.free_again is not None and last is not None and gpu.free_again > last:
-        told.append("free again")
-    return "\n".join(told)
+        texts.append(gpu.reason)
+    last_end = max(
+        (booking.until.timestamp() for booking in gpu.bookings if is_current_booking(booking, now)),
+        default=gpu.free_again,
+    )
+    if gpu.free_again is not None and last_end is not None and gpu.free_again > last_end:
+        texts.append("free again")
+    return "\n".join(texts)
 
 
 def list_row_problems(gpu: FleetGpu) -> list[str]:
-    """What is wrong with it, as far as its row tells it: of one that is lost, what to do."""
+    """List the problems that the row of a GPU shows; for a lost GPU, what to do."""
     if gpu.state == "lost":
         return [gpu.problems[0].advice]
-    return [one.what for one in gpu.problems if one.severity != "info" or one.avoid]
+    return [problem.what for problem in gpu.problems if problem.severity != "info" or problem.avoid]
 
 
-def is_current_booking(one: FleetBooking, now: float) -> bool:
-    """Whether it is the present one."""
-    return (one.since is None or one.since.timestamp() <= now) and one.until.timestamp() > now
+def is_current_booking(booking: FleetBooking, now: float) -> bool:
+    return (booking.since is None or booking.since.timestamp() <= now) and booking.until.timestamp() > now
 
 
-def build_process_text(one: FleetProcess) -> str:
-    """A process in the words of the board."""
-    size = "" if one.used_memory is None else formatting.format_size(one.used_memory)
-    which = f"pid {one.pid}" if not one.user and one.pid is not None else ""
-    return f"{one.user or UNKNOWN_USER} {one.command or ''} {which} {size}"
+def build_process_text(process: FleetProcess) -> str:
+    """Return a process in the words of the board."""
+    size = "" if process.used_memory is None else formatting.format_size(process.used_memory)
+    pid_text = f"pid {process.pid}" if not process.user and process.pid is not None else ""
+    return f"{process.user or UNKNOWN_USER} {process.command or ''} {pid_text} {size}"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from site_builder.bookings import api, json_edit
 from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
-from site_builder.bookings.service import BookingService, BookingsUnreadableError
-from site_builder.bookings.transaction import BookingUser
+from site_builder.bookings.service import BookingService
+from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
 from site_builder.client import picker, search
 from site_builder.client import render as client_render
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost

@@ -245,6 +245,12 @@ def read_local_process(pid: int, proc: Path) -> PsRow | None:
     )
 
 
+def find_login() -> str | None:
+    """Return the login of the real user, and behind sudo that of the person: $USER may be anything."""
+    sudo_login = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return sudo_login if sudo_login not in {"", "root"} else find_login_by_uid(os.getuid())
+
+
 def find_login_by_uid(uid: int) -> str | None:
     """Return the login of a user, where this machine knows it."""
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -25,11 +26,27 @@ from site_builder.core.command_options import CommandError, print_message
 from site_builder.core.locks import StorageError
 from site_builder.core.terminal_text import replace_unencodable
 from site_builder.watches import parser
+from site_builder.watches.service import handle_board_request, list_bookings_and_watches
 from site_builder.watches.store import WATCHES_FILE, WatchStore
 
 USAGE_EXAMPLE = 'gpuboard notify me --when "2 A100 free on one host" --via mail'
 TABLE_HEAD: tuple[str, ...] = ("ID", "WHO", "BY", "UNTIL", "WHEN")
 UNKNOWN_PERSON_MESSAGE = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
+
+
+class LocalBoard(LocalBookings):
+    """Bookings and watches in a data folder of this machine."""
+
+    def send(self, request: Mapping[str, Any]) -> BookingResponse:
+        return handle_board_request(self.service, request, self.user)
+
+    def list_bookings(self) -> BookingResponse:
+        return list_bookings_and_watches(self.service, self.user)
+
+
+def with_board_backend(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the board with its watches, as `place`, and add the options that choose it."""
+    return with_booking_backend(command, LocalBoard)
 
 
 @click.group()
@@ -51,7 +68,7 @@ def notify() -> None:
 @click.option("--via", metavar="WAY", help="By mail, slack, or another kind of way that the lab has of you.")
 @click.option("--until", metavar="TIME", help='Until when: "fri 18:00".  [default: for 30 days]')
 @with_confirmation_options
-@with_booking_backend
+@with_board_backend
 def start_watch(
     place: BookingBackend, wish: str | None, via: str | None, until: str | None, yes: bool, as_json: bool
 ) -> None:
@@ -83,7 +100,7 @@ def start_watch(
 
 @notify.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
-@with_booking_backend
+@with_board_backend
 def list_watches(place: BookingBackend, as_json: bool) -> None:
     """List what you wait for; an admin sees everybody.
 
@@ -111,7 +128,7 @@ def list_watches(place: BookingBackend, as_json: bool) -> None:
 @notify.command("stop")
 @click.argument("ids", metavar="ID...", nargs=-1)
 @with_confirmation_options
-@with_booking_backend
+@with_board_backend
 def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Wait no longer for what these ids name.
 

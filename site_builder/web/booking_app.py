@@ -12,18 +12,21 @@ from http import HTTPStatus
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
+from wsgiref.handlers import BaseCGIHandler, read_environ
 
 import orjson
 
-from site_builder.bookings import api, json_edit, policy
+from site_builder.bookings import json_edit, policy
 from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
-from site_builder.bookings.service import BookingService, BookingsUnreadableError
+from site_builder.bookings.service import BookingService
 from site_builder.bookings.tokens import TokenStore
+from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.config import conf_file, settings
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.locks import StorageError
+from site_builder.watches import service as watch_service
 from site_builder.web import identity
 from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.identity import WebCaller, parse_ip_address
@@ -35,44 +38,70 @@ if TYPE_CHECKING:
 MAX_REQUEST_BYTES = 16 << 10
 JSON_CONTENT_TYPE = "application/json"
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-# Nobody can buy a name that ends so, or has no dot: no such name leads a browser to us from a page elsewhere.
+# Nobody can register a name with such an end, or without a dot, to lead a browser to us from a page elsewhere.
 LOCAL_SUFFIXES = (".localhost", ".local", ".lan", ".internal", ".home.arpa", ".localdomain", ".test")
+RESPONSE_HEADERS = (*SECURITY_HEADERS, ("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+ALLOW_HEADER = ("Allow", "GET, POST")
+AUTHENTICATE_HEADER = ("WWW-Authenticate", 'Bearer realm="gpuboard"')
+RETRY_AFTER_HEADER = ("Retry-After", "10")
+MAX_LOGGED_MESSAGES = 100
+# A CGI program reads and discards up to this many bytes of a body that is too long.
+MAX_DISCARDED_BYTES = 1 << 20
+# Costs, of the 60 that an address has in a minute: 30 bookings, 60 checks, or 10 wrong tokens.
+BOOKING_COST, CHECK_COST, WRONG_TOKEN_COST = 2, 1, 6
+# Lists are counted separately: who has booked too often may look, and the other way round.
+LIST_COST = 0.25
+MAX_QUERY_FIELDS = 20
+UNKNOWN_CALLER_MESSAGE = (
+    "the board does not know who you are: log in to the board, or book with a token, which its admin makes by "
+    "`gpuboard token NAME`"
+)
+WRONG_TOKEN_MESSAGE = "this token is not known here, or not any more; the admin can make a new one"  # noqa: S105 # a sentence
+NO_NAME_MESSAGE = "say who you are: `name`, or `as` where you do not book"
+TOO_MANY_FIELDS_MESSAGE = "the address asks for too many things: ?host=NAME is all that is understood"
+BAD_SETTINGS_MESSAGE = "bookings are not set up right; the admin can read in the server's log what is wrong"
+INTERNAL_ERROR_MESSAGE = "something went wrong; the admin can read what in the server's log"
+# Of the server's 64 threads, the number that handle bookings at once, and that wait (a class that books at the same
+# moment); the others are left for the board.
+MAX_ACTIVE, MAX_WAITING = 4, 44
+QUEUE_TIMEOUT_S = 15.0
+OVERLOADED = {"error": "too many requests just now: try again in a moment"}
 
 
 class HttpError(Exception):
-    """A request that is not answered: the status, and why in one sentence."""
+    """A refused request: the status, and the reason in one sentence."""
 
-    def __init__(self, status: int, sentence: str, *headers: tuple[str, str]) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: int, message: str, *headers: tuple[str, str]) -> None:
+        super().__init__(message)
         self.status = status
         self.headers = headers
 
 
 def check_request_origin(environ: WSGIEnvironment, settings: Settings) -> None:
-    """Refuse what a form or a script of another page could send without being asked."""
+    """Refuse what a form or a script of another page could send without the user's will."""
     if not environ.get("HTTP_X_GPUBOARD"):
         raise HttpError(403, "the header X-Gpuboard is missing: send X-Gpuboard: 1")
-    kind = str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
-    if kind != JSON_CONTENT_TYPE:
+    content_type = str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
+    if content_type != JSON_CONTENT_TYPE:
         raise HttpError(415, f"the request must be JSON: send Content-Type: {JSON_CONTENT_TYPE}")
-    here = read_host_header(environ)
-    site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
-    if site is not None and site != "same-origin":
+    host = read_host_header(environ)
+    fetch_site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
+    if fetch_site is not None and fetch_site != "same-origin":
         raise HttpError(403, "this comes from another page than the board: book on the board itself")
     if (
-        site is None
+        fetch_site is None
         and origin is not None
-        and not is_same_origin(str(origin), here, str(environ.get("SERVER_PORT", "")))
+        and not is_same_origin(str(origin), host, str(environ.get("SERVER_PORT", "")))
     ):
         raise HttpError(
             403, "this comes from another page than the board, or a proxy before it hides its Host: book on the board"
         )
-    if settings.url and parse_host_name(here) not in {urlsplit(settings.url).hostname, *settings.server_names}:
+    if settings.url and parse_host_name(host) not in {urlsplit(settings.url).hostname, *settings.server_names}:
         raise HttpError(403, f"the board is at {settings.url}: book there")
 
 
 def check_host_header(environ: WSGIEnvironment, settings: Settings) -> None:
-    """At an open desk, refuse a name by which a page elsewhere could have led a browser here."""
+    """On an open board, refuse a name by which a page elsewhere could have led a browser here."""
     name = parse_host_name(read_host_header(environ))
     url = urlsplit(settings.url).hostname if settings.url else None
     own = {socket.gethostname().lower(), url, *settings.server_names}
@@ -83,13 +112,13 @@ def check_host_header(environ: WSGIEnvironment, settings: Settings) -> None:
 def read_host_header(environ: WSGIEnvironment) -> str:
     """Return the name and port under which the board was reached, as a browser sees it.
 
-    X-Forwarded-Host is not read: a proxy that does not set it passes on what another page wrote there.
+    X-Forwarded-Host is never read: a proxy that does not set it passes on what a page elsewhere wrote there.
     """
     return str(environ.get("HTTP_HOST", "")).lower()
 
 
 def parse_host_name(host: str) -> str:
-    """Return a host without port and brackets."""
+    """Return the host without its port, and without the brackets of an IPv6 address."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -97,85 +126,58 @@ def parse_host_name(host: str) -> str:
 
 
 def is_same_origin(origin: str, host: str, port: str) -> bool:
-    """Return True if a page of this origin is ours; Debian's nginx removes the port from Host, and sends its own."""
+    """Return whether a page of this origin is ours; Debian's nginx removes the port from Host, and sends its own."""
     scheme, _, place = origin.lower().partition("://")
     if scheme not in DEFAULT_PORTS or not place or not host:
         return False
-    usual = DEFAULT_PORTS[scheme]
-    return strip_suffix(place, usual) in {strip_suffix(host, usual), f"{host}:{port or '?'}"}
-
-
-def strip_suffix(text: str, end: str) -> str:
-    return text[: -len(end)] if text.endswith(end) else text
+    port_suffix = DEFAULT_PORTS[scheme]
+    return place.removesuffix(port_suffix) in {host.removesuffix(port_suffix), f"{host}:{port or '?'}"}
 
 
 def read_request_body(environ: WSGIEnvironment) -> bytes:
-    """Read the body, if Content-Length allows it."""
-    told = str(environ.get("CONTENT_LENGTH", "")).strip()
-    if not told:
+    """Read the body, if its length was given and is not too much."""
+    length_text = str(environ.get("CONTENT_LENGTH", "")).strip()
+    if not length_text:
         raise HttpError(411, "the request does not say how long it is: send Content-Length")
-    if not (told.isascii() and told.isdecimal()):
+    if not (length_text.isascii() and length_text.isdecimal()):
         raise HttpError(400, "the length of the request is no number")
-    if len(told) > 9 or int(told) > MAX_REQUEST_BYTES:
+    if len(length_text) > 9 or int(length_text) > MAX_REQUEST_BYTES:
         raise HttpError(413, f"the request is longer than {MAX_REQUEST_BYTES} bytes")
-    body: bytes = environ["wsgi.input"].read(int(told))
-    if len(body) < int(told):
+    body: bytes = environ["wsgi.input"].read(int(length_text))
+    if len(body) < int(length_text):
         raise HttpError(400, "the request ended before its end")
     return body
 
 
 def parse_request_body(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object; orjson limits its depth."""
+    """Parse a JSON object; orjson takes no more than some 1,000 nested lists."""
     try:
-        found = orjson.loads(body)
+        request = orjson.loads(body)
     except orjson.JSONDecodeError:
         raise HttpError(400, "the request is no JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         raise HttpError(400, "the request must be a JSON object")
-    return found
+    return request
 
 
-RESPONSE_HEADERS = (*SECURITY_HEADERS, ("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-ALLOW_HEADER = ("Allow", "GET, POST")
-AUTHENTICATE_HEADER = ("WWW-Authenticate", 'Bearer realm="gpuboard"')
-RETRY_AFTER_HEADER = ("Retry-After", "10")
-MAX_LOGGED_MESSAGES = 100
-# Bytes of a body that is too long that a CGI program reads.
-MAX_DISCARDED_BYTES = 1 << 20
-# An address may spend 60 a minute: so 30 bookings, 60 checks, or 10 wrong tokens.
-BOOKING_COST, CHECK_COST, WRONG_TOKEN_COST = 2, 1, 6
-# Lists are counted separately: who has booked too often may still list, and the other way round.
-LIST_COST = 0.25
-MAX_QUERY_FIELDS = 20
-UNKNOWN_CALLER_MESSAGE = (
-    "the desk does not know who you are: log in to the board, or book with a token, which its admin makes by "
-    "`gpuboard token NAME`"
-)
-WRONG_TOKEN_MESSAGE = "this token is not known here, or not any more; the admin can make a new one"  # noqa: S105 # a sentence
-NO_NAME_MESSAGE = "say who you are: `name`, or `as` where you do not book"
-TOO_MANY_FIELDS_MESSAGE = "the address asks for too many things: ?host=NAME is all that is understood"
-BAD_SETTINGS_MESSAGE = "the desk is not set up right; the admin can read in the server's log what is wrong"
-INTERNAL_ERROR_MESSAGE = "something went wrong at the desk; the admin can read what in the server's log"
-
-
-def write_stderr_line(sentence: str) -> None:
-    """Write to stderr, which web servers log."""
-    sys.stderr.write(f"gpuboard: {sentence}\n")
+def write_stderr_line(message: str) -> None:
+    """Write a line to where a web server keeps what its programs report."""
+    sys.stderr.write(f"gpuboard: {message}\n")
     sys.stderr.flush()
 
 
 class BookingApplication:
-    """Answers booking requests, as a WSGI application."""
+    """The WSGI application."""
 
     def __init__(
         self,
         settings: Settings,
-        tell: Callable[[str], None] = write_stderr_line,
+        report: Callable[[str], None] = write_stderr_line,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Serve these bookings; `tell` gets a sentence about each thing that an admin must fix."""
+        """Serve these bookings; `report` gets a sentence about each fault that an admin must mend."""
         self.settings = settings
-        self.report = tell
+        self.report = report
         self.reported: set[str] = set()
         self.service = BookingService(settings, clock)
         self.tokens = TokenStore(settings.state)
@@ -185,30 +187,30 @@ class BookingApplication:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return send_json(environ, start_response, 200, self.build_response(environ))
-        except HttpError as why:
-            return send_json(environ, start_response, why.status, {"error": str(why)}, *why.headers)
-        except Exception as error:  # whoever asks never sees where it happened
+        except HttpError as error:
+            return send_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
+        except Exception as error:  # the caller never sees where it happened
             self.report_once(f"a booking failed: {type(error).__name__}: {error}; this should not happen")
             return send_json(environ, start_response, 500, {"error": INTERNAL_ERROR_MESSAGE})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:
-        """Return the content of the response, or raise HttpError."""
+        """Build the response, or raise HttpError."""
         method = environ["REQUEST_METHOD"]
         if method not in ("GET", "POST"):
             raise HttpError(405, "only GET and POST are answered here", ALLOW_HEADER)
         try:
             return self.handle_get(environ) if method == "GET" else self.handle_post(environ)
-        except policy.InvalidNameError as why:
-            raise HttpError(403, str(why)) from None
-        except UnclearRequestError as why:
-            raise HttpError(400, str(why)) from None
-        except BookingForbiddenError as why:
-            raise HttpError(403, str(why)) from None
-        except (BookingRefusedError, json_edit.EntryPlacementError) as why:
-            raise HttpError(409, str(why)) from None
-        except (BookingsUnreadableError, StorageError) as why:
-            self.report_once(str(why))
-            raise HttpError(503, self.hide_folders(str(why)), RETRY_AFTER_HEADER) from None
+        except policy.InvalidNameError as error:
+            raise HttpError(403, str(error)) from None
+        except UnclearRequestError as error:
+            raise HttpError(400, str(error)) from None
+        except BookingForbiddenError as error:
+            raise HttpError(403, str(error)) from None
+        except (BookingRefusedError, json_edit.EntryPlacementError) as error:
+            raise HttpError(409, str(error)) from None
+        except (BookingsUnreadableError, StorageError) as error:
+            self.report_once(str(error))
+            raise HttpError(503, self.hide_folders(str(error)), RETRY_AFTER_HEADER) from None
 
     def handle_get(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """List all bookings, and who asks."""
@@ -219,48 +221,48 @@ class BookingApplication:
         )
         caller = self.identify_caller(environ)
         try:
-            wanted = parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=MAX_QUERY_FIELDS).get("host")
+            hosts = parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=MAX_QUERY_FIELDS).get("host")
         except ValueError:
             raise HttpError(400, TOO_MANY_FIELDS_MESSAGE) from None
-        now, rules = self.service.now(), self.settings.booking_policy
-        found = api.list_bookings(self.service, caller.user, wanted[0] if wanted else None)
-        about = {
-            "who": found["who"],
+        now, booking_policy = self.service.now(), self.settings.booking_policy
+        listed = watch_service.list_bookings_and_watches(self.service, caller.user, hosts[0] if hosts else None)
+        caller_fields = {
+            "who": listed["who"],
             "how": caller.auth_method,
-            "admin": found["admin"],
+            "admin": listed["admin"],
             "zone": getattr(now.zone, "key", None) or now.local.tzname(),
-            "for_others": rules.can_book_for_others or caller.user.is_admin or caller.auth_method == "open",
+            "for_others": booking_policy.can_book_for_others or caller.user.is_admin or caller.auth_method == "open",
         }
-        return {**about, "bookings": found["bookings"], "watches": found["watches"]}
+        return {**caller_fields, "bookings": listed["bookings"], "watches": listed["watches"]}
 
     def handle_post(self, environ: WSGIEnvironment) -> dict[str, Any]:
-        """Make, change or release a booking."""
+        """Make, change or release a booking, or a watch."""
         check_request_origin(environ, self.settings)
         body = read_request_body(environ)
         address = identity.find_client_address(environ, self.settings.booking_policy)
         try:
             request = parse_request_body(body)
         except HttpError:
-            self.count_request(address, BOOKING_COST)
+            self.refuse_if_limited(self.request_limiter.count_request(address, BOOKING_COST))
             raise
         cost = CHECK_COST if request.get("check") is True else BOOKING_COST
-        self.count_request(address, cost)
+        self.refuse_if_limited(self.request_limiter.count_request(address, cost))
         caller = self.identify_caller(environ, cost)
-        someone = caller.user
+        user = caller.user
         if caller.auth_method is None:
             raise HttpError(401, UNKNOWN_CALLER_MESSAGE, AUTHENTICATE_HEADER)
         if caller.auth_method == "open":
             check_host_header(environ, self.settings)
-            someone = identity.identify_open_user(request)
+            user = identity.identify_open_user(request)
             request.pop("as", None)
-            if not someone.name:
+            if not user.name:
                 raise HttpError(400, NO_NAME_MESSAGE)
-        return api.handle_request(self.service, request, someone)
+        return watch_service.handle_board_request(self.service, request, user)
 
-    def identify_caller(self, environ: WSGIEnvironment, counted: int = 0) -> WebCaller:
+    def identify_caller(self, environ: WSGIEnvironment, counted_cost: int = 0) -> WebCaller:
         """Identify the caller; a wrong token counts as much as several requests."""
         address = identity.find_client_address(environ, self.settings.booking_policy)
-        if not counted and identity.parse_bearer_token(environ) is not None:
+        if not counted_cost and identity.parse_bearer_token(environ) is not None:
             self.refuse_if_limited(self.request_limiter.find_wait_s(address, CHECK_COST))
         try:
             caller = identity.identify_caller(environ, self.settings.booking_policy, self.tokens)
@@ -268,28 +270,23 @@ class BookingApplication:
                 self.report_once(f"{self.tokens.path} {self.tokens.problem}")
             return caller
         except identity.UnknownTokenError:
-            self.request_limiter.penalize(address, WRONG_TOKEN_COST - counted)
+            self.request_limiter.penalize(address, WRONG_TOKEN_COST - counted_cost)
             raise HttpError(401, WRONG_TOKEN_MESSAGE, AUTHENTICATE_HEADER) from None
 
-    def count_request(self, address: str, cost: int) -> None:
-        """Refuse those who ask too often."""
-        self.refuse_if_limited(self.request_limiter.count_request(address, cost))
+    def refuse_if_limited(self, wait_s: int) -> None:
+        if wait_s:
+            message = f"too many requests from your address: try again in {wait_s} s"
+            raise HttpError(429, message, ("Retry-After", str(wait_s)))
 
-    def refuse_if_limited(self, seconds: int) -> None:
-        """Refuse the request if the client has to wait."""
-        if seconds:
-            message = f"too many requests from your address: try again in {seconds} s"
-            raise HttpError(429, message, ("Retry-After", str(seconds)))
+    def hide_folders(self, message: str) -> str:
+        """Replace the folders of this machine, which do not concern people elsewhere."""
+        return formatting.hide_paths(message, {str(getattr(self.settings, name)): name for name in ("data", "state")})
 
-    def hide_folders(self, sentence: str) -> str:
-        """Replace the folders of this machine by their names."""
-        return formatting.hide_paths(sentence, {str(getattr(self.settings, name)): name for name in ("data", "state")})
-
-    def report_once(self, sentence: str) -> None:
-        """Report a sentence the first time; no client can fill a log."""
-        if sentence not in self.reported and len(self.reported) < MAX_LOGGED_MESSAGES:
-            self.reported.add(sentence)
-            self.report(sentence)
+    def report_once(self, message: str) -> None:
+        """Report a message the first time, so that requests cannot fill the log."""
+        if message not in self.reported and len(self.reported) < MAX_LOGGED_MESSAGES:
+            self.reported.add(message)
+            self.report(message)
 
 
 def send_json(
@@ -300,34 +297,36 @@ def send_json(
     *headers: tuple[str, str],
 ) -> list[bytes]:
     body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
-    line = f"{status} {HTTPStatus(status).phrase}"
-    start_response(line, [*RESPONSE_HEADERS, ("Content-Length", str(len(body))), *headers])
+    status_line = f"{status} {HTTPStatus(status).phrase}"
+    start_response(status_line, [*RESPONSE_HEADERS, ("Content-Length", str(len(body))), *headers])
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
 
-# For CGI, and for WSGI servers
+# For CGI and WSGI servers
 
 
 def load_environment_settings(environment: Mapping[str, str]) -> Settings:
-    """Load the settings of this environment, or raise SettingsError."""
+    """Load the settings of this environment; raises SettingsError."""
     file = conf_file.load_conf_file(None, environment)
-    given = settings.resolve_setting_values({}, environment, file.values)
-    return settings.build_settings(given, lambda name: conf_file.find_zone(name, environment), conf_file.resolve_folder)
+    values = settings.resolve_setting_values({}, environment, file.values)
+    return settings.build_settings(
+        values, lambda name: conf_file.find_zone(name, environment), conf_file.resolve_folder
+    )
 
 
 class LazyBookingApplication:
-    """A BookingApplication that reads the settings of this process at the first request."""
+    """The same, with the settings of this process, which are read at the first request."""
 
     def __init__(self) -> None:
         self.application: BookingApplication | None = None
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request; wrong settings are read again at the next one."""
+        """Handle a request; wrong settings may be mended meanwhile."""
         if self.application is None:
             try:
                 self.application = BookingApplication(load_environment_settings(os.environ))
-            except settings.SettingsError as why:
-                write_stderr_line(str(why))
+            except settings.SettingsError as error:
+                write_stderr_line(str(error))
                 return send_json(environ, start_response, 503, {"error": BAD_SETTINGS_MESSAGE}, RETRY_AFTER_HEADER)
         return self.application(environ, start_response)
 
@@ -336,53 +335,39 @@ application = LazyBookingApplication()
 
 
 def run_cgi() -> None:
-    """Answer one request, for scripts/book.cgi.
+    """Handle one request, as scripts/book.cgi gets it.
 
-    The body is read before the response, even if it is refused: else a web server may take the end of the program for a
-    failure, and cut the response short.
+    Its body is read before anything is answered, also one that is refused: a server whose words nobody reads may take
+    the end of the program for a failure, and cut our answer short.
     """
-    from wsgiref.handlers import BaseCGIHandler, read_environ  # noqa: PLC0415 # no other needs it
-
     environ, stdin = read_environ(), sys.stdin.buffer
-    told = environ.get("CONTENT_LENGTH", "")
-    length = int(told) if told.isascii() and told.isdecimal() and len(told) < 10 else 0
+    length_text = environ.get("CONTENT_LENGTH", "")
+    length = int(length_text) if length_text.isascii() and length_text.isdecimal() and len(length_text) < 10 else 0
     body = stdin.read(min(length, MAX_REQUEST_BYTES))
-    left = min(length, MAX_DISCARDED_BYTES) - len(body)
-    while left > 0 and (more := stdin.read(min(left, 65536))):
-        left -= len(more)
+    discard_bytes = min(length, MAX_DISCARDED_BYTES) - len(body)
+    while discard_bytes > 0 and (chunk := stdin.read(min(discard_bytes, 65536))):
+        discard_bytes -= len(chunk)
     BaseCGIHandler(io.BytesIO(body), sys.stdout.buffer, sys.stderr, environ, False, True).run(application)
 
 
-# Of the server's 64 threads, how many handle bookings at once, and how many more may wait, as when a whole class books
-# at the same moment; the others are left for the board.
-MAX_ACTIVE, MAX_WAITING = 4, 44
-QUEUE_TIMEOUT_S = 15.0
-OVERLOADED_MESSAGE = "too many are at the desk just now: try again in a moment"
-
-
 class ConcurrencyLimit:
-    """A WSGI application that lets few requests at a time into another one."""
+    """A WSGI application that lets few requests into another at a time."""
 
-    def __init__(self, inner: WSGIApplication, patience: float = QUEUE_TIMEOUT_S) -> None:
-        """Limit `inner`; a request that waits for longer than `patience` in seconds is refused."""
-        self.application = inner
-        self.timeout_s = patience
+    def __init__(self, application: WSGIApplication, timeout_s: float = QUEUE_TIMEOUT_S) -> None:
+        self.application = application
+        self.timeout_s = timeout_s
         self.admitted = Semaphore(MAX_ACTIVE + MAX_WAITING)
         self.active = Semaphore(MAX_ACTIVE)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not self.admitted.acquire(blocking=False):
-            return send_overloaded(environ, start_response)
+            return send_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
         try:
             if not self.active.acquire(timeout=self.timeout_s):
-                return send_overloaded(environ, start_response)
+                return send_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
             try:
                 return self.application(environ, start_response)
             finally:
                 self.active.release()
         finally:
             self.admitted.release()
-
-
-def send_overloaded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    return send_json(environ, start_response, 503, {"error": OVERLOADED_MESSAGE}, RETRY_AFTER_HEADER)

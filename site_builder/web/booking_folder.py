@@ -17,10 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from site_builder.bookings import store as booking_store
+from site_builder.bookings.operations import EditOperation
 from site_builder.bookings.policy import BookingRefusedError
-from site_builder.bookings.service import BookingService, BookingsUnreadableError
+from site_builder.bookings.service import BookingService
 from site_builder.bookings.store import BOOKINGS_FILE, LAST_GOOD_FILE, LOG_FILE, WATCHES_FILE
-from site_builder.bookings.transaction import BookingUser
+from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
 from site_builder.config import conf_file
 from site_builder.config.settings import Settings, SettingsError
 from site_builder.core import files, locks
@@ -32,7 +33,7 @@ from site_builder.watches import parser as watch_parser
 from site_builder.watches.store import WatchEntries, WatchStore
 
 NEW_FOLDER = f".{BOOKINGS}.new"
-# The two files as they were when they were copied: only later changes in data/ are taken over.
+# What the two files were when they were copied: only what was changed in data/ since then is taken over.
 BASE_FILES = {BOOKINGS_FILE: ".comments.json.before", WATCHES_FILE: ".watches.json.before"}
 LOG_FILES = (f"{LOG_FILE}.1", LOG_FILE)
 OTHER_FILES = (
@@ -51,7 +52,7 @@ class SeparationError(Exception):
     """Why bookings and data/ stay as they are, in one sentence."""
 
 
-def separate_bookings(settings: Settings, report: MessageHandler) -> None:
+def separate_bookings(settings: Settings, tell: MessageHandler) -> None:
     """Move bookings to data/bookings/ and close data/, if other accounts can write there; finish what was begun."""
     data = settings.data
     writers = name_writers(data)
@@ -68,7 +69,7 @@ def separate_bookings(settings: Settings, report: MessageHandler) -> None:
         make_booking_folder(data)
         close_data_folder(data)
         move_booking_files(data)
-        report(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
+        tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
     if find_booking_folder(data) != data and is_ours(data):
         take_over_changes(settings)
     if writers:
@@ -78,7 +79,7 @@ def separate_bookings(settings: Settings, report: MessageHandler) -> None:
             if has_sticky_bit(data)
             else "only this user can write to it"
         )
-        report(f"{data} itself: {how}.")
+        tell(f"{data} itself: {how}.")
 
 
 def has_sticky_bit(data: Path) -> bool:
@@ -87,9 +88,9 @@ def has_sticky_bit(data: Path) -> bool:
 
 
 def make_booking_folder(data: Path) -> None:
-    """Make the folder under a temporary name, with the group of data/ and the rights that others have there.
+    """Make the folder beside its place, with the group of data/ and the rights that others have there.
 
-    This comes before data/ is closed: if we are killed in between, the folder shows that this was begun.
+    It comes before data/ is closed: whoever is killed in between leaves what shows that this was begun.
     """
     with suppress(FileExistsError):
         (data / NEW_FOLDER).mkdir(0o700)
@@ -145,7 +146,7 @@ def move_booking_files(data: Path) -> None:
 
 
 def take_over_changes(settings: Settings) -> None:
-    """Take over what is in data/ and not in data/bookings/, and leave links there."""
+    """Take over what stands in data/ and not in data/bookings/, and leave links there."""
     data, place = settings.data, find_booking_folder(settings.data)
     with (
         booking_store.open_data_folder(data) as top,
@@ -185,10 +186,10 @@ def take_over_bookings(settings: Settings, left: bytes | None, base: bytes | Non
                 write_shared_file(folder, book.folder / BOOKINGS_FILE, left)
             return
     try:
-        BookingService(settings).replace_file(INSTALLER_USER, base or b"{}\n", left)
-    except (BookingRefusedError, BookingsUnreadableError, StorageError) as error:
+        BookingService(settings).execute(INSTALLER_USER, EditOperation(base or b"{}\n", left))
+    except (BookingRefusedError, BookingsUnreadableError, StorageError) as why:
         what = f"{data / BOOKINGS_FILE} has bookings that {book.folder / BOOKINGS_FILE} has not"
-        message = f"{what}: {error}; add them by `gpuboard edit`, and remove it"
+        message = f"{what}: {why}; add them by `gpuboard edit`, and remove it"
         raise SeparationError(message) from None
 
 
@@ -198,12 +199,12 @@ def take_over_watches(settings: Settings, left: bytes | None, base: bytes | None
         return
     try:
         before, now = watch_parser.parse_watch_entries(base or b""), watch_parser.parse_watch_entries(left)
-    except watch_parser.WatchFileError as error:
-        message = f"{settings.data / WATCHES_FILE} cannot be read: {error}; correct it, or remove it"
+    except watch_parser.WatchFileError as why:
+        message = f"{settings.data / WATCHES_FILE} cannot be read: {why}; correct it, or remove it"
         raise SeparationError(message) from None
 
     def add(entries: WatchEntries) -> WatchEntries:
-        return [*entries, *(watch for watch in now if watch not in before and watch not in entries)]
+        return [*entries, *(one for one in now if one not in before and one not in entries)]
 
     WatchStore(settings.data, settings.kv).change(add)
 
@@ -243,7 +244,7 @@ def move_receiver_files(settings: Settings) -> None:
     with booking_store.open_data_folder(data) as top, suppress(PermissionError, SeparationError):
         for name in ("receive.log", "receive.log.1"):
             content = read_plain_file(top, data, name)
-            free = [log for log in ("receive.log", "receive.log.1") if not (place / log).exists()]
+            free = [one for one in ("receive.log", "receive.log.1") if not (place / one).exists()]
             if content is not None and free:
                 place.mkdir(0o700, exist_ok=True)
                 files.write_atomically(place / free[0], content, 0o600)
@@ -286,8 +287,8 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
         if not locks.acquire_lock(
             handle, time.monotonic() + booking_store.LOCK_TIMEOUT_S, booking_store.LOCK_POLL_INTERVAL_S
         ):
-            seconds = f"{booking_store.LOCK_TIMEOUT_S:.0f} s"
-            message = f"somebody else has been writing {path / BOOKINGS_FILE} for {seconds}: try again"
+            timeout = f"{booking_store.LOCK_TIMEOUT_S:.0f} s"
+            message = f"somebody else has been writing {path / BOOKINGS_FILE} for {timeout}: try again"
             raise SeparationError(message)
         yield
     finally:
@@ -301,8 +302,8 @@ def read_plain_file(folder: int, path: Path, name: str) -> bytes | None:
         raise SeparationError(message)
     try:
         return files.read_file(name, folder, MAX_FILE_BYTES)[1] if files.read_signature(name, folder) else None
-    except files.FileRefusedError as error:
-        message = f"{path / name} cannot be read: {error}; remove it"
+    except files.FileRefusedError as why:
+        message = f"{path / name} cannot be read: {why}; remove it"
         raise SeparationError(message) from None
 
 
@@ -312,13 +313,13 @@ def write_shared_file(folder: int, path: Path, content: bytes) -> None:
 
 
 def main() -> None:
-    """Separate the bookings of the configured board, for `./install.sh web`; exit 1 if something stays as it was."""
+    """Do it for the board of the settings, as `./install.sh web` needs it; exit 1 if something stays as it was."""
     try:
         settings = conf_file.load_settings(None, {}, os.environ).settings
         move_receiver_files(settings)
         separate_bookings(settings, print)
-    except (SeparationError, StorageError, SettingsError) as error:
-        sys.exit(f"gpuboard: {error}")
+    except (SeparationError, StorageError, SettingsError) as why:
+        sys.exit(f"gpuboard: {why}")
     except OSError as error:
         sys.exit(f"gpuboard: {error.filename or 'data/'} cannot be changed: {error.strerror}")
 

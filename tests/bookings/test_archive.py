@@ -38,7 +38,7 @@ def lines(lab: Lab) -> list[dict[str, Any]]:
 ENDED = 1577880000  # of OLD
 
 
-def test_after_the_set_time_and_not_before(lab: Lab) -> None:
+def test_a_booking_is_archived_after_the_retention_and_not_before(lab: Lab) -> None:
     lab.book(json.dumps({"atlas": [OLD, {"name": "bob", "date": "2199-01-01"}]}))
     before = (lab.data / "comments.json").read_bytes()
     assert move(lab, ENDED + 30 * DAY - 1) == []
@@ -51,13 +51,13 @@ def test_after_the_set_time_and_not_before(lab: Lab) -> None:
     assert (line["host"], line["gpu"], line["date"], line["entry"]) == ("atlas", "0", "2020-01-01T12:00:00+00:00", OLD)
 
 
-def test_never_where_it_is_set_so(lab: Lab) -> None:
+def test_no_booking_is_archived_without_a_retention(lab: Lab) -> None:
     lab.book(json.dumps({"atlas": [OLD]}))
     move(lab, ENDED * 2, keep=0)
     assert lines(lab) == []
 
 
-def test_what_repeats_goes_when_its_last_time_is_over(lab: Lab) -> None:
+def test_a_repeating_booking_is_archived_after_its_last_time(lab: Lab) -> None:
     series = {"name": "a", "from": "2020-01-01 09:00", "date": "2020-01-01 12:00"}
     rules = ("FREQ=DAILY", "FREQ=DAILY;COUNT=3", "FREQ=DAILY;UNTIL=20200105")
     lab.book(json.dumps({"atlas": [{**series, "rrule": rule} for rule in rules]}))
@@ -67,7 +67,7 @@ def test_what_repeats_goes_when_its_last_time_is_over(lab: Lab) -> None:
     assert [line["gpu"] for line in lines(lab)] == ["1", "2"]
 
 
-def test_whoever_is_killed_between_both_files_loses_and_doubles_nothing(lab: Lab) -> None:
+def test_a_build_killed_between_both_files_loses_and_doubles_nothing(lab: Lab) -> None:
     lab.book(json.dumps({"atlas": [OLD]}))
     content = (lab.data / "comments.json").read_bytes()
     move(lab, ENDED + 40 * DAY)
@@ -89,7 +89,7 @@ def test_a_builder_that_may_not_write_data_says_so_on_the_page(lab: Lab) -> None
     assert "atlas" in path.read_text()
 
 
-def test_the_builder_does_it(lab: Lab) -> None:
+def test_the_builder_archives_ended_bookings(lab: Lab) -> None:
     from tests.support.live_page import gpuboard  # noqa: PLC0415
 
     lab.book(json.dumps({"atlas": [OLD]}))

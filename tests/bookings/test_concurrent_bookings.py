@@ -138,7 +138,7 @@ def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reaso
 
 
 @pytest.mark.slow
-def test_whoever_is_killed_at_any_moment_leaves_a_whole_file_and_a_free_lock(lab: Lab) -> None:
+def test_a_process_killed_at_any_moment_leaves_a_whole_file_and_a_free_lock(lab: Lab) -> None:
     chance = random.Random(11)  # noqa: S311
     for number in range(25):
         by_command(lab, number % GPUS, f"user{number}", chance.uniform(0.15, 1.2))

@@ -22,6 +22,7 @@ from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings, KvAccess
 from site_builder.watches import parser as watch_parser
+from site_builder.watches.service import handle_board_request
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, words
 from tests.support.booking_fixtures import done, lab_of
@@ -58,8 +59,8 @@ def two(tmp_path: Path) -> tuple[Lab, Lab]:
 
 
 def book(lab: Lab, access: KvAccess, who: BookingUser, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    desk = BookingService(lab.settings(kv=access))
-    return api.handle_request(desk, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
+    service = BookingService(lab.settings(kv=access))
+    return api.handle_request(service, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
 
 
 def names(content: bytes | None) -> list[str]:
@@ -86,7 +87,7 @@ def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
         assert [line["what"] for line in log] == who
 
 
-def test_of_two_desks_at_once_one_gets_the_gpu_and_the_other_is_told(
+def test_of_two_web_hosts_at_once_one_gets_the_gpu_and_the_other_is_reported(
     store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
 ) -> None:
     said: list[str] = []
@@ -110,9 +111,9 @@ def test_of_two_desks_at_once_one_gets_the_gpu_and_the_other_is_told(
     assert sum(f"{winner}" in one for one in said) == 8
 
 
-def test_bookings_at_both_desks_are_all_kept(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+def test_bookings_at_both_web_hosts_are_all_kept(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
     places = [("atlas:0", 0), ("atlas:1", 1), ("atlas:2", 0), ("atlas:3", 1)]
-    threads = [threading.Thread(target=book, args=(two[desk], access, ALICE, place)) for place, desk in places]
+    threads = [threading.Thread(target=book, args=(two[service], access, ALICE, place)) for place, service in places]
     for one in threads:
         one.start()
     for one in threads:
@@ -231,8 +232,8 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
 ) -> None:
     alerts = AlertSettings(mail_url="mailto://127.0.0.1:1", mail_domain="lab.example.org")
     first, second = (BookingService(lab.settings(kv=access, alerts=alerts)) for lab in two)
-    one = api.handle_request(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
-    other = api.handle_request(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
+    one = handle_board_request(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
+    other = handle_board_request(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
     assert [each.id for each in watch_parser.parse_watches(store.get("data/watches.json") or b"").rows] == [
         one["id"],
         other["id"],
@@ -243,11 +244,11 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
         builder.build(time.time())
         builder.close()
         assert (lab.data / "watches.json").read_bytes() == store.get("data/watches.json")
-    api.handle_request(second, {"do": "unwatch", "id": one["id"]}, ALICE)
+    handle_board_request(second, {"do": "unwatch", "id": one["id"]}, ALICE)
     assert [each.name for each in watch_parser.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
     silent = kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(StorageError, match="watches live there, and nothing is written until it answers"):
-        api.handle_request(
+        handle_board_request(
             BookingService(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE
         )
 

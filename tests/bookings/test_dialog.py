@@ -522,7 +522,7 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def desk_in(folder: Path, shown: PrivacySettings | None = None, **environment: str) -> Iterator[Desk]:
+def serve_bookings(folder: Path, shown: PrivacySettings | None = None, **environment: str) -> Iterator[Desk]:
     one = Desk(folder, shown, **environment)
     try:
         yield one
@@ -533,13 +533,13 @@ def desk_in(folder: Path, shown: PrivacySettings | None = None, **environment: s
 @pytest.fixture
 def free_for_all(tmp_path: Path) -> Iterator[Desk]:
     """A desk at which everybody is whom they say."""
-    with desk_in(tmp_path, GPUBOARD_BOOK_OPEN="yes") as one:
+    with serve_bookings(tmp_path, GPUBOARD_BOOK_OPEN="yes") as one:
         yield one
 
 
 @pytest.fixture
 def by_token(tmp_path: Path) -> Iterator[Desk]:
-    with desk_in(tmp_path, GPUBOARD_ADMINS="root") as one:
+    with serve_bookings(tmp_path, GPUBOARD_ADMINS="root") as one:
         yield one
 
 
@@ -552,7 +552,7 @@ def press(form: Locator, name: str) -> None:
     form.get_by_role("button", name=name, exact=True).click()
 
 
-def test_an_open_desk_takes_a_booking_from_whoever_says_a_name(browser: Browser, free_for_all: Desk) -> None:
+def test_an_open_board_takes_a_booking_from_whoever_says_a_name(browser: Browser, free_for_all: Desk) -> None:
     end = later(2)
     with context_of(browser) as context:
         page = visit(context, free_for_all.url)
@@ -575,7 +575,7 @@ def test_an_open_desk_takes_a_booking_from_whoever_says_a_name(browser: Browser,
         expect(form.get_by_role("listitem")).to_have_count(1)
 
 
-def test_what_overlaps_is_refused_in_the_words_of_the_desk(browser: Browser, free_for_all: Desk) -> None:
+def test_what_overlaps_is_refused_in_the_words_of_the_booking_service(browser: Browser, free_for_all: Desk) -> None:
     free_for_all.lab.book({"atlas": {"2": {"name": "carol", "date": soon(3 * DAY), "id": "carols"}}})
     end = later(2)
     with context_of(browser) as context:
@@ -642,7 +642,7 @@ def test_the_beginning_of_what_has_begun_stays_and_its_comment_can_go(browser: B
 
 
 @pytest.mark.parametrize("worded", [True, False])
-def test_what_repeats_is_told_in_words_as_far_as_the_desk_has_some(
+def test_what_repeats_is_reported_in_words_as_far_as_the_booking_service_has_some(
     browser: Browser, free_for_all: Desk, worded: bool
 ) -> None:
     weekly = {"name": "bob", "from": soon(DAY), "date": soon(DAY + 7200), "rrule": "FREQ=WEEKLY"}
@@ -699,7 +699,7 @@ def test_of_one_that_repeats_the_times_stay(browser: Browser, free_for_all: Desk
         assert {**weekly, "comment": "course"}.items() <= entry.items()
 
 
-def test_who_asks_too_often_is_told_to_wait(browser: Browser, free_for_all: Desk) -> None:
+def test_who_asks_too_often_is_reported_to_wait(browser: Browser, free_for_all: Desk) -> None:
     with context_of(browser) as context:
         page = visit(context, free_for_all.url)
         form = dialog(page)
@@ -725,7 +725,7 @@ def test_a_double_click_books_once(browser: Browser, free_for_all: Desk) -> None
         assert (len(log), [one[1] for one in free_for_all.booked()]) == (1, ["*"])
 
 
-def test_of_two_tabs_the_second_is_told_who_was_first(browser: Browser, free_for_all: Desk) -> None:
+def test_of_two_tabs_the_second_is_reported_who_was_first(browser: Browser, free_for_all: Desk) -> None:
     with context_of(browser) as context:
         forms = [dialog(visit(context, free_for_all.url)) for _ in range(2)]
         for form, name in zip(forms, ("ann", "bob")):
@@ -784,7 +784,7 @@ def let_go(page: Page, waiting: list[Route]) -> None:
     waiting.pop(0).continue_()
 
 
-def test_whoever_is_faster_than_the_desk_books_all_the_same(browser: Browser, free_for_all: Desk) -> None:
+def test_a_user_who_is_faster_than_the_booking_service_books_too(browser: Browser, free_for_all: Desk) -> None:
     with context_of(browser) as context:
         page = visit(context, free_for_all.url)
         waiting = held_back(page, "**/book?host=atlas")
@@ -801,7 +801,7 @@ def test_whoever_is_faster_than_the_desk_books_all_the_same(browser: Browser, fr
 
 
 @pytest.mark.parametrize("how", ["by Book", "by a letter"])
-def test_a_desk_that_could_not_answer_is_asked_again(browser: Browser, free_for_all: Desk, how: str) -> None:
+def test_a_booking_service_that_could_not_answer_is_asked_again(browser: Browser, free_for_all: Desk, how: str) -> None:
     free_for_all.lab.book("{")
     with context_of(browser) as context:
         form = dialog(visit(context, free_for_all.url))
@@ -864,7 +864,7 @@ def test_who_opens_the_dialog_again_sees_what_was_under_way(browser: Browser, fr
 
 
 @pytest.mark.parametrize("text", ["gpuboard_abc\u2026", "gpuboard\u2013abc", "gpuboard_\u200babc", "gpuboard abc"])
-def test_what_cannot_be_a_token_is_told_and_not_kept(browser: Browser, by_token: Desk, text: str) -> None:
+def test_what_cannot_be_a_token_is_reported_and_not_kept(browser: Browser, by_token: Desk, text: str) -> None:
     with context_of(browser) as context:
         page = visit(context, by_token.url)
         form = dialog(page)
@@ -925,26 +925,26 @@ def test_an_admin_may_change_everybodys(browser: Browser, by_token: Desk) -> Non
 
 
 def test_where_nobody_books_for_others_there_is_no_name_to_give(browser: Browser, tmp_path: Path) -> None:
-    with desk_in(tmp_path, GPUBOARD_BOOK_FOR_OTHERS="no") as desk, context_of(browser) as context:
-        keep_token(context, desk.token("alice"))
-        form = dialog(visit(context, desk.url))
+    with serve_bookings(tmp_path, GPUBOARD_BOOK_FOR_OTHERS="no") as booking_site, context_of(browser) as context:
+        keep_token(context, booking_site.token("alice"))
+        form = dialog(visit(context, booking_site.url))
         expect(form).to_contain_text("You are alice.")
         expect(form.get_by_label("Name")).to_be_hidden()
 
 
 def test_where_users_are_hidden_nobody_else_is_named(browser: Browser, tmp_path: Path) -> None:
     shown = PrivacySettings(users=False)
-    with desk_in(tmp_path, shown, GPUBOARD_BOOK_OPEN="yes", GPUBOARD_SHOW_USERS="no") as desk:
-        desk.lab.book({"atlas": {"2": {"name": "carol", "date": soon(3 * DAY), "comment": "secret"}}})
+    with serve_bookings(tmp_path, shown, GPUBOARD_BOOK_OPEN="yes", GPUBOARD_SHOW_USERS="no") as booking_site:
+        booking_site.lab.book({"atlas": {"2": {"name": "carol", "date": soon(3 * DAY), "comment": "secret"}}})
         with context_of(browser) as context:
-            form = dialog(visit(context, desk.url))
+            form = dialog(visit(context, booking_site.url))
             expect(form.get_by_role("listitem")).to_contain_text("atlas:2")
             choose(form, "2", until=later(1), name="bob")
             expect(said(form)).to_contain_text("atlas:2 is booked until")
             assert not {"carol", "secret", "null"} & set(re.findall(r"\w+", form.inner_text()))
 
 
-def test_a_desk_that_is_gone_is_told_and_the_form_stays(browser: Browser, free_for_all: Desk) -> None:
+def test_a_booking_service_that_is_gone_is_reported_and_the_form_stays(browser: Browser, free_for_all: Desk) -> None:
     with context_of(browser) as context:
         page = visit(context, free_for_all.url)
         form = dialog(page)
@@ -956,7 +956,7 @@ def test_a_desk_that_is_gone_is_told_and_the_form_stays(browser: Browser, free_f
         expect(form.get_by_label("Name")).to_have_value("bob")
 
 
-def test_an_address_without_a_desk_is_told(browser: Browser, tmp_path: Path) -> None:
+def test_an_address_without_a_booking_service_is_reported(browser: Browser, tmp_path: Path) -> None:
     lab = four(Lab(tmp_path))
     lab.build(booking_policy=BookingPolicy(url="book"))
     with served(lab.www, tmp_path / "server") as site, context_of(browser) as context:
@@ -976,7 +976,9 @@ def test_times_of_another_zone_are_said_to_be_so_and_mean_the_same(browser: Brow
 
 
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
-def test_with_a_desk_axe_finds_nothing_either(browser: Browser, by_token: Desk, size: dict[str, int]) -> None:
+def test_with_a_booking_service_axe_finds_nothing_either(
+    browser: Browser, by_token: Desk, size: dict[str, int]
+) -> None:
     by_token.lab.book({"atlas": {"2": {"name": "alice", "date": soon(3 * DAY), "comment": "long " * 40}}})
     with context_of(browser, viewport=size, bypass_csp=True) as context:
         page = visit(context, by_token.url)

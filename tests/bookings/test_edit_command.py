@@ -195,14 +195,14 @@ def killed(folder: Path, *lines: str, **environment: str) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_whoever_is_told_to_end_leaves_no_copy_behind(lab: Lab, tmp_path: Path, number: signal.Signals) -> None:
+def test_an_edit_that_is_ended_leaves_no_copy_behind(lab: Lab, tmp_path: Path, number: signal.Signals) -> None:
     terminal, copy = edit_until(tmp_path, **temporary(tmp_path))
     terminal.process.send_signal(number)
     code, _ = terminal.end()
     assert (code, copy.parent.exists(), text(lab)) == (128 + number, False, TEXT)
 
 
-def test_whoever_is_told_to_end_keeps_what_was_edited(lab: Lab, tmp_path: Path) -> None:
+def test_an_edit_that_is_ended_keeps_what_was_edited(lab: Lab, tmp_path: Path) -> None:
     terminal, copy = edit_until(tmp_path, CHANGES, **temporary(tmp_path))
     terminal.process.send_signal(signal.SIGTERM)
     _, said = terminal.end()
@@ -301,7 +301,7 @@ def test_the_same_change_by_both_is_no_quarrel(lab: Lab, tmp_path: Path) -> None
     assert text(lab) == TEXT.replace("eve", "zoe")
 
 
-def test_no_gpu_is_promised_twice_by_two_who_add_at_once(lab: Lab, tmp_path: Path) -> None:
+def test_no_gpu_is_booked_twice_by_two_edits_at_once(lab: Lab, tmp_path: Path) -> None:
     meanwhile = booked_meanwhile(tmp_path, "book", "zeus:0", "--for", "1h", "--name", "dana")
     mine = '"zeus": {"0": {"name": "me", "date": "2199-01-01"}},'
     script = editor(tmp_path, meanwhile, f"""sed -i '2a {mine}' "$1" """)

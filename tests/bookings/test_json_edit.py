@@ -18,6 +18,10 @@ BOB = {"name": "bob", "date": "2027-03-01 18:00"}
 A, B = json.dumps(ALICE), json.dumps(BOB)
 
 
+def add_entry(document: BookingDocument, host: str, gpu: str, content: json_edit.EntryContent) -> BookingDocument:
+    return json_edit.add_entries(document, host, [(gpu, content)])
+
+
 def text(content: str) -> BookingDocument:
     return BookingDocument.from_bytes(content.encode())
 
@@ -53,7 +57,7 @@ def entry_of(file: BookingDocument, name: str) -> BookingEntry:
     ],
 )
 def test_an_entry_is_added_in_the_form_that_is_there(before: str, host: str, gpu: str, after: str) -> None:
-    assert json_edit.add_entry(text(before), host, gpu, BOB).text == after
+    assert add_entry(text(before), host, gpu, BOB).text == after
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ def test_several_are_added_at_once() -> None:
 
 def test_half_a_letter_stays_as_it_was_written() -> None:
     file = text('{"atlas": [{"name": "bob", "comment": "\\ud83d"}]}')
-    new = json_edit.add_entry(
+    new = add_entry(
         json_edit.update_entry(file, file.list_entries()[0], {"date": "2027-03-01"}),
         "atlas",
         "1",
@@ -108,13 +112,13 @@ def test_half_a_letter_stays_as_it_was_written() -> None:
 
 def test_what_is_no_booking_is_not_written_over() -> None:
     with pytest.raises(json_edit.EntryPlacementError, match="line 2: what stands under atlas is no booking"):
-        json_edit.add_entry(text('{\n"atlas": 7}'), "atlas", "0", BOB)
+        add_entry(text('{\n"atlas": 7}'), "atlas", "0", BOB)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
 def test_a_file_keeps_its_encoding(encoding: str) -> None:
     content = '{"atlas": [{"name": "Père Noël"}]}'
-    file = json_edit.add_entry(BookingDocument.from_bytes(content.encode(encoding)), "atlas", "1", {"name": "Zoë 😀"})
+    file = add_entry(BookingDocument.from_bytes(content.encode(encoding)), "atlas", "1", {"name": "Zoë 😀"})
     assert file.content.startswith(content.encode(encoding)[:-2])
     assert [name for _, _, name in said(BookingDocument.from_bytes(file.content))] == ["Père Noël", "Zoë 😀"]
 
@@ -126,7 +130,7 @@ def test_latin_1_that_would_read_as_utf_8_becomes_utf_8() -> None:
 
 
 def test_of_a_key_that_stands_there_twice_the_last_is_changed() -> None:
-    file = json_edit.add_entry(text(f'{{"atlas": {{"0": {A}}}, "atlas": {{"1": {A}}}}}'), "atlas", "2", BOB)
+    file = add_entry(text(f'{{"atlas": {{"0": {A}}}, "atlas": {{"1": {A}}}}}'), "atlas", "2", BOB)
     assert said(file) == [("atlas", "1", "alice"), ("atlas", "2", "bob")]
 
 
@@ -183,7 +187,7 @@ def test_any_changes_leave_all_else_as_it_was(data: st.DataObject) -> None:
     for kind, host, gpu, content, which in data.draw(st.lists(CHANGE, max_size=6)):
         before, entries = pictured(file), [one for one in file.list_entries() if one.content]
         if kind == "add":
-            file = json_edit.add_entry(file, host, gpu, content)
+            file = add_entry(file, host, gpu, content)
             gone, new = 0, 1
         elif not entries:
             continue

@@ -136,11 +136,11 @@ def test_a_date_that_could_mean_two_or_none_is_a_problem(date: str, why: str) ->
         (["x"], "a booking is an object with name, date and comment"),
     ],
 )
-def test_an_entry_that_cannot_count_is_told(entry: object, problem: str) -> None:
+def test_an_entry_that_cannot_count_is_reported(entry: object, problem: str) -> None:
     assert read(json.dumps({"atlas": {"2": entry}})) == ([], [f"line 1, atlas, GPU 2: {problem}"])
 
 
-def test_a_doubled_key_is_told_and_the_last_one_counts() -> None:
+def test_a_doubled_key_is_reported_and_the_last_one_counts() -> None:
     text = f'{{"atlas": {{"0": {json.dumps(ALICE)}, "0": {json.dumps({**ALICE, "name": "bob"})}}}}}'
     found, problems = read(text)
     assert [booking.name for booking in found] == ["bob"]

@@ -13,9 +13,11 @@ from dateutil import tz
 
 from site_builder.bookings import api
 from site_builder.bookings.gpu_selection import UnclearRequestError
+from site_builder.bookings.json_edit import BookingDocument
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
-from site_builder.bookings.service import BookingService, BookingsUnreadableError
-from site_builder.bookings.transaction import BookingUser
+from site_builder.bookings.service import BookingService
+from site_builder.bookings.store import BookingStore
+from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
 from site_builder.core.locks import StorageError
 from site_builder.core.model import BookingPolicy, PrivacySettings, StateLimits
 from tests.support.board_fixture import Lab, gpu, person, process
@@ -28,12 +30,12 @@ ALICE, BOB, ADMIN = BookingUser("alice"), BookingUser("bob"), BookingUser("root"
 
 
 class Counter:
-    """A desk in a lab, at a moment that a test sets."""
+    """A booking service in a lab, at a moment that a test sets."""
 
     def __init__(self, lab: Lab, **rules: Any) -> None:  # noqa: ANN401
         self.lab = lab
         self.time = NOW.timestamp()
-        self.desk = BookingService(
+        self.service = BookingService(
             lab.settings(zone=PARIS, limits=FRESH, booking_policy=BookingPolicy(**rules)), lambda: self.time
         )
 
@@ -45,7 +47,7 @@ class Counter:
         **request: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
         told = {key: value for key, value in (("from", since), ("for", length)) if value}
-        return api.handle_request(self.desk, {**request, **told}, who)
+        return api.handle_request(self.service, {**request, **told}, who)
 
     def book(
         self,
@@ -110,6 +112,36 @@ def test_what_is_booked_stands_in_the_file_and_is_said_in_words(counter: Counter
     assert (one["where"], one["phase"], done["warnings"]) == ("atlas:0,2", "now", [])
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"do": "book", "gpus": ["atlas:1"], "for": "2h"},
+        {"do": "change", "id": "k7m2xp", "for": "5h"},
+        {"do": "release", "id": "k7m2xp"},
+    ],
+)
+def test_a_request_reads_and_parses_the_file_once(
+    counter: Counter, request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"name": "alice", "from": "2029-11-12 09:00", "date": "2029-11-12 12:00", "id": "k7m2xp"}
+    counter.lab.book({"atlas": {"0": entry}})
+    calls = []
+    read, parse = BookingStore.read, BookingDocument.from_bytes
+
+    def count_read(store: BookingStore) -> bytes:
+        calls.append("read")
+        return read(store)
+
+    def count_parse(data: bytes) -> BookingDocument:
+        calls.append("parse")
+        return parse(data)
+
+    monkeypatch.setattr(BookingStore, "read", count_read)
+    monkeypatch.setattr(BookingDocument, "from_bytes", staticmethod(count_parse))
+    api.handle_request(counter.service, request_, ALICE)
+    assert calls == ["read", "parse"]
+
+
 def test_a_check_says_the_same_and_writes_nothing(counter: Counter) -> None:
     done = counter.book("atlas:0", check=True)
     assert done["said"].startswith("atlas:0 for alice from now until Mon 12 Nov 12:30 (2 h)")
@@ -164,8 +196,8 @@ def test_a_gpu_that_there_is_not_is_refused(counter: Counter, target: str, why: 
         ({"do": "book", "gpus": ["atlas"], "for": "2h", "rrule": "FREQ=HOURLY"}, 'the rrule "FREQ=HOURLY" repeats too'),
     ],
 )
-def test_what_is_not_understood_is_told(counter: Counter, request_: Mapping[str, Any], why: str) -> None:
-    assert refusal(lambda: api.handle_request(counter.desk, request_, ALICE), UnclearRequestError).startswith(why)
+def test_an_unclear_request_is_refused_with_the_reason(counter: Counter, request_: Mapping[str, Any], why: str) -> None:
+    assert refusal(lambda: api.handle_request(counter.service, request_, ALICE), UnclearRequestError).startswith(why)
 
 
 def test_a_time_that_could_mean_two_is_refused_with_both(counter: Counter) -> None:
@@ -192,12 +224,12 @@ def test_any_picks_free_ones_of_the_host_with_the_fewest_to_spare(counter: Count
     assert [one["where"] for one in counter.book(any=2, who=ALICE)["bookings"]] == ["atlas:0,2"]
 
 
-def test_any_of_a_model(counter: Counter) -> None:
+def test_any_with_a_model_books_that_model(counter: Counter) -> None:
     assert counter.book(any=1, model="h100")["bookings"][0]["where"] == "zeus:0"
     assert refusal(lambda: counter.book(any=1, model="H100")) == "no host has 1 free H100 for that time"
 
 
-def test_any_knows_who_is_promised_what_in_that_time(counter: Counter) -> None:
+def test_any_respects_bookings_in_that_time(counter: Counter) -> None:
     counter.book("zeus:1", since="12:00")
     assert counter.book(any=1, model="T4", length="90m")["bookings"][0]["where"] == "zeus:1"
     assert refusal(lambda: counter.book(any=1, model="T4", length="2h")) == "no host has 1 free T4 for that time"
@@ -211,7 +243,7 @@ def test_where_no_one_host_has_enough_the_rest_is_named(counter: Counter) -> Non
 # Overlaps
 
 
-def test_what_is_promised_is_refused_and_the_other_booking_named(counter: Counter) -> None:
+def test_a_booked_gpu_is_refused_and_the_other_booking_named(counter: Counter) -> None:
     first = counter.book("atlas:0", who=BOB)["bookings"][0]["id"]
     why = f"atlas:0 is booked by bob from 10:30 until 12:30 (booking {first})"
     assert refusal(lambda: counter.book("atlas:0,2")) == why
@@ -263,7 +295,7 @@ def test_nothing_is_booked_in_the_past(counter: Counter) -> None:
     )
 
 
-def test_what_is_over_stays_as_it_was(counter: Counter) -> None:
+def test_an_ended_booking_cannot_be_changed(counter: Counter) -> None:
     one = counter.book("atlas:0")["bookings"][0]["id"]
     before = counter.path.read_bytes()
     counter.after(hours=3)
@@ -273,7 +305,7 @@ def test_what_is_over_stays_as_it_was(counter: Counter) -> None:
     assert counter.path.read_bytes() == before
 
 
-def test_what_has_begun_ends_now_when_it_is_released_and_what_has_not_is_gone(counter: Counter) -> None:
+def test_release_ends_a_running_booking_now_and_removes_a_coming_one(counter: Counter) -> None:
     runs = counter.book("atlas:0")["bookings"][0]["id"]
     comes = counter.book("atlas:0", since="tomorrow 9:00")["bookings"][0]["id"]
     counter.after(hours=1)
@@ -298,7 +330,7 @@ def test_a_booking_is_lengthened_and_the_rest_of_its_entry_stays(counter: Counte
     counter.path.write_text(
         '{"atlas": {\n  // the old one\n  "0": {"name": "alice", "date": "2029-11-13", "team": ["x"]}\n}}'
     )
-    (one,) = api.list_bookings(counter.desk, ALICE)["bookings"]
+    (one,) = api.list_bookings(counter.service, ALICE)["bookings"]
     counter.do(do="change", id=one["id"], until="2029-11-14 09:00", comment="longer")
     assert counter.path.read_text() == (
         '{"atlas": {\n  // the old one\n  "0": {"name": "alice", "date": "2029-11-14 09:00+01:00", "team": ["x"], '
@@ -318,11 +350,11 @@ def test_the_gpus_of_a_booking_change_together_and_one_of_them_can_be_released(c
     counter.do(do="change", id=one, until="wed 9:00")
     assert {entry["date"] for entry in counter.content()["atlas"].values()} == {"2029-11-14 09:00+01:00"}
     counter.do(do="release", gpus=["atlas:2"])
-    (left,) = api.list_bookings(counter.desk, ALICE)["bookings"]
+    (left,) = api.list_bookings(counter.service, ALICE)["bookings"]
     assert left["where"] == "atlas:0,3"
 
 
-def test_which_of_two_is_asked(counter: Counter) -> None:
+def test_release_asks_which_of_two_bookings_is_meant(counter: Counter) -> None:
     first, second = (counter.book("atlas:0", since=at)["bookings"][0]["id"] for at in ("11:00", "15:00"))
     why = f"that could be {first} (until 13:00) or {second} (until 17:00): name its id"
     assert refusal(lambda: counter.do(do="release", gpus=["atlas:0"])) == why
@@ -380,7 +412,7 @@ def test_booking_for_others_may_be_forbidden(lab: Lab) -> None:
     assert counter.book("atlas:0", name="bob", who=ADMIN)
 
 
-def test_at_an_open_desk_everybody_is_whom_they_say(counter: Counter) -> None:
+def test_on_an_open_board_everybody_is_whom_they_say(counter: Counter) -> None:
     anybody = BookingUser("alice", is_open=True)
     one = counter.book("atlas:0", who=anybody, name="bob")["bookings"][0]
     assert (one["name"], one["by"]) == ("bob", None)
@@ -407,7 +439,7 @@ def test_at_an_open_desk_everybody_is_whom_they_say(counter: Counter) -> None:
         ({"max_gpu_hours": 7}, {"gpus": ["atlas"]}, "that would be 8 GPU-hours of one person, but 7 are allowed"),
     ],
 )
-def test_a_limit_is_kept_but_not_for_an_admin(
+def test_limits_bind_everybody_but_an_admin(
     lab: Lab, limit: dict[str, float], request_: dict[str, Any], why: str
 ) -> None:
     counter = Counter(lab, **limit)
@@ -459,7 +491,7 @@ def test_undo_takes_back_ones_own_changes_one_after_the_other(counter: Counter) 
     counter.path.write_text('{"atlas": {"3": {"name": "alice", "date": "2029-12-01", "team": 7}}}')
     counter.book("atlas:0")
     counter.book("atlas:2", who=BOB)
-    (by_hand,) = (one["id"] for one in api.list_bookings(counter.desk, ALICE)["bookings"] if one["gpus"] == ["3"])
+    (by_hand,) = (one["id"] for one in api.list_bookings(counter.service, ALICE)["bookings"] if one["gpus"] == ["3"])
     counter.do(do="change", id=by_hand, until="2029-12-02 12:00")
     assert counter.do(do="undo")["said"].startswith("taken back what alice did at 2029-11-12 10:30 (change): atlas:3")
     assert counter.content()["atlas"]["3"] == {"name": "alice", "date": "2029-12-01", "team": 7}
@@ -492,7 +524,7 @@ def test_a_time_that_somebody_else_has_had_since_is_not_taken_back(counter: Coun
     assert counter.content() == before
 
 
-def test_what_was_changed_since_is_not_taken_back(counter: Counter) -> None:
+def test_undo_refuses_a_booking_that_was_changed_since(counter: Counter) -> None:
     counter.book("atlas:0")
     counter.path.write_text(counter.path.read_text().replace('"alice"', '"anna"'))
     assert refusal(lambda: counter.do(do="undo")) == (
@@ -520,13 +552,13 @@ def test_an_empty_file_has_no_bookings(counter: Counter) -> None:
 
 
 def test_names_are_hidden_from_others_where_the_board_hides_them(lab: Lab) -> None:
-    desk = BookingService(lab.settings(zone=PARIS, privacy=PrivacySettings(users=False)), NOW.timestamp)
-    api.handle_request(desk, {"do": "book", "gpus": ["atlas:0"], "for": "2h", "comment": "secret"}, BOB)
-    (seen,) = api.list_bookings(desk, ALICE)["bookings"]
+    service = BookingService(lab.settings(zone=PARIS, privacy=PrivacySettings(users=False)), NOW.timestamp)
+    api.handle_request(service, {"do": "book", "gpus": ["atlas:0"], "for": "2h", "comment": "secret"}, BOB)
+    (seen,) = api.list_bookings(service, ALICE)["bookings"]
     assert (seen["name"], seen["comment"], seen["id"], seen["mine"]) == (None, None, None, False)
-    assert api.list_bookings(desk, BOB)["bookings"][0]["comment"] == "secret"
+    assert api.list_bookings(service, BOB)["bookings"][0]["comment"] == "secret"
     with pytest.raises(BookingRefusedError) as why:
-        api.handle_request(desk, {"do": "book", "gpus": ["atlas:0"], "for": "2h"}, ALICE)
+        api.handle_request(service, {"do": "book", "gpus": ["atlas:0"], "for": "2h"}, ALICE)
     assert "bob" not in str(why.value)
 
 
@@ -555,7 +587,7 @@ def test_an_empty_file_where_there_were_bookings_is_not_taken_for_none(counter: 
     assert counter.book("atlas:2")
 
 
-def test_what_would_not_count_is_refused(counter: Counter) -> None:
+def test_a_booking_beyond_the_maximum_is_refused(counter: Counter) -> None:
     many = [{"name": "o", "from": "2029-01-01", "date": "2029-10-30", "comment": str(n)} for n in range(5000)]
     counter.path.write_text(json.dumps({"zeus": {"0": many}}))
     why = "comments.json is full: more than 5000 bookings are not counted"
@@ -563,11 +595,11 @@ def test_what_would_not_count_is_refused(counter: Counter) -> None:
     assert refusal(lambda: counter.book("atlas:0")) == why
 
 
-def test_what_could_not_be_read_again_is_refused(counter: Counter) -> None:
+def test_a_file_that_would_be_too_large_is_refused(counter: Counter) -> None:
     large = {"name": "o", "date": "2029-12-01", "note": "y" * (3 * 1024 * 1024)}
     counter.path.write_text(json.dumps({"zeus": {"0": large}}))
     assert refusal(lambda: counter.book("atlas:0")).startswith("comments.json is full: it may have 3145728 bytes")
-    (one,) = api.list_bookings(counter.desk, BookingUser("o"))["bookings"]
+    (one,) = api.list_bookings(counter.service, BookingUser("o"))["bookings"]
     assert counter.do(BookingUser("o"), do="release", id=one["id"])  # which makes it no larger
 
 
@@ -681,7 +713,7 @@ def test_the_gpus_that_one_keeps_of_a_running_booking_keep_its_id(counter: Count
     one = counter.book("atlas:0,2", length="8h")["bookings"][0]["id"]
     counter.after(hours=1)
     counter.do(do="release", gpus=["atlas:0"])
-    (left,) = api.list_bookings(counter.desk, ALICE)["bookings"]
+    (left,) = api.list_bookings(counter.service, ALICE)["bookings"]
     assert (left["id"], left["where"]) == (one, "atlas:2")
     assert counter.do(do="release", id=one)
 
@@ -697,7 +729,7 @@ def test_what_was_released_this_very_minute_can_be_booked(counter: Counter) -> N
 def test_a_change_leaves_what_it_does_not_name_letter_by_letter(counter: Counter) -> None:
     entry = {"name": "alice", "date": "2029-12-01", "comment": "x" * 800, "rrule": None, "half": "\ud83d"}
     counter.path.write_text(json.dumps({"atlas": {"0": entry}}))
-    (one,) = api.list_bookings(counter.desk, ALICE)["bookings"]
+    (one,) = api.list_bookings(counter.service, ALICE)["bookings"]
     counter.do(do="change", id=one["id"], until="2029-12-02 9:00")
     assert counter.content()["atlas"]["0"] == {**entry, "date": "2029-12-02 09:00+01:00", "id": one["id"]}
     counter.do(do="undo")
@@ -720,12 +752,12 @@ def test_a_handing_over_may_be_forbidden_too(lab: Lab) -> None:
 def test_the_longest_booking_can_be_changed_and_released(counter: Counter, date: str) -> None:
     counter.path.write_text(json.dumps({"atlas": {"0": {"name": "alice", "from": "1970-01-01", "date": date}}}))
     assert "atlas:0 is booked by alice" in refusal(lambda: counter.book("atlas:0"))
-    (one,) = api.list_bookings(counter.desk, ALICE)["bookings"]
+    (one,) = api.list_bookings(counter.service, ALICE)["bookings"]
     assert counter.do(do="change", id=one["id"], comment="still")
     assert counter.do(do="release", id=one["id"])
 
 
-def test_an_id_on_two_hosts_is_told_apart_by_the_host(counter: Counter) -> None:
+def test_an_id_on_two_hosts_is_reported_apart_by_the_host(counter: Counter) -> None:
     entry = {"name": "alice", "date": "2029-12-01", "id": "abc"}
     counter.path.write_text(json.dumps({"atlas": {"0": entry}, "zeus": {"0": entry}}))
     assert refusal(lambda: counter.do(do="release", id="abc")).endswith("name the host too")
@@ -739,7 +771,7 @@ def test_a_host_whose_name_looks_like_an_id_is_a_host(lab: Lab) -> None:
     assert counter.do(do="release", id="dgx222")["bookings"][0]["host"] == "dgx222"
 
 
-def test_any_is_chosen_when_ones_turn_comes(counter: Counter) -> None:
+def test_any_is_chosen_under_the_lock(counter: Counter) -> None:
     taken = {counter.book(any=1, who=BookingUser(f"user{n}"))["bookings"][0]["where"] for n in range(5)}
     assert taken == {"atlas:0", "atlas:2", "atlas:3", "zeus:0", "zeus:1"}
 
@@ -755,11 +787,13 @@ def test_an_offset_that_there_is_not_is_no_time(counter: Counter) -> None:
     assert why.startswith('"2030-03-17T17:46:40+99:99" ')
 
 
-def test_where_users_are_hidden_an_open_desk_tells_nobody_whose_it_is(lab: Lab) -> None:
-    desk = BookingService(lab.settings(zone=PARIS, limits=FRESH, privacy=PrivacySettings(users=False)), NOW.timestamp)
-    api.handle_request(desk, {"do": "book", "gpus": ["atlas:0"], "for": "2h", "comment": "secret"}, BOB)
+def test_where_users_are_hidden_an_open_board_tells_nobody_whose_it_is(lab: Lab) -> None:
+    service = BookingService(
+        lab.settings(zone=PARIS, limits=FRESH, privacy=PrivacySettings(users=False)), NOW.timestamp
+    )
+    api.handle_request(service, {"do": "book", "gpus": ["atlas:0"], "for": "2h", "comment": "secret"}, BOB)
     found = api.handle_request(
-        desk, {"do": "release", "gpus": ["atlas:0"], "check": True}, BookingUser("", is_open=True)
+        service, {"do": "release", "gpus": ["atlas:0"], "check": True}, BookingUser("", is_open=True)
     )
     assert "bob" not in json.dumps(found)
     assert "secret" not in json.dumps(found)

@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(lab: Lab) -> None:
 
 
 @AS_ROOT
-def test_what_somebody_left_who_was_killed_is_in_nobodys_way(lab: Lab) -> None:
+def test_files_of_a_killed_process_are_removed(lab: Lab) -> None:
     share(lab.data, 0, LAB_GROUP, 0o2775)
     left = lab.data / f"{booking_store.TEMPORARY_PREFIX}1234"
     left.write_text("half")
@@ -168,7 +168,7 @@ def test_while_somebody_writes_the_others_wait_and_in_the_end_say_so(lab: Lab, m
     assert book(lab).startswith("booked")
 
 
-def test_a_hand_that_writes_between_our_two_looks_is_not_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_by_hand_between_read_and_write_is_not_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     by_hand = {"atlas": {"7": {"name": "hand", "date": "2199-01-01"}}}
     log = booking_store.BookingStore.append_log
     times: list[int] = []

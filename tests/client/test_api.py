@@ -46,7 +46,7 @@ def test_the_gpus_of_this_machine_that_can_be_had(own: OwnGpus) -> None:
     assert available_gpus(min_memory=100_000) == []
 
 
-def test_what_is_told_of_each_gpu_has_the_form_that_people_know(own: OwnGpus) -> None:
+def test_what_is_reported_of_each_gpu_has_the_form_that_people_know(own: OwnGpus) -> None:
     first = gpu_info()[0]
     assert first == {
         "index": "0",

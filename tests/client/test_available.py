@@ -58,7 +58,7 @@ def test_a_process_makes_a_gpu_busy_however_little_memory_it_has(own: OwnGpus) -
     assert asked(own, "available").stdout == "2\n"
 
 
-def test_with_fewer_than_wanted_nothing_is_printed_and_the_reason_is_told(own: OwnGpus) -> None:
+def test_with_fewer_than_wanted_nothing_is_printed_and_the_reason_is_reported(own: OwnGpus) -> None:
     found = said(asked(own, "available", "--at-least", "3"), 1)
     assert found == f"gpuboard: 2 of the 3 GPUs can be had on {HERE}: 2 free, 1 busy\n"
     own.tell(row(0, BUSY), row(1, BUSY))
@@ -132,7 +132,7 @@ def test_without_nvidia_smi_and_without_a_board_it_is_said_what_to_set(tmp_path:
     )
 
 
-def test_a_driver_that_does_not_answer_is_told_in_its_own_words(own: OwnGpus) -> None:
+def test_a_driver_that_does_not_answer_is_reported_in_its_own_words(own: OwnGpus) -> None:
     (own.smi / "say").write_text("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n")
     (own.smi / "rc").write_text("9")
     assert "nvidia-smi ended with exit code 9: NVIDIA-SMI has failed because" in said(asked(own, "available"), 2)
@@ -251,7 +251,7 @@ def test_this_machine_must_be_on_the_board_or_be_named(lab: Lab) -> None:
     assert of(lab, "available").stdout == "0\n"
 
 
-def test_a_data_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_data_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
     assert "there is no folder" in said(gpuboard(tmp_path, "available", "--data", "nowhere"), 2)
 
 
@@ -307,7 +307,7 @@ def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, t
         assert "nothing on it is of now" in found
 
 
-def test_the_age_of_a_board_is_told_by_its_servers_clock_not_by_ours(lab: Lab, tmp_path: Path) -> None:
+def test_the_age_of_a_board_is_reported_by_its_servers_clock_not_by_ours(lab: Lab, tmp_path: Path) -> None:
     with served(lab) as url:
         command = ["faketime", "-f", "+3d", sys.executable, "-m", "site_builder", "available", "--all", "--url", url]
         found = subprocess.run(
@@ -391,7 +391,7 @@ def test_wait_for_any_host_waits_for_one_that_has_all_of_them(lab: Lab) -> None:
     assert found == f"gpuboard: no host of {lab.data} has 5 GPUs that can be had: 6 free\n"
 
 
-def test_while_it_waits_a_failure_is_told_and_asked_again(own: OwnGpus) -> None:
+def test_while_it_waits_a_failure_is_reported_and_asked_again(own: OwnGpus) -> None:
     own.tell(row(0, BUSY))
     terminal = Terminal(own.smi.parent, "wait", "--every", "1", **own.environment)
     terminal.until("1 busy; waiting")

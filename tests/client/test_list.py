@@ -124,7 +124,7 @@ def test_several_processes_share_a_line_each_user_once() -> None:
         (900 * DAY, "900 days ago", "900 d"),
     ],
 )
-def test_how_long_a_process_runs_is_told_in_words(seconds: int, long: str, short: str) -> None:
+def test_how_long_a_process_runs_is_reported_in_words(seconds: int, long: str, short: str) -> None:
     assert (client_render.format_time_ago(seconds, False), client_render.format_time_ago(seconds, True)) == (
         long,
         short,
@@ -140,7 +140,7 @@ def test_a_booked_gpu_says_for_whom_and_until_when() -> None:
     assert row(busy).endswith("train.py; booked: carol until tomorrow 18:00")
 
 
-def test_a_free_gpu_says_until_when_if_it_is_promised_within_a_day() -> None:
+def test_a_free_gpu_says_until_when_if_it_is_booked_within_a_day() -> None:
     assert row(card(bookings=(promise(-5, -1, "eve"), promise(6, 8)))).endswith(" until 18:00, then booked: carol")
     assert row(card(bookings=(promise(25, 26),))).endswith("1980")
 
@@ -458,7 +458,7 @@ def test_watching_follows_what_changes_and_ctrl_c_ends_it_cleanly(tmp_path: Path
     assert text.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
 
 
-def test_a_failure_while_watching_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_a_failure_while_watching_is_reported_and_tried_again(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpu(0))
     terminal = Terminal(tmp_path, "list", "--data", "data", "-w", "--every", "0.3", **SCREEN)
@@ -499,6 +499,6 @@ def test_watching_needs_a_terminal_and_a_board_that_is_there(small: Lab, tmp_pat
 
 
 @pytest.mark.parametrize("words", [("--watch", "--json"), ("--every", "3"), ("--watch", "--every", "0")])
-def test_options_that_do_not_go_together_are_told(small: Lab, words: tuple[str, ...]) -> None:
+def test_options_that_do_not_go_together_are_reported(small: Lab, words: tuple[str, ...]) -> None:
     found = gpuboard(folder_of(small), "list", "--data", "data", *words)
     assert (found.returncode, found.stdout) == (2, "")

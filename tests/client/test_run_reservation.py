@@ -34,17 +34,17 @@ class Place:
         self.now = TEN
         self.asked: list[str] = []
         self.settings: Settings = self.lab.settings(zone=BERLIN, booking_policy=BookingPolicy(**rules))
-        self.desk = BookingService(self.settings, self.clock)
+        self.service = BookingService(self.settings, self.clock)
 
     def clock(self) -> float:
         return self.now.timestamp()
 
     def send(self, request: Mapping[str, Any], who: str = "alice") -> dict[str, Any]:
         self.asked.append(request["do"])
-        return api.handle_request(self.desk, request, BookingUser(who))
+        return api.handle_request(self.service, request, BookingUser(who))
 
     def list_bookings(self) -> dict[str, Any]:
-        return api.list_bookings(self.desk, BookingUser("alice"))
+        return api.list_bookings(self.service, BookingUser("alice"))
 
     def keeper(self, length: float, *cards: ReservedGpu) -> RunReservation:
         return RunReservation(self, "vm", cards or (ZERO,), length, "gpuboard run")
@@ -105,7 +105,7 @@ def test_there_is_never_a_gap(place: Place, seconds: int, begins: int) -> None:
     assert len(place.list_bookings()["bookings"]) == 1
 
 
-def test_what_others_are_promised_is_not_begun(place: Place) -> None:
+def test_a_gpu_that_others_booked_is_not_reserved(place: Place) -> None:
     place.book("bob", "1", "2027-03-03 10:30", "2027-03-03 12:00")
     with pytest.raises(GpusBookedError) as why:
         place.keeper(3600, ZERO, ONE).begin(place.after(0))

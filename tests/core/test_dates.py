@@ -221,7 +221,7 @@ def use(booking: Booking, now: Now) -> None:
     booking_page.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
     assert api.booking_to_json([booking], now)["date"]
-    operations.has_ended(booking, now)
+    policy.has_ended(booking, now)
     operations.booking_to_entry(booking, now)
     assert moments.format_full_moment(booking.until, now.local)
     if booking.rrule and booking.since:

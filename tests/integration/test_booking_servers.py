@@ -200,7 +200,7 @@ def test_the_board_answers_while_many_wait_at_the_desk(place: Place) -> None:
             one.join()
     refused = [one for one in answers if one.status == 503]
     assert refused[0].headers["Retry-After"] == "10"
-    assert refused[0].said["error"] == "too many are at the desk just now: try again in a moment"
+    assert refused[0].said["error"] == "too many requests just now: try again in a moment"
     assert [one.status for one in answers].count(200) == 1
     assert sorted(place.booked()) == [("atlas", "0", "alice"), ("atlas", "1", "alice")]
 
@@ -337,7 +337,7 @@ def test_a_cgi_without_a_python_says_so_to_the_admin_and_answers(place: Place) -
         (bare / name).symlink_to(str(shutil.which(name)))
     said = answer(cgi(place, BOOK, copy, PATH=str(bare)))
     assert said.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
-    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("the booking service is not set up right")
+    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("bookings are not set up right")
     assert f"{copy} finds no Python that has gpuboard" in place.words()
 
 

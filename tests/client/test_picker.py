@@ -62,7 +62,7 @@ def test_a_booking_of_others_that_began_since_the_board_was_built_counts() -> No
     assert picked(host(gpu(0, bookings=booked("bob")), gpu(1, bookings=booked("alice")))) == ["atlas:1"]
 
 
-def test_what_a_run_of_mine_has_booked_is_for_that_run_but_a_run_asks_at_the_desk() -> None:
+def test_what_a_run_of_mine_has_booked_is_for_that_run_but_a_run_asks_the_board() -> None:
     (one,) = booked("alice")
     there = host(gpu(0, "booked", bookings=(one._replace(id="run-abc"),)))
     assert picked(there) == []

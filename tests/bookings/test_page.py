@@ -219,7 +219,7 @@ def test_the_list_has_every_booking_with_when_where_who_and_what(plain: Page) ->
     ]
 
 
-def test_the_zone_of_the_times_is_told(plain: Page) -> None:
+def test_the_zone_of_the_times_is_reported(plain: Page) -> None:
     expect(plain.locator(".about")).to_contain_text("Times are in Europe/Paris.")
 
 

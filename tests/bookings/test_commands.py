@@ -160,7 +160,7 @@ def test_at_a_terminal_what_was_understood_is_said_and_enter_says_yes(lab: Lab, 
 
 
 @pytest.mark.parametrize("answer", ["n", "\x04", "\x03"])
-def test_whoever_says_no_or_leaves_has_booked_nothing(lab: Lab, tmp_path: Path, answer: str) -> None:
+def test_answering_no_or_ctrl_c_books_nothing(lab: Lab, tmp_path: Path, answer: str) -> None:
     terminal = Terminal(tmp_path, "book", "atlas", "--for", "2h")
     terminal.until("Book it? [Y/n]")
     terminal.answer(answer)
@@ -169,7 +169,7 @@ def test_whoever_says_no_or_leaves_has_booked_nothing(lab: Lab, tmp_path: Path, 
     assert not (lab.data / "comments.json").exists()
 
 
-def test_with_yes_nobody_is_asked(lab: Lab, tmp_path: Path) -> None:
+def test_yes_does_not_ask(lab: Lab, tmp_path: Path) -> None:
     code, said = Terminal(tmp_path, "book", "atlas", "--for", "2h", "-y").end()
     assert (code, "[Y/n]" in said, "booked" in said) == (0, False, True)
     assert entries(lab)["atlas"]
@@ -323,7 +323,7 @@ def test_an_empty_list_is_an_answer(lab: Lab, tmp_path: Path) -> None:
     assert lab.data.is_dir()
 
 
-def test_problems_of_the_file_are_told_beside_the_list(lab: Lab, tmp_path: Path) -> None:
+def test_problems_of_the_file_are_reported_beside_the_list(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": [{"name": "bob", "date": "soon"}] * 9, "zeus": [{"name": "eve", "date": soon(7200)}]})
     found = done(tmp_path, "bookings")
     assert "eve" in found.stdout

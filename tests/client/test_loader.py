@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from site_builder.board.outputs import status as status_output
+from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client import loader
 from site_builder.client.model import Fleet
+from site_builder.core.clock import Now
+from site_builder.core.model import GpuProblem, HostStatus, Problem
 from tests.support.every_state import make_lab
 
 JUNK: tuple[Any, ...] = (None, True, 0, -1, 1e300, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "2027-01-01T00:00:00")
@@ -32,6 +38,43 @@ def read(told: object) -> Fleet:
     found, why = loader.parse_status(json.dumps(told).encode())
     assert found, why
     return found
+
+
+def render_and_parse(statuses: list[HostStatus], built: float) -> Fleet:
+    parts = [
+        (before, status.last_seen, after)
+        for status in statuses
+        for before, after in [status_output.render_status_host(status)]
+    ]
+    problems = [problem for status in statuses for problem in status.problems]
+    fleet, fault = loader.parse_status(status_output.render_status_json(parts, problems, built))
+    assert fleet, fault
+    return fleet._replace(source="here", machine_name=loader.read_machine_name())
+
+
+def test_a_fleet_built_from_states_equals_the_one_parsed_from_status_json(tmp_path: Path) -> None:
+    settings = make_lab(tmp_path).settings()
+    hosts, now = HostLookup(settings), Now(time.time(), settings.zone)
+    names = list(hosts.list_hosts())
+    statuses = list(hosts.decide_statuses(names, loader.load_bookings(settings), now, remembered=True).values())
+    assert {status.state for status in statuses} >= {"fresh", "stale", "failed"}
+    assert {gpu.state for status in statuses for gpu in status.gpus} == loader.GPU_STATES
+    assert loader.build_fleet(statuses, now.epoch, "here") == render_and_parse(statuses, now.epoch)
+    odd_text = "a\nb\x1b[31m \u202e café"
+    odd_statuses = [
+        replace(
+            status,
+            title=odd_text,
+            reason=odd_text,
+            problems=(Problem(odd_text, odd_text),),
+            gpus=tuple(
+                gpu._replace(reason=odd_text, problems=(GpuProblem("xid", "grave", odd_text, odd_text, True),))
+                for gpu in status.gpus
+            ),
+        )
+        for status in statuses
+    ]
+    assert loader.build_fleet(odd_statuses, now.epoch, "here") == render_and_parse(odd_statuses, now.epoch)
 
 
 def test_what_is_built_is_read_again_in_full(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_without_a_token_or_with_a_wrong_one_it_is_said_what_to_set(lab: Lab, tm
     assert not (lab.data / "comments.json").exists()
 
 
-def test_at_an_open_desk_one_is_whom_one_is_here(lab: Lab, tmp_path: Path) -> None:
+def test_on_an_open_board_one_is_whom_one_is_here(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_BOOK_OPEN="yes") as url:
         me = {"GPUBOARD_URL": url}
         done(tmp_path / "away", "book", "atlas:0", "--from", "2040-07-02 9:00", "--for", "1h", **me)
@@ -90,7 +90,7 @@ def test_at_an_open_desk_one_is_whom_one_is_here(lab: Lab, tmp_path: Path) -> No
         assert not any(entries(lab).values())
 
 
-def test_times_are_those_of_whoever_books_and_another_clock_is_told(lab: Lab, tmp_path: Path) -> None:
+def test_times_are_those_of_whoever_books_and_another_clock_is_reported(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_ZONE="Asia/Tokyo") as url:
         me = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token_of(lab, "alice"), "GPUBOARD_ZONE": "Europe/Paris"}
         words = ("book", "atlas:0", "--from", "2040-07-02 9:00", "--for", "1h")
@@ -207,7 +207,7 @@ def test_each_odd_answer_is_one_sentence(
     assert "Traceback" not in found.stderr
 
 
-def test_a_token_is_sent_to_the_desk_alone_and_never_elsewhere(tmp_path: Path) -> None:
+def test_a_token_is_sent_to_the_board_alone_and_never_elsewhere(tmp_path: Path) -> None:
     with odd(lambda handler: send(handler, 200, LISTED)) as thief:
         for code in (301, 302, 303, 307, 308):
             with odd(board(lambda handler: send(handler, code, b"", Location=thief.url))) as there:  # noqa: B023
@@ -220,7 +220,7 @@ def test_a_token_is_sent_to_the_desk_alone_and_never_elsewhere(tmp_path: Path) -
         assert thief.heard == []
 
 
-def test_a_token_in_the_clear_is_told_unless_it_stays_on_this_machine(tmp_path: Path) -> None:
+def test_a_token_in_the_clear_is_reported_unless_it_stays_on_this_machine(tmp_path: Path) -> None:
     away = book_at(tmp_path, "http://board.invalid/")
     assert "your token crosses the network in the clear" in away.stderr
     assert "board.invalid is not known on this network" in away.stderr
@@ -230,7 +230,7 @@ def test_a_token_in_the_clear_is_told_unless_it_stays_on_this_machine(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_desk_that_never_answers_is_given_up_and_it_is_said_how_to_know(tmp_path: Path) -> None:
+def test_a_booking_service_that_never_answers_is_given_up_and_it_is_said_how_to_know(tmp_path: Path) -> None:
     began = time.monotonic()
     with odd(board(lambda _: time.sleep(12))) as there:
         found = book_at(tmp_path, there.url)
