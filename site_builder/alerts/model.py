@@ -53,9 +53,10 @@ class Condition(NamedTuple):
 class AlertRule(NamedTuple):
     """When conditions of one kind are reported, and to whom; the fields are the keys of alerts.conf.
 
-    `delay` and `resolve_after` are how many seconds a condition must last, and be over, before that is reported. `to` has names
-    of channels, or `all`, `person` for the owners, and `hooks` for every hook; empty means nobody. `quiet_hours` is a range
-    of minutes of the day in which nothing is sent. Each receiver gets at most `max_per_hour` notifications an hour.
+    `delay` and `resolve_after` are how many seconds a condition must last, and be over, before that is reported. `to`
+    has names of channels, or `all`, `person` for the owners, and `hooks` for every hook; empty means nobody.
+    `quiet_hours` is a range of minutes of the day in which nothing is sent. Each receiver gets at most `max_per_hour`
+    notifications an hour.
     `before` is how many seconds ahead of the begin or end of a booking it is reported.
     """
 

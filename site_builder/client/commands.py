@@ -129,11 +129,6 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         vendor: str | None,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        from site_builder.client.picker import (
-            GpuPicker,
-            GpuRequest,  # --help needs none of it
-        )
-
         with translate_fleet_errors():
             picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor), host, name)
         command(picker=picker, **rest)

@@ -528,7 +528,8 @@ print(bookings.write(b"{}"), bookings.write(b"{ }"), ConsulBookingStore(folder /
 first, second = (LeaderCandidate(bookings.kv_store, name) for name in ("one", "two"))
 print(first.attempt().is_leader, second.attempt().leader, first.attempt().is_leader)
 first.release()
-print(second.attempt().is_leader or second.attempt().is_leader, bookings.kv_store.delete("leader"), bookings.kv_store.get("leader"))
+is_leader = second.attempt().is_leader or second.attempt().is_leader
+print(is_leader, bookings.kv_store.delete("leader"), bookings.kv_store.get("leader"))
 second.release()
 """
 

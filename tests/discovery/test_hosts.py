@@ -863,7 +863,8 @@ def test_the_maintained_continuation_of_the_library_does_the_same(
 def test_consul_is_imported_only_when_it_is_asked(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from site_builder.discovery.hosts import HostDiscovery;"
-        "HostDiscovery(Path('.'), Path('.'), None).list_hosts([]); print('consul' in sys.modules or 'requests' in sys.modules)"
+        "HostDiscovery(Path('.'), Path('.'), None).list_hosts([]);"
+        "print('consul' in sys.modules or 'requests' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
