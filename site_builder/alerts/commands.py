@@ -35,9 +35,9 @@ from site_builder.board.host_pipeline import build_host
 from site_builder.bookings.commands import clean_for_terminal
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.policy import BookingRefusedError
-from site_builder.client import completion
 from site_builder.client.loader import load_bookings
 from site_builder.config.settings import Settings
+from site_builder.core import command_options
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
@@ -221,7 +221,7 @@ def show_history(settings: Settings, since: str, as_json: bool) -> None:
 
 
 @alerts.command("silence")
-@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=completion.complete_hosts)
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=command_options.complete_hosts)
 @click.option("--for", "length", metavar="TIME", help="For how long, like 2h or 1d 12h.")
 @click.option("--end", is_flag=True, help="Let it speak again.")
 @with_settings

@@ -37,7 +37,7 @@ from site_builder.core import locks, subprocesses
 from site_builder.core.files import BuildLog
 from site_builder.core.parallel import create_shared_file
 from site_builder.core.records import decode_dataclass, list_pairs, simplify
-from site_builder.reports import rules as report_rules
+from site_builder.reports import collect
 
 SENDER_LOCK = "post.lock"
 # It ends after the first, so that the next one starts with the settings of then; the kernel ends it after the second.
@@ -131,7 +131,7 @@ class NotificationSender:
     def render_message(self, notification: Notification) -> Message:
         message = render.render_notification(notification, self.settings.zone, self.settings.privacy.users)
         first_alert = notification.alerts[0]
-        if first_alert.rule == WEEKLY_REPORT_RULE and (week := report_rules.parse_week(first_alert.about)):
+        if first_alert.rule == WEEKLY_REPORT_RULE and (week := collect.parse_week(first_alert.about)):
             report = weekly_report.build_report_message(self.settings, week, self.clock())
             if report:
                 return report._replace(hook_json=message.hook_json)

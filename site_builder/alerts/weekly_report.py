@@ -21,9 +21,7 @@ from site_builder.core.formatting import DAY
 from site_builder.history import rollups
 from site_builder.history.reader import HistoryReader
 from site_builder.reports import collect
-from site_builder.reports import rules as report_rules
-from site_builder.reports.collect import HistoryReadError
-from site_builder.reports.rules import WeeklyReport
+from site_builder.reports.collect import HistoryReadError, WeeklyReport
 
 # For how long after its time a builder that did not run then still sends it. The alert state remembers for longer
 # that a report was sent.
@@ -50,7 +48,7 @@ def build_report_condition(first: date, due_at: int) -> Condition:
     year, number, _ = first.isocalendar()
     return Condition(
         WEEKLY_REPORT_RULE,
-        about=report_rules.format_week(first),
+        about=collect.format_week(first),
         what=f"week {number} of {year} is over",
         since=due_at,
         is_lasting=False,
@@ -101,7 +99,7 @@ def list_report_receivers(rule: AlertRule, channels: Sequence[str]) -> list[str]
 
 def build_report_notification(first: date, to: str, at: int) -> Notification:
     """Build the notification of a report that somebody sends by hand."""
-    week = report_rules.format_week(first)
+    week = collect.format_week(first)
     alert = Alert(
         id=f"{WEEKLY_REPORT_RULE} {week} {at}",
         rule=WEEKLY_REPORT_RULE,

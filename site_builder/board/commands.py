@@ -12,12 +12,11 @@ import click
 
 from site_builder.board.builder import Builder, BuildError, BuildReport
 from site_builder.bookings import archive
-from site_builder.client import completion
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
-from site_builder.core import clock_check, locks
+from site_builder.core import clock_check, command_options, locks
 from site_builder.core.command_options import (
     CommandError,
     print_message,
@@ -125,7 +124,7 @@ def print_build_summary(report: BuildReport, seconds: float) -> None:
 
 
 @click.command()
-@click.argument("host", shell_complete=completion.complete_hosts)
+@click.argument("host", shell_complete=command_options.complete_hosts)
 @with_settings
 def forget(settings: Settings, host: str) -> None:
     """Remove HOST: its files in data/ and its entry in Consul.

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import urljoin
 
-from site_builder.bookings import api, consul_store, parser
+from site_builder.bookings import consul_store, parser, service
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -66,10 +66,10 @@ class LocalBookings:
         self.user = identify_local_user(settings)
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
-        return api.handle_request(self.service, request, self.user)
+        return service.handle_request(self.service, request, self.user)
 
     def list_bookings(self) -> BookingResponse:
-        return api.list_bookings(self.service, self.user)
+        return service.list_bookings(self.service, self.user)
 
     def read_status(self) -> BookingResponse:
         """Return status.json of the site, if it was built in the last minutes."""

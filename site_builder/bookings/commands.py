@@ -17,7 +17,7 @@ from typing import Any
 import click
 import orjson
 
-from site_builder.bookings import api, archive
+from site_builder.bookings import archive, service
 from site_builder.bookings.backends import (
     BookingBackend,
     BookingResponse,
@@ -32,10 +32,9 @@ from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, 
 from site_builder.bookings.request import parse_end_fields, parse_time_field
 from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingsUnreadableError
-from site_builder.client import completion
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
-from site_builder.core import formatting
+from site_builder.core import command_options, formatting
 from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
@@ -158,7 +157,7 @@ def print_booking_result(response: BookingResponse, message: str, as_json: bool)
 
 
 @click.command()
-@click.argument("gpus", nargs=-1, shell_complete=completion.complete_gpus)
+@click.argument("gpus", nargs=-1, shell_complete=command_options.complete_gpus)
 @click.option("--until", metavar="TIME", help='When it ends: "fri 18:00", "20 Nov 6pm".')
 @click.option("--for", "length", metavar="LENGTH", help="Or how long it is: 2h, 1d12h, 2w.")
 @click.option("--from", "since", metavar="TIME", help='When it begins: "mon 9:00".  [default: now]')
@@ -248,7 +247,7 @@ def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) 
     except moments.UnclearTimeError as error:
         message = f'"{options["repeat"]}" {error}'
         raise UnclearRequestError(message) from None
-    first = api.find_first_occurrence(rule, since)
+    first = service.find_first_occurrence(rule, since)
     if first is None:
         message = f"by {rule} it would not happen once within a year"
         raise UnclearRequestError(message)
@@ -302,7 +301,7 @@ def build_changed_times(options: Mapping[str, Any], booking_id: str, place: Book
 
 
 @click.command()
-@click.argument("what", metavar="ID|GPUS...", nargs=-1, shell_complete=completion.complete_gpus)
+@click.argument("what", metavar="ID|GPUS...", nargs=-1, shell_complete=command_options.complete_gpus)
 @with_confirmation_options
 @with_booking_backend
 def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bool) -> None:
@@ -342,7 +341,7 @@ def build_release_requests(what: tuple[str, ...], place: BookingBackend) -> list
 
 
 @click.command()
-@click.argument("host", required=False, shell_complete=completion.complete_hosts)
+@click.argument("host", required=False, shell_complete=command_options.complete_hosts)
 @click.option("--mine", is_flag=True, help="Only your own.")
 @click.option("--undo", is_flag=True, help="Take back the last change that you made.")
 @click.option("--past", is_flag=True, help="Those that left comments.json because they are over.")
@@ -423,8 +422,8 @@ class ArchiveBackend:
         transaction = self.backend.service.begin_read(self.backend.user)
         with self.translate_errors():
             archived = [entry.booking for entry in archive.read_archive(self.settings)]
-        listed = api.group_bookings(archived, transaction.now)
-        api.apply_privacy(listed, transaction)
+        listed = service.group_bookings(archived, transaction.now)
+        service.apply_privacy(listed, transaction)
         return {"who": self.backend.user.name or None, "bookings": listed}
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
@@ -433,7 +432,7 @@ class ArchiveBackend:
             result = archive.restore_bookings(
                 self.backend.service, self.backend.user, str(request["id"]), request.get("check") is True
             )
-        restored = api.group_bookings(result.transaction.affected, result.transaction.now)
+        restored = service.group_bookings(result.transaction.affected, result.transaction.now)
         return {"said": result.message, "warnings": result.warnings, "bookings": restored}
 
     @contextmanager

@@ -1,24 +1,59 @@
-"""Apply operations to comments.json: lock, read, change, log, write. Nothing else writes the file."""
+"""Handle booking requests: JSON in, an operation on comments.json, JSON out."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
-from site_builder.bookings import consul_store
+from site_builder.bookings import consul_store, policy
+from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.bookings.operations import Operation
-from site_builder.bookings.policy import is_starting_soon
+from site_builder.bookings.operations import (
+    BookOperation,
+    ChangeOperation,
+    Operation,
+    ReleaseOperation,
+    UndoOperation,
+    format_booking_places,
+)
+from site_builder.bookings.policy import MAX_NAME_CHARACTERS, is_starting_soon
+from site_builder.bookings.request import (
+    MAX_TIME_CHARACTERS,
+    JsonRequest,
+    check_request,
+    is_check_only,
+    parse_end_fields,
+    parse_gpu_count,
+    parse_text_field,
+    parse_text_list_field,
+    parse_time_field,
+)
 from site_builder.bookings.store import BookingStore
-from site_builder.bookings.transaction import BookingTransaction, BookingUser
+from site_builder.bookings.transaction import RUN_ID_PREFIX, BookingRequest, BookingTransaction, BookingUser
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.files import find_bookings_file
 from site_builder.core.locks import StorageError
+from site_builder.core.model import Booking
+from site_builder.core.timeparse import recurrence
+from site_builder.fleet.booking_use import list_repeat_starts
 
 MAX_ATTEMPTS = 5
 WARNING_STATES = frozenset({"busy", "held", "conflict", "lost", "unknown"})
+MAX_COMMENT_CHARACTERS = 500
+FIRST_OCCURRENCE_WINDOW = timedelta(days=366)
+# Number of coming times that are listed for a repeating booking.
+MAX_OCCURRENCES = 40
+REQUEST_KEYS = {
+    "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "run", "check"},
+    "change": {"id", "host", "from", "until", "for", "name", "comment", "check"},
+    "release": {"id", "host", "gpus", "check"},
+    "undo": {"undoes", "check"},
+}
+RUN_ID = re.compile(rf"{RUN_ID_PREFIX}[a-z0-9]{{6,20}}")
 
 
 class BookingResult(NamedTuple):
@@ -84,3 +119,160 @@ def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
             if gpu_status.state in WARNING_STATES and keys & {"*", *gpu_status.gpu.booking_keys}:
                 warnings.append(f"{host}:{gpu_status.gpu.label} is {gpu_status.state}: {gpu_status.reason}")
     return warnings
+
+
+def handle_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
+    """Do what a request asks for, or with `check` say what would be done."""
+    operation = parse_operation(request, service.now(), user)
+    result = service.execute(user, operation, is_check_only(request))
+    return build_response(result.message, result.warnings, result.transaction)
+
+
+def build_response(message: str, warnings: list[str], transaction: BookingTransaction) -> dict[str, Any]:
+    bookings = group_bookings(transaction.affected, transaction.now)
+    apply_privacy(bookings, transaction)
+    response = {"said": message, "warnings": warnings, "bookings": bookings}
+    return {**response, "undoes": transaction.undone_change} if transaction.undone_change else response
+
+
+def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
+    """Turn a request into the operation that it asks for."""
+    kind = check_request(request, REQUEST_KEYS)
+    if kind == "book":
+        return BookOperation(parse_booking_request(request, now, user))
+    if kind == "undo":
+        return UndoOperation(parse_text_field(request, "undoes", MAX_NAME_CHARACTERS) or None)
+    booking_id = parse_text_field(request, "id", MAX_NAME_CHARACTERS)
+    host = parse_text_field(request, "host", MAX_NAME_CHARACTERS) or None
+    if kind == "release":
+        targets = parse_text_list_field(request, "gpus")
+        if bool(booking_id) == bool(targets):
+            message = "which booking? Give its `id`, or the GPUs"
+            raise UnclearRequestError(message)
+        return ReleaseOperation(booking_id, host, targets)
+    has_comment = request.get("comment") is not None
+    return ChangeOperation(
+        booking_id=booking_id,
+        host=host,
+        since=parse_text_field(request, "from", MAX_TIME_CHARACTERS),
+        until=parse_text_field(request, "until", MAX_TIME_CHARACTERS),
+        duration=parse_text_field(request, "for", MAX_TIME_CHARACTERS),
+        name=parse_text_field(request, "name", MAX_NAME_CHARACTERS) or None,
+        comment=parse_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None,
+    )
+
+
+def parse_booking_request(request: JsonRequest, now: Now, user: BookingUser) -> BookingRequest:
+    since = parse_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
+    until = parse_end_fields(request, since, now)
+    if until is None:
+        message = "until when? Give `until` or `for`"
+        raise UnclearRequestError(message)
+    rrule = parse_text_field(request, "rrule", MAX_COMMENT_CHARACTERS)
+    if rrule:
+        rrule, fault = recurrence.parse_rrule(rrule, now.zone)
+        if fault:
+            message = f'the rrule "{request["rrule"]}" {fault}'
+            raise UnclearRequestError(message)
+    if rrule:
+        first = find_first_occurrence(rrule, since)
+        if first is None:
+            message = "it would not happen once within a year"
+            raise UnclearRequestError(message)
+        since, until = first, first + (until - since)
+    run_id = parse_text_field(request, "run", MAX_NAME_CHARACTERS)
+    if run_id and not RUN_ID.fullmatch(run_id):
+        message = f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4"
+        raise UnclearRequestError(message)
+    targets = parse_text_list_field(request, "gpus")
+    count = parse_gpu_count(request["any"]) if request.get("any") is not None else 0
+    if bool(targets) == bool(count):
+        message = "which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`"
+        raise UnclearRequestError(message)
+    return BookingRequest(
+        targets=targets,
+        count=count,
+        model=parse_text_field(request, "model", MAX_NAME_CHARACTERS),
+        since=since,
+        until=until,
+        name=parse_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name,
+        comment=parse_text_field(request, "comment", MAX_COMMENT_CHARACTERS),
+        rrule=rrule or None,
+        run_id=run_id or None,
+    )
+
+
+def find_first_occurrence(rrule: str, since: datetime) -> datetime | None:
+    """Return the first time that a rule gives within a year: on Monday, what repeats on Tuesdays begins tomorrow."""
+    starts = list_repeat_starts(rrule, since, since, since + FIRST_OCCURRENCE_WINDOW)
+    return starts[0] if starts else None
+
+
+def list_bookings(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
+    return build_booking_list(service.begin_read(user), host)
+
+
+def build_booking_list(transaction: BookingTransaction, host: str | None = None) -> dict[str, Any]:
+    """List the bookings that have not ended, of the fleet or of a host, and which are the user's own."""
+    now, user = transaction.now, transaction.user
+    current = [
+        stored.booking
+        for stored in transaction.list_bookings()
+        if (host is None or stored.booking.host == host) and compute_phase(stored.booking, now) != "ended"
+    ]
+    bookings = group_bookings(current, now)
+    apply_privacy(bookings, transaction)
+    bookings.sort(key=lambda booking: (booking["phase"] != "now", booking["from"] or "", booking["where"]))
+    return {"who": user.name or None, "admin": user.is_admin, "bookings": bookings}
+
+
+def group_bookings(bookings: Sequence[Booking], now: Now) -> list[dict[str, Any]]:
+    """Return bookings for programs; those of the same id and host are one, over all its GPUs."""
+    groups: dict[tuple[str, str | None], list[Booking]] = {}
+    for booking in bookings:
+        groups.setdefault((booking.host, booking.id), []).append(booking)
+    return [booking_to_json(group, now) for group in groups.values()]
+
+
+def booking_to_json(group: Sequence[Booking], now: Now) -> dict[str, Any]:
+    booking = group[0]
+    rrule, since, until = booking.rrule, booking.since, booking.until
+    return {
+        "id": booking.id,
+        "host": booking.host,
+        "gpus": [member.gpu for member in group],
+        "where": format_booking_places(group),
+        "name": booking.name,
+        "from": since and now.to_local(since).isoformat(timespec="seconds"),
+        "date": now.to_local(until).isoformat(timespec="seconds"),
+        "comment": booking.comment,
+        "rrule": rrule,
+        "repeats": recurrence.describe_recurrence_hours(rrule, since, until, now.zone) if rrule and since else None,
+        "by": booking.booked_by,
+        "phase": compute_phase(booking, now),
+        **({"spans": list_remaining_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
+    }
+
+
+def compute_phase(booking: Booking, now: Now) -> str:
+    """Return now, coming or ended; a repeating booking is coming between two of its times."""
+    spans = list_remaining_spans(booking, now)
+    return "ended" if not spans else "now" if spans[0][0] <= now.epoch else "coming"
+
+
+def list_remaining_spans(booking: Booking, now: Now) -> list[tuple[float, float]]:
+    """List the times of a booking that have not ended, in seconds since 1970."""
+    # the same all day, so that the times of a rule are computed once
+    today = datetime.combine(now.today, datetime.min.time(), now.zone)
+    spans = policy.list_spans(booking, today, policy.CONFLICT_HORIZON)
+    return [(since, until) for since, until in spans if until > now.epoch]
+
+
+def apply_privacy(bookings: Sequence[dict[str, Any]], transaction: BookingTransaction) -> None:
+    """Mark the user's own bookings, and where people are not named, hide whose the others are."""
+    user = transaction.user
+    for booking in bookings:
+        names = {transaction.resolve_person(name) for name in (booking["name"], booking["by"]) if name}
+        booking["mine"] = bool(user.name) and transaction.resolve_person(user.name) in names
+        if not (transaction.can_see_names or booking["mine"]):
+            booking.update(id=None, name=None, comment=None, by=None)

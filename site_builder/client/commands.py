@@ -16,13 +16,13 @@ from typing import Any
 
 import click
 
-from site_builder.client import completion, loader, render, search
+from site_builder.client import loader, render, search
 from site_builder.client import picker as gpu_picker
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
 from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings, sanitize_text
-from site_builder.core import formatting
+from site_builder.core import command_options, formatting
 from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
@@ -140,7 +140,7 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--host",
             metavar="HOST",
-            shell_complete=completion.complete_hosts,
+            shell_complete=command_options.complete_hosts,
             help="The host, as the board calls it.  [default: this machine]",
         ),
         click.option(
@@ -235,7 +235,7 @@ class EmptyFleetError(CommandError):
 
 
 @click.command("list")
-@click.argument("words", nargs=-1, shell_complete=completion.complete_hosts)
+@click.argument("words", nargs=-1, shell_complete=command_options.complete_hosts)
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs: hosts as in status.json.")
 @click.option("--watch", "-w", is_flag=True, help="Show it until Ctrl-C, and what changes.")
 @click.option(

@@ -20,7 +20,7 @@ import click
 
 from site_builder.bookings.backends import BookingBackend, open_booking_backend
 from site_builder.bookings.commands import translate_booking_errors
-from site_builder.client import completion, loader
+from site_builder.client import loader
 from site_builder.client.commands import (
     GPUS_PER_HOST_RANGE,
     ONE_INSTANCE_HINT,
@@ -33,7 +33,7 @@ from site_builder.client.commands import (
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
 from site_builder.client.picker import GpuChoice, GpuPicker, PickResult
 from site_builder.client.run_reservation import GpusBookedError, ReservedGpu, RunReservation, claim_gpu
-from site_builder.core import formatting
+from site_builder.core import command_options, formatting
 from site_builder.core.command_options import CommandError, NegativeResultError, print_message, translate_fleet_errors
 from site_builder.core.subprocesses import end_with_parent
 from site_builder.core.terminal_text import clean_text
@@ -57,7 +57,9 @@ NO_BOOK_HINT = "--no-book runs it all the same"
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=completion.complete_files)
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=command_options.complete_files
+)
 @click.option("--gpus", "count", type=GPUS_PER_HOST_RANGE, default=1, metavar="N", help="So many GPUs.  [default: 1]")
 @click.option(
     "--for",

@@ -6,8 +6,8 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from site_builder.demo.machines import DemoGpu, DemoMachine, DemoReadings, build_gpu_uuid, simulate_readings
 from site_builder.demo.nvidia_tools import DemoGpuProcess
+from site_builder.demo.scenario import DemoGpu, DemoMachine, DemoReadings, build_gpu_uuid, simulate_readings
 
 DRIVER_VERSION = "6.10.5"
 BYTES_PER_MIB = 1024 * 1024

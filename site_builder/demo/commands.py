@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from site_builder.client import completion
 from site_builder.config.types import LISTEN, parse_seconds
+from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_message
 from site_builder.demo import history
 from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
 from site_builder.web.booking_app import load_environment_settings
-from site_builder.web.live_board import (
+from site_builder.web.commands import (
     build_environment,
     create_spool_folder,
     run_live_board,
@@ -55,7 +55,10 @@ def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None
     "--listen", callback=parse_listen_option, metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]"
 )
 @click.option(
-    "--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=completion.complete_folders
+    "--folder",
+    metavar="FOLDER",
+    help="Keep data/, www/ and state/ here.",
+    shell_complete=command_options.complete_folders,
 )
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
 def demo(  # one for each option

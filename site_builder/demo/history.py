@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.demo.machines import DRIVER_VERSION, MACHINES, DemoMachine, build_gpu_uuid, build_machines
 from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, GpuTrack, HostTracks, build_host_tracks, simulate_past_weeks
-from site_builder.demo.scenario import build_scenarios
+from site_builder.demo.scenario import (
+    DRIVER_VERSION,
+    MACHINES,
+    DemoMachine,
+    build_gpu_uuid,
+    build_machines,
+    build_scenarios,
+)
 from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_name
 from site_builder.health.model import EventValue, HealthEvent
 from site_builder.health.store import insert_events

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Union
 from xml.sax.saxutils import escape
 
-from site_builder.demo.machines import (
+from site_builder.demo.scenario import (
     DRIVER_VERSION,
     OVERHEATING_GPUS,
     RESERVED_MIB,

@@ -12,17 +12,21 @@ from random import Random
 from typing import NamedTuple, Union
 
 from site_builder.core.model import GpuPeople
-from site_builder.demo.machines import LEGACY_HOST, PEOPLE, RESERVED_MIB, DemoMachine, build_gpu_uuid
 from site_builder.demo.scenario import (
     DAY_S,
     DEMO_BOOKINGS,
     HOUR_S,
     LEAD_TIME_S,
+    LEGACY_HOST,
     LOST_GPUS,
     MINUTE_S,
+    PEOPLE,
+    RESERVED_MIB,
     UNUSED_GPUS,
     DemoJob,
+    DemoMachine,
     HostScenario,
+    build_gpu_uuid,
 )
 from site_builder.history.block_format import NO_VALUE, serialize_occupancy
 from site_builder.history.model import Occupancy

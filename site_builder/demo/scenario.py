@@ -1,16 +1,62 @@
-"""What happens in the simulated lab, settled by a seed.
-
-Time is in seconds of the lab, and 0 is where the demo begins.
-"""
+"""The machines, people and jobs of the simulated lab."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
+from typing import NamedTuple
 
-from site_builder.demo.machines import FIRST_UID, JOB_COMMANDS, LEARNING_RATES, PEOPLE, DemoMachine
-
+DRIVER_VERSION = "590.48.01"
+RESERVED_MIB = 280
+# One that gets too warm as soon as it works, and the degrees at which it slows itself down.
+OVERHEATING_GPUS = {("atlas", 2)}
+THROTTLE_CELSIUS = 87
+# On one of them the old scripts still run, so that its files are of their kind.
+LEGACY_HOST = "pascal"
+PEOPLE = (
+    "alice",
+    "bruno",
+    "chen",
+    "dana",
+    "elif",
+    "farid",
+    "greta",
+    "hiro",
+    "ines",
+    "jonas",
+    "kavya",
+    "lena",
+    "marek",
+    "noor",
+)
+FIRST_UID = 1001
+ALIASES = "lenak, lena\nmarek, Marek S.\n"
+# What is on a GPU is the worker, not the launcher that started it.
+JOB_COMMANDS = {
+    "train": (
+        "python -u train.py --config configs/vit-l.yaml --lr {lr} --batch-size 256",
+        "/opt/conda/bin/python -u main.py --name run-{n} --data /data/imagenet",
+        "python finetune.py --model llama-3-8b --rank {n}",
+        "python -m speech.train --set librispeech --seed {n}",
+    ),
+    "debug": (
+        "python train.py --debug --steps 100",
+        "python eval.py --checkpoint runs/{n}/last.pt",
+        "python -m pytest -q tests/test_kernels.py",
+        "python render.py --scene {n}",
+        "python exercise{n}.py",
+    ),
+    "notebook": (
+        "/opt/conda/bin/python -m ipykernel_launcher -f /run/user/{uid}/jupyter/kernel-{n}.json",
+        "python3 -m ipykernel_launcher -f /home/{person}/.local/share/jupyter/runtime/kernel-{n}.json",
+    ),
+    "serve": ("VLLM::EngineCore",),
+    "sweep": ("python sweep.py --trials 200 --seed {n}", "python -u agent.py --sweep retrieval-{n}"),
+}
+LEARNING_RATES = ("1e-4", "3e-4", "5e-5", "2e-5")
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 # The lab is this old when the demo begins.
 LEAD_TIME_S = 36 * HOUR_S
@@ -30,6 +76,211 @@ FREE_GPUS = {"gemini": ((3, -2 * HOUR_S, 6 * HOUR_S),), "centaurus": ((3, -2 * H
 SILENT_HOSTS = {"draco": (2 * MINUTE_S, 20 * MINUTE_S, 9 * HOUR_S)}
 # After an update, the driver does not answer for half an hour.
 HOSTS_WITHOUT_DRIVER = {"perseus": (HOUR_S, 1.5 * HOUR_S)}
+
+
+class DemoReadings(NamedTuple):
+    """Use in percent, memory in MiB, and what follows from them, in nvidia-smi's units."""
+
+    use_percent: int
+    memory_used_mib: int
+    memory_use_percent: int
+    celsius: int
+    watts: float
+    clock_mhz: int
+    is_throttled: bool
+
+    @property
+    def is_taken(self) -> bool:
+        return self.memory_used_mib > 1000
+
+
+def build_gpu_uuid(machine: DemoMachine, gpu: int) -> str:
+    unit = machine.units[gpu]
+    name = hashlib.sha256(f"{machine.name} {gpu}".encode()).hexdigest()
+    if unit.vendor == "amd":
+        return f"GPU-{name[:16]}"
+    return f"{'MIG' if unit.instance else 'GPU'}-{format_uuid(name)}"
+
+
+def build_parent_uuid(machine: DemoMachine) -> str:
+    return f"GPU-{format_uuid(hashlib.sha256(f'{machine.name} whole'.encode()).hexdigest())}"
+
+
+def format_uuid(name: str) -> str:
+    return f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:32]}"
+
+
+def simulate_readings(
+    model: DemoGpuModel, key: str, use: int, used: int, now: float, warm: bool = False
+) -> DemoReadings:  # each is one thing
+    """Simulate readings that follow from use and memory; no two GPUs and no two moments are quite the same."""
+    held = used > 1000
+    own, moment = Random(key), Random(f"{key} {int(now) // 5}")  # noqa: S311 nothing secret
+    heat = int(27 + own.randrange(9) + 8 * held + (0.3 + own.random() * 0.15) * use)
+    watts = model.max_watts * (0.07 + own.random() * 0.05 + 0.06 * held + 0.74 * use / 100) + moment.uniform(-4, 4)
+    access = int(use * (0.25 + own.random() * 0.4) + moment.uniform(0, 4)) if use else 0
+    clock = int(model.max_clock_mhz * (0.88 + moment.random() * 0.08)) if use else 210
+    slowed = warm and bool(use)
+    if slowed:
+        heat, clock = THROTTLE_CELSIUS + moment.randrange(2), int(clock * 0.6)
+    return DemoReadings(use, used, access, heat, min(watts, model.max_watts), clock, slowed)
+
+
+@dataclass(frozen=True)
+class DemoGpuModel:
+    """A kind of GPU, in the words and units of its maker's tool."""
+
+    name: str
+    memory_mib: int
+    max_watts: int
+    max_clock_mhz: int
+    compute_capability: str
+    has_fan: bool
+    has_ecc: bool
+    vendor: str = "nvidia"
+
+
+class DemoInstance(NamedTuple):
+    """A part of a GPU in MIG mode: its profile and number, what it has, and what it takes with nobody on it."""
+
+    profile: str
+    instance_id: int
+    memory_mib: int
+    empty_mib: int
+    processors: int
+    engines: int
+    bar1_mib: int
+
+
+class DemoGpu(NamedTuple):
+    """What can be free or busy by itself: a GPU, or an instance of one; `index` is its GPU's, by its maker's tool."""
+
+    label: str
+    index: int  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    model: DemoGpuModel
+    memory_mib: int
+    instance: DemoInstance | None = None
+
+    @property
+    def vendor(self) -> str:
+        return self.model.vendor
+
+
+@dataclass(frozen=True)
+class DemoMachine:
+    """A host of the lab.
+
+    `tries` is how many short runs come an hour; `load` is the share of its GPUs that long jobs ask for, and `idle` the
+    share that notebooks hold. `story` names what happens to it in story.py. The first GPU may be `cut` into instances,
+    each of which counts as one, and the last ones may be of another model, which stand `beside` the others. `amd` is
+    the tool that tells those of AMD.
+    """
+
+    name: str
+    model: DemoGpuModel
+    gpu_count: int
+    cpu_count: int
+    memory_mib: int
+    title: str = ""
+    tags: str = ""
+    short_runs_per_hour: float = 10.0
+    job_share: float = 0.45
+    notebook_share: float = 0.08
+    remark: str = ""
+    number: int = 0
+    scenario: str = ""
+    instances: tuple[DemoInstance, ...] = ()
+    extra_models: tuple[DemoGpuModel, ...] = ()
+    amd_tool: str = ""
+
+    @cached_property
+    def units(self) -> tuple[DemoGpu, ...]:
+        model, instance_count = self.model, len(self.instances)
+        units = [DemoGpu(f"0:{n}", 0, model, entry.memory_mib, entry) for n, entry in enumerate(self.instances)]
+        for index in range(
+            bool(instance_count), self.gpu_count - instance_count + bool(instance_count) - len(self.extra_models)
+        ):
+            units.append(DemoGpu(str(index), index, model, model.memory_mib))
+        return (
+            *units,
+            *(DemoGpu(f"{entry.vendor}{n}", n, entry, entry.memory_mib) for n, entry in enumerate(self.extra_models)),
+        )
+
+    def choose_gpus(self, gpus: Sequence[int], count: int) -> tuple[int, ...]:
+        for model in (self.model, *self.extra_models[:1]):
+            alike = gpus
+            if self.instances or self.extra_models:
+                alike = [gpu for gpu in gpus if self.units[gpu].model is model]
+            if self.instances and count > 1:
+                alike = [gpu for gpu in alike if self.units[gpu].instance is None]
+            if len(alike) >= count:
+                return tuple(alike[:count])
+        return ()
+
+
+H100 = DemoGpuModel("NVIDIA H100 80GB HBM3", 81559, 700, 1980, "9.0", has_fan=False, has_ecc=True)
+A100 = DemoGpuModel("NVIDIA A100-SXM4-40GB", 40960, 400, 1410, "8.0", has_fan=False, has_ecc=True)
+A100_80 = DemoGpuModel("NVIDIA A100 80GB PCIe", 81920, 300, 1410, "8.0", has_fan=False, has_ecc=True)
+L40S = DemoGpuModel("NVIDIA L40S", 46068, 350, 2520, "8.9", has_fan=False, has_ecc=True)
+ADA = DemoGpuModel("NVIDIA RTX 6000 Ada Generation", 49140, 300, 3105, "8.9", has_fan=True, has_ecc=True)
+RTX_4090 = DemoGpuModel("NVIDIA GeForce RTX 4090", 24564, 450, 3120, "8.9", has_fan=True, has_ecc=False)
+RTX_3090 = DemoGpuModel("NVIDIA GeForce RTX 3090", 24576, 350, 2100, "8.6", has_fan=True, has_ecc=False)
+RTX_2080 = DemoGpuModel("NVIDIA GeForce RTX 2080 Ti", 11264, 250, 2100, "7.5", has_fan=True, has_ecc=False)
+V100 = DemoGpuModel("Tesla V100-SXM2-16GB", 16384, 300, 1530, "7.0", has_fan=False, has_ecc=True)
+GH200 = DemoGpuModel("NVIDIA GH200 480GB", 97871, 900, 1980, "9.0", has_fan=False, has_ecc=True)
+T4 = DemoGpuModel("Tesla T4", 15360, 70, 1590, "7.5", has_fan=False, has_ecc=True)
+P100 = DemoGpuModel("Tesla P100-PCIE-16GB", 16280, 250, 1328, "6.0", has_fan=False, has_ecc=True)
+A6000 = DemoGpuModel("NVIDIA RTX A6000", 49140, 300, 2100, "8.6", has_fan=True, has_ecc=True)
+MI210 = DemoGpuModel("AMD Instinct MI210", 65520, 300, 1700, "", has_fan=False, has_ecc=True, vendor="amd")
+RX_7900 = DemoGpuModel("Radeon RX 7900 XTX", 24560, 327, 2482, "", has_fan=True, has_ecc=False, vendor="amd")
+# How an H100 with 80 GB can be cut.
+H100_INSTANCES = (
+    DemoInstance("3g.40gb", 2, 40448, 26, 60, 3, 24739),
+    DemoInstance("2g.20gb", 3, 20096, 17, 32, 2, 12369),
+    DemoInstance("1g.10gb", 9, 9984, 9, 16, 1, 6184),
+    DemoInstance("1g.10gb", 10, 9984, 9, 16, 1, 6184),
+)
+
+MACHINES = (
+    DemoMachine("atlas", H100, 8, 192, 2063000, "Training", "vision nlp", 4, 0.6, 0.02),
+    DemoMachine("hydra", A100, 8, 128, 1031000, "Training", "vision", 8),
+    DemoMachine("orion", A100_80, 4, 64, 515000, "Speech", "speech nlp", 6, 0.6),
+    DemoMachine("vega", L40S, 4, 64, 515000, "Models for everybody", "inference", 6, 0.1),
+    DemoMachine("lyra", ADA, 4, 48, 257000, "", "graphics", 10),
+    DemoMachine("cygnus", RTX_4090, 2, 32, 128000, "Robotics", "robotics", 14, 0.3),
+    DemoMachine("draco", RTX_3090, 4, 32, 128000, "", "vision", 8),
+    DemoMachine("perseus", RTX_2080, 8, 40, 257000, "Teaching", "teaching", 40, 0.1, 0.15),
+    DemoMachine("taurus", V100, 4, 40, 515000, "Teaching", "teaching", 16, 0.2, 0.15),
+    DemoMachine("vulcan", GH200, 1, 72, 490000, "", "nlp", 2, 0.7, 0),
+    DemoMachine("pavo", T4, 2, 16, 64000, "", "", 8, 0, 0, "maintenance: new power supply, back on Friday"),
+    DemoMachine("pascal", P100, 2, 16, 128000, short_runs_per_hour=0, job_share=0, notebook_share=0),
+    DemoMachine("gemini", H100, 5, 96, 1031000, "Notebooks", "teaching nlp", 12, 0.3, 0.1, instances=H100_INSTANCES),
+    DemoMachine("aquila", MI210, 4, 64, 515000, "", "nlp", 6, 0.4, amd_tool="amd-smi"),
+    DemoMachine(
+        "centaurus",
+        A6000,
+        4,
+        48,
+        257000,
+        "Rendering",
+        "graphics",
+        8,
+        extra_models=(RX_7900, RX_7900),
+        amd_tool="rocm-smi",
+    ),
+)
+
+
+def build_machines(host_count: int) -> tuple[DemoMachine, ...]:
+    machines = []
+    for number in range(host_count):
+        machine = MACHINES[number % len(MACHINES)]
+        repetition = number // len(MACHINES)
+        if repetition:  # those have no story and no remark of their own, and the new scripts
+            machines.append(replace(machine, name=f"{machine.name}{repetition + 1}", remark="", number=number))
+        else:
+            machines.append(replace(machine, number=number, scenario=machine.name))
+    return tuple(machines)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,22 @@ from random import Random
 from site_builder.core import files
 from site_builder.core.files import find_bookings_file, find_scripts_folder
 from site_builder.core.model import IdleTimes
-from site_builder.demo import amd_tools, machines, nvidia_tools
-from site_builder.demo.machines import DRIVER_VERSION, FIRST_UID, PEOPLE, RESERVED_MIB, DemoMachine, build_gpu_uuid
+from site_builder.demo import amd_tools, nvidia_tools, scenario
 from site_builder.demo.nvidia_tools import DemoGpuProcess
-from site_builder.demo.scenario import DEMO_BOOKINGS, HOUR_S, MINUTE_S, DemoJob, HostScenario, build_scenarios
+from site_builder.demo.scenario import (
+    DEMO_BOOKINGS,
+    DRIVER_VERSION,
+    FIRST_UID,
+    HOUR_S,
+    MINUTE_S,
+    PEOPLE,
+    RESERVED_MIB,
+    DemoJob,
+    DemoMachine,
+    HostScenario,
+    build_gpu_uuid,
+    build_scenarios,
+)
 from site_builder.fleet.store import BuilderState
 
 KERNEL_VERSION = "6.1.0-28-amd64"
@@ -209,7 +221,7 @@ def find_idle_starts(jobs: Iterable[DemoJob], machine: DemoMachine, now: float) 
 class DemoOptions:
     """How the lab is played: so many hosts, what settles it, how fast, and from which moment on."""
 
-    host_count: int = len(machines.MACHINES)
+    host_count: int = len(scenario.MACHINES)
     seed: int = 1
     speed: float = 1.0
     start_offset_s: float = 0.0
@@ -227,12 +239,12 @@ class SimulatedLab:
             backstage,
         )
         self.started_at = time.time()
-        self.machines = machines.build_machines(play.host_count)
+        self.machines = scenario.build_machines(play.host_count)
         self.scenarios = list(build_scenarios(self.machines, play.seed))
         self.hosts = [
             SimulatedHost(backstage / story.machine.name, story, play.speed)
             for story in self.scenarios
-            if story.machine.name != machines.LEGACY_HOST
+            if story.machine.name != scenario.LEGACY_HOST
         ]
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
         files.make_closed(self.data_folder)
@@ -308,7 +320,7 @@ class SimulatedLab:
             for machine in self.machines
         ]
         files.write_atomically(self.data_folder / "hosts.txt", "".join(f"{line}\n" for line in lines).encode())
-        files.write_atomically(self.data_folder / "aliases.csv", machines.ALIASES.encode())
+        files.write_atomically(self.data_folder / "aliases.csv", scenario.ALIASES.encode())
 
     def write_bookings(self) -> None:
         entries: dict[str, list[tuple[str, dict[str, str]]]] = {}
@@ -342,7 +354,7 @@ class SimulatedLab:
 
     def write_legacy_host(self) -> None:
         for machine in self.machines:
-            if machine.name == machines.LEGACY_HOST:
+            if machine.name == scenario.LEGACY_HOST:
                 then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
                 stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
                 model = machine.model
@@ -359,7 +371,7 @@ class SimulatedLab:
 
     def write_builder_state(self) -> None:
         memory, now = BuilderState(self.state_folder), self.options.start_offset_s
-        memory.add_logins(frozenset(machines.PEOPLE))
+        memory.add_logins(frozenset(scenario.PEOPLE))
         for host in self.hosts:
             idle = find_idle_starts(host.scenario.list_jobs_at(now), host.machine, now)
             if idle:

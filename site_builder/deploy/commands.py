@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from site_builder.client import completion
 from site_builder.config.settings import Settings
+from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.deploy.model import DeployOptions
@@ -24,7 +24,7 @@ from site_builder.remote.targets import Target
     "--hosts-file",
     metavar="FILE",
     help="The hosts of this file: hosts.txt's lines, or a HOST each.",
-    shell_complete=completion.complete_files,
+    shell_complete=command_options.complete_files,
 )
 @click.option("--name", metavar="NAME", help="What the one HOST is called on the board.")
 @click.option("--check", is_flag=True, help="Change nothing; tell how each host is, and what would be done.")
@@ -35,7 +35,7 @@ from site_builder.remote.targets import Target
     "--ssh-config",
     metavar="FILE",
     help="Another ssh configuration than your own.",
-    shell_complete=completion.complete_files,
+    shell_complete=command_options.complete_files,
 )
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, for programs.")
 @with_settings

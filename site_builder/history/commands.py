@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from site_builder.client import completion
 from site_builder.config.conf_file import LoadedSettings
+from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, NegativeResultError, print_message, with_loaded_settings
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
@@ -51,7 +51,7 @@ class ExportPeriod(NamedTuple):
     multiple=True,
     metavar="NAME",
     help="Only this host; may be repeated.",
-    shell_complete=completion.complete_hosts,
+    shell_complete=command_options.complete_hosts,
 )
 @click.option(
     "--step",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from site_builder.client import completion
 from site_builder.config.settings import Settings
+from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_message, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.remote import targets
@@ -23,16 +23,19 @@ DEFAULT_INTERVAL_S = 60
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=completion.complete_hosts)
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=command_options.complete_hosts)
 @click.option(
-    "--hosts-file", metavar="FILE", help="The hosts in a file, one a line.", shell_complete=completion.complete_files
+    "--hosts-file",
+    metavar="FILE",
+    help="The hosts in a file, one a line.",
+    shell_complete=command_options.complete_files,
 )
 @click.option("--consul", is_flag=True, help="The hosts that Consul lists.")
 @click.option(
     "--limit", type=click.IntRange(2, 300), default=20, metavar="SECONDS", help="For each host.  [default: 20]"
 )
 @click.option(
-    "--ssh-config", metavar="FILE", help="Instead of your ~/.ssh/config.", shell_complete=completion.complete_files
+    "--ssh-config", metavar="FILE", help="Instead of your ~/.ssh/config.", shell_complete=command_options.complete_files
 )
 @click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Again and again, this often.")
 @click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")

@@ -1,27 +1,41 @@
-"""Collect the report of a week from history."""
+"""Collect the content of a weekly report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta, tzinfo
+from math import ceil
+from typing import NamedTuple
 
+from site_builder.charts.svg import UsageCell
 from site_builder.config.settings import Settings
 from site_builder.core.files import CachedFile
 from site_builder.core.formatting import DAY, HOUR
+from site_builder.core.model import GpuNumber
+from site_builder.core.names import gpu_number_sort_key, natural_sort_key
 from site_builder.core.people import PeopleDirectory
+from site_builder.core.timeparse import dates
 from site_builder.discovery import hosts
 from site_builder.fleet.gpu_models import NameFiles
+from site_builder.health.model import HealthEvent
 from site_builder.health.store import EventReader
 from site_builder.history import rollups
+from site_builder.history.buckets import StateMinutes
 from site_builder.history.export import PeopleNames
 from site_builder.history.reader import DailyUsage, HistoryReader, choose_finest_step
-from site_builder.reports import rules
-from site_builder.reports.rules import DAYS_PER_WEEK, CurrentWaste, GpuBucket, GpuWeek, WeeklyReport, WeekUsage
 from site_builder.usage import fleet_page, totals
-from site_builder.usage.totals import DatePeriod, GpuStay, find_midnight
+from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseSummary, ValueChange
+from site_builder.usage.totals import DatePeriod, GpuStay, UsageRow, UsageTable, compute_percent_seen, find_midnight
 from site_builder.waste import rules as waste_rules
 
+WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
+DAYS_PER_WEEK = 7
+# A shorter break is no waste.
+MIN_WASTE_MINUTES = 60
+StateMinutesRows = Iterable[tuple[date, str, str, StateMinutes]]
 HISTORY_COLUMNS = ("busy", "held", "conflict", "booked", "owner", "booker")
 # Length of a bucket, where history is still so fine.
 BUCKET_S = 300
@@ -29,6 +43,255 @@ BUCKET_S = 300
 MAX_REPORT_AGE_S = DAYS_PER_WEEK * DAY
 MAX_WASTE_AGE_S = HOUR
 HIDDEN_HOST_NAME = "a hidden host"
+
+
+class GpuBucket(NamedTuple):
+    """Minutes of a GPU in an hour or a part of it, and who had most of it; `held` is a part of `taken`."""
+
+    hour: int
+    seen: int
+    taken: int
+    held: int
+    booked: int
+    owner: str | None
+    booker: str | None
+
+
+class GpuWeek(NamedTuple):
+    """GPU in those parts of a week in which it was seen."""
+
+    host: str
+    index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
+    model: str
+    buckets: Sequence[GpuBucket]
+
+
+class WastedGpu(NamedTuple):
+    """Wasted minutes of a GPU; `person` is empty if nobody is known or named."""
+
+    host: str
+    index: GpuNumber  # type: ignore[assignment]
+    model: str
+    person: str
+    minutes: int
+
+
+class WeekWaste(NamedTuple):
+    """GPUs held idle, booked with nobody on them, and never used; the most minutes first."""
+
+    held: list[WastedGpu]
+    booked: list[WastedGpu]
+    unused: list[WastedGpu]
+
+
+class CurrentWaste(NamedTuple):
+    """GPU that is wasted when the report is made; unknown hours are None."""
+
+    host: str
+    index: GpuNumber  # type: ignore[assignment]
+    people: tuple[str, ...]
+    hours: float | None
+    what: str
+    advice: str
+
+
+class WeekUsage(NamedTuple):
+    """Use in a week; `history_start` is set if history begins within the week."""
+
+    days: Mapping[date, UseSummary]
+    models: Mapping[str, UseSummary]
+    total: UseSummary
+    people: UsageTable
+    hosts: UsageTable
+    history_start: date | None
+
+    @property
+    def seen_percent(self) -> int | None:
+        return compute_percent_seen(self.people.total)
+
+
+class WeeklyReport(NamedTuple):
+    """Content of a report; a week that is not over ends at `until`."""
+
+    first: date
+    until: float
+    is_over: bool
+    zone: tzinfo
+    usage: WeekUsage
+    previous_usage: WeekUsage | None
+    cells: list[list[UsageCell]]
+    waste: WeekWaste
+    current_waste: Sequence[CurrentWaste]
+    events: Sequence[HealthEvent]
+    are_users_shown: bool
+
+    @property
+    def days(self) -> list[date]:
+        return list_week_days(self.first)
+
+
+# Weeks
+
+
+def parse_week(text: str) -> date | None:
+    """Return the Monday of a week like `2026-W45`, or None if there is no such week."""
+    match = WEEK_NAME.fullmatch(text.strip())
+    if not match or not dates.is_year(int(match[1])):
+        return None
+    try:
+        return date.fromisocalendar(int(match[1]), int(match[2]), 1)
+    except ValueError:
+        return None
+
+
+def format_week(monday: date) -> str:
+    """Format a week like `2026-W45`."""
+    year, number, _ = monday.isocalendar()
+    return f"{year:04}-W{number:02}"
+
+
+def find_last_whole_week(today: date) -> date:
+    """Return the Monday of the last week that is over."""
+    return today - timedelta(days=today.weekday() + DAYS_PER_WEEK)
+
+
+def list_week_days(first: date) -> list[date]:
+    return fleet_page.list_days_until(first + timedelta(days=DAYS_PER_WEEK - 1), DAYS_PER_WEEK)
+
+
+# Sums
+
+
+class WeekTally:
+    """Sums of a week, to which GPUs are added one by one: all of them at once would need much memory."""
+
+    def __init__(self, week_minutes: int, people_names: PeopleNames, are_users_shown: bool) -> None:
+        self.week_minutes, self.people_names, self.are_users_shown = week_minutes, people_names, are_users_shown
+        self.minutes_by_hour: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # seen and taken
+        self.seen_by_hour_and_model: dict[tuple[int, str], int] = defaultdict(int)
+        self.wasted = WeekWaste([], [], [])
+
+    def add_gpu(self, gpu: GpuWeek) -> None:
+        held: dict[str, int] = defaultdict(int)
+        booked: dict[str, int] = defaultdict(int)
+        for bucket in gpu.buckets:
+            hour_minutes = self.minutes_by_hour[bucket.hour]
+            hour_minutes[0] += bucket.seen
+            hour_minutes[1] += bucket.taken
+            self.seen_by_hour_and_model[bucket.hour, gpu.model] += bucket.seen
+            held[self.choose_shown_name(bucket.owner)] += bucket.held
+            booked[self.choose_shown_name(bucket.booker)] += bucket.booked
+        for minutes_by_person, wasted in ((held, self.wasted.held), (booked, self.wasted.booked)):
+            wasted.extend(
+                WastedGpu(gpu.host, gpu.index, gpu.model, person, minutes)
+                for person, minutes in minutes_by_person.items()
+                if minutes >= MIN_WASTE_MINUTES
+            )
+        seen = sum(bucket.seen for bucket in gpu.buckets)
+        # time that counts as booked does not count again as never used
+        unused = seen - sum(booked.values())
+        is_taken = any(bucket.taken for bucket in gpu.buckets)
+        # nobody knows whether a GPU that was hardly seen was used
+        if 2 * seen >= self.week_minutes and unused >= MIN_WASTE_MINUTES and not is_taken:
+            self.wasted.unused.append(WastedGpu(gpu.host, gpu.index, gpu.model, "", unused))
+
+    def choose_shown_name(self, name: str | None) -> str:
+        return self.people_names.find_display_name(name) if name and self.are_users_shown else ""
+
+    def sort_waste(self) -> WeekWaste:
+        """Sort the wasted GPUs, those with the most minutes first, and return them."""
+        for gpus in self.wasted:
+            gpus.sort(
+                key=lambda gpu: (-gpu.minutes, natural_sort_key(gpu.host), gpu_number_sort_key(gpu.index), gpu.person)
+            )
+        return self.wasted
+
+    def count_most_at_once(self, zone: tzinfo) -> dict[tuple[date, str], int]:
+        """Return the largest number of GPUs of each model that were seen at once on each day."""
+        counts: dict[tuple[date, str], int] = defaultdict(int)
+        for (hour, model), seen in self.seen_by_hour_and_model.items():
+            key = (datetime.fromtimestamp(hour, zone).date(), model)
+            counts[key] = max(counts[key], ceil(seen / fleet_page.MINUTES_PER_HOUR))
+        return counts
+
+
+def build_week_usage(
+    period: DatePeriod,
+    seen: StateMinutesRows,
+    gpu_counts: Mapping[tuple[date, str], int],
+    people: UsageTable,
+    hosts: UsageTable,
+    history_start: date | None,
+) -> WeekUsage:
+    """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
+    minutes_by_key: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
+    for day, _, model, minutes in seen:
+        minutes_by_key[day, model].append(minutes)
+    sums = {key: fleet_page.sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
+    days = {}
+    for day in list_week_days(period.first):
+        days[day] = fleet_page.summarize_use(
+            fleet_page.sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
+            sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
+        )
+    models = {}
+    for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_day_length(period.zone)).items():
+        counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
+        models[model] = use._replace(gpus=max(counts, default=use.gpus))
+    return WeekUsage(
+        days=days,
+        models=models,
+        total=fleet_page.summarize_total(models, sums.values()),
+        people=people,
+        hosts=hosts,
+        history_start=history_start if history_start and period.first < history_start else None,
+    )
+
+
+# Comparison with the week before; a week that is not over is compared with none
+
+
+def compare_weeks(report: WeeklyReport) -> PeriodComparison:
+    previous = report.previous_usage if report.is_over else None
+    return fleet_page.compare_periods(
+        summarize_week(report.usage),
+        summarize_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
+    )
+
+
+def summarize_week(usage: WeekUsage) -> PeriodUse:
+    return PeriodUse(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
+
+
+def compare_model(report: WeeklyReport, model: str) -> ValueChange:
+    """Compare the GPU-hours of a model with the week before."""
+    before = report.previous_usage.models.get(model) if report.previous_usage and report.is_over else None
+    use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
+    return ValueChange(
+        use.taken / fleet_page.MINUTES_PER_HOUR, before.taken / fleet_page.MINUTES_PER_HOUR if before else None
+    )
+
+
+def list_models(report: WeeklyReport) -> dict[str, UseSummary]:
+    """Return the models of the week, and those that were seen only in the week before."""
+    models = dict(report.usage.models)
+    for model in report.previous_usage.models if report.previous_usage else ():
+        if len(models) < fleet_page.MAX_MODELS:
+            models.setdefault(model, fleet_page.NOTHING_SEEN)
+    return models
+
+
+def find_previous_use(report: WeeklyReport) -> dict[str, int] | None:
+    """Return how much each person used in the week before, by their key."""
+    if not report.previous_usage or not report.is_over:
+        return None
+    return {row.key: row.sums.used for row in report.previous_usage.people.rows}
+
+
+def list_unseen_hosts(report: WeeklyReport) -> list[UsageRow]:
+    """List the hosts that were not seen all the time, the least seen first."""
+    rows = [row for row in report.usage.hosts.rows if (compute_percent_seen(row.sums) or 0) < 99]
+    return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))
 
 
 class HistoryReadError(Exception):
@@ -47,7 +310,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
     previous = read_week_usage(history, previous_first, now)
     names = {share.person for week in (usage, previous) for share in week.shares}
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], names)
-    tally = rules.WeekTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
+    tally = WeekTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
     host_rows, _ = CachedFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
     hidden = frozenset(row.name for row in host_rows if row.is_hidden)
     for gpu in read_gpu_weeks(history, start, until, now):
@@ -70,7 +333,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
         previous_usage=(
             sum_week_usage(previous, {}, stays, people, previous_period, history_start) if previous.seen else None
         ),
-        cells=fleet_page.build_cells_from_sums(tally.minutes_by_hour, rules.list_week_days(first), zone),
+        cells=fleet_page.build_cells_from_sums(tally.minutes_by_hour, list_week_days(first), zone),
         waste=tally.sort_waste(),
         current_waste=read_current_waste(settings, now) if now - until < MAX_REPORT_AGE_S else (),
         events=[event for event in EventReader(history).read_events(start, until) if event.host not in hidden],
@@ -104,7 +367,7 @@ def sum_week_usage(
     by_person, by_host = (
         totals.build_usage_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
     )
-    return rules.build_week_usage(period, usage.seen, gpu_counts, by_person, by_host, history_start)
+    return build_week_usage(period, usage.seen, gpu_counts, by_person, by_host, history_start)
 
 
 def read_gpu_weeks(history: HistoryReader, since: float, until: float, now: float) -> Iterator[GpuWeek]:
@@ -159,7 +422,7 @@ def read_current_waste(settings: Settings, now: float) -> Sequence[CurrentWaste]
 
 def build_report_path(first: date) -> str:
     """Return the name of a report in www/."""
-    return f"reports/{rules.format_week(first)}.html"
+    return f"reports/{format_week(first)}.html"
 
 
 def find_report_url(settings: Settings, first: date) -> str:

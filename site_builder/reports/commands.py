@@ -15,16 +15,15 @@ from site_builder.alerts.channels import load_channels
 from site_builder.alerts.config_files import AlertConfigFiles
 from site_builder.alerts.model import CHANNEL_PREFIX, PERSON_PREFIX, WEEKLY_REPORT_RULE
 from site_builder.alerts.table import format_outcome
-from site_builder.client import completion
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
-from site_builder.core import files
+from site_builder.core import command_options, files
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, NegativeResultError, with_loaded_settings
 from site_builder.history import rollups
 from site_builder.history.reader import HistoryReader
-from site_builder.reports import collect, render, rules
-from site_builder.reports.rules import WeeklyReport
+from site_builder.reports import collect, render
+from site_builder.reports.collect import WeeklyReport
 
 STDOUT = "-"
 STYLE_SHEETS = ("board", "fleet")
@@ -43,7 +42,7 @@ STYLE_SHEETS = ("board", "fleet")
 @click.option(
     "--out",
     metavar="FILE",
-    shell_complete=completion.complete_files,
+    shell_complete=command_options.complete_files,
     help="Write it there; - is stdout.  [default: www/reports/YYYY-Www.html]",
 )
 @click.option("--mail", is_flag=True, help="Send it to where the rule weekly-report says; see docs/alerts.md.")
@@ -93,13 +92,13 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
 def parse_week_option(week: str, today: date) -> date:
     """Return the Monday of the week; without one, of the last that is over."""
     if not week:
-        return rules.find_last_whole_week(today)
-    first = rules.parse_week(week)
+        return collect.find_last_whole_week(today)
+    first = collect.parse_week(week)
     if first is None:
-        example = rules.format_week(rules.find_last_whole_week(today))
+        example = collect.format_week(collect.find_last_whole_week(today))
         raise CommandError(f"'{week}' is not a week: write it like {example}")
     if first > today:
-        raise CommandError(f"{rules.format_week(first)} has not come yet: it is {rules.format_week(today)}")
+        raise CommandError(f"{collect.format_week(first)} has not come yet: it is {collect.format_week(today)}")
     return first
 
 
@@ -113,7 +112,7 @@ def load_report(settings: Settings, first: date, now: float) -> WeeklyReport:
         if weekly_report is None:
             first_day = rollups.read_first_day(history)
             since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
-            raise NegativeResultError(f"there is no history of {rules.format_week(first)} in {path}: {since}")
+            raise NegativeResultError(f"there is no history of {collect.format_week(first)} in {path}: {since}")
     except (OSError, collect.HistoryReadError) as error:
         raise CommandError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     finally:

@@ -14,8 +14,8 @@ from site_builder.core.html import Html, escape_html
 from site_builder.core.terminal_text import flatten_text, truncate_text
 from site_builder.health import events
 from site_builder.health.model import HealthEvent
-from site_builder.reports import rules
-from site_builder.reports.rules import WastedGpu, WeeklyReport
+from site_builder.reports import collect
+from site_builder.reports.collect import WastedGpu, WeeklyReport
 from site_builder.usage import fleet_page
 from site_builder.usage.fleet_page import UseRow, UseSummary, ValueChange
 from site_builder.usage.totals import UsageSums, compute_percent_seen, units_to_hours
@@ -174,13 +174,13 @@ class ReportContent:
 
 def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportContent:
     until = find_unfinished_end(report)
-    models = list(rules.list_models(report).items())
+    models = list(collect.list_models(report).items())
     people = report.usage.people
     omitted_people = people.rows[form.max_people :]
     omitted_hours = format_unit_hours(sum(row.sums.used for row in omitted_people))
-    previous_use = rules.find_previous_use(report)
-    report_events, hosts = list_report_events(report), rules.list_unseen_hosts(report)
-    comparison = rules.compare_weeks(report)
+    previous_use = collect.find_previous_use(report)
+    report_events, hosts = list_report_events(report), collect.list_unseen_hosts(report)
+    comparison = collect.compare_weeks(report)
     return ReportContent(
         title=format_week_title(report),
         date_range=format_date_range(report),
@@ -190,7 +190,7 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
         all_gpus=build_report_use_row("All GPUs", report.usage.total, format_change(comparison.used)),
         heat=svg.build_hourly_rows(report.days, report.cells, until),
         models=[
-            build_report_use_row(form.shorten(model), use, format_change(rules.compare_model(report, model)))
+            build_report_use_row(form.shorten(model), use, format_change(collect.compare_model(report, model)))
             for model, use in models[: form.max_models]
         ],
         omitted_models=0 if form.max_models is None else len(models) - form.max_models,

@@ -14,9 +14,9 @@ from site_builder.core.formatting import DAY_NAMES
 from site_builder.core.html import EMPTY_HTML, Html, load_template
 from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
 from site_builder.health import events
-from site_builder.reports import content, rules
+from site_builder.reports import collect, content
+from site_builder.reports.collect import WeeklyReport
 from site_builder.reports.content import PersonRow, ReportContent, ReportUseRow, build_report_content
-from site_builder.reports.rules import WeeklyReport
 from site_builder.usage import fleet_page
 from site_builder.usage.fleet_page import UseSummary
 from site_builder.usage.totals import UsageSums
@@ -106,13 +106,13 @@ class MailHeatmapCell(NamedTuple):
 def format_report_subject(report: WeeklyReport) -> str:
     """Format `gpuboard: week 46 of 2026, 120.0 GPU-hours used`."""
     title = content.format_week_title(report)
-    return f"gpuboard: {title[0].lower()}{title[1:]}, {rules.compare_weeks(report).used.now:,.1f} GPU-hours used"
+    return f"gpuboard: {title[0].lower()}{title[1:]}, {collect.compare_weeks(report).used.now:,.1f} GPU-hours used"
 
 
 def render_report_brief(report: WeeklyReport, url: str = "") -> str:
     """Render the sums alone, for a chat."""
     lines = [content.format_date_range(report)]
-    for label, number, before in fleet_page.describe_comparison(rules.compare_weeks(report)):
+    for label, number, before in fleet_page.describe_comparison(collect.compare_weeks(report)):
         lines.append(f"{number} {label}: {before}")
     critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_report_events(report))
     if critical_count:
@@ -236,7 +236,7 @@ def replace_dashes(change: str) -> str:
 
 
 def format_summary_lines(report: WeeklyReport) -> Iterator[str]:
-    changes = rules.compare_weeks(report)
+    changes = collect.compare_weeks(report)
     for label, change, digits in (
         ("GPU-hours used", changes.used, 1),
         ("people who used GPUs", changes.people, 0),

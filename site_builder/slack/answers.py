@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from site_builder.bookings import api, json_edit
+from site_builder.bookings import json_edit
+from site_builder.bookings import service as booking_service
 from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
 from site_builder.bookings.service import BookingService
@@ -399,7 +400,7 @@ class SlackBookings(NamedTuple):
             return SlackAnswer("which GPUs, and until when?", BOOKING_EXAMPLES)
 
         def book_as(user: BookingUser) -> SlackAnswer:
-            response = api.handle_request(self.service, parse_booking_message(words), user)
+            response = booking_service.handle_request(self.service, parse_booking_message(words), user)
             ids = list(dict.fromkeys(str(booking["id"]) for booking in response["bookings"]))
             hint = f"to give it back: `release {' '.join(ids)}`"
             lines = (response["said"], *format_warning_lines(response), hint)
@@ -416,10 +417,10 @@ class SlackBookings(NamedTuple):
         """Release everything that was named, or nothing."""
         requests = self.build_release_requests(user, words)
         for request in requests if len(requests) > 1 else ():
-            api.handle_request(self.service, {**request, "check": True}, user)
+            booking_service.handle_request(self.service, {**request, "check": True}, user)
         lines = []
         for request in requests:
-            response = api.handle_request(self.service, request, user)
+            response = booking_service.handle_request(self.service, request, user)
             lines += [response["said"], *format_warning_lines(response)]
         return SlackAnswer("released", tuple(lines), link=self.settings.url)
 
@@ -432,7 +433,9 @@ class SlackBookings(NamedTuple):
         return [*requests, {"do": "release", "gpus": gpus}] if gpus else requests
 
     def list_own(self, user: BookingUser) -> SlackAnswer:
-        bookings = [booking for booking in api.list_bookings(self.service, user)["bookings"] if booking["mine"]]
+        bookings = [
+            booking for booking in booking_service.list_bookings(self.service, user)["bookings"] if booking["mine"]
+        ]
         if not bookings:
             return SlackAnswer("you have booked nothing", link=self.settings.url)
         lines = [
@@ -463,7 +466,9 @@ class SlackBookings(NamedTuple):
             # the folders of this machine do not concern people elsewhere
             folders = {"data": self.settings.data, "state": self.settings.state}
             labels = {str(form): label for label, path in folders.items() for form in (path.absolute(), path)}
-            return SlackAnswer("the desk cannot write just now", (formatting.hide_paths(str(error), labels),))
+            return SlackAnswer(
+                "the booking service cannot write just now", (formatting.hide_paths(str(error), labels),)
+            )
 
 
 def format_warning_lines(response: dict[str, Any]) -> list[str]:

@@ -19,9 +19,8 @@ from site_builder.core.locks import StorageBusyError, StorageError
 from site_builder.core.model import FreeGpu, Problem
 from site_builder.core.names import fold_login
 from site_builder.fleet.gpu_models import is_matching_model, is_matching_profile
-from site_builder.watches import parser
-from site_builder.watches.parser import Watch, WatchRequest
-from site_builder.watches.store import MAX_WATCHES_BYTES, WATCHES_FILE, WatchEntries, WatchStore
+from site_builder.watches import store
+from site_builder.watches.store import MAX_WATCHES_BYTES, WATCHES_FILE, Watch, WatchEntries, WatchRequest, WatchStore
 
 # A card that is sold with 40 GB reports a little more than 40 GB, or a little less than 40 GiB.
 MIB_PER_GB = 1e9 / 2**20
@@ -37,7 +36,7 @@ class WatchConditions:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.file: SharedBookingFile[Watch] = SharedBookingFile(
-            settings.data, None, WATCHES_FILE, parser.parse_watches, MAX_WATCHES_BYTES
+            settings.data, None, WATCHES_FILE, store.parse_watches, MAX_WATCHES_BYTES
         )
         self.store_path = settings.state / WATCHES_FILE
         self.fulfilled_since: dict[str, int] | None = None  # None until loaded from the last builder
@@ -125,7 +124,7 @@ def limit_watches_per_person(watches: Iterable[Watch]) -> Iterator[Watch]:
     counts: Counter[str] = Counter()
     for watch in watches:
         counts[fold_login(watch.name)] += 1
-        if counts[fold_login(watch.name)] <= parser.MAX_WATCHES_PER_PERSON:
+        if counts[fold_login(watch.name)] <= store.MAX_WATCHES_PER_PERSON:
             yield watch
 
 
@@ -194,7 +193,7 @@ def build_watch_condition(watch: Watch, gpus: list[FreeGpu], since: int) -> Cond
     is_one_host = len(hosts) == 1
     models = ", ".join(dict.fromkeys(gpu.model for gpu in gpus))
     verb = "is" if len(gpus) == 1 else "are"
-    request = parser.format_watch_request(watch.request)
+    request = store.format_watch_request(watch.request)
     return Condition(
         rule=WATCH_RULE,
         host=hosts[0] if is_one_host else "",

@@ -25,8 +25,8 @@ from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, print_message
 from site_builder.core.locks import StorageError
 from site_builder.core.terminal_text import replace_unencodable
-from site_builder.watches import parser
-from site_builder.watches.service import handle_board_request, list_bookings_and_watches
+from site_builder.watches import store as watch_store
+from site_builder.watches.board_requests import handle_board_request, list_bookings_and_watches
 from site_builder.watches.store import WATCHES_FILE, WatchStore
 
 USAGE_EXAMPLE = 'gpuboard notify me --when "2 A100 free on one host" --via mail'
@@ -155,7 +155,7 @@ def list_watch_file_problems(place: BookingBackend) -> list[str]:
     except StorageError as error:
         return [clean_for_terminal(str(error))]
     path = store.folder / WATCHES_FILE
-    return [clean_for_terminal(f"{path}: {problem}") for problem in parser.parse_watches(content).problems]
+    return [clean_for_terminal(f"{path}: {problem}") for problem in watch_store.parse_watches(content).problems]
 
 
 def format_watch_table(watches: Sequence[BookingResponse], place: BookingBackend, user: str) -> list[str]:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from site_builder.core import files
 from site_builder.core.model import BookingPolicy
-from site_builder.web.identity import find_client_address
-from site_builder.web.rate_limit import InMemoryRateLimiter
+from site_builder.web.identity import InMemoryRateLimiter, find_client_address
 from site_builder.web.static_files import RETRY_AFTER_S, HttpResponse, build_error_response, send_response
 
 if TYPE_CHECKING:

@@ -26,11 +26,10 @@ from site_builder.config import conf_file, settings
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.locks import StorageError
-from site_builder.watches import service as watch_service
+from site_builder.watches import board_requests
 from site_builder.web import identity
-from site_builder.web.http_headers import SECURITY_HEADERS
-from site_builder.web.identity import WebCaller, parse_ip_address
-from site_builder.web.rate_limit import LISTS_FILE, RateLimiter
+from site_builder.web.identity import LISTS_FILE, RateLimiter, WebCaller, parse_ip_address
+from site_builder.web.static_files import SECURITY_HEADERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -59,7 +58,7 @@ UNKNOWN_CALLER_MESSAGE = (
 WRONG_TOKEN_MESSAGE = "this token is not known here, or not any more; the admin can make a new one"  # noqa: S105 # a sentence
 NO_NAME_MESSAGE = "say who you are: `name`, or `as` where you do not book"
 TOO_MANY_FIELDS_MESSAGE = "the address asks for too many things: ?host=NAME is all that is understood"
-BAD_SETTINGS_MESSAGE = "bookings are not set up right; the admin can read in the server's log what is wrong"
+BAD_SETTINGS_MESSAGE = "the booking service is not set up right; the admin can read in the server's log what is wrong"
 INTERNAL_ERROR_MESSAGE = "something went wrong; the admin can read what in the server's log"
 # Of the server's 64 threads, the number that handle bookings at once, and that wait (a class that books at the same
 # moment); the others are left for the board.
@@ -225,7 +224,7 @@ class BookingApplication:
         except ValueError:
             raise HttpError(400, TOO_MANY_FIELDS_MESSAGE) from None
         now, booking_policy = self.service.now(), self.settings.booking_policy
-        listed = watch_service.list_bookings_and_watches(self.service, caller.user, hosts[0] if hosts else None)
+        listed = board_requests.list_bookings_and_watches(self.service, caller.user, hosts[0] if hosts else None)
         caller_fields = {
             "who": listed["who"],
             "how": caller.auth_method,
@@ -257,7 +256,7 @@ class BookingApplication:
             request.pop("as", None)
             if not user.name:
                 raise HttpError(400, NO_NAME_MESSAGE)
-        return watch_service.handle_board_request(self.service, request, user)
+        return board_requests.handle_board_request(self.service, request, user)
 
     def identify_caller(self, environ: WSGIEnvironment, counted_cost: int = 0) -> WebCaller:
         """Identify the caller; a wrong token counts as much as several requests."""

@@ -29,7 +29,7 @@ from site_builder.core.files import find_booking_folder, is_left, is_moved_file_
 from site_builder.core.locks import StorageError
 from site_builder.core.names import BOOKINGS, is_host_name
 from site_builder.snapshots.store import LEGACY_FILE_NAME
-from site_builder.watches import parser as watch_parser
+from site_builder.watches import store as watch_store
 from site_builder.watches.store import WatchEntries, WatchStore
 
 NEW_FOLDER = f".{BOOKINGS}.new"
@@ -198,8 +198,8 @@ def take_over_watches(settings: Settings, left: bytes | None, base: bytes | None
     if left is None or left == base:
         return
     try:
-        before, now = watch_parser.parse_watch_entries(base or b""), watch_parser.parse_watch_entries(left)
-    except watch_parser.WatchFileError as why:
+        before, now = watch_store.parse_watch_entries(base or b""), watch_store.parse_watch_entries(left)
+    except watch_store.WatchFileError as why:
         message = f"{settings.data / WATCHES_FILE} cannot be read: {why}; correct it, or remove it"
         raise SeparationError(message) from None
 

@@ -29,11 +29,10 @@ from site_builder.core.command_options import CommandError, print_message
 from site_builder.web import compat_routes
 from site_builder.web.basic_auth import BasicAuth, PasswordFile, PasswordFileError
 from site_builder.web.booking_app import BookingApplication, ConcurrencyLimit
-from site_builder.web.http_headers import SECURITY_HEADERS
-from site_builder.web.identity import parse_ip_address
-from site_builder.web.rate_limit import build_address_key
+from site_builder.web.identity import build_address_key, parse_ip_address
 from site_builder.web.static_files import (
     ABSOLUTE_URL_START,
+    SECURITY_HEADERS,
     HttpResponse,
     StaticSite,
     build_error_response,

@@ -1,4 +1,4 @@
-"""Serve the files of www/ over HTTP, and the booking service at its path."""
+"""HTTP headers of every response of `gpuboard serve` and of the booking service."""
 
 from __future__ import annotations
 
@@ -22,10 +22,25 @@ from urllib.parse import quote, unquote_to_bytes
 
 from site_builder.web import compat_routes
 from site_builder.web.compat_routes import INDEX_FILE
-from site_builder.web.http_headers import SECURITY_HEADERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+# The page has the same policy in a meta tag, but only a header can say who may frame it.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+SECURITY_HEADERS = (
+    ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Permissions-Policy", "camera=(), microphone=(), geolocation=()"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+)
+
 
 # A report has inline styles, which only its own policy allows.
 REPORTS_FOLDER = "reports"

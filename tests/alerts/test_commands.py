@@ -146,7 +146,7 @@ def test_the_history_shows_receivers_and_outcomes() -> None:
 
 def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
     message = Message("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
-    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "untold", "it is so for 1 min", AT - 7200)]
+    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "unreported", "it is so for 1 min", AT - 7200)]
     several = [
         (build_notification(), message, "Slack (slack://…)"),
         (build_notification(to="hook:page", due_at=AT + 600), message, ""),
@@ -173,7 +173,7 @@ def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
 def test_no_line_is_longer_than_the_terminal(across: int) -> None:
     long = DOWN._replace(host="x" * 63, what="慶 " * 90, people=("y" * 60,) * 9)
     found = alert_table.AlertList(
-        [ConditionStatus(TrackedCondition(long, AT), "untold", "why " * 50, AT)],
+        [ConditionStatus(TrackedCondition(long, AT), "unreported", "why " * 50, AT)],
         [build_notification(to=f"person:{'z' * 60}", tries=1, last_error="because " * 40)],
         {},
         [CheckedReceiver("lab", "slack://•••", "what is wrong " * 20)],
@@ -444,7 +444,7 @@ def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> Non
     for host in ("atlas", "hydra"):
         board.lab.write(host, "gpus.csv", "# err no devices were found\n", rc=6)
     board.lab.build(alerts=alerts)
-    assert board.json("run", "--dry-run")["letters"] == []  # it must hold
+    assert board.json("run", "--dry-run")["notifications"] == []  # it must hold
     longer = {
         key: one._replace(first_seen_at=one.first_seen_at - 600) for key, one in board.alert_state.conditions.items()
     }

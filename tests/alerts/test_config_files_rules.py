@@ -138,18 +138,18 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
             "[host-new]\nat = Mon 08:00",
             "line 2: at means nothing to host-new, which has on, to, quiet_hours, max_per_hour",
         ),
-        ("[all]\ndelay = 1h", "line 2: hold is called delay now: rename it, for this line does not count"),
-        ("[all]\nmax_per_hour = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
+        ("[all]\nhold = 1h", "line 2: hold is called delay now: rename it, for this line does not count"),
+        ("[all]\nmost = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
         (
-            "[all]\nresolve_after = 1h",
+            "[all]\nover = 1h",
             "line 2: over is called resolve_after now: rename it, for this line does not count",
         ),
         (
-            "[all]\nquiet_hours = none",
+            "[all]\nquiet = none",
             "line 2: quiet is called quiet_hours now: rename it, for this line does not count",
         ),
         (
-            "[watch]\nsend_resolved = 1",
+            "[watch]\nrecovery = 1",
             "line 2: recovery is called send_resolved now: rename it, for this line does not count",
         ),
         ("[watch]\ndelay = 1h", "line 2: delay means nothing to watch, which has on, to, quiet_hours, max_per_hour"),
@@ -181,7 +181,7 @@ def test_a_wrong_line_is_ignored_and_reported(text: str, problem: str) -> None:
 def test_a_repeated_key_is_reported_and_the_last_counts() -> None:
     rules, problems = parse_rules(b"[host-down]\ndelay = 1m\n[host-failed]\n[host-down]\ndelay = 3m\n")
     assert rules["host-down"].delay == 180
-    assert problems == ["line 5: hold stands there twice for host-down; the last one counts"]
+    assert problems == ["line 5: delay stands there twice for host-down; the last one counts"]
 
 
 @pytest.mark.parametrize(

@@ -329,8 +329,8 @@ LOOKS = st.lists(
 @settings(deadline=None, max_examples=150)
 @given(
     looks=LOOKS,
-    quiet_hours=st.sampled_from([None, NIGHT, (0, 1439)]),
-    max_per_hour=st.integers(1, 4),
+    quiet=st.sampled_from([None, NIGHT, (0, 1439)]),
+    most=st.integers(1, 4),
     begun=st.booleans(),
 )
 def test_nothing_is_reported_twice_and_no_end_without_a_begin(
@@ -377,7 +377,7 @@ def is_quiet(quiet: tuple[int, int] | None, minute: int) -> bool:
 
 
 @settings(deadline=None, max_examples=100)
-@given(looks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 29)), max_size=60), max_per_hour=st.integers(1, 5))
+@given(looks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 29)), max_size=60), most=st.integers(1, 5))
 def test_nobody_gets_more_notifications_an_hour_than_allowed(looks: list[tuple[int, int]], most: int) -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(30)}
     simulator = AlertSimulator(ruled(max_per_hour=most), hosts=hosts)

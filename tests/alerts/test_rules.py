@@ -417,7 +417,7 @@ def test_every_rule_has_a_title_for_one_and_for_several() -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(looks=st.lists(st.tuples(st.integers(1, 3000), st.booleans()), max_size=40), delay=st.integers(0, 3600))
+@given(looks=st.lists(st.tuples(st.integers(1, 3000), st.booleans()), max_size=40), hold=st.integers(0, 3600))
 def test_only_conditions_that_lasted_are_reported(looks: list[tuple[int, bool]], hold: int) -> None:
     simulator = AlertSimulator(ruled(delay=hold, resolve_after=hold))
     since: int | None = None

@@ -15,7 +15,7 @@ import pytest
 from site_builder.core.model import PrivacySettings
 from site_builder.history import rollups
 from site_builder.history.reader import HistoryReader
-from site_builder.reports import rules as report_rules
+from site_builder.reports import collect
 from tests.support import waste_fixtures
 from tests.support.board_fixture import Lab
 from tests.support.browser import ROOT
@@ -32,7 +32,7 @@ def report(lab: Lab, shown: str) -> None:
     assert day
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_SHOW_USERS": shown}
-    command = [sys.executable, "-m", "site_builder", "report", "--week", report_rules.format_week(day)]
+    command = [sys.executable, "-m", "site_builder", "report", "--week", collect.format_week(day)]
     subprocess.run(command, cwd=lab.data.parent, env=environment, check=True)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from site_builder.board.builder import Builder
-from site_builder.bookings import api
+from site_builder.bookings import service as booking_service
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -21,8 +21,8 @@ from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings, KvAccess
-from site_builder.watches import parser as watch_parser
-from site_builder.watches.service import handle_board_request
+from site_builder.watches import store as watch_store
+from site_builder.watches.board_requests import handle_board_request
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, words
 from tests.support.booking_fixtures import done, lab_of
@@ -60,7 +60,7 @@ def two(tmp_path: Path) -> tuple[Lab, Lab]:
 
 def book(lab: Lab, access: KvAccess, who: BookingUser, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     service = BookingService(lab.settings(kv=access))
-    return api.handle_request(service, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
+    return booking_service.handle_request(service, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
 
 
 def names(content: bytes | None) -> list[str]:
@@ -80,7 +80,9 @@ def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
     assert "alice" in str(found.value)
     book(other, access, BOB, "atlas:1")
     (mine,) = book(one, access, ALICE, "atlas:2")["bookings"]
-    api.handle_request(BookingService(other.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE)
+    booking_service.handle_request(
+        BookingService(other.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE
+    )
     assert names(store.get("data/comments.json")) == ["alice", "bob"]
     for lab, who in ((one, ["book", "book"]), (other, ["book", "release"])):
         log = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
@@ -125,7 +127,8 @@ def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: 
     one, other = two
     one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
     assert [
-        found["name"] for found in api.list_bookings(BookingService(one.settings(kv=access)), ALICE)["bookings"]
+        found["name"]
+        for found in booking_service.list_bookings(BookingService(one.settings(kv=access)), ALICE)["bookings"]
     ] == ["carol"]
     assert store.get("data/comments.json") is None
     book(one, access, ALICE, "atlas:1")
@@ -234,7 +237,7 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
     first, second = (BookingService(lab.settings(kv=access, alerts=alerts)) for lab in two)
     one = handle_board_request(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
     other = handle_board_request(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
-    assert [each.id for each in watch_parser.parse_watches(store.get("data/watches.json") or b"").rows] == [
+    assert [each.id for each in watch_store.parse_watches(store.get("data/watches.json") or b"").rows] == [
         one["id"],
         other["id"],
     ]
@@ -245,7 +248,7 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
         builder.close()
         assert (lab.data / "watches.json").read_bytes() == store.get("data/watches.json")
     handle_board_request(second, {"do": "unwatch", "id": one["id"]}, ALICE)
-    assert [each.name for each in watch_parser.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
+    assert [each.name for each in watch_store.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
     silent = kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(StorageError, match="watches live there, and nothing is written until it answers"):
         handle_board_request(

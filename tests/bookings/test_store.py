@@ -19,7 +19,7 @@ from threading import Thread
 
 import pytest
 
-from site_builder.bookings import api
+from site_builder.bookings import service as booking_service
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -47,7 +47,7 @@ def lab() -> Iterator[Lab]:
 def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
     """What somebody hears who books."""
     try:
-        found = api.handle_request(
+        found = booking_service.handle_request(
             BookingService(lab.settings()), {"do": "book", "gpus": [f"atlas:{gpu}"], "for": "2h"}, BookingUser(who)
         )
         return f"booked {found['bookings'][0]['id']}"
@@ -112,7 +112,10 @@ def test_two_people_of_a_group_book_in_turn(lab: Lab) -> None:
     for gpu, uid in enumerate((ALICE, BOB, ALICE, BOB)):
         lab.host("atlas", "".join(gpu_row(index) for index in range(4)))
         assert as_user(uid, [LAB_GROUP], lambda: book(lab, str(gpu), f"user{gpu}")).startswith("booked")  # noqa: B023
-    names = [one["name"] for one in api.list_bookings(BookingService(lab.settings()), BookingUser(""))["bookings"]]
+    names = [
+        one["name"]
+        for one in booking_service.list_bookings(BookingService(lab.settings()), BookingUser(""))["bookings"]
+    ]
     assert names == ["user0", "user1", "user2", "user3"]
     assert of(lab.data / "comments.json")[1:] == (LAB_GROUP, "0o664")
 

@@ -68,7 +68,7 @@ def test_a_fleet_built_from_states_equals_the_one_parsed_from_status_json(tmp_pa
             reason=odd_text,
             problems=(Problem(odd_text, odd_text),),
             gpus=tuple(
-                gpu._replace(reason=odd_text, problems=(GpuProblem("xid", "grave", odd_text, odd_text, True),))
+                gpu._replace(reason=odd_text, problems=(GpuProblem("xid", "critical", odd_text, odd_text, True),))
                 for gpu in status.gpus
             ),
         )

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from site_builder.bookings import api
+from site_builder.bookings import service as booking_service
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -41,10 +41,10 @@ class Place:
 
     def send(self, request: Mapping[str, Any], who: str = "alice") -> dict[str, Any]:
         self.asked.append(request["do"])
-        return api.handle_request(self.service, request, BookingUser(who))
+        return booking_service.handle_request(self.service, request, BookingUser(who))
 
     def list_bookings(self) -> dict[str, Any]:
-        return api.list_bookings(self.service, BookingUser("alice"))
+        return booking_service.list_bookings(self.service, BookingUser("alice"))
 
     def keeper(self, length: float, *cards: ReservedGpu) -> RunReservation:
         return RunReservation(self, "vm", cards or (ZERO,), length, "gpuboard run")

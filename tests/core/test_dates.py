@@ -12,9 +12,10 @@ from dateutil import tz
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from site_builder.bookings import api, ics, operations, policy
+from site_builder.bookings import ics, operations, policy
 from site_builder.bookings import page as booking_page
 from site_builder.bookings import parser as booking_parser
+from site_builder.bookings import service as booking_service
 from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -24,8 +25,8 @@ from site_builder.core.model import Booking, PrivacySettings
 from site_builder.core.timeparse import dates, moments, recurrence
 from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.fleet import booking_use
-from site_builder.reports import rules as report_rules
-from site_builder.watches import parser as watch_parser
+from site_builder.reports import collect
+from site_builder.watches import store as watch_store
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import done, lab_of
 from tests.support.live_page import gpuboard
@@ -100,12 +101,12 @@ def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -
     friday, later = "2200-12-26 09:00", "2200-12-26 10:00"
     request = {"do": "book", "gpus": ["atlas:0"], "from": friday, "until": later, "rrule": "FREQ=YEARLY;BYMONTHDAY=1"}
     with pytest.raises(UnclearRequestError, match="not happen once"):
-        api.handle_request(BookingService(lab.settings()), request, BookingUser("alice"))
+        booking_service.handle_request(BookingService(lab.settings()), request, BookingUser("alice"))
 
 
 @pytest.mark.parametrize("text", ["1969-W52", "2201-W01", "0001-W01", "9999-W52"])
 def test_week_out_of_bounds_is_refused(text: str) -> None:
-    assert report_rules.parse_week(text) is None
+    assert collect.parse_week(text) is None
 
 
 # Bounds
@@ -184,7 +185,7 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
         assert 1970 <= parsed_moment.astimezone(zone).year <= 2200
     exact = dates.exact(text)
     assert exact is None or exact.timestamp() is not None
-    assert watch_parser.parse_epoch(text) is None or exact
+    assert watch_store.parse_epoch(text) is None or exact
     loader.parse_fleet_booking({"date": text, "from": text}, str)
     dates.day(text)
     now = datetime.fromisoformat(f"{at}+00:00").astimezone(zone)
@@ -220,7 +221,7 @@ def use(booking: Booking, now: Now) -> None:
     (promise,) = booking_page.group_host_bookings(host, PrivacySettings())
     booking_page.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
-    assert api.booking_to_json([booking], now)["date"]
+    assert booking_service.booking_to_json([booking], now)["date"]
     policy.has_ended(booking, now)
     operations.booking_to_entry(booking, now)
     assert moments.format_full_moment(booking.until, now.local)
@@ -242,7 +243,7 @@ def test_a_build_and_its_commands_take_any_dates(
     lab.book({"atlas": {"0": entries, "*": [FATAL[0], GOOD]}})
     lab.build(zone=zone)
     assert "bob" in lab.page()
-    listed = api.list_bookings(BookingService(lab.settings(zone=zone)), BookingUser("bob"))
+    listed = booking_service.list_bookings(BookingService(lab.settings(zone=zone)), BookingUser("bob"))
     assert "bob" in {booking["name"] for booking in listed["bookings"]}
 
 

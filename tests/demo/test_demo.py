@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from site_builder.demo import machines
+from site_builder.demo import scenario
 from site_builder.demo.scenario import DEMO_BOOKINGS, HOUR_S, MINUTE_S, HostScenario, build_scenarios
 from tests.support.live_page import Live, clean_environment, gpuboard, is_gone
 
@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
 
 
-def lab(hosts: int = len(machines.MACHINES), seed: int = 1) -> dict[str, HostScenario]:
-    return {one.machine.name: one for one in build_scenarios(machines.build_machines(hosts), seed)}
+def lab(hosts: int = len(scenario.MACHINES), seed: int = 1) -> dict[str, HostScenario]:
+    return {one.machine.name: one for one in build_scenarios(scenario.build_machines(hosts), seed)}
 
 
 def taken(story: HostScenario, now: float) -> set[int]:
@@ -147,7 +147,7 @@ def test_one_instance_is_free_and_one_is_booked_whatever_the_seed(seed: int) -> 
 
 def test_every_snapshot_is_by_the_real_scripts_and_whole(page: Path) -> None:
     folders = [path for path in (page / "data").iterdir() if path.is_dir()]
-    assert {path.name for path in folders} == {one.name for one in machines.MACHINES} - {machines.LEGACY_HOST}
+    assert {path.name for path in folders} == {one.name for one in scenario.MACHINES} - {scenario.LEGACY_HOST}
     for folder in folders:
         assert {path.name for path in folder.iterdir() if path.is_file()} == FILES
         for name in FILES:

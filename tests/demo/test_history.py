@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from site_builder.core.formatting import DAY, MINUTE
-from site_builder.demo import history, machines
+from site_builder.demo import history, scenario
 from site_builder.demo.past_weeks import DOWN_HOSTS
 from site_builder.demo.scenario import HOUR_S, LEAD_TIME_S, build_scenarios
 from site_builder.history.block_format import parse_gpu_series
@@ -29,7 +29,7 @@ from tests.support.pace import check, took
 NOW = epoch("2026-09-22T14:37") + 12
 EVER = (date(1990, 1, 1), date(2100, 1, 1))
 BERLIN = ZoneInfo("Europe/Berlin")
-ALL = len(machines.MACHINES)
+ALL = len(scenario.MACHINES)
 
 
 def filled(
@@ -106,7 +106,7 @@ def test_it_is_there_at_once(tmp_path: Path) -> None:
 
 
 def test_five_weeks_are_there_of_each_host(whole: HistoryReader) -> None:
-    assert whole.list_hosts() == sorted(one.name for one in machines.MACHINES)
+    assert whole.list_hosts() == sorted(one.name for one in scenario.MACHINES)
     for name in whole.list_hosts():
         (first, *_) = whole.read_host(name, NOW - 36 * DAY, NOW, 3600).gpus
         seen = [at for at, count in enumerate(first.columns["seen"]) if count]
@@ -201,7 +201,7 @@ def test_a_builder_goes_on_with_it_and_counts_nothing_again(tmp_path: Path) -> N
 # What happened in it
 
 
-@pytest.mark.parametrize("name", [one for one in DOWN_HOSTS if one != machines.LEGACY_HOST])
+@pytest.mark.parametrize("name", [one for one in DOWN_HOSTS if one != scenario.LEGACY_HOST])
 def test_a_host_that_was_down_has_a_gap_and_no_zeros(whole: HistoryReader, name: str) -> None:
     begins, ends = (max(-35 * DAY, min(0, moment)) for moment in DOWN_HOSTS[name])
     for step in (300, 3600):
@@ -213,7 +213,7 @@ def test_a_host_that_was_down_has_a_gap_and_no_zeros(whole: HistoryReader, name:
 
 def test_people_have_habits_of_their_own(whole: HistoryReader) -> None:
     hours = used(whole.read_daily_usage(*EVER, NOW))
-    assert set(hours) == set(machines.PEOPLE)
+    assert set(hours) == set(scenario.PEOPLE)
     assert max(hours.values()) > 1.8 * min(hours.values())
 
 
@@ -263,7 +263,7 @@ def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: HistoryReader)
 def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     """Who is on which GPU, by the story itself."""
     found: dict[tuple[str, str], set[str]] = {}
-    for story in build_scenarios(machines.build_machines(ALL), 1):
+    for story in build_scenarios(scenario.build_machines(ALL), 1):
         lost = story.list_lost_gpus(after)
         for job in story.list_jobs_at(after):
             for gpu in job.gpus:
@@ -304,7 +304,7 @@ def test_the_first_build_goes_on_with_the_same_gpus(tmp_path: Path) -> None:
     now = time.time() + 60
     for name in told.list_hosts():
         drawn = told.read_host(name, now - DAY, now, 60)
-        assert len(drawn.gpus) == next(one.gpu_count for one in machines.MACHINES if one.name == name)
+        assert len(drawn.gpus) == next(one.gpu_count for one in scenario.MACHINES if one.name == name)
         assert sum(bool(count) for count in drawn.gpus[0].columns["seen"]) >= 1438
     connection = sqlite3.connect(tmp_path / "lab/state/history.db")
     shapes = connection.execute("SELECT host, gpus FROM shape").fetchall()

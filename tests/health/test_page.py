@@ -17,7 +17,7 @@ from site_builder.board.builder import Builder
 from site_builder.config.settings import Settings
 from site_builder.core.model import Gpu, GpuStatus, HostStatus, PrivacySettings
 from site_builder.demo import history as demo_history
-from site_builder.demo.machines import MACHINES
+from site_builder.demo.scenario import MACHINES
 from site_builder.health import events
 from site_builder.health import page as health_page
 from site_builder.health.gpu_health import pack_host_health
@@ -108,7 +108,7 @@ def test_where_nothing_happened_it_says_since_when(tmp_path: Path) -> None:
     assert "Corrected ECC errors, ever" not in told.part  # which no GPU tells
 
 
-def test_what_happened_is_there_with_when_and_how_long_and_how_grave(tmp_path: Path) -> None:
+def test_what_happened_is_there_with_when_and_how_long_and_its_severity(tmp_path: Path) -> None:
     told = Told(tmp_path)
     for more in ({}, {"lost": "GPU is lost"}, {"lost": "GPU is lost"}, {}, {UNCORRECTED: "2", REASONS: "0x20"}):
         told.minute({}, more)
@@ -151,7 +151,7 @@ def test_it_is_the_same_where_people_are_not_shown(tmp_path: Path) -> None:
     assert parts[0] == parts[1]
 
 
-def test_of_many_events_the_last_are_shown_and_those_that_are_grave(tmp_path: Path) -> None:
+def test_of_many_events_the_last_are_shown_and_those_that_are_critical(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
     log = EventLog(history, events.compare_health)
     host = board([{UNCORRECTED: "0"}])

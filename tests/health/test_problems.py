@@ -158,7 +158,7 @@ def test_what_is_slowed_by_heat_need_not_be_told_to_be_warm() -> None:
 @pytest.mark.parametrize(
     ("count", "what"), [("1", "1 uncorrected ECC error"), ("1234", "1,234 uncorrected ECC errors")]
 )
-def test_uncorrected_errors_since_the_driver_was_loaded_are_grave(count: str, what: str) -> None:
+def test_uncorrected_errors_since_the_driver_was_loaded_are_critical(count: str, what: str) -> None:
     problem = only(gpu(ecc__errors__uncorrected__volatile__total=count, ecc__errors__uncorrected__aggregate__total="9"))
     assert (problem.kind, problem.severity, problem.avoid) == ("ecc-uncorrected", "critical", True)
     assert problem.what == f"{what} since the driver was loaded"
@@ -191,7 +191,7 @@ def test_a_repair_that_waits_is_worth_a_look_and_the_gpu_may_be_used(column: str
     )
 
 
-def test_a_repair_that_failed_is_grave() -> None:
+def test_a_repair_that_failed_is_critical() -> None:
     problem = only(gpu(remapped_rows__failure="Yes"))
     assert (problem.kind, problem.severity, problem.avoid) == ("repair-failed", "critical", True)
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from site_builder.bookings.store import LOCK_FILE
-from site_builder.web.http_headers import SECURITY_HEADERS
-from site_builder.web.rate_limit import LISTS_FILE, REQUESTS_FILE
+from site_builder.web.identity import LISTS_FILE, REQUESTS_FILE
+from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support import booking_servers
 from tests.support.booking_servers import SCRIPT, Got, Place, Served, basic
 from tests.support.docs import ROOT
@@ -318,7 +318,7 @@ def test_the_cgi_of_an_installed_package_finds_its_own_python(place: Place) -> N
     shutil.copytree(ROOT / "scripts", packages / "site_builder/scripts", ignore=ignore)
     (packages / "needs.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
     copy = packages / "site_builder/web/booking_app.py"
-    copy.write_text(f"{copy.read_text()}\n\nNOT_SET_UP = 'this very copy'\n")
+    copy.write_text(f"{copy.read_text()}\n\nBAD_SETTINGS_MESSAGE = 'this very copy'\n")
     link = place.folder / "link.cgi"
     link.symlink_to(packages / "site_builder/scripts/book.cgi")
     for script in (link, packages / "site_builder/scripts/book.cgi"):
@@ -337,7 +337,7 @@ def test_a_cgi_without_a_python_says_so_to_the_admin_and_answers(place: Place) -
         (bare / name).symlink_to(str(shutil.which(name)))
     said = answer(cgi(place, BOOK, copy, PATH=str(bare)))
     assert said.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
-    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("bookings are not set up right")
+    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("the booking service is not set up right")
     assert f"{copy} finds no Python that has gpuboard" in place.words()
 
 

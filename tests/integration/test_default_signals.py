@@ -24,10 +24,10 @@ for number in {tuple(map(int, IGNORED))}:
     signal.signal(number, signal.SIG_IGN)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-TOOLS = ("ruff", "mypy", "python")
+TOOLS = ("ruff", "mypy", "lint-imports", "python")
 PROGRAMS = ("bats", "shellcheck", "shfmt", "npm")
 COMMON = """
-tell() { :; }
+print_line() { :; }
 die() { exit 2; }
 become_root() { false; }
 apt_install() { false; }
@@ -87,7 +87,7 @@ def test_under_nohup_the_command_outlives_the_terminal_and_ends_with_the_wrapper
 def test_tests_that_send_signals_pass_where_these_are_ignored(workers: str) -> None:
     """Real ones: a program that SIGINT, SIGHUP or Ctrl-C must reach; before, these failed or waited for ever."""
     chosen = [
-        "tests/client/test_run.py",
+        "tests/client/test_run_command.py",
         "tests/client/test_list.py",
         "-k",
         "signal_reaches_the_command or ends_it_cleanly",

@@ -18,7 +18,7 @@ from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
 from site_builder.core import people
 from site_builder.discovery import hosts
 from site_builder.fleet import gpu_models
-from site_builder.web.http_headers import SECURITY_HEADERS
+from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import missing
 from tests.support.docs import (

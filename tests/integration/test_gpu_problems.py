@@ -21,7 +21,7 @@ from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
 from site_builder.watches import build as watch_build
-from site_builder.watches import parser as watch_parser
+from site_builder.watches import store as watch_store
 from tests.board.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 from tests.support.board_fixture import Lab, person, process
 from tests.support.browser import node_module
@@ -169,8 +169,8 @@ def test_why_it_is_not_to_be_had_is_said(fleet: Fleet) -> None:
 def test_those_who_wait_for_a_gpu_are_not_sent_to_one_in_trouble() -> None:
     well = FreeGpu("A100", 81920, "atlas", 0)
     free = watch_build.FreeGpuIndex([well._replace(index=1, is_avoided=True), well], 0)
-    assert free.find_gpus(watch_parser.WatchRequest()) == [well]
-    assert watch_build.FreeGpuIndex([well._replace(is_avoided=True)], 0).find_gpus(watch_parser.WatchRequest()) == []
+    assert free.find_gpus(watch_store.WatchRequest()) == [well]
+    assert watch_build.FreeGpuIndex([well._replace(is_avoided=True)], 0).find_gpus(watch_store.WatchRequest()) == []
 
 
 def test_a_booking_of_any_free_gpu_passes_it_by() -> None:

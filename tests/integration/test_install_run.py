@@ -149,6 +149,7 @@ def few_tools(machine: Machine, clone: Path) -> str:
     (clone / ".venv/bin").mkdir(parents=True)
     for name, rule in (
         ("ruff", ":"),
+        ("lint-imports", ":"),
         ("mypy", ":"),
         ("python", "case $* in *pytest*) exit 7 ;; *version_info*3,\\ 10*) exit 1 ;; esac; echo it"),
     ):

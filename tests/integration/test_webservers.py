@@ -12,8 +12,7 @@ import pytest
 from playwright.sync_api import Browser, HttpCredentials
 
 from site_builder.core.model import BookingPolicy
-from site_builder.web.http_headers import SECURITY_HEADERS
-from site_builder.web.static_files import REPORT_SECURITY_POLICY, find_content_type
+from site_builder.web.static_files import REPORT_SECURITY_POLICY, SECURITY_HEADERS, find_content_type
 from tests.support import booking_servers, web_servers
 from tests.support.board_fixture import gpu
 from tests.support.booking_servers import basic

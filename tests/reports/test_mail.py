@@ -36,9 +36,8 @@ from site_builder.core.model import AlertSettings, PrivacySettings
 from site_builder.health.model import HealthEvent
 from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
-from site_builder.reports import rules as report_rules
+from site_builder.reports.collect import CurrentWaste, WastedGpu, WeeklyReport, WeekWaste
 from site_builder.reports.render import render_report_mail
-from site_builder.reports.rules import CurrentWaste, WastedGpu, WeeklyReport, WeekWaste
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
@@ -407,7 +406,7 @@ def machine_zone() -> tzinfo:
 def test_the_builder_sends_it_once_when_it_is_due(tmp_path: Path, inbox: Inbox) -> None:
     lab, zone, now = Lab(tmp_path), machine_zone(), time.time()
     at = datetime.fromtimestamp(now - HOUR, zone)
-    first = report_rules.find_last_whole_week(at.date())
+    first = collect.find_last_whole_week(at.date())
     noon = int(datetime.combine(first + timedelta(days=3), datetime.min.time(), zone).timestamp()) + 12 * HOUR
     history = HistoryWriter(lab.state, zone)
     keep(history, noon, noon + 2 * HOUR, [host(gpu("busy", ["alice"]))])

@@ -16,11 +16,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from site_builder.core.terminal_text import measure_width
+from site_builder.reports.collect import CurrentWaste, WeeklyReport
 from site_builder.reports.commands import render_standalone_page as page_of
 from site_builder.reports.render import render_report_text
-from site_builder.reports.rules import CurrentWaste, WeeklyReport
 from site_builder.web import static_files
-from site_builder.web.http_headers import CONTENT_SECURITY_POLICY
+from site_builder.web.static_files import CONTENT_SECURITY_POLICY
 from tests.support.board_fixture import Lab
 from tests.support.browser import PATIENCE, ROOT, node_module
 from tests.support.week_fixtures import HOSTILE, MORNING, PARIS, lab_of, week_of

@@ -233,7 +233,7 @@ def test_unknown_values_are_never_shown_as_free() -> None:
 
 
 def test_a_gpu_in_trouble_is_not_offered() -> None:
-    broken = (GpuProblem("repair-failed", "grave", "a repair failed", "have it replaced", avoid=True),)
+    broken = (GpuProblem("repair-failed", "critical", "a repair failed", "have it replaced", avoid=True),)
     atlas = host("atlas", free(0, problems=broken), free(1))
     assert [row[:2] for row in rows(answers.answer_free(scene(atlas)))] == [("atlas", "1")]
     assert rows(answers.answer_all(scene(atlas))) == [("atlas", "0 free (in trouble) · 1 free")]

@@ -18,7 +18,7 @@ from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
 from site_builder.reports import commands as report_commands
-from site_builder.reports.rules import CurrentWaste, WeeklyReport
+from site_builder.reports.collect import CurrentWaste, WeeklyReport
 from tests.support.board_fixture import Lab
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
 

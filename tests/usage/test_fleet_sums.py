@@ -11,7 +11,7 @@ from site_builder.charts import svg
 from site_builder.charts.svg import UsageCell
 from site_builder.history.buckets import StateMinutes
 from site_builder.history.model import GPU_STATES
-from site_builder.reports import rules as report_rules
+from site_builder.reports import collect
 from site_builder.usage import fleet_page
 from site_builder.usage.fleet_page import PeriodUse, UseSummary, ValueChange
 from site_builder.usage.totals import find_midnight
@@ -221,22 +221,22 @@ def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:
     ],
 )
 def test_a_week_has_one_name(name: str, monday: date) -> None:
-    assert report_rules.parse_week(name) == monday
-    assert {report_rules.format_week(monday + timedelta(days=day)) for day in range(7)} == {name}
+    assert collect.parse_week(name) == monday
+    assert {collect.format_week(monday + timedelta(days=day)) for day in range(7)} == {name}
 
 
 @pytest.mark.parametrize(
     "text", ["2027-W53", "2026-W00", "2026-W54", "2026-45", "2026-W4", "W45", "", "2026-W\u0664\u0665", "0000-W01"]
 )
 def test_what_is_no_week_is_none(text: str) -> None:
-    assert report_rules.parse_week(text) is None
+    assert collect.parse_week(text) is None
 
 
 @pytest.mark.parametrize("text", ["2026-w45", "2026W45", " 2026-W45 "])
 def test_a_week_may_be_written_in_other_ways(text: str) -> None:
-    assert report_rules.parse_week(text) == date(2026, 11, 2)
+    assert collect.parse_week(text) == date(2026, 11, 2)
 
 
 @pytest.mark.parametrize("day", range(7))
 def test_the_last_whole_week_ended_before_this_one_began(day: int) -> None:
-    assert report_rules.find_last_whole_week(date(2027, 1, 4) + timedelta(days=day)) == date(2026, 12, 28)
+    assert collect.find_last_whole_week(date(2027, 1, 4) + timedelta(days=day)) == date(2026, 12, 28)

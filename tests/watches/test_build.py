@@ -14,13 +14,13 @@ import pytest
 from site_builder.alerts.model import AlertRule, AlertState, Condition
 from site_builder.board.builder import Builder
 from site_builder.board.host_pipeline import BuiltHost
-from site_builder.bookings import api
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.clock import Now
 from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings
+from site_builder.watches import board_requests
 from site_builder.watches.build import HOLD_S, WatchConditions
 from tests.support.board_fixture import Lab, gpu, process
 from tests.support.booking_fixtures import lab_of
@@ -50,11 +50,11 @@ def desk_of(lab: Lab, **changes: Any) -> BookingService:  # noqa: ANN401
 
 
 def watch(desk: BookingService, who: BookingUser, when: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return api.handle_request(desk, {"do": "watch", "when": when, **more}, who)
+    return board_requests.handle_board_request(desk, {"do": "watch", "when": when, **more}, who)
 
 
 def ids(desk: BookingService, who: BookingUser) -> list[str]:
-    return [one["id"] for one in api.list_bookings(desk, who)["watches"]]
+    return [one["id"] for one in board_requests.list_bookings_and_watches(desk, who)["watches"]]
 
 
 class Watched:

@@ -16,9 +16,8 @@ from site_builder.alerts.model import AlertRule
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings
-from site_builder.watches import parser as watch_parser
-from site_builder.watches.parser import Watch, WatchRequest
-from site_builder.watches.store import WatchStore
+from site_builder.watches import store as watch_store
+from site_builder.watches.store import Watch, WatchRequest, WatchStore
 
 ALICE, BOB = BookingUser("alice", via="web, token"), BookingUser("bob", via="web, token")
 TELLS = AlertSettings(mail_url="mailto://127.0.0.1:1", mail_domain="lab.example.org")
@@ -44,12 +43,12 @@ def written(*several: object) -> bytes:
 def test_a_watch_is_read_as_it_was_written() -> None:
     one = Watch("k7m2xp", "alice", WatchRequest(2, "A100", 40, ("atlas",), 7200), MADE, MADE + 3600, "mail")
     several = (one, one._replace(id="b", via="", request=WatchRequest(9, is_on_one_host=False)))
-    found = watch_parser.parse_watches(watch_parser.serialize_watches(map(watch_parser.watch_to_entry, several)))
+    found = watch_store.parse_watches(watch_store.serialize_watches(map(watch_store.watch_to_entry, several)))
     assert (found.rows, found.problems) == (several, ())
     assert (
-        watch_parser.parse_watches(watch_parser.serialize_watches([])).rows
-        == watch_parser.parse_watches(b"").rows
-        == watch_parser.parse_watches(b" \n").rows
+        watch_store.parse_watches(watch_store.serialize_watches([])).rows
+        == watch_store.parse_watches(b"").rows
+        == watch_store.parse_watches(b" \n").rows
         == ()
     )
 
@@ -65,7 +64,7 @@ def test_a_watch_is_read_as_it_was_written() -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(content: bytes, why: str) -> None:
-    found = watch_parser.parse_watches(content)
+    found = watch_store.parse_watches(content)
     if found.is_complete:  # a Python before 3.11 reads a number of any length
         assert found.rows == ()
     else:
@@ -92,19 +91,19 @@ def test_a_file_that_cannot_be_read_says_why(content: bytes, why: str) -> None:
     ],
 )
 def test_a_bad_entry_is_ignored(change: dict[str, object], why: str) -> None:
-    found = watch_parser.parse_watches(written({**ENTRY, **change}, {**ENTRY, "id": "good", "unknown": 1}))
+    found = watch_store.parse_watches(written({**ENTRY, **change}, {**ENTRY, "id": "good", "unknown": 1}))
     assert [one.id for one in found.rows] == ["good"]
     assert found.problems[0].startswith(f"watch 1: {why}")
 
 
 def test_a_watch_lasts_a_month_at_most_and_an_id_counts_once() -> None:
-    found = watch_parser.parse_watches(written({**ENTRY, "until": "2200-12-31T00:00:00+00:00"}, ENTRY, 7))
+    found = watch_store.parse_watches(written({**ENTRY, "until": "2200-12-31T00:00:00+00:00"}, ENTRY, 7))
     assert [one.until - one.created_at for one in found.rows] == [30 * 86400]
     assert found.problems == (
         'watch 2: there are two with the id "k7m2xp"; the first counts',
         "watch 3: it is no object with id, name and when",
     )
-    many = watch_parser.parse_watches(written(*({**ENTRY, "id": f"x{number}"} for number in range(1001))))
+    many = watch_store.parse_watches(written(*({**ENTRY, "id": f"x{number}"} for number in range(1001))))
     assert (len(many.rows), many.problems) == (1000, ("there are more than 1000 watches; the rest does not count",))
 
 
@@ -117,7 +116,7 @@ VALUES = st.recursive(
 
 @given(st.binary(max_size=200) | VALUES.map(lambda one: json.dumps(one).encode()) | VALUES.map(written))
 def test_any_content_is_read_or_reported(content: bytes) -> None:
-    found = watch_parser.parse_watches(content)
+    found = watch_store.parse_watches(content)
     assert found.is_complete or found.problems
 
 

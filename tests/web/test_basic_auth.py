@@ -22,9 +22,9 @@ from site_builder.core import files
 from site_builder.core.model import BookingPolicy
 from site_builder.web import basic_auth
 from site_builder.web.basic_auth import MAX_CACHED_LOGINS, BasicAuth, PasswordFile, PasswordFileError, PasswordVerifier
-from site_builder.web.http_headers import SECURITY_HEADERS
 from site_builder.web.identity import read_server_login
 from site_builder.web.server import WAITRESS_SETTINGS, list_password_warnings, list_start_messages
+from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
 from tests.support.booking_servers import Served, basic

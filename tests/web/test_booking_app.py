@@ -27,8 +27,8 @@ from site_builder.core.model import BookingPolicy, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.web import booking_app, identity
 from site_builder.web.booking_app import MAX_ACTIVE, MAX_WAITING, BookingApplication, ConcurrencyLimit, HttpError
-from site_builder.web.http_headers import SECURITY_HEADERS
-from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_address_key
+from site_builder.web.identity import MAX_ADDRESSES, RateLimiter, build_address_key
+from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu, soon
 
 ROOT = Path(__file__).parents[2]
@@ -838,7 +838,7 @@ def test_what_nobody_foresaw_is_reported_to_the_admin_once_and_to_nobody_else(
         message = "secret"
         raise ZeroDivisionError(message)
 
-    monkeypatch.setattr("site_builder.bookings.api.handle_request", fail)
+    monkeypatch.setattr("site_builder.bookings.service.handle_request", fail)
     for _ in range(3):
         got = web.post(**LOGIN)
         assert (got.status, got.error) == (

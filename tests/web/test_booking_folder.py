@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.bookings import api
+from site_builder.bookings import service as booking_service
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -60,7 +60,7 @@ def book(lab: Lab, index: int, who: str = "alice") -> str:
     """Book a GPU; return the answer in words."""
     request = {"do": "book", "gpus": [f"atlas:{index}"], "for": "2h"}
     try:
-        api.handle_request(BookingService(lab.settings()), request, BookingUser(who))
+        booking_service.handle_request(BookingService(lab.settings()), request, BookingUser(who))
     except StorageError as why:
         return str(why)
     return "booked"
@@ -103,7 +103,10 @@ def test_bookings_watches_and_their_companions_are_in_the_folder_where_there_is_
     assert {path.name for path in (lab.data / "bookings").iterdir()} == set(COMPANIONS)
     assert [path.name for path in lab.data.iterdir() if path.is_file()] == []
     assert [one["name"] for one in lab.status()["hosts"][0]["gpus"][0]["bookings"]] == ["alice"]
-    assert api.list_bookings(BookingService(lab.settings()), BookingUser("alice"))["bookings"][0]["where"] == "atlas:0"
+    assert (
+        booking_service.list_bookings(BookingService(lab.settings()), BookingUser("alice"))["bookings"][0]["where"]
+        == "atlas:0"
+    )
 
 
 def test_without_the_folder_all_is_in_data_as_before(lab: Lab) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from site_builder.alerts.config_files import RulesFile, load_contacts
 from site_builder.alerts.model import WATCH_RULE
-from site_builder.bookings import api
+from site_builder.bookings import service as booking_service
 from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.request import JsonRequest, check_request, is_check_only, parse_text_field, parse_time_field
@@ -21,10 +21,9 @@ from site_builder.core.model import HostStatus
 from site_builder.core.timeparse import moments
 from site_builder.fleet import summary
 from site_builder.fleet.gpu_models import is_matching_model
-from site_builder.watches import parser
+from site_builder.watches import store
 from site_builder.watches.build import FreeGpuIndex, format_gpu_places
-from site_builder.watches.parser import Watch, WatchRequest
-from site_builder.watches.store import WatchEntries, WatchStore
+from site_builder.watches.store import Watch, WatchEntries, WatchRequest, WatchStore
 
 WATCH_REQUEST_KEYS: dict[str, set[str]] = {"watch": {"when", "via", "until", "check"}, "unwatch": {"id", "check"}}
 
@@ -38,9 +37,9 @@ NOT_CONFIGURED_MESSAGE = "the settings here do not say that this board tells any
 
 def handle_board_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Handle a request about bookings or watches."""
-    kind = check_request(request, {**api.REQUEST_KEYS, **WATCH_REQUEST_KEYS})
-    if kind in api.REQUEST_KEYS:
-        return api.handle_request(service, request, user)
+    kind = check_request(request, {**booking_service.REQUEST_KEYS, **WATCH_REQUEST_KEYS})
+    if kind in booking_service.REQUEST_KEYS:
+        return booking_service.handle_request(service, request, user)
     transaction = service.begin_read(user)
     operation = create_watch if kind == "watch" else end_watch
     watch, message, warnings = operation(transaction, request)
@@ -51,7 +50,7 @@ def handle_board_request(service: BookingService, request: JsonRequest, user: Bo
 def list_bookings_and_watches(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
     """List the bookings that have not ended, and the watches that the user may see."""
     transaction = service.begin_read(user)
-    return {**api.build_booking_list(transaction, host), "watches": list_visible_watches(transaction)}
+    return {**booking_service.build_booking_list(transaction, host), "watches": list_visible_watches(transaction)}
 
 
 def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
@@ -60,7 +59,7 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
     can_notify = transaction.hosts.settings.alerts.is_enabled
     if not can_notify and user.via.startswith("web"):  # others may not read the settings of who builds
         raise BookingRefusedError(NO_CHANNELS_MESSAGE)
-    if not parser.is_person_name(user.name):
+    if not store.is_person_name(user.name):
         message = "the board does not know who you are"
         raise BookingRefusedError(message)
     wanted_gpus = parse_wanted_gpus(transaction, request)
@@ -74,15 +73,15 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
     by = f" by {via}" if via else ""
     verb = "is" if wanted_gpus.gpu_count == 1 else "are"
     end = moments.format_full_moment(datetime.fromtimestamp(until, now.zone), now.local)
-    condition = f"when there {verb} {parser.format_watch_request(wanted_gpus)}"
+    condition = f"when there {verb} {store.format_watch_request(wanted_gpus)}"
     return watch, f"{watch.name} is told{by} {condition}, until {end}", warnings
 
 
 def parse_wanted_gpus(transaction: BookingTransaction, request: JsonRequest) -> WatchRequest:
     """Parse which GPUs somebody waits for; the hosts must exist."""
-    text = parse_text_field(request, "when", parser.MAX_TEXT_CHARACTERS)
+    text = parse_text_field(request, "when", store.MAX_TEXT_CHARACTERS)
     try:
-        wanted_gpus = parser.parse_watch_request(text)
+        wanted_gpus = store.parse_watch_request(text)
     except moments.UnclearTimeError as error:
         message = f'"{text}" {error}' if text else 'for what? Give `when`, such as "2 A100 free on one host"'
         raise UnclearRequestError(message) from None
@@ -93,7 +92,7 @@ def parse_wanted_gpus(transaction: BookingTransaction, request: JsonRequest) -> 
     hosts = dict.fromkeys(transaction.hosts.find_host(host).lower() for host in wanted_gpus.hosts)
     wanted_gpus = wanted_gpus._replace(hosts=tuple(hosts))
     try:
-        return parser.parse_watch_request(parser.format_watch_request(wanted_gpus))
+        return store.parse_watch_request(store.format_watch_request(wanted_gpus))
     except moments.UnclearTimeError:  # a host has a name that no text can contain
         message = f"there is no way to say {', '.join(hosts)[:80]} here: leave the host out"
         raise UnclearRequestError(message) from None
@@ -102,7 +101,7 @@ def parse_wanted_gpus(transaction: BookingTransaction, request: JsonRequest) -> 
 def parse_watch_end(transaction: BookingTransaction, request: JsonRequest) -> int:
     """Parse until when a watch counts, a month at the longest."""
     now = transaction.now
-    latest = int(now.epoch) + parser.MAX_LIFETIME_S
+    latest = int(now.epoch) + store.MAX_LIFETIME_S
     until = parse_time_field(request, "until", now)
     if until is None:
         return latest
@@ -110,14 +109,14 @@ def parse_watch_end(transaction: BookingTransaction, request: JsonRequest) -> in
         message = f'"{request["until"]}" is over already'
         raise UnclearRequestError(message)
     if until.timestamp() > latest:
-        message = f"nobody is told after more than {parser.MAX_DAYS} days: choose an earlier end"
+        message = f"nobody is told after more than {store.MAX_DAYS} days: choose an earlier end"
         raise UnclearRequestError(message)
     return int(until.timestamp())
 
 
 def parse_via(request: JsonRequest) -> str:
     via = parse_text_field(request, "via", 20).lower()
-    if via and not parser.VIA_PATTERN.fullmatch(via):
+    if via and not store.VIA_PATTERN.fullmatch(via):
         message = f'"{via}" is no way to tell somebody: write mail, slack, or the first word of another address'
         raise UnclearRequestError(message)
     return via
@@ -179,28 +178,28 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
         person = transaction.resolve_person(watch.name)
         own_watches = [
             other
-            for other in parser.parse_watches(parser.serialize_watches(current)).rows
+            for other in store.parse_watches(store.serialize_watches(current)).rows
             if transaction.resolve_person(other.name) == person
         ]
         for own_watch in own_watches:
             if (own_watch.request, own_watch.via) == (watch.request, watch.via):
                 message = f"you wait for that already (watch {own_watch.id})"
                 raise BookingRefusedError(message)
-        if len(own_watches) >= parser.MAX_WATCHES_PER_PERSON:
-            limit = f"{parser.MAX_WATCHES_PER_PERSON} are the most: end one of them first"
+        if len(own_watches) >= store.MAX_WATCHES_PER_PERSON:
+            limit = f"{store.MAX_WATCHES_PER_PERSON} are the most: end one of them first"
             message = f"you wait for {len(own_watches)} things already, and {limit}"
             raise BookingRefusedError(message)
-        if len(current) >= parser.MAX_WATCHES:
-            message = f"{parser.MAX_WATCHES} watches are the most that a board has: try again when some are over"
+        if len(current) >= store.MAX_WATCHES:
+            message = f"{store.MAX_WATCHES} watches are the most that a board has: try again when some are over"
             raise BookingRefusedError(message)
         if is_check:
             return entries
         is_clock_right = clock_check.is_believed(transaction.hosts.settings.state, now)
         kept_entries = current if is_clock_right else entries
-        taken = {other.id for other in parser.parse_watches(parser.serialize_watches(kept_entries)).rows}
+        taken = {other.id for other in store.parse_watches(store.serialize_watches(kept_entries)).rows}
         while (watch_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
             pass
-        return [*kept_entries, parser.watch_to_entry(watch._replace(id=watch_id))]
+        return [*kept_entries, store.watch_to_entry(watch._replace(id=watch_id))]
 
     open_watch_store(transaction).change(add_entry)
     return watch_id
@@ -208,7 +207,7 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
 
 def is_watch_expired(entry: object, now: int) -> bool:
     """Return whether an entry has expired; one that cannot be parsed stays."""
-    watch, _ = parser.parse_watch(entry)
+    watch, _ = store.parse_watch(entry)
     return watch is not None and watch.until <= now
 
 
@@ -221,7 +220,7 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
     ended: list[Watch] = []
 
     def remove_entry(entries: WatchEntries) -> WatchEntries:
-        watches = (parser.parse_watch(entry)[0] for entry in entries)
+        watches = (store.parse_watch(entry)[0] for entry in entries)
         ended[:] = [watch for watch in watches if watch and watch.id == watch_id]
         if not ended or not can_see_watch(ended[0], transaction):
             message = f"there is no watch {watch_id} of yours: `gpuboard notify list` lists them"
@@ -236,12 +235,12 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
 
     open_watch_store(transaction).change(remove_entry)
     watch = ended[0]
-    return watch, f"{watch.name} is not told of this any more: {parser.format_watch_request(watch.request)}", []
+    return watch, f"{watch.name} is not told of this any more: {store.format_watch_request(watch.request)}", []
 
 
 def list_visible_watches(transaction: BookingTransaction) -> list[dict[str, Any]]:
     """List the user's watches; all for an admin, and on an open board, where nobody knows whose they are."""
-    watches = parser.parse_watches(open_watch_store(transaction).read_local_or_empty()).rows
+    watches = store.parse_watches(open_watch_store(transaction).read_local_or_empty()).rows
     return [
         watch_to_response(watch, transaction)
         for watch in watches
@@ -265,7 +264,7 @@ def watch_to_response(watch: Watch, transaction: BookingTransaction) -> dict[str
     return {
         "id": watch.id or None,
         "name": watch.name,
-        "when": parser.format_watch_request(watch.request),
+        "when": store.format_watch_request(watch.request),
         "via": watch.via or None,
         "made": datetime.fromtimestamp(watch.created_at, zone).isoformat(),
         "until": datetime.fromtimestamp(watch.until, zone).isoformat(),

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from site_builder.alerts.model import AlertRule
-from site_builder.bookings import api
 from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.model import AlertSettings, BookingPolicy, PrivacySettings
-from site_builder.watches import service as watch_service
+from site_builder.watches import board_requests
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import lab_of
 
@@ -38,11 +37,11 @@ def desk_of(lab: Lab, **changes: Any) -> BookingService:  # noqa: ANN401
 
 
 def watch(desk: BookingService, who: BookingUser, when: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return api.handle_request(desk, {"do": "watch", "when": when, **more}, who)
+    return board_requests.handle_board_request(desk, {"do": "watch", "when": when, **more}, who)
 
 
 def ids(desk: BookingService, who: BookingUser) -> list[str]:
-    return [one["id"] for one in api.list_bookings(desk, who)["watches"]]
+    return [one["id"] for one in board_requests.list_bookings_and_watches(desk, who)["watches"]]
 
 
 def test_a_watch_is_confirmed_and_stored(tmp_path: Path) -> None:
@@ -91,9 +90,9 @@ def test_a_watch_is_made_with_a_warning_if_the_rule_is_off(tmp_path: Path) -> No
     rules = tmp_path / "alerts.conf"
     rules.write_text("[watch]\non = no\n")
     desk = desk_of(lab_of(tmp_path), alerts=AlertSettings(mail_url="mailto://127.0.0.1:1", rules_file=str(rules)))
-    assert watch(desk, ALICE, "9 V100")["warnings"][1:] == [watch_service.RULE_OFF_MESSAGE]
+    assert watch(desk, ALICE, "9 V100")["warnings"][1:] == [board_requests.RULE_OFF_MESSAGE]
     rules.write_text("[watch]\nto = none\n")
-    assert watch(desk, BOB, "9 V100")["warnings"][1:] == [watch_service.RULE_OFF_MESSAGE]
+    assert watch(desk, BOB, "9 V100")["warnings"][1:] == [board_requests.RULE_OFF_MESSAGE]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_a_watch_is_made_with_a_warning_if_the_rule_is_off(tmp_path: Path) -> No
 )
 def test_unclear_requests_are_refused(tmp_path: Path, request_: dict[str, object], why: str) -> None:
     with pytest.raises(UnclearRequestError) as found:
-        api.handle_request(desk_of(lab_of(tmp_path)), {"do": "watch", **request_}, ALICE)
+        board_requests.handle_board_request(desk_of(lab_of(tmp_path)), {"do": "watch", **request_}, ALICE)
     assert str(found.value).startswith(why)
 
 
@@ -139,7 +138,7 @@ def test_only_own_watches_can_be_ended(tmp_path: Path) -> None:
     made = watch(desk, ALICE, "9 GPUs")["watches"][0]["id"]
 
     def end(who: BookingUser, one: str = made, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-        return api.handle_request(desk, {"do": "unwatch", "id": one, **more}, who)
+        return board_requests.handle_board_request(desk, {"do": "unwatch", "id": one, **more}, who)
 
     for other in ("", "nobody"):
         with pytest.raises((BookingRefusedError, UnclearRequestError)):
@@ -150,7 +149,9 @@ def test_only_own_watches_can_be_ended(tmp_path: Path) -> None:
         end(BOB)
     # at an open desk everybody is whom they say, and so sees all, and may end all
     with pytest.raises(BookingForbiddenError, match=f"watch {made} is alice's, and only they or an admin may end it"):
-        api.handle_request(desk_of(lab, booking_policy=BookingPolicy(is_open=True)), {"do": "unwatch", "id": made}, BOB)
+        board_requests.handle_board_request(
+            desk_of(lab, booking_policy=BookingPolicy(is_open=True)), {"do": "unwatch", "id": made}, BOB
+        )
     assert end(ALICE, check=True)["said"] == "alice is not told of this any more: 9 GPUs free on one host"
     assert ids(desk, ALICE) == [made]
     assert end(BookingUser("carol", is_admin=True))["watches"][0]["id"] == made
