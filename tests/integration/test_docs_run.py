@@ -29,7 +29,9 @@ pytestmark = pytest.mark.slow
 
 CLONE_NEWNET = 0x40000000
 # They are what runs this very test, or take many minutes; tests/test_docs.py sees that their words are right.
-NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run", "bench/compare OLD NEW"} | {*commands("docs/upgrading.md")}
+NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run", "bench/compare OLD NEW"} | {
+    *commands("docs/upgrading.md")
+}
 # They run until Ctrl-C: here, until the board answers.
 UNTIL_CTRL_C = {"./install.sh run", "gpuboard serve", "gpuboard serve --htpasswd users"}
 # They tell what is wrong, also where it is no more than a warning.
