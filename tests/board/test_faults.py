@@ -446,7 +446,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
         ("fleet.gpu_models.parse_gpu_names", "gpu-names.csv"),
         ("discovery.hosts.parse_host_line", "hosts.txt"),
         ("bookings.parser.to_plain_json", "comments.json"),
-        ("watches.parser.parse_watch_entries", "watches.json"),
+        ("watches.store.parse_watch_entries", "watches.json"),
     ],
 )
 def test_a_file_of_people_at_which_we_fail_is_kept_as_it_was(
