@@ -7,11 +7,10 @@ import math
 import sys
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.board.builder import Builder, BuildError, BuildReport
-from site_builder.bookings import archive
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.consul.client import ConsulUnavailableError
@@ -27,6 +26,9 @@ from site_builder.core.command_options import (
 from site_builder.core.names import is_host_name
 from site_builder.discovery.hosts import HostDiscovery
 from site_builder.snapshots.store import SnapshotStore, remove_host_files
+
+if TYPE_CHECKING:  # the builder imports most of gpuboard, and TAB must answer at once
+    from site_builder.board.builder import Builder, BuildReport
 
 # How long a single build waits for another build to end.
 LOCK_TIMEOUT_S = 120
@@ -48,6 +50,8 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
     gpuboard build
     gpuboard build --every 10 --for 60
     """
+    from site_builder.board.builder import Builder  # noqa: PLC0415 # see above
+
     began = time.monotonic()
     if duration and not every:
         raise click.UsageError("--for needs --every")
@@ -76,6 +80,9 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
 
 def run_builds(builder: Builder, every: int | None, began: float, end: float) -> bool:
     """Build until the end, and return True if the last build succeeded; print each sentence once."""
+    from site_builder.board.builder import BuildError  # noqa: PLC0415 # see above
+    from site_builder.bookings import archive  # noqa: PLC0415 # see above
+
     printed: set[str] = set()
     build_count = 0
     while True:
