@@ -8,7 +8,6 @@ import http.client
 import ipaddress
 import json
 import socket
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -219,6 +218,8 @@ def parse_error_message(error: urllib.error.HTTPError) -> str:
 
 def describe_connection_error(error: Exception, url: str) -> str:
     """Say why no response came, and what to do."""
+    import ssl  # noqa: PLC0415 # slow to import, and every command imports this module
+
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     server = urlsplit(url).netloc
     if isinstance(cause, ssl.SSLCertVerificationError):

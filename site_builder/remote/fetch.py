@@ -7,7 +7,6 @@ import gzip
 import http.client
 import io
 import socket
-import ssl
 import tarfile
 import time
 from base64 import b64encode
@@ -438,9 +437,7 @@ class HttpFetcher:
         if connection is None:
             host, port = self.url.hostname or "", self.url.port
             if self.url.scheme == "https":
-                connection = http.client.HTTPSConnection(
-                    host, port, timeout=seconds, context=ssl.create_default_context()
-                )
+                connection = http.client.HTTPSConnection(host, port, timeout=seconds)
             else:
                 connection = http.client.HTTPConnection(host, port, timeout=seconds)
             self.connection = connection
@@ -500,6 +497,8 @@ class HttpFetcher:
         return f"{place} {STATUS_MEANINGS.get(response.status, f'is answered with {response.status} {reason}')}"
 
     def describe_error(self, error: Exception) -> str:
+        import ssl  # noqa: PLC0415 # slow to import
+
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"the certificate of {self.server} cannot be trusted: {error.verify_message}"
         messages: tuple[tuple[type[Exception], str], ...] = (
