@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from site_builder.alerts.model import Condition
-from site_builder.bookings.transaction import RUN_ID_PREFIX
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.core.model import Booking, BookingStatus, GpuStatus, HostSnapshot, HostStatus, PrivacySettings
+from site_builder.core.model import (
+    RUN_ID_PREFIX,
+    Booking,
+    BookingStatus,
+    GpuStatus,
+    HostSnapshot,
+    HostStatus,
+    PrivacySettings,
+)
 from site_builder.core.names import fold_alias, fold_login
 from site_builder.core.people import PeopleDirectory, parse_uid
 from site_builder.fleet import booking_use, processes

@@ -32,12 +32,12 @@ from site_builder.bookings.request import (
     parse_time_field,
 )
 from site_builder.bookings.store import BookingStore
-from site_builder.bookings.transaction import RUN_ID_PREFIX, BookingRequest, BookingTransaction, BookingUser
+from site_builder.bookings.transaction import BookingRequest, BookingTransaction, BookingUser
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.files import find_bookings_file
 from site_builder.core.locks import StorageError
-from site_builder.core.model import Booking
+from site_builder.core.model import RUN_ID_PREFIX, Booking
 from site_builder.core.timeparse import recurrence
 from site_builder.fleet.booking_use import list_repeat_starts
 

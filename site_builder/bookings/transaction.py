@@ -22,8 +22,6 @@ from site_builder.core.model import Booking, BookingPolicy
 # Letters and digits that cannot be mistaken for each other.
 ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 ID_LENGTH = 6
-# The id of a booking that `gpuboard run` made begins with this: the booking is for that run alone.
-RUN_ID_PREFIX = "run-"
 # An entry in bookings.log: its host, its GPU, and its content.
 LoggedEntry = list[Any]
 

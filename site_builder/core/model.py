@@ -11,6 +11,8 @@ from typing import Generic, NamedTuple, TypeVar, Union
 Row = TypeVar("Row")
 # What people call a GPU on its host: its index, or a text such as 0:1 or amd0.
 GpuNumber = Union[int, str, None]
+# The id of a booking that `gpuboard run` made begins with this: the booking is for that run alone.
+RUN_ID_PREFIX = "run-"
 
 
 class SnapshotHeader(NamedTuple):

@@ -18,8 +18,8 @@ from site_builder.alerts.conditions import (
 )
 from site_builder.alerts.model import Condition
 from site_builder.board.host_pipeline import build_host, find_host_conditions
-from site_builder.bookings.transaction import RUN_ID_PREFIX
 from site_builder.core.model import (
+    RUN_ID_PREFIX,
     Booking,
     DiscoveredHost,
     GpuBookingUse,
