@@ -30,7 +30,7 @@ install_packages() {
     for pair in "$@"; do
         command -v "${pair%:*}" >/dev/null || packages="$packages ${pair#*:}"
     done
-    /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv" # for the users of tests/machine.py
+    /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv" # for the users of tests/support/machine.py
     [ -e /usr/share/bash-completion/bash_completion ] || packages="$packages bash-completion"     # it has no command of its own
     [ -e /usr/lib/lighttpd/mod_openssl.so ] && [ -e /usr/lib/lighttpd/mod_deflate.so ] || packages="$packages lighttpd-mod-openssl lighttpd-mod-deflate"
     [ -n "$packages" ] || return 0

@@ -1,6 +1,6 @@
 """Search hosts and GPUs by the words of the page's search box, with the same meaning as there.
 
-www/assets/search.js does the same in the page; the cases in tests/searches.py hold for both.
+www/assets/search.js does the same in the page; the cases in tests/support/searches.py hold for both.
 """
 
 from __future__ import annotations
