@@ -28,7 +28,7 @@ from tests.support.machine import HOMES, Machine, keygen, need_machine, wait_for
 pytestmark = pytest.mark.slow
 
 CLONE_NEWNET = 0x40000000
-# They are what runs this very test, or take many minutes; tests/integration/test_docs.py sees that their words are right.
+# They run this very test, or take many minutes; tests/integration/test_docs.py checks their words.
 NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run", "bench/compare OLD NEW"} | {
     *commands("docs/upgrading.md")
 }

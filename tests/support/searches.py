@@ -1,4 +1,4 @@
-"""What searches find in the lab of tests/support/every_state.py: by host, its GPUs. The page and the commands agree on them."""
+"""What searches find in the lab of every_state.py: by host, its GPUs. The page and the commands agree on them."""
 
 ALL = ["atlas", "ganges", "hydra", "nile", "pascal", "rhine", "tiber", "volga"]
 FOUND = [
