@@ -1,4 +1,4 @@
-"""Search words by command: they find what they find in the page, where tests/board/test_search.py tries the same."""
+"""Search words by command find what they find in the page, as tests/integration/test_page_search.py shows."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from site_builder.health.model import HostTimelines
 from site_builder.health.store import EventLog
 from site_builder.history.database import begin_transaction
 from site_builder.history.writer import HistoryWriter
-from tests.board.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
+from tests.integration.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 from tests.support import pace
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
 from tests.support.browser import node_module

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What `gpuboard pull` runs on a host, by the stdin of each shell that can be there; tests/remote/test_pull.py has the rest.
+# What `gpuboard pull` runs on a host, by the stdin of each shell that can be there; tests/remote/test_fetch_ssh.py has the rest.
 load helper
 
 setup() {

@@ -14,7 +14,7 @@ import pytest
 from site_builder.core.model import GpuProcessRow
 from site_builder.snapshots import registry
 from site_builder.snapshots.registry import GPU_TOOLS, GpuTool
-from tests.snapshots import test_parser_contract
+from tests.snapshots import test_parsers_contract
 from tests.support.browser import missing
 from tests.support.captures import snapshot
 from tests.support.docs import ROOT, blocks
@@ -55,16 +55,16 @@ def test_the_reader_of_the_page_understands_its_answers() -> None:
 
 @pytest.mark.usefixtures("reader")
 def test_it_keeps_the_contract() -> None:
-    for task in test_parser_contract.READERS:
-        for text in test_parser_contract.HOSTILE:
-            test_parser_contract.test_whatever_it_is_told_it_says_what_it_understood(FORM, task, text)
-        for shape in (*test_parser_contract.SHAPES, block("answer", 0), block("answer", 1)):
-            test_parser_contract.test_an_answer_cut_anywhere_does_no_harm(FORM, task, shape)
-            test_parser_contract.test_nor_does_one_with_letters_changed(FORM, task, shape)
-        test_parser_contract.test_an_answer_that_it_does_not_know_is_told(FORM, task)
-        for flood in test_parser_contract.FLOODS:
-            test_parser_contract.test_a_flood_costs_little_time(FORM, task, flood, test_parser_contract.MIB)
-    test_parser_contract.test_where_no_process_was_told_none_is_known_of(FORM)
+    for task in test_parsers_contract.READERS:
+        for text in test_parsers_contract.HOSTILE:
+            test_parsers_contract.test_whatever_it_is_told_it_says_what_it_understood(FORM, task, text)
+        for shape in (*test_parsers_contract.SHAPES, block("answer", 0), block("answer", 1)):
+            test_parsers_contract.test_an_answer_cut_anywhere_does_no_harm(FORM, task, shape)
+            test_parsers_contract.test_nor_does_one_with_letters_changed(FORM, task, shape)
+        test_parsers_contract.test_an_answer_that_it_does_not_know_is_told(FORM, task)
+        for flood in test_parsers_contract.FLOODS:
+            test_parsers_contract.test_a_flood_costs_little_time(FORM, task, flood, test_parsers_contract.MIB)
+    test_parsers_contract.test_where_no_process_was_told_none_is_known_of(FORM)
 
 
 @pytest.mark.usefixtures("reader")

@@ -88,7 +88,7 @@ def test_tests_that_send_signals_pass_where_these_are_ignored(workers: str) -> N
     """Real ones: a program that SIGINT, SIGHUP or Ctrl-C must reach; before, these failed or waited for ever."""
     chosen = [
         "tests/client/test_run_command.py",
-        "tests/client/test_list.py",
+        "tests/client/test_commands_list.py",
         "-k",
         "signal_reaches_the_command or ends_it_cleanly",
     ]

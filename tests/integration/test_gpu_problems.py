@@ -22,7 +22,7 @@ from site_builder.core.clock import Now
 from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
 from site_builder.watches import build as watch_build
 from site_builder.watches import store as watch_store
-from tests.board.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
+from tests.integration.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 from tests.support.board_fixture import Lab, person, process
 from tests.support.browser import node_module
 from tests.support.generated_fleet import now as a_moment

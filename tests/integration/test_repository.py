@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from site_builder import __version__
+from tests.conftest import LONGEST
 from tests.support.docs import ALL_COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,29 @@ def test_a_package_that_imports_one_to_its_right_is_refused(tmp_path: Path) -> N
     )
     assert done.returncode == 1
     assert "site_builder.core.x -> site_builder.web.server" in done.stdout
+
+
+def test_tests_stand_in_the_folder_of_what_they_test() -> None:
+    """tests/P/test_M.py and tests/P/test_M_topic.py test the module or folder M of site_builder/P."""
+    packages = {path.parent.name for path in (ROOT / "site_builder").glob("*/__init__.py")}
+    misplaced = []
+    for test in (ROOT / "tests").rglob("test_*.py"):
+        package = test.relative_to(ROOT / "tests").parts[0]
+        if package in packages:
+            modules = (ROOT / "site_builder" / package).rglob("*")
+            names = {path.stem for path in modules if path.suffix == ".py" or path.is_dir()} - {
+                "__init__",
+                "__pycache__",
+            }
+            if not any(f"{test.stem}_".startswith(f"test_{name}_") for name in names):
+                misplaced.append(str(test.relative_to(ROOT)))
+        elif package not in ("integration", "test_api.py", "test_cli.py"):
+            misplaced.append(str(test.relative_to(ROOT)))
+    assert misplaced == []
+
+
+def test_the_longest_test_files_are_still_there() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_the_collector_has_the_version_of_the_package() -> None:

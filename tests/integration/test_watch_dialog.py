@@ -13,7 +13,17 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from site_builder.board.builder import Builder
 from site_builder.core.model import AlertSettings, BookingPolicy
-from tests.bookings.test_dialog import LAPTOP, PHONE, RULES, TOO_SMALL, TOO_WIDE, Desk, context_of, said, visit
+from tests.integration.test_booking_dialog import (
+    LAPTOP,
+    PHONE,
+    RULES,
+    TOO_SMALL,
+    TOO_WIDE,
+    Desk,
+    context_of,
+    said,
+    visit,
+)
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
 
