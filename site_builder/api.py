@@ -13,7 +13,7 @@ from site_builder.client.picker import GpuPicker, GpuRequest, select_for_one_pro
 from site_builder.config import conf_file
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import SettingsError
-from site_builder.core.board_client import FleetUnavailableError
+from site_builder.core.model import FleetUnavailableError
 
 # A plain dict for json and pandas, under the names that users of nvgpu know.
 GpuInfo = dict[str, Union[str, int, float, None]]
@@ -25,7 +25,7 @@ def load_fleet(source: str | os.PathLike[str] | None = None) -> Fleet:
 
     `source` is the URL of a board or a data folder. By default it is what GPUBOARD_URL or GPUBOARD_DATA name, in
     the environment or in gpuboard.conf, and with neither this machine's own nvidia-smi.
-    `site_builder.core.board_client.FleetUnavailableError` says in one sentence why there is none: nothing answers, it
+    `site_builder.core.model.FleetUnavailableError` says in one sentence why there is none: nothing answers, it
     is no board, or nobody builds it any more.
     """
     return loader.open_fleet(load_api_settings(source))()

@@ -11,7 +11,7 @@ import pytest
 import site_builder
 from site_builder import available_gpus, gpu_info, load_fleet
 from site_builder.client.model import Fleet, FleetGpu
-from site_builder.core.board_client import FleetUnavailableError
+from site_builder.core.model import FleetUnavailableError
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.booking_fixtures import lab_of, served
 from tests.support.docs import ROOT, Block, blocks

@@ -15,15 +15,12 @@ from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
+from site_builder.config.types import is_cleartext_url
 from site_builder.core import board_client
-from site_builder.core.board_client import (
-    CHECK_URL_HINT,
-    FleetUnavailableError,
-    describe_unexpected_response,
-    parse_origin,
-)
+from site_builder.core.board_client import CHECK_URL_HINT, describe_unexpected_response, parse_origin
 from site_builder.core.command_options import CommandError, print_message
 from site_builder.core.files import find_bookings_file
+from site_builder.core.model import FleetUnavailableError
 from site_builder.core.names import fold_login
 from site_builder.snapshots.local_machine import find_login, find_login_by_uid
 
@@ -94,7 +91,7 @@ class RemoteBookings:
         self.board = RemoteBoard(url, settings.token, settings.login)
         self.has_open_booking: bool | None = None
         self.was_zone_reported = False
-        if self.board.token and board_client.is_cleartext_url(url):
+        if self.board.token and is_cleartext_url(url):
             print_message(f"your token crosses the network in the clear: {url} should be https")
 
     @property

@@ -35,7 +35,6 @@ from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import command_options, formatting
-from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
@@ -45,6 +44,7 @@ from site_builder.core.command_options import (
     with_settings,
 )
 from site_builder.core.locks import StorageError
+from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import clean_text, replace_unencodable
 from site_builder.core.timeparse import moments, recurrence
 

@@ -23,7 +23,6 @@ from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickRes
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings, sanitize_text
 from site_builder.core import command_options, formatting
-from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
@@ -32,6 +31,7 @@ from site_builder.core.command_options import (
     translate_fleet_errors,
     with_loaded_settings,
 )
+from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import find_terminal_width, is_coloured, replace_unencodable, truncate_text
 from site_builder.core.timeparse import moments
 

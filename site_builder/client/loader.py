@@ -14,15 +14,17 @@ import orjson
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
+from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, as_text, suggest_update
 from site_builder.client.model import STATUS_SCHEMA, Fleet, FleetBooking, FleetDisk, FleetGpu, FleetHost, FleetProcess
 from site_builder.config.settings import Settings, SettingValue
 from site_builder.core import board_client, formatting
-from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.clock import Now
 from site_builder.core.files import find_bookings_file
 from site_builder.core.model import (
+    EXIT_MISSING,
     Booking,
     DiscoveredHost,
+    FleetUnavailableError,
     GpuProblem,
     GpuStatus,
     HostFacts,
@@ -32,8 +34,7 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import REWRITE_INTERVAL_S
-from site_builder.core.subprocesses import EXIT_MISSING
-from site_builder.core.terminal_text import clean_text, flatten_text
+from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
@@ -42,8 +43,6 @@ from site_builder.snapshots import local_machine
 # Seconds by which a running builder may be late.
 BUILD_DELAY_TOLERANCE_S = 30
 DEFAULT_BUILD_INTERVAL_S = 60
-NUMBER_TYPES = (int, float)
-MAX_NUMBER = 1e15
 # In ASCII, a text that is not clean must contain one of these: an escape, or DEL.
 UNCLEAN_BYTES = (b"\\u", b"\\n", b"\\t", b"\\r", b"\\b", b"\\f", b"\x7f")
 GPU_STATES = frozenset({"unknown", "lost", "conflict", "held", "busy", "booked", "free"})
@@ -355,35 +354,6 @@ def parse_status(content: bytes) -> tuple[Fleet | None, str]:
         problems = (*problems, f"{len(status['hosts']) - len(hosts)} hosts of status.json could not be understood")
     every = status.get("every")
     return Fleet(status["built"], hosts, problems, every=every if type(every) is int and every > 0 else None), ""
-
-
-def suggest_update(schema: object) -> str:
-    """Say whether gpuboard here or the board is too old."""
-    return "update gpuboard here" if type(schema) is int and schema > STATUS_SCHEMA else "update the board"
-
-
-def as_text(value: object) -> str | None:
-    """Return a text that is known to be clean."""
-    return value if isinstance(value, str) else None
-
-
-def as_clean_text(value: object) -> str | None:
-    """Return a text in one line, without characters that control a terminal or the direction of writing."""
-    return flatten_text(clean_text(value)) if isinstance(value, str) else None
-
-
-def as_number(value: object) -> float | None:
-    """Return a plausible number from 0 up; true and false are none."""
-    return value if type(value) in NUMBER_TYPES and 0 <= value < MAX_NUMBER else None  # type: ignore[operator,return-value]
-
-
-def as_integer(value: object) -> int | None:
-    """Return a whole number from 0 up."""
-    return value if type(value) is int and 0 <= value < MAX_NUMBER else None
-
-
-def as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa: ANN401 # may be of any type

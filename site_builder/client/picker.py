@@ -10,8 +10,7 @@ from typing import NamedTuple
 from site_builder.client import loader, run_reservation
 from site_builder.client.model import Fleet, FleetGpu, FleetHost
 from site_builder.config.conf_file import LoadedSettings
-from site_builder.core.board_client import FleetUnavailableError
-from site_builder.core.model import RUN_ID_PREFIX, PrivacySettings
+from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, PrivacySettings
 from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_profile, rank_gpu
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH
-from site_builder.core.board_client import FleetUnavailableError, OutcomeUnknownError
-from site_builder.core.model import RUN_ID_PREFIX
+from site_builder.core.board_client import OutcomeUnknownError
+from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError
 
 SOCKET_PREFIX = "gpuboard/run/"
 SOCKET_TABLE = Path("/proc/net/unix")

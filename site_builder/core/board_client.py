@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import email.utils
 import http.client
-import ipaddress
 import json
 import socket
 import time
@@ -17,6 +16,7 @@ from email.message import Message
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import clean_text
 
 REQUEST_TIMEOUT_S = 10
@@ -28,10 +28,6 @@ CHUNK_BYTES = 65536
 # Clocks that differ by less are equal: a date has whole seconds, and a response takes some time.
 CLOCK_TOLERANCE_S = 5
 CHECK_URL_HINT = "check GPUBOARD_URL"
-
-
-class FleetUnavailableError(Exception):
-    """Why there is no fleet, or why its board does not answer as it should, in one sentence."""
 
 
 class OutcomeUnknownError(FleetUnavailableError):
@@ -174,18 +170,6 @@ def measure_clock_ahead(date: str | None, age: str | None) -> float:
 def parse_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-def is_cleartext_url(url: str) -> bool:
-    """Return True if others on the network could read what is sent to this URL."""
-    parts = urlsplit(url)
-    name = parts.hostname or ""
-    if parts.scheme == "https" or name == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return True
 
 
 def read_response(response: Any) -> bytes:  # noqa: ANN401 # urllib has no type for it

@@ -15,8 +15,9 @@ from click.shell_completion import CompletionItem
 from site_builder.config import conf_file, settings
 from site_builder.config.conf_file import LoadedSettings, load_settings
 from site_builder.config.settings import Settings, SettingsError
+from site_builder.config.types import is_cleartext_url
 from site_builder.core import files
-from site_builder.core.board_client import FleetUnavailableError, is_cleartext_url
+from site_builder.core.model import FleetUnavailableError
 from site_builder.core.names import natural_sort_key
 from site_builder.snapshots.store import SnapshotStore
 

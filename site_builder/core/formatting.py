@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Union
 
 from site_builder.core.clock import Now
 
@@ -18,10 +16,6 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 MAX_NAME_CHARACTERS = 80
 # An absolute path within a sentence; not what follows a scheme (http://), a number (3/4), ~ or a folder (data/x).
 ABSOLUTE_PATH = re.compile(r"(?<![\w/.~…*-])/(?:[^\s/'\"<>:;,()]+/)*([^\s/'\"<>:;,()]+)")
-CsvCell = Union[str, float, int, None]
-# Where a formula may begin: at the start of a cell, and after what another spreadsheet takes for its end.
-FORMULA_START = re.compile(r"(^|[;,|])([\s\"']*)(?=[=+\-@＝＋－＠])")  # noqa: RUF001 # these count too
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def format_duration(seconds: float) -> str:
@@ -101,31 +95,3 @@ def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
     for path, label in sorted((labels or {}).items(), key=lambda item: len(item[0]), reverse=True):
         text = re.sub(rf"(?<![\w/.-]){re.escape(path)}(?![\w.-])", label, text)
     return ABSOLUTE_PATH.sub(r"…/\1", text)
-
-
-def format_csv_lines(head: Sequence[str], rows: Iterable[Iterable[CsvCell]]) -> Iterator[str]:
-    """Yield one line at a time, so that a long table needs no more memory than a short one."""
-    write = csv.writer(EchoWriter, lineterminator="\n").writerow
-    if head:
-        yield str(write([escape_csv_cell(cell) for cell in head]))
-    for cells in rows:
-        yield str(write([escape_csv_cell(cell) for cell in cells]))
-
-
-def format_csv_row(cells: Iterable[CsvCell]) -> str:
-    return next(format_csv_lines((), [cells]))
-
-
-def escape_csv_cell(cell: CsvCell) -> CsvCell:
-    """Escape a cell so that no spreadsheet calculates it; numbers stay numbers, and None is empty."""
-    if not isinstance(cell, str):
-        return cell
-    return FORMULA_START.sub(r"\1\2'", CONTROL_CHARACTERS.sub("?", cell))
-
-
-class EchoWriter:
-    """A file for csv that returns each line in place of writing it."""
-
-    @staticmethod
-    def write(line: str) -> str:
-        return line

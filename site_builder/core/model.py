@@ -13,6 +13,12 @@ Row = TypeVar("Row")
 GpuNumber = Union[int, str, None]
 # The id of a booking that `gpuboard run` made begins with this: the booking is for that run alone.
 RUN_ID_PREFIX = "run-"
+# Exit codes that a snapshot records for a tool that did not run to its end.
+EXIT_TIMED_OUT, EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS = 124, 127, 126, 200
+
+
+class FleetUnavailableError(Exception):
+    """Why there is no fleet, or why its board does not answer as it should, in one sentence."""
 
 
 class SnapshotHeader(NamedTuple):

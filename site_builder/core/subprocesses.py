@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from site_builder.core.model import EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS, EXIT_TIMED_OUT
+
 TIMEOUT_S = 10
 PR_SET_PDEATHSIG = 1
-# Exit codes that a snapshot records for a tool that did not run to its end.
-EXIT_TIMED_OUT, EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS = 124, 127, 126, 200
 # Processes that could not be killed, by command: while one hangs, the command is not started again.
 HUNG_PROCESSES: list[tuple[str, subprocess.Popen[bytes]]] = []
 # Import nothing from the folder in which the builder was started: others may be able to write there.

@@ -18,8 +18,8 @@ from pathlib import Path
 from site_builder import __version__
 from site_builder.client import loader
 from site_builder.core import files
-from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.formatting import format_size, join_names
+from site_builder.core.model import FleetUnavailableError
 from site_builder.doctor.model import (
     CheckResult,
     DoctorContext,

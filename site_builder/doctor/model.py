@@ -19,8 +19,8 @@ from site_builder.client.model import Fleet
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import board_client
-from site_builder.core.board_client import FleetUnavailableError, RawResponse
-from site_builder.core.model import Problem
+from site_builder.core.board_client import RawResponse
+from site_builder.core.model import FleetUnavailableError, Problem
 
 # No check takes longer: a share that hangs costs its own checks only.
 CHECK_TIMEOUT_S = 30

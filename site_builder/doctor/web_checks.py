@@ -13,8 +13,8 @@ from urllib.parse import quote, urljoin, urlsplit
 from site_builder.client import loader
 from site_builder.client.model import Fleet
 from site_builder.core import board_client
-from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.formatting import join_names
+from site_builder.core.model import FleetUnavailableError
 from site_builder.doctor.model import (
     CheckResult,
     DoctorContext,

@@ -10,6 +10,9 @@ from typing import NamedTuple, Union
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import (
+    EXIT_MISSING,
+    EXIT_STILL_HANGS,
+    EXIT_TIMED_OUT,
     NOBODY,
     Booking,
     DiscoveredHost,
@@ -31,7 +34,6 @@ from site_builder.core.model import (
     ToolResult,
 )
 from site_builder.core.people import PeopleDirectory, is_truncated_login
-from site_builder.core.subprocesses import EXIT_MISSING, EXIT_STILL_HANGS, EXIT_TIMED_OUT
 from site_builder.fleet import booking_use, gpu_state, mig, processes
 from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_name
 from site_builder.fleet.gpu_state import GpuInput, StateRules

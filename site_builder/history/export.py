@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.core import formatting
-from site_builder.core.formatting import CsvCell
+from site_builder.core.csv_text import CsvCell, format_csv_row
 from site_builder.core.model import GpuNumber
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text
@@ -161,7 +160,7 @@ def summarize_states(counts: tuple[int, ...]) -> tuple[str, int]:
 
 
 def render_export_csv(rows: Iterable[ExportRow]) -> Iterator[str]:
-    yield formatting.format_csv_row(ExportRow._fields)
+    yield format_csv_row(ExportRow._fields)
     for row in rows:
         gpu = format_fixed_cells(row.host, row.gpu, row.uuid, row.model, row.memory_total)
         use, memory, temperature, power = (
@@ -175,12 +174,12 @@ def render_export_csv(rows: Iterable[ExportRow]) -> Iterator[str]:
 @lru_cache(maxsize=4096)
 def format_fixed_cells(*cells: CsvCell) -> str:
     """Format cells that many rows share."""
-    return formatting.format_csv_row(cells)[:-1]
+    return format_csv_row(cells)[:-1]
 
 
 @lru_cache(maxsize=4096)
 def format_people_cells(users: tuple[str, ...], bookers: tuple[str, ...]) -> str:
-    return formatting.format_csv_row((NAME_SEPARATOR.join(users), NAME_SEPARATOR.join(bookers)))
+    return format_csv_row((NAME_SEPARATOR.join(users), NAME_SEPARATOR.join(bookers)))
 
 
 def render_export_json(rows: Iterable[ExportRow]) -> Iterator[str]:

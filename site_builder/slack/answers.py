@@ -20,10 +20,9 @@ from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.client.render import UNKNOWN_CELL
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
-from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.clock import Now
 from site_builder.core.locks import StorageError
-from site_builder.core.model import GpuNumber
+from site_builder.core.model import FleetUnavailableError, GpuNumber
 from site_builder.core.names import fold_login, gpu_number_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import truncate_text

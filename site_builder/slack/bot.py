@@ -20,8 +20,8 @@ from site_builder.client import loader
 from site_builder.client.model import Fleet
 from site_builder.config.settings import Settings
 from site_builder.core import files
-from site_builder.core.board_client import FleetUnavailableError
 from site_builder.core.clock import Now
+from site_builder.core.model import FleetUnavailableError
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text, flatten_text
 from site_builder.fleet.gpu_models import NameFiles

@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.core.files import find_scripts_folder
-from site_builder.core.model import GpuProcessRow, HostFacts, HostSnapshot, ParsedFile, PsRow, SnapshotHeader
-from site_builder.core.subprocesses import (
+from site_builder.core.model import (
     EXIT_MISSING,
     EXIT_NOT_STARTED,
     EXIT_STILL_HANGS,
     EXIT_TIMED_OUT,
-    LimitedProcess,
+    GpuProcessRow,
+    HostFacts,
+    HostSnapshot,
+    ParsedFile,
+    PsRow,
+    SnapshotHeader,
 )
+from site_builder.core.subprocesses import LimitedProcess
 from site_builder.snapshots import registry
 
 AWK_PROGRAMS = (

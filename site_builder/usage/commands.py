@@ -14,7 +14,8 @@ import orjson
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, NegativeResultError, print_message, with_loaded_settings
-from site_builder.core.formatting import MONTH_NAMES, CsvCell, format_csv_lines
+from site_builder.core.csv_text import CsvCell, format_csv_lines
+from site_builder.core.formatting import MONTH_NAMES
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import (
     find_terminal_width,

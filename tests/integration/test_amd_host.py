@@ -15,7 +15,7 @@ from site_builder.client import picker
 from site_builder.client.model import FleetGpu, FleetHost
 from site_builder.client.picker import GpuChoice
 from site_builder.client.run_command import build_run_environment
-from site_builder.core import subprocesses
+from site_builder.core import model, subprocesses
 from tests.support.amd_fixtures import listed, metric, part, running, static
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import served
@@ -114,9 +114,9 @@ def test_no_second_one_is_started_while_one_hangs(monkeypatch: pytest.MonkeyPatc
     tool.chmod(0o755)
     first = subprocesses.LimitedProcess((str(tool),))
     monkeypatch.setattr(os, "killpg", lambda *_: None)  # one that cannot be killed
-    assert first.read_output() == (subprocesses.EXIT_TIMED_OUT, b"")
+    assert first.read_output() == (model.EXIT_TIMED_OUT, b"")
     try:
-        assert subprocesses.LimitedProcess((str(tool),)).read_output() == (subprocesses.EXIT_STILL_HANGS, b"")
+        assert subprocesses.LimitedProcess((str(tool),)).read_output() == (model.EXIT_STILL_HANGS, b"")
         assert subprocesses.LimitedProcess(("/bin/echo", "x")).read_output() == (
             0,
             b"x\n",

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser
 from site_builder.bookings import gpu_selection, policy
 from site_builder.client import loader, picker, search
 from site_builder.client import render as client_render
+from site_builder.client.json_values import as_clean_text
 from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
@@ -194,21 +195,19 @@ def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> N
 def test_an_older_board_is_read_with_its_own_words_for_states_and_severities(old: str, new: str) -> None:
     problems = [{"kind": "fan", "weight": old, "what": "its fan stands still", "advice": "", "avoid": False}]
     told = {"index": 0, "state": "violated", "reason": "booked by alice, used by bob", "problems": problems}
-    gpu = loader.parse_fleet_gpu(told, loader.as_clean_text, "fresh")
+    gpu = loader.parse_fleet_gpu(told, as_clean_text, "fresh")
     assert (gpu.state, gpu.reason) == ("conflict", "booked by alice, used by bob")
     assert gpu.problems == (GpuProblem("fan", new, "its fan stands still", ""),)
 
 
 def test_a_board_that_tells_odd_problems_is_read_all_the_same() -> None:
     told = {"problems": [{"kind": 7, "severity": ["critical"], "what": None, "avoid": "yes"}, 3, None]}
-    gpu = loader.parse_fleet_gpu({"index": 0, "state": "free", **told}, loader.as_clean_text, "fresh")
+    gpu = loader.parse_fleet_gpu({"index": 0, "state": "free", **told}, as_clean_text, "fresh")
     assert gpu.problems == (GpuProblem("", "info", "?", ""),)
     several: tuple[object, ...] = (None, {}, "x", 3)
     for odd in several:
         assert (
-            loader.parse_fleet_gpu(
-                {"index": 0, "state": "free", "problems": odd}, loader.as_clean_text, "fresh"
-            ).problems
+            loader.parse_fleet_gpu({"index": 0, "state": "free", "problems": odd}, as_clean_text, "fresh").problems
             == ()
         )
 

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from bench.history import HOSTS, NOW, Machine, add_sums
-from site_builder.core import formatting
+from site_builder.core.csv_text import format_csv_lines
 from site_builder.core.formatting import DAY
 from site_builder.core.terminal_text import measure_width
 from site_builder.history.buckets import UNITS_PER_MINUTE
@@ -208,7 +208,7 @@ def test_no_spreadsheet_finds_a_formula_whatever_it_takes_for_the_end_of_a_cell(
 
 @pytest.mark.parametrize("name", ["alice", "Łukasz Żak", "O'Neil", "anne-marie", "a;b", 'a "b" c', "李雷", "x,y"])
 def test_a_usual_name_stays_as_it_is(name: str) -> None:
-    (line,) = formatting.format_csv_lines((), [(name, 1.5, None)])
+    (line,) = format_csv_lines((), [(name, 1.5, None)])
     assert next(csv.reader([line])) == [name, "1.5", ""]
 
 
