@@ -60,7 +60,7 @@ def test_what_is_reported_of_each_gpu_has_the_form_that_people_know(own: OwnGpus
     assert len(own.environment) == 3
 
 
-def test_what_the_driver_does_not_tell_is_none_and_never_0(own: OwnGpus) -> None:
+def test_what_the_driver_does_not_report_is_none_and_never_0(own: OwnGpus) -> None:
     own.tell(f"0, {uuid(0)}, Orin (nvgpu), [N/A], [N/A], 12, 41, 900\n")
     (told,) = gpu_info()
     assert (told["mem_used"], told["mem_total"], told["mem_used_percent"]) == (None, None, None)

@@ -132,7 +132,7 @@ def test_no_address_is_guessed_while_the_file_cannot_be_read() -> None:
     assert Contacts(mail_domain="lab.org", is_complete=False).find_contacts("bob") == ()
 
 
-def test_whose_an_address_is() -> None:
+def test_an_address_belongs_to_at_most_one_person() -> None:
     names = people.parse_aliases(b"frank, Frankie\n")
     lines = (
         b"alice,Alice@Lab.org\nalice,slack:U0A\nbob,slack:U0B\ncarol,slack:U0B\ndan,dan@home.net\nerin,tgram://U0E\n"

@@ -107,7 +107,7 @@ def test_formatted_rules_are_parsed_to_the_same(name: str) -> None:
         ("max_per_hour = 1", "max_per_hour", 1),
     ],
 )
-def test_accepted_values(line: str, key: str, value: object) -> None:
+def test_accepted_values_are_parsed(line: str, key: str, value: object) -> None:
     assert getattr(rule_of(f"\ufeff[Host_Down]\r\n{line}\r\n"), key) == value
 
 
@@ -115,7 +115,7 @@ def test_accepted_values(line: str, key: str, value: object) -> None:
     ("text", "value"),
     [("Mon 08:00", (0, 480)), ("friday 18:30", (4, 1110)), ("Sun 0:00", (6, 0)), ("wednes 9:05", (2, 545))],
 )
-def test_when_in_the_week(text: str, value: tuple[int, int]) -> None:
+def test_the_time_of_the_weekly_report_is_parsed(text: str, value: tuple[int, int]) -> None:
     assert rule_of(f"[weekly-report]\nat = {text}", "weekly-report").at == value
 
 

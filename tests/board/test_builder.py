@@ -639,7 +639,7 @@ def test_a_child_that_dies_leaves_no_gap() -> None:
     assert parallel.map_parallel(work, range(500)) == [item * 2 for item in range(500)]
 
 
-def test_of_a_child_that_dies_midway_what_it_had_done_counts_and_the_rest_is_done_too() -> None:
+def test_the_work_of_a_child_that_dies_midway_counts_and_the_rest_is_redone() -> None:
     mother, done = os.getpid(), []
 
     def work(item: int) -> int:

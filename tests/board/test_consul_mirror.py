@@ -145,7 +145,7 @@ def test_an_old_entry_is_not_new_to_a_builder_that_has_just_begun(hosts: Hosts, 
 
 
 @pytest.mark.parametrize("lost", ["state", "data", "both"])
-def test_nor_after_its_state_or_its_data_was_lost(hosts: Hosts, web: Web, lost: str) -> None:
+def test_an_old_snapshot_never_looks_new_after_state_or_data_was_lost(hosts: Hosts, web: Web, lost: str) -> None:
     hosts.push("dead", ago=600)
     hosts.push("alive")
     web.build()
@@ -177,7 +177,7 @@ def test_an_entry_that_changed_before_the_builder_started_is_as_old_as_it_says(h
     assert 3600 <= web.lab.host_status("ahead")["age"] <= 3660  # no more is known of it
 
 
-def test_nor_where_it_comes_back_from_a_backup_or_is_written_once_more(hosts: Hosts, web: Web) -> None:
+def test_an_old_snapshot_never_looks_new_after_a_restore_or_rewrite(hosts: Hosts, web: Web) -> None:
     same, older = (gzip.compress(hosts.value("dead", time=int(time.time()) - ago, every=10)) for ago in (700, 4000))
     hosts.put("data/dead", same)
     web.build()
@@ -203,7 +203,7 @@ def test_an_old_entry_stays_old_for_a_builder_whose_clock_is_behind(hosts: Hosts
     assert web.states() == {"dead": "down"}
 
 
-def test_nor_where_its_first_line_would_hide_ours(hosts: Hosts, web: Web) -> None:
+def test_an_old_snapshot_never_looks_new_by_a_forged_first_line(hosts: Hosts, web: Web) -> None:
     told = hosts.value("dead", time=int(time.time()) - 4000, every=10)
     first = next(line for line in told.split(b"\n") if b" task=host " in line)
     as_of_now = b"\n# as of %d" % time.time()
@@ -535,7 +535,9 @@ second.release()
 
 
 @pytest.mark.parametrize("library", ["python-consul", "py-consul"])
-def test_both_libraries_do_the_same(hosts: Hosts, server: ConsulServer, tmp_path: Path, library: str) -> None:
+def test_python_consul_and_py_consul_behave_the_same(
+    hosts: Hosts, server: ConsulServer, tmp_path: Path, library: str
+) -> None:
     if library == "py-consul" and sys.version_info < (3, 10):
         pytest.skip("py-consul needs Python 3.10")
     place = TOOLS / library

@@ -345,7 +345,7 @@ def test_a_gpu_without_an_index_goes_by_its_uuid_else_by_its_bus() -> None:
     assert [labels["gpu"] for labels, _ in found.of("gpu_state")] == ["GPU-a", "0000:41:00.0"]
 
 
-def test_of_two_gpus_with_one_index_the_second_goes_by_its_uuid_and_one_that_nothing_tells_apart_is_left_out() -> None:
+def test_a_second_gpu_with_the_same_index_is_labelled_by_uuid_and_one_without_a_uuid_is_omitted() -> None:
     found = told(bare(gpu(0), gpu(0, uuid="GPU-b"), gpu(0, uuid=None), gpu(1, uuid="0")))
     assert [labels["gpu"] for labels, _ in found.of("gpu_state")] == ["0", "GPU-b", "1"]
 

@@ -218,7 +218,7 @@ def test_a_file_that_somebody_took_away_comes_back(lab: Lab) -> None:
     assert (lab.www / "nodes/atlas.json").exists()
 
 
-def test_a_busy_gpu_of_which_no_process_is_told_never_looks_idle(tmp_path: Path) -> None:
+def test_a_busy_gpu_of_which_no_process_is_reported_never_looks_idle(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
     (lab.data / "atlas/processes.csv").unlink()

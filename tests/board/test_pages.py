@@ -427,7 +427,9 @@ def test_links_and_summaries_can_be_hit_by_a_thumb(board: Page, width: int) -> N
         ("dark", LAPTOP, ["color-contrast"]),  # the rest does not depend on colours
     ],
 )
-def test_axe_finds_nothing(browser: Browser, every_state: Built, scheme: str, width: int, rules: list[str]) -> None:
+def test_axe_finds_no_accessibility_fault(
+    browser: Browser, every_state: Built, scheme: str, width: int, rules: list[str]
+) -> None:
     axe = node_module("axe-core/axe.min.js")
     context = browser.new_context(bypass_csp=True, color_scheme="dark" if scheme == "dark" else "light")
     page = resize(context.new_page(), width)
@@ -519,7 +521,7 @@ def test_sixteen_gpus_have_sixteen_rows(odd_page: Page) -> None:
     assert rows == [str(n) for n in range(16)]
 
 
-def test_of_forty_processes_twenty_are_shown_and_the_rest_counted(odd_page: Page) -> None:
+def test_twenty_of_forty_processes_are_shown_and_the_rest_counted(odd_page: Page) -> None:
     assert odd_page.locator("#crowd .gpus li").count() == 20
     assert odd_page.locator("#crowd .gpus ul + p").text_content() == "and 20 more processes"
 

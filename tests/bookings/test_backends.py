@@ -70,7 +70,7 @@ def test_what_is_somebody_elses_is_refused_with_exit_1(lab: Lab, tmp_path: Path)
             assert said in found.stderr
 
 
-def test_without_a_token_or_with_a_wrong_one_it_is_said_what_to_set(lab: Lab, tmp_path: Path) -> None:
+def test_without_a_valid_token_the_message_says_what_to_set(lab: Lab, tmp_path: Path) -> None:
     with served(lab) as url:
         for token in ({}, {"GPUBOARD_TOKEN": "wrong"}):
             found = gpuboard(tmp_path / "away", "book", "atlas:0", "--for", "1h", "--url", url, **token)
@@ -80,7 +80,7 @@ def test_without_a_token_or_with_a_wrong_one_it_is_said_what_to_set(lab: Lab, tm
     assert not (lab.data / "comments.json").exists()
 
 
-def test_on_an_open_board_one_is_whom_one_is_here(lab: Lab, tmp_path: Path) -> None:
+def test_an_open_board_gets_the_login_of_this_machine(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_BOOK_OPEN="yes") as url:
         me = {"GPUBOARD_URL": url}
         done(tmp_path / "away", "book", "atlas:0", "--from", "2040-07-02 9:00", "--for", "1h", **me)
@@ -230,7 +230,7 @@ def test_a_token_in_the_clear_is_reported_unless_it_stays_on_this_machine(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_booking_service_that_never_answers_is_given_up_and_it_is_said_how_to_know(tmp_path: Path) -> None:
+def test_a_silent_booking_service_is_given_up_with_advice_how_to_check(tmp_path: Path) -> None:
     began = time.monotonic()
     with odd(board(lambda _: time.sleep(12))) as there:
         found = book_at(tmp_path, there.url)

@@ -25,7 +25,7 @@ def lab(tmp_path: Path) -> Lab:
 # Book
 
 
-def test_a_booking_is_written_logged_and_said_in_one_sentence(lab: Lab, tmp_path: Path) -> None:
+def test_a_booking_is_written_logged_and_confirmed_in_one_sentence(lab: Lab, tmp_path: Path) -> None:
     found = done(tmp_path, "book", "atlas:0,1", "--for", "2d", "--comment", "ICML run")
     booking = found.stdout.strip()
     first, second = entries(lab)["atlas"].values()
@@ -36,7 +36,7 @@ def test_a_booking_is_written_logged_and_said_in_one_sentence(lab: Lab, tmp_path
     assert [(line["who"], line["what"], len(line["after"])) for line in log(lab)] == [(ME, "book", 2)]
 
 
-def test_it_is_booked_under_the_login_of_the_real_user_whatever_the_environment_says(lab: Lab, tmp_path: Path) -> None:
+def test_a_booking_is_under_the_login_of_the_real_user_whatever_the_environment_says(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "atlas:0", "--for", "1h", USER="mallory", LOGNAME="mallory")
     assert entries(lab)["atlas"]["0"]["name"] == ME
 
@@ -101,7 +101,7 @@ def test_json_has_what_was_booked(lab: Lab, tmp_path: Path) -> None:
         (("bookings", "--undo", "--mine"), 2, "it goes with nothing else"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_nothing_is_written(
+def test_a_refused_booking_has_its_reason_and_writes_nothing(
     lab: Lab, tmp_path: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
     found = gpuboard(tmp_path, *words)
@@ -129,7 +129,7 @@ def test_a_broken_file_is_left_as_it_is(lab: Lab, tmp_path: Path) -> None:
 # Where
 
 
-def test_without_a_board_anywhere_it_is_said_what_to_set(tmp_path: Path) -> None:
+def test_without_a_board_the_message_says_what_to_set(tmp_path: Path) -> None:
     found = gpuboard(tmp_path, "bookings")
     assert found.returncode == 2
     assert "set GPUBOARD_DATA to its data folder, or GPUBOARD_URL to its address" in found.stderr
@@ -147,7 +147,7 @@ def test_a_folder_that_was_named_and_is_not_there_is_no_reason_to_look_elsewhere
 # At a terminal
 
 
-def test_at_a_terminal_what_was_understood_is_said_and_enter_says_yes(lab: Lab, tmp_path: Path) -> None:
+def test_at_a_terminal_the_parsed_request_is_shown_and_enter_confirms(lab: Lab, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "book", "--any", "1", "--for", "2h")
     said = terminal.until("Book it? [Y/n]")
     assert f"for {ME} from now until" in said
@@ -214,7 +214,7 @@ def test_undo_says_what_it_takes_back_and_takes_it_back_once(lab: Lab, tmp_path:
 # What repeats
 
 
-def test_what_repeats_begins_on_the_first_of_its_days_and_is_said_in_words(lab: Lab, tmp_path: Path) -> None:
+def test_a_repeating_booking_begins_on_its_first_day_and_is_described(lab: Lab, tmp_path: Path) -> None:
     words = ("--from", "2040-07-02 9:00", "--until", "12:00", "--repeat", "tue", "--repeat-until", "2041-06-30")
     found = done(tmp_path, "book", "atlas:0", *words, **PARIS)
     entry = entries(lab)["atlas"]["0"]
@@ -283,7 +283,7 @@ def test_what_is_no_way_to_repeat_is_refused(text: str) -> None:
         ("FREQ=DAILY;UNTIL=20410630T215959Z", "every day 09:00 to 12:00 until 30 Jun 2041"),
     ],
 )
-def test_a_rule_is_said_in_words(rule: str, said: str) -> None:
+def test_a_refusing_rule_is_described(rule: str, said: str) -> None:
     paris = ZoneInfo("Europe/Paris")
     since = datetime(2040, 7, 3, 9, tzinfo=paris)
     assert recurrence.describe_recurrence(rule, since, since + timedelta(hours=3), paris) == said

@@ -89,9 +89,7 @@ def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
         assert [line["what"] for line in log] == who
 
 
-def test_of_two_web_hosts_at_once_one_gets_the_gpu_and_the_other_is_reported(
-    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
-) -> None:
+def test_only_one_of_two_web_hosts_books_the_gpu_at_once(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
     said: list[str] = []
     ready = threading.Barrier(8)
 

@@ -159,7 +159,7 @@ def test_an_editor_that_fails_writes_nothing_and_the_copy_stays(lab: Lab, tmp_pa
     assert text(lab) == TEXT
 
 
-def test_when_we_are_killed_the_copy_stays_where_it_was_said(lab: Lab, tmp_path: Path) -> None:
+def test_a_killed_edit_leaves_its_copy_where_it_said(lab: Lab, tmp_path: Path) -> None:
     script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', "echo edited", "sleep 10")
     terminal = Terminal(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
     said = terminal.until("edited\r\n")
@@ -295,7 +295,7 @@ def test_a_booking_that_both_changed_is_refused_by_its_place_and_the_copy_stays(
     assert text(lab) == TEXT.replace("eve", "dana")
 
 
-def test_the_same_change_by_both_is_no_quarrel(lab: Lab, tmp_path: Path) -> None:
+def test_the_same_change_by_both_is_no_conflict(lab: Lab, tmp_path: Path) -> None:
     meanwhile = f"sed -i s/eve/zoe/ {shlex.quote(str(lab.data / 'comments.json'))}"
     done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
     assert text(lab) == TEXT.replace("eve", "zoe")

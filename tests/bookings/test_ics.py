@@ -517,7 +517,7 @@ def test_where_users_are_not_shown_an_event_keeps_its_name_while_its_booking_cha
     assert len(before) == 2
 
 
-def test_where_users_are_not_shown_no_event_is_named_by_what_tells_who_booked(lab: Lab) -> None:
+def test_where_users_are_hidden_no_event_id_reveals_who_booked(lab: Lab) -> None:
     uids: list[str] = []
     for name in ("alice", "bob"):  # whose entries have no id but one that is made of what they say
         lab.book({"atlas": {"0": one(name)}})

@@ -83,7 +83,7 @@ def test_an_entry_is_removed_and_the_others_keep_their_places(before: str, after
     assert json_edit.remove_entry(file, entry_of(file, "bob")).text == after
 
 
-def test_of_an_entry_only_what_changes_changes() -> None:
+def test_only_the_changed_fields_of_an_entry_change() -> None:
     file = text('{"atlas": [{ "name": "bob", // him\n "team": [1, 2],\n "date": "2027-03-01", "from": "2027-02-28" }]}')
     new = json_edit.update_entry(
         file, entry_of(file, "bob"), {"date": "2027-03-02", "from": None, "comment": "Straße", "name": "bob"}
@@ -129,7 +129,7 @@ def test_latin_1_that_would_read_as_utf_8_becomes_utf_8() -> None:
     assert said(BookingDocument.from_bytes(file.content)) == [("a", "0", "Ã©")]
 
 
-def test_of_a_key_that_stands_there_twice_the_last_is_changed() -> None:
+def test_the_last_of_two_equal_keys_is_changed() -> None:
     file = add_entry(text(f'{{"atlas": {{"0": {A}}}, "atlas": {{"1": {A}}}}}'), "atlas", "2", BOB)
     assert said(file) == [("atlas", "1", "alice"), ("atlas", "2", "bob")]
 

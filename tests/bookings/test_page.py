@@ -443,7 +443,9 @@ def test_on_a_phone_the_names_of_hosts_and_rows_stay_in_sight(browser: Browser, 
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", LAPTOP), ("dark", LAPTOP), ("light", PHONE)])
-def test_axe_finds_nothing(browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int) -> None:
+def test_axe_finds_no_accessibility_fault(
+    browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int
+) -> None:
     with opened(browser, site, width, "alice", bypass_csp=True, color_scheme=scheme) as page:
         page.evaluate("document.querySelector('details').open = true")
         page.clock.resume()
@@ -488,7 +490,7 @@ def test_links_can_be_hit_by_a_thumb(browser: Browser, site: Site, width: int) -
         assert small == []
 
 
-def test_on_paper_nothing_is_cut_and_patterns_tell_people_apart(browser: Browser, site: Site) -> None:
+def test_on_paper_nothing_is_cut_and_people_have_different_patterns(browser: Browser, site: Site) -> None:
     with opened(browser, site, 1047, color_scheme="dark") as page:
         page.emulate_media(media="print", color_scheme="dark")
         place = page.evaluate(
@@ -541,7 +543,7 @@ def test_no_two_elements_have_one_id(tmp_path: Path, browser: Browser) -> None:
 # When it is written
 
 
-def test_it_is_written_when_its_facts_change_and_at_each_half_hour(tmp_path: Path) -> None:
+def test_bookings_html_is_written_when_bookings_change_and_every_half_hour(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
 
     def is_written(after: float) -> bool:
@@ -558,7 +560,7 @@ def test_it_is_written_when_its_facts_change_and_at_each_half_hour(tmp_path: Pat
     assert not is_written(1830)
 
 
-def test_tomorrow_it_begins_tomorrow(tmp_path: Path) -> None:
+def test_the_calendar_begins_with_the_current_day(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     builder = Builder(lab.settings(zone=PARIS))
     builder.build(NOW)

@@ -97,7 +97,7 @@ def refusal(act: Any, error: type[Exception] = BookingRefusedError) -> str:  # n
 # Booking
 
 
-def test_what_is_booked_stands_in_the_file_and_is_said_in_words(counter: Counter) -> None:
+def test_a_booking_is_in_the_file_and_confirmed_in_words(counter: Counter) -> None:
     done = counter.book("atlas:0,2", until="fri 18:00", comment="ICML run", length=None)
     (one,) = done["bookings"]
     assert done["said"] == "atlas:0,2 for alice from now until Fri 16 Nov 18:00 (4 d 8 h)"
@@ -414,7 +414,7 @@ def test_booking_for_others_may_be_forbidden(lab: Lab) -> None:
     assert counter.book("atlas:0", name="bob", who=ADMIN)
 
 
-def test_on_an_open_board_everybody_is_whom_they_say(counter: Counter) -> None:
+def test_an_open_board_believes_the_name_that_is_given(counter: Counter) -> None:
     anybody = BookingUser("alice", is_open=True)
     one = counter.book("atlas:0", who=anybody, name="bob")["bookings"][0]
     assert (one["name"], one["by"]) == ("bob", None)
@@ -791,7 +791,7 @@ def test_an_offset_that_there_is_not_is_no_time(counter: Counter) -> None:
     assert why.startswith('"2030-03-17T17:46:40+99:99" ')
 
 
-def test_where_users_are_hidden_an_open_board_tells_nobody_whose_it_is(lab: Lab) -> None:
+def test_where_users_are_hidden_an_open_board_names_no_owner(lab: Lab) -> None:
     service = BookingService(
         lab.settings(zone=PARIS, limits=FRESH, privacy=PrivacySettings(users=False)), NOW.timestamp
     )

@@ -241,7 +241,7 @@ def test_nothing_is_kept_of_a_host_that_left(lab: Lab) -> None:
     assert list(drawing.charts.folder.iterdir()) == []
 
 
-def test_of_what_is_kept_half_a_drawing_is_none(lab: Lab) -> None:
+def test_a_truncated_cached_chart_is_drawn_again(lab: Lab) -> None:
     drawing = small(lab, 60, gpu())
     whole = drawing.draw(NOW)
     path = drawing.charts.folder / "atlas.year"

@@ -107,13 +107,13 @@ def test_a_mean_counts_each_bucket_by_the_minutes_that_were_seen_in_it() -> None
     assert found == [77.5]  # (5 × 10 % + 15 × 100 %) / 20
 
 
-def test_a_value_that_was_not_told_is_no_zero_in_a_mean() -> None:
+def test_a_value_that_was_not_reported_is_no_zero_in_a_mean() -> None:
     assert time_windows.aggregate_ranges(
         line(power=[100, 65535, 300], seen=[60, 60, 60]), "power", [BucketRange(0, 3)]
     ) == [200]
 
 
-def test_of_temperatures_the_highest_is_reported() -> None:
+def test_the_highest_temperature_counts() -> None:
     told = line(temperature=[40, 255, 81, 60, 255, 255], seen=[60, 0, 60, 60, 0, 0])
     assert time_windows.aggregate_ranges(told, "temperature", [BucketRange(0, 4), BucketRange(4, 6)]) == [81, None]
 
@@ -146,7 +146,7 @@ def test_who_had_most_of_some_time_is_reported_and_nobody_where_that_was_nobody(
     assert each == ["alice", "bob", "bob", None, None, "alice"]
 
 
-def test_of_two_who_had_the_same_the_answer_is_always_the_same() -> None:
+def test_a_tie_between_two_people_is_always_decided_the_same() -> None:
     first, second = (
         time_windows.find_range_people(line(owner=codes), "owner", ["alice", "bob"], [BucketRange(0, 4)])
         for codes in ([0, 0, 1, 1], [1, 1, 0, 0])

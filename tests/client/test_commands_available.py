@@ -114,7 +114,7 @@ def test_a_gpu_whose_processes_are_not_reported_is_never_picked(own: OwnGpus) ->
     assert asked(own, "available").stdout == "1\n"
 
 
-def test_values_that_the_driver_does_not_tell_are_no_free_gpu(own: OwnGpus) -> None:
+def test_values_that_the_driver_does_not_report_are_no_free_gpu(own: OwnGpus) -> None:
     own.tell(f"0, {uuid(0)}, {A100}, [N/A], [N/A], [N/A], 41, 1410\n")
     assert "1 unknown" in said(asked(own, "available"), 1)
 
@@ -124,7 +124,7 @@ def test_a_field_that_an_old_driver_does_not_know_costs_nothing_else(own: OwnGpu
     assert asked(own, "available").stdout == "0,2\n"
 
 
-def test_without_nvidia_smi_and_without_a_board_it_is_said_what_to_set(tmp_path: Path) -> None:
+def test_without_nvidia_smi_and_without_a_board_the_message_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     found = said(gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
     assert found.startswith(

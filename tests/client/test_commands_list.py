@@ -90,7 +90,7 @@ def test_a_gpu_has_all_columns() -> None:
     [("free", "[ ]"), ("busy", "[~]"), ("held", "[~]"), ("booked", "[~]")]
     + [(state, "[!]") for state in ("conflict", "lost", "unknown", "nobody knows this one")],
 )
-def test_a_mark_tells_free_from_taken_and_from_trouble(state: str, mark: str) -> None:
+def test_free_taken_and_broken_gpus_have_different_marks(state: str, mark: str) -> None:
     assert row(card(state)).startswith(f" 0 {mark} ")
 
 
@@ -172,7 +172,7 @@ def test_a_conflict_says_its_reason_and_where_there_is_no_room_in_a_line_of_its_
     assert second == "       conflict: booked by erin, used by dave"
 
 
-def test_a_command_that_is_cut_begins_with_what_tells_most() -> None:
+def test_a_truncated_command_begins_with_its_most_telling_part() -> None:
     assert (
         client_render.shorten_command("/opt/conda/bin/python3.11 -m ipykernel_launcher -f x.json")
         == "ipykernel_launcher -f x.json"
@@ -317,7 +317,7 @@ def folder_of(lab: Lab) -> Path:
     return lab.data.parent
 
 
-def test_it_lists_a_data_folder(small: Lab) -> None:
+def test_list_reads_a_data_folder(small: Lab) -> None:
     found = gpuboard(folder_of(small), "list", "--data", "data")
     assert (found.returncode, found.stderr) == (0, "")
     title, atlas, busy, free, hydra, other = found.stdout.splitlines()
@@ -328,7 +328,7 @@ def test_it_lists_a_data_folder(small: Lab) -> None:
     assert (free[:6], other[:6]) == (" 1 [ ]", " 0 [ ]")
 
 
-def test_a_data_folder_tells_what_the_page_tells_of_every_state(tmp_path: Path) -> None:
+def test_a_data_folder_has_the_states_of_the_page(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     found = json.loads(gpuboard(tmp_path, "list", "--data", "data", "--json").stdout)["hosts"]
     told = lab.status()["hosts"]
@@ -361,7 +361,7 @@ def test_the_name_of_a_script_is_no_host_of_a_domain() -> None:
     assert [one.name for one in search.search_fleet(fleet, ["train"]).hosts] == ["train"]
 
 
-def test_it_lists_a_board_of_another_machine(small: Lab) -> None:
+def test_list_reads_a_board_of_another_machine(small: Lab) -> None:
     here = gpuboard(folder_of(small), "list", "--data", "data").stdout
     with served(small) as url:
         assert gpuboard(folder_of(small), "list", "--url", url).stdout == here

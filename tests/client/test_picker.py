@@ -106,7 +106,7 @@ def test_a_model_is_found_by_part_of_either_of_its_names_in_any_case() -> None:
     assert picked(there, model="B200") == []
 
 
-def test_memory_that_is_not_told_is_too_little() -> None:
+def test_memory_that_is_not_reported_is_too_little() -> None:
     there = host(gpu(0, memory_total=None, memory_used=None), gpu(1, memory_total=40960.0))
     assert picked(there, memory=20480) == ["atlas:1"]
     assert picked(there) == ["atlas:1", "atlas:0"]
@@ -150,7 +150,7 @@ def test_several_are_of_one_host() -> None:
     assert picker.select_on_one_host(found, 3) == []
 
 
-def test_why_nothing_can_be_had_is_said() -> None:
+def test_an_unmet_request_has_its_reason() -> None:
     there = [host(gpu(0, "busy"), gpu(1, "busy"), gpu(2, "booked"), gpu(3))]
     assert (
         picker.explain_none_available(there, picker.GpuRequest(), ASKER._replace(taken_keys={"GPU-3"}))

@@ -116,7 +116,7 @@ def test_the_exit_code_is_that_of_the_command(own: OwnGpus) -> None:
     assert run(own, "--", "sh", "-c", "kill -9 $$").returncode == -9
 
 
-def test_it_hears_of_its_end_also_where_the_caller_did_not_want_to(own: OwnGpus) -> None:
+def test_run_returns_the_exit_code_where_the_caller_ignores_sigchld(own: OwnGpus) -> None:
     script = f"trap '' CHLD; exec {shlex.join(command_of('--', 'sh', '-c', 'exit 7'))}"
     found = subprocess.run(
         ["/usr/bin/env", "bash", "-c", script],
@@ -238,7 +238,7 @@ def test_what_is_taken_is_free_again_however_the_command_ends(own: OwnGpus) -> N
         eventually(lambda: not taken())
 
 
-def test_it_waits_until_there_are_enough(own: OwnGpus) -> None:
+def test_run_waits_until_enough_gpus_are_free(own: OwnGpus) -> None:
     own.tell(row(0, 70000))
     with running(own, "--wait", "--", "sh", "-c", SHOW) as process:
         time.sleep(1.5)
@@ -262,7 +262,7 @@ def test_what_runs_is_booked_and_released_when_it_ends(own: OwnGpus, lab: Lab) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_it_is_released_whatever_kills_it(own: OwnGpus, lab: Lab, number: signal.Signals) -> None:
+def test_a_run_is_released_whatever_kills_it(own: OwnGpus, lab: Lab, number: signal.Signals) -> None:
     with running(own, "--", "sh", "-c", f"{SHOW}; exec sleep 60") as process:
         assert first_line(process)
         assert booked(lab)
@@ -375,7 +375,7 @@ def test_a_broken_file_of_bookings_is_reported_and_nothing_started(own: OwnGpus,
 # Through a board's address
 
 
-def test_it_books_at_a_board_elsewhere_and_releases_there(own: OwnGpus, lab: Lab) -> None:
+def test_a_run_books_and_releases_at_a_board_elsewhere(own: OwnGpus, lab: Lab) -> None:
     del own.environment["GPUBOARD_DATA"]
     with served(lab) as url:
         token = done(lab.data.parent, "token", "alice").stdout.strip()
@@ -400,7 +400,7 @@ def test_a_limit_of_the_lab_is_reported_and_the_command_not_started(own: OwnGpus
     eventually(lambda: not taken())
 
 
-def test_without_a_token_it_is_said_what_is_missing(own: OwnGpus, lab: Lab) -> None:
+def test_without_a_token_the_message_says_what_is_missing(own: OwnGpus, lab: Lab) -> None:
     del own.environment["GPUBOARD_DATA"]
     with served(lab) as url:
         found = run(own, "--", "echo", "started", GPUBOARD_URL=url)
@@ -475,7 +475,7 @@ def test_a_run_is_not_taken_for_ones_own_booking_by_the_next(own: OwnGpus, lab: 
     eventually(lambda: not booked(lab))
 
 
-def test_what_a_board_tells_of_some_seconds_ago_is_asked_again_at_the_board(own: OwnGpus, lab: Lab) -> None:
+def test_a_board_that_is_seconds_old_is_asked_again(own: OwnGpus, lab: Lab) -> None:
     del own.environment["GPUBOARD_DATA"]
     lab.book({HERE: {"0": {"name": "alice", "date": soon(7200)}}})
     with served(lab) as url:

@@ -73,7 +73,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_it_is_booked_from_now_on_and_longer_when_half_of_it_is_over(place: Place) -> None:
+def test_a_reservation_begins_now_and_is_extended_at_half_time(place: Place) -> None:
     keeper = place.keeper(3600, ZERO, ONE)
     keeper.begin(place.after(0))
     assert (place.spans(), place.spans(ONE)) == ([("10:00", "11:00")], [("10:00", "11:00")])
@@ -114,7 +114,7 @@ def test_a_gpu_that_others_booked_is_not_reserved(place: Place) -> None:
     assert place.spans(ONE) == [("10:00", "10:20")]
 
 
-def test_it_goes_on_up_to_where_others_come_and_further_once_they_are_gone(place: Place) -> None:
+def test_a_reservation_ends_before_other_bookings_and_continues_once_they_are_gone(place: Place) -> None:
     keeper = place.keeper(3600, ZERO, ONE)
     keeper.begin(place.after(0))
     place.book("bob", "0", "2027-03-03 11:20", "2027-03-03 12:00")

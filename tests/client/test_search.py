@@ -41,7 +41,7 @@ def test_words_that_only_the_page_has_find_nothing(states: Fleet, words: str, fo
 
 
 @pytest.mark.parametrize("words", NOT_FOUND)
-def test_letters_with_a_meaning_elsewhere_are_text(states: Fleet, words: str) -> None:
+def test_special_characters_are_text(states: Fleet, words: str) -> None:
     assert found_in(search.match_fleet(states, search.parse_search_text(words))) == {}
 
 

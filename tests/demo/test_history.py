@@ -93,7 +93,7 @@ def test_a_host_has_the_same_past_in_a_larger_lab(tmp_path: Path, whole: History
 
 
 @pytest.mark.alone
-def test_it_is_there_at_once(tmp_path: Path) -> None:
+def test_the_simulated_history_is_there_at_once(tmp_path: Path) -> None:
     spent = []
     for number in range(2):
         state = tmp_path / str(number)
@@ -114,7 +114,7 @@ def test_five_weeks_are_there_of_each_host(whole: HistoryReader) -> None:
         assert len(seen) > 30 * 24
 
 
-def test_nothing_is_told_of_what_has_not_come(whole: HistoryReader) -> None:
+def test_the_past_ends_now(whole: HistoryReader) -> None:
     for step in (60, 300, 3600):
         found = whole.read_host("atlas", NOW - HOUR_S, NOW + DAY, step)
         last = max(at for at, count in enumerate(found.gpus[0].columns["seen"]) if count)
@@ -146,7 +146,9 @@ def test_the_sums_are_those_of_the_minutes(whole: HistoryReader) -> None:
 
 @pytest.mark.parametrize("moment", ["2026-09-22T00:00", "2026-09-22T00:01", "2026-09-22T14:00", "2026-10-25T23:59"])
 @pytest.mark.parametrize("zone", [BERLIN, ZoneInfo("Asia/Kathmandu")])
-def test_it_is_whole_whenever_and_wherever_the_demo_begins(tmp_path: Path, moment: str, zone: tzinfo) -> None:
+def test_the_simulated_history_is_complete_at_any_start_time_and_zone(
+    tmp_path: Path, moment: str, zone: tzinfo
+) -> None:
     now = epoch(moment)
     told = filled(folder(tmp_path), hosts=1, zone=zone, now=now)
     start = now // DAY * DAY - RETENTION_DAYS[300] * DAY
@@ -157,7 +159,7 @@ def test_it_is_whole_whenever_and_wherever_the_demo_begins(tmp_path: Path, momen
     told.close()
 
 
-def test_the_sums_are_closed(whole: HistoryReader) -> None:
+def test_states_and_shares_of_the_simulated_history_add_up(whole: HistoryReader) -> None:
     told = whole.read_daily_usage(*EVER, NOW)
     for row in told.seen:
         assert row.seen.seen == sum(getattr(row.seen, state) for state in GPU_STATES)

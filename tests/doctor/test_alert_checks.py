@@ -44,7 +44,7 @@ def written(lab: Lab, book: AlertState) -> None:
     AlertStore(lab.state).change(lambda _: book)
 
 
-def test_where_nobody_is_told_anything_nothing_is_said_of_it(lab: Lab) -> None:
+def test_without_receivers_alert_checks_do_not_apply(lab: Lab) -> None:
     case = case_of(lab)
     for name in CHECKS:
         found = told(case, name)
@@ -140,7 +140,7 @@ def letters_case(lab: Lab) -> DoctorContext:
     return case_of(lab, GPUBOARD_NOTIFY=JSON)
 
 
-def test_letters_that_wait_or_were_given_up(lab: Lab) -> None:
+def test_notifications_that_wait_or_were_given_up_are_reported(lab: Lab) -> None:
     case = letters_case(lab)
     assert_finds(case, "letters", "skip", "no build has looked yet")
     now = int(time.time())

@@ -89,7 +89,7 @@ def command(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-def test_the_command_tells_each_check_and_ends_by_the_worst(board: Lab) -> None:
+def test_the_command_reports_each_check_and_ends_by_the_worst(board: Lab) -> None:
     done = command(board, "--json")
     found: dict[str, Any] = json.loads(done.stdout)
     assert [one["id"] for one in found["checks"]] == [check.id for check in CHECKS]
@@ -229,7 +229,7 @@ def test_each_key_that_can_do_more_than_push_is_named(lab: Lab, tmp_path: Path) 
 # The builder
 
 
-def test_a_builder_that_stands_is_told_and_who_has_its_lock(board: Lab) -> None:
+def test_a_hung_builder_is_reported_with_the_process_that_holds_its_lock(board: Lab) -> None:
     assert_finds(case_of(board), "builder", "pass", "built [0-9]+ s ago")
     with subprocess.Popen(["/usr/bin/flock", str(board.state / "lock"), "cat"], stdin=subprocess.PIPE) as holder:
         assert holder.stdin
@@ -424,7 +424,7 @@ def test_headers_count_by_what_they_allow(
             thread.join()
 
 
-def test_a_server_that_is_away_is_told_once_and_the_rest_is_left_out(lab: Lab) -> None:
+def test_a_server_that_is_away_is_reported_once_and_the_rest_is_left_out(lab: Lab) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         case = case_of(lab, GPUBOARD_URL=f"http://127.0.0.1:{closed.getsockname()[1]}/")

@@ -141,7 +141,7 @@ def test_what_happened_while_nothing_was_heard_nobody_knows(gap: float, expected
     assert Follower(booking("alice", begins=-1)).each((0, EMPTY), (gap, EMPTY)).unused_since == expected
 
 
-def test_of_a_host_that_is_not_fresh_nothing_is_said_and_what_was_known_stays() -> None:
+def test_a_host_that_is_not_fresh_shows_no_booking_use_and_forgets_none() -> None:
     follower = Follower(booking("alice", begins=-1))
     follower.see(0, EMPTY)
     silent = follower.see(300, EMPTY, taken=0)
@@ -214,7 +214,7 @@ def test_nobody_breaks_a_booking_without_a_beginning_before_it_was_seen() -> Non
     assert Follower(booking("alice")).each((0, by_bob(9000)), (20, by_bob(9020))).used_by_since == NOW
 
 
-def test_where_ps_tells_no_time_it_is_since_the_first_look() -> None:
+def test_without_a_start_time_use_counts_from_the_first_check() -> None:
     assert Follower(booking("alice", begins=-3)).each((0, by_bob(None)), (20, by_bob(None))).used_by_since == NOW
 
 
@@ -222,7 +222,7 @@ def test_who_starts_one_process_after_the_other_is_on_it_since_the_first() -> No
     assert Follower(booking("alice", begins=-3)).each((0, by_bob(60)), (300, by_bob(5))).used_by_since == NOW - 60
 
 
-def test_of_two_others_the_first_counts_and_one_who_left_does_not() -> None:
+def test_the_first_of_two_other_users_counts_and_one_who_left_does_not() -> None:
     follower = Follower(booking("alice", begins=-3))
     assert follower.each((0, by_bob(60)), (300, by_bob(360, "carol"))).used_by == ("bob", "carol")
     found = follower.each((320, used_by("carol", ps=[person(user="carol", elapsed=20)])))
@@ -238,7 +238,7 @@ def test_who_booked_too_is_no_other() -> None:
     assert follower.each((0, used_by("alice", "bob"))).used_by is None
 
 
-def test_where_users_are_hidden_it_is_said_that_but_not_who() -> None:
+def test_where_users_are_hidden_the_other_user_is_not_named() -> None:
     found = Follower(booking("alice", begins=-3), shown=PrivacySettings(users=False)).each((0, by_bob(1800)))
     assert (found.name, found.used_by, found.used_by_since) == (None, None, NOW - 1800)
 
@@ -251,7 +251,7 @@ def test_the_mean_is_weighed_by_time() -> None:
     assert Follower(booking("alice", begins=-1)).each(*moments).mean_use == 60
 
 
-def test_the_mean_is_told_once_five_minutes_were_seen() -> None:
+def test_the_mean_is_shown_after_five_minutes() -> None:
     follower = Follower(booking("alice", begins=-1))
     assert follower.each(*steady(90, 240)).mean_use is None
     assert follower.each((300, use(90))).mean_use == 90
@@ -266,7 +266,7 @@ def test_a_snapshot_counts_once_however_often_it_is_looked_at() -> None:
     assert follower.kept == kept
 
 
-def test_a_snapshot_counts_once_though_its_arrival_is_told_a_little_later() -> None:
+def test_a_snapshot_counts_once_though_its_arrival_differs_a_little() -> None:
     follower = Follower(booking("alice", begins=-1))
     follower.each(*steady(80, 600))
     kept = follower.kept
@@ -279,7 +279,7 @@ def test_what_was_not_seen_does_not_count() -> None:
     assert Follower(booking("alice", begins=-1)).each(*moments).mean_use == 50
 
 
-def test_what_the_driver_does_not_tell_does_not_count() -> None:
+def test_what_the_driver_does_not_report_does_not_count() -> None:
     moments = [*steady(90, 300), (600, use(None)), (660, use(90))]
     assert Follower(booking("alice", begins=-1)).each(*moments).mean_use == 90
     silent = [(minute * 60, use(None)) for minute in range(12)]
@@ -321,7 +321,7 @@ def test_two_bookings_that_run_at_once_have_a_mean_each() -> None:
     assert (first.mean_use, second.mean_use) == (60, 30)
 
 
-def test_only_gpus_that_are_promised_now_are_remembered() -> None:
+def test_only_currently_booked_gpus_are_remembered() -> None:
     follower = Follower(booking("alice", begins=-1, ends=0.5))
     follower.see(0, EMPTY)
     assert set(follower.kept) == {"GPU-0"}
@@ -423,7 +423,7 @@ def test_no_more_than_five_are_named() -> None:
     assert top(*(SoonFreeGpu(int(NOW) + n, f"h{n}", 0) for n in range(9))).count("12:00") == 5
 
 
-def test_where_nothing_is_known_to_come_free_nothing_is_said_of_it() -> None:
+def test_no_free_again_time_without_a_known_end() -> None:
     assert "No GPU is free." in top()
     assert "Next" not in top()
 
@@ -592,7 +592,7 @@ def whole_host(lab: Lab, *more: dict[str, str]) -> None:
     lab.book({"atlas": {"*": [entry, *more]}})
 
 
-def test_a_booking_of_the_whole_host_is_told_once(lab: Lab) -> None:
+def test_a_booking_of_the_whole_host_is_shown_once(lab: Lab) -> None:
     whole_host(lab, {"name": "bob", "from": soon(2 * DAY), "date": soon(3 * DAY)})
     lab.host(
         "atlas",
@@ -607,7 +607,7 @@ def test_a_booking_of_the_whole_host_is_told_once(lab: Lab) -> None:
     assert [len(gpu["bookings"]) for gpu in lab.host_status()["gpus"]] == [2, 2, 2]
 
 
-def test_of_a_host_with_one_gpu_its_row_tells_all(lab: Lab) -> None:
+def test_a_host_with_one_gpu_shows_booking_use_in_its_row(lab: Lab) -> None:
     whole_host(lab)
     lab.host("atlas")
     lab.build()
@@ -671,7 +671,7 @@ def test_the_mean_alone_moves_no_card_but_in_steps() -> None:
 
 
 @pytest.mark.parametrize("width", [320, 390, 1024, 1440])
-def test_what_is_said_of_a_booking_stays_inside(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_hostile_booking_text_stays_inside(browser: Browser, tmp_path: Path, width: int) -> None:
     lab = Lab(tmp_path)
     names = ("someone-with-a-very-long-login-name", "another-one-with-an-even-longer-login-name-than-that")
     lab.book({"atlas": [{"name": names[0], "from": soon(-HOUR), "date": soon(DAY)}] * 2})

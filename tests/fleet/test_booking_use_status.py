@@ -87,12 +87,12 @@ def test_a_booking_from_the_beginning_of_all_time_is_of_now() -> None:
 # Free until
 
 
-def test_a_free_gpu_that_is_promised_soon_says_until_when() -> None:
+def test_a_free_gpu_that_is_booked_soon_says_until_when() -> None:
     found = only_gpu(host_data(), booking(begins=3, ends=9))
     assert (found.state, found.free_until) == ("free", NOW + 3 * 3600)
 
 
-def test_a_free_gpu_that_is_promised_twice_is_free_until_the_first() -> None:
+def test_a_free_gpu_that_is_booked_twice_is_free_until_the_first() -> None:
     found = only_gpu(host_data(), booking("bob", begins=7, ends=9), booking(begins=3, ends=4))
     assert found.free_until == NOW + 3 * 3600
 
@@ -135,7 +135,7 @@ def test_a_night_in_which_the_clocks_change_ends_at_its_time_on_the_wall(zone: t
     assert (found.phase, found.until.isoformat()) == ("now", "2026-10-25T08:00:00+01:00")
 
 
-def test_of_a_booking_that_repeats_two_weeks_ahead_are_shown() -> None:
+def test_two_weeks_of_a_repeating_booking_are_shown() -> None:
     found = [one.since for one in at(weekly(PARIS)) if one.phase == "coming"]
     assert found == [datetime(2026, 11, day, 9, tzinfo=PARIS) for day in (19, 26)]
 
@@ -174,7 +174,7 @@ def test_what_repeats_without_end_takes_no_time_and_no_room(rule: str) -> None:
         assert len(found) <= booking_use.MAX_REPEATS
 
 
-def test_of_what_repeats_often_the_present_is_kept() -> None:
+def test_the_current_occurrence_of_a_frequent_booking_is_kept() -> None:
     often = booking("alice", begins=-9 * DAY, ends=-9 * DAY + 0.5, rrule="FREQ=DAILY;BYHOUR=8,10,12,14,16")
     assert len(at(often)) <= booking_use.MAX_REPEATS
     assert [one.phase for one in at(often)][:2] == ["now", "coming"]
@@ -244,7 +244,7 @@ def test_a_host_may_be_booked_by_its_full_name_and_in_any_case(key: str) -> None
     assert by_host(key, "atlas", "hydra") == (["atlas"], [])
 
 
-def test_of_hosts_that_differ_in_case_alone_the_exact_one_is_meant() -> None:
+def test_the_exact_name_wins_among_hosts_that_differ_in_case() -> None:
     assert by_host("Atlas", "atlas", "Atlas")[0] == ["Atlas"]
 
 
@@ -255,7 +255,7 @@ def test_an_unknown_host_is_a_problem_with_a_hint_where_there_is_one() -> None:
     assert by_host("zebra", "atlas")[1] == [Problem("data/comments.json", "there is no host zebra")]
 
 
-def test_an_unknown_host_is_told_once() -> None:
+def test_an_unknown_host_is_reported_once() -> None:
     several = [booking(host="zebra"), booking(host="zebra", gpu="1")]
     assert len(booking_use.group_bookings_by_host(several, ["atlas"], now())[1]) == 1
 

@@ -69,7 +69,7 @@ def test_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost(age: float)
     assert reason(told) == f"lost: the driver cannot reach it: GPU is lost; its host is {which}"
 
 
-def test_so_is_one_of_a_host_under_maintenance() -> None:
+def test_a_lost_gpu_of_a_host_under_maintenance_is_lost() -> None:
     (found,) = decide(host_data([gpu(lost=LOST)]), known=DiscoveredHost("atlas", maintenance="new fans")).gpus
     assert found.state == "lost"
 
@@ -138,14 +138,14 @@ def test_each_state_has_its_reason(data: HostSnapshot, more: dict[str, Any], exp
 
 
 @pytest.mark.parametrize("age", [300, 700])
-def test_of_a_host_that_is_not_fresh_no_reading_is_shown(age: float) -> None:
+def test_a_host_that_is_not_fresh_shows_no_readings(age: float) -> None:
     told = gpu(used=7000, use=90, power_draw=300, power_limit=400, utilization_memory=3, columns=("x",), cells=("1",))
     found = only_gpu(used_by("bob", gpus=[told], ages={"host.txt": age}))
     assert found.gpu == Gpu(0, "GPU-0", "NVIDIA A100-SXM4-80GB", memory_total=81920)
     assert (found.model, found.processes) == ("A100 80 GB", ())
 
 
-def test_of_a_host_that_is_not_fresh_the_bookings_are_shown() -> None:
+def test_a_host_that_is_not_fresh_shows_its_bookings() -> None:
     (found,) = only_gpu(host_data(ages={"host.txt": 300}), booking("alice")).bookings
     assert (found.name, found.phase) == ("alice", "now")
 
@@ -161,27 +161,27 @@ PROCESSES_UNTOLD = pytest.mark.parametrize(
 
 
 @PROCESSES_UNTOLD
-def test_where_the_processes_were_not_told_an_empty_gpu_is_not_free(
+def test_without_process_data_an_empty_gpu_is_not_free(
     processes: ParsedFile[GpuProcessRow] | None,
 ) -> None:
     assert reason(host_data(processes=processes)) == "unknown: the processes on it could not be read"
 
 
 @PROCESSES_UNTOLD
-def test_where_the_processes_were_not_told_a_promised_gpu_is_not_unused(
+def test_without_process_data_a_booked_gpu_is_not_unused(
     processes: ParsedFile[GpuProcessRow] | None,
 ) -> None:
     assert state(host_data(processes=processes), booking("alice")) == "unknown"
 
 
 @PROCESSES_UNTOLD
-def test_where_the_processes_were_not_told_memory_in_use_is_busy(processes: ParsedFile[GpuProcessRow] | None) -> None:
+def test_without_process_data_memory_in_use_is_busy(processes: ParsedFile[GpuProcessRow] | None) -> None:
     assert state(host_data([gpu(used=7000, use=90)], processes=processes)) == "busy"
 
 
 @PROCESSES_UNTOLD
 @pytest.mark.parametrize(("use", "expected"), [(4, "unknown"), (5, "busy"), (90, "busy"), (None, "unknown")])
-def test_where_the_processes_were_not_told_use_above_the_limit_is_busy(
+def test_without_process_data_use_above_the_limit_is_busy(
     processes: ParsedFile[GpuProcessRow] | None, use: float | None, expected: str
 ) -> None:
     assert state(host_data([gpu(use=use)], processes=processes)) == expected
@@ -217,7 +217,7 @@ def test_what_is_not_reported_of_a_gpu_is_not_of_its_instances_either() -> None:
     assert [one.state for one in found] == ["unknown", "free"]
 
 
-def test_an_error_of_nvidia_smi_with_no_row_beside_it_tells_nothing() -> None:
+def test_an_error_of_nvidia_smi_with_no_row_beside_it_reports_nothing() -> None:
     assert state(host_data(processes=ParsedFile((), head("processes", 6)))) == "unknown"
 
 
@@ -226,16 +226,16 @@ def test_the_error_for_a_lost_gpu_hides_no_free_one() -> None:
     assert state(host_data(gpus=gpus, processes=ParsedFile((), head("processes", 15)))) == "free"
 
 
-def test_a_torn_list_of_processes_tells_nothing() -> None:
+def test_a_torn_list_of_processes_is_unknown() -> None:
     assert state(host_data(processes=ParsedFile((), head("processes"), is_complete=False))) == "unknown"
 
 
-def test_processes_on_a_gpu_that_is_not_told_may_be_on_any() -> None:
+def test_processes_on_a_gpu_that_is_not_reported_may_be_on_any() -> None:
     elsewhere = GpuProcessRow("MIG-1", 42, 400, "python")
     assert state(host_data(processes=ParsedFile((elsewhere,), head("processes")))) == "unknown"
 
 
-def test_a_gpu_that_tells_neither_memory_nor_use_is_unknown() -> None:
+def test_a_gpu_that_reports_neither_memory_nor_use_is_unknown() -> None:
     found = reason(host_data([gpu(used=None, use=None)]))
     assert found == "unknown: the driver tells neither its memory nor its use"
 
@@ -245,7 +245,7 @@ def test_a_gpu_that_shares_the_memory_of_its_host_can_be_free() -> None:
     assert found == "free: no process; its driver does not tell the memory in use"
 
 
-def test_of_a_gpu_that_shares_the_memory_of_its_host_what_its_processes_have_is_told() -> None:
+def test_a_gpu_with_shared_memory_shows_the_memory_of_its_processes() -> None:
     shared: dict[str, Any] = {"used": None, "memory_total": None, "name": "NVIDIA GB10"}
     on_it = used_by("alice", "bob", gpus=[gpu(use=90, **shared)])
     assert reason(on_it) == "busy: in use by alice and bob, 14 GiB by its processes"
@@ -256,7 +256,7 @@ def test_of_a_gpu_that_shares_the_memory_of_its_host_what_its_processes_have_is_
     assert reason(untold) == "busy: in use by alice"
 
 
-def test_a_gpu_that_does_not_tell_its_use_can_be_free() -> None:
+def test_a_gpu_that_does_not_report_its_use_can_be_free() -> None:
     assert state(host_data([gpu(use=None)])) == "free"
 
 
@@ -346,7 +346,7 @@ def test_a_user_without_a_name_is_a_number_or_unknown(ps: list[PsRow], expected:
     assert (the_process(data).user, state(data)) == (expected, "busy")
 
 
-def test_a_process_whose_pid_is_not_told_is_shown_without_a_user() -> None:
+def test_a_process_whose_pid_is_not_reported_is_shown_without_a_user() -> None:
     found = the_process(host_data(processes=[process(None)], ps=[person()]))
     assert (found.pid, found.user, found.command) == (None, None, "python")
 
@@ -364,7 +364,7 @@ def test_a_gpu_is_held_after_two_hours_of_idling(seconds: float, expected: str) 
 
 
 @pytest.mark.parametrize(("use", "expected"), [(4.9, "held"), (5, "busy"), (None, "busy")])
-def test_idle_is_use_below_5_percent_that_is_told(use: float | None, expected: str) -> None:
+def test_idle_is_a_known_use_below_5_percent(use: float | None, expected: str) -> None:
     assert state(used_by("bob", gpus=[gpu(used=7000, use=use)]), idle=idle_for(9000)) == expected
 
 
@@ -431,7 +431,7 @@ def test_a_person_who_booked_under_any_of_their_names_may_use_it(booker: str) ->
 
 
 @pytest.mark.parametrize("booker", ["jones", "TJones", "thomas"])
-def test_another_user_violates_a_booking_under_any_name_of_a_person(booker: str) -> None:
+def test_another_user_is_a_conflict_under_any_name_of_a_person(booker: str) -> None:
     found = reason(used_by("bob"), booking(booker), aliases=THOMAS)
     assert found == "conflict: booked by Thomas, used by bob"
 
@@ -508,13 +508,13 @@ def test_cut_names_that_were_once_learned_are_no_people() -> None:
     assert not PeopleDirectory({}, ["alexande+", "1000"]).known_people
 
 
-def test_of_two_who_booked_the_same_gpu_either_may_use_it() -> None:
+def test_either_of_two_bookers_of_the_same_gpu_may_use_it() -> None:
     both = booking("alice"), booking("bob")
     assert state(used_by("bob"), *both) == state(used_by("alice"), *both) == "busy"
     assert reason(used_by("carol"), *both) == "conflict: booked by alice and bob, used by carol"
 
 
-def test_of_two_who_booked_the_same_gpu_one_unknown_gives_no_verdict() -> None:
+def test_an_unknown_second_booker_gives_no_conflict() -> None:
     assert state(used_by("carol"), booking("alice"), booking("a guest")) == "busy"
 
 
@@ -590,7 +590,7 @@ def test_the_program_has_neither_folders_nor_arguments(command: str, expected: s
     assert the_process(data, shown=PrivacySettings("program")).command == expected
 
 
-def test_where_ps_does_not_tell_the_command_nvidia_smi_does() -> None:
+def test_where_ps_does_not_report_the_command_nvidia_smi_does() -> None:
     assert the_process(used_by("bob", ps=[person(command=None)])).command == "python"
 
 
@@ -622,7 +622,7 @@ def test_a_gpu_is_called_what_people_call_it_with_the_size_it_is_sold_with(
     assert shorten_gpu_name(name, {"Ours": "the old one"}, memory) == expected
 
 
-def test_a_gpu_that_tells_no_name_is_a_gpu() -> None:
+def test_a_gpu_that_reports_no_name_is_a_gpu() -> None:
     assert only_gpu(host_data([gpu(name=None)])).model == "GPU"
 
 

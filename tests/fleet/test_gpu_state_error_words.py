@@ -281,7 +281,7 @@ def test_an_error_in_fan_or_power_alone_is_a_warning(cell: str, kind: str, word:
 
 
 @pytest.mark.parametrize(("cell", "kind"), [("Fan speed (%)", "fan"), ("Average Graphics Package Power (W)", "power")])
-def test_so_it_is_for_amd(cell: str, kind: str) -> None:
+def test_an_error_word_in_other_cells_of_amd_is_a_warning(cell: str, kind: str) -> None:
     (one,) = board("rocm-smi text", **{cell: "Unknown error"}).gpus
     assert (one.state, one.is_avoided) == ("free", False)
     assert [(problem.kind, problem.severity) for problem in one.problems] == [(kind, "warning")]

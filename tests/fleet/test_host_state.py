@@ -143,7 +143,7 @@ def test_a_failure_without_words_has_a_reason_too(rc: int, expected: str) -> Non
     assert failed(rc) == f"failed: {expected}"
 
 
-def test_of_many_words_only_the_first_are_the_reason() -> None:
+def test_only_the_first_messages_are_the_reason() -> None:
     assert failed(9, "a", "b", "c", "d") == "failed: nvidia-smi ended with exit code 9: a b c"
     assert len(failed(9, "a" * 5000)) < 400
 
@@ -174,7 +174,7 @@ def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
     )
 
 
-def test_a_failure_to_tell_the_processes_is_a_problem() -> None:
+def test_a_failure_to_report_the_processes_is_a_problem() -> None:
     told: ParsedFile[GpuProcessRow] = ParsedFile(
         (), head("processes", 124), tool_results=(ToolResult("nvidia-smi", "nvidia", 124, is_complete=False),)
     )
@@ -211,7 +211,7 @@ def test_a_host_of_the_original_scripts_without_gpus_is_unseen() -> None:
 
 
 @pytest.mark.parametrize("data", [None, host_data(), host_data(ages={"host.txt": 7000})])
-def test_maintenance_is_said_whatever_the_host_does(data: HostSnapshot | None) -> None:
+def test_maintenance_wins_over_every_other_state(data: HostSnapshot | None) -> None:
     known = DiscoveredHost("atlas", maintenance="new fans")
     assert verdict(decide(data, known=known)) == ("maintenance", "new fans")
 
@@ -237,12 +237,12 @@ def test_consul_without_words_is_quoted_by_its_state_alone() -> None:
     assert decide(host_data(ages={"host.txt": 700}), known=known).reason == "no snapshot since 11:48. Consul: warning"
 
 
-def test_that_consul_is_content_explains_no_silence() -> None:
+def test_a_passing_consul_check_does_not_explain_silence() -> None:
     known = DiscoveredHost("atlas", consul_status="passing", consul_message="Agent alive")
     assert decide(host_data(ages={"host.txt": 700}), known=known).reason == "no snapshot since 11:48"
 
 
-def test_that_consul_finds_a_fresh_host_critical_is_a_note_and_no_state() -> None:
+def test_a_critical_consul_check_of_a_fresh_host_is_a_note() -> None:
     host = decide(host_data(), known=DiscoveredHost("atlas", consul_status="critical", consul_message="disk full"))
     assert (host.state, host.notes) == ("fresh", ("Consul: critical, “disk full”",))
 
@@ -251,7 +251,7 @@ def test_a_host_that_is_not_in_consul_says_so() -> None:
     assert decide(host_data(), known=DiscoveredHost("atlas", is_missing_in_consul=True)).notes == ("not in Consul",)
 
 
-def test_where_consul_is_not_asked_nothing_is_said_of_it() -> None:
+def test_without_consul_its_state_is_not_mentioned() -> None:
     assert decide(host_data()).notes == ()
 
 
@@ -279,7 +279,7 @@ def test_a_clock_that_is_off_changes_nothing_else() -> None:
     assert (wrong.state, [one.state for one in wrong.gpus]) == (right.state, [one.state for one in right.gpus])
 
 
-def test_when_a_process_began_is_told_on_our_clock() -> None:
+def test_the_start_of_a_process_is_on_our_clock() -> None:
     def started(off: int) -> int | None:
         ps = ParsedFile((person(elapsed=3600),), head("ps")._replace(time=int(NOW) + off))
         return decide(used_by("alice", clock_offset=float(off), ps=ps)).gpus[0].processes[0].started
@@ -288,12 +288,12 @@ def test_when_a_process_began_is_told_on_our_clock() -> None:
 
 
 @pytest.mark.parametrize(("elapsed", "time"), [(999_999_999_999, int(NOW)), (5, 999_999_999_999), (5, 0)])
-def test_a_process_that_claims_to_have_begun_when_none_can_have_tells_no_start(elapsed: int, time: int) -> None:
+def test_an_impossible_start_time_is_not_available(elapsed: int, time: int) -> None:
     ps = ParsedFile((person(elapsed=elapsed),), head("ps")._replace(time=time))
     assert decide(used_by("alice", ps=ps)).gpus[0].processes[0].started is None
 
 
-def test_files_that_are_gone_are_a_problem_and_the_way_out_is_told() -> None:
+def test_missing_files_are_a_problem_with_the_command_that_solves_it() -> None:
     host = decide(host_data(missing_files=("gpus.csv", "ps.txt")))
     assert host.problems == (
         Problem("data/atlas", "gone: gpus.csv, ps.txt; `gpuboard forget atlas` takes the host off the board"),
@@ -309,7 +309,7 @@ def test_a_host_some_of_whose_files_are_gone_is_not_said_to_have_none() -> None:
     assert decide(host_data(ages={"host.txt": 700}, missing_files=("ps.txt",))).reason == "no snapshot since 11:48"
 
 
-def test_what_was_wrong_with_the_files_stays_told() -> None:
+def test_problems_of_the_files_are_problems_of_the_host() -> None:
     torn = Problem("data/atlas/gpus.csv", "the file is torn: it has no end")
     assert decide(host_data(problems=(torn,))).problems == (torn,)
 
@@ -323,7 +323,7 @@ def test_title_tags_and_facts_are_those_of_the_host() -> None:
     assert (host.facts, host.last_seen) == (HostFacts(cpus=4), NOW)
 
 
-def test_a_process_on_a_gpu_that_the_host_does_not_tell_is_shown_on_the_host() -> None:
+def test_a_process_on_a_gpu_that_the_host_does_not_report_is_shown_on_the_host() -> None:
     host = decide(host_data(processes=[process(on="GPU-9")], ps=[person()]))
     assert [(one.pid, one.user) for one in host.unmatched_processes] == [(42, "alice")]
 

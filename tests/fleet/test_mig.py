@@ -38,7 +38,7 @@ def test_an_instance_has_the_name_of_its_gpu_and_its_profile() -> None:
     ]
 
 
-def test_an_instance_that_tells_no_profile_is_said_to_be_one() -> None:
+def test_an_instance_without_a_profile_is_labelled_as_one() -> None:
     assert of_gpus(instance(profile=None)).gpus[0].model == "H100 MIG"
 
 
@@ -69,18 +69,18 @@ def test_an_instance_with_memory_that_no_process_explains_is_busy() -> None:
     assert of_gpus(*instances(_2=4000)).gpus[2].reason == "3.9 GiB in use that no process explains"
 
 
-def test_an_instance_is_never_held_by_its_use_for_that_is_not_told() -> None:
+def test_an_instance_is_never_held_since_its_use_is_unknown() -> None:
     data = host_data(instances(_1=7014), processes=[process(on="MIG-0-1")], ps=[person()])
     board = decide(data, idle=idle_for(90_000, key="MIG-0-1"))
     assert board.gpus[1].state == "busy"
     assert board.gpus[1].idle_since is None
 
 
-def test_an_instance_that_tells_neither_memory_nor_use_is_unknown() -> None:
+def test_an_instance_that_reports_neither_memory_nor_use_is_unknown() -> None:
     assert of_gpus(instance(used=None)).gpus[0].state == "unknown"
 
 
-def test_of_a_host_that_is_not_fresh_nothing_is_known_but_which_instances_it_has() -> None:
+def test_a_host_that_is_not_fresh_keeps_only_its_list_of_instances() -> None:
     board = decide(host_data(instances(), ages={"host.txt": 300}))
     assert states(board) == dict.fromkeys(("0:0", "0:1", "0:2", "0:3"), "unknown")
     assert board.gpus[0].model == "H100 3g.40gb"
@@ -97,17 +97,17 @@ def test_the_instances_of_a_gpu_that_is_lost_are_lost() -> None:
 
 
 @pytest.mark.parametrize("used", [0.0, 87.0])
-def test_a_gpu_in_mig_mode_that_tells_no_instances_is_never_free(used: float) -> None:
+def test_a_gpu_in_mig_mode_that_reports_no_instances_is_never_free(used: float) -> None:
     (only,) = of_gpus(whole(memory_used=used, utilization_gpu=None)).gpus
     assert only.state == "unknown"
     assert only.reason == "it is in MIG mode and tells no instances, so that nothing can be run on it"
 
 
-def test_it_is_busy_with_a_process_on_it() -> None:
+def test_an_instance_with_a_process_is_busy() -> None:
     assert of_gpus(whole(), processes=[process()], ps=[person()]).gpus[0].state == "busy"
 
 
-def test_it_is_busy_with_memory_taken() -> None:
+def test_an_instance_with_memory_taken_is_busy() -> None:
     assert of_gpus(whole(memory_used=30000.0)).gpus[0].state == "busy"
 
 
@@ -137,21 +137,21 @@ def test_instances_without_a_uuid_have_processes_by_their_place() -> None:
 
 
 @pytest.mark.parametrize("key", ["0:2", "MIG-0-2", "mig-0-2"])
-def test_a_booking_of_an_instance_promises_that_alone(key: str) -> None:
+def test_a_booking_of_an_instance_books_that_instance_alone(key: str) -> None:
     board = of_gpus(*instances(), bookings=(booking(gpu=key),))
     assert states(board) == {"0:0": "free", "0:1": "free", "0:2": "booked", "0:3": "free"}
     assert not board.problems
 
 
 @pytest.mark.parametrize("key", ["0", "GPU-0", "*"])
-def test_a_booking_of_the_gpu_or_the_host_promises_all_of_its_instances(key: str) -> None:
+def test_a_booking_of_the_gpu_or_the_host_books_all_of_its_instances(key: str) -> None:
     board = of_gpus(*instances(), bookings=(booking(gpu=key),))
     assert set(states(board).values()) == {"booked"}
     assert [one.is_whole_gpu for one in board.gpus[0].bookings] == [key != "*"]
     assert not board.problems
 
 
-def test_a_booking_of_another_gpu_promises_no_instance() -> None:
+def test_a_booking_of_another_gpu_books_no_instance() -> None:
     assert set(states(of_gpus(*instances(), A100, bookings=(booking(gpu="1"),))).values()) == {"free", "booked"}
 
 
@@ -161,7 +161,7 @@ def test_an_instance_can_be_in_conflict() -> None:
     assert board.gpus[1].state == "conflict"
 
 
-def test_a_booking_of_an_instance_that_there_is_not_is_told() -> None:
+def test_a_booking_of_a_missing_instance_is_reported() -> None:
     (problem,) = of_gpus(*instances(), A100, bookings=(booking(gpu="0:9"),)).problems
     assert problem.what == "atlas has no GPU 0:9, only GPUs 0:0, 0:1, 0:2, 0:3, 1"
 
@@ -176,11 +176,11 @@ def test_a_gpu_in_mig_mode_is_free_only_if_all_of_its_instances_are() -> None:
     assert (some.state, some.reason) == ("busy", "2 of 4 instances are free: 0:0, 0:3")
 
 
-def test_one_that_is_free_is_said_in_the_singular() -> None:
+def test_a_single_free_instance_is_in_the_singular() -> None:
     assert gpu_0(of_gpus(*instances(_0=7e3, _1=7e3, _2=7e3))).reason == "1 of 4 instances is free: 0:3"
 
 
-def test_that_none_is_free_is_said() -> None:
+def test_no_free_instance_is_stated() -> None:
     assert gpu_0(of_gpus(*instances(_0=7e3, _1=6e3, _2=5e3, _3=4e3))).reason == "none of its 4 instances is free"
 
 

@@ -45,7 +45,7 @@ def test_what_went_on_before_the_first_look_began_before_it() -> None:
 # Lost and back
 
 
-def test_a_lost_gpu_is_told_once_and_until_when() -> None:
+def test_a_lost_gpu_is_reported_once_and_until_when() -> None:
     watch = Watch(gpu())
     for _ in range(3):
         watch.look(gpu(lost="GPU is lost"))
@@ -73,7 +73,7 @@ def test_a_gpu_that_is_lost_again_later_is_lost_twice() -> None:
 
 
 @pytest.mark.parametrize("place", [{"bus": "17:00.0", "index": None}, {"bus": None, "index": 0}])
-def test_a_lost_gpu_that_tells_no_name_is_the_one_that_sat_there(place: dict[str, Any]) -> None:
+def test_a_lost_gpu_that_reports_no_name_is_the_one_that_sat_there(place: dict[str, Any]) -> None:
     watch = Watch(gpu(), gpu(B, index=1, bus="20:00.0"))
     nameless = gpu("index 0", lost="Unknown Error", recovery=None, **place)
     watch.look(nameless, gpu(B, index=1, bus="20:00.0"))
@@ -137,7 +137,7 @@ def test_a_gpu_whose_row_could_not_be_understood_is_not_said_to_be_gone() -> Non
     assert watch.only.kind == "gone"
 
 
-def test_of_gpus_that_are_gone_some_are_remembered() -> None:
+def test_a_limited_number_of_gone_gpus_is_remembered() -> None:
     watch = Watch(gpu())
     for number in range(3 * MAX_GONE_GPUS):
         watch.look(gpu(), gpu(f"GPU-{number}", index=1))
@@ -149,7 +149,7 @@ def test_of_gpus_that_are_gone_some_are_remembered() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in COUNT_NAMES if not name.endswith("_ever")])
-def test_a_count_that_rises_is_told_with_how_much(name: str) -> None:
+def test_a_count_that_rises_is_reported_with_how_much(name: str) -> None:
     watch = Watch(gpu(**{name: 3}))
     watch.look(gpu(**{name: 5, **({f"{name}_ever": 2} if f"{name}_ever" in COUNT_NAMES else {})}))
     assert watch.only.kind == name
@@ -167,7 +167,7 @@ def test_counts_that_rise_again_within_minutes_are_one_event() -> None:
     assert events.format_event_duration(watch.only) is None
 
 
-def test_counts_that_never_cease_to_rise_are_told_day_by_day() -> None:
+def test_counts_that_never_cease_to_rise_are_reported_day_by_day() -> None:
     watch = Watch(gpu())
     for number in range(1, 3 * DAY // 300):
         watch.look(gpu(corrected=number, corrected_ever=number), after=300)
@@ -193,14 +193,14 @@ def test_rows_and_pages_never_begin_again() -> None:
     assert watch.look(gpu(rows_corrected=2, pages_uncorrected=1)) == []
 
 
-def test_one_error_in_two_counts_is_told_once() -> None:
+def test_an_error_in_two_counters_is_one_event() -> None:
     watch = Watch(gpu(uncorrected=0, uncorrected_ever=40))
     watch.look(gpu(uncorrected=1, uncorrected_ever=41))
     watch.look(gpu(uncorrected=0, uncorrected_ever=41))
     assert watch.only.value == (1, 41)
 
 
-def test_an_error_is_told_once_where_one_of_its_counts_is_told_now_and_then() -> None:
+def test_an_error_is_one_event_if_one_of_its_counters_comes_and_goes() -> None:
     watch = Watch(gpu(uncorrected=0, uncorrected_ever=40))
     watch.look(gpu(uncorrected=1, uncorrected_ever=None))
     watch.look(gpu(uncorrected=1, uncorrected_ever=41))
@@ -239,7 +239,7 @@ def test_counts_that_nobody_can_believe_stay_within_bounds() -> None:
         ({"power": True}, "power"),
     ],
 )
-def test_each_sign_is_told_from_when_until_when(sign: dict[str, Any], kind: str) -> None:
+def test_each_health_metric_has_begin_and_end(sign: dict[str, Any], kind: str) -> None:
     watch = Watch(gpu())
     watch.look(gpu(**sign))
     watch.look(gpu(**sign))
@@ -250,7 +250,7 @@ def test_each_sign_is_told_from_when_until_when(sign: dict[str, Any], kind: str)
 
 
 @pytest.mark.parametrize("sign", ["pending", "failed", "recovery"])
-def test_what_needs_a_reset_goes_on_where_it_is_not_told(sign: str) -> None:
+def test_a_needed_reset_continues_while_it_is_not_reported(sign: str) -> None:
     watch = Watch(gpu())
     watch.look(gpu(**{sign: "Reset" if sign == "recovery" else True}))
     assert watch.look(gpu(**{sign: None})) == []
@@ -258,21 +258,21 @@ def test_what_needs_a_reset_goes_on_where_it_is_not_told(sign: str) -> None:
 
 
 @pytest.mark.parametrize("sign", ["heat", "power", "hot"])
-def test_what_comes_and_goes_is_over_where_it_is_not_told(sign: str) -> None:
+def test_a_passing_problem_ends_when_it_is_not_reported(sign: str) -> None:
     watch = Watch(gpu())
     watch.look(gpu(**{sign: (95, 90) if sign == "hot" else True}))
     watch.look(gpu(**{sign: None}))
     assert watch.only.ended_at == NOON + 120
 
 
-def test_of_a_gpu_that_is_too_warm_the_highest_temperature_is_told() -> None:
+def test_a_hot_gpu_event_has_the_highest_temperature() -> None:
     watch = Watch(gpu())
     for degrees in (91, 95, 92):
         watch.look(gpu(hot=(degrees, 90)))
     assert events.describe_event(watch.only) == "too warm: up to 95 °C (limit 90 °C)"
 
 
-def test_what_the_power_limit_does_is_told_in_sum() -> None:
+def test_power_limit_time_is_summed_up() -> None:
     watch = Watch(gpu())
     for _ in range(4):
         for on in (True, True, False):
@@ -284,14 +284,14 @@ def test_what_the_power_limit_does_is_told_in_sum() -> None:
     assert events.describe_event(watch.only) == "slowed by its power limit, 5 times, now again"
 
 
-def test_what_the_power_limit_does_is_told_day_by_day() -> None:
+def test_power_limit_time_is_reported_by_day() -> None:
     watch = Watch(gpu())
     for number in range(3 * 24 * 6):
         watch.look(gpu(power=bool(number % 2)), after=600)
     assert watch.kinds == ["power"] * 3
 
 
-def test_the_driver_of_the_host_is_told_where_it_changes() -> None:
+def test_the_driver_of_the_host_is_reported_where_it_changes() -> None:
     watch = Watch(gpu())
     assert watch.look(gpu(), driver=None) == []
     assert watch.look(gpu()) == []
@@ -313,7 +313,7 @@ def test_what_came_where_nobody_looked_came_between() -> None:
     assert events.format_event_duration(watch.only) is None
 
 
-def test_what_comes_and_goes_is_not_said_to_go_on_where_nobody_looked() -> None:
+def test_a_passing_problem_does_not_continue_over_a_gap() -> None:
     watch = Watch(gpu())
     watch.look(gpu(heat=True))
     watch.look(gpu(heat=True), after=3 * HOUR)
@@ -323,7 +323,7 @@ def test_what_comes_and_goes_is_not_said_to_go_on_where_nobody_looked() -> None:
     ]
 
 
-def test_what_lasts_is_said_to_go_on_where_nobody_looked() -> None:
+def test_a_lasting_problem_continues_over_a_gap() -> None:
     watch = Watch(gpu())
     watch.look(gpu(lost="GPU is lost"))
     assert watch.look(gpu(lost="GPU is lost"), after=3 * DAY) == []
@@ -340,7 +340,7 @@ def test_the_power_limit_counts_only_while_somebody_looked() -> None:
 # Clocks and builders that are late
 
 
-def test_a_snapshot_that_is_older_than_the_last_one_tells_nothing() -> None:
+def test_a_snapshot_that_is_older_than_the_last_one_reports_nothing() -> None:
     watch = Watch(gpu())
     watch.look(gpu(failed=True))
     late = HostCheck("atlas", watch.at + 20, watch.at, float(watch.at - 30))
@@ -388,7 +388,7 @@ LOOKS = st.lists(
 
 @settings(deadline=None)
 @given(LOOKS)
-def test_whatever_is_told_no_event_ends_before_it_begins_and_none_is_told_twice(looks: list[Any]) -> None:
+def test_no_event_ends_before_it_begins_or_is_reported_twice(looks: list[Any]) -> None:
     state, at = None, NOON
     kept: dict[int, HealthEvent] = {}
     for step, gap, driver, gpus, whole in looks:

@@ -59,7 +59,7 @@ def test_what_is_no_number_is_not_available(cell: str) -> None:
     assert only(gpu(dict.fromkeys(COUNTS, cell))).counts == (None,) * 8
 
 
-def test_of_a_gpu_that_tells_nothing_nothing_is_known() -> None:
+def test_a_gpu_without_readings_has_no_health_metrics() -> None:
     found = only(gpu(temperature=None))
     assert found == GpuHealthMetrics("GPU-0", 0, None, None, (None,) * 8, None, None, None, None, None, None)
 
@@ -79,7 +79,7 @@ def test_of_a_gpu_that_tells_nothing_nothing_is_known() -> None:
         (40, "-1e9", ()),
     ],
 )
-def test_too_warm_is_what_its_maker_says_and_else_90_degrees(
+def test_too_warm_is_the_makers_limit_or_90_degrees(
     temperature: float | None, margin: str, hot: tuple[int, ...] | None
 ) -> None:
     assert only(gpu({"temperature.gpu.tlimit": margin}, temperature=temperature)).hot == hot
@@ -110,7 +110,7 @@ def test_what_must_be_done_to_it(cell: str, recovery: str | None) -> None:
 @pytest.mark.parametrize(
     ("remapped", "retired", "pending"), [("Yes", "", True), ("No", "[N/A]", False), ("", "1", True)]
 )
-def test_whether_a_repair_waits(remapped: str, retired: str, pending: bool) -> None:
+def test_a_pending_repair_is_parsed(remapped: str, retired: str, pending: bool) -> None:
     assert only(gpu({"remapped_rows.pending": remapped, "retired_pages.pending": retired})).pending is pending
 
 
@@ -136,7 +136,7 @@ def test_a_host_with_a_gpu_that_could_not_be_read_is_not_complete() -> None:
     assert not found.is_complete
 
 
-def test_they_are_the_same_while_only_readings_move() -> None:
+def test_health_metrics_stay_equal_while_only_readings_change() -> None:
     readings = {"utilization.gpu": "3", "fan.speed": "30", "clocks_event_reasons.active": "0x1"}
     later = {"utilization.gpu": "99", "fan.speed": "80", "clocks_event_reasons.active": "0x0"}
     first = gpu({**COUNTS, **readings}, temperature=35.0, power_draw=60.0)

@@ -132,7 +132,7 @@ def test_a_host_that_is_down_keeps_its_time_line(tmp_path: Path) -> None:
     assert "Now" not in told.part
 
 
-def test_gpus_that_tell_nothing_of_their_health_have_no_table(tmp_path: Path) -> None:
+def test_gpus_without_health_readings_have_no_table(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas")
     lab.build()
@@ -141,7 +141,7 @@ def test_gpus_that_tell_nothing_of_their_health_have_no_table(tmp_path: Path) ->
     assert "Counts as they are now" not in page
 
 
-def test_it_is_the_same_where_people_are_not_shown(tmp_path: Path) -> None:
+def test_the_health_section_is_the_same_where_people_are_hidden(tmp_path: Path) -> None:
     parts = []
     for users in (True, False):
         told = Told(tmp_path / str(users), privacy=PrivacySettings(users=users))
@@ -151,7 +151,7 @@ def test_it_is_the_same_where_people_are_not_shown(tmp_path: Path) -> None:
     assert parts[0] == parts[1]
 
 
-def test_of_many_events_the_last_are_shown_and_those_that_are_critical(tmp_path: Path) -> None:
+def test_the_latest_and_the_critical_of_many_events_are_shown(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
     log = EventLog(history, events.compare_health)
     host = board([{UNCORRECTED: "0"}])
@@ -245,7 +245,7 @@ def test_hostile_text_is_text(browser: Browser, long: Served) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
-def test_axe_finds_nothing(browser: Browser, long: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
+def test_axe_finds_no_accessibility_fault(browser: Browser, long: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     with opened(browser, long.url("atlas"), width, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
@@ -253,7 +253,7 @@ def test_axe_finds_nothing(browser: Browser, long: Served, scheme: Any, width: i
     assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
 
 
-def test_the_html_is_right(browser: Browser, long: Served, tmp_path: Path) -> None:
+def test_the_html_is_valid(browser: Browser, long: Served, tmp_path: Path) -> None:
     parser = html5lib.HTMLParser()
     parser.parse(long.html("atlas"))
     assert parser.errors == []

@@ -91,7 +91,7 @@ def test_what_is_not_available_is_no_problem(cell: str) -> None:
     assert found(one._replace(cells=(cell,) * len(one.cells))) == ()
 
 
-def test_of_a_gpu_that_tells_nothing_nothing_is_said() -> None:
+def test_a_gpu_without_readings_has_no_problems() -> None:
     assert found(Gpu(0, "GPU-0", "A100")) == ()
 
 
@@ -109,7 +109,7 @@ def test_of_a_gpu_that_tells_nothing_nothing_is_said() -> None:
         ("0x0000000000000008", "slowdown", "slowed by the hardware, which does not say why"),
     ],
 )
-def test_why_it_is_slowed_is_said_in_words(mask: str, kind: str, what: str) -> None:
+def test_the_reason_of_a_slowdown_is_named(mask: str, kind: str, what: str) -> None:
     problem = only(gpu(clocks_event_reasons__active=mask))
     assert (problem.kind, problem.what, problem.severity, problem.avoid) == (kind, what, "warning", False)
 
@@ -124,7 +124,7 @@ def test_older_drivers_call_it_throttling() -> None:
     assert kinds(one) == ["heat"]
 
 
-def test_both_heat_and_the_brake_are_told() -> None:
+def test_heat_and_power_brake_are_both_reported() -> None:
     assert kinds(gpu(clocks_event_reasons__active="0x00000000000000e8")) == ["heat", "power-brake"]
 
 
@@ -143,12 +143,12 @@ def test_a_mask_that_is_none_says_nothing(mask: str) -> None:
         (None, "-5", None),
     ],
 )
-def test_too_warm_is_told_as_in_the_time_line(temperature: float | None, margin: str, what: str | None) -> None:
+def test_too_warm_is_reported_as_in_the_timeline(temperature: float | None, margin: str, what: str | None) -> None:
     told = found(gpu(temperature, temperature__gpu__tlimit=margin))
     assert [one.what for one in told] == ([what] if what else [])
 
 
-def test_what_is_slowed_by_heat_need_not_be_told_to_be_warm() -> None:
+def test_slowed_by_heat_includes_too_warm() -> None:
     assert kinds(gpu(95.0, temperature__gpu__tlimit="[N/A]", clocks_event_reasons__active="0x20")) == ["heat"]
 
 
@@ -165,18 +165,18 @@ def test_uncorrected_errors_since_the_driver_was_loaded_are_critical(count: str,
     assert "nvidia-smi --gpu-reset -i 3" in problem.advice
 
 
-def test_those_of_its_life_are_told_and_no_more() -> None:
+def test_lifetime_errors_are_info_only() -> None:
     problem = only(gpu(ecc__errors__uncorrected__aggregate__total="2"))
     assert (problem.kind, problem.severity, problem.avoid) == ("ecc-before", "info", False)
     assert problem.what == "2 uncorrected ECC errors in its life, none since the driver was loaded"
 
 
-def test_that_there_were_none_lately_is_said_only_where_that_is_known() -> None:
+def test_no_recent_errors_is_stated_only_where_known() -> None:
     cells = {"ecc__errors__uncorrected__volatile__total": "[N/A]", "ecc__errors__uncorrected__aggregate__total": "1"}
     assert only(gpu(45.0, **cells)).what == "1 uncorrected ECC error in its life"
 
 
-def test_corrected_errors_are_told_where_there_are_many() -> None:
+def test_corrected_errors_are_reported_where_there_are_many() -> None:
     assert found(gpu(ecc__errors__corrected__volatile__total=str(MIN_CORRECTED_ERRORS - 1))) == ()
     problem = only(gpu(ecc__errors__corrected__volatile__total=str(MIN_CORRECTED_ERRORS)))
     assert (problem.kind, problem.severity, problem.what[:5]) == ("ecc-corrected", "info", "1,000")
@@ -209,7 +209,7 @@ def test_a_repair_that_failed_is_critical() -> None:
         ("Something new", "do what it says"),
     ],
 )
-def test_what_the_driver_asks_for_is_said_with_what_to_do(action: str, advice: str) -> None:
+def test_a_recovery_action_has_advice(action: str, advice: str) -> None:
     problem = only(gpu(gpu_recovery_action=action))
     assert (problem.kind, problem.severity, problem.avoid) == ("recovery", "critical", True)
     assert problem.what == f"the driver says that it needs to be recovered: {action}"
@@ -228,7 +228,7 @@ def test_what_the_driver_asks_for_is_said_with_what_to_do(action: str, advice: s
         ("Corrupted infoROM", "lost"),
     ],
 )
-def test_a_gpu_that_cannot_be_reached_has_advice_by_what_was_said(lost: str, kind: str) -> None:
+def test_an_unreachable_gpu_has_advice_for_its_message(lost: str, kind: str) -> None:
     problem = only(gpu(None, lost, fan__speed=f"[{lost}]"))
     assert (problem.kind, problem.severity, problem.avoid) == (kind, "critical", True)
 
@@ -283,7 +283,7 @@ def test_a_narrow_link_is_judged_while_the_gpu_works(width: str, widest: str, st
     assert [(one.kind, one.severity) for one in found(gpu(45.0, **cells))] == ([("link", severity)] if severity else [])
 
 
-def test_what_persistence_mode_costs_is_told_where_it_costs() -> None:
+def test_persistence_mode_off_names_the_query_time_where_it_is_long() -> None:
     off = gpu(persistence_mode="Disabled")
     assert only(off).what == "persistence mode is off: the driver starts anew at each call"
     problem = only(off, took=1740)
@@ -321,7 +321,7 @@ def test_a_message_may_name_it_by_its_number() -> None:
     assert found(gpu(), "WARNING: GPU 13: not all of its power cables are plugged in") == ()
 
 
-def test_what_we_do_not_know_is_told_in_its_own_words() -> None:
+def test_an_unknown_message_is_shown_as_it_is() -> None:
     problem = only(gpu(), "WARNING: gpu 0000:41:00.0 is tired")
     assert (problem.kind, problem.what) == ("said", "its driver says of it: WARNING: gpu 0000:41:00.0 is tired")
 
@@ -355,7 +355,7 @@ def test_an_instance_has_the_problems_of_its_gpu() -> None:
     assert kinds(instance) == ["repair-failed"]
 
 
-def test_the_gravest_stand_first_and_each_kind_once() -> None:
+def test_critical_problems_come_first_and_each_kind_once() -> None:
     one = gpu(
         persistence_mode="Disabled", clocks_event_reasons__active="0x20", ecc__errors__uncorrected__volatile__total="1"
     )
@@ -373,7 +373,7 @@ def test_one_without_a_number_is_named_by_its_place() -> None:
     assert "nvidia-smi --gpu-reset -i 00000000:41:00.0" in problem.advice
 
 
-def test_each_kind_says_how_grave_it_is_and_what_to_do() -> None:
+def test_each_kind_has_a_severity_and_advice() -> None:
     for kind, known in PROBLEM_KINDS.items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind)
         assert known.severity in SEVERITIES
@@ -431,7 +431,7 @@ anything = st.one_of(
     st.one_of(st.none(), st.floats(0, 1e6)),
     st.lists(st.one_of(st.text(max_size=300), st.just(INFOROM)), max_size=3),
 )
-def test_whatever_a_host_tells_its_problems_are_few_and_short(
+def test_whatever_a_host_reports_its_problems_are_few_and_short(
     cells: list[str], lost: str | None, temperature: float | None, said: list[str]
 ) -> None:
     one = Gpu(0, "GPU-0", "A100", temperature=temperature, lost=lost, columns=PROBLEM_COLUMNS, cells=tuple(cells))
@@ -455,7 +455,7 @@ def test_a_row_of_fewer_cells_than_columns_costs_nothing_but_itself() -> None:
 @needs_shared
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda one: one.stem.rpartition("__linux")[2] or one.stem)
 @pytest.mark.parametrize("state", ["idle", "load"])
-def test_of_recorded_machines_only_what_is_so_is_told(bundle: Path, state: str) -> None:
+def test_recorded_machines_have_only_their_real_problems(bundle: Path, state: str) -> None:
     known = set(replay(bundle, "--help-query-gpu").decode().replace('"', " ").split())
     fields = ",".join(name for name in our_fields() if name in known)
     answer = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state, REPLAY_GPUS="8")

@@ -82,7 +82,7 @@ def other(keeper: Keeper) -> Iterator[Keeper]:
 # Told once
 
 
-def test_what_happened_is_read_back_as_it_was_told(keeper: Keeper) -> None:
+def test_events_are_read_back_as_they_were_written(keeper: Keeper) -> None:
     keeper.look(NOON, gpu())
     keeper.look(NOON + 60, gpu(**LOST))
     keeper.look(NOON + 120, gpu())
@@ -98,7 +98,7 @@ def test_what_happened_is_read_back_as_it_was_told(keeper: Keeper) -> None:
     assert EventReader(HistoryReader(keeper.history.path.parent, timezone.utc)).read_events(NOON, NOON + DAY) == [event]
 
 
-def test_of_a_host_that_is_well_it_is_known_since_when(keeper: Keeper) -> None:
+def test_a_healthy_host_has_the_time_since_when_it_is_checked(keeper: Keeper) -> None:
     keeper.look(NOON, gpu())
     keeper.look(NOON + 60, gpu())
     assert keeper.log.read_timelines("atlas", (A,), NOON + DAY, 20) == (NOON, (), 0)
@@ -113,7 +113,7 @@ def test_a_minute_is_looked_at_once(keeper: Keeper) -> None:
     assert keeper.told() == [(A, "lost")]
 
 
-def test_two_builders_on_one_history_tell_nothing_twice(keeper: Keeper, other: Keeper) -> None:
+def test_two_builders_on_one_history_write_no_event_twice(keeper: Keeper, other: Keeper) -> None:
     for number in range(12):
         gpus = gpu(failed=number % 4 == 1, uncorrected=number, uncorrected_ever=number)
         for one in (keeper, other):
@@ -150,7 +150,9 @@ def test_a_builder_that_begins_anew_goes_on_where_the_last_one_was(keeper: Keepe
     assert [(row[1], row[4], row[6], row[8]) for row in keeper.rows] == [(1, "lost", NOON + 60, None)]
 
 
-def test_a_builder_that_fails_in_between_tells_all_of_it_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_builder_that_fails_in_between_writes_each_event_once(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keeper.look(NOON, gpu())
     real = health_store.insert_events
 
@@ -268,7 +270,7 @@ def test_gpus_that_are_others_each_minute_stay_within_bounds(keeper: Keeper, mon
     assert len(state) < 400_000
 
 
-def test_of_a_gpu_that_fails_for_ever_the_last_and_what_goes_on_is_kept(
+def test_a_gpu_that_keeps_failing_keeps_its_last_and_its_ongoing_events(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health_store, "MAX_EVENTS_PER_GPU", {True: 5, False: 10})

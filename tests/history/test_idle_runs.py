@@ -183,7 +183,7 @@ def test_overlapping_bookings_count_no_minute_twice() -> None:
 # In history.db
 
 
-def test_it_is_written_as_hours_are_rolled_up_and_each_minute_once(history: HistoryWriter) -> None:
+def test_idle_runs_are_written_with_the_hours_and_each_minute_once(history: HistoryWriter) -> None:
     record(history, NOON, 30, [host(ALICE)])
     roll(history, NOON + HOUR)
     record(history, NOON + 30 * 60, 60, [host(ALICE)])  # told late

@@ -54,17 +54,17 @@ def test_the_reader_of_the_page_understands_its_answers() -> None:
 
 
 @pytest.mark.usefixtures("reader")
-def test_it_keeps_the_contract() -> None:
+def test_the_added_parser_keeps_the_contract() -> None:
     for task in test_parsers_contract.READERS:
         for text in test_parsers_contract.HOSTILE:
-            test_parsers_contract.test_whatever_it_is_told_it_says_what_it_understood(FORM, task, text)
+            test_parsers_contract.test_any_answer_is_parsed_without_an_exception(FORM, task, text)
         for shape in (*test_parsers_contract.SHAPES, block("answer", 0), block("answer", 1)):
             test_parsers_contract.test_an_answer_cut_anywhere_does_no_harm(FORM, task, shape)
-            test_parsers_contract.test_nor_does_one_with_letters_changed(FORM, task, shape)
-        test_parsers_contract.test_an_answer_that_it_does_not_know_is_told(FORM, task)
+            test_parsers_contract.test_an_answer_with_changed_characters_does_no_harm(FORM, task, shape)
+        test_parsers_contract.test_an_unknown_answer_is_a_problem(FORM, task)
         for flood in test_parsers_contract.FLOODS:
             test_parsers_contract.test_a_flood_costs_little_time(FORM, task, flood, test_parsers_contract.MIB)
-    test_parsers_contract.test_where_no_process_was_told_none_is_known_of(FORM)
+    test_parsers_contract.test_without_process_data_processes_are_unknown(FORM)
 
 
 @pytest.mark.usefixtures("reader")

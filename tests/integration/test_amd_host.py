@@ -140,7 +140,7 @@ def test_numbers_of_two_makers_are_never_mixed(tmp_path: Path) -> None:
     assert refused.returncode == 2
 
 
-def test_that_there_is_no_gpu_of_a_maker_is_said(tmp_path: Path) -> None:
+def test_a_missing_gpu_of_a_maker_is_reported(tmp_path: Path) -> None:
     found = AmdMachine(tmp_path)("available", "--vendor", "nvidia")
     assert (found.returncode, found.stdout) == (1, "")
     assert "none of its 2 GPUs is of that maker" in found.stderr

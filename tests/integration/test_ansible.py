@@ -94,7 +94,7 @@ def test_the_page_shows_the_inventory_that_stands_beside_the_playbook() -> None:
     assert "\n".join(line for line in lines if not line.startswith("#")).strip() == shown.text.strip()
 
 
-def test_check_tells_what_is_missing_and_changes_nothing(lab: Lab) -> None:
+def test_check_reports_what_is_missing_and_changes_nothing(lab: Lab) -> None:
     assert lab.play(CHECK) == {"gpu01": "1", "gpu02.example.org": "1", "gpu04": "1"}, lab.said
     assert '"web host\'s key"' in lab.said
     assert not any((lab.home(name) / part).exists() for name in BOXES for part in (".local", ".config"))

@@ -57,7 +57,7 @@ def test_a_host_in_a_list_or_a_booking_that_would_lead_elsewhere(lab: Lab) -> No
     assert len(lab.status()["hosts"]) == 1
 
 
-def test_links_in_data(lab: Lab, tmp_path: Path) -> None:
+def test_links_in_data_are_not_followed(lab: Lab, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "host.txt").write_text("secret")
@@ -83,7 +83,7 @@ def test_links_in_data(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["good/gpus.csv", "comments.json", "aliases.csv", "gpu-names.csv", "hosts.txt"])
-def test_a_file_of_200_mb(lab: Lab, file: str) -> None:
+def test_a_file_of_200_mb_is_refused(lab: Lab, file: str) -> None:
     lab.build()
     path = lab.data / file
     path.touch()
@@ -92,7 +92,7 @@ def test_a_file_of_200_mb(lab: Lab, file: str) -> None:
         assert "200000000 bytes, more than the" in words(build(lab))
 
 
-def test_nul_bytes_and_invalid_utf_8_and_terminal_escapes(lab: Lab) -> None:
+def test_nul_bytes_invalid_utf_8_and_terminal_escapes_are_replaced(lab: Lab) -> None:
     lab.host("odd", gpu(0, 7000, 97), process(42), "")
     row = person(42, "b\udcffb", "py\x00thon \x1b[31mred\x1b]0;title\x07 caf\udce9")
     lab.host("odd", gpu(0, 7000, 97), process(42), row)
@@ -103,14 +103,14 @@ def test_nul_bytes_and_invalid_utf_8_and_terminal_escapes(lab: Lab) -> None:
     assert "\x1b" not in lab.page()
 
 
-def test_a_file_of_nothing_but_nul_bytes(lab: Lab) -> None:
+def test_a_file_of_nul_bytes_is_a_problem(lab: Lab) -> None:
     (lab.data / "zero").mkdir()
     (lab.data / "zero/host.txt").write_bytes(b"\0" * 4096)
     assert "data/zero/host.txt: the first line is not that of a gpuboard snapshot" in words(build(lab))
     assert lab.host_status("zero")["state"] == "unseen"
 
 
-def test_markup_in_every_place_where_text_can_be(lab: Lab) -> None:
+def test_markup_is_escaped_in_every_text(lab: Lab) -> None:
     facts = f"disk=10 5 /{SCRIPT}\ndisk_use=9G /{SCRIPT}\nload=1 1 1\n"
     ps = person(42, SCRIPT, SCRIPT, container=SCRIPT)
     lab.host("odd", gpu(0, 7000, 97, SCRIPT) + gpu(1), process(42, name=SCRIPT), ps, facts)
@@ -127,7 +127,7 @@ def test_markup_in_every_place_where_text_can_be(lab: Lab) -> None:
     assert lab.host_status("odd")["gpus"][0]["processes"][0]["command"] == SCRIPT
 
 
-def test_500_columns(lab: Lab) -> None:
+def test_a_table_of_500_columns_is_parsed(lab: Lab) -> None:
     names = ", ".join(f"new.{n}" for n in range(500))
     values = ", ".join("1" for _ in range(500))
     lab.host("wide")
@@ -135,7 +135,7 @@ def test_500_columns(lab: Lab) -> None:
     assert (words(build(lab)), lab.states("wide")) == ("", ["free"])
 
 
-def test_10_000_processes(lab: Lab) -> None:
+def test_10_000_processes_are_counted_and_twenty_shown(lab: Lab) -> None:
     many = range(10, 10_010)
     lab.host(
         "many",
@@ -174,13 +174,13 @@ def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
     assert lab.page().count("<script") == lab.page().count('<script src="assets/')
 
 
-def test_of_a_gpu_listed_twice_the_first_row_counts(lab: Lab) -> None:
+def test_the_first_row_of_a_gpu_listed_twice_counts(lab: Lab) -> None:
     lab.host("twice", gpu(0, 7000, 97, uuid="GPU-t") + gpu(0, 4, 0, uuid="GPU-t"))
     assert words(build(lab)) == "data/twice/gpus.csv: the GPU GPU-t is told twice; the first row counts"
     assert lab.states("twice") == ["busy"]
 
 
-def test_the_same_uuid_on_two_hosts(lab: Lab) -> None:
+def test_the_same_uuid_on_two_hosts_is_a_problem(lab: Lab) -> None:
     lab.host("thief", gpu(0, uuid="GPU-good"))
     assert words(build(lab)) == "data/thief/gpus.csv: good tells the GPU GPU-good too"
     assert lab.states("thief") == ["free"]
@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_read_leaves_the_last_good_bookings(lab: Lab, cont
     assert "ICML" in lab.page()
 
 
-def test_doubled_keys(lab: Lab) -> None:
+def test_doubled_keys_are_reported(lab: Lab) -> None:
     lab.book('{"good": {"0": {"name": "a", "date": "2199-01-01"}, "0": {"name": "b", "date": "2199-01-01"}}}')
     assert words(build(lab)) == 'data/comments.json: the key "0" stands there twice; the last one counts'
     assert "<b>b</b> until" in lab.page()

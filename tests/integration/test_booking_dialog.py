@@ -213,7 +213,7 @@ def test_the_one_gpu_of_a_host_is_chosen_already(page: Page) -> None:
     assert command(form)[2] == "zeus:0"
 
 
-def test_a_host_that_tells_no_gpu_can_be_booked_whole(page: Page) -> None:
+def test_a_host_that_reports_no_gpu_can_be_booked_whole(page: Page) -> None:
     form = dialog(page, "lonely")
     choose(form, until=later(1))
     assert command(form)[2] == "lonely"
@@ -257,7 +257,7 @@ def test_an_end_that_has_the_focus_keeps_it(page: Page) -> None:
     expect(end).to_be_focused()
 
 
-def test_it_says_what_is_missing(page: Page) -> None:
+def test_the_dialog_names_missing_fields(page: Page) -> None:
     form = dialog(page)
     expect(said(form)).to_have_text("Choose a GPU.")
     form.get_by_role("checkbox", name=re.compile("^3 ")).check()
@@ -679,7 +679,7 @@ def test_a_change_and_a_release_name_the_host(browser: Browser, free_for_all: De
         assert [one[0] for one in free_for_all.booked()] == ["zeus"]
 
 
-def test_of_one_that_repeats_the_times_stay(browser: Browser, free_for_all: Desk) -> None:
+def test_a_repeating_booking_keeps_its_times(browser: Browser, free_for_all: Desk) -> None:
     weekly = {"name": "bob", "from": soon(DAY), "date": soon(DAY + 7200), "rrule": "FREQ=WEEKLY", "comment": "class"}
     free_for_all.lab.book({"atlas": {"1": weekly}})
     with context_of(browser) as context:
@@ -725,7 +725,7 @@ def test_a_double_click_books_once(browser: Browser, free_for_all: Desk) -> None
         assert (len(log), [one[1] for one in free_for_all.booked()]) == (1, ["*"])
 
 
-def test_of_two_tabs_the_second_is_reported_who_was_first(browser: Browser, free_for_all: Desk) -> None:
+def test_the_second_of_two_tabs_is_told_who_was_first(browser: Browser, free_for_all: Desk) -> None:
     with context_of(browser) as context:
         forms = [dialog(visit(context, free_for_all.url)) for _ in range(2)]
         for form, name in zip(forms, ("ann", "bob")):
@@ -964,7 +964,7 @@ def test_an_address_without_a_booking_service_is_reported(browser: Browser, tmp_
         expect(said(form)).to_contain_text("ask its admin to check GPUBOARD_BOOK_URL")
 
 
-def test_times_of_another_zone_are_said_to_be_so_and_mean_the_same(browser: Browser, free_for_all: Desk) -> None:
+def test_times_of_another_zone_are_labelled_and_mean_the_same(browser: Browser, free_for_all: Desk) -> None:
     end = later(2).astimezone(timezone(timedelta(hours=9)))
     with context_of(browser, timezone_id="Asia/Tokyo") as context:
         form = dialog(visit(context, free_for_all.url))

@@ -159,7 +159,7 @@ def test_nginx_passes_on_a_name_that_nobody_checked_and_it_is_not_believed(place
     assert place.booked() == [("atlas", "0", "alice")]
 
 
-def test_apache_hands_a_token_over_where_it_is_told_to(place: Place) -> None:
+def test_apache_passes_a_token_where_it_is_configured_to(place: Place) -> None:
     with booking_servers.apache(place, tokens=True) as served:
         assert served.get().said["how"] == "token"
         assert served.post(BOOK).status == 200
@@ -182,7 +182,7 @@ def test_behind_nginx_no_header_of_a_page_elsewhere_says_that_it_is_the_board(pl
     assert place.booked() == []
 
 
-def test_the_board_answers_while_many_wait_at_the_desk(place: Place) -> None:
+def test_the_board_answers_while_many_wait_for_the_booking_service(place: Place) -> None:
     answers: list[Got] = []
     with booking_servers.serve(place) as served:
         served.post({**BOOK, "gpus": ["atlas:1"]})
@@ -213,7 +213,7 @@ def test_serve_without_an_address_for_bookings_takes_none(place: Place) -> None:
 
 
 @pytest.mark.parametrize("path", ["//book", "/book/", "/%62ook", "/x/../book", "/Book"])
-def test_the_desk_has_one_address(place: Place, path: str) -> None:
+def test_the_booking_service_has_one_address(place: Place, path: str) -> None:
     with booking_servers.serve(place) as served:
         served.path = path
         assert served.post(BOOK).status == 405

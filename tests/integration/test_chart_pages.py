@@ -281,7 +281,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
-def test_axe_finds_nothing(browser: Browser, few: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
+def test_axe_finds_no_accessibility_fault(browser: Browser, few: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
     wrong = []
     with opened(browser, few.url, width, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
@@ -298,7 +298,7 @@ def test_axe_finds_nothing(browser: Browser, few: Served, scheme: Any, width: in
     assert wrong == []
 
 
-def test_the_html_is_right(browser: Browser, past: Served, tmp_path: Path) -> None:
+def test_the_html_is_valid(browser: Browser, past: Served, tmp_path: Path) -> None:
     for name in ("hosts/atlas.html", "index.html"):
         parser = html5lib.HTMLParser()
         parser.parse((past.lab.www / name).read_text())

@@ -58,7 +58,7 @@ def listed(cluster: ConsulCluster, folder: Path) -> dict[str, DiscoveredHost]:
     return hosts
 
 
-def test_a_host_that_registered_is_found_and_its_stopped_collector_is_told(
+def test_a_host_that_registered_is_found_and_its_stopped_collector_is_reported(
     cluster: ConsulCluster, tmp_path: Path
 ) -> None:
     one, other = (Host(tmp_path, name, cluster.servers[0]) for name in ("atlas", "titan"))

@@ -230,7 +230,7 @@ def test_a_host_has_gpus_of_both_makers(page: Path) -> None:
     assert gpus["amd1"]["state"] == "free"
 
 
-def test_the_person_behind_a_container_of_root_is_told(page: Path) -> None:
+def test_the_person_behind_a_container_of_root_is_reported(page: Path) -> None:
     assert "\troot\t" in (page / "data/vega/ps.txt").read_text()
     assert {process["user"] for process in hosts_of(page)["vega"]["gpus"][0]["processes"]} == {"kavya"}
 
@@ -302,7 +302,7 @@ def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) 
         (["--hosts", "0"], "1<=x<=1000"),
     ],
 )
-def test_wrong_use_is_told(tmp_path: Path, words: list[str], told: str) -> None:
+def test_wrong_use_is_one_sentence(tmp_path: Path, words: list[str], told: str) -> None:
     result = gpuboard(tmp_path, "demo", *words)
     assert result.returncode == 2
     assert told in result.stderr
@@ -399,7 +399,7 @@ def test_killed_it_takes_its_builder_along(live: Live) -> None:
     assert [pid for pid in children if not is_gone(pid)] == []
 
 
-def test_where_the_port_is_taken_the_next_one_serves_and_that_is_told(tmp_path: Path) -> None:
+def test_where_the_port_is_taken_the_next_one_serves_and_that_is_reported(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port that rests is no obstacle
         with contextlib.suppress(OSError):  # taken already, by whomever
@@ -412,7 +412,7 @@ def test_where_the_port_is_taken_the_next_one_serves_and_that_is_told(tmp_path: 
     assert f"port 8080 is taken, so it is {port}" in demo.said()
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_told(tmp_path: Path) -> None:
+def test_a_port_that_was_asked_for_and_is_taken_is_reported(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
@@ -451,7 +451,7 @@ def test_here_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> N
     assert {"data", "www", "state"} <= {one.name for one in tmp_path.iterdir()}
 
 
-def test_here_takes_its_settings_from_the_file_that_it_is_told(tmp_path: Path) -> None:
+def test_here_reads_the_settings_file_that_is_given(tmp_path: Path) -> None:
     (tmp_path / "my.conf").write_text("GPUBOARD_NOTICE=Hello\n")
     odd = tmp_path / "it's odd"
     odd.mkdir()

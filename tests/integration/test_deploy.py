@@ -87,7 +87,7 @@ def test_all_hosts_are_on_the_board_within_a_minute(deployed: Runs) -> None:
     assert all(lab.machine.path(f"{DATA}/{name}/gpus.csv").exists() for name in lab.names[:COUNT])
 
 
-def test_what_stands_in_the_way_is_told_and_the_next_run_finishes(deployed: Runs) -> None:
+def test_an_obstacle_is_reported_and_the_next_run_finishes(deployed: Runs) -> None:
     why = {name: str(row["why"]) for name, row in deployed.first.items() if row["result"] == "failed"}
     assert sorted(why) == ["gpu06", "gpu07", "gpu08", "gpu09"]
     assert "your crontab cannot be read, so nothing was changed: " in why["gpu06"]
@@ -155,7 +155,7 @@ def test_what_is_old_or_gone_is_mended_and_only_there(deployed: Runs) -> None:
     assert "# old" not in (lab.home(0) / f"{SCRIPTS}/lib/common.sh").read_text()
 
 
-def test_two_hosts_of_one_name_are_told_and_none_is_pushed_off_the_board(deployed: Runs) -> None:
+def test_two_hosts_of_one_name_are_reported_and_none_is_pushed_off_the_board(deployed: Runs) -> None:
     lab = deployed.lab
     machine = lab.machine
     for box in ("box11", "box12"):

@@ -174,7 +174,7 @@ def test_an_original_file_with_an_odd_time_is_a_host_like_another(tmp_path: Path
         (f"disk_use={'9' * 400} /home/a", f"a line of du with a size that cannot be: {'9' * 80}"),
     ],
 )
-def test_a_fact_that_cannot_be_is_not_used_and_said(line: str, why: str) -> None:
+def test_an_impossible_value_is_ignored_and_reported(line: str, why: str) -> None:
     told = f"# gpuboard 1 task=host host=a time=1 every=20 took_ms=1 rc=0\n{line}\n# end\n"
     found = host_and_ps_txt.parse_host_txt(told.encode())
     assert found.problems == (why,)

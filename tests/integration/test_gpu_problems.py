@@ -75,7 +75,7 @@ def test_states_stay_what_they_are(lab: Lab) -> None:
     assert lab.states() == ["free", "free", "busy", "busy", "lost", "free", "free", "free"]
 
 
-def test_of_a_host_that_is_not_fresh_nothing_is_said(tmp_path: Path) -> None:
+def test_a_host_that_is_not_fresh_shows_no_problems(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     tell(lab, "atlas", row(0, {UNCORRECTED: "2"}))
     lab.build(after=3600)
@@ -104,7 +104,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return lab
 
 
-def test_an_error_in_one_cell_is_told_wherever_states_are(failing: Lab) -> None:
+def test_an_error_in_one_cell_is_reported_wherever_states_are(failing: Lab) -> None:
     states = ["free", "unknown", "lost", "lost", "unknown", "unknown"]
     assert failing.states() == states
     told = [one["reason"] for one in failing.host_status()["gpus"][1:]]
@@ -159,7 +159,7 @@ def test_nobody_is_given_a_gpu_that_is_in_trouble(lab: Lab, fleet: Fleet) -> Non
     assert [one.gpu.index for one in found if one.host.name == "atlas"] == [0, 6, 7]
 
 
-def test_why_it_is_not_to_be_had_is_said(fleet: Fleet) -> None:
+def test_a_refused_gpu_has_its_reason(fleet: Fleet) -> None:
     atlas = fleet.find_host("atlas")
     assert atlas
     assert (
@@ -200,7 +200,7 @@ def test_an_older_board_is_read_with_its_own_words_for_states_and_severities(old
     assert gpu.problems == (GpuProblem("fan", new, "its fan stands still", ""),)
 
 
-def test_a_board_that_tells_odd_problems_is_read_all_the_same() -> None:
+def test_a_board_that_reports_odd_problems_is_read_all_the_same() -> None:
     told = {"problems": [{"kind": 7, "severity": ["critical"], "what": None, "avoid": "yes"}, 3, None]}
     gpu = loader.parse_fleet_gpu({"index": 0, "state": "free", **told}, as_clean_text, "fresh")
     assert gpu.problems == (GpuProblem("", "info", "?", ""),)
@@ -233,17 +233,17 @@ def test_the_row_of_a_gpu_says_what_is_wrong_in_words_and_what_to_do(lab: Lab) -
     assert "problem" not in row_of(lab, 0)
 
 
-def test_what_is_only_told_does_not_stand_on_the_board(lab: Lab) -> None:
+def test_infos_are_not_on_the_board(lab: Lab) -> None:
     assert "problem" not in row_of(lab, 7)
     assert "persistence" not in lab.page()
 
 
-def test_the_row_of_a_lost_gpu_has_advice_for_what_was_said(lab: Lab) -> None:
+def test_the_row_of_a_lost_gpu_has_advice_for_its_message(lab: Lab) -> None:
     text = "The driver cannot reach it: GPU requires reset. End what runs on it and reset it (as root: nvidia-smi"
     assert text in row_of(lab, 4)
 
 
-def test_the_page_of_a_host_tells_each_problem_once(lab: Lab) -> None:
+def test_the_host_page_shows_each_problem_once(lab: Lab) -> None:
     page = (lab.www / "hosts/hydra.html").read_text()
     part = page.partition("<section class=part id=_wrong>")[2].partition("</section>")[0]
     assert part.count("<tr>") == 2
@@ -252,7 +252,7 @@ def test_the_page_of_a_host_tells_each_problem_once(lab: Lab) -> None:
     assert "_wrong" not in (lab.www / "hosts/lyra.html").read_text()
 
 
-def test_the_gravest_stand_first_on_the_page_of_a_host(lab: Lab) -> None:
+def test_critical_problems_come_first_on_the_host_page(lab: Lab) -> None:
     page = (lab.www / "hosts/atlas.html").read_text()
     part = page.partition("<section class=part id=_wrong>")[2].partition("</section>")[0]
     signs = re.findall(r">(▲ critical|◆ warning|info)<", part)
@@ -369,7 +369,7 @@ def test_what_nobody_should_be_given_cannot_be_copied(browser: Browser, site: Se
 
 
 @pytest.mark.parametrize("file", ["index.html", "hosts/atlas.html"])
-def test_the_html_is_right(lab: Lab, file: str) -> None:
+def test_the_html_is_valid(lab: Lab, file: str) -> None:
     parser = html5lib.HTMLParser()
     parser.parse((lab.www / file).read_text())
     assert parser.errors == []

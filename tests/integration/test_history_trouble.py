@@ -303,7 +303,7 @@ def test_a_read_only_state_folder_is_reported_and_the_page_is_built(tmp_path: Pa
         subprocess.run(["/usr/bin/umount", str(lab.state)], check=True)
 
 
-def test_it_is_read_while_it_is_written(state: Path, history: HistoryWriter) -> None:
+def test_history_is_read_while_it_is_written(state: Path, history: HistoryWriter) -> None:
     record(history, NOON, 50, HERE)
     past = HistoryReader(state, timezone.utc)
     connection = history.connect()

@@ -149,7 +149,7 @@ def test_a_file_of_1_mib_costs_a_build_less_than_a_second(lab: Lab, kind: str) -
     assert lab.host_status("evil")["state"] in {"fresh", "failed"}
 
 
-def test_of_a_file_that_is_too_large_the_last_one_serves_and_the_setting_is_named(lab: Lab) -> None:
+def test_the_last_good_file_replaces_one_that_is_too_large_and_the_setting_is_named(lab: Lab) -> None:
     lab.host("large", gpu(0))
     lab.build()
     content = grown(f"{GPU_COLUMNS}\n{gpu(0)}", lambda n: f"# {n}\n", size=MIB)

@@ -221,7 +221,7 @@ def test_problems_of_the_host_are_there(plain: Page) -> None:
     assert "gpus.csv" in (plain.locator("#_problems").text_content() or "")
 
 
-def test_it_leads_back_to_the_board_and_the_board_to_it(browser: Browser, full: Served) -> None:
+def test_host_page_and_board_link_to_each_other(browser: Browser, full: Served) -> None:
     with opened(browser, full.site.url) as page:
         page.locator("#full h2 a").click()
         expect(page).to_have_title("full · gpuboard")
@@ -361,7 +361,7 @@ def test_sixteen_gpus_have_sixteen_columns_and_the_keyboard_scrolls_them(browser
 # Live
 
 
-def test_it_follows_the_board(browser: Browser, tmp_path: Path) -> None:
+def test_an_open_host_page_follows_the_board(browser: Browser, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     write_full(lab)
     lab.build()
@@ -434,7 +434,9 @@ def test_a_click_copies_the_command_that_ends_a_dead_family(browser: Browser, fu
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
-def test_axe_finds_nothing(browser: Browser, full: Served, states: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
+def test_axe_finds_no_accessibility_fault(
+    browser: Browser, full: Served, states: Served, scheme: Any, width: int
+) -> None:  # noqa: ANN401
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     wrong = []
     for url in (full.url("full"), states.url("volga"), states.url("hydra")):
@@ -446,7 +448,7 @@ def test_axe_finds_nothing(browser: Browser, full: Served, states: Served, schem
     assert wrong == []
 
 
-def test_the_html_is_right(browser: Browser, full: Served, states: Served, hostile: Served, tmp_path: Path) -> None:
+def test_the_html_is_valid(browser: Browser, full: Served, states: Served, hostile: Served, tmp_path: Path) -> None:
     pages = {"full": full, "tiber": states, "volga": states, "nile": states, **dict.fromkeys(HOSTILE, hostile)}
     for name, one in pages.items():
         parser = html5lib.HTMLParser()

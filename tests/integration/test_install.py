@@ -86,7 +86,7 @@ def test_another_name_replaces_the_line_and_ends_the_loops_of_the_first(lab: Per
     assert "first" not in status
 
 
-def test_of_several_at_once_one_name_is_left(lab: Person) -> None:
+def test_several_installs_at_once_leave_one_name(lab: Person) -> None:
     lab.sh(f"for n in n1 n2 n3; do '{lab.clone}/install.sh' host --name $n --dest data & done; wait")
     names = lab.sh("ls /var/tmp/gpuboard-7002").split()
     assert len(names) == 1
@@ -155,7 +155,7 @@ def test_who_may_have_no_crontab_learns_it_before_anything_is_written(lab: Perso
     assert lab.tree() == before
 
 
-def test_a_settings_file_that_would_hide_ours_is_told_of(lab: Person) -> None:
+def test_a_settings_file_that_would_hide_ours_is_reported(lab: Person) -> None:
     hiding = lab.write("gpuboard.conf", "GPUBOARD_DEST=/elsewhere\n")
     done = lab.install("host", "--dest", "data", check=False)
     hiding.unlink()
@@ -172,7 +172,7 @@ def test_a_settings_file_that_would_hide_ours_is_told_of(lab: Person) -> None:
         (b"\n\nGPUBOARD_DEST=x:y\nGPUBOARD_DEST=z:y\n\n", b"\n\nGPUBOARD_DEST=/home/lab/data\nGPUBOARD_DEST=z:y\n\n"),
     ],
 )
-def test_of_the_settings_only_that_key_is_changed(lab: Person, before: bytes, after: bytes) -> None:
+def test_only_that_key_of_the_settings_is_changed(lab: Person, before: bytes, after: bytes) -> None:
     conf = lab.write(".config/gpuboard/gpuboard.conf", before, 0o640)
     lab.install("host", "--dest", "data")
     assert conf.read_bytes() == after
@@ -321,7 +321,7 @@ def test_a_snapshot_that_does_not_arrive_is_exit_1_with_what_helps(lab: Person, 
     assert lab.machine.crontab("lab") == BLOCK % b""
 
 
-def test_a_host_without_nvidia_smi_is_told_of(lab: Person) -> None:
+def test_a_host_without_nvidia_smi_is_reported(lab: Person) -> None:
     program = lab.machine.path("/usr/local/sbin/nvidia-smi")
     aside = program.rename(program.with_name("aside"))
     done = lab.install("host", "--dest", "data")

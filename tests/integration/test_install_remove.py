@@ -161,7 +161,7 @@ def test_remove_needs_no_variable_of_the_install(lab: Person) -> None:
     assert lab.tree() == before
 
 
-def test_remove_tells_of_a_builder_that_it_cannot_end_and_exit_1(lab: Person) -> None:
+def test_remove_reports_a_builder_that_it_cannot_end_and_exits_1(lab: Person) -> None:
     lab.write(CONF, "GPUBOARD_STATE=/home/lab/.local/state\n")
     lab.write(".local/share/gpuboard/installed/gpu1", "web\n")
     hold = "mkdir .local/state && exec 8>.local/state/lock && flock 8 && exec sleep 60"

@@ -161,7 +161,7 @@ def few_tools(machine: Machine, clone: Path) -> str:
     return "/home/lab/few:/usr/lib/wsl/lib"
 
 
-def test_a_check_whose_tool_is_missing_is_left_out_and_told(machine: Machine, few_tools: str) -> None:
+def test_a_check_whose_tool_is_missing_is_left_out_and_reported(machine: Machine, few_tools: str) -> None:
     done = machine.run("lab", [f"{FRONT}/install.sh", "test"], check=False, env={"PATH": few_tools})
     assert done.returncode == 7, done.stdout
     for tool in ("shellcheck", "shfmt", "npm"):

@@ -161,7 +161,7 @@ def test_the_bot_is_kept_alive_where_it_has_tokens_and_ended_where_it_has_none(w
     assert web.sh("flock -n gpuboard/state/slack.lock echo free") == "free\n"
 
 
-def test_a_port_that_is_taken_is_told_of_and_exit_1(web: Person) -> None:
+def test_a_port_that_is_taken_is_reported_and_exit_1(web: Person) -> None:
     with socket.socket() as theirs:
         theirs.bind(("127.0.0.1", 0))
         theirs.listen()
@@ -219,7 +219,7 @@ def test_a_program_of_somebody_else_keeps_its_place(web: Person) -> None:
     assert web.sh("readlink .local/bin/gpuboard") == f"{VENV}/bin/gpuboard\n"
 
 
-def test_a_folder_that_closes_the_way_to_the_site_is_told_of(web: Person) -> None:
+def test_a_folder_that_blocks_access_to_the_site_is_reported(web: Person) -> None:
     web.path("").chmod(0o750)
     done = web.install("web")
     web.path("").chmod(0o755)

@@ -137,7 +137,7 @@ def test_a_search_shows_the_hosts_and_gpus_that_fit_and_no_others(
 
 
 @pytest.mark.parametrize("words", NOT_FOUND)
-def test_letters_with_a_meaning_elsewhere_are_text_and_nothing_found_is_told(one_board: Page, words: str) -> None:
+def test_special_characters_are_text_and_no_match_is_shown(one_board: Page, words: str) -> None:
     assert search(one_board, words) == {}
     assert said(one_board) == "nothing fits"
 
@@ -274,7 +274,7 @@ def test_a_card_that_is_moved_keeps_the_focus(moving: Moving) -> None:
     expect(page.locator("#gpu10 summary")).to_be_focused()
 
 
-def test_one_card_folds_and_opens_and_tells_what_is_in_it(moving: Moving) -> None:
+def test_a_card_folds_opens_and_summarizes_its_gpus(moving: Moving) -> None:
     page = moving.page
     button = page.locator("#gpu1 button.fold")
     expect(button).to_have_attribute("aria-expanded", "true")
@@ -500,7 +500,7 @@ def test_a_click_copies_what_one_types_next(
         assert page.locator("textarea").count() == 0
 
 
-def test_what_could_not_be_copied_is_told(browser: Browser, states: Site) -> None:
+def test_what_could_not_be_copied_is_reported(browser: Browser, states: Site) -> None:
     with opened(browser, states.url) as page:
         page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
         page.evaluate("document.execCommand = () => false")

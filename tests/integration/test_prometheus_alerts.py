@@ -239,7 +239,7 @@ def test_every_alert_fires_in_time_and_not_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gpu_that_is_missing_is_told_for_a_week(tmp_path: Path) -> None:
+def test_a_gpu_that_is_missing_is_reported_for_a_week(tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "GpuMissing")
     week = 7 * 24 * 60
     steps = {"1+0x200": "1+0x2400", ALWAYS: "1+0x2400", "1+0x100 stale": "1+0x12 stale"}  # gone after an hour

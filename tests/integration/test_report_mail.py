@@ -209,7 +209,7 @@ def test_a_week_that_is_not_over_says_so(settings: Settings) -> None:
 # What mail programs make of it
 
 
-def test_it_is_parsed_without_an_error_and_loads_nothing(html: str) -> None:
+def test_the_mail_is_valid_html_and_loads_nothing(html: str) -> None:
     parser = html5lib.HTMLParser()
     parser.parse(html)
     assert parser.errors == []
@@ -264,7 +264,7 @@ def opened(browser: Browser, path: Path, size: int, **options: Any) -> Iterator[
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", PHONE), ("dark", LAPTOP), ("dark", PHONE)])
-def test_it_can_be_read_on_a_phone_and_in_the_dark(
+def test_the_mail_is_readable_on_a_phone_and_in_dark_mode(
     browser: Browser, html: str, tmp_path: Path, scheme: Literal["light", "dark"], size: int
 ) -> None:
     (tmp_path / "mail.html").write_text(html)

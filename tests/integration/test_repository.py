@@ -87,7 +87,7 @@ def test_the_collector_has_the_version_of_the_package() -> None:
     assert f"\nGPUBOARD_VERSION={__version__}\n" in (ROOT / "scripts/lib/common.sh").read_text()
 
 
-def test_the_command_tells_its_version() -> None:
+def test_the_command_reports_its_version() -> None:
     assert run(sys.executable, "-m", "site_builder", "--version").stdout.split()[-1] == __version__
 
 

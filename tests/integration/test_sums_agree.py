@@ -139,7 +139,7 @@ def taken(sums: dict[str, float]) -> dict[str, float]:
 
 @pytest.mark.parametrize("step", [300, 3600])
 @pytest.mark.parametrize("by", ["host", "model"])
-def test_an_export_comes_to_what_stats_tells(run: Command, step: int, by: str) -> None:
+def test_an_export_has_the_sums_of_stats(run: Command, step: int, by: str) -> None:
     rows = of_export(run, step, "2026-10-19", "2026-11-02 10:00")
     told = of_stats(run, "2026-10-19", "2026-11-02", by)
     assert dict(added(rows, by)) == {name: taken(sums) for name, sums in told.items() if name}
@@ -152,7 +152,7 @@ def test_an_export_of_a_month_comes_to_what_stats_shows_of_it(run: Command, mont
     assert found == taken(of_stats(run, f"{month}-01", last)[""])
 
 
-def test_an_export_of_minutes_has_of_each_person_what_stats_tells(run: Command) -> None:
+def test_an_export_of_minutes_has_the_sums_of_stats_for_each_person(run: Command) -> None:
     found: dict[str, float] = defaultdict(float)
     for row in of_export(run, 60, "2026-11-01", "2026-11-02 00:00"):
         for name in row["users"]:
@@ -165,7 +165,7 @@ def test_an_export_of_minutes_has_of_each_person_what_stats_tells(run: Command) 
 
 
 @pytest.mark.parametrize("first", WEEKS, ids=str)
-def test_a_report_has_of_its_week_what_stats_tells(lab: Lab, run: Command, first: date) -> None:
+def test_a_report_has_the_sums_of_stats_for_its_week(lab: Lab, run: Command, first: date) -> None:
     told = of_stats(run, first, first + timedelta(days=6))[""]
     past = HistoryReader(lab.state, BERLIN)
     week = collect.collect_report(lab.settings(zone=BERLIN), past, first, NOW)
@@ -185,7 +185,7 @@ def test_a_report_has_of_its_week_what_stats_tells(lab: Lab, run: Command, first
 
 
 @pytest.mark.parametrize("first", WEEKS, ids=str)
-def test_the_text_of_a_report_has_of_each_person_what_stats_tells(run: Command, first: date) -> None:
+def test_a_text_report_has_the_sums_of_stats_for_each_person(run: Command, first: date) -> None:
     text = run("report", "--week", f"{first:%G-W%V}", "--text").partition("\nPeople\n")[2].partition("\nWaste\n")[0]
     rows = {line[:26].strip(): line[26:].split() for line in text.splitlines() if line[:26].strip()}
     told = json.loads(run("stats", "--since", str(first), "--until", str(first + timedelta(days=6)), "--json"))
@@ -226,7 +226,7 @@ def near(cells: Sequence[str], hours: Sequence[float]) -> bool:
 
 
 @pytest.mark.parametrize(("month", "place"), [("2026-11", 0), ("2026-10", 1)])
-def test_users_html_has_of_each_month_what_stats_tells(run: Command, www: Path, month: str, place: int) -> None:
+def test_users_html_has_the_sums_of_stats_for_each_month(run: Command, www: Path, month: str, place: int) -> None:
     _, people, closed, models, hosts, months = tables(www / "users.html")
     told = {by: json.loads(run("stats", "--month", month, "--by", by, "--json")) for by in ("person", "model", "host")}
     for row in told["person"]["rows"]:
@@ -256,7 +256,7 @@ def test_users_html_shows_nothing_of_a_host_in_a_month_in_which_it_was_not_seen(
     assert hosts["hydra"][:6] == ["–"] * 6
 
 
-def test_fleet_html_has_of_all_what_stats_tells(run: Command, www: Path) -> None:
+def test_fleet_html_has_the_sums_of_stats(run: Command, www: Path) -> None:
     month = tables(www / "fleet.html")[3]
     told = of_stats(run, "2026-10-03", "2026-11-02", "model")
     for name, sums in told.items():

@@ -75,7 +75,7 @@ def test_systemd_understands_the_units(home: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_page_tells_of_every_unit_and_of_no_other() -> None:
+def test_the_page_documents_exactly_the_units_that_exist() -> None:
     assert set(re.findall(r"systemd/(gpuboard-[a-z]+\.[a-z]+)\)", text_of("docs/systemd.md"))) == {
         unit.name for unit in UNITS
     }

@@ -165,7 +165,7 @@ def test_the_path_without_its_slash_leads_to_the_board(web: Web) -> None:
         assert re.fullmatch(r"(https://127\.0\.0\.1(:\d+)?)?/gpus/", got.header("Location"))
 
 
-def test_the_desk_knows_who_logged_in_and_believes_no_header(web: Web) -> None:
+def test_the_booking_service_knows_who_logged_in_and_believes_no_header(web: Web) -> None:
     if web.kind in ("caddy", "nginx at /gpus/", "apache at /gpus/"):
         assert web.ask("/book").status == 404
         return

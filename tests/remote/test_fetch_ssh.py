@@ -256,7 +256,7 @@ def test_a_key_with_a_forced_command_takes_snapshots_and_runs_nothing_else(fleet
     wait_for(fleet.nothing_left)
 
 
-def test_hosts_that_fail_hang_or_are_away_tell_so_and_delay_nobody(fleet: Fleet) -> None:
+def test_hosts_that_fail_hang_or_are_away_are_reported_and_delay_nobody(fleet: Fleet) -> None:
     (fleet.smi("broken") / "say").write_text("NVIDIA-SMI has failed because it could not talk to the driver.\n")
     (fleet.smi("broken") / "rc").write_text("9")
     (fleet.smi("hung") / "sleep").write_text("600")
@@ -308,7 +308,7 @@ def test_what_an_nvidia_smi_that_hangs_holds_is_there_for_the_next_pull(fleet: F
     wait_for(fleet.nothing_left)
 
 
-def test_where_no_folder_can_be_written_plain_commands_tell_without_arguments(fleet: Fleet) -> None:
+def test_plain_commands_without_arguments_are_used_where_no_folder_can_be_written(fleet: Fleet) -> None:
     places = [fleet.machine.path(place) for place in ("/tmp", "/var/tmp")]  # noqa: S108
     fleet.machine.run("root", "mount -t tmpfs -o ro none /dev/shm")
     for place in places:
@@ -415,7 +415,7 @@ def test_what_can_be_no_host_is_refused(word: str) -> None:
     assert isinstance(parse_target(word), str)
 
 
-def test_a_password_in_an_address_is_not_told() -> None:
+def test_a_password_in_an_address_is_not_printed() -> None:
     assert "secret" not in str(parse_target("https://u:secret@web/?q"))
     _, problems = parse_targets_file(b"a=https://u:secret#1@web/\nb=https://u:secret,1@web/\nc=http://web:99999/\n")
     assert problems == [
@@ -444,7 +444,7 @@ def test_a_list_of_hosts_can_be_the_one_of_the_board() -> None:
         (("a", "--data", "nowhere"), "nowhere is not there"),
     ],
 )
-def test_wrong_use_is_told_and_is_exit_2(
+def test_wrong_use_is_reported_and_is_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
 ) -> None:
     (tmp_path / "data").mkdir()

@@ -163,7 +163,7 @@ def test_what_is_no_host_is_refused_before_ssh_sees_it(box: Sshd) -> None:
     assert resolve_ssh_host("user@10.0.0.1").user == "user"
 
 
-def test_nobody_at_the_port_is_told_at_once(box: Sshd) -> None:
+def test_nobody_at_the_port_is_reported_at_once(box: Sshd) -> None:
     assert "cannot be reached at 127.0.0.1 port 1" in why(box, box.configured("Host box\n  Port 1\n"))
 
 

@@ -220,7 +220,7 @@ def test_a_week_to_come_is_wrong_use(lab: Lab, run: Report) -> None:
 
 
 @pytest.mark.parametrize("word", ["2026-W30", "1970-W01"])
-def test_of_a_week_without_history_the_answer_is_no(lab: Lab, run: Report, word: str) -> None:
+def test_a_week_without_history_exits_1(lab: Lab, run: Report, word: str) -> None:
     told = run(lab, "--week", word)
     assert (told.code, told.out) == (1, "")
     assert re.fullmatch(
@@ -241,7 +241,7 @@ def test_a_history_that_cannot_be_read_is_one_sentence(tmp_path: Path, run: Repo
     assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
 
 
-def test_it_is_written_whole_or_not_at_all(lab: Lab, run: Report, tmp_path: Path) -> None:
+def test_a_report_is_written_whole_or_not_at_all(lab: Lab, run: Report, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text("before")
     before = file.stat().st_ino

@@ -186,7 +186,9 @@ def test_the_text_has_all_parts_and_says_where_the_charts_are(week: WeeklyReport
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", PHONE), ("dark", LAPTOP)])
-def test_axe_finds_nothing(browser: Browser, server: Running, scheme: Literal["light", "dark"], size: int) -> None:
+def test_axe_finds_no_accessibility_fault(
+    browser: Browser, server: Running, scheme: Literal["light", "dark"], size: int
+) -> None:
     url = f"http://127.0.0.1:{server.port}/{REPORT}"
     with opened(browser, url, size, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))

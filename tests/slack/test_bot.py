@@ -241,7 +241,7 @@ def test_each_message_is_answered_once_however_often_it_comes(slack: Slack) -> N
         {"ts": "now"},
     ],
 )
-def test_it_never_answers_itself_or_other_bots(slack: Slack, more: dict[str, Any]) -> None:
+def test_the_bot_never_answers_itself_or_other_bots(slack: Slack, more: dict[str, Any]) -> None:
     before = len(slack.posted)
     assert slack.tell(slack.says(anyone(), "hosts", event=more)) == [True]
     assert slack.ask(anyone(), "help")["text"] == "What I can tell"
@@ -297,7 +297,7 @@ def test_a_line_that_slack_renews_or_that_breaks_is_opened_again_and_nothing_is_
     assert len(slack.posted) == before + 2
 
 
-def test_it_respects_retry_after_and_falls_back_to_text(slack: Slack) -> None:
+def test_the_bot_respects_retry_after_and_falls_back_to_text(slack: Slack) -> None:
     slack.next["chat.postMessage"] = deque([(429, {"Retry-After": "1"}, {"ok": False, "error": "ratelimited"})])
     began = time.monotonic()
     assert slack.ask(anyone(), "free")["text"] == "2 GPUs free"
@@ -348,7 +348,7 @@ def test_in_a_terminal_a_second_bot_says_whether_slack_can_be_reached(bot: Bot, 
     ]
 
 
-def test_it_ends_on_sigterm_and_another_begins(lab: Lab, slack: Slack, bot: Bot) -> None:
+def test_the_bot_ends_on_sigterm_and_another_begins(lab: Lab, slack: Slack, bot: Bot) -> None:
     assert bot.end() == 0
     again = Bot(lab.data.parent, slack, GPUBOARD_SHOW_USERS="no")
     try:

@@ -25,7 +25,7 @@ def test_a_process_is_understood_by_the_names_of_its_columns() -> None:
     assert (found.container, found.command) == ("docker:0123456789ab", "python größe.py")
 
 
-def test_what_newer_collectors_tell_of_containers_is_understood_and_what_older_ones_do_not_is_not_available() -> None:
+def test_container_columns_of_newer_collectors_are_parsed_and_missing_ones_are_not_available() -> None:
     names = HEADER.replace("container", "container\timage\tpod\tperson")
     row = "42\t1\t42\t42\t0\troot\t60\t1.0\t2048\tS\tdocker:0123456789ab\ttorch:2\tml/train\talice\tpython a\tb\n"
     (found,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (names + row).encode())).rows
@@ -88,7 +88,7 @@ def test_a_host_is_understood() -> None:
     assert dump.problems == ()
 
 
-def test_what_a_host_does_not_tell_is_not_available() -> None:
+def test_what_a_host_does_not_report_is_not_available() -> None:
     (facts,) = host_and_ps_txt.parse_host_txt(snapshot("host", b"")).rows
     assert (facts.load, facts.cpus, facts.memory_available, facts.disks) == (None, None, None, ())
 

@@ -33,7 +33,7 @@ def test_not_available_never_becomes_zero(cell: str) -> None:
     assert dump.rows[0].lost is None
 
 
-def test_a_lost_gpu_and_the_words_between_the_rows_are_told() -> None:
+def test_a_lost_gpu_and_the_words_between_the_rows_are_reported() -> None:
     errors = ", ".join(["[Unknown Error]"] * 5)
     text = gpu_row(0, 0) + "Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot\n"
     dump, _ = legacy_files.parse_legacy_gpus(
@@ -79,7 +79,7 @@ def test_old_rows_of_processes_that_ended_do_not_count() -> None:
     assert legacy_files.parse_legacy_processes(text.encode(), later).rows == ()
 
 
-def test_users_are_told_with_their_children_and_since_when() -> None:
+def test_users_are_reported_with_their_children_and_since_when() -> None:
     text = (
         '{"28290": ["28290", "28305"]}\n28290 alice Thu Oct  4 09:12:01 2018\n28305 alice    Thu Oct  4 09:12:10 2018\n'
     )

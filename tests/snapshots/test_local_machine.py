@@ -35,7 +35,7 @@ def test_instances_are_seen_with_their_processes(own: OwnGpus) -> None:
     assert [(one.gpu_key, one.pid) for one in data.processes.rows] == [("MIG-b", 7)]
 
 
-def test_where_xml_fails_what_csv_told_stands(own: OwnGpus) -> None:
+def test_the_csv_counts_where_xml_fails(own: OwnGpus) -> None:
     data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert data.gpus
     assert [(one.label, one.uuid) for one in data.gpus.rows] == [("0", "GPU-1")]

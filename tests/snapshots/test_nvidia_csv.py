@@ -119,7 +119,7 @@ def test_a_row_without_any_reading_says_why(word: str) -> None:
     assert (gpu.uuid, gpu.lost) == ("GPU-1", word)
 
 
-def test_a_gpu_that_is_told_twice_counts_once() -> None:
+def test_a_gpu_that_is_reported_twice_counts_once() -> None:
     dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD + GOOD))
     assert len(dump.rows) == 1
     assert dump.problems == ("the GPU GPU-1 is told twice; the first row counts",)
@@ -246,7 +246,7 @@ def test_recorded_answers(name: str, header: bytes) -> None:
 
 
 @needs_shared
-def test_a_table_where_rows_were_expected_still_tells_the_lost_gpu() -> None:
+def test_a_table_where_rows_were_expected_still_reports_the_lost_gpu() -> None:
     (path,) = CAPTURES.glob("errors/*then-table-610.txt")
     dump = registry.parse_gpus_csv(snapshot("gpus", path.read_bytes(), rc=255))
     assert [(gpu.index, gpu.lost) for gpu in dump.rows] == [(1, "Unknown Error")]
@@ -281,7 +281,7 @@ def test_columns_right_of_the_name_are_counted_from_the_right() -> None:
     assert read_one("GPU-1, 42, a, b, c, 130004 MiB", header) == ("GPU-1", 42, 130004, "a, b, c")
 
 
-def test_what_the_driver_does_not_tell_is_not_available() -> None:
+def test_what_the_driver_does_not_report_is_not_available() -> None:
     assert read_one("GPU-1, [N/A], 512, [Not Found]") == ("GPU-1", None, 512, None)
 
 
@@ -315,7 +315,7 @@ def test_words_that_are_no_rows_are_kept_as_words() -> None:
     assert (dump.rows, dump.messages) == ((), ("Failed to initialize NVML: Unknown Error",))
 
 
-def test_ten_thousand_processes_are_read_and_more_are_told() -> None:
+def test_ten_thousand_processes_are_parsed_and_more_are_a_problem() -> None:
     rows = b"".join(b"GPU-1, %d, 1, x\n" % n for n in range(10_001))
     dump = registry.parse_processes_csv(snapshot("processes", PROCESS_HEADER + rows))
     assert len(dump.rows) == 10_000

@@ -81,7 +81,7 @@ def read_processes(xml: str, listed: str = "") -> ParsedFile[GpuProcessRow]:
     return registry.parse_processes_csv(snapshot("processes", told(xml, listed)))
 
 
-def test_a_gpu_is_told_under_the_names_of_the_csv() -> None:
+def test_a_gpu_is_reported_under_the_names_of_the_csv() -> None:
     dump = read(document(gpu(1)))
     (one,) = dump.rows
     assert (one.index, one.uuid, one.name) == (0, "GPU-1", "NVIDIA H100 80GB HBM3")
@@ -94,7 +94,7 @@ def test_a_gpu_is_told_under_the_names_of_the_csv() -> None:
 @needs_shared
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
 @pytest.mark.parametrize("state", ["idle", "load"])
-def test_xml_and_csv_of_one_machine_tell_the_same_field_by_field(bundle: Path, state: str) -> None:
+def test_xml_and_csv_of_one_machine_report_the_same_field_by_field(bundle: Path, state: str) -> None:
     known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
     fields = ",".join(name for name in our_fields() if name in known)
     rows = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
@@ -147,7 +147,7 @@ def test_the_reasons_of_the_clocks_are_one_mask_whatever_they_are_called(word: s
     assert parse_health_readings(one).is_slowed_by_heat is True
 
 
-def test_reasons_that_are_not_told_are_not_none_at_all() -> None:
+def test_missing_clock_reasons_are_not_the_same_as_none() -> None:
     (one,) = read(document(gpu(1, "<clocks_throttle_reasons>N/A</clocks_throttle_reasons>"))).rows
     assert one.raw_fields["clocks_event_reasons.active"] == "[N/A]"
     assert parse_health_readings(one).is_slowed_by_heat is None
@@ -166,7 +166,7 @@ def test_reasons_that_are_not_told_are_not_none_at_all() -> None:
         ("<sram_correctable>N/A</sram_correctable><dram_correctable>N/A</dram_correctable>", None, None),
     ],
 )  # fmt: skip
-def test_errors_of_memory_are_added_up_as_each_generation_tells_them(
+def test_errors_of_memory_are_added_up_as_each_generation_reports_them(
     errors: str, corrected: int | None, uncorrected: int | None
 ) -> None:
     (one,) = read(document(gpu(1, f"<ecc_errors><volatile>{errors}</volatile></ecc_errors>"))).rows
@@ -187,7 +187,7 @@ def test_the_list_is_right_about_numbers() -> None:
     assert [(one.index, one.uuid) for one in rows] == [(0, "GPU-2"), (1, "GPU-3"), (2, "GPU-1")]
 
 
-def test_no_two_have_one_number_whatever_is_told() -> None:
+def test_no_two_gpus_have_the_same_number() -> None:
     lost = "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error\n"
     both = read(lost + document(gpu(2)), "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n").rows
     assert sorted((one.index, one.uuid) for one in both) == [(0, None), (1, "GPU-2")]
@@ -207,7 +207,7 @@ def test_an_instance_stands_in_the_place_of_its_gpu() -> None:
         "GPU-1", 41, "Enabled")  # fmt: skip
 
 
-def test_instances_of_which_no_list_tells_are_told_apart_all_the_same() -> None:
+def test_instances_missing_in_the_list_are_distinct() -> None:
     xml = document(gpu(1, MIG, running(process(7, gi=5, ci=0))))
     first, second = read(xml).rows
     assert (first.uuid, first.profile, first.process_key, second.process_key) == (
@@ -260,7 +260,7 @@ def test_processes_of_the_oldest_drivers_are_found() -> None:
     assert on(document(gpu(1, f"<compute_processes>{old}</compute_processes>"))) == [("GPU-1", 42)]
 
 
-def test_a_gpu_that_does_not_tell_its_processes_is_not_called_empty() -> None:
+def test_a_gpu_that_does_not_report_its_processes_is_not_called_empty() -> None:
     for word in "N/A", "Unknown Error", "GPU is lost", "something new":
         dump = read_processes(document(gpu(1, f"<processes>{word}</processes>")))
         assert (dump.rows, dump.unreported) == ((), {"GPU-1": word})
@@ -273,7 +273,7 @@ def test_an_empty_list_of_processes_is_an_answer() -> None:
     assert (dump.rows, dump.unreported, dump.tool_results[0].is_complete) == ((), {}, True)
 
 
-def test_a_process_of_which_nothing_is_told_is_none() -> None:
+def test_a_process_without_any_value_is_ignored() -> None:
     hidden = re.sub("512 MiB|42|python", "N/A", process(42))
     dump = read_processes(document(gpu(1, running(process(7), hidden)) + gpu(2, MIG, running())), LIST)
     assert [(one.gpu_key, one.pid) for one in dump.rows] == [("GPU-1", 7)]
@@ -288,7 +288,7 @@ def test_a_name_may_hold_anything() -> None:
 
 
 @pytest.mark.parametrize("word", ["", "N/A", "Not Found", "Insufficient Permissions"])
-def test_a_name_that_is_not_told_is_not_available(word: str) -> None:
+def test_a_name_that_is_not_reported_is_not_available(word: str) -> None:
     (one,) = read_processes(document(gpu(1, running(process(1, name=word))))).rows
     assert one.name is None
 
@@ -300,7 +300,7 @@ def test_a_lost_gpu_keeps_its_row_and_the_others_theirs(word: str) -> None:
     assert (first.index, first.uuid, first.lost, second.lost) == (0, "GPU-1", word, None)
 
 
-def test_a_gpu_of_which_hardly_anything_is_told_is_lost() -> None:
+def test_a_gpu_with_hardly_any_values_is_lost() -> None:
     xml = document('<gpu id="00000000:01:00.0"/>\n<gpu id=""><product_brand>Tesla</product_brand></gpu>\n' + gpu(3))
     rows = read(xml).rows
     assert [one.lost for one in rows] == ["nvidia-smi tells nothing of it"] * 2 + [None]
@@ -344,7 +344,7 @@ def test_words_in_the_place_of_xml_are_the_reason() -> None:
     assert read_processes("Failed to initialize NVML: Unknown Error").tool_results[0].is_complete is False
 
 
-def test_what_is_said_in_the_head_is_told() -> None:
+def test_messages_in_the_head_are_kept() -> None:
     dump = read(
         "<nvidia_smi_log><attached_gpus>0</attached_gpus><error_string>no driver</error_string></nvidia_smi_log>"
     )
@@ -355,7 +355,7 @@ WHOLE = document(gpu(1) + gpu(2, running(process(42))) + gpu(3))
 
 
 @pytest.mark.parametrize("place", range(0, len(WHOLE), 7))
-def test_of_a_log_that_was_cut_anywhere_the_gpus_before_count(place: int) -> None:
+def test_a_log_cut_anywhere_keeps_the_gpus_before_the_cut(place: int) -> None:
     """Those that are whole are read; the one that is cut is none, or it could look idle."""
     dump = read(WHOLE[:place])
     whole = WHOLE[:place].count("</gpu>")
@@ -387,7 +387,7 @@ def test_fewer_gpus_than_are_attached_are_a_problem() -> None:
     assert dump.has_missing_gpu
 
 
-def test_a_log_that_is_written_twice_tells_each_gpu_once() -> None:
+def test_a_log_that_is_written_twice_reports_each_gpu_once() -> None:
     dump = read(document(gpu(1) + gpu(2)) * 2)
     assert [one.index for one in dump.rows] == [0, 1]
     assert dump.problems == tuple(f"the GPU at 00000000:0{n}:00.0 is told twice; the first counts" for n in (1, 2))

@@ -70,7 +70,7 @@ def test_a_gpu_of_amd_smi_is_the_same_from_several_questions() -> None:
     assert "fan.speed" not in more
 
 
-def test_both_tools_call_a_gpu_by_the_same_uuid() -> None:
+def test_amd_smi_and_rocm_smi_give_a_gpu_the_same_uuid() -> None:
     """As ROCR_VISIBLE_DEVICES takes it; history and bookings stay with a GPU when the tool changes."""
     of_rocm = one(part("rocm-smi", {"card0": CARD}))
     bare = {"gpu": 0, "uuid": listed()["uuid"], "bdf": "0000:0c:00.0"}
@@ -82,7 +82,7 @@ def test_both_tools_call_a_gpu_by_the_same_uuid() -> None:
 @pytest.mark.parametrize(
     "nothing", ["N/A", "N/A (Secondary die)", "unsupported", "Not supported", "UNKNOWN", "", "nan", "-1"]
 )
-def test_what_is_not_told_is_not_available(nothing: str) -> None:
+def test_what_is_not_reported_is_not_available(nothing: str) -> None:
     empty = dict.fromkeys(CARD, nothing)
     gpu = one(part("rocm-smi", {"card0": empty}))
     assert gpu == Gpu(0, None, gpu.name, columns=gpu.columns, cells=gpu.cells, vendor="amd")
@@ -92,7 +92,7 @@ def test_what_is_not_told_is_not_available(nothing: str) -> None:
 @pytest.mark.parametrize(
     "nothing", ["N/A", None, "", {}, [], {"value": "N/A", "unit": "%"}, {"value": 65535, "unit": "%"}, True]
 )
-def test_nor_is_it_in_amd_smis_json(nothing: object) -> None:
+def test_missing_values_in_amd_smi_json_are_not_available(nothing: object) -> None:
     gpu = one(part("amd-smi/metric", [metric(usage={"gfx_activity": nothing}, mem_usage=nothing)]))
     assert (gpu.utilization_gpu, gpu.memory_used, gpu.memory_total) == (None, None, None)
     assert gpu.power_draw == 140
@@ -154,7 +154,7 @@ def test_parts_of_one_gpu_have_no_uuid_of_their_own() -> None:
     assert [(gpu.index, gpu.uuid, gpu.process_key) for gpu in rows] == [(0, None, "amd 0"), (1, None, "amd 1")]
 
 
-def test_warnings_around_the_json_are_words_and_what_says_nothing_is_not_told() -> None:
+def test_warnings_around_the_json_are_messages_and_empty_lines_are_not() -> None:
     text = f"""WARNING: User is missing the following required groups: render
 [INFO] starting
 WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status
@@ -187,7 +187,7 @@ ValueError: odd
         ('{"card0": {}, "card0": {"GPU use (%)": "1"}}', "“card0” stands in it twice; the last counts"),
     ],
 )
-def test_broken_json_is_told_in_one_sentence(form: str, text: str, problem: str) -> None:
+def test_broken_json_is_reported_in_one_sentence(form: str, text: str, problem: str) -> None:
     dump = told(part(form, text))
     assert len(dump.problems) == 1
     assert dump.problems[0].startswith(problem)
@@ -214,7 +214,7 @@ def test_a_tool_that_sees_no_gpu_says_why(text: str, said: str) -> None:
     assert dump.messages[0].startswith(said)
 
 
-def test_an_error_of_amd_smi_is_told_in_its_words() -> None:
+def test_an_error_of_amd_smi_is_reported_in_its_words() -> None:
     dump = told(part("amd-smi", {"error": "Device not found", "code": -3}, rc=253))
     assert (dump.rows, dump.messages) == ((), ("Device not found",))
 
@@ -247,7 +247,7 @@ def test_a_process_that_has_memory_on_one_gpu_is_not_on_those_that_it_only_opene
     "memory",
     [{"mem_usage": value(0, "B")}, {}, {"memory_usage": "N/A"}, {"mem_usage": "N/A"}, {"vram_mem": "UNKNOWN"}],
 )
-def test_a_memory_that_is_not_told_is_not_zero(memory: dict[str, object]) -> None:
+def test_a_memory_that_is_not_reported_is_not_zero(memory: dict[str, object]) -> None:
     info = {"gpu": 0, "process_list": [{"process_info": {"pid": 7, "name": "x", **memory}}]}
     assert on(part("amd-smi/processes", [info])).rows == (GpuProcessRow("amd 0", 7, None, "x"),)
 
@@ -277,7 +277,7 @@ def test_a_gpu_whose_processes_amd_smi_does_not_report_has_none_and_its_words(to
         {"error": "no permission"},
     ],
 )
-def test_processes_that_were_not_all_told_are_not_known(told_: object) -> None:
+def test_an_incomplete_process_list_is_unknown(told_: object) -> None:
     dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", told_))
     assert not dump.tool_results[0].is_complete
 
@@ -332,7 +332,7 @@ def test_processes_of_rocm_smi_by_its_json() -> None:
         ("PID\tPROCESS NAME\tGPU(s)\tVRAM USED\n7\tpython3\tUNKNOWN\tUNKNOWN\tUNKNOWN\n", ["amd ?"]),
     ],
 )
-def test_a_process_is_on_as_many_cards_as_are_told(text: str, where: list[str]) -> None:
+def test_a_process_is_on_every_card_that_lists_it(text: str, where: list[str]) -> None:
     names = part("rocm-smi/names", {"card0": CARD, "card1": card(1)})
     assert [row.gpu_key for row in on(names, part("rocm-smi/processes", text)).rows] == where
 
@@ -352,12 +352,12 @@ def test_a_process_is_on_as_many_cards_as_are_told(text: str, where: list[str]) 
         ("", False),
     ],
 )
-def test_that_there_is_no_process_must_be_told(text: str, answered: bool) -> None:
+def test_no_process_counts_only_if_the_tool_says_so(text: str, answered: bool) -> None:
     dump = on(part("rocm-smi/names", {"card0": CARD}), part("rocm-smi/processes", text))
     assert (dump.rows, dump.tool_results[0].is_complete) == ((), answered)
 
 
-def test_of_two_tools_of_one_maker_the_first_that_tells_gpus_counts() -> None:
+def test_the_first_tool_of_a_maker_that_lists_gpus_counts() -> None:
     dump = told(part("amd-smi", "[]"), part("rocm-smi", {"card0": CARD}), part("amd-smi/metric", [metric(1)]))
     assert [(gpu.label, gpu.memory_used is None) for gpu in dump.rows] == [("1", False)]
     assert dump.problems == ("GPUs of amd are told by two parts; the first part counts",)

@@ -70,7 +70,7 @@ def test_recorded_processes(path: Path) -> None:
 
 @needs_shared
 @pytest.mark.parametrize("path", files("errors"), ids=short)
-def test_an_error_in_the_place_of_xml_is_told_as_in_the_place_of_csv(path: Path) -> None:
+def test_an_error_in_the_place_of_xml_is_reported_as_in_the_place_of_csv(path: Path) -> None:
     told = b"# part nvidia-xml rc=255\n" + path.read_bytes()
     by_xml, by_csv = (
         registry.parse_gpus_csv(snapshot("gpus", told)),

@@ -99,7 +99,7 @@ def assert_sane(row: Gpu | GpuProcessRow) -> None:
 @FORMS
 @TASKS
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_whatever_it_is_told_it_says_what_it_understood(form: str, task: str, text: str) -> None:
+def test_any_answer_is_parsed_without_an_exception(form: str, task: str, text: str) -> None:
     for row in read(form, task, text).rows:
         readings = (row.used_memory,) if isinstance(row, GpuProcessRow) else (row.memory_used, row.utilization_gpu)
         assert readings in {(None,), (None, None)}, "what is not told is not available, and never 0"
@@ -107,7 +107,7 @@ def test_whatever_it_is_told_it_says_what_it_understood(form: str, task: str, te
 
 @FORMS
 @TASKS
-def test_an_answer_that_it_does_not_know_is_told(form: str, task: str) -> None:
+def test_an_unknown_answer_is_a_problem(form: str, task: str) -> None:
     """In its own words, or as a problem: nothing gets lost."""
     dump = read(form, task, "the driver fell over", rc=9)
     assert (dump.rows, dump.tool_results[0].rc) == ((), 9)
@@ -115,7 +115,7 @@ def test_an_answer_that_it_does_not_know_is_told(form: str, task: str) -> None:
 
 
 @FORMS
-def test_where_no_process_was_told_none_is_known_of(form: str) -> None:
+def test_without_process_data_processes_are_unknown(form: str) -> None:
     """No answer, and half a one, must not look like a GPU on which nobody is."""
     for text in ("", "the driver fell over", "[", "{", '{"gpu_data": [', "<nvidia_smi_log>"):
         dump = read(form, "processes", text)
@@ -133,7 +133,7 @@ def test_an_answer_cut_anywhere_does_no_harm(form: str, task: str, shape: str) -
 @FORMS
 @TASKS
 @pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
-def test_nor_does_one_with_letters_changed(form: str, task: str, shape: str) -> None:
+def test_an_answer_with_changed_characters_does_no_harm(form: str, task: str, shape: str) -> None:
     chance = random.Random(11)  # noqa: S311 # the same letters each time
     for _ in range(60):
         letters = list(shape)
@@ -168,7 +168,7 @@ ANYTHING = st.recursive(
 @FORMS
 @TASKS
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=300), ANYTHING), st.sampled_from(["", "names"]))
-def test_nothing_makes_it_fail(form: str, task: str, told: object, question: str) -> None:
+def test_no_answer_raises_an_exception(form: str, task: str, told: object, question: str) -> None:
     text = told if isinstance(told, (bytes, str)) else json.dumps(told)
     read(form, task, text, question=question)
 
@@ -211,7 +211,7 @@ def test_a_flood_costs_little_time(form: str, task: str, flood: str, size: int) 
 
 @FORMS
 @pytest.mark.parametrize("flood", ["gpus", "facts", "cards", "braces on lines"])
-def test_and_little_memory(form: str, flood: str) -> None:
+def test_a_flood_costs_little_memory(form: str, flood: str) -> None:
     pieces = {"": SnapshotPart(0, tuple(FLOODS[flood](MIB).split("\n")))}
     tracemalloc.start()
     try:

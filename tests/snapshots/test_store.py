@@ -65,7 +65,7 @@ def test_the_age_counts_from_the_arrival_and_by_one_clock_alone(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("off", [31_536_000, -3600])
-def test_a_clock_that_is_off_is_told_and_changes_no_age(lab: Lab, off: int) -> None:
+def test_a_clock_that_is_off_is_reported_and_changes_no_age(lab: Lab, off: int) -> None:
     now = int(time.time())
     lab.write("atlas", "host.txt", time=now + off)
     lab.write("atlas", "gpus.csv", GPU, time=now + off - 5)
@@ -186,7 +186,7 @@ def test_the_name_in_a_file_must_be_its_folders(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ['a b"<x>', "x" * 200, "ü", "-x", "a\nb"])
-def test_a_folder_that_cannot_be_a_host_is_told_and_left_alone(lab: Lab, name: str) -> None:
+def test_a_folder_that_cannot_be_a_host_is_reported_and_left_alone(lab: Lab, name: str) -> None:
     (lab.data / name).mkdir()
     whole(lab)
     hosts, (problem,) = lab.read()
@@ -275,7 +275,7 @@ def test_an_original_file_that_is_being_copied_is_answered_by_the_last_whole_one
     assert problems == [Problem("data/old_gpus.csv", "the file is torn: its last line has no end")]
 
 
-def test_of_a_host_with_files_of_both_kinds_the_newer_count(lab: Lab) -> None:
+def test_the_newer_files_count_for_a_host_with_both_kinds(lab: Lab) -> None:
     lab.original("atlas", age=100, gpus=ROW)
     whole(lab)
     hosts, (problem,) = lab.read()

@@ -88,7 +88,7 @@ def test_by_host_each_line_says_how_much_of_its_time_was_seen(lab: Path) -> None
 
 @pytest.mark.parametrize("by", ["person", "model", "host", "month"])
 @pytest.mark.parametrize("across", [80, 60, 40])
-def test_it_fits_a_terminal_whatever_names_and_sums_there_are(by: str, across: int) -> None:
+def test_stats_fit_a_terminal_with_any_names_and_sums(by: str, across: int) -> None:
     many = UsageSums(*[1000 * 8 * 31 * 24 * 60 * UNITS_PER_MINUTE] * len(UsageSums._fields))
     names = ["x" * 200, "李" * 60, "a\nb\tc", "e\u0301" * 50, ""]
     told = usage_commands.UsageStats(
@@ -274,7 +274,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, content: byt
     assert str(tmp_path / "state/history.db") in complaint
 
 
-def test_it_reads_while_a_builder_writes_and_from_a_folder_that_cannot_be_written(lab: Path) -> None:
+def test_stats_read_while_a_builder_writes_and_from_a_read_only_folder(lab: Path) -> None:
     before = answer(lab, *ALL)
     with sqlite3.connect(lab / "state/history.db") as other:
         other.execute("BEGIN IMMEDIATE")

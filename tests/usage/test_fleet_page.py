@@ -223,7 +223,7 @@ def test_in_its_first_hour_it_shows_of_minutes(tmp_path: Path) -> None:
     assert "<td class=n>0.3<td class=n>100 %" in build(lab)
 
 
-def test_it_is_made_once_an_hour_and_at_once_where_a_report_is_new(tmp_path: Path) -> None:
+def test_fleet_html_is_written_once_an_hour_and_at_once_for_a_new_report(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     make_past(lab)
     lab.host()
@@ -286,7 +286,7 @@ def test_where_users_are_not_shown_reports_that_name_them_go(tmp_path: Path) -> 
     assert sorted(path.name for path in folder.iterdir()) == ["2026-W44.html", "2026-W46.html"]
 
 
-def test_it_names_nobody(tmp_path: Path) -> None:
+def test_fleet_html_names_nobody(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     make_past(lab)
     assert not re.search("alice|bob", build(lab, privacy=PrivacySettings(users=False)))
@@ -336,7 +336,9 @@ def test_columns_have_their_headings_on_a_phone_and_on_paper(
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", LAPTOP), ("dark", PHONE)])
-def test_axe_finds_nothing(browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int) -> None:
+def test_axe_finds_no_accessibility_fault(
+    browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int
+) -> None:
     with opened(browser, site, width, bypass_csp=True, color_scheme=scheme) as page:
         page.evaluate("document.querySelector('details').open = true")
         page.clock.resume()

@@ -84,7 +84,7 @@ def test_many_models_have_one_row_together_and_no_minute_is_lost() -> None:
     assert found[fleet_page.OTHER_MODELS].gpus == 60 + 59  # all but the smallest had more than 60 minutes in the hour
 
 
-def test_of_what_nobody_saw_there_is_no_share() -> None:
+def test_unseen_time_has_no_share() -> None:
     assert fleet_page.NOTHING_SEEN.share("taken") is None
     row = fleet_page.build_use_row("T4", fleet_page.NOTHING_SEEN)
     assert (row.gpus, row.hours, row.taken, row.free, row.use_percent) == ("–",) * 5

@@ -226,7 +226,7 @@ def test_a_host_that_is_hidden_is_not_named_and_its_hours_count(lab: Lab) -> Non
 # When it is written
 
 
-def test_it_is_written_once_a_minute_and_not_at_each_build(lab: Lab) -> None:
+def test_users_html_is_written_once_a_minute(lab: Lab) -> None:
     now = time.time()
     written = []
     for after in (0, 10, 20, 59, 60, 70, 119):
@@ -237,7 +237,7 @@ def test_it_is_written_once_a_minute_and_not_at_each_build(lab: Lab) -> None:
     assert written == [0, 59, 119]
 
 
-def test_it_is_written_again_where_somebody_took_it_away(lab: Lab) -> None:
+def test_users_html_is_written_again_if_it_was_deleted(lab: Lab) -> None:
     lab.build()
     (lab.www / "users.html").unlink()
     assert page(lab)
@@ -336,7 +336,9 @@ def test_no_part_of_the_page_is_wider_than_the_screen(browser: Browser, attacked
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
-def test_axe_finds_nothing(browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int) -> None:
+def test_axe_finds_no_accessibility_fault(
+    browser: Browser, site: Site, scheme: Literal["light", "dark"], width: int
+) -> None:
     with opened(browser, site, width, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
         found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)

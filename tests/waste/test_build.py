@@ -193,7 +193,7 @@ def large(hosts: int) -> dict[str, HostStatus]:
     return found
 
 
-def test_of_many_only_the_worst_are_on_the_board_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_only_the_worst_of_many_are_on_the_board_and_the_rest_is_counted(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     hour = int(time.time()) // HOUR * HOUR
     history = HistoryWriter(lab.state, timezone.utc)

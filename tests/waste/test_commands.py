@@ -151,7 +151,7 @@ def test_a_file_that_is_not_ours_or_old_is_refused(tmp_path: Path, content: byte
     assert said in result.stderr
 
 
-def test_that_history_could_not_be_read_is_reported_beside_the_table(tmp_path: Path) -> None:
+def test_unreadable_history_is_reported_beside_the_table(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
     told = WasteReport(int(time.time()), 10, (HELD,), ("atlas",), problem="state/history.db: it could not be read")
     (tmp_path / "www/waste.json").write_bytes(waste_render.render_waste_json(told))

@@ -143,7 +143,7 @@ def test_what_is_booked_is_refused_with_409_and_released_with_200(web: Web) -> N
     assert web.names() == []
 
 
-def test_a_list_tells_who_asks_how_we_know_and_the_zone(web: Web) -> None:
+def test_the_list_names_the_caller_how_they_were_identified_and_the_zone(web: Web) -> None:
     web.post(**LOGIN)
     said = web.get(**LOGIN).said
     assert {key: said[key] for key in said if key != "bookings"} == {
@@ -351,7 +351,7 @@ def test_a_token_says_who_somebody_is_until_it_is_revoked(web: Web) -> None:
     assert web.get(HTTP_AUTHORIZATION=f"bearer  {other}").said["who"] == "bob"
 
 
-def test_of_a_token_only_a_hash_is_kept_where_nobody_else_reads(web: Web) -> None:
+def test_only_a_private_hash_of_a_token_is_stored(web: Web) -> None:
     token = TokenStore(web.lab.state).create_token("alice", NOW)
     path = web.lab.state / "tokens.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -408,7 +408,7 @@ def test_tokens_made_at_the_same_time_all_count(web: Web) -> None:
 # An open desk
 
 
-def test_on_an_open_board_everybody_is_whom_they_say(web: Web) -> None:
+def test_an_open_board_believes_the_name_that_is_given(web: Web) -> None:
     web.set(is_open=True)
     assert web.get().said["how"] == "open"
     booking = web.post({**BOOK, "name": "carol"}).said["bookings"][0]
@@ -539,7 +539,7 @@ def test_a_body_that_is_too_long_is_not_even_read() -> None:
 
 @pytest.mark.parametrize("told", ["evil.example", "evil.example, web:8080", "web:8080, evil.example"])
 @pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.7"])
-def test_the_host_is_what_stands_in_host_and_no_other_header_tells_it(web: Web, told: str, address: str) -> None:
+def test_the_host_comes_from_the_host_header_and_from_no_other(web: Web, told: str, address: str) -> None:
     forwarded = {"HTTP_X_FORWARDED_HOST": told, "HTTP_FORWARDED": f"host={told}", "REMOTE_ADDR": address}
     web.set(proxy="192.0.2.1")
     assert web.post(**LOGIN, **forwarded, HTTP_ORIGIN="http://evil.example").status == 403
@@ -848,7 +848,7 @@ def test_what_nobody_foresaw_is_reported_to_the_admin_once_and_to_nobody_else(
     assert web.told == ["a booking failed: ZeroDivisionError: secret; this should not happen"]
 
 
-def test_where_state_is_no_folder_of_ours_nothing_is_booked_and_the_reason_told(web: Web) -> None:
+def test_without_a_state_folder_of_ours_nothing_is_booked_and_the_reason_is_shown(web: Web) -> None:
     web.lab.state.rmdir()
     web.lab.state.write_text("")
     got = web.post(**LOGIN)

@@ -126,7 +126,7 @@ def test_no_host_is_called_bookings(lab: Lab) -> None:
     assert "data/'bookings'" not in words(report)
 
 
-def test_a_file_that_is_left_in_data_is_told_of_and_does_not_count(lab: Lab) -> None:
+def test_a_file_that_is_left_in_data_is_reported_and_does_not_count(lab: Lab) -> None:
     (lab.data / "bookings").mkdir()
     lab.book({"atlas": {"0": {"name": "bob", "date": "2199-01-01"}}})
     report = lab.build()
@@ -146,7 +146,7 @@ def data_check(lab: Lab) -> CheckResult:
 
 
 @AS_ROOT
-def test_a_folder_that_another_account_made_is_not_used_and_told_of(lab: Lab) -> None:
+def test_a_folder_that_another_account_made_is_not_used_and_reported(lab: Lab) -> None:
     (lab.data / "bookings").mkdir()
     os.chown(lab.data / "bookings", BOB, BOB)
     assert find_booking_folder(lab.data) == lab.data

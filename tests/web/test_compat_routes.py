@@ -192,7 +192,7 @@ def test_a_file_that_is_not_ours_is_left_as_it_is(lab: Lab, content: bytes) -> N
     assert MinuteHistory(lab.settings())(content, 5) == content
 
 
-def test_of_too_many_who_ask_at_once_the_last_is_asked_to_come_again(lab: Lab) -> None:
+def test_too_many_requests_at_once_are_told_to_retry(lab: Lab) -> None:
     site = build_board_application(lab.www, lab.settings())
     assert isinstance(site.add_history, MinuteHistory)
     for _ in range(MAX_ACTIVE):

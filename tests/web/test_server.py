@@ -502,7 +502,7 @@ def test_a_device_is_not_opened_for_reading(folder: Path) -> None:
         assert one.get("/zero.txt").status == 404
 
 
-def test_a_file_without_the_right_to_read_it_is_403_and_told_once_without_a_path_on_the_page(folder: Path) -> None:
+def test_a_file_without_the_right_to_read_it_is_403_and_reported_once_without_a_path_on_the_page(folder: Path) -> None:
     (folder / "www/closed.txt").write_bytes(SECRET)
     (folder / "www/closed.txt").chmod(0)
     before: tuple[str, ...] = ()
@@ -614,7 +614,7 @@ def test_a_known_tag_is_304(site: Running, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ['"other"', "", '"', "other", '"{0}'])
-def test_another_tag_is_not(site: Running, form: str) -> None:
+def test_a_changed_etag_sends_the_file_again(site: Running, form: str) -> None:
     tag = site.get().headers["Etag"].strip('"')
     assert site.get(If_None_Match=form.format(tag[:-1])).status == 200
 

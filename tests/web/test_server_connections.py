@@ -158,7 +158,7 @@ def test_clients_that_open_connections_without_end_keep_nobody_waiting(folder: P
             thread.join()
 
 
-def test_of_one_address_the_oldest_idle_connections_are_closed(folder: Path) -> None:
+def test_the_oldest_idle_connections_of_an_address_are_closed(folder: Path) -> None:
     with serving(StaticSite(folder / "www")) as port, many(port, ["127.0.0.1"] * 150) as lines:
         wait_until(lambda: count_open(lines) == server.IDLE_LIMIT_PER_ADDRESS)
         assert [count_open([line]) for line in lines] == [0] * 50 + [1] * 100
