@@ -435,8 +435,12 @@ def test_a_click_copies_the_command_that_ends_a_dead_family(browser: Browser, fu
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
 def test_axe_finds_no_accessibility_fault(
-    browser: Browser, full: Served, states: Served, scheme: Any, width: int
-) -> None:  # noqa: ANN401
+    browser: Browser,
+    full: Served,
+    states: Served,
+    scheme: Any,  # noqa: ANN401
+    width: int,
+) -> None:
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     wrong = []
     for url in (full.url("full"), states.url("volga"), states.url("hydra")):
