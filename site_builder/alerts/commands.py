@@ -37,7 +37,6 @@ from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.client.loader import load_bookings
 from site_builder.config.settings import Settings
-from site_builder.core import command_options
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
@@ -53,6 +52,7 @@ from site_builder.core.timeparse import moments
 from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.health.store import EventReader
 from site_builder.history.reader import HistoryReader
+from site_builder.snapshots.completion import complete_hosts
 from site_builder.watches.build import WatchConditions
 
 MAX_SILENCE_S = 31 * DAY  # for longer there is maintenance, in hosts.txt
@@ -221,7 +221,7 @@ def show_history(settings: Settings, since: str, as_json: bool) -> None:
 
 
 @alerts.command("silence")
-@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=command_options.complete_hosts)
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_hosts)
 @click.option("--for", "length", metavar="TIME", help="For how long, like 2h or 1d 12h.")
 @click.option("--end", is_flag=True, help="Let it speak again.")
 @with_settings

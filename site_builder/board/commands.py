@@ -15,7 +15,7 @@ from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
-from site_builder.core import clock_check, command_options, locks
+from site_builder.core import clock_check, locks
 from site_builder.core.command_options import (
     CommandError,
     print_message,
@@ -25,6 +25,7 @@ from site_builder.core.command_options import (
 )
 from site_builder.core.names import is_host_name
 from site_builder.discovery.hosts import HostDiscovery
+from site_builder.snapshots.completion import complete_hosts
 from site_builder.snapshots.store import SnapshotStore, remove_host_files
 
 if TYPE_CHECKING:  # the builder imports most of gpuboard, and TAB must answer at once
@@ -131,7 +132,7 @@ def print_build_summary(report: BuildReport, seconds: float) -> None:
 
 
 @click.command()
-@click.argument("host", shell_complete=command_options.complete_hosts)
+@click.argument("host", shell_complete=complete_hosts)
 @with_settings
 def forget(settings: Settings, host: str) -> None:
     """Remove HOST: its files in data/ and its entry in Consul.

@@ -26,7 +26,7 @@ from site_builder.config.settings import Settings
 from site_builder.core import files, published_files
 from site_builder.core.clock import Now
 from site_builder.core.faults import WWW_PREFIX, Catch, FaultLog
-from site_builder.core.model import Problem
+from site_builder.core.model import REWRITE_INTERVAL_S, Problem
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import OutputFile
 from site_builder.waste.rules import WasteReport
@@ -96,7 +96,7 @@ class SiteWriter:
     def write_changed_files(self, files: Iterable[OutputFile], now: Now) -> None:
         """Write the files whose fingerprint is new; touch the others, since their age shows that the builder runs."""
         for file in files:
-            is_old = not 0 <= now.epoch - self.find_write_time(file.name) < published_files.REWRITE_INTERVAL_S
+            is_old = not 0 <= now.epoch - self.find_write_time(file.name) < REWRITE_INTERVAL_S
             if not self.published.is_unchanged(file.name, file.fingerprint) or (is_old and file.has_build_time):
                 self.write_file(file.name, file.fingerprint, file.render(), now)
             elif is_old:

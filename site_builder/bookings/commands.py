@@ -34,7 +34,7 @@ from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
-from site_builder.core import command_options, formatting
+from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
@@ -47,6 +47,7 @@ from site_builder.core.locks import StorageError
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import clean_text, replace_unencodable
 from site_builder.core.timeparse import moments, recurrence
+from site_builder.snapshots.completion import complete_gpus, complete_hosts
 
 BOOK_EXAMPLE = 'gpuboard book atlas:0,1 --until "fri 18:00"'
 ANY_EXAMPLE = "gpuboard book --any 2 --for 8h"
@@ -157,7 +158,7 @@ def print_booking_result(response: BookingResponse, message: str, as_json: bool)
 
 
 @click.command()
-@click.argument("gpus", nargs=-1, shell_complete=command_options.complete_gpus)
+@click.argument("gpus", nargs=-1, shell_complete=complete_gpus)
 @click.option("--until", metavar="TIME", help='When it ends: "fri 18:00", "20 Nov 6pm".')
 @click.option("--for", "length", metavar="LENGTH", help="Or how long it is: 2h, 1d12h, 2w.")
 @click.option("--from", "since", metavar="TIME", help='When it begins: "mon 9:00".  [default: now]')
@@ -301,7 +302,7 @@ def build_changed_times(options: Mapping[str, Any], booking_id: str, place: Book
 
 
 @click.command()
-@click.argument("what", metavar="ID|GPUS...", nargs=-1, shell_complete=command_options.complete_gpus)
+@click.argument("what", metavar="ID|GPUS...", nargs=-1, shell_complete=complete_gpus)
 @with_confirmation_options
 @with_booking_backend
 def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bool) -> None:
@@ -341,7 +342,7 @@ def build_release_requests(what: tuple[str, ...], place: BookingBackend) -> list
 
 
 @click.command()
-@click.argument("host", required=False, shell_complete=command_options.complete_hosts)
+@click.argument("host", required=False, shell_complete=complete_hosts)
 @click.option("--mine", is_flag=True, help="Only your own.")
 @click.option("--undo", is_flag=True, help="Take back the last change that you made.")
 @click.option("--past", is_flag=True, help="Those that left comments.json because they are over.")

@@ -22,7 +22,7 @@ from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
 from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings, sanitize_text
-from site_builder.core import command_options, formatting
+from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
@@ -34,6 +34,7 @@ from site_builder.core.command_options import (
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import find_terminal_width, is_coloured, replace_unencodable, truncate_text
 from site_builder.core.timeparse import moments
+from site_builder.snapshots.completion import complete_hosts
 
 SIZE_PATTERN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(MiB|MB|M|GiB|GB|G|)", re.IGNORECASE)
 SECONDS_PATTERN = re.compile(r"([0-9]{1,9}) ?s")
@@ -140,7 +141,7 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--host",
             metavar="HOST",
-            shell_complete=command_options.complete_hosts,
+            shell_complete=complete_hosts,
             help="The host, as the board calls it.  [default: this machine]",
         ),
         click.option(
@@ -235,7 +236,7 @@ class EmptyFleetError(CommandError):
 
 
 @click.command("list")
-@click.argument("words", nargs=-1, shell_complete=command_options.complete_hosts)
+@click.argument("words", nargs=-1, shell_complete=complete_hosts)
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs: hosts as in status.json.")
 @click.option("--watch", "-w", is_flag=True, help="Show it until Ctrl-C, and what changes.")
 @click.option(

@@ -22,6 +22,7 @@ from site_builder.core.clock import Now
 from site_builder.core.files import find_bookings_file
 from site_builder.core.model import (
     EXIT_MISSING,
+    REWRITE_INTERVAL_S,
     Booking,
     DiscoveredHost,
     FleetUnavailableError,
@@ -33,7 +34,6 @@ from site_builder.core.model import (
     PrivacySettings,
 )
 from site_builder.core.people import PeopleDirectory
-from site_builder.core.published_files import REWRITE_INTERVAL_S
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet.gpu_models import NameFiles

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from site_builder.client import loader, run_reservation
+from site_builder.client import loader
+from site_builder.client.gpu_claims import ClaimedGpus
 from site_builder.client.model import Fleet, FleetGpu, FleetHost
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, PrivacySettings
@@ -217,9 +218,7 @@ class GpuPicker:
             reason = "".join(f": {host.name} is {host.state}: {host.reason}" for host in hosts[:1])
             message = f"nothing on {source} can be told{reason}"
             raise FleetUnavailableError(message)
-        requester = GpuRequester(
-            self.is_mine, run_reservation.ClaimedGpus(), time.time() + fleet.clock_ahead_s, for_run
-        )
+        requester = GpuRequester(self.is_mine, ClaimedGpus(), time.time() + fleet.clock_ahead_s, for_run)
         if not everywhere and (for_run or self.host is None) and loader.choose_fleet_source(self.loaded) != "machine":
             hosts = (self.merge_local_view(hosts[0]),)
         request = self.request if everywhere else restrict_to_one_vendor(hosts[0], self.request)

@@ -13,7 +13,6 @@ from site_builder.client.model import STATUS_SCHEMA, Fleet, FleetBooking, FleetG
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_text
-from site_builder.health.page import format_problems
 
 STATE_MARKS = {"free": "[ ]", "busy": "[~]", "held": "[~]", "booked": "[~]"}
 TROUBLE_MARK = "[!]"
@@ -282,9 +281,8 @@ def format_time_ago(seconds: float, is_short: bool) -> str:
 
 def describe_gpu_notes(gpu: FleetGpu) -> str:
     """Describe the state and the problems of a GPU, as far as the columns do not show them."""
-    problems = [problem for problem in gpu.problems if problem.what != gpu.reason] if gpu.state != "lost" else []
-    problem_text = format_problems(problems) if problems else ""
-    return TEXT_SEPARATOR.join(filter(None, (describe_gpu_state(gpu), problem_text)))
+    problems = [problem.what for problem in gpu.problems if problem.is_visible and problem.what != gpu.reason]
+    return TEXT_SEPARATOR.join(filter(None, (describe_gpu_state(gpu), *(problems if gpu.state != "lost" else ()))))
 
 
 def describe_gpu_state(gpu: FleetGpu) -> str:

@@ -1,58 +1,17 @@
-"""Hold the GPUs of a run: locks on this machine, and a booking."""
+"""Keep the GPUs of a run booked."""
 
 from __future__ import annotations
 
-import errno
 import secrets
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH
 from site_builder.core.board_client import OutcomeUnknownError
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError
-
-SOCKET_PREFIX = "gpuboard/run/"
-SOCKET_TABLE = Path("/proc/net/unix")
-
-
-def claim_gpu(uuid: str) -> int | None:
-    """Claim a GPU for as long as the returned handle is open in any process; None if another has it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim_socket:
-        try:
-            claim_socket.bind(f"\0{build_socket_name(uuid)}")
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return None
-            message = f"no GPU can be taken on this machine: {error.strerror}"
-            raise FleetUnavailableError(message) from None
-        return claim_socket.detach()
-
-
-def build_socket_name(uuid: str) -> str:
-    """Return a short plain name for a GPU, whatever a board calls it."""
-    return f"{SOCKET_PREFIX}{blake2b(uuid.encode('utf-8', 'replace'), digest_size=16).hexdigest()}"
-
-
-class ClaimedGpus:
-    """The GPUs of this machine that runs have claimed at this moment."""
-
-    def __init__(self) -> None:
-        try:
-            lines = SOCKET_TABLE.read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        names = (line.rpartition(" ")[2] for line in lines)
-        self.socket_names = frozenset(name[1:] for name in names if name.startswith(f"@{SOCKET_PREFIX}"))
-
-    def __contains__(self, uuid: object) -> bool:
-        return isinstance(uuid, str) and build_socket_name(uuid) in self.socket_names
-
 
 BookingsResponse = Mapping[str, Any]
 # Longer bookings end at a whole minute, as those that people make.

@@ -228,7 +228,7 @@ def list_row_problems(gpu: FleetGpu) -> list[str]:
     """List the problems that the row of a GPU shows; for a lost GPU, what to do."""
     if gpu.state == "lost":
         return [gpu.problems[0].advice]
-    return [problem.what for problem in gpu.problems if problem.severity != "info" or problem.avoid]
+    return [problem.what for problem in gpu.problems if problem.is_visible]
 
 
 def is_current_booking(booking: FleetBooking, now: float) -> bool:

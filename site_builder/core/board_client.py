@@ -7,6 +7,7 @@ import email.utils
 import http.client
 import json
 import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -202,8 +203,6 @@ def parse_error_message(error: urllib.error.HTTPError) -> str:
 
 def describe_connection_error(error: Exception, url: str) -> str:
     """Say why no response came, and what to do."""
-    import ssl  # noqa: PLC0415 # slow to import, and every command imports this module
-
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     server = urlsplit(url).netloc
     if isinstance(cause, ssl.SSLCertVerificationError):

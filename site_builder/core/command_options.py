@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import IO, Any
@@ -12,14 +12,11 @@ from typing import IO, Any
 import click
 from click.shell_completion import CompletionItem
 
-from site_builder.config import conf_file, settings
 from site_builder.config.conf_file import LoadedSettings, load_settings
 from site_builder.config.settings import Settings, SettingsError
 from site_builder.config.types import is_cleartext_url
 from site_builder.core import files
 from site_builder.core.model import FleetUnavailableError
-from site_builder.core.names import natural_sort_key
-from site_builder.snapshots.store import SnapshotStore
 
 # Options that are settings too, as GPUBOARD_…; every command has the first three.
 SETTING_OPTIONS = ("data", "www", "state", "listen", "url", "htpasswd")
@@ -33,56 +30,6 @@ def complete_folders(_: click.Context, __: click.Parameter, incomplete: str) -> 
 def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete a file."""
     return [CompletionItem(incomplete, type="file")]
-
-
-def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the hosts in data/."""
-    snapshots = open_snapshots(ctx)
-    return [name for name in list_host_names(snapshots) if name.startswith(incomplete)] if snapshots else []
-
-
-def complete_gpus(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete hosts, and the GPUs of the only one that is left; after `atlas:0,` the other GPUs."""
-    snapshots = open_snapshots(ctx)
-    if snapshots is None:
-        return []
-    host, colon, gpus_text = incomplete.partition(":")
-    if colon:
-        complete_part, comma, prefix = gpus_text.rpartition(",")
-        labels = (label for label in list_gpu_labels(snapshots, host) if label not in complete_part.split(","))
-        return [f"{host}:{complete_part}{comma}{label}" for label in labels if label.startswith(prefix)]
-    names = [name for name in list_host_names(snapshots) if name.startswith(host)]
-    if len(names) != 1:
-        return names
-    return [*names, *(f"{names[0]}:{label}" for label in list_gpu_labels(snapshots, names[0]))]
-
-
-def open_snapshots(ctx: click.Context) -> SnapshotStore | None:
-    """Open the data folder that the words typed so far, the environment or the settings name; None if there is none."""
-    flags = {"GPUBOARD_DATA": ctx.params["data"]} if ctx.params.get("data") else {}
-    try:
-        file = conf_file.load_conf_file(ctx.params.get("conf"), os.environ)
-    except settings.SettingsError:
-        return None
-    data = Path(settings.resolve_setting_values(flags, os.environ, file.values)["GPUBOARD_DATA"].text)
-    return SnapshotStore(data, None) if data.is_dir() else None
-
-
-def list_host_names(snapshots: SnapshotStore) -> list[str]:
-    """List the hosts in natural order: gpu2 before gpu10."""
-    with suppress(OSError):
-        return sorted({name for entries in snapshots.list_entries([]) for name in entries}, key=natural_sort_key)
-    return []
-
-
-def list_gpu_labels(snapshots: SnapshotStore, host: str) -> list[str]:
-    """List the GPUs that a host last reported."""
-    with suppress(OSError):
-        for snapshot in snapshots.read_hosts({host})[0]:
-            rows = snapshot.parse().gpus
-            gpus = [gpu for row in rows.rows for gpu in (row.parent, row) if gpu] if rows else []
-            return list(dict.fromkeys(gpu.label for gpu in gpus if gpu.number is not None))
-    return []
 
 
 class CommandError(click.ClickException):

@@ -15,6 +15,8 @@ GpuNumber = Union[int, str, None]
 RUN_ID_PREFIX = "run-"
 # Exit codes that a snapshot records for a tool that did not run to its end.
 EXIT_TIMED_OUT, EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS = 124, 127, 126, 200
+# A file that says when it was built is rewritten after this time, as a sign that the builder runs.
+REWRITE_INTERVAL_S = 60
 
 
 class FleetUnavailableError(Exception):
@@ -447,6 +449,11 @@ class GpuProblem(NamedTuple):
     what: str
     advice: str
     avoid: bool = False
+
+    @property
+    def is_visible(self) -> bool:
+        """Return True if users of the GPU should see it; others are for its admin, on the host's page."""
+        return self.severity != "info" or self.avoid
 
 
 class GpuStatus(NamedTuple):

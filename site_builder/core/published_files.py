@@ -13,14 +13,13 @@ from site_builder import __version__
 from site_builder.core import files
 from site_builder.core.clock import Now
 from site_builder.core.files import PACKAGE_FOLDER, compute_digest, find_assets_folder
+from site_builder.core.model import REWRITE_INTERVAL_S
 from site_builder.core.records import make_decoder
 
 # Names the builder that wrote the site last, where several builders share it.
 WRITER_FILE = ".builder"
 # After this time without writing, a builder has left the site; one that lost its state/ has a new name, too.
 WRITER_TIMEOUT_S = 300
-# A file that says when it was built is rewritten after this time, as a sign that the builder runs.
-REWRITE_INTERVAL_S = 60
 
 
 class PublishedFiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -89,20 +89,13 @@ class HealthSection(NamedTuple):
     watched_since: str
 
 
-def list_visible_problems(problems: Iterable[GpuProblem]) -> list[GpuProblem]:
-    """Return the problems that users of the GPU should see; the others are for its admin, on the host's page."""
-    return [problem for problem in problems if problem.severity != "info" or problem.avoid]
-
-
-def format_problems(problems: Iterable[GpuProblem]) -> str:
-    return "; ".join([problem.what for problem in list_visible_problems(problems)])
-
-
 @lru_cache(maxsize=4096)
 def render_problems(problems: tuple[GpuProblem, ...]) -> Html:
     """Render problems for the row of a GPU, with the advice as a tooltip."""
     paragraphs = []
-    for problem in list_visible_problems(problems):
+    for problem in problems:
+        if not problem.is_visible:
+            continue
         # the page's script does not offer GPUs with the class avoid
         classes = f"problem {problem.severity}{' avoid' if problem.avoid else ''}"
         sign = "▲" if problem.severity == "critical" else "◆"

@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeVar
 import click
 
 from site_builder.config.conf_file import LoadedSettings
-from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, NegativeResultError, print_message, with_loaded_settings
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
@@ -22,6 +21,7 @@ from site_builder.fleet.gpu_models import NameFiles
 from site_builder.history import export as history_export
 from site_builder.history.export import ExportRow, PeopleNames
 from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, HistoryReader, choose_finest_step
+from site_builder.snapshots.completion import complete_hosts
 
 STEP_NAMES = {60: "minutes", 300: "steps of 5 minutes", 3600: "hours"}
 LINES_PER_WRITE = 1000
@@ -51,7 +51,7 @@ class ExportPeriod(NamedTuple):
     multiple=True,
     metavar="NAME",
     help="Only this host; may be repeated.",
-    shell_complete=command_options.complete_hosts,
+    shell_complete=complete_hosts,
 )
 @click.option(
     "--step",

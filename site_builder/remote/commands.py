@@ -17,13 +17,14 @@ from site_builder.remote import targets
 from site_builder.remote.fetch import HttpFetcher, SnapshotFetcher, SshFetcher, write_pulled_files
 from site_builder.remote.targets import Target
 from site_builder.remote.worker_pool import FetchOutcome, FetchPool
+from site_builder.snapshots.completion import complete_hosts
 
 # What a pull by itself says about when the next one comes: cron's minute.
 DEFAULT_INTERVAL_S = 60
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=command_options.complete_hosts)
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_hosts)
 @click.option(
     "--hosts-file",
     metavar="FILE",

@@ -11,11 +11,12 @@ import click
 from site_builder.client import loader
 from site_builder.client.model import Fleet
 from site_builder.config.conf_file import LoadedSettings
-from site_builder.core import board_client, command_options
+from site_builder.core import board_client
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, print_message, translate_fleet_errors, with_loaded_settings
 from site_builder.core.terminal_text import find_terminal_width, replace_unencodable
 from site_builder.fleet.booking_use import HostNameIndex
+from site_builder.snapshots.completion import complete_hosts
 from site_builder.waste import render, rules
 from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WasteReport
 
@@ -23,7 +24,7 @@ NO_BOARD_HINT = "set GPUBOARD_URL to the address of a board, or where it is buil
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=command_options.complete_hosts)
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_hosts)
 @click.option(
     "--kind", "kinds", type=click.Choice(WASTE_KINDS), multiple=True, help="Only this kind; may be said again."
 )

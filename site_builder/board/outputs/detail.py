@@ -20,7 +20,6 @@ from site_builder.core.model import GpuNumber, GpuProblem, GpuStatus, HostStatus
 from site_builder.core.terminal_text import fit_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.fleet.processes import extract_program_name
-from site_builder.health.page import list_visible_problems
 
 LINE_WIDTH, BOX_WIDTH, BAR_WIDTH = 80, 74, 61
 COMMAND_WIDTH, MEMORY_WIDTH, USER_WIDTH = 24, 8, 32
@@ -104,7 +103,7 @@ def render_gpu_box(gpu_status: GpuStatus, read_time: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def render_problem_lines(problems: tuple[GpuProblem, ...]) -> bytes:
-    lines = (fit_cell_bytes(f"! {problem.what}", BOX_WIDTH - 1) for problem in list_visible_problems(problems))
+    lines = (fit_cell_bytes(f"! {problem.what}", BOX_WIDTH - 1) for problem in problems if problem.is_visible)
     return b"".join([b"%b%b%b" % (LEFT_EDGE, line, RIGHT_EDGE) for line in lines])
 
 

@@ -10,7 +10,6 @@ from site_builder.core.clock import Now
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
 from site_builder.core.terminal_text import fit_text, flatten_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
-from site_builder.health.page import list_visible_problems
 
 HOST_WIDTH, GPU_WIDTH, MEMORY_WIDTH, USE_WIDTH, TEMPERATURE_WIDTH = COLUMN_WIDTHS = 18, 24, 17, 8, 7
 TABLE_WIDTH = sum(COLUMN_WIDTHS) + len(COLUMN_WIDTHS) + 1
@@ -122,7 +121,7 @@ def list_gpus_by_state(host_status: HostStatus) -> Iterator[tuple[str, str]]:
     labels_with_problems: dict[str, None] = {}
     for gpu_status in host_status.gpus:
         gpu, state = gpu_status.gpu, gpu_status.state
-        if gpu_status.problems and state != "lost" and list_visible_problems(gpu_status.problems):
+        if state != "lost" and any(problem.is_visible for problem in gpu_status.problems):
             labels_with_problems[(gpu.parent or gpu).label] = None
         if state in STATE_COLOURS and not (state == "free" and gpu_status.is_avoided):
             labels_by_state.setdefault(state, []).append(gpu.label)
