@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
+from site_builder.config.conf_file import load_settings
 from site_builder.config.types import LISTEN, parse_seconds
 from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_message
 from site_builder.demo import history
 from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
-from site_builder.web.booking_app import load_environment_settings
 from site_builder.web.commands import (
     build_environment,
     create_spool_folder,
@@ -116,7 +116,8 @@ def build_demo_once(lab: SimulatedLab, place: Path) -> None:
 
 
 def fill_demo_history(lab: SimulatedLab, place: Path) -> None:
-    zone, play = load_environment_settings(build_environment(build_demo_settings(lab, place))).zone, lab.options
+    environment, play = build_environment(build_demo_settings(lab, place)), lab.options
+    zone = load_settings(None, {}, environment).settings.zone
     history.fill_history(place / "state", zone, lab.started_at, play.host_count, play.seed, play.start_offset_s)
 
 

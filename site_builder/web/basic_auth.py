@@ -14,11 +14,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from site_builder.core import files
 from site_builder.core.model import BookingPolicy
-from site_builder.web.identity import InMemoryRateLimiter, find_client_address
+from site_builder.web.identity import find_client_address
+from site_builder.web.rate_limit import InMemoryRateLimiter
 from site_builder.web.static_files import RETRY_AFTER_S, HttpResponse, build_error_response, send_response
 
 if TYPE_CHECKING:
@@ -54,8 +55,12 @@ RATE_LIMIT_MESSAGE = "Too many wrong passwords came from your address: try again
 OVERLOADED_MESSAGE = "Too many log in just now: try again in a moment."
 
 
-class HtpasswdError(Exception):
-    """Why a file is refused, in words that name the line, but never a hash."""
+class PasswordFileError(Exception):
+    """Why a password file cannot be used, in words that name the line, but never a hash."""
+
+
+class PasswordFileReadError(PasswordFileError):
+    """The file cannot even be read, which may pass without a change of the file."""
 
 
 def parse_htpasswd(content: bytes) -> Mapping[str, str]:
@@ -66,34 +71,25 @@ def parse_htpasswd(content: bytes) -> Mapping[str, str]:
         text = content.decode()
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
-        raise HtpasswdError(f"line {number} is no UTF-8: write the names in it anew") from None
+        raise PasswordFileError(f"line {number} is no UTF-8: write the names in it anew") from None
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, rest = line.rstrip("\r").partition(":")
         if not colon or not NAME_PATTERN.fullmatch(name):
-            raise HtpasswdError(f"line {number} has no name, a colon and a hash: {RENEW_HINT}")
+            raise PasswordFileError(f"line {number} has no name, a colon and a hash: {RENEW_HINT}")
         hashed = rest.partition(":")[0]  # nginx allows a comment after another colon
         if not HASH_PATTERN.fullmatch(hashed):
-            message = (
-                f"line {number}: the password of {name} stands there in plain text, or as a hash that is not taken"
+            raise PasswordFileError(
+                f"line {number}: the password of {name} stands there in plain text, or as a hash that is not taken: "
+                f"{RENEW_HINT}"
             )
-            raise HtpasswdError(f"{message}: {RENEW_HINT}")
         if name in hashes:
-            message = f"line {number}: {name} stands in line {lines[name]} already: remove one of them"
-            raise HtpasswdError(message)
+            raise PasswordFileError(f"line {number}: {name} stands in line {lines[name]} already: remove one of them")
         hashes[name], lines[name] = hashed, number
     if not hashes:
-        raise HtpasswdError("nobody stands in it: `htpasswd -B` adds a person")
+        raise PasswordFileError("nobody stands in it: `htpasswd -B` adds a person")
     return hashes
-
-
-class PasswordFileError(Exception):
-    """Why a password file cannot be used, in one sentence."""
-
-
-class PasswordFileReadError(PasswordFileError):
-    """The file cannot even be read, which may pass without a change of the file."""
 
 
 class PasswordVerifier:
@@ -153,37 +149,30 @@ class PasswordFile:
         self.signature, self.verifier = self.read_passwords()
 
     def refresh(self) -> PasswordVerifier:
-        """Return the verifier of the file as it is now."""
-        signature = self.read_signature()
-        if signature != self.signature:
-            with self.lock:
-                if signature != self.signature:
-                    self.reload(signature)
-        return self.verifier
-
-    def reload(self, signature: files.FileSignature | None) -> None:
-        """Load the file if it is valid, or report once why not.
-
-        A file that cannot be read is tried again each time: it may remove somebody's access.
-        """
+        """Return the verifier of the file as it is now, or report once why it is still the one of before."""
         try:
-            self.signature, self.verifier = self.read_passwords()
-            self.last_message = ""
-        except PasswordFileError as error:
-            if not isinstance(error, PasswordFileReadError):
-                self.signature = signature
-            if self.last_message != str(error):
-                self.last_message = str(error)
-                self.report(f"{error}; until then the passwords of before count")
-
-    def read_signature(self) -> files.FileSignature | None:
-        """Return the signature of the file, which may be a link."""
-        try:
-            return files.FileSignature.from_stat(self.path.stat())
+            signature = files.FileSignature.from_stat(self.path.stat())  # of the file that a link leads to
         except OSError:
-            return None
+            signature = None
+        if signature == self.signature:
+            return self.verifier
+        with self.lock:
+            if signature == self.signature:
+                return self.verifier
+            try:
+                self.signature, self.verifier = self.read_passwords()
+                self.last_message = ""
+            except PasswordFileError as error:
+                # a file that cannot be read is tried again each time: it may remove somebody's access
+                if not isinstance(error, PasswordFileReadError):
+                    self.signature = signature
+                if self.last_message != str(error):
+                    self.last_message = str(error)
+                    self.report(f"{error}; until then the passwords of before count")
+            return self.verifier
 
     def read_passwords(self) -> tuple[files.FileSignature | None, PasswordVerifier]:
+        """Read the file, and refuse hashes of the right form that no password can be verified against."""
         real = Path(os.path.realpath(self.path))
         try:
             folder = os.open(real.parent, files.ROOT_FOLDER_FLAGS)
@@ -193,33 +182,22 @@ class PasswordFile:
                 os.close(folder)
         except (OSError, files.FileRefusedError) as error:
             reason = getattr(error, "strerror", None) or error
-            message = (
+            raise PasswordFileReadError(
                 f"the passwords in {self.path} cannot be read: {reason}; make the file with `htpasswd -B -c FILE NAME`"
-            )
-            raise PasswordFileReadError(message) from None
+            ) from None
         try:
             hashes = parse_htpasswd(content)
             for name, hashed in hashes.items():
-                self.check_hash(name, hashed)
-        except HtpasswdError as error:
+                if hashed.startswith("$2") and int(hashed.split("$")[2]) not in BCRYPT_COSTS:
+                    costs = f"from {BCRYPT_COSTS[0]} to {BCRYPT_COSTS[-1]}"
+                    raise PasswordFileError(f"the cost in the hash of {name} is not one {costs}: {RENEW_HINT}")
+                try:
+                    self.hash_context.needs_update(hashed)
+                except ValueError:
+                    raise PasswordFileError(f"the hash of {name} is damaged: {RENEW_HINT}") from None
+        except PasswordFileError as error:
             raise PasswordFileError(f"the passwords in {self.path} cannot be used: {error}") from None
         return signature, PasswordVerifier(hashes, self.hash_context)
-
-    def check_hash(self, name: str, hashed: str) -> None:
-        """Refuse a hash that has the right form, but that no password can be verified against."""
-        if hashed.startswith("$2") and int(hashed.split("$")[2]) not in BCRYPT_COSTS:
-            first, last = BCRYPT_COSTS[0], BCRYPT_COSTS[-1]
-            message = f"the cost in the hash of {name} is not one from {first} to {last}: {RENEW_HINT}"
-            raise HtpasswdError(message)
-        try:
-            self.hash_context.needs_update(hashed)
-        except ValueError:
-            raise HtpasswdError(f"the hash of {name} is damaged: {RENEW_HINT}") from None
-
-
-class Credentials(NamedTuple):
-    name: str
-    password: bytes
 
 
 class BasicAuth:
@@ -241,31 +219,30 @@ class BasicAuth:
         self.active = Semaphore(MAX_ACTIVE)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        refusal = self.check_login(environ)
+        return send_response(environ, start_response, refusal) if refusal else self.application(environ, start_response)
+
+    def check_login(self, environ: WSGIEnvironment) -> HttpResponse | None:
+        """Return the refusal of a missing or wrong login; set REMOTE_USER for a correct one."""
         credentials = parse_credentials(environ)
         if credentials is None:
-            response = build_error_response(401, AUTHENTICATE_HEADER, sentence=LOGIN_MESSAGE)
-            return send_response(environ, start_response, response)
-        refusal = self.check_credentials(credentials, find_client_address(environ, self.booking_policy))
-        if refusal:
-            return send_response(environ, start_response, refusal)
+            return build_error_response(401, AUTHENTICATE_HEADER, sentence=LOGIN_MESSAGE)
+        if not self.password_file.refresh().was_verified(*credentials):
+            if not self.admitted.acquire(blocking=False):
+                return build_error_response(503, ("Retry-After", RETRY_AFTER_S), sentence=OVERLOADED_MESSAGE)
+            try:
+                with self.active:
+                    refusal = self.check_new_login(credentials, find_client_address(environ, self.booking_policy))
+            finally:
+                self.admitted.release()
+            if refusal:
+                return refusal
         # as a web server does: a character for each byte
-        environ["REMOTE_USER"], environ["AUTH_TYPE"] = credentials.name.encode().decode("latin-1"), "Basic"
-        return self.application(environ, start_response)
+        environ["REMOTE_USER"], environ["AUTH_TYPE"] = credentials[0].encode().decode("latin-1"), "Basic"
+        return None
 
-    def check_credentials(self, credentials: Credentials, address: str) -> HttpResponse | None:
-        """Return the refusal of wrong credentials; None for correct ones."""
-        if self.password_file.refresh().was_verified(*credentials):
-            return None
-        if not self.admitted.acquire(blocking=False):
-            return build_error_response(503, ("Retry-After", RETRY_AFTER_S), sentence=OVERLOADED_MESSAGE)
-        try:
-            with self.active:
-                return self.check_new_credentials(credentials, address)
-        finally:
-            self.admitted.release()
-
-    def check_new_credentials(self, credentials: Credentials, address: str) -> HttpResponse | None:
-        """Verify credentials that were new when they arrived; a browser sends its first ones several times at once."""
+    def check_new_login(self, credentials: tuple[str, bytes], address: str) -> HttpResponse | None:
+        """Check a login that was new when it arrived; a browser sends its first one several times at once."""
         verifier = self.password_file.refresh()
         if verifier.was_verified(*credentials):
             return None
@@ -278,13 +255,13 @@ class BasicAuth:
         return build_error_response(401, AUTHENTICATE_HEADER, sentence=WRONG_PASSWORD_MESSAGE)
 
 
-def parse_credentials(environ: WSGIEnvironment) -> Credentials | None:
-    """Return the credentials in `Authorization: Basic`."""
+def parse_credentials(environ: WSGIEnvironment) -> tuple[str, bytes] | None:
+    """Return name and password in `Authorization: Basic`."""
     scheme, _, encoded = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
     if scheme.lower() != "basic" or len(encoded) > 2 * MAX_LOGIN_BYTES:
         return None
     try:
         name, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
-        return Credentials(name.decode(), password) if colon and len(name + password) <= MAX_LOGIN_BYTES else None
+        return (name.decode(), password) if colon and len(name + password) <= MAX_LOGIN_BYTES else None
     except (binascii.Error, ValueError):
         return None

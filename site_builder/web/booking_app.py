@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any
@@ -22,20 +23,20 @@ from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedEr
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingsUnreadableError
-from site_builder.config import conf_file, settings
-from site_builder.config.settings import Settings
+from site_builder.config import conf_file
+from site_builder.config.settings import Settings, SettingsError
 from site_builder.core import formatting
 from site_builder.core.locks import StorageError
 from site_builder.watches import board_requests
 from site_builder.web import identity
-from site_builder.web.identity import LISTS_FILE, RateLimiter, WebCaller, parse_ip_address
+from site_builder.web.identity import WebCaller, parse_ip_address
+from site_builder.web.rate_limit import LISTS_FILE, RateLimiter
 from site_builder.web.static_files import SECURITY_HEADERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 MAX_REQUEST_BYTES = 16 << 10
-JSON_CONTENT_TYPE = "application/json"
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 # Nobody can register a name with such an end, or without a dot, to lead a browser to us from a page elsewhere.
 LOCAL_SUFFIXES = (".localhost", ".local", ".lan", ".internal", ".home.arpa", ".localdomain", ".test")
@@ -77,60 +78,52 @@ class HttpError(Exception):
 
 
 def check_request_origin(environ: WSGIEnvironment, settings: Settings) -> None:
-    """Refuse what a form or a script of another page could send without the user's will."""
+    """Refuse what a form or a script of another page could send without the user's will.
+
+    X-Forwarded-Host is never read: a proxy that does not set it passes on what a page elsewhere wrote there.
+    """
     if not environ.get("HTTP_X_GPUBOARD"):
         raise HttpError(403, "the header X-Gpuboard is missing: send X-Gpuboard: 1")
     content_type = str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
-    if content_type != JSON_CONTENT_TYPE:
-        raise HttpError(415, f"the request must be JSON: send Content-Type: {JSON_CONTENT_TYPE}")
-    host = read_host_header(environ)
+    if content_type != "application/json":
+        raise HttpError(415, "the request must be JSON: send Content-Type: application/json")
     fetch_site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
     if fetch_site is not None and fetch_site != "same-origin":
         raise HttpError(403, "this comes from another page than the board: book on the board itself")
-    if (
-        fetch_site is None
-        and origin is not None
-        and not is_same_origin(str(origin), host, str(environ.get("SERVER_PORT", "")))
-    ):
+    if fetch_site is None and origin is not None and not is_same_origin(str(origin), environ):
         raise HttpError(
             403, "this comes from another page than the board, or a proxy before it hides its Host: book on the board"
         )
-    if settings.url and parse_host_name(host) not in {urlsplit(settings.url).hostname, *settings.server_names}:
+    if settings.url and parse_host_name(environ) not in {urlsplit(settings.url).hostname, *settings.server_names}:
         raise HttpError(403, f"the board is at {settings.url}: book there")
+
+
+def is_same_origin(origin: str, environ: WSGIEnvironment) -> bool:
+    """Return whether a page of this origin is ours; Debian's nginx removes the port from Host, and sends its own."""
+    scheme, _, place = origin.lower().partition("://")
+    host = str(environ.get("HTTP_HOST", "")).lower()
+    if scheme not in DEFAULT_PORTS or not place or not host:
+        return False
+    port_suffix = DEFAULT_PORTS[scheme]
+    host_with_port = f"{host}:{environ.get('SERVER_PORT') or '?'}"
+    return place.removesuffix(port_suffix) in {host.removesuffix(port_suffix), host_with_port}
 
 
 def check_host_header(environ: WSGIEnvironment, settings: Settings) -> None:
     """On an open board, refuse a name by which a page elsewhere could have led a browser here."""
-    name = parse_host_name(read_host_header(environ))
+    name = parse_host_name(environ)
     url = urlsplit(settings.url).hostname if settings.url else None
     own = {socket.gethostname().lower(), url, *settings.server_names}
     if not (name in own or parse_ip_address(name) or "." not in name or name.endswith(LOCAL_SUFFIXES)):
         raise HttpError(403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it")
 
 
-def read_host_header(environ: WSGIEnvironment) -> str:
-    """Return the name and port under which the board was reached, as a browser sees it.
-
-    X-Forwarded-Host is never read: a proxy that does not set it passes on what a page elsewhere wrote there.
-    """
-    return str(environ.get("HTTP_HOST", "")).lower()
-
-
-def parse_host_name(host: str) -> str:
-    """Return the host without its port, and without the brackets of an IPv6 address."""
+def parse_host_name(environ: WSGIEnvironment) -> str:
+    """Return the Host without its port, and without the brackets of an IPv6 address."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return urlsplit(f"//{str(environ.get('HTTP_HOST', '')).lower()}").hostname or ""
     except ValueError:
         return ""
-
-
-def is_same_origin(origin: str, host: str, port: str) -> bool:
-    """Return whether a page of this origin is ours; Debian's nginx removes the port from Host, and sends its own."""
-    scheme, _, place = origin.lower().partition("://")
-    if scheme not in DEFAULT_PORTS or not place or not host:
-        return False
-    port_suffix = DEFAULT_PORTS[scheme]
-    return place.removesuffix(port_suffix) in {host.removesuffix(port_suffix), f"{host}:{port or '?'}"}
 
 
 def read_request_body(environ: WSGIEnvironment) -> bytes:
@@ -148,21 +141,16 @@ def read_request_body(environ: WSGIEnvironment) -> bytes:
     return body
 
 
-def parse_request_body(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object; orjson takes no more than some 1,000 nested lists."""
-    try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise HttpError(400, "the request is no JSON") from None
-    if not isinstance(request, dict):
-        raise HttpError(400, "the request must be a JSON object")
-    return request
-
-
 def write_stderr_line(message: str) -> None:
     """Write a line to where a web server keeps what its programs report."""
     sys.stderr.write(f"gpuboard: {message}\n")
     sys.stderr.flush()
+
+
+def refuse_if_limited(wait_s: int) -> None:
+    if wait_s:
+        message = f"too many requests from your address: try again in {wait_s} s"
+        raise HttpError(429, message, ("Retry-After", str(wait_s)))
 
 
 class BookingApplication:
@@ -199,54 +187,56 @@ class BookingApplication:
             raise HttpError(405, "only GET and POST are answered here", ALLOW_HEADER)
         try:
             return self.handle_get(environ) if method == "GET" else self.handle_post(environ)
-        except policy.InvalidNameError as error:
-            raise HttpError(403, str(error)) from None
         except UnclearRequestError as error:
             raise HttpError(400, str(error)) from None
-        except BookingForbiddenError as error:
+        except (policy.InvalidNameError, BookingForbiddenError) as error:
             raise HttpError(403, str(error)) from None
         except (BookingRefusedError, json_edit.EntryPlacementError) as error:
             raise HttpError(409, str(error)) from None
         except (BookingsUnreadableError, StorageError) as error:
             self.report_once(str(error))
-            raise HttpError(503, self.hide_folders(str(error)), RETRY_AFTER_HEADER) from None
+            # the folders of this machine do not concern people elsewhere
+            folders = {str(self.settings.data): "data", str(self.settings.state): "state"}
+            raise HttpError(503, formatting.hide_paths(str(error), folders), RETRY_AFTER_HEADER) from None
 
     def handle_get(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """List all bookings, and who asks."""
-        self.refuse_if_limited(
-            self.list_limiter.count_request(
-                identity.find_client_address(environ, self.settings.booking_policy), LIST_COST
-            )
-        )
-        caller = self.identify_caller(environ)
+        booking_policy = self.settings.booking_policy
+        address = identity.find_client_address(environ, booking_policy)
+        refuse_if_limited(self.list_limiter.count_request(address, LIST_COST))
+        caller = self.identify_caller(environ, address)
         try:
             hosts = parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=MAX_QUERY_FIELDS).get("host")
         except ValueError:
             raise HttpError(400, TOO_MANY_FIELDS_MESSAGE) from None
-        now, booking_policy = self.service.now(), self.settings.booking_policy
+        now = self.service.now()
         listed = board_requests.list_bookings_and_watches(self.service, caller.user, hosts[0] if hosts else None)
-        caller_fields = {
+        return {
             "who": listed["who"],
             "how": caller.auth_method,
             "admin": listed["admin"],
             "zone": getattr(now.zone, "key", None) or now.local.tzname(),
             "for_others": booking_policy.can_book_for_others or caller.user.is_admin or caller.auth_method == "open",
+            "bookings": listed["bookings"],
+            "watches": listed["watches"],
         }
-        return {**caller_fields, "bookings": listed["bookings"], "watches": listed["watches"]}
 
     def handle_post(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """Make, change or release a booking, or a watch."""
         check_request_origin(environ, self.settings)
         body = read_request_body(environ)
         address = identity.find_client_address(environ, self.settings.booking_policy)
+        problem = "the request must be a JSON object"
         try:
-            request = parse_request_body(body)
-        except HttpError:
-            self.refuse_if_limited(self.request_limiter.count_request(address, BOOKING_COST))
-            raise
-        cost = CHECK_COST if request.get("check") is True else BOOKING_COST
-        self.refuse_if_limited(self.request_limiter.count_request(address, cost))
-        caller = self.identify_caller(environ, cost)
+            request = orjson.loads(body)  # it takes no more than some 1,000 nested lists
+        except orjson.JSONDecodeError:
+            request, problem = None, "the request is no JSON"
+        is_check = isinstance(request, dict) and request.get("check") is True
+        cost = CHECK_COST if is_check else BOOKING_COST
+        refuse_if_limited(self.request_limiter.count_request(address, cost))
+        if not isinstance(request, dict):
+            raise HttpError(400, problem)
+        caller = self.identify_caller(environ, address, cost)
         user = caller.user
         if caller.auth_method is None:
             raise HttpError(401, UNKNOWN_CALLER_MESSAGE, AUTHENTICATE_HEADER)
@@ -258,11 +248,10 @@ class BookingApplication:
                 raise HttpError(400, NO_NAME_MESSAGE)
         return board_requests.handle_board_request(self.service, request, user)
 
-    def identify_caller(self, environ: WSGIEnvironment, counted_cost: int = 0) -> WebCaller:
+    def identify_caller(self, environ: WSGIEnvironment, address: str, counted_cost: int = 0) -> WebCaller:
         """Identify the caller; a wrong token counts as much as several requests."""
-        address = identity.find_client_address(environ, self.settings.booking_policy)
         if not counted_cost and identity.parse_bearer_token(environ) is not None:
-            self.refuse_if_limited(self.request_limiter.find_wait_s(address, CHECK_COST))
+            refuse_if_limited(self.request_limiter.find_wait_s(address, CHECK_COST))
         try:
             caller = identity.identify_caller(environ, self.settings.booking_policy, self.tokens)
             if self.tokens.problem:
@@ -271,15 +260,6 @@ class BookingApplication:
         except identity.UnknownTokenError:
             self.request_limiter.penalize(address, WRONG_TOKEN_COST - counted_cost)
             raise HttpError(401, WRONG_TOKEN_MESSAGE, AUTHENTICATE_HEADER) from None
-
-    def refuse_if_limited(self, wait_s: int) -> None:
-        if wait_s:
-            message = f"too many requests from your address: try again in {wait_s} s"
-            raise HttpError(429, message, ("Retry-After", str(wait_s)))
-
-    def hide_folders(self, message: str) -> str:
-        """Replace the folders of this machine, which do not concern people elsewhere."""
-        return formatting.hide_paths(message, {str(getattr(self.settings, name)): name for name in ("data", "state")})
 
     def report_once(self, message: str) -> None:
         """Report a message the first time, so that requests cannot fill the log."""
@@ -304,33 +284,19 @@ def send_json(
 # For CGI and WSGI servers
 
 
-def load_environment_settings(environment: Mapping[str, str]) -> Settings:
-    """Load the settings of this environment; raises SettingsError."""
-    file = conf_file.load_conf_file(None, environment)
-    values = settings.resolve_setting_values({}, environment, file.values)
-    return settings.build_settings(
-        values, lambda name: conf_file.find_zone(name, environment), conf_file.resolve_folder
-    )
+@lru_cache(maxsize=1)
+def load_application() -> BookingApplication:
+    """Build the application with the settings of this process; raises SettingsError."""
+    return BookingApplication(conf_file.load_settings(None, {}, os.environ).settings)
 
 
-class LazyBookingApplication:
-    """The same, with the settings of this process, which are read at the first request."""
-
-    def __init__(self) -> None:
-        self.application: BookingApplication | None = None
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Handle a request; wrong settings may be mended meanwhile."""
-        if self.application is None:
-            try:
-                self.application = BookingApplication(load_environment_settings(os.environ))
-            except settings.SettingsError as error:
-                write_stderr_line(str(error))
-                return send_json(environ, start_response, 503, {"error": BAD_SETTINGS_MESSAGE}, RETRY_AFTER_HEADER)
-        return self.application(environ, start_response)
-
-
-application = LazyBookingApplication()
+def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """Handle a request with the settings of this process; wrong ones are read again, since they may be mended."""
+    try:
+        return load_application()(environ, start_response)
+    except SettingsError as error:
+        write_stderr_line(str(error))
+        return send_json(environ, start_response, 503, {"error": BAD_SETTINGS_MESSAGE}, RETRY_AFTER_HEADER)
 
 
 def run_cgi() -> None:

@@ -17,29 +17,25 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.conf_file import LoadedSettings, load_settings
 from site_builder.config.settings import Settings
 from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_message, with_loaded_settings, with_settings
 from site_builder.core.files import find_scripts_folder, make_closed
 from site_builder.core.subprocesses import end_with_parent
-from site_builder.web import server
-from site_builder.web.booking_app import load_environment_settings
 from site_builder.web.server import (
     WebServer,
     build_application,
     build_server_url,
     describe_listen_error,
     list_open_booking_warnings,
+    list_start_messages,
     open_listening_socket,
 )
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
 
 DEFAULT_LISTEN = ("127.0.0.1", 8080)
 MAX_PORTS_TRIED = 50
@@ -52,7 +48,7 @@ PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 SNAPSHOT_INTERVAL_S = 10
 
 
-def open_free_port(listen: tuple[str, int], tries: int) -> socket.socket:
+def open_free_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
     """Listen on that port or on one of the next, up to so many tries."""
     address, first = listen
     for port in range(first, min(first + tries, 65536)):
@@ -86,14 +82,9 @@ def build_environment(settings: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def run_builder(settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run a builder in a session of its own, so that Ctrl-C in the terminal reaches only us."""
-    process = start_builder(
-        settings,
-        "--every",
-        str(BUILD_INTERVAL_S),
-        start_new_session=True,
-        # no thread runs yet
-        preexec_fn=partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None,
-    )
+    # no thread runs yet
+    preexec = partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
+    process = start_builder(settings, "--every", str(BUILD_INTERVAL_S), start_new_session=True, preexec_fn=preexec)
     try:
         yield process
     finally:
@@ -103,18 +94,6 @@ def run_builder(settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-@contextmanager
-def run_server(site: WSGIApplication, sock: socket.socket) -> Iterator[None]:
-    server = WebServer(site, sock)
-    thread = Thread(target=server.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.close()
-        thread.join()
 
 
 class StopRequestedError(BaseException):
@@ -162,10 +141,13 @@ def run_live_board(
         wait_s = take_snapshots()
         www.mkdir(parents=True, exist_ok=True)
         environment = read_settings()
-        settings = load_environment_settings(build_environment(environment))
+        settings = load_settings(None, {}, build_environment(environment)).settings
         with run_builder(environment) as process:
             wait_for_first_page(www, process)
-            with run_server(build_application(www, settings), sock):
+            server = WebServer(build_application(www, settings), sock)
+            thread = Thread(target=server.run)
+            thread.start()
+            try:
                 report_ready(build_server_url(sock))
                 for sentence in list_open_booking_warnings(sock, settings):
                     print_message(sentence)
@@ -173,6 +155,9 @@ def run_live_board(
                     time.sleep(max(0.0, began + wait_s - time.monotonic()))
                     began = time.monotonic()
                     wait_s = take_snapshots()
+            finally:
+                server.stop()
+                thread.join()
     raise CommandError("the builder has ended, and with it the board")
 
 
@@ -221,19 +206,14 @@ def serve(settings: Settings) -> None:
     www = settings.www.absolute()
     if not www.is_dir():
         raise CommandError(f"there is no folder {www}: run `gpuboard build` first, or set GPUBOARD_WWW")
-    application = server.build_application(www, settings)
-    address, port = settings.listen
-    try:
-        sock = server.open_listening_socket(address, port)
-    except OSError as error:
-        raise CommandError(server.describe_listen_error(error, address, port)) from None
-    web_server = server.WebServer(application, sock, settings.booking_policy.proxy)
+    application = build_application(www, settings)
+    sock = open_free_port(settings.listen)
+    server = WebServer(application, sock, settings.booking_policy.proxy)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: web_server.close())
-    messages = server.list_start_messages(sock, settings) if sys.stderr.isatty() else []  # cron would mail it
-    for sentence in (*messages, *server.list_password_warnings(sock, settings)):
+        signal.signal(number, lambda *_: server.stop())
+    for sentence in list_start_messages(sock, settings, sys.stderr.isatty()):  # cron would mail all but warnings
         print_message(sentence)
-    web_server.run()
+    server.run()
 
 
 @click.command()

@@ -6,7 +6,7 @@ import errno
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from threading import BoundedSemaphore
 from typing import Any
@@ -111,17 +111,13 @@ class MinuteHistory:
         before = self.parse_timestamp(last_entry["timestamp"]) - MINUTE
         gpu_names = {gpu["uuid"]: gpu["gpu_name"] for gpu in last_entry["gpu_data"].values() if gpu["uuid"]}
         minute_count = min(entry_count, MAX_ENTRIES) - len(entries)
-        history = HistoryReader(self.state_folder, self.zone)
-        try:
+        with suppress(OSError), closing(HistoryReader(self.state_folder, self.zone)) as history:
             minutes = history.read_minutes(host, minute_count, before) if minute_count > 0 else []
-        except OSError:
-            return []
-        finally:
-            history.close()
-        return [
-            host_json.sample_to_states_json(sample, epoch, gpu_names, self.zone, self.are_users_shown)
-            for epoch, sample in minutes
-        ]
+            return [
+                host_json.sample_to_states_json(sample, epoch, gpu_names, self.zone, self.are_users_shown)
+                for epoch, sample in minutes
+            ]
+        return []
 
     def parse_timestamp(self, timestamp: int) -> float:
         """Return seconds since 1970; in an hour that comes twice the later time, if that has come."""

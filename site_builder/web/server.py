@@ -29,7 +29,8 @@ from site_builder.core.command_options import CommandError, print_message
 from site_builder.web import compat_routes
 from site_builder.web.basic_auth import BasicAuth, PasswordFile, PasswordFileError
 from site_builder.web.booking_app import BookingApplication, ConcurrencyLimit
-from site_builder.web.identity import build_address_key, parse_ip_address
+from site_builder.web.identity import parse_ip_address
+from site_builder.web.rate_limit import build_address_key
 from site_builder.web.static_files import (
     ABSOLUTE_URL_START,
     SECURITY_HEADERS,
@@ -69,7 +70,7 @@ MAX_UNSENT_BYTES = 1 << 20  # bytes that may wait for a reader who asks for more
 # bytes read for one send; of more, the allocator keeps some MiB for each thread that sent once
 SEND_CHUNK_BYTES = 1 << 16
 UNLIMITED_BYTES = 1 << 60
-WAITRESS_SETTINGS = {
+WAITRESS_SETTINGS: dict[str, Any] = {
     "threads": 64,  # none ever waits for a reader: only for a disk, a body being compressed, or others who book
     "backlog": BACKLOG,
     "channel_timeout": 60,  # seconds; an open page asks every 10, on the same connection
@@ -86,7 +87,10 @@ WAITRESS_SETTINGS = {
 
 def build_application(www: Path, settings: Settings) -> WSGIApplication:
     """Build what answers requests: under the board's own names, and with passwords if the settings name a file."""
-    application: WSGIApplication = build_board_application(www, settings)
+    url = settings.booking_policy.url
+    booking_route = (url, ConcurrencyLimit(BookingApplication(settings, print_message))) if url is not None else None
+    add_history = compat_routes.MinuteHistory(settings)
+    application: WSGIApplication = StaticSite(www, print_message, booking_route, add_history)
     if settings.htpasswd:
         try:
             passwords = PasswordFile(Path(settings.htpasswd), print_message)
@@ -94,15 +98,6 @@ def build_application(www: Path, settings: Settings) -> WSGIApplication:
             raise CommandError(str(error)) from None
         application = BasicAuth(application, passwords, settings.booking_policy)
     return HostHeaderCheck(application, settings, www)
-
-
-def build_board_application(www: Path, settings: Settings) -> StaticSite:
-    """Serve the files of www/, and the booking service if the settings give it a URL."""
-    url = settings.booking_policy.url
-    booking_route = None
-    if url is not None:
-        booking_route = url, ConcurrencyLimit(BookingApplication(settings, print_message))
-    return StaticSite(www, print_message, booking_route, compat_routes.MinuteHistory(settings))
 
 
 class MachineNames:
@@ -161,17 +156,15 @@ class HostHeaderCheck:
 
     def is_allowed(self, name: str, environ: WSGIEnvironment) -> bool:
         """Return True if it is a name of the board, or on a route of older clients one of a GPU host."""
-        is_local = name in self.allowed_names or name.endswith(".localhost") or parse_ip_address(name) is not None
-        return (
-            is_local or self.machine_names.is_own_name(name) or (is_compat_request(environ) and self.is_gpu_host(name))
-        )
-
-    def is_gpu_host(self, name: str) -> bool:
-        """Return True if the board shows a host of this name."""
-        try:
-            return any(folder.name.lower() == name for folder in self.states_folder.iterdir())
-        except OSError:
-            return False
+        if name in self.allowed_names or name.endswith(".localhost") or parse_ip_address(name):
+            return True
+        if self.machine_names.is_own_name(name):
+            return True
+        path, query = parse_request_target(environ)
+        if compat_routes.is_compat_route(path, split_path(path), query):
+            with suppress(OSError):
+                return any(folder.name.lower() == name for folder in self.states_folder.iterdir())
+        return False
 
 
 def parse_host_header(host: str) -> str | None:
@@ -179,17 +172,10 @@ def parse_host_header(host: str) -> str | None:
     parts = HOST_PATTERN.fullmatch(host.lower())
     if not parts:
         return None
-    name = parts[1] or parts[2].rstrip(".")
-    is_valid = (
-        bool(name) and ".." not in name and not name.startswith(".") and not (parts[1] and not parse_ip_address(name))
-    )
-    return name if is_valid else None
-
-
-def is_compat_request(environ: WSGIEnvironment) -> bool:
-    """Return True for addresses that clients of other systems use."""
-    path, query = parse_request_target(environ)
-    return compat_routes.is_compat_route(path, split_path(path), query)
+    if parts[1]:
+        return parts[1] if parse_ip_address(parts[1]) else None
+    name = parts[2].rstrip(".")
+    return None if not name or ".." in name or name.startswith(".") else name
 
 
 class ErrorResponseTask(ErrorTask):
@@ -280,29 +266,33 @@ class ClientChannel(HTTPChannel):
         return super().write_soon(data)
 
 
-class BoardServer(TcpWSGIServer):
-    """Keep slots for new connections, however many idle ones somebody opens."""
+class WebServer(TcpWSGIServer):
+    """A site on a socket that listens: `run` until `stop`; keeps slots for new connections, however many are idle."""
 
     channel_class = ClientChannel
     active_channels: dict[int, ClientChannel]  # type: ignore[assignment] # the stub takes one channel for all
 
-    def __init__(self, site: WSGIApplication, sockets: dict[int, Any], sock: socket.socket, proxy: str | None) -> None:
-        """Listen on this socket; connections from `proxy` are those of many people, and not limited by address."""
-        self.socket_map = sockets
+    def __init__(self, site: WSGIApplication, sock: socket.socket, proxy: str | None = None) -> None:
+        """Prepare to serve on a socket that it closes in the end.
+
+        `proxy` is the address of a web server before it, whose connections are those of many people, and not limited.
+        """
+        for name in ("waitress", "waitress.queue"):  # a queue of requests is usual, too
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self.socket_map: dict[int, Any] = {}
         self.proxy = build_address_key(proxy) if proxy else None
         self.has_new_connections = False
-        limits: dict[str, Any] = {
-            **WAITRESS_SETTINGS,
-            "connection_limit": compute_connection_limit(),
-            "sockets": [sock],
-        }
-        adjustments = Adjustments(**limits)
-        self.idle_limit = adjustments.connection_limit - min(MAX_ACCEPTED_PER_ROUND, adjustments.connection_limit // 4)
+        self.is_stopped = False
+        # without a free file, waitress would try to accept the next connection forever
+        max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = MAX_CONNECTIONS if max_files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, max_files * 3 // 4)
+        self.idle_limit = limit - min(MAX_ACCEPTED_PER_ROUND, limit // 4)
+        adjustments = Adjustments(**WAITRESS_SETTINGS, connection_limit=limit, sockets=[sock])
         threads = ThreadedTaskDispatcher()
         threads.set_thread_count(adjustments.threads)
         place = (sock.family, sock.type, sock.proto, sock.getsockname())
         super().__init__(
-            site, sockets, _sock=sock, dispatcher=threads, adj=adjustments, sockinfo=place, bind_socket=False
+            site, self.socket_map, _sock=sock, dispatcher=threads, adj=adjustments, sockinfo=place, bind_socket=False
         )
 
     def count_clients(self) -> Counter[str]:
@@ -350,44 +340,25 @@ class BoardServer(TcpWSGIServer):
                 counts[channel.client] -= 1
                 excess -= 1
 
-
-class WebServer:
-    """A site on a socket that listens: `run` until `close`, from another thread or a signal handler."""
-
-    def __init__(self, site: WSGIApplication, sock: socket.socket, proxy: str | None = None) -> None:
-        """Prepare to serve on a socket that it closes in the end; `proxy` is the address of a web server before it."""
-        for name in ("waitress", "waitress.queue"):  # a queue of requests is usual, too
-            logging.getLogger(name).setLevel(logging.ERROR)
-        self.socket_map: dict[int, Any] = {}
-        self.waitress_server = BoardServer(site, self.socket_map, sock, proxy)
-        self.is_closed = False
-
     def run(self) -> None:
-        """Serve until it is closed, then release everything."""
+        """Serve until it is stopped, then release everything."""
         try:
-            while not self.is_closed:
-                self.waitress_server.make_room()
-                timeout = 1 if self.waitress_server.in_connection_overflow else 10
+            while not self.is_stopped:
+                self.make_room()
+                timeout = 1 if self.in_connection_overflow else 10
                 wasyncore.loop(timeout=timeout, use_poll=True, map=self.socket_map, count=1)
         finally:
-            self.is_closed = True
-            self.waitress_server.task_dispatcher.shutdown(timeout=2)
-            for channel in list(self.socket_map.values()):
-                if isinstance(channel, ClientChannel):
-                    channel.handle_close()
-            self.waitress_server.close()
+            self.is_stopped = True
+            self.task_dispatcher.shutdown(timeout=2)
+            for channel in list(self.active_channels.values()):
+                channel.handle_close()
+            self.close()
 
-    def close(self) -> None:
-        """End `run`; responses that are being sent are cut off."""
-        if not self.is_closed:
-            self.is_closed = True
-            self.waitress_server.pull_trigger()  # takes no lock, so that a signal may come at any time
-
-
-def compute_connection_limit() -> int:
-    """Return how many connections may be open: without a free file, waitress would try to accept the next forever."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft * 3 // 4)
+    def stop(self) -> None:
+        """End `run`, from another thread or a signal handler; responses that are being sent are cut off."""
+        if not self.is_stopped:
+            self.is_stopped = True
+            self.pull_trigger()  # takes no lock, so that a signal may come at any time
 
 
 def open_listening_socket(address: str, port: int) -> socket.socket:
@@ -423,18 +394,15 @@ def build_server_url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def list_start_messages(sock: socket.socket, settings: Settings) -> list[str]:
-    """Say where the board is, and who can read it if not this machine alone."""
-    url = f"the board is at {build_server_url(sock)} until Ctrl-C"
+def list_start_messages(sock: socket.socket, settings: Settings, is_terminal: bool) -> list[str]:
+    """Say where the board is and who can read it, if somebody watches; warn if passwords cross the network."""
+    messages = [f"the board is at {build_server_url(sock)} until Ctrl-C"] if is_terminal else []
     if is_local_only(sock):
-        return [url]
-    readers = f"everybody on the network {'with a password ' if settings.htpasswd else ''}can read it"
-    return [url, readers, *list_open_booking_warnings(sock, settings)]
-
-
-def list_password_warnings(sock: socket.socket, settings: Settings) -> list[str]:
-    """Warn if passwords cross the network unencrypted."""
-    return [CLEARTEXT_WARNING] if settings.htpasswd and not is_local_only(sock) else []
+        return messages
+    if is_terminal:
+        messages.append(f"everybody on the network {'with a password ' if settings.htpasswd else ''}can read it")
+        messages += list_open_booking_warnings(sock, settings)
+    return [*messages, CLEARTEXT_WARNING] if settings.htpasswd else messages
 
 
 def list_open_booking_warnings(sock: socket.socket, settings: Settings) -> list[str]:

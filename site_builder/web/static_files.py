@@ -1,4 +1,4 @@
-"""HTTP headers of every response of `gpuboard serve` and of the booking service."""
+"""Serve the files of www/ over HTTP, with the headers that every response of gpuboard has."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ SECURITY_HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "SAMEORIGIN"),
 )
-
-
 # A report has inline styles, which only its own policy allows.
 REPORTS_FOLDER = "reports"
 REPORT_SECURITY_POLICY = (
@@ -60,8 +58,6 @@ TEXT_TYPES = {
     "svg": "image/svg+xml",
 }
 IMAGE_TYPES = {"png": "image/png", "ico": "image/x-icon"}
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-DEFAULT_TYPE = "application/octet-stream"
 
 MAX_PATH_CHARACTERS = 2000
 MIN_COMPRESSED_BYTES = 1024  # a text below this many bytes is not worth compressing
@@ -72,7 +68,6 @@ RETRY_AFTER_S = "10"  # seconds
 FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 NOT_FOUND_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.EINVAL}
-FORBIDDEN_ERRNOS = {errno.EACCES, errno.EPERM}
 ABSOLUTE_URL_START = re.compile(r"\Ahttps?://[^/?#]*", re.IGNORECASE)
 ETAG_PATTERN = re.compile(r'"([^"]*)"')
 SAFE_QUERY_CHARACTERS = "!$%&'()*+,-./:;=?@_~"  # what may stand in a query as it is
@@ -136,11 +131,21 @@ def build_error_response(status: int, *headers: tuple[str, str], sentence: str =
     return HttpResponse(status, (*html_headers, *headers), body)
 
 
-def send_response(environ: WSGIEnvironment, start_response: StartResponse, response: HttpResponse) -> list[bytes]:
-    """Send a refusal, with the headers that all responses have."""
-    status = HTTPStatus(response.status)
-    start_response(f"{status.value} {status.phrase}", [*SECURITY_HEADERS, *response.headers])
-    return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
+def send_response(environ: WSGIEnvironment, start_response: StartResponse, response: HttpResponse) -> Iterable[bytes]:
+    """Send a response, with the security headers that it does not set itself."""
+    own_headers = dict(response.headers)
+    security_headers = [header for header in SECURITY_HEADERS if header[0] not in own_headers]
+    status_line = f"{response.status} {HTTPStatus(response.status).phrase}"
+    start_response(status_line, [*security_headers, *response.headers])
+    if environ["REQUEST_METHOD"] == "HEAD":
+        if response.stream:
+            response.stream.close()
+        return []
+    if not response.stream and len(response.body) < 65536:
+        return [response.body] if response.body else []
+    # waitress copies the bytes of a list for each client, many of them to a file; a file it reads as it sends
+    wrapped: Iterable[bytes] = environ["wsgi.file_wrapper"](response.stream or io.BytesIO(response.body))
+    return wrapped
 
 
 class BodyCache:
@@ -172,17 +177,14 @@ class BodyCache:
         mine.set_result(body)
         with self.lock:
             self.cached_bytes += len(body)
-            self.evict_oldest()
+            # drop the bodies that were not requested for the longest time, but not the newest
+            for old_key, old_body in list(self.bodies.items())[:-1]:
+                if self.cached_bytes <= self.max_bytes:
+                    break
+                if old_body.done():
+                    self.cached_bytes -= len(old_body.result())
+                    del self.bodies[old_key]
         return body
-
-    def evict_oldest(self) -> None:
-        """Drop the bodies that were not requested for the longest time, but not the newest."""
-        for key, body in list(self.bodies.items())[:-1]:
-            if self.cached_bytes <= self.max_bytes:
-                return
-            if body.done():
-                self.cached_bytes -= len(body.result())
-                del self.bodies[key]
 
 
 class StaticSite:
@@ -214,19 +216,7 @@ class StaticSite:
         except Exception as error:  # no request may bring the server down, and no client sees why
             self.report_once(f"an answer failed: {type(error).__name__}: {error}; this should not happen")
             response = build_error_response(500)
-        status = HTTPStatus(response.status)
-        own_headers = dict(response.headers)
-        security_headers = [header for header in SECURITY_HEADERS if header[0] not in own_headers]
-        start_response(f"{status.value} {status.phrase}", [*security_headers, *response.headers])
-        if environ["REQUEST_METHOD"] == "HEAD":
-            if response.stream:
-                response.stream.close()
-            return []
-        if not response.stream and len(response.body) < 65536:
-            return [response.body] if response.body else []
-        # waitress copies the bytes of a list for each client, many of them to a file; a file it reads as it sends
-        wrapped: Iterable[bytes] = environ["wsgi.file_wrapper"](response.stream or io.BytesIO(response.body))
-        return wrapped
+        return send_response(environ, start_response, response)
 
     def report_once(self, sentence: str) -> None:
         """Report a sentence the first time; no client can fill a log."""
@@ -236,35 +226,37 @@ class StaticSite:
 
     def build_response(self, environ: WSGIEnvironment) -> HttpResponse:
         path, query = parse_request_target(environ)
-        refusal = refuse_bad_request(environ, path)
+        methods = ("GET", "HEAD", "POST") if path == compat_routes.ALL_NODES_PATH else ("GET", "HEAD")
+        if environ["REQUEST_METHOD"] not in methods:
+            return build_error_response(405, ("Allow", ", ".join(methods)))
+        length = environ.get("CONTENT_LENGTH") or "0"
+        max_length = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
+        if not length.isdecimal() or len(length) > 9 or int(length) > max_length:
+            return build_error_response(413)
         path_parts = split_path(path)
-        if refusal or path_parts is None:
-            return refusal or build_error_response(404)
+        if path_parts is None:
+            return build_error_response(404)
         try:
             path_parts = compat_routes.resolve_file_path(path, path_parts, query)
         except compat_routes.InvalidQueryError as error:
             return build_error_response(400, sentence=str(error))
+        retry_header = ("Retry-After", RETRY_AFTER_S)
         for _ in range(3):
             try:
                 return self.serve_file(path_parts, query, environ)
             except FileChangedError:
                 continue
             except OSError as error:
-                return self.build_file_error(path_parts, error)
+                if error.errno in NOT_FOUND_ERRNOS and path_parts == [INDEX_FILE]:
+                    return build_error_response(503, retry_header, sentence=NOT_BUILT_MESSAGE, head=REFRESH_TAG)
+                if error.errno in NOT_FOUND_ERRNOS:
+                    return build_error_response(404)
+                where = self.www.joinpath(*path_parts)
+                self.report_once(f"{where} cannot be read: {error.strerror}; whoever asks for it gets an error")
+                if error.errno in (errno.EACCES, errno.EPERM):
+                    return build_error_response(403)
+                return build_error_response(503, retry_header)
         return build_error_response(404)
-
-    def build_file_error(self, path_parts: list[str], error: OSError) -> HttpResponse:
-        if error.errno in NOT_FOUND_ERRNOS:
-            if path_parts == [INDEX_FILE]:
-                return build_error_response(
-                    503, ("Retry-After", RETRY_AFTER_S), sentence=NOT_BUILT_MESSAGE, head=REFRESH_TAG
-                )
-            return build_error_response(404)
-        where = self.www.joinpath(*path_parts)
-        self.report_once(f"{where} cannot be read: {error.strerror}; whoever asks for it gets an error")
-        if error.errno in FORBIDDEN_ERRNOS:
-            return build_error_response(403)
-        return build_error_response(503, ("Retry-After", RETRY_AFTER_S))
 
     def open_file(self, path_parts: list[str]) -> int:
         """Open a file without following a link, whoever changes the folders meanwhile."""
@@ -285,15 +277,16 @@ class StaticSite:
             file_stat = os.fstat(handle)
             if stat.S_ISREG(file_stat.st_mode):
                 return self.build_file_response(handle, file_stat, path_parts, query, environ)
-            if stat.S_ISDIR(file_stat.st_mode):
-                index = compat_routes.find_index_file(path_parts)
-                if stat.S_ISREG(os.stat(index, dir_fd=handle, follow_symlinks=False).st_mode):
-                    location = f"./{quote(path_parts[-1])}/"
-                    if query:
-                        location += f"?{quote(query, safe=SAFE_QUERY_CHARACTERS, encoding='latin-1')}"
-                    sentence = "This page stands in a folder: a slash is missing."
-                    return build_error_response(308, ("Location", location), sentence=sentence)
-            return build_error_response(404)
+            index = compat_routes.find_index_file(path_parts)
+            if not stat.S_ISDIR(file_stat.st_mode) or not stat.S_ISREG(
+                os.stat(index, dir_fd=handle, follow_symlinks=False).st_mode
+            ):
+                return build_error_response(404)
+            location = f"./{quote(path_parts[-1])}/"
+            if query:
+                location += f"?{quote(query, safe=SAFE_QUERY_CHARACTERS, encoding='latin-1')}"
+            sentence = "This page stands in a folder: a slash is missing."
+            return build_error_response(308, ("Location", location), sentence=sentence)
         finally:
             os.close(handle)
 
@@ -339,17 +332,6 @@ class StaticSite:
         return HttpResponse(200, (*headers, ("Content-Length", str(len(body)))), body)
 
 
-def refuse_bad_request(environ: WSGIEnvironment, path: str) -> HttpResponse | None:
-    """Refuse a method or a body that is not accepted there."""
-    methods = ("GET", "HEAD", "POST") if path == compat_routes.ALL_NODES_PATH else ("GET", "HEAD")
-    if environ["REQUEST_METHOD"] not in methods:
-        return build_error_response(405, ("Allow", ", ".join(methods)))
-    length = environ.get("CONTENT_LENGTH") or "0"
-    max_length = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
-    is_valid = length.isdecimal() and len(length) < 10 and int(length) <= max_length
-    return None if is_valid else build_error_response(413)
-
-
 def parse_request_target(environ: WSGIEnvironment) -> tuple[str, str]:
     """Return path and query as they were sent; PATH_INFO has lost its leading slashes."""
     target, _, query = environ["REQUEST_URI"].partition("#")[0].partition("?")
@@ -375,9 +357,9 @@ def split_path(path: str) -> list[str] | None:
 def find_content_type(name: str) -> tuple[str, bool]:
     """Return the type of a file by its name, and whether it is a text."""
     if name == "metrics":
-        return METRICS_TYPE, True
+        return "text/plain; version=0.0.4; charset=utf-8", True
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
-    return TEXT_TYPES.get(suffix) or IMAGE_TYPES.get(suffix, DEFAULT_TYPE), suffix in TEXT_TYPES
+    return TEXT_TYPES.get(suffix) or IMAGE_TYPES.get(suffix, "application/octet-stream"), suffix in TEXT_TYPES
 
 
 def choose_compression(accepted: str, is_compressible: bool, size: int) -> bool | None:

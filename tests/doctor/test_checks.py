@@ -316,7 +316,7 @@ def served(board: Lab) -> Iterator[str]:
     thread = threading.Thread(target=server.run)
     thread.start()
     yield f"http://127.0.0.1:{sock.getsockname()[1]}/"
-    server.close()
+    server.stop()
     thread.join()
 
 

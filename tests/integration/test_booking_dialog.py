@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, e
 from site_builder.board.builder import Builder
 from site_builder.bookings import parser as booking_parser
 from site_builder.core.model import BookingPolicy, PrivacySettings
-from site_builder.web import identity
+from site_builder.web import rate_limit
 from tests.board.test_pages import HOSTILE
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, node_module, served
@@ -705,9 +705,9 @@ def test_who_asks_too_often_is_reported_to_wait(browser: Browser, free_for_all: 
         form = dialog(page)
         expect(form).to_contain_text("Anybody can book here")
         full = {
-            "127.0.0.1": [identity.BUCKET_CAPACITY, time.time() + DAY]
+            "127.0.0.1": [rate_limit.BUCKET_CAPACITY, time.time() + DAY]
         }  # a vessel that does not empty while we look
-        (free_for_all.lab.state / identity.REQUESTS_FILE).write_text(json.dumps(full))
+        (free_for_all.lab.state / rate_limit.REQUESTS_FILE).write_text(json.dumps(full))
         choose(form, "3", until=later(1), name="bob")
         expect(said(form)).to_contain_text("too many requests from your address: try again in")
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from site_builder.bookings.store import LOCK_FILE
-from site_builder.web.identity import LISTS_FILE, REQUESTS_FILE
+from site_builder.web.rate_limit import LISTS_FILE, REQUESTS_FILE
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support import booking_servers
 from tests.support.booking_servers import SCRIPT, Got, Place, Served, basic

@@ -501,7 +501,7 @@ def test_booking_service_logs_emptied_tokens(lab: Lab) -> None:
     (lab.state / "tokens.json").write_bytes(b"")
     log_lines: list[str] = []
     desk = BookingApplication(lab.settings(), log_lines.append)
-    caller: WebCaller = desk.identify_caller({"REMOTE_ADDR": "192.0.2.1", "HTTP_AUTHORIZATION": f"Bearer {token}"})
+    caller: WebCaller = desk.identify_caller({"HTTP_AUTHORIZATION": f"Bearer {token}"}, "192.0.2.1")
     assert caller.user.name == "alice"
     assert log_lines == [f"{lab.state / 'tokens.json'} is empty: the last good copy of it is used"]
 

@@ -23,7 +23,7 @@ from site_builder.core.model import BookingPolicy
 from site_builder.web import basic_auth
 from site_builder.web.basic_auth import MAX_CACHED_LOGINS, BasicAuth, PasswordFile, PasswordFileError, PasswordVerifier
 from site_builder.web.identity import read_server_login
-from site_builder.web.server import WAITRESS_SETTINGS, list_password_warnings, list_start_messages
+from site_builder.web.server import CLEARTEXT_WARNING, WAITRESS_SETTINGS, list_start_messages
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
@@ -285,12 +285,10 @@ def test_a_password_that_others_on_the_network_could_read_is_warned_of(tmp_path:
     for address, told in (("0.0.0.0", 1), ("127.0.0.1", 0)):  # noqa: S104
         with socket.socket() as bound:
             bound.bind((address, 0))
-            found = list_password_warnings(bound, settings)
-            assert len(found) == told
-            assert (
-                list_start_messages(bound, settings)[1:]
-                == ["everybody on the network with a password can read it"] * told
-            )
+            warnings = [CLEARTEXT_WARNING] * told
+            readers = ["everybody on the network with a password can read it"] * told
+            assert list_start_messages(bound, settings, is_terminal=False) == warnings
+            assert list_start_messages(bound, settings, is_terminal=True)[1:] == [*readers, *warnings]
 
 
 # Guesses, and what a login costs

@@ -27,7 +27,7 @@ from site_builder.core.model import BookingPolicy, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.web import booking_app, identity
 from site_builder.web.booking_app import MAX_ACTIVE, MAX_WAITING, BookingApplication, ConcurrencyLimit, HttpError
-from site_builder.web.identity import MAX_ADDRESSES, RateLimiter, build_address_key
+from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_address_key
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu, soon
 
@@ -925,7 +925,8 @@ def test_settings_that_are_wrong_are_reported_to_the_admin_alone_and_read_again(
         monkeypatch.setenv(f"GPUBOARD_{name}", str(folder))
     monkeypatch.setenv("GPUBOARD_CONF", "/dev/null")
     monkeypatch.setenv("GPUBOARD_BOOK_OPEN", "maybe")
-    web.app = booking_app.LazyBookingApplication()  # type: ignore[assignment] # it is called in the same way
+    booking_app.load_application.cache_clear()
+    web.app = booking_app.application  # type: ignore[assignment] # it is called in the same way
     got = web.get()
     assert (got.status, got.error) == (503, booking_app.BAD_SETTINGS_MESSAGE)
     assert "GPUBOARD_BOOK_OPEN is 'maybe'" in capsys.readouterr().err

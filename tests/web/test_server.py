@@ -289,8 +289,8 @@ def test_an_address_that_the_network_can_reach_is_reported(tmp_path: Path) -> No
     with socket.socket() as bound:  # it does not listen
         bound.bind(("0.0.0.0", 0))  # noqa: S104
         assert not is_local_only(bound)
-        assert list_start_messages(bound, plain)[1:] == ["everybody on the network can read it"]
-        assert list_start_messages(bound, desk)[2:] == [
+        assert list_start_messages(bound, plain, True)[1:] == ["everybody on the network can read it"]
+        assert list_start_messages(bound, desk, True)[2:] == [
             "anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"
         ]
         assert build_server_url(bound) == f"http://{socket.gethostname()}:{bound.getsockname()[1]}/"
@@ -315,8 +315,8 @@ def test_a_server_runs_in_a_thread_until_it_is_closed(folder: Path) -> None:
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     line.request("GET", "/")
     assert line.getresponse().read() == PAGE.encode()
-    one.close()
-    one.close()
+    one.stop()
+    one.stop()
     thread.join(10)
     line.close()
     assert not thread.is_alive()
@@ -870,7 +870,7 @@ def test_a_request_that_comes_byte_by_byte_is_given_up(folder: Path, monkeypatch
             with contextlib.suppress(ConnectionError):
                 assert line.recv(100) == b""
     finally:
-        one.close()
+        one.stop()
         thread.join(10)
 
 

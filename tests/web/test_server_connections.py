@@ -95,7 +95,7 @@ def serving(site: WSGIApplication, proxy: str | None = None) -> Iterator[int]:
     try:
         yield port
     finally:
-        server.close()
+        server.stop()
         thread.join(20)
 
 
