@@ -58,14 +58,14 @@ def separate_bookings(settings: Settings, tell: MessageHandler) -> None:
     writers = name_writers(data)
     begun = os.path.lexists(data / NEW_FOLDER)
     if writers and not is_ours(data):
-        message = (
+        raise SeparationError(
             f"{writers} can put links into {data}, which is not this user's: its owner must call chmod go-w {data}"
         )
-        raise SeparationError(message)
     if (writers or begun) and find_booking_folder(data) == data:
         if os.path.lexists(data / BOOKINGS):
-            message = f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
-            raise SeparationError(message)
+            raise SeparationError(
+                f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
+            )
         make_booking_folder(data)
         close_data_folder(data)
         move_booking_files(data)
@@ -74,17 +74,9 @@ def separate_bookings(settings: Settings, tell: MessageHandler) -> None:
         take_over_changes(settings)
     if writers:
         close_data_folder(data)
-        how = (
-            "others can add to it, and change only what is theirs"
-            if has_sticky_bit(data)
-            else "only this user can write to it"
-        )
+        is_sticky = data.stat().st_mode & stat.S_ISVTX
+        how = "others can add to it, and change only what is theirs" if is_sticky else "only this user can write to it"
         tell(f"{data} itself: {how}.")
-
-
-def has_sticky_bit(data: Path) -> bool:
-    """Return True if accounts can change only what is theirs in data/."""
-    return bool(data.stat().st_mode & stat.S_ISVTX)
 
 
 def make_booking_folder(data: Path) -> None:
@@ -101,8 +93,9 @@ def make_booking_folder(data: Path) -> None:
         try:
             os.fchown(folder, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
         except OSError as error:
-            message = f"this user is not in the group of {data}, and cannot give {BOOKINGS}/ to it: {error.strerror}"
-            raise SeparationError(message) from None
+            raise SeparationError(
+                f"this user is not in the group of {data}, and cannot give {BOOKINGS}/ to it: {error.strerror}"
+            ) from None
         os.fchmod(folder, 0o2770 | like.st_mode & 0o007)
 
 
@@ -154,34 +147,32 @@ def take_over_changes(settings: Settings) -> None:
         hold_folder_lock(top, data),
     ):
         for name, take in ((BOOKINGS_FILE, take_over_bookings), (WATCHES_FILE, take_over_watches)):
-            base, left = read_plain_file(folder, place, BASE_FILES[name]), None
-            while is_left(data / name) and left != (
-                now := read_plain_file(top, data, name)
-            ):  # people edit without a lock
-                left = now
+            base = read_plain_file(folder, place, BASE_FILES[name])
+            # as often as it changes: people edit without a lock
+            while is_left(data / name) and (left := read_plain_file(top, data, name)) is not None and left != base:
                 take(settings, left, base)
                 base = left
             leave_link(top, name)
-        take_over_log_lines(data, top, place, folder)
         for name in (*LOG_FILES, *OTHER_FILES):
-            content = read_plain_file(top, data, name)
-            if content is not None and not os.path.lexists(place / name):
-                write_shared_file(folder, place / name, content)
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=top)
+            left = read_plain_file(top, data, name)
+            if left is not None and not os.path.lexists(place / name):
+                write_shared_file(folder, place / name, left)
+            elif left is not None and name in LOG_FILES:
+                kept = read_plain_file(folder, place, name) or b""
+                known = set(kept.splitlines())
+                lines = [line for line in left.splitlines() if line not in known]
+                if lines:
+                    write_shared_file(folder, place / name, kept + b"\n".join(lines) + b"\n")
+            remove_file(top, name)
         for name in BASE_FILES.values():
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)
+            remove_file(folder, name)
 
 
-def take_over_bookings(settings: Settings, left: bytes | None, base: bytes | None) -> None:
+def take_over_bookings(settings: Settings, left: bytes, base: bytes | None) -> None:
     """Make the changes in data/bookings/ that data/comments.json has had since it was copied."""
-    if left is None or left == base:
-        return
     data = settings.data
     with booking_store.hold_data_lock(data) as book:
-        fresh = not os.path.lexists(book.folder / BOOKINGS_FILE)
-        if fresh:
+        if not os.path.lexists(book.folder / BOOKINGS_FILE):
             with booking_store.open_data_folder(book.folder) as folder:
                 write_shared_file(folder, book.folder / BOOKINGS_FILE, left)
             return
@@ -189,36 +180,22 @@ def take_over_bookings(settings: Settings, left: bytes | None, base: bytes | Non
         BookingService(settings).execute(INSTALLER_USER, EditOperation(base or b"{}\n", left))
     except (BookingRefusedError, BookingsUnreadableError, StorageError) as why:
         what = f"{data / BOOKINGS_FILE} has bookings that {book.folder / BOOKINGS_FILE} has not"
-        message = f"{what}: {why}; add them by `gpuboard edit`, and remove it"
-        raise SeparationError(message) from None
+        raise SeparationError(f"{what}: {why}; add them by `gpuboard edit`, and remove it") from None
 
 
-def take_over_watches(settings: Settings, left: bytes | None, base: bytes | None) -> None:
+def take_over_watches(settings: Settings, left: bytes, base: bytes | None) -> None:
     """Add the watches that came to data/watches.json since it was copied."""
-    if left is None or left == base:
-        return
     try:
         before, now = watch_store.parse_watch_entries(base or b""), watch_store.parse_watch_entries(left)
     except watch_store.WatchFileError as why:
-        message = f"{settings.data / WATCHES_FILE} cannot be read: {why}; correct it, or remove it"
-        raise SeparationError(message) from None
+        raise SeparationError(
+            f"{settings.data / WATCHES_FILE} cannot be read: {why}; correct it, or remove it"
+        ) from None
 
     def add(entries: WatchEntries) -> WatchEntries:
-        return [*entries, *(one for one in now if one not in before and one not in entries)]
+        return [*entries, *(entry for entry in now if entry not in before and entry not in entries)]
 
     WatchStore(settings.data, settings.kv).change(add)
-
-
-def take_over_log_lines(data: Path, top: int, place: Path, folder: int) -> None:
-    """Add the lines of the log that came since it was copied."""
-    for name in LOG_FILES:
-        left = read_plain_file(top, data, name)
-        if left is not None:
-            kept = read_plain_file(folder, place, name) or b""
-            known = set(kept.splitlines())
-            lines = [line for line in left.splitlines() if line not in known]
-            if lines:
-                write_shared_file(folder, place / name, kept + b"\n".join(lines) + b"\n")
 
 
 def leave_link(top: int, name: str) -> None:
@@ -228,28 +205,31 @@ def leave_link(top: int, name: str) -> None:
     with suppress(OSError):
         if os.readlink(name, dir_fd=top) == target:
             return
-    with suppress(FileNotFoundError):
-        os.unlink(new, dir_fd=top)
+    remove_file(top, new)
     try:
         os.symlink(target, new, dir_fd=top)
         os.rename(new, name, src_dir_fd=top, dst_dir_fd=top)
     except OSError:  # this disk has no links
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=top)
+        remove_file(top, name)
+
+
+def remove_file(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 def move_receiver_files(settings: Settings) -> None:
     """Remove data/.receive, where gpu-receive.sh kept its locks once, and move its log to the state folder."""
     data, place = settings.data, settings.state / "receive"
     with booking_store.open_data_folder(data) as top, suppress(PermissionError, SeparationError):
-        for name in ("receive.log", "receive.log.1"):
+        names = ("receive.log", "receive.log.1")
+        for name in names:
             content = read_plain_file(top, data, name)
-            free = [one for one in ("receive.log", "receive.log.1") if not (place / one).exists()]
-            if content is not None and free:
+            free_places = [place / free for free in names if not (place / free).exists()]
+            if content is not None and free_places:
                 place.mkdir(0o700, exist_ok=True)
-                files.write_atomically(place / free[0], content, 0o600)
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=top)
+                files.write_atomically(free_places[0], content, 0o600)
+            remove_file(top, name)
     old = data / ".receive"
     with suppress(PermissionError):
         if old.is_symlink():
@@ -274,8 +254,7 @@ def open_new_folder(top: int, data: Path) -> Iterator[int]:
     with open_inner_folder(top, NEW_FOLDER) as folder:
         owner = os.fstat(folder).st_uid
         if owner not in {os.fstat(top).st_uid, os.geteuid()}:
-            message = f"{data / NEW_FOLDER} belongs to {files.login_of(owner)}: remove it"
-            raise SeparationError(message)
+            raise SeparationError(f"{data / NEW_FOLDER} belongs to {files.login_of(owner)}: remove it")
         yield folder
 
 
@@ -284,12 +263,10 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
     """Take the lock of bookings in an open folder, whether they are there or not."""
     handle = booking_store.open_lock_file(folder, path)
     try:
-        if not locks.acquire_lock(
-            handle, time.monotonic() + booking_store.LOCK_TIMEOUT_S, booking_store.LOCK_POLL_INTERVAL_S
-        ):
-            timeout = f"{booking_store.LOCK_TIMEOUT_S:.0f} s"
-            message = f"somebody else has been writing {path / BOOKINGS_FILE} for {timeout}: try again"
-            raise SeparationError(message)
+        timeout_s = booking_store.LOCK_TIMEOUT_S
+        if not locks.acquire_lock(handle, time.monotonic() + timeout_s, booking_store.LOCK_POLL_INTERVAL_S):
+            what = f"somebody else has been writing {path / BOOKINGS_FILE} for {timeout_s:.0f} s"
+            raise SeparationError(f"{what}: try again")
         yield
     finally:
         os.close(handle)
@@ -298,13 +275,13 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
 def read_plain_file(folder: int, path: Path, name: str) -> bytes | None:
     """Read a plain file in an open folder; None if it is not there."""
     if is_moved_file_link(path / name):
-        message = f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
-        raise SeparationError(message)
+        raise SeparationError(
+            f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
+        )
     try:
         return files.read_file(name, folder, MAX_FILE_BYTES)[1] if files.read_signature(name, folder) else None
     except files.FileRefusedError as why:
-        message = f"{path / name} cannot be read: {why}; remove it"
-        raise SeparationError(message) from None
+        raise SeparationError(f"{path / name} cannot be read: {why}; remove it") from None
 
 
 def write_shared_file(folder: int, path: Path, content: bytes) -> None:
