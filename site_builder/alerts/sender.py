@@ -30,8 +30,8 @@ from site_builder.alerts.model import (
     Notification,
 )
 from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, open_state_folder
-from site_builder.config.conf_file import find_zone
 from site_builder.config.settings import Settings
+from site_builder.config.time_zone import find_zone
 from site_builder.consul.leader import load_builder_name
 from site_builder.core import locks, subprocesses
 from site_builder.core.files import BuildLog

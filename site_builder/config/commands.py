@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem, ShellComplete, add_completion
 from site_builder import __version__
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.schema import HOST_SETTINGS, SETTINGS
-from site_builder.config.settings import SettingValue, format_setting_value, mask_credentials
+from site_builder.config.settings import format_setting_value, mask_credentials
 from site_builder.core.command_options import with_loaded_settings
 from site_builder.core.terminal_text import replace_unencodable
 
@@ -107,48 +107,29 @@ def config(loaded: LoadedSettings, as_json: bool) -> None:
     gpuboard config
     gpuboard config --json
     """
-    rows, host_rows = build_setting_rows(loaded), build_host_setting_rows(loaded)
+    rows = []
+    for name, setting in SETTINGS.items():
+        text = format_setting_value(setting, loaded.given[name])
+        if name == "GPUBOARD_ZONE" and not text:
+            text = str(getattr(loaded.settings.zone, "key", None) or "this machine's")
+        rows.append((name, text, loaded.given[name]))
+    web_count, in_file = len(rows), loaded.conf.values
+    rows += [(name, mask_credentials(in_file[name].text), in_file[name]) for name in HOST_SETTINGS if name in in_file]
     if as_json:
-        records = [
-            {"name": name, "value": value or None, "from": setting_value.where}
-            for name, value, setting_value in rows + host_rows
-        ]
+        records = [{"name": name, "value": text or None, "from": value.where} for name, text, value in rows]
         click.echo(json.dumps(records, indent=1))
         return
+    # aligned to a terminal's width; a value that is too long moves only its own line
+    cells = [(name, text or UNSET_MARK, value.short_where) for name, text, value in rows]
+    name_width = max(len(name) for name, _, _ in cells)
+    max_text_width = TERMINAL_WIDTH - name_width - 4 - max(len(origin) for _, _, origin in cells)
+    text_width = max((len(text) for _, text, _ in cells if len(text) <= max_text_width), default=0)
+    table = [f"{name:{name_width}}  {text:{text_width}}  {origin}" for name, text, origin in cells]
     lines = [f"# {loaded.conf.path or 'no gpuboard.conf here, in ~/.config/gpuboard or in /etc/gpuboard'}"]
-    table = align_columns(
-        [(name, value or UNSET_MARK, setting_value.short_where) for name, value, setting_value in rows + host_rows]
-    )
-    lines += table[: len(rows)]
-    if host_rows:
-        lines += ["# on the GPU hosts (docs/hosts.md)", *table[len(rows) :]]
+    lines += table[:web_count]
+    if table[web_count:]:
+        lines += ["# on the GPU hosts (docs/hosts.md)", *table[web_count:]]
     click.echo("\n".join(replace_unencodable(line) for line in lines))
-
-
-def build_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
-    """Return name, value and origin of all settings of the web host."""
-    rows = []
-    for setting in SETTINGS:
-        setting_value = loaded.given[setting.name]
-        value = format_setting_value(setting, setting_value)
-        if setting.name == "GPUBOARD_ZONE" and not value:
-            value = str(getattr(loaded.settings.zone, "key", None) or "this machine's")
-        rows.append((setting.name, value, setting_value))
-    return rows
-
-
-def build_host_setting_rows(loaded: LoadedSettings) -> list[tuple[str, str, SettingValue]]:
-    """Return the same for settings of GPU hosts in the file."""
-    values = loaded.conf.values
-    return [(name, mask_credentials(values[name].text), values[name]) for name in HOST_SETTINGS if name in values]
-
-
-def align_columns(rows: list[tuple[str, str, str]]) -> list[str]:
-    """Align to a terminal's width; a value that is too long moves only its own line."""
-    name_width = max(len(name) for name, _, _ in rows)
-    max_value_width = TERMINAL_WIDTH - name_width - 4 - max(len(origin) for _, _, origin in rows)
-    value_width = max((len(value) for _, value, _ in rows if len(value) <= max_value_width), default=0)
-    return [f"{name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in rows]
 
 
 @click.command()
@@ -206,10 +187,10 @@ def render_manpage(group: click.Group) -> str:
     lines += [".PP", escape_roff("gpuboard run ends with the code of what it ran.")]
     lines += [".SH ENVIRONMENT"]
     lines += [escape_roff("Each counts in the environment and, as a line KEY=value, in the settings file.")]
-    for setting in SETTINGS:
+    for name, setting in SETTINGS.items():
         default = f" Default: {setting.default}." if setting.default else ""
         sentence = f"{setting.description[:1].upper()}{setting.description[1:]}.{default}"
-        lines += render_definitions({setting.name: sentence})
+        lines += render_definitions({name: sentence})
     lines += [".SH FILES", *render_definitions(FILE_DESCRIPTIONS)]
     lines += [".SH SEE ALSO", r".BR nvidia\-smi (1)"]
     return "\n".join(lines) + "\n"

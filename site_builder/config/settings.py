@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import tzinfo
 from itertools import combinations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from site_builder.config.schema import SETTINGS, Setting
+from site_builder.config.time_zone import find_zone
 from site_builder.core.model import (
     AlertSettings,
     BookingPolicy,
@@ -23,9 +25,7 @@ from site_builder.core.model import (
 from site_builder.core.terminal_text import replace_unprintable
 
 SECRET_MASK = "•••"  # noqa: S105
-FOLDER_SETTINGS = ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
 URL_CREDENTIALS = re.compile(r"//[^/]*@")
-SETTINGS_BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 class SettingsError(Exception):
@@ -85,31 +85,28 @@ def resolve_setting_values(
     An empty environment variable hides the file, as in sh.
     """
     values = {}
-    for setting in SETTINGS:
-        if setting.flag and setting.name in flags:
-            value = SettingValue(flags[setting.name], setting.flag)
-        elif setting.name in environment:
-            value = SettingValue(environment[setting.name], "environment")
+    for name, setting in SETTINGS.items():
+        if setting.flag and name in flags:
+            value = SettingValue(flags[name], setting.flag)
+        elif name in environment:
+            value = SettingValue(environment[name], "environment")
         else:
-            value = file.get(setting.name, SettingValue(setting.default, "default"))
+            value = file.get(name, SettingValue(setting.default, "default"))
         if not value.text and value.origin not in ("default", setting.flag):
             value = SettingValue(setting.default, value.origin, value.line, was_empty=True)
-        values[setting.name] = value
+        values[name] = value
     return values
 
 
-def build_settings(
-    values: Mapping[str, SettingValue], zone_of: Callable[[str], tzinfo], place_of: Callable[[Path], Path]
-) -> Settings:
-    """Parse the values; `zone_of` finds a zone or raises ValueError, `place_of` resolves links in a path."""
-    parsed = {
-        name: parse_value(SETTINGS_BY_NAME[name], values[name]) for name in values if not name.startswith("CONSUL_")
-    }
+def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str, str]) -> Settings:
+    """Parse the values, and find the time zone; raise SettingsError for the first that is wrong."""
+    parsed = {name: parse_value(name, values[name]) for name in values if not name.startswith("CONSUL_")}
     try:
-        zone = zone_of(parsed["GPUBOARD_ZONE"] or "")
+        zone = find_zone(parsed["GPUBOARD_ZONE"] or "", environment)
     except ValueError as error:
-        raise build_settings_error(SETTINGS_BY_NAME["GPUBOARD_ZONE"], values["GPUBOARD_ZONE"]) from error
-    check_folders(values, {name: place_of(parsed[name]) for name in FOLDER_SETTINGS})
+        raise build_settings_error("GPUBOARD_ZONE", values["GPUBOARD_ZONE"]) from error
+    folders = ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
+    check_folders(values, {name: resolve_folder(parsed[name]) for name in folders})
     limits = StateLimits(**{limit.name: parsed[f"GPUBOARD_{limit.name.upper()}"] for limit in fields(StateLimits)})
     if limits.down_after <= limits.stale_after:
         stale, down = (describe_value(values, name) for name in ("GPUBOARD_STALE_AFTER", "GPUBOARD_DOWN_AFTER"))
@@ -167,7 +164,7 @@ def build_settings(
 
 
 def parse_consul_variables(values: Mapping[str, SettingValue], service: str, datacenter: str | None) -> ConsulAccess:
-    parsed = {name: parse_value(SETTINGS_BY_NAME[name], values[name]) for name in values if name.startswith("CONSUL_")}
+    parsed = {name: parse_value(name, values[name]) for name in values if name.startswith("CONSUL_")}
     if (parsed["CONSUL_CLIENT_CERT"] is None) != (parsed["CONSUL_CLIENT_KEY"] is None):
         names = ("CONSUL_CLIENT_CERT", "CONSUL_CLIENT_KEY")
         present, absent = names if parsed[names[0]] else names[::-1]
@@ -198,17 +195,27 @@ def check_folders(values: Mapping[str, SettingValue], places: Mapping[str, Path]
             raise SettingsError(f"{inside} and would be served: {reason}")
 
 
-def parse_value(setting: Setting, value: SettingValue) -> Any:  # noqa: ANN401 # each type has its own
+def resolve_folder(folder: Path) -> Path:
+    """Resolve links, so that no link hides that two folders are one."""
     try:
-        return setting.value_type.parse(value.text)
+        return Path(os.path.realpath(folder))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "that is not the name of a folder"
+        raise SettingsError(f"cannot tell where the folder {sanitize_text(str(folder))} is: {reason}") from error
+
+
+def parse_value(name: str, value: SettingValue) -> Any:  # noqa: ANN401 # each type has its own
+    try:
+        return SETTINGS[name].value_type.parse(value.text)
     except ValueError:
-        raise build_settings_error(setting, value) from None
+        raise build_settings_error(name, value) from None
 
 
-def build_settings_error(setting: Setting, value: SettingValue) -> SettingsError:
+def build_settings_error(name: str, value: SettingValue) -> SettingsError:
     """Name the setting and its value, unless it is a secret."""
+    setting = SETTINGS[name]
     what = "is set" if setting.is_secret else f"is '{mask_credentials(value.text)}'"
-    return SettingsError(f"{setting.name} {what} ({sanitize_text(value.where)}), {setting.value_type.refusal}")
+    return SettingsError(f"{name} {what} ({sanitize_text(value.where)}), {setting.value_type.refusal}")
 
 
 def describe_value(values: Mapping[str, SettingValue], name: str) -> str:

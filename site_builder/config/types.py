@@ -45,11 +45,16 @@ class SettingType:
     format_value: Callable[[str], str] = str
 
 
-def parse_seconds(text: str) -> int:
-    """Parse `90`, `90s`, `10m`, `2h` or `1d`."""
-    match = DURATION_PATTERN.fullmatch(text)
+def match_whole(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    match = pattern.fullmatch(text)
     if not match:
         raise ValueError(text)
+    return match
+
+
+def parse_seconds(text: str) -> int:
+    """Parse `90`, `90s`, `10m`, `2h` or `1d`."""
+    match = match_whole(DURATION_PATTERN, text)
     return int(match[1]) * DURATION_UNITS[match[2] or "s"]
 
 
@@ -78,12 +83,11 @@ def duration_between(least: int, most: int) -> SettingType:
 
 
 def number_between(least: int, most: int) -> SettingType:
-    def parse(text: str) -> float:
-        if not NUMBER_PATTERN.fullmatch(text):  # float() accepts nan, inf, 1e3 and 1_0
-            raise ValueError(text)
-        return check_range(float(text), least, most)
-
-    return SettingType(f"but must be a number from {least} to {most}", parse)
+    return SettingType(
+        f"but must be a number from {least} to {most}",
+        # float() itself accepts nan, inf, 1e3 and 1_0
+        lambda text: check_range(float(match_whole(NUMBER_PATTERN, text)[0]), least, most),
+    )
 
 
 def choice_of(**values: object) -> SettingType:
@@ -100,13 +104,7 @@ def choice_of(**values: object) -> SettingType:
 
 def text_matching(pattern: re.Pattern[str], allowed: str) -> SettingType:
     """Accept a text of a certain form; empty is None."""
-
-    def parse(text: str) -> str | None:
-        if text and not pattern.fullmatch(text):
-            raise ValueError(text)
-        return text or None
-
-    return SettingType(f"but must be {allowed}", parse)
+    return SettingType(f"but must be {allowed}", lambda text: match_whole(pattern, text)[0] if text else None)
 
 
 def parse_folder(text: str) -> Path:
@@ -125,33 +123,30 @@ def parse_file_path(text: str) -> str | None:
 
 def parse_consul_address(text: str) -> tuple[str, bool]:
     """Return `host:port`, and whether https:// stands before it."""
-    match = ADDRESS_PATTERN.fullmatch(text)
-    if not match or not 1 <= int(match[3]) <= 65535:
-        raise ValueError(text)
+    match = match_whole(ADDRESS_PATTERN, text)
+    check_range(int(match[3]), 1, 65535)
     return match[2], match[1] == "https"
 
 
 def parse_kv_url(text: str) -> tuple[str, str] | None:
     """Return `host:port` and prefix of `consul://host:port/prefix`; None if empty."""
-    match = KV_PATTERN.fullmatch(text)
-    if text and (not match or not 1 <= int(match[2] or DEFAULT_CONSUL_PORT) <= 65535):
-        raise ValueError(text)
-    return (match[1] if match[2] else f"{match[1]}:{DEFAULT_CONSUL_PORT}", match[3]) if match else None
+    if not text:
+        return None
+    match = match_whole(KV_PATTERN, text)
+    check_range(int(match[2] or DEFAULT_CONSUL_PORT), 1, 65535)
+    return match[1] if match[2] else f"{match[1]}:{DEFAULT_CONSUL_PORT}", match[3]
 
 
 def parse_listen_address(text: str) -> tuple[str, int]:
     """Return address and port of `address:port`, or of a port on this machine; IPv6 loses its brackets."""
-    match = LISTEN_PATTERN.fullmatch(text)
-    if not match or not 1 <= int(match[2]) <= 65535:
-        raise ValueError(text)
+    match = match_whole(LISTEN_PATTERN, text)
+    check_range(int(match[2]), 1, 65535)
     return (match[1] or "127.0.0.1").strip("[]"), int(match[2])
 
 
 def parse_board_url(text: str) -> str | None:
     """Return the URL with a slash at its end; None if empty."""
-    if text and not URL_PATTERN.fullmatch(text):
-        raise ValueError(text)
-    return text.rstrip("/") + "/" if text else None
+    return match_whole(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None
 
 
 def is_cleartext_url(url: str) -> bool:
@@ -177,19 +172,12 @@ def parse_channels(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(channels.items())
 
 
-def parse_slack_url(text: str) -> str:
-    """Return the URL with a slash at its end."""
-    if not SLACK_PATTERN.fullmatch(text):
-        raise ValueError(text)
-    return text.rstrip("/") + "/"
-
-
 def parse_logins(text: str) -> frozenset[str]:
     """Split at commas or blanks, in lower case."""
     return frozenset(fold_login(text).replace(",", " ").split())
 
 
-def server_names_of(text: str) -> frozenset[str]:
+def parse_server_names(text: str) -> frozenset[str]:
     """Split at commas or blanks, in lower case without a dot at the end."""
     names = frozenset(name.rstrip(".") for name in text.lower().replace(",", " ").split())
     if len(names) > MOST_SERVER_NAMES or not all(map(SERVER_NAME.fullmatch, names)):
@@ -226,10 +214,13 @@ MAIL_URL = SettingType(
     "but must be the address of a mail server such as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
     text_matching(MAIL_PATTERN, "").parse,
 )
-SLACK_URL = SettingType("but must be an address such as https://slack.com/api/", parse_slack_url)
+SLACK_URL = SettingType(
+    "but must be an address such as https://slack.com/api/",
+    lambda text: match_whole(SLACK_PATTERN, text)[0].rstrip("/") + "/",
+)
 LOGINS = SettingType("but must be logins with commas between them", parse_logins)
 SERVER_NAMES = SettingType(
     f"but must be names such as gpus.lab.org, without a port, at most {MOST_SERVER_NAMES}, with commas between them",
-    server_names_of,
+    parse_server_names,
 )
 BOOLEAN = SettingType("but must be true or false", parse_boolean)

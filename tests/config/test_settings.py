@@ -22,10 +22,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from site_builder.cli import COMMANDS, main
-from site_builder.config import conf_file
+from site_builder.config import conf_file, time_zone
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS, Setting
 from site_builder.config.settings import (
-    SETTINGS_BY_NAME,
     Settings,
     SettingsError,
     SettingValue,
@@ -50,9 +49,7 @@ def parsed(
 ) -> Settings:
     values, _ = conf_file.parse_conf_file(file.encode(), "gpuboard.conf")
     setting_values = resolve_setting_values(flags or {}, environment or {}, values)
-    return build_settings(
-        setting_values, lambda name: conf_file.find_zone(name, environment or {}), conf_file.resolve_folder
-    )
+    return build_settings(setting_values, environment or {})
 
 
 def refusal(file: str = "", **environment: str) -> str:
@@ -68,7 +65,7 @@ def warnings(file: str) -> list[str]:
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, in which no settings of this machine count but those in /etc."""
-    for name in (*SETTINGS_BY_NAME, *HOST_SETTINGS, *ENVIRONMENT_ONLY, "TZ"):
+    for name in (*SETTINGS, *HOST_SETTINGS, *ENVIRONMENT_ONLY, "TZ"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GPUBOARD_CONF", "/dev/null")
@@ -174,7 +171,7 @@ def test_a_time_that_is_shown_is_read_as_the_same(seconds: int) -> None:
     assert parse_seconds(format_short_duration(seconds)) == seconds
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
 def test_each_default_is_shown_as_the_docs_write_it(setting: Setting) -> None:
     assert setting.value_type.format_value(setting.default) == setting.default
 
@@ -349,7 +346,7 @@ def test_invalid_zone_is_refused_and_no_path_is_followed(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Asia/Tokyo", ":Asia/Tokyo"])
 def test_the_variable_tz_is_this_machines_zone(name: str) -> None:
-    assert offset(conf_file.find_zone("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
+    assert offset(time_zone.find_zone("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
 
 
 @pytest.mark.parametrize("environment", [{}, {"TZ": ""}])
@@ -358,13 +355,13 @@ def test_default_zone_is_localtime_under_its_name(environment: dict[str, str], t
     there.parent.mkdir(parents=True)
     there.write_bytes(tokyo())
     (tmp_path / "localtime").symlink_to(there)
-    zone = conf_file.find_zone("", environment, tmp_path / "localtime")
+    zone = time_zone.find_zone("", environment, tmp_path / "localtime")
     assert (offset(zone), str(zone)) == (timedelta(hours=9), "Lab/Tokyo")
 
 
 def test_a_tz_that_names_localtime_is_localtime(tmp_path: Path) -> None:
     (tmp_path / "localtime").write_bytes(tokyo())
-    zone = conf_file.find_zone("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
+    zone = time_zone.find_zone("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
     assert offset(zone) == timedelta(hours=9)
 
 
@@ -382,18 +379,18 @@ def tokyo() -> bytes:
 def test_without_localtime_the_zone_is_that_of_the_c_library(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "localtime").write_bytes(content)
-    assert conf_file.find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
+    assert time_zone.find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
 
 
 def test_tz_rule_is_left_to_the_c_library() -> None:
-    code = "import os, datetime; from site_builder.config.conf_file import find_zone;"
+    code = "import os, datetime; from site_builder.config.time_zone import find_zone;"
     code += "print(datetime.datetime(2026, 1, 15, tzinfo=find_zone('', os.environ)))"
     assert python(code, TZ="XYZ-3:30") == "2026-01-15 00:00:00+03:30\n"
 
 
 def test_machine_without_zones_uses_dateutil() -> None:
-    assert offset(conf_file.load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
-    assert offset(conf_file.load_dateutil_zone("UTC")) == timedelta(0)
+    assert offset(time_zone.load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
+    assert offset(time_zone.load_dateutil_zone("UTC")) == timedelta(0)
 
 
 # The file: what sh and Python read alike
@@ -509,15 +506,13 @@ def test_sh_and_python_read_the_same_whatever_is_written(lines: list[tuple[str, 
 def test_no_content_raises_anything_but_the_one_error(content: bytes) -> None:
     try:
         values, messages = conf_file.parse_conf_file(content, "gpuboard.conf")
-        build_settings(
-            resolve_setting_values({}, {}, values), lambda name: conf_file.find_zone(name, {}), conf_file.resolve_folder
-        )
+        build_settings(resolve_setting_values({}, {}, values), {})
     except SettingsError as wrong:
         messages = [str(wrong)]
     assert all(sentence.isprintable() for sentence in messages)
 
 
-@given(st.sampled_from([*SETTINGS_BY_NAME]), st.text())
+@given(st.sampled_from([*SETTINGS]), st.text())
 def test_no_value_raises_anything_but_the_one_error(name: str, value: str) -> None:
     environment = {"GPUBOARD_CONSUL_SERVICE": "gpu", name: value}
     try:
@@ -583,21 +578,22 @@ def test_token_that_everybody_can_read_causes_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> conf_file.ConfFolders:
-    for folder in ("here", "home/.config/gpuboard", "etc/gpuboard"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "gpuboard.conf").write_text("")
-    return conf_file.ConfFolders(tmp_path / "here", tmp_path / "home", tmp_path / "etc")
+def places(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / folder / "gpuboard.conf" for folder in ("here", "home/.config/gpuboard", "etc/gpuboard")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    return paths
 
 
-def test_the_first_file_that_is_there_counts(places: conf_file.ConfFolders) -> None:
-    for path in places.list_candidates():
+def test_the_first_file_that_is_there_counts(places: list[Path]) -> None:
+    for path in places:
         assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(path, {})
         path.unlink()
     assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(None, {})
 
 
-def test_a_file_that_is_named_counts_alone(places: conf_file.ConfFolders, tmp_path: Path) -> None:
+def test_a_file_that_is_named_counts_alone(places: list[Path], tmp_path: Path) -> None:
     (tmp_path / "env.conf").write_text("")
     (tmp_path / "flag.conf").write_text("")
     environment = {"GPUBOARD_CONF": str(tmp_path / "env.conf")}
@@ -606,9 +602,9 @@ def test_a_file_that_is_named_counts_alone(places: conf_file.ConfFolders, tmp_pa
 
 
 def test_the_file_of_another_user_in_this_folder_is_left_alone(
-    places: conf_file.ConfFolders, monkeypatch: pytest.MonkeyPatch
+    places: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, home, _ = places.list_candidates()
+    here, home, _ = places
     owner = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(
@@ -617,11 +613,8 @@ def test_the_file_of_another_user_in_this_folder_is_left_alone(
 
 
 def test_missing_home_is_looked_up() -> None:
-    assert (
-        conf_file.find_conf_folders({}).home_folder
-        == conf_file.find_conf_folders({"HOME": ""}).home_folder
-        == Path("~").expanduser()
-    )
+    in_home = Path("~/.config/gpuboard/gpuboard.conf").expanduser()
+    assert conf_file.list_conf_paths({})[1] == conf_file.list_conf_paths({"HOME": ""})[1] == in_home
 
 
 def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
@@ -676,7 +669,7 @@ def test_config_as_json(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (alone / "my.conf").chmod(0o600)
     monkeypatch.setenv("GPUBOARD_CONF", str(alone / "my.conf"))
     rows = {row["name"]: row for row in json.loads(gpuboard("config", "--json").stdout)}
-    assert set(rows) == {*SETTINGS_BY_NAME, "GPUBOARD_LIMIT"}
+    assert set(rows) == {*SETTINGS, "GPUBOARD_LIMIT"}
     token = {"name": "CONSUL_HTTP_TOKEN", "value": "•••", "from": f"{alone}/my.conf, line 1"}
     assert rows["CONSUL_HTTP_TOKEN"] == token
     assert rows["GPUBOARD_CONSUL_SERVICE"] == {"name": "GPUBOARD_CONSUL_SERVICE", "value": None, "from": "default"}
@@ -760,7 +753,7 @@ def test_settings_cost_less_than_5_ms(tmp_path: Path) -> None:
 
     def load() -> None:
         setting_values = resolve_setting_values({}, {}, conf_file.load_conf_file(str(file), {}).values)
-        build_settings(setting_values, lambda name: conf_file.find_zone(name, {}), conf_file.resolve_folder)
+        build_settings(setting_values, {})
 
     check(took(load, rounds=5), 0.005)
 
@@ -774,7 +767,7 @@ def test_host_settings_are_those_of_the_scripts() -> None:
     assert set(" ".join(cases).replace("|", " ").split()) == set(HOST_SETTINGS)
     of_both = re.findall(r"^ +(CONSUL_[A-Z_ |]+)\) ;;", reader, re.MULTILINE)
     names = set(" ".join(of_both).replace("|", " ").split())
-    assert names == {name for name in SETTINGS_BY_NAME if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
+    assert names == {name for name in SETTINGS if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
 
 
 def kept(path: Path, part: str, start: str) -> None:
@@ -790,19 +783,19 @@ def kept(path: Path, part: str, start: str) -> None:
 
 def test_the_docs_have_every_setting_with_its_default() -> None:
     lines = ["| setting | default | what it is | what it prevents |", "| --- | --- | --- | --- |"]
-    for setting in SETTINGS:
+    for setting_name, setting in SETTINGS.items():
         default = f"`{setting.default}`" if setting.default else "none"
-        name = f"`{setting.name}`" + (f", `{setting.flag}`" if setting.flag else "")
+        name = f"`{setting_name}`" + (f", `{setting.flag}`" if setting.flag else "")
         lines.append(f"| {name} | {default} | {setting.description} | {setting.prevented_failure} |")
     kept(DOCS, "\n".join(lines), lines[0])
 
 
 def test_the_example_has_every_setting_with_its_default() -> None:
     lines = ["# --- The web host: docs/settings.md ---"]
-    for setting in SETTINGS:
-        lines += [f"# {setting.description[0].upper()}{setting.description[1:]}.", f"#{setting.name}={setting.default}"]
+    for name, setting in SETTINGS.items():
+        lines += [f"# {setting.description[0].upper()}{setting.description[1:]}.", f"#{name}={setting.default}"]
     kept(EXAMPLE, "\n".join(lines), lines[0])
-    assert set(re.findall(r"^#([A-Z_]+)=", EXAMPLE.read_text(), re.MULTILINE)) == {*SETTINGS_BY_NAME, *HOST_SETTINGS}
+    assert set(re.findall(r"^#([A-Z_]+)=", EXAMPLE.read_text(), re.MULTILINE)) == {*SETTINGS, *HOST_SETTINGS}
 
 
 def test_the_example_can_be_used_as_it_is_and_with_every_line_on(tmp_path: Path) -> None:
@@ -827,6 +820,5 @@ def test_every_name_in_the_code_is_documented() -> None:
 
 def test_misspelt_variable_causes_a_warning(tmp_path: Path) -> None:
     environment = {"GPUBOARD_SHOW_COMANDS": "none", "GPUBOARD_TEST_SHELL": "dash", "GPUBOARD_CONF": ""}
-    places = conf_file.ConfFolders(tmp_path, tmp_path, tmp_path)
-    (warning,) = conf_file.load_conf_file(None, environment, places).warnings
+    (warning,) = conf_file.load_conf_file(None, environment, [tmp_path / "gpuboard.conf"]).warnings
     assert warning == "the environment has GPUBOARD_SHOW_COMANDS, which is no setting; is it GPUBOARD_SHOW_COMMANDS?"

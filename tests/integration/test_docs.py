@@ -214,9 +214,9 @@ def test_settings_of_the_docs_are_understood(block: Block, tmp_path: Path) -> No
     file.chmod(0o600)  # some have a token in them
     found = conf_file.load_conf_file(str(file), {})
     assert (len(found.values), found.warnings) == (len(block.text.splitlines()), ())
-    for setting in SETTINGS:
-        if setting.name in found.values:
-            setting.value_type.parse(found.values[setting.name].text)
+    for name, value in found.values.items():
+        if name in SETTINGS:
+            SETTINGS[name].value_type.parse(value.text)
 
 
 @pytest.mark.parametrize("block", blocks("hosts"), ids=block_id)
@@ -296,7 +296,7 @@ def test_the_headers_of_the_docs_are_those_that_are_sent() -> None:
 
 
 def test_the_settings_in_the_readme_have_their_defaults() -> None:
-    defaults = {setting.name: setting.default for setting in SETTINGS}
+    defaults = {name: setting.default for name, setting in SETTINGS.items()}
     for name, default, _ in rows("README.md", "setting"):
         assert default.strip("`") == (defaults[name.strip("`")] or default)
     assert len(rows("README.md", "setting")) == 5
@@ -304,14 +304,14 @@ def test_the_settings_in_the_readme_have_their_defaults() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_that_a_page_names_is_one(page: str) -> None:
-    known = {setting.name for setting in SETTINGS} | {*HOST_SETTINGS, *ENVIRONMENT_ONLY}
+    known = {*SETTINGS, *HOST_SETTINGS, *ENVIRONMENT_ONLY}
     named = set(re.findall(r"\b(?:GPUBOARD|CONSUL)(?:_[A-Z]+)+\b", text_of(page)))
     assert named - known - {"GPUBOARD_UPDATE_GOLDEN", "GPUBOARD_CONTACT"} == set()
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_value_that_a_page_gives_a_setting_is_allowed(page: str) -> None:
-    kinds = {setting.name: setting.value_type for setting in SETTINGS}
+    kinds = {name: setting.value_type for name, setting in SETTINGS.items()}
     for word in inline(page):
         name, equals, value = word.partition("=")
         if equals and name in kinds:
