@@ -7,12 +7,13 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from site_builder.config.types import parse_consul_address
 from site_builder.core.model import ConsulAccess
 from site_builder.core.terminal_text import clean_text
 
@@ -42,11 +43,9 @@ ERROR_MEANINGS: dict[str, Callable[[Any], str]] = {
 NO_LEADER_MESSAGE = re.compile(
     r"No cluster leader|failed to get conn|not the leader|leadership lost|No known Consul servers"
 )
-DEFAULT_AGENT_PORT = 8500
 SERVICE_RIGHTS = "the token needs `service:read` and `node:read`"
 KV_RIGHTS = "the token needs `key_prefix` with `write` for what stands below the prefix"
 SESSION_RIGHTS = "the token needs `session_prefix` with `write`"
-AGENT_ADDRESS = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?")
 
 
 class ConsulUnavailableError(Exception):
@@ -146,9 +145,12 @@ def call_consul(access: ConsulAccess, call: ConsulCall, expected: ExpectedRespon
 def perform_request(request: ConsulRequest) -> object:
     """Build a client from the settings, and call it."""
     access = request.access
-    scheme, host, port, problem = parse_agent_address(access.address)
-    if problem:
-        raise ConsulUnavailableError(problem)
+    try:
+        address, is_https = parse_consul_address(access.address)
+    except ValueError:
+        raise ConsulUnavailableError(
+            "cannot be asked: its address is not host:port, http://host:port or https://host:port"
+        ) from None
     for path in (access.ca, access.cert, access.key):
         if path and not os.access(path, os.R_OK):
             raise ConsulUnavailableError(
@@ -164,9 +166,9 @@ def perform_request(request: ConsulRequest) -> object:
     # read the environment by this name only.
     consul.base.os = SimpleNamespace(getenv=lambda _, default=None: default)
     client = consul.Consul(
-        host=host,
-        port=port,
-        scheme="https" if access.tls else scheme,
+        host=address.rpartition(":")[0],
+        port=int(address.rpartition(":")[2]),
+        scheme="https" if access.tls or is_https else "http",
         dc=access.datacenter,
         verify=(access.ca or True) if access.verify else False,
         cert=(access.cert, access.key) if access.cert and access.key else access.cert,
@@ -212,10 +214,14 @@ def restrict_session(session: Any, consul_request: ConsulRequest) -> None:  # no
 
 def read_whole_response(response: Any, request: ConsulRequest) -> object:  # noqa: ANN401 # of requests
     """Read the body and check it; return a response that holds it."""
-    status = response.status_code
+    status, body = response.status_code, bytearray()
     try:
-        chunks = response.raw.stream(CHUNK_BYTES, decode_content=False)
-        body = read_bounded_body(chunks, CHUNK_BYTES if status != 200 else None, request.max_bytes)
+        for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
+            body += chunk
+            if len(body) > request.max_bytes:
+                raise ConsulUnavailableError(f"sends more than the {request.max_bytes >> 20} MB that are read")
+            if status != 200 and len(body) >= CHUNK_BYTES:  # enough to say what is wrong
+                break
     finally:
         response.close()
     problem = describe_bad_response(status, response.headers, body, request.access, request.expected)
@@ -225,33 +231,13 @@ def read_whole_response(response: Any, request: ConsulRequest) -> object:  # noq
     if request.is_raw and status == 200:
         request.body, body = body, bytearray(b"[]")
     new_response = type(response)()
-    new_response.status_code, new_response.headers, new_response.url, new_response.raw = (
-        status,
-        response.headers,
-        response.url,
-        BytesIO(body),
-    )
+    new_response.status_code, new_response.headers = status, response.headers
+    new_response.url, new_response.raw = response.url, BytesIO(body)
     return new_response
 
 
-def read_bounded_body(chunks: Iterable[bytes], enough_bytes: int | None, max_bytes: int) -> bytearray:
-    """Read a body, or as much as is enough; refuse one that is too long."""
-    body = bytearray()
-    for chunk in chunks:
-        body += chunk
-        if len(body) > max_bytes:
-            raise ConsulUnavailableError(f"sends more than the {max_bytes >> 20} MB that are read")
-        if enough_bytes and len(body) >= enough_bytes:
-            break
-    return body
-
-
 def describe_bad_response(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes | bytearray,
-    access: ConsulAccess,
-    expected: ExpectedResponse = NODES_RESPONSE,
+    status: int, headers: Mapping[str, str], body: bytearray, access: ConsulAccess, expected: ExpectedResponse
 ) -> str:
     """Say why a response is unusable, without the token; empty if it is usable."""
     text = body[:10_000].decode("utf-8", "replace").lstrip()
@@ -300,17 +286,6 @@ def iterate_causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(cause))
             yield cause
             candidates += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]
-
-
-def parse_agent_address(text: str) -> tuple[str, str, int, str]:
-    """Return scheme, host and port, or why they are invalid; for CONSUL_HTTP_ADDR."""
-    if text.startswith("unix:"):
-        return "", "", 0, "cannot be asked: a unix:// address is not supported; set CONSUL_HTTP_ADDR to host:port"
-    match = AGENT_ADDRESS.fullmatch(text)
-    port = int(match[3] or DEFAULT_AGENT_PORT) if match else 0
-    if match is None or not 0 < port < 65536:
-        return "", "", 0, "cannot be asked: its address is not host:port, http://host:port or https://host:port"
-    return match[1] or "http", match[2], port, ""
 
 
 def format_agent_address(text: str) -> str:

@@ -60,9 +60,9 @@ class Leadership:
         self.name = load_builder_name(state)
         self.status: LeadershipStatus | None = None
         self.unread_bytes = b""
-        self.process = self.start_process()
+        self.start_process()
 
-    def start_process(self) -> subprocess.Popen[bytes]:
+    def start_process(self) -> None:
         """Start the process; it gets the request by stdin, because there is a token in it."""
         command, environment = subprocesses.build_module_command("site_builder.consul", "leader")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0)
@@ -70,15 +70,16 @@ class Leadership:
         if process.stdin is None or process.stdout is None:
             raise AssertionError  # both are pipes
         process.stdin.write(json.dumps(request).encode() + b"\n")
-        os.set_blocking(process.stdin.fileno(), False)
-        os.set_blocking(process.stdout.fileno(), False)
-        return process
+        self.process, self.input_fd, self.output_fd = process, process.stdin.fileno(), process.stdout.fileno()
+        os.set_blocking(self.input_fd, False)
+        os.set_blocking(self.output_fd, False)
 
     def is_leader(self, patience: float = 0.0) -> bool:
         """Return True if we lead now; a builder that builds only once waits for the first status."""
         if self.process.poll() is not None:
             self.close_pipes()
-            self.status, self.unread_bytes, self.process = None, b"", self.start_process()
+            self.status, self.unread_bytes = None, b""
+            self.start_process()
         with suppress(OSError):
             os.write(self.input_fd, b".")
         deadline = time.monotonic() + patience
@@ -96,14 +97,6 @@ class Leadership:
         """Report missing rights; other problems are reported by those who read the store."""
         problem = self.status.problem if self.status else ""
         return [Problem(self.access.where, f"{problem}; this builder cannot lead")] if MISSING_RIGHTS in problem else []
-
-    @property
-    def input_fd(self) -> int:
-        return self.process.stdin.fileno() if self.process.stdin else -1
-
-    @property
-    def output_fd(self) -> int:
-        return self.process.stdout.fileno() if self.process.stdout else -1
 
     def read_status(self) -> None:
         """Read the newest status; keep whom we replaced while we lead."""
