@@ -18,7 +18,7 @@ import orjson
 from site_builder.alerts.conditions import ConditionInput, find_conditions, list_host_users
 from site_builder.alerts.model import Condition
 from site_builder.board import card
-from site_builder.board.outputs import detail, metrics, status, term
+from site_builder.board.outputs import detail, live, metrics, term
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.faults import locate_exception, split_by_success
@@ -32,6 +32,7 @@ from site_builder.core.records import DamagedFileError, Record, dump_json, make_
 from site_builder.fleet import summary as fleet_summary
 from site_builder.fleet.build import RETRY_AFTER_S, DecidedHost, HostSources, build_unrendered_status, decide_host
 from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.status_json import render_status_host
 from site_builder.health.gpu_health import pack_host_health
 from site_builder.health.model import PackedHealthMetrics
 from site_builder.history.block_format import PackedSample, pack_sample
@@ -275,8 +276,8 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
     host_status, gpus_taken_at = decided.status, decided.gpus_taken_at
     host_card = card.build_card(host_status, now, sparklines=host.sparklines)
     card_html = card.render_card(host_card).encode()
-    status_before_age, status_after_age = status.render_status_host(host_status)
-    live_before_revision, live_after_revision = status.render_live_host(host_status, host_card)
+    status_before_age, status_after_age = render_status_host(host_status)
+    live_before_revision, live_after_revision = live.render_live_host(host_status, host_card)
     term_part = term.render_term_host(host_status)
     status_digest = compute_digest(status_before_age, status_after_age)
     interfaces = host_status.facts and host_status.facts.interfaces

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from site_builder.board import pages
 from site_builder.board.host_pipeline import BuiltHost, BuiltHosts
-from site_builder.board.outputs import output_files, status
+from site_builder.board.outputs import live, output_files
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
 from site_builder.bookings.build import (
     CALENDAR_PAGE,
@@ -29,6 +29,7 @@ from site_builder.core.faults import WWW_PREFIX, Catch, FaultLog
 from site_builder.core.model import REWRITE_INTERVAL_S, Problem
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import OutputFile
+from site_builder.fleet import status_json
 from site_builder.waste.rules import WasteReport
 
 # Seconds that one build of many spends on pages of hosts; the next build continues.
@@ -204,15 +205,15 @@ class SiteWriter:
             )
             for host, built_host in built_hosts.items()
         )
-        header = status.LiveHeader(
-            schema=status.LIVE_SCHEMA,
+        header = live.LiveHeader(
+            schema=live.LIVE_SCHEMA,
             built=published_files.to_milliseconds(now.epoch),
             every=self.build_interval_s,
             version=content.assets_version,
             free=content.free_count,
             parts={f"_{part}": revisions[name] for part, name in BOARD_PART_FILES.items()},
         )
-        self.write_file("live.json", b"", status.render_live_json(header, hosts), now)
+        self.write_file("live.json", b"", live.render_live_json(header, hosts), now)
 
     def write_status_json(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
         booking_url = self.settings.booking_policy.url
@@ -227,7 +228,7 @@ class SiteWriter:
                 )
                 for built_host in built_hosts.values()
             )
-            content = status.render_status_json(hosts, problems, now.epoch, booking_url, self.build_interval_s)
+            content = status_json.render_status_json(hosts, problems, now.epoch, booking_url, self.build_interval_s)
             self.write_file("status.json", fingerprint, content, now)
 
     def write_available_files(self, host: str, built_host: BuiltHost, now: Now) -> None:

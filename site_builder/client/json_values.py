@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from site_builder.client.model import STATUS_SCHEMA
 from site_builder.core.terminal_text import clean_text, flatten_text
+from site_builder.fleet.status_json import STATUS_SCHEMA
 
 NUMBER_TYPES = (int, float)
 MAX_NUMBER = 1e15
@@ -23,7 +23,9 @@ def as_text(value: object) -> str | None:
 
 def as_clean_text(value: object) -> str | None:
     """Return a text in one line, without characters that control a terminal or the direction of writing."""
-    return flatten_text(clean_text(value)) if isinstance(value, str) else None
+    if not isinstance(value, str) or (value.isascii() and value.isprintable()):  # nearly all texts are clean
+        return as_text(value)
+    return flatten_text(clean_text(value))
 
 
 def as_number(value: object) -> float | None:

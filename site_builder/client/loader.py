@@ -15,7 +15,7 @@ from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, as_text, suggest_update
-from site_builder.client.model import STATUS_SCHEMA, Fleet, FleetBooking, FleetDisk, FleetGpu, FleetHost, FleetProcess
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.config.settings import Settings, SettingValue
 from site_builder.core import board_client, formatting
 from site_builder.core.clock import Now
@@ -25,19 +25,19 @@ from site_builder.core.model import (
     REWRITE_INTERVAL_S,
     Booking,
     DiscoveredHost,
+    Disk,
     FleetUnavailableError,
     GpuProblem,
-    GpuStatus,
-    HostFacts,
     HostStatus,
     IdleTimes,
     PrivacySettings,
+    ProcessStatus,
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
+from site_builder.fleet import status_json
 from site_builder.fleet.gpu_models import NameFiles
-from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
 from site_builder.snapshots import local_machine
 
 # Seconds by which a running builder may be late.
@@ -213,114 +213,17 @@ def load_machine_fleet(settings: Settings) -> Fleet:
     return build_fleet([status], now.epoch, "this machine")
 
 
-# From decided states
-
-
 def build_fleet(statuses: Sequence[HostStatus], built: float, source: str) -> Fleet:
-    """Build the fleet from decided states: the same as a program would read in status.json."""
+    """Build the fleet from decided states: what a program would read in status.json."""
+    hosts = []
+    for status in statuses:
+        before_age, after_age = status_json.render_status_host(status)
+        hosts.append((before_age, status.last_seen, after_age))
     problems = [problem for status in statuses for problem in status.problems]
-    return Fleet(
-        built=int(built),
-        hosts=tuple(build_fleet_host(status) for status in statuses),
-        problems=tuple(f"{flatten_known(problem.where)}: {flatten_known(problem.what)}" for problem in problems),
-        source=source,
-        machine_name=read_machine_name(),
-    )
-
-
-def build_fleet_host(status: HostStatus) -> FleetHost:
-    """Build a host; if it is not fresh, its load and available memory are not known."""
-    facts, is_fresh = status.facts or HostFacts(), status.state == "fresh"
-    gpus: list[FleetGpu] = []
-    mig_gpus: list[FleetGpu] = []
-    for whole in list_whole_gpus(status):
-        gpu = build_fleet_gpu(whole.status)
-        instances = [
-            build_fleet_gpu(instance)._replace(
-                index=gpu.index, parent_keys=gpu.booking_keys, profile=flatten_known(instance.gpu.profile)
-            )
-            for instance in whole.instances
-        ]
-        has_no_instances = not instances and is_mig_without_instances(whole.status.gpu)
-        if has_no_instances and gpu.state in {"free", "booked"}:
-            gpu = gpu._replace(state="unknown", reason=NO_INSTANCES_MESSAGE)
-        if instances or has_no_instances:
-            mig_gpus.append(gpu)
-        gpus += instances or [gpu]
-    return FleetHost(
-        name=status.name,
-        title=flatten_known(status.title),
-        tags=tuple(filter(None, map(flatten_known, status.tags))),
-        state=status.state,
-        reason=flatten_known(status.reason) or "",
-        seen=None if status.last_seen is None else int(status.last_seen),
-        load=facts.load if is_fresh else None,
-        cpus=facts.cpus,
-        memory_total=as_number(facts.memory_total),
-        memory_available=as_number(facts.memory_available) if is_fresh else None,
-        gpus=tuple(gpus),
-        disks=tuple(FleetDisk(flatten_known(disk.mount) or "", disk.total, disk.used) for disk in facts.disks),
-        mig_gpus=tuple(mig_gpus),
-    )
-
-
-def build_fleet_gpu(status: GpuStatus) -> FleetGpu:
-    """Build a GPU or an instance."""
-    gpu = status.gpu
-    return FleetGpu(
-        index=gpu.index,
-        uuid=flatten_known(gpu.uuid),
-        name=flatten_known(gpu.name),
-        model=flatten_known(status.model) or flatten_known(gpu.name) or "GPU",
-        state=status.state,
-        reason=flatten_known(status.reason) or "",
-        memory_used=as_number(gpu.memory_used),
-        memory_total=as_number(gpu.memory_total),
-        utilization_gpu=as_number(gpu.utilization_gpu),
-        utilization_memory=as_number(gpu.utilization_memory),
-        temperature=as_number(gpu.temperature),
-        power_draw=as_number(gpu.power_draw),
-        power_limit=as_number(gpu.power_limit),
-        clock=as_number(gpu.clock),
-        processes=tuple(
-            FleetProcess(
-                pid=process.pid,
-                user=flatten_known(process.user),
-                command=flatten_known(process.command),
-                used_memory=as_number(process.used_memory),
-                started=process.started,
-            )
-            for process in status.processes
-        ),
-        bookings=tuple(
-            FleetBooking(
-                id=flatten_known(booking.id),
-                name=flatten_known(booking.name),
-                since=booking.since,
-                until=booking.until,
-                comment=flatten_known(booking.comment),
-                unused_since=booking.unused_since,
-                used_by=tuple(filter(None, map(flatten_known, booking.used_by or ()))) or None,
-                used_by_since=booking.used_by_since,
-                mean_use=booking.mean_use,
-            )
-            for booking in status.bookings
-        ),
-        free_again=status.free_again,
-        place=flatten_known(gpu.place),
-        problems=tuple(
-            problem._replace(what=flatten_known(problem.what) or "?", advice=flatten_known(problem.advice) or "")
-            for problem in status.problems
-        ),
-        vendor=gpu.vendor,
-    )
-
-
-def flatten_known(text: str | None) -> str | None:
-    """Return a text in one line without control characters; nearly all texts are so already."""
-    if text is None or (text.isascii() and text.isprintable()):
-        return text
-    return as_clean_text(text)
+    fleet, fault = parse_status(status_json.render_status_json(hosts, problems, built))
+    if fleet is None:
+        raise FleetUnavailableError(f"{source} {fault}")
+    return fleet._replace(source=source, machine_name=read_machine_name())
 
 
 # From status.json
@@ -339,8 +242,8 @@ def parse_status(content: bytes) -> tuple[Fleet | None, str]:
     ):
         return None, NOT_STATUS_MESSAGE
     schema = status.get("schema")
-    if schema != STATUS_SCHEMA:
-        fault = f"has schema {clean_text(str(schema))[:20]}, but {STATUS_SCHEMA} is what is read here"
+    if schema != status_json.STATUS_SCHEMA:
+        fault = f"has schema {clean_text(str(schema))[:20]}, but {status_json.STATUS_SCHEMA} is what is read here"
         return None, f"{fault}: {suggest_update(schema)}"
     is_clean = content.isascii() and not any(unclean in content for unclean in UNCLEAN_BYTES)
     text = as_text if is_clean else as_clean_text
@@ -461,9 +364,9 @@ def parse_gpu_problem(fields: dict[str, Any], text: TextReader) -> GpuProblem:
     )
 
 
-def parse_fleet_process(fields: dict[str, Any], text: TextReader) -> FleetProcess:
+def parse_fleet_process(fields: dict[str, Any], text: TextReader) -> ProcessStatus:
     get = fields.get
-    return FleetProcess(
+    return ProcessStatus(
         as_integer(get("pid")),
         text(get("user")),
         text(get("command")),
@@ -491,9 +394,9 @@ def parse_fleet_booking(fields: dict[str, Any], text: TextReader) -> FleetBookin
     )
 
 
-def parse_fleet_disk(fields: object, text: TextReader) -> FleetDisk | None:
+def parse_fleet_disk(fields: object, text: TextReader) -> Disk | None:
     """Parse a local file system, if all of it is there."""
     if not isinstance(fields, dict):
         return None
     mount, total, used = text(fields.get("mount")), as_number(fields.get("total")), as_number(fields.get("used"))
-    return None if mount is None or total is None or used is None else FleetDisk(mount, total, used)
+    return None if mount is None or total is None or used is None else Disk(mount, total, used)

@@ -5,21 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from site_builder.core.model import GpuProblem
+from site_builder.core.model import Disk, GpuProblem, ProcessStatus
 
-STATUS_SCHEMA = 1
 # The variable that says which GPUs of a maker a program may see.
 VISIBLE_DEVICES_VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-
-
-class FleetProcess(NamedTuple):
-    """A process on a GPU; memory in MiB, `started` in seconds since 1970."""
-
-    pid: int | None
-    user: str | None
-    command: str | None
-    used_memory: float | None
-    started: int | None
 
 
 class FleetBooking(NamedTuple):
@@ -59,7 +48,7 @@ class FleetGpu(NamedTuple):
     power_draw: float | None = None
     power_limit: float | None = None
     clock: float | None = None
-    processes: tuple[FleetProcess, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
     bookings: tuple[FleetBooking, ...] = ()
     free_again: int | None = None
     local_index: int | None = None
@@ -90,14 +79,6 @@ class FleetGpu(NamedTuple):
         return any(problem.avoid for problem in self.problems) if self.problems else False
 
 
-class FleetDisk(NamedTuple):
-    """A local file system, in MiB."""
-
-    mount: str
-    total: float
-    used: float
-
-
 class FleetHost(NamedTuple):
     """A host with its state and the reason in words; `seen` is when it last reported, memory in MiB.
 
@@ -115,7 +96,7 @@ class FleetHost(NamedTuple):
     memory_total: float | None = None
     memory_available: float | None = None
     gpus: tuple[FleetGpu, ...] = ()
-    disks: tuple[FleetDisk, ...] = ()
+    disks: tuple[Disk, ...] = ()
     mig_gpus: tuple[FleetGpu, ...] = ()
 
     def find_parent(self, instance: FleetGpu) -> FleetGpu:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from site_builder.client.model import STATUS_SCHEMA, Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.model import ProcessStatus
 from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_text
+from site_builder.fleet.status_json import STATUS_SCHEMA, gpu_to_status_json
 
 STATE_MARKS = {"free": "[ ]", "busy": "[~]", "held": "[~]", "booked": "[~]"}
 TROUBLE_MARK = "[!]"
@@ -52,91 +54,39 @@ INTERPRETER_PATTERN = re.compile(
 
 
 def render_fleet_json(fleet: Fleet) -> bytes:
-    hosts = [fleet_host_to_json(host, fleet.built) for host in fleet.hosts]
-    return orjson.dumps({"schema": STATUS_SCHEMA, "built": fleet.built, "hosts": hosts}, option=orjson.OPT_INDENT_2)
-
-
-def fleet_host_to_json(host: FleetHost, built: int) -> dict[str, Any]:
-    return {
-        "name": host.name,
-        "title": host.title,
-        "tags": host.tags,
-        "state": host.state,
-        "reason": host.reason,
-        "seen": host.seen,
-        "age": None if host.seen is None else max(0, built - host.seen),
-        "load": host.load,
-        "cpus": host.cpus,
-        "memory": {"total": host.memory_total, "available": host.memory_available},
-        "disks": [disk._asdict() for disk in host.disks],
-        "gpus": fleet_gpus_to_json(host),
-    }
+    hosts = [
+        {
+            "name": host.name,
+            "title": host.title,
+            "tags": host.tags,
+            "state": host.state,
+            "reason": host.reason,
+            "seen": host.seen,
+            "age": None if host.seen is None else max(0, fleet.built - host.seen),
+            "load": host.load,
+            "cpus": host.cpus,
+            "memory": {"total": host.memory_total, "available": host.memory_available},
+            "disks": host.disks,
+            "gpus": fleet_gpus_to_json(host),
+        }
+        for host in fleet.hosts
+    ]
+    content = orjson.dumps({"schema": STATUS_SCHEMA, "built": fleet.built, "hosts": hosts})
+    return orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2)  # orjson indents no fragments
 
 
 def fleet_gpus_to_json(host: FleetHost) -> list[dict[str, Any]]:
     """Return the GPUs of a host, each instance within its GPU."""
     gpus: dict[object, dict[str, Any]] = {}
     for position, gpu in enumerate(host.gpus):
-        if not gpu.parent_keys:
-            gpus[position] = (
-                {**fleet_gpu_to_json(gpu), "instances": []} if gpu in host.mig_gpus else fleet_gpu_to_json(gpu)
-            )
-            continue
-        parent = gpus.setdefault(gpu.parent_keys, {**fleet_gpu_to_json(host.find_parent(gpu)), "instances": []})
-        parent["instances"].append({**fleet_gpu_to_json(gpu), "profile": gpu.profile})
+        content = gpu_to_status_json(gpu, gpu)
+        if gpu.parent_keys:
+            parent = host.find_parent(gpu)
+            whole = gpus.setdefault(gpu.parent_keys, {**gpu_to_status_json(parent, parent), "instances": []})
+            whole["instances"].append({**content, "profile": gpu.profile})
+        else:
+            gpus[position] = {**content, "instances": []} if gpu in host.mig_gpus else content
     return list(gpus.values())
-
-
-def fleet_gpu_to_json(gpu: FleetGpu) -> dict[str, Any]:
-    """Return a GPU under nvidia-smi's names and units."""
-    content = {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "name": gpu.name,
-        "vendor": gpu.vendor,
-        "model": gpu.model,
-        "state": gpu.state,
-        "reason": gpu.reason,
-        "memory.used": gpu.memory_used,
-        "memory.total": gpu.memory_total,
-        "utilization.gpu": gpu.utilization_gpu,
-        "utilization.memory": gpu.utilization_memory,
-        "temperature.gpu": gpu.temperature,
-        "power.draw": gpu.power_draw,
-        "power.limit": gpu.power_limit,
-        "clocks.sm": gpu.clock,
-        "processes": [
-            {
-                "pid": process.pid,
-                "user": process.user,
-                "command": process.command,
-                "used_gpu_memory": process.used_memory,
-                "started": process.started,
-            }
-            for process in gpu.processes
-        ],
-        "bookings": [fleet_booking_to_json(booking) for booking in gpu.bookings],
-        "free_again": gpu.free_again,
-        "problems": [problem._asdict() for problem in gpu.problems],
-    }
-    if gpu.place is not None:
-        content["place"] = gpu.place
-    return content
-
-
-def fleet_booking_to_json(booking: FleetBooking) -> dict[str, Any]:
-    """Return a booking; `date` is its end, as in comments.json."""
-    return {
-        "id": booking.id,
-        "name": booking.name,
-        "from": booking.since and booking.since.isoformat(),
-        "date": booking.until.isoformat(),
-        "comment": booking.comment,
-        "unused_since": booking.unused_since,
-        "used_by": booking.used_by,
-        "used_by_since": booking.used_by_since,
-        "mean_use": booking.mean_use,
-    }
 
 
 class GpuTableRow(NamedTuple):
@@ -254,15 +204,15 @@ def format_memory_cell(used: float | None, total: float | None) -> str:
     return f"{'/'.join(values)} GiB"
 
 
-def format_users(processes: Iterable[FleetProcess]) -> str:
+def format_users(processes: Iterable[ProcessStatus]) -> str:
     return ",".join(dict.fromkeys(process.user or UNKNOWN_CELL for process in processes))
 
 
-def format_pids(processes: Iterable[FleetProcess]) -> str:
+def format_pids(processes: Iterable[ProcessStatus]) -> str:
     return ",".join(UNKNOWN_CELL if process.pid is None else str(process.pid) for process in processes)
 
 
-def format_start_age(processes: Iterable[FleetProcess], now: Now, is_short: bool) -> str:
+def format_start_age(processes: Iterable[ProcessStatus], now: Now, is_short: bool) -> str:
     """Format how long ago the first process began."""
     first_start = min((process.started for process in processes if process.started is not None), default=None)
     return UNKNOWN_CELL if first_start is None else format_time_ago(now.epoch - first_start, is_short)

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.core import formatting
+from site_builder.core.model import ProcessStatus
 
 TERM_PATTERN = re.compile(r'([a-z]+)([:<>])("[^"]*"|\S*)|"([^"]*)"|(\S+)')
 NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?")
@@ -235,7 +236,7 @@ def is_current_booking(booking: FleetBooking, now: float) -> bool:
     return (booking.since is None or booking.since.timestamp() <= now) and booking.until.timestamp() > now
 
 
-def build_process_text(process: FleetProcess) -> str:
+def build_process_text(process: ProcessStatus) -> str:
     """Return a process in the words of the board."""
     size = "" if process.used_memory is None else formatting.format_size(process.used_memory)
     pid_text = f"pid {process.pid}" if not process.user and process.pid is not None else ""

@@ -405,7 +405,7 @@ class ProcessStatus(NamedTuple):
     command: str | None
     used_memory: float | None
     started: int | None
-    container: str | None
+    container: str | None = None
     is_zombie: bool = False
     children: tuple[int, ...] = ()
     image: str | None = None

@@ -21,9 +21,10 @@ import pytest
 
 from site_builder.client import loader, search
 from site_builder.client import render as client_render
-from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.core import terminal_text
 from site_builder.core.clock import Now
+from site_builder.core.model import ProcessStatus
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.booking_fixtures import Terminal, served
 from tests.support.every_state import make_lab
@@ -40,11 +41,11 @@ SCREEN = {"TERM": "xterm", "COLUMNS": "", "LINES": ""}
 
 def job(
     pid: int | None = 4242, user: str | None = "alice", command: str | None = "train.py", age: int = 3
-) -> FleetProcess:
-    return FleetProcess(pid, user, command, 1000, NOW - age * HOUR)
+) -> ProcessStatus:
+    return ProcessStatus(pid, user, command, 1000, NOW - age * HOUR)
 
 
-def card(state: str = "free", reason: str = "", *jobs: FleetProcess, **more: Any) -> FleetGpu:  # noqa: ANN401
+def card(state: str = "free", reason: str = "", *jobs: ProcessStatus, **more: Any) -> FleetGpu:  # noqa: ANN401
     plain: dict[str, Any] = {
         "memory_used": 72704.0,
         "memory_total": 81559.0,
@@ -102,7 +103,7 @@ def test_what_is_not_available_is_a_question_mark_and_never_zero() -> None:
     assert "?/80 GiB" in row(card(memory_used=None))
     assert "71/? GiB" in row(card(memory_total=None))
     assert row(card()._replace(index=None)).startswith(" ? [ ]")
-    unknown = FleetProcess(None, None, None, None, None)
+    unknown = ProcessStatus(None, None, None, None, None)
     assert row(card("busy", "in use", unknown)).split()[-4:] == ["?", "?", "?", "?"]
 
 

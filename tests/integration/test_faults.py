@@ -33,8 +33,8 @@ FLEET_FILES = {
     "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
     "core.published_files.copy_assets": ["assets"],
     "board.pages.render_icon": ["icon.svg"],
-    "board.outputs.status.render_live_json": ["live.json"],
-    "board.outputs.status.render_status_json": ["status.json"],
+    "board.outputs.live.render_live_json": ["live.json"],
+    "fleet.status_json.render_status_json": ["status.json"],
     "board.outputs.metrics.render_metrics": ["metrics"],
     "board.outputs.term.render_term_txt": ["term.txt", "term-ansi.txt"],
     "board.outputs.detail.render_detail_txt": ["detail.txt"],
@@ -174,7 +174,7 @@ def test_the_same_fault_again_and_again_is_logged_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, every: int | None
 ) -> None:
     break_function(monkeypatch, "usage.people_page.render_people_page")
-    break_function(monkeypatch, "board.outputs.status.render_status_host", is_evil)
+    break_function(monkeypatch, "fleet.status_json.render_status_host", is_evil)
     break_function(monkeypatch, "charts.cache.ChartCache.render_host", lambda _, asked, *__: asked.host == "good")
     builder = Builder(lab.settings(), every)
     for number in range(6):
@@ -236,8 +236,8 @@ HOST_PARTS = (
     "health.gpu_health.list_physical_gpus",
     "board.card.build_card",
     "board.card.format_host_models",
-    "board.outputs.status.render_status_host",
-    "board.outputs.status.render_live_host",
+    "fleet.status_json.render_status_host",
+    "board.outputs.live.render_live_host",
     "board.outputs.term.render_term_host",
     "board.outputs.detail.render_detail_host",
     "board.outputs.metrics.render_host_metrics",

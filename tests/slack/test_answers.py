@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.alerts.slack_client import escape_slack_text, truncate_escaped_text
-from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, FleetProcess
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.core.clock import Now
-from site_builder.core.model import GpuProblem
+from site_builder.core.model import GpuProblem, ProcessStatus
 from site_builder.core.people import PeopleDirectory
 from site_builder.slack import answers, blocks, bot
 from site_builder.slack.answers import AnswerContext
@@ -28,7 +28,7 @@ NOW = int(time.time())
 
 
 def busy(index: int, user: str | None = "alice", state: str = "busy", **more: Any) -> FleetGpu:  # noqa: ANN401
-    process = FleetProcess(42, user, "/usr/bin/python train.py", 7000, NOW - 7200)
+    process = ProcessStatus(42, user, "/usr/bin/python train.py", 7000, NOW - 7200)
     told = {"memory_used": 70000, "memory_total": 81920, "utilization_gpu": 90}
     return FleetGpu(
         index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", state, "", processes=(process,), **{**told, **more}

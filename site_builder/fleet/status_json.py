@@ -1,21 +1,17 @@
-"""status.json: the whole fleet for programs, see docs/status.schema.json; and live.json, which updates open pages."""
+"""status.json: the whole fleet for programs, see docs/status.schema.json."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import orjson
 
-from site_builder.core.model import BookingStatus, GpuProblem, GpuStatus, HostFacts, HostStatus, Problem, ProcessStatus
+from site_builder.core.model import GpuProblem, HostFacts, HostStatus, Problem, ProcessStatus
 from site_builder.fleet.mig import WholeGpu, is_mig_without_instances, list_whole_gpus
 
-if TYPE_CHECKING:  # `gpuboard list` renders status.json too, and card.py imports jinja2, which is slow
-    from site_builder.board.card import HostCard
-
 STATUS_SCHEMA = 1
-LIVE_SCHEMA = 1
 
 
 def render_status_host(host_status: HostStatus) -> tuple[bytes, bytes]:
@@ -34,32 +30,33 @@ def render_status_host(host_status: HostStatus) -> tuple[bytes, bytes]:
         "load": facts.load if is_fresh else None,
         "cpus": facts.cpus,
         "memory": {"total": facts.memory_total, "available": facts.memory_available if is_fresh else None},
-        "disks": [{"mount": disk.mount, "total": disk.total, "used": disk.used} for disk in facts.disks],
+        "disks": facts.disks,
         "gpus": [whole_gpu_to_status_json(whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
     }
     return orjson.dumps(before_age)[:-1] + b',"age":', b"," + orjson.dumps(after_age)[1:]
 
 
 def whole_gpu_to_status_json(whole_gpu: WholeGpu) -> dict[str, Any]:
-    content = gpu_to_status_json(whole_gpu.status)
-    if whole_gpu.instances or is_mig_without_instances(whole_gpu.status.gpu):
+    status = whole_gpu.status
+    content = gpu_to_status_json(status.gpu, status)
+    if whole_gpu.instances or is_mig_without_instances(status.gpu):
         content["instances"] = [
-            {**gpu_to_status_json(instance), "profile": instance.gpu.profile} for instance in whole_gpu.instances
+            {**gpu_to_status_json(instance.gpu, instance), "profile": instance.gpu.profile}
+            for instance in whole_gpu.instances
         ]
     return content
 
 
-def gpu_to_status_json(gpu_status: GpuStatus) -> dict[str, Any]:
+def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401 # Gpu and GpuStatus, or FleetGpu for both
     """Convert a GPU, under nvidia-smi's names and units; only a MIG instance has a place."""
-    gpu = gpu_status.gpu
     content = {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "name": gpu.name,
         "vendor": gpu.vendor,
-        "model": gpu_status.model,
-        "state": gpu_status.state,
-        "reason": gpu_status.reason,
+        "model": status.model,
+        "state": status.state,
+        "reason": status.reason,
         "memory.used": gpu.memory_used,
         "memory.total": gpu.memory_total,
         "utilization.gpu": gpu.utilization_gpu,
@@ -68,10 +65,10 @@ def gpu_to_status_json(gpu_status: GpuStatus) -> dict[str, Any]:
         "power.draw": gpu.power_draw,
         "power.limit": gpu.power_limit,
         "clocks.sm": gpu.clock,
-        "processes": [process_to_json(process) for process in gpu_status.processes],
-        "bookings": [booking_to_status_json(booking) for booking in gpu_status.bookings],
-        "free_again": gpu_status.free_again,
-        "problems": [gpu_problem_to_json(problem) for problem in gpu_status.problems],
+        "processes": [process_to_json(process) for process in status.processes],
+        "bookings": [booking_to_status_json(booking) for booking in status.bookings],
+        "free_again": status.free_again,
+        "problems": [gpu_problem_to_json(problem) for problem in status.problems],
     }
     if gpu.place is not None:
         content["place"] = gpu.place
@@ -96,7 +93,7 @@ def process_to_json(process: ProcessStatus) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(content))
 
 
-def booking_to_status_json(booking: BookingStatus) -> dict[str, Any]:
+def booking_to_status_json(booking: Any) -> dict[str, Any]:  # noqa: ANN401 # BookingStatus or FleetBooking
     """Convert a booking; `date` is its end, as in comments.json."""
     return {
         "id": booking.id,
@@ -133,31 +130,3 @@ def render_status_json(
         b",\n".join(host_texts),
         orjson.dumps([{"where": problem.where, "what": problem.what} for problem in problems]),
     )
-
-
-class LiveHeader(NamedTuple):
-    """The keys of live.json before the hosts; `built` and the revisions of `parts` are times in milliseconds."""
-
-    schema: int
-    built: int
-    every: int
-    version: str
-    free: int
-    parts: dict[str, int]
-
-
-def render_live_host(host_status: HostStatus, host_card: HostCard) -> tuple[bytes, bytes]:
-    """Render the numbers of a card in two parts, before and after its revision."""
-    gpus = [
-        [row.state, row.use, row.memory_access, row.memory_used, int(row.memory_bar), row.temperature, row.power_draw]
-        for row in host_card.gpu_rows
-    ]
-    seen = None if host_status.last_seen is None else int(host_status.last_seen)
-    after = orjson.dumps([host_status.state, seen, host_card.load, host_card.memory, host_card.fullest_disk, gpus])
-    return orjson.dumps([host_status.name])[:-1] + b",", b"," + after[1:]
-
-
-def render_live_json(header: LiveHeader, hosts: Iterable[tuple[bytes, int, bytes]]) -> bytes:
-    """Render the whole file; a revision is when a card last changed in more than its numbers."""
-    host_texts = [b"%s%d%s" % host for host in hosts]
-    return orjson.dumps(header._asdict())[:-1] + b',"hosts":[' + b",\n".join(host_texts) + b"]}\n"
