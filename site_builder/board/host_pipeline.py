@@ -29,10 +29,10 @@ from site_builder.core.parallel import map_parallel
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
 from site_builder.core.records import DamagedFileError, Record, dump_json, make_decoder, read_records, write_records
+from site_builder.fleet import status_json
 from site_builder.fleet import summary as fleet_summary
 from site_builder.fleet.build import RETRY_AFTER_S, DecidedHost, HostSources, build_unrendered_status, decide_host
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.fleet.status_json import render_status_host
 from site_builder.health.gpu_health import pack_host_health
 from site_builder.health.model import PackedHealthMetrics
 from site_builder.history.block_format import PackedSample, pack_sample
@@ -276,7 +276,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
     host_status, gpus_taken_at = decided.status, decided.gpus_taken_at
     host_card = card.build_card(host_status, now, sparklines=host.sparklines)
     card_html = card.render_card(host_card).encode()
-    status_before_age, status_after_age = render_status_host(host_status)
+    status_before_age, status_after_age = status_json.render_status_host(host_status)
     live_before_revision, live_after_revision = live.render_live_host(host_status, host_card)
     term_part = term.render_term_host(host_status)
     status_digest = compute_digest(status_before_age, status_after_age)
