@@ -135,19 +135,19 @@ class Machine:
     def hour(self) -> HostHour:
         """The next hour."""
         texts: dict[str, int] = {}
-        columns = [array(kind) for kind, _ in block_format.GPU_COLUMNS.values()]
+        columns = {name: array(kind) for name, (kind, _) in block_format.GPU_COLUMNS.items()}
         codes = array("H")
         for place in range(GPUS):
             for _ in range(MINUTE):
                 use, *values, standing = self.reading(place)
                 codes.append(texts.setdefault(block_format.serialize_occupancy(standing), len(texts)))
-                for one, value in zip(columns, (use * 2, *values)):
+                for one, value in zip(columns.values(), (use * 2, *values)):
                     one.append(value)
-        own = (
-            array("H", [self.chance.randrange(20, 90) for _ in range(60)]),
-            array("B", [self.chance.randrange(60, 70) for _ in range(60)]),
-        )
-        return HostHour(own, tuple(columns), codes, tuple(texts))
+        own = {
+            "load": array("H", [self.chance.randrange(20, 90) for _ in range(60)]),
+            "own_memory": array("B", [self.chance.randrange(60, 70) for _ in range(60)]),
+        }
+        return HostHour(own, columns, codes, tuple(texts))
 
     def reading(self, place: int) -> tuple[int, int, int, int, Occupancy]:
         """A GPU at the next minute; power in tenths of a watt."""

@@ -24,7 +24,7 @@ from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
 from site_builder.core.records import dump_json, make_decoder
-from site_builder.history.buckets import HOST_BUCKET_COLUMNS
+from site_builder.history.block_format import HOST_COLUMNS
 from site_builder.history.reader import HistoryReader
 
 LONG_WINDOWS = ("week", "month", "year")
@@ -134,7 +134,7 @@ class ChartCache:
             for gpu in host_history.gpus
         ]
         gpus.sort(key=lambda gpu: gpu.series.key not in request.gpu_keys)
-        host_series = time_windows.build_chart_series(host_history.host_columns, tuple(HOST_BUCKET_COLUMNS), grid)
+        host_series = time_windows.build_chart_series(host_history.host_columns, tuple(HOST_COLUMNS), grid)
         return render.render_charts(grid, gpus, host_series, request.gpu_keys, int(now.epoch))
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from site_builder.charts.svg import BucketRange, format_day_label
 from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MONTH_NAMES
-from site_builder.history.block_format import NO_CODE, NO_VALUE, decode_number
-from site_builder.history.buckets import GPU_BUCKET_COLUMNS, HOST_BUCKET_COLUMNS, VALUE_COLUMNS, BucketColumns
+from site_builder.history.block_format import HOST_COLUMNS, NO_CODE, NO_VALUE, Columns, decode_number
+from site_builder.history.buckets import GPU_BUCKET_COLUMNS, VALUE_COLUMNS
 from site_builder.history.model import GpuSeries
 
 FIVE_MINUTES_S = 300
@@ -169,7 +169,7 @@ def format_clock(moment: datetime) -> str:
 
 
 def build_gpu_chart_series(
-    series: GpuSeries, columns: BucketColumns, names: Sequence[str], grid: TimeGrid, find_name: Callable[[str], str]
+    series: GpuSeries, columns: Columns, names: Sequence[str], grid: TimeGrid, find_name: Callable[[str], str]
 ) -> GpuChartSeries:
     """Build the series of a GPU; `naming` returns the name under which a person is shown."""
     shown = [find_name(name) for name in names]
@@ -180,16 +180,16 @@ def build_gpu_chart_series(
     return GpuChartSeries(series, build_chart_series(columns, VALUE_COLUMNS, grid), owners, bookers, is_seen)
 
 
-def build_chart_series(bucket_columns: BucketColumns, columns: Collection[str], grid: TimeGrid) -> ChartSeries:
+def build_chart_series(bucket_columns: Columns, columns: Collection[str], grid: TimeGrid) -> ChartSeries:
     """Build the series of some columns of a GPU, or of a host."""
     row_ranges = [row.history_range for row in grid.rows]
     values = {column: aggregate_ranges(bucket_columns, column, grid.buckets) for column in columns}
     return ChartSeries(values, {column: aggregate_ranges(bucket_columns, column, row_ranges) for column in columns})
 
 
-def aggregate_ranges(columns: BucketColumns, column: str, ranges: Sequence[BucketRange]) -> list[float | None]:
+def aggregate_ranges(columns: Columns, column: str, ranges: Sequence[BucketRange]) -> list[float | None]:
     """Return a value for each range: the mean over the minutes that were seen, or the highest temperature."""
-    kind, step = (GPU_BUCKET_COLUMNS if column in GPU_BUCKET_COLUMNS else HOST_BUCKET_COLUMNS)[column]
+    kind, step = (GPU_BUCKET_COLUMNS if column in GPU_BUCKET_COLUMNS else HOST_COLUMNS)[column]
     numbers, no_value = columns[column], NO_VALUE[kind]
     if are_single_buckets(ranges):
         decoded = {number: decode_number(number, kind, step) for number in set(numbers)}
@@ -234,7 +234,7 @@ def find_highest(numbers: array[int], no_value: int) -> float | None:
 
 
 def find_range_people(
-    columns: BucketColumns, column: str, names: Sequence[str], ranges: Sequence[BucketRange]
+    columns: Columns, column: str, names: Sequence[str], ranges: Sequence[BucketRange]
 ) -> list[str | None]:
     """Return the `owner` or `booker` who had most of each range."""
     codes = columns[column]
@@ -258,7 +258,7 @@ def list_range_names(people: Sequence[str | None], buckets: BucketRange) -> list
     return [name for name in dict.fromkeys(people[buckets.start : buckets.end]) if name is not None]
 
 
-def compute_sparkline_values(columns: BucketColumns) -> list[float | None]:
+def compute_sparkline_values(columns: Columns) -> list[float | None]:
     count = len(columns["use"])
     width = max(1, count // SPARKLINE_BUCKETS)
     return aggregate_ranges(

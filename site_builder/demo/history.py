@@ -24,8 +24,8 @@ from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_nam
 from site_builder.health.model import EventValue, HealthEvent
 from site_builder.health.store import insert_events
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, HostHour, array_from_bytes
-from site_builder.history.buckets import COUNT_COLUMNS, PERSON_COLUMNS, BucketColumns, HostBuckets
+from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, Columns, HostHour, array_from_bytes
+from site_builder.history.buckets import COUNT_COLUMNS, PERSON_COLUMNS, HostBuckets
 from site_builder.history.database import begin_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
 from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_host_part
@@ -180,20 +180,21 @@ class DemoHostHistory:
 
     def build_hour(self, at: int) -> HostHour:
         minutes = slice(self.find_position(at, MINUTE), self.find_position(at, MINUTE) + MINUTES_PER_HOUR)
-        columns = [array(kind) for kind, _ in block_format.GPU_COLUMNS.values()]
+        columns = {name: array(kind) for name, (kind, _) in block_format.GPU_COLUMNS.items()}
         codes = array("H")
         for *values, codes_by_minute in self.gpus_by_minute:
-            for column, series in zip(columns, values):
+            for column, series in zip(columns.values(), values):
                 column.extend(series[minutes])
             codes.extend(codes_by_minute[minutes])
-        return HostHour(tuple(series[minutes] for series in self.host_by_minute), tuple(columns), codes, self.standings)
+        host_columns = {name: series[minutes] for name, series in zip(block_format.HOST_COLUMNS, self.host_by_minute)}
+        return HostHour(host_columns, columns, codes, self.standings)
 
     def build_buckets(self) -> HostBuckets:
         host_buckets = HostBuckets({"load": self.load, "own_memory": self.memory}, [])
         tables = SlotCounts(self.standings, host_buckets.names)
         for track in self.host.tracks:
             memory, power = ("H", track.memory_values, NO_VALUE["I"], 8), ("H", track.power_values, NO_VALUE["H"], 10)
-            columns: BucketColumns = {"use": array("B", track.use_values), "memory": convert_unit(*memory)}
+            columns: Columns = {"use": array("B", track.use_values), "memory": convert_unit(*memory)}
             columns.update({"temperature": array("B", track.temperatures), "power": convert_unit(*power)})
             columns.update(tables.build_columns(bytes(track.state_codes)))
             host_buckets.gpu_columns.append(columns)
@@ -273,7 +274,7 @@ class SlotCounts:
             codes += [NO_CODE] * (256 - len(codes))
             self.people.append([bytes(code & 255 for code in codes), bytes(code >> 8 for code in codes)])
 
-    def build_columns(self, codes: bytes) -> BucketColumns:
+    def build_columns(self, codes: bytes) -> Columns:
         columns = {name: array("B", codes.translate(table)) for name, table in zip(COUNT_COLUMNS, self.counts)}
         for name, planes in zip(PERSON_COLUMNS, self.people):
             joined = bytearray(2 * len(codes))
@@ -290,21 +291,15 @@ def slice_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
 
 def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
     own_line = {
-        name: buckets.compute_bucket_means(values, SLOTS_PER_HOUR, 1, NO_VALUE[values.typecode])
-        for name, values in fine.host_columns.items()
+        name: buckets.compute_bucket_means(values, SLOTS_PER_HOUR) for name, values in fine.host_columns.items()
     }
     hourly = HostBuckets(own_line, [], fine.names)
     for track, fine_columns in zip(host.tracks, fine.gpu_columns):
         columns = {
-            name: buckets.compute_bucket_means(
-                fine_columns[name], SLOTS_PER_HOUR, 1, NO_VALUE[fine_columns[name].typecode]
-            )
-            for name in ("use", "memory")
+            name: buckets.compute_bucket_means(fine_columns[name], SLOTS_PER_HOUR)
+            for name in ("use", "memory", "temperature", "power")
         }
-        columns["temperature"] = buckets.compute_bucket_maxima(
-            fine_columns["temperature"], SLOTS_PER_HOUR, NO_VALUE["B"]
-        )
-        columns["power"] = buckets.compute_bucket_means(fine_columns["power"], SLOTS_PER_HOUR, 1, NO_VALUE["H"])
+        columns["temperature"] = buckets.compute_bucket_maxima(fine_columns["temperature"], SLOTS_PER_HOUR)
         for name in COUNT_COLUMNS:
             groups = zip(*[iter(fine_columns[name])] * SLOTS_PER_HOUR) if any(fine_columns[name]) else ()
             columns[name] = array("B", map(sum, groups)) or array("B", bytes(len(columns["use"])))
@@ -313,8 +308,8 @@ def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
     return hourly
 
 
-def find_main_people(codes: bytearray, columns: BucketColumns, standings: list[str], names: list[str]) -> BucketColumns:
-    people_columns: BucketColumns = {name: columns[name][::SLOTS_PER_HOUR] for name in PERSON_COLUMNS}
+def find_main_people(codes: bytearray, columns: Columns, standings: list[str], names: list[str]) -> Columns:
+    people_columns: Columns = {name: columns[name][::SLOTS_PER_HOUR] for name in PERSON_COLUMNS}
     for hour in range(len(people_columns["owner"])):
         hour_codes = codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
         if hour_codes.count(hour_codes[0]) < SLOTS_PER_HOUR:

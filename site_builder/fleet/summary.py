@@ -18,8 +18,8 @@ from site_builder.core.model import (
 )
 from site_builder.fleet import gpu_models
 from site_builder.fleet.mig import has_mig_gpu
-from site_builder.history.buckets import split_evenly
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
+from site_builder.history.usage_sums import split_evenly
 
 
 class PersonUsage(NamedTuple):

@@ -6,7 +6,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -27,6 +27,7 @@ HOST_COLUMNS = {"load": ("H", 1), "own_memory": ("B", 0.5)}
 NO_VALUE = {"B": 255, "H": 65535, "I": 2**32 - 1}
 NO_CODE, NO_USE = NO_VALUE["H"], NO_VALUE["B"]
 MAX_NAME_CHARACTERS = 100
+Columns = dict[str, "array[int]"]  # by their names
 
 
 class DamagedBlockError(Exception):
@@ -50,31 +51,27 @@ def pack_sample(sample: HostSample) -> PackedSample:
     digest = blake2b(sample.host.encode() + b"\0" + packed_series, digest_size=8).digest()
     columns = zip(*((gpu.use, gpu.memory, gpu.temperature, gpu.power) for gpu in sample.gpus))
     return PackedSample(
-        sample.host,
-        int.from_bytes(digest, "little", signed=True),
-        packed_series,
-        tuple(
-            array_to_bytes(encode_values([value], *encoding))
+        host=sample.host,
+        gpu_set_id=int.from_bytes(digest, "little", signed=True),
+        packed_series=packed_series,
+        host_values=tuple(
+            pack_values([value], *encoding)
             for value, encoding in zip((sample.load, sample.memory), HOST_COLUMNS.values())
         ),
-        tuple(
-            array_to_bytes(encode_values(values, *encoding)) for values, encoding in zip(columns, GPU_COLUMNS.values())
-        ),
-        tuple(serialize_occupancy(gpu.occupancy) for gpu in sample.gpus),
+        gpu_values=tuple(pack_values(values, *encoding) for values, encoding in zip(columns, GPU_COLUMNS.values())),
+        occupancies=tuple(serialize_occupancy(gpu.occupancy) for gpu in sample.gpus),
     )
 
 
-def encode_values(values: Sequence[float | None], kind: str, step: float) -> array[int]:
-    """Encode numbers; a host can claim anything, so what is too large becomes the largest."""
+def pack_values(values: Sequence[float | None], kind: str, step: float) -> bytes:
+    """Pack numbers; a host can claim anything, so what is too large becomes the largest."""
     no_value = NO_VALUE[kind]
     largest = no_value - 1
-    return array(
-        kind,
-        [
-            no_value if value is None or value != value else 0 if value <= 0 else int(min(value / step, largest) + 0.5)  # noqa: PLR0124 # not a number
-            for value in values
-        ],
-    )
+    numbers = [
+        no_value if value is None or value != value else 0 if value <= 0 else int(min(value / step, largest) + 0.5)  # noqa: PLR0124 # not a number
+        for value in values
+    ]
+    return array_to_bytes(array(kind, numbers))
 
 
 @lru_cache(maxsize=65536)
@@ -148,11 +145,13 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
         columns = []
         for kind, count in words["columns"]:
             size = array(kind).itemsize
-            joined = bytearray(count * size)
-            for plane in range(size):
-                joined[plane::size] = raw[position : position + count]
-                position += count
-            columns.append(array_from_bytes(kind, joined))
+            numbers: bytes | bytearray = raw[position : position + count]
+            if size > 1:
+                numbers = bytearray(count * size)
+                for plane in range(size):
+                    numbers[plane::size] = raw[position + plane * count : position + (plane + 1) * count]
+            position += count * size
+            columns.append(array_from_bytes(kind, numbers))
     except (zlib.error, struct.error, ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
     return words, columns
@@ -171,45 +170,10 @@ class MinutePart:
     """Some hosts at one minute, by their GPU sets."""
 
     slices: dict[int, HostSlice]
-    host_columns: tuple[array[int], ...]
-    gpu_columns: tuple[array[int], ...]
+    host_columns: Columns
+    gpu_columns: Columns
     occupancy_codes: array[int]
     occupancies: tuple[str, ...]
-
-    def build_sample(self, gpu_set_id: int, host: str, series: Sequence[GpuSeries]) -> HostSample | None:
-        """Build the sample of a host; None if it was not fresh."""
-        host_slice = self.slices.get(gpu_set_id)
-        if host_slice is None:
-            return None
-        load, memory = (
-            decode_number(column[host_slice.host_position], *encoding)
-            for column, encoding in zip(self.host_columns, HOST_COLUMNS.values())
-        )
-        gpus = slice(host_slice.start, host_slice.end)
-        occupancies = [self.occupancies[code] for code in self.occupancy_codes[gpus]]
-        return HostSample(
-            host, load, memory, build_gpu_samples(series, [column[gpus] for column in self.gpu_columns], occupancies)
-        )
-
-
-def build_gpu_samples(
-    series: Sequence[GpuSeries], columns: Sequence[array[int]], occupancies: Sequence[str]
-) -> tuple[GpuSample, ...]:
-    values = (decode_numbers(column, *encoding) for column, encoding in zip(columns, GPU_COLUMNS.values()))
-    rows = zip(series, *values, occupancies)
-    return tuple(
-        GpuSample(which, use, memory, temperature, power, parse_occupancy(text))
-        for which, use, memory, temperature, power, text in rows
-    )
-
-
-def decode_number(number: int, kind: str, step: float) -> float | None:
-    """Return a number in its own unit."""
-    return None if number == NO_VALUE[kind] else number * step if step >= 1 else round(number * step, 1)
-
-
-def decode_numbers(numbers: Sequence[int], kind: str, step: float) -> list[float | None]:
-    return [decode_number(number, kind, step) for number in numbers]
 
 
 def pack_minute_part(samples: Sequence[PackedSample]) -> bytes:
@@ -236,22 +200,29 @@ def pack_minute_part(samples: Sequence[PackedSample]) -> bytes:
 def unpack_minute_part(data: bytes) -> MinutePart:
     words, columns = unpack_block(data)
     try:
-        gpu_set_ids, counts, load, memory, *numbers, codes = columns
+        gpu_set_ids, counts, *numbers, codes = columns
         slices, start = {}, 0
         for position, (gpu_set_id, count) in enumerate(zip(gpu_set_ids, counts)):
             slices[gpu_set_id] = HostSlice(position, start, start + count)
             start += count
-        return MinutePart(slices, (load, memory), tuple(numbers), codes, tuple(words["standings"]))
+        return MinutePart(slices, *name_columns(numbers), codes, tuple(words["standings"]))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
+
+
+def name_columns(columns: Sequence[array[int]]) -> tuple[Columns, Columns]:
+    """Return the columns of hosts and those of GPUs, which follow them, by their names."""
+    if len(columns) < len(HOST_COLUMNS) + len(GPU_COLUMNS):
+        raise DamagedBlockError("a column is missing")
+    return dict(zip(HOST_COLUMNS, columns)), dict(zip(GPU_COLUMNS, columns[len(HOST_COLUMNS) :]))
 
 
 @dataclass(frozen=True)
 class HostHour:
     """Host over 60 minutes; all minutes of its first GPU come first. Codes are positions in `occupancies`."""
 
-    host_columns: tuple[array[int], ...]
-    gpu_columns: tuple[array[int], ...]
+    host_columns: Columns
+    gpu_columns: Columns
     occupancy_codes: array[int]
     occupancies: tuple[str, ...]
 
@@ -265,16 +236,26 @@ class HostHour:
         if NO_CODE in codes or not codes:
             return None
         load, memory = (
-            decode_number(column[minute], *encoding)
-            for column, encoding in zip(self.host_columns, HOST_COLUMNS.values())
+            decode_number(self.host_columns[name][minute], *encoding) for name, encoding in HOST_COLUMNS.items()
         )
-        occupancies = [self.occupancies[code] for code in codes]
-        return HostSample(
-            host,
-            load,
-            memory,
-            build_gpu_samples(series, [column[minute::MINUTES_PER_HOUR] for column in self.gpu_columns], occupancies),
+        values = (
+            decode_numbers(self.gpu_columns[name][minute::MINUTES_PER_HOUR], *encoding)
+            for name, encoding in GPU_COLUMNS.items()
         )
+        gpus = (
+            GpuSample(gpu_series, use, gpu_memory, temperature, power, parse_occupancy(self.occupancies[code]))
+            for gpu_series, use, gpu_memory, temperature, power, code in zip(series, *values, codes)
+        )
+        return HostSample(host, load, memory, tuple(gpus))
+
+
+def decode_number(number: int, kind: str, step: float) -> float | None:
+    """Return a number in its own unit."""
+    return None if number == NO_VALUE[kind] else number * step if step >= 1 else round(number * step, 1)
+
+
+def decode_numbers(numbers: Sequence[int], kind: str, step: float) -> list[float | None]:
+    return [decode_number(number, kind, step) for number in numbers]
 
 
 def build_host_hour(gpu_set_id: int, parts: Mapping[int, MinutePart]) -> HostHour:
@@ -282,37 +263,28 @@ def build_host_hour(gpu_set_id: int, parts: Mapping[int, MinutePart]) -> HostHou
     slices = {minute: part.slices[gpu_set_id] for minute, part in parts.items() if gpu_set_id in part.slices}
     first_slice = next(iter(slices.values()))
     count = first_slice.end - first_slice.start
-
-    def join_host_column(kind: str, number: int) -> array[int]:
-        column = array(kind, [NO_VALUE[kind]]) * MINUTES_PER_HOUR
-        for minute, host_slice in slices.items():
-            column[minute] = parts[minute].host_columns[number][host_slice.host_position]
-        return column
-
-    def join_gpu_column(kind: str, number: int) -> array[int]:
-        empty = array(kind, [NO_VALUE[kind]]) * count
-        column = array(kind)
-        for minute in range(MINUTES_PER_HOUR):
-            host_slice = slices.get(minute)
-            if host_slice is None:
-                column += empty
-            else:
-                column += parts[minute].gpu_columns[number][host_slice.start : host_slice.end]
-        return order_by_gpu(column, count)
-
+    host_columns = {name: array(kind, [NO_VALUE[kind]]) * MINUTES_PER_HOUR for name, (kind, _) in HOST_COLUMNS.items()}
+    gpu_columns = {name: array(kind) for name, (kind, _) in GPU_COLUMNS.items()}
+    missing = {name: array(kind, [NO_VALUE[kind]]) * count for name, (kind, _) in GPU_COLUMNS.items()}
     codes: dict[str, int] = {}
     occupancy_codes = array("H")
     for minute in range(MINUTES_PER_HOUR):
         host_slice = slices.get(minute)
         if host_slice is None:
             occupancy_codes += array("H", [NO_CODE]) * count
-        else:
-            part = parts[minute]
-            texts, part_codes = part.occupancies, part.occupancy_codes[host_slice.start : host_slice.end]
-            occupancy_codes.extend([codes.setdefault(texts[code], len(codes)) for code in part_codes])
+            for name, column in gpu_columns.items():
+                column.extend(missing[name])
+            continue
+        part, gpus = parts[minute], slice(host_slice.start, host_slice.end)
+        texts = part.occupancies
+        occupancy_codes.extend([codes.setdefault(texts[code], len(codes)) for code in part.occupancy_codes[gpus]])
+        for name, column in gpu_columns.items():
+            column.extend(part.gpu_columns[name][gpus])
+        for name, column in host_columns.items():
+            column[minute] = part.host_columns[name][host_slice.host_position]
     return HostHour(
-        tuple(join_host_column(kind, number) for number, (kind, _) in enumerate(HOST_COLUMNS.values())),
-        tuple(join_gpu_column(kind, number) for number, (kind, _) in enumerate(GPU_COLUMNS.values())),
+        host_columns,
+        {name: order_by_gpu(column, count) for name, column in gpu_columns.items()},
         order_by_gpu(occupancy_codes, count),
         tuple(codes),
     )
@@ -331,37 +303,33 @@ def merge_hours(first: HostHour, second: HostHour) -> HostHour:
     codes = {text: code for code, text in enumerate(first.occupancies)}
     new_codes = [codes.setdefault(text, len(codes)) for text in second.occupancies]
     is_known = [code != NO_CODE for code in first.occupancy_codes]
+    is_seen = [any(is_known[minute::MINUTES_PER_HOUR]) for minute in range(MINUTES_PER_HOUR)]
 
-    def choose(first_column: array[int], second_column: array[int], has_first: Sequence[bool]) -> array[int]:
+    def choose(first_column: array[int], second_column: Iterable[int], has_first: Sequence[bool]) -> array[int]:
         pairs = zip(first_column, second_column, has_first)
         return array(first_column.typecode, [a if has else b for a, b, has in pairs])
 
-    is_seen = [any(is_known[minute::MINUTES_PER_HOUR]) for minute in range(MINUTES_PER_HOUR)]
-    second_codes = array("H", [code if code == NO_CODE else new_codes[code] for code in second.occupancy_codes])
     return HostHour(
-        tuple(
-            choose(first_column, second_column, is_seen)
-            for first_column, second_column in zip(first.host_columns, second.host_columns)
+        {name: choose(column, second.host_columns[name], is_seen) for name, column in first.host_columns.items()},
+        {name: choose(column, second.gpu_columns[name], is_known) for name, column in first.gpu_columns.items()},
+        choose(
+            first.occupancy_codes,
+            (code if code == NO_CODE else new_codes[code] for code in second.occupancy_codes),
+            is_known,
         ),
-        tuple(
-            choose(first_column, second_column, is_known)
-            for first_column, second_column in zip(first.gpu_columns, second.gpu_columns)
-        ),
-        choose(first.occupancy_codes, second_codes, is_known),
         tuple(codes),
     )
 
 
-def pack_hour(hour: HostHour, level: int = 6) -> bytes:
-    return pack_block(
-        {"standings": hour.occupancies}, [*hour.host_columns, *hour.gpu_columns, hour.occupancy_codes], level
-    )
+def pack_hour(hour: HostHour) -> bytes:
+    columns = [*hour.host_columns.values(), *hour.gpu_columns.values(), hour.occupancy_codes]
+    return pack_block({"standings": hour.occupancies}, columns, 6)
 
 
 def unpack_hour(data: bytes) -> HostHour:
     words, columns = unpack_block(data)
     try:
-        load, memory, *numbers, codes = columns
-        return HostHour((load, memory), tuple(numbers), codes, tuple(words["standings"]))
+        *numbers, codes = columns
+        return HostHour(*name_columns(numbers), codes, tuple(words["standings"]))
     except (ValueError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error

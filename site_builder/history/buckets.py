@@ -1,22 +1,20 @@
-"""Add up the minutes of an hour: into usage by person and model, and into buckets of several minutes."""
+"""Join minutes into buckets of five minutes or an hour, and the buckets of many hours into chunks."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, tzinfo
-from functools import cache, lru_cache
-from typing import NamedTuple
+from functools import cache
 
 from site_builder.history.block_format import (
     GPU_COLUMNS,
     HOST_COLUMNS,
     MINUTES_PER_HOUR,
     NO_CODE,
-    NO_USE,
     NO_VALUE,
+    Columns,
     DamagedBlockError,
     HostHour,
     array_from_bytes,
@@ -26,11 +24,9 @@ from site_builder.history.block_format import (
     parse_occupancy,
     unpack_block,
 )
-from site_builder.history.model import GPU_STATES, TAKEN_STATES, UNCLEAR_STATES, GpuSeries
+from site_builder.history.model import GPU_STATES
 
-# All numbers of people up to ten divide it.
-UNITS_PER_MINUTE = 2520
-# Values of a bucket: the type of array, and the value of one step.
+# Values of a bucket: the type of array, and the value of one step. A host has the same columns as in a minute.
 VALUE_COLUMNS = {"use": ("B", 0.5), "memory": ("H", 8), "temperature": ("B", 1), "power": ("H", 1)}
 # Minutes: in all, in each state, and with a booking.
 COUNT_COLUMNS = ("seen", *GPU_STATES, "promised")
@@ -41,153 +37,27 @@ GPU_BUCKET_COLUMNS = {
     **dict.fromkeys(COUNT_COLUMNS, ("B", 1)),
     **dict.fromkeys(PERSON_COLUMNS, ("H", 1)),
 }
-HOST_BUCKET_COLUMNS = HOST_COLUMNS
 # Codes up to this one fit into one byte, beside the one that means nobody.
 MAX_ONE_BYTE_NAMES = 255
-BucketColumns = dict[str, "array[int]"]
-
-
-class UsageShare(NamedTuple):
-    """What a person had, in units: used, of it held idle; booked, of it with nothing of theirs on the GPU."""
-
-    used: int
-    held: int
-    booked: int
-    unused: int
-
-
-class StateMinutes(NamedTuple):
-    """Minutes of GPUs by state; sums of their use are in half percents times minutes."""
-
-    seen: int
-    unknown: int
-    lost: int
-    conflict: int
-    held: int
-    busy: int
-    booked: int
-    free: int
-    unowned: int
-    told: int
-    use: int
-    taken_told: int = 0
-    taken_use: int = 0
-
-
-# Positions in a row of StateMinutes; those of the states follow the first.
-SEEN, UNOWNED, TOLD, USE, TAKEN_TOLD, TAKEN_USE = map(
-    StateMinutes._fields.index, ("seen", "unowned", "told", "use", "taken_told", "taken_use")
-)
-
-
-class UsageTally:
-    """Shares by day, model and person, and minutes by day and model."""
-
-    def __init__(self) -> None:
-        self.shares: dict[tuple[date, str, str], list[int]] = {}
-        self.seen: dict[tuple[date, str], list[int]] = {}
-
-    def add_hour(self, hour: HostHour, series: Sequence[GpuSeries], days: Sequence[tuple[date, int, int]]) -> None:
-        """Add an hour of a host; `days` are the days in it, each from one minute to another."""
-        for number, gpu in enumerate(series):
-            for day, start, end in days:
-                first = number * MINUTES_PER_HOUR
-                codes = hour.occupancy_codes[first + start : first + end]
-                if has_no_values(codes):
-                    continue
-                self.add_gpu_minutes((day, gpu.model), hour, codes, hour.gpu_columns[0][first + start : first + end])
-
-    def add_gpu_minutes(self, key: tuple[date, str], hour: HostHour, codes: array[int], use: array[int]) -> None:
-        row = self.seen.setdefault(key, [0] * len(StateMinutes._fields))
-        is_constant = codes.count(codes[0]) == len(codes)  # nothing changed in that hour
-        for code, minutes in [(codes[0], len(codes))] if is_constant else Counter(codes).items():
-            if code == NO_CODE:
-                continue
-            state, unowned, shares = account_minutes(hour.occupancies[code], minutes)
-            row[SEEN] += minutes
-            row[SEEN + 1 + state] += minutes
-            row[UNOWNED] += unowned
-            for person, share in shares:
-                sums = self.shares.setdefault((*key, person), [0] * len(UsageShare._fields))
-                for position, units in enumerate(share):
-                    sums[position] += units
-        missing = use.count(NO_USE)
-        row[TOLD] += len(use) - missing
-        row[USE] += sum(use) - missing * NO_USE
-        taken_use = select_use_while_taken(codes, hour.occupancies, use)
-        missing = taken_use.count(NO_USE)
-        row[TAKEN_TOLD] += len(taken_use) - missing
-        row[TAKEN_USE] += sum(taken_use) - missing * NO_USE
-
-
-def select_use_while_taken(codes: array[int], occupancies: Sequence[str], use: array[int]) -> array[int]:
-    """Return the use of a GPU in the minutes in which it was taken."""
-    taken_codes = {
-        code for code in set(codes) if code != NO_CODE and parse_occupancy(occupancies[code]).state in TAKEN_STATES
-    }
-    if not taken_codes:
-        return use[:0]
-    if codes.count(codes[0]) == len(codes):  # nothing changed in that hour
-        return use
-    return array(use.typecode, [value for value, code in zip(use, codes) if code in taken_codes])
-
-
-@lru_cache(maxsize=65536)
-def account_minutes(text: str, minutes: int) -> tuple[int, int, tuple[tuple[str, UsageShare], ...]]:
-    """Return the code of a GPU's state, the minutes that nobody owns, and the shares of people."""
-    occupancy = parse_occupancy(text)
-    state, people = occupancy.state, occupancy.people
-    is_taken = state in TAKEN_STATES
-    shares: dict[str, list[int]] = {}
-    if is_taken:
-        for person, units in split_evenly(people.users, minutes):
-            share = shares.setdefault(person, [0, 0, 0, 0])
-            share[0] += units
-            share[1] += units if state == "held" else 0
-    for person, units in split_evenly(people.bookers, minutes):
-        share = shares.setdefault(person, [0, 0, 0, 0])
-        share[2] += units
-        share[3] += units if person in people.absent_bookers and state not in UNCLEAR_STATES else 0
-    unowned = minutes if is_taken and not people.users else 0
-    return GPU_STATES.index(state), unowned, tuple((person, UsageShare(*share)) for person, share in shares.items())
-
-
-def split_evenly(people: Sequence[str], minutes: int) -> Iterator[tuple[str, int]]:
-    """Give each of some people an even part of some minutes, to the last unit."""
-    if people:
-        units, rest = divmod(minutes * UNITS_PER_MINUTE, len(people))
-        for position, person in enumerate(people):
-            yield person, units + (position < rest)
-
-
-def split_hour_by_day(at: int, zone: tzinfo) -> list[tuple[date, int, int]]:
-    """Split an hour into days: midnight is not on the hour everywhere."""
-    first = datetime.fromtimestamp(at, zone).date()
-    last = datetime.fromtimestamp(at + 60 * (MINUTES_PER_HOUR - 1), zone).date()
-    if first == last:
-        return [(first, 0, MINUTES_PER_HOUR)]
-    dates = [datetime.fromtimestamp(at + 60 * minute, zone).date() for minute in range(MINUTES_PER_HOUR)]
-    midnight = next(minute for minute, day in enumerate(dates) if day != first)
-    return [(first, 0, midnight), (last, midnight, MINUTES_PER_HOUR)]
 
 
 @dataclass(frozen=True)
 class HostBuckets:
     """Some GPUs of one host in buckets, and the host's own values."""
 
-    host_columns: BucketColumns
-    gpu_columns: list[BucketColumns]
+    host_columns: Columns
+    gpu_columns: list[Columns]
     names: list[str] = field(default_factory=list)
 
 
 def create_empty_buckets(bucket_count: int, gpu_count: int) -> HostBuckets:
     return HostBuckets(
-        create_empty_columns(bucket_count, HOST_BUCKET_COLUMNS),
+        create_empty_columns(bucket_count, HOST_COLUMNS),
         [create_empty_columns(bucket_count, GPU_BUCKET_COLUMNS) for _ in range(gpu_count)],
     )
 
 
-def create_empty_columns(bucket_count: int, columns: dict[str, tuple[str, float]]) -> BucketColumns:
+def create_empty_columns(bucket_count: int, columns: dict[str, tuple[str, float]]) -> Columns:
     return {
         name: array(kind, [0 if name in COUNT_COLUMNS else NO_VALUE[kind]]) * bucket_count
         for name, (kind, _) in columns.items()
@@ -196,11 +66,9 @@ def create_empty_columns(bucket_count: int, columns: dict[str, tuple[str, float]
 
 def build_buckets(hour: HostHour, width: int) -> HostBuckets:
     """Join the minutes of an hour, `width` to a bucket."""
-    host_columns = {
-        name: compute_bucket_means(column, width, 1, NO_VALUE[kind])
-        for column, (name, (kind, _)) in zip(hour.host_columns, HOST_COLUMNS.items())
-    }
-    host_buckets = HostBuckets(host_columns, [])
+    host_buckets = HostBuckets(
+        {name: compute_bucket_means(column, width) for name, column in hour.host_columns.items()}, []
+    )
     person_codes: dict[str | None, int] = {None: NO_CODE}
 
     @cache
@@ -216,18 +84,16 @@ def build_buckets(hour: HostHour, width: int) -> HostBuckets:
     for number in range(hour.gpu_count):
         gpu_minutes = slice(number * MINUTES_PER_HOUR, (number + 1) * MINUTES_PER_HOUR)
         columns = {
-            name: aggregate_column(name, column[gpu_minutes], width)
-            for column, name in zip(hour.gpu_columns, GPU_COLUMNS)
+            name: aggregate_column(name, column[gpu_minutes], width) for name, column in hour.gpu_columns.items()
         }
         codes = hour.occupancy_codes[gpu_minutes]
         raw, size = codes.tobytes(), codes.itemsize * width
         if raw[2:] == raw[:-2]:  # nothing changed in that hour
-            for name, value in zip((*COUNT_COLUMNS, *PERSON_COLUMNS), count_bucket(raw[:size])):
-                columns[name] = array(GPU_BUCKET_COLUMNS[name][0], [value]) * (MINUTES_PER_HOUR // width)
+            rows, repeats = [count_bucket(raw[:size])], MINUTES_PER_HOUR // width
         else:
-            rows = [count_bucket(raw[start : start + size]) for start in range(0, len(raw), size)]
-            for name, numbers in zip((*COUNT_COLUMNS, *PERSON_COLUMNS), zip(*rows)):
-                columns[name] = array(GPU_BUCKET_COLUMNS[name][0], numbers)
+            rows, repeats = [count_bucket(raw[start : start + size]) for start in range(0, len(raw), size)], 1
+        for name, numbers in zip((*COUNT_COLUMNS, *PERSON_COLUMNS), zip(*rows)):
+            columns[name] = array(GPU_BUCKET_COLUMNS[name][0], numbers) * repeats
         host_buckets.gpu_columns.append(columns)
     return host_buckets
 
@@ -235,53 +101,44 @@ def build_buckets(hour: HostHour, width: int) -> HostBuckets:
 def aggregate_column(name: str, minutes: array[int], width: int) -> array[int]:
     """Join a column of one GPU: take means, and the highest temperature."""
     (kind, step), (coarse_kind, coarse_step) = GPU_COLUMNS[name], VALUE_COLUMNS[name]
+    no_value, no_coarse_value = NO_VALUE[kind], NO_VALUE[coarse_kind]
     if name == "temperature":
-        return compute_bucket_maxima(minutes, width, NO_VALUE[kind])
+        return compute_bucket_maxima(minutes, width)
     if minutes.count(minutes[0]) == len(minutes):  # memory hardly ever moves
         value = minutes[0]
-        mean = (
-            NO_VALUE[coarse_kind]
-            if value == NO_VALUE[kind]
-            else min(int(value * step / coarse_step + 0.5), NO_VALUE[coarse_kind] - 1)
-        )
+        mean = no_coarse_value if value == no_value else min(int(value * step / coarse_step + 0.5), no_coarse_value - 1)
         return array(coarse_kind, [mean]) * (len(minutes) // width)
-    means = compute_bucket_means(minutes, width, step / coarse_step, NO_VALUE[kind])
+    means = compute_bucket_means(minutes, width, step / coarse_step)
     if kind == coarse_kind:
         return means
-    return array(
-        coarse_kind,
-        [
-            NO_VALUE[coarse_kind] if value == NO_VALUE[kind] else min(value, NO_VALUE[coarse_kind] - 1)
-            for value in means
-        ],
-    )
+    coarse_means = [no_coarse_value if value == no_value else min(value, no_coarse_value - 1) for value in means]
+    return array(coarse_kind, coarse_means)
 
 
-def compute_bucket_means(minutes: array[int], width: int, factor: float, no_value: int) -> array[int]:
+def compute_bucket_means(minutes: array[int], width: int, factor: float = 1) -> array[int]:
+    """Return the mean of each bucket, in a unit that is `factor` times as small."""
     if width == 1 and factor == 1:
         return minutes
-    if no_value not in minutes:
+    if NO_VALUE[minutes.typecode] not in minutes:
         sums = minutes if width == 1 else map(sum, zip(*[iter(minutes)] * width))
         factor_per_minute = factor / width
         return array(minutes.typecode, [int(value * factor_per_minute + 0.5) for value in sums])
-    return reduce_known_minutes(minutes, width, no_value, lambda values: int(sum(values) * factor / len(values) + 0.5))
+    return reduce_known_minutes(minutes, width, lambda values: int(sum(values) * factor / len(values) + 0.5))
 
 
-def compute_bucket_maxima(minutes: array[int], width: int, no_value: int) -> array[int]:
+def compute_bucket_maxima(minutes: array[int], width: int) -> array[int]:
     if width == 1:
         return minutes
-    if no_value not in minutes:
+    if NO_VALUE[minutes.typecode] not in minutes:
         return array(minutes.typecode, map(max, zip(*[iter(minutes)] * width)))
-    return reduce_known_minutes(minutes, width, no_value, max)
+    return reduce_known_minutes(minutes, width, max)
 
 
-def reduce_known_minutes(
-    minutes: array[int], width: int, no_value: int, reduce_values: Callable[[list[int]], int]
-) -> array[int]:
+def reduce_known_minutes(minutes: array[int], width: int, reduce_values: Callable[[list[int]], int]) -> array[int]:
     """Reduce the available values of each bucket to one number."""
     if has_no_values(minutes):
         return minutes[: len(minutes) // width]
-    numbers = array(minutes.typecode)
+    no_value, numbers = NO_VALUE[minutes.typecode], array(minutes.typecode)
     for start in range(0, len(minutes), width):
         values = [value for value in minutes[start : start + width] if value != no_value]
         numbers.append(reduce_values(values) if values else no_value)
@@ -317,9 +174,7 @@ class ColumnMerger:
         self.codes = {name: code for code, name in enumerate(names)}
         self.last_recoding: tuple[Sequence[str], list[int]] = ((), [])
 
-    def merge(
-        self, target: BucketColumns, start: int, source: BucketColumns, names: Sequence[str], source_range: slice
-    ) -> None:
+    def merge(self, target: Columns, start: int, source: Columns, names: Sequence[str], source_range: slice) -> None:
         """Merge some buckets into columns, which may be fewer; where both have some, more minutes win."""
         columns = source if target.keys() == source.keys() else {name: source[name] for name in target}
         if source_range != slice(0, len(source["seen"])):
@@ -361,33 +216,27 @@ class ColumnMerger:
         return self.codes.get(name, NO_CODE)
 
 
-def merge_host_columns(target: BucketColumns, start: int, source: BucketColumns, source_range: slice) -> None:
-    """Merge some buckets of a host's own values, where they are available."""
-    for name, (kind, _) in HOST_BUCKET_COLUMNS.items():
-        values, no_value = source[name][source_range], NO_VALUE[kind]
+def merge_buckets(target: HostBuckets, start: int, source: HostBuckets, source_range: slice | None = None) -> None:
+    """Merge all buckets or a range of them; of a host's own values, those that are available."""
+    source_range = source_range or slice(0, len(source.host_columns["load"]))
+    for name, column in source.host_columns.items():
+        values, no_value = column[source_range], NO_VALUE[column.typecode]
         target_range = slice(start, start + len(values))
-        old_values = target[name][target_range]
-        target[name][target_range] = (
-            values
-            if no_value not in values
-            else array(kind, [old_value if new == no_value else new for new, old_value in zip(values, old_values)])
-        )
-
-
-def merge_buckets(target: HostBuckets, start: int, source: HostBuckets) -> None:
+        if no_value in values:
+            pairs = zip(values, target.host_columns[name][target_range])
+            values = array(column.typecode, [old if new == no_value else new for new, old in pairs])
+        target.host_columns[name][target_range] = values
     merger = ColumnMerger(target.names)
-    all_buckets = slice(0, len(source.host_columns["load"]))
-    merge_host_columns(target.host_columns, start, source.host_columns, all_buckets)
     for columns, source_columns in zip(target.gpu_columns, source.gpu_columns):
-        merger.merge(columns, start, source_columns, source.names, all_buckets)
+        merger.merge(columns, start, source_columns, source.names, source_range)
 
 
-def find_seen_end(columns: BucketColumns) -> int:
+def find_seen_end(columns: Columns) -> int:
     """Return the position after the last bucket in which something was seen."""
     return len(columns["seen"].tobytes().rstrip(b"\0"))
 
 
-def add_columns(target: BucketColumns, source: BucketColumns) -> None:
+def add_columns(target: Columns, source: Columns) -> None:
     """Add other minutes of the same GPU to the same buckets; few of them have some of both."""
     seen = source["seen"].tobytes()
     used_range = slice(len(seen) - len(seen.lstrip(b"\0")), find_seen_end(source))
@@ -396,22 +245,17 @@ def add_columns(target: BucketColumns, source: BucketColumns) -> None:
     shared = [] if is_target_empty else [position for position, minutes in enumerate(old) if minutes and new[position]]
     for name, column in source.items():
         target_values, source_values = target[name][used_range], column[used_range]
-        sums = (
-            source_values
-            if is_target_empty
-            else array(
-                column.typecode, [b if is_seen else a for a, b, is_seen in zip(target_values, source_values, new)]
-            )
-        )
+        sums = source_values
+        if not is_target_empty:
+            pairs = zip(target_values, source_values, new)
+            sums = array(column.typecode, [b if is_seen else a for a, b, is_seen in pairs])
         for position in shared:
             values = (target_values[position], source_values[position], old[position], new[position])
             sums[position] = combine_values(name, NO_VALUE[column.typecode], *values)
         target[name][used_range] = sums
 
 
-def combine_values(
-    name: str, no_value: int, first: int, second: int, first_minutes: int, second_minutes: int
-) -> int:  # each is one thing
+def combine_values(name: str, no_value: int, first: int, second: int, first_minutes: int, second_minutes: int) -> int:
     """Combine the values of a column over some minutes and over more."""
     if name in COUNT_COLUMNS:
         return first + second
@@ -419,11 +263,9 @@ def combine_values(
         return second if first == no_value else first
     if name in PERSON_COLUMNS:
         return first if first_minutes >= second_minutes else second
-    return (
-        max(first, second)
-        if name == "temperature"
-        else int((first * first_minutes + second * second_minutes) / (first_minutes + second_minutes) + 0.5)
-    )
+    if name == "temperature":
+        return max(first, second)
+    return int((first * first_minutes + second * second_minutes) / (first_minutes + second_minutes) + 0.5)
 
 
 def pack_buckets(host_buckets: HostBuckets) -> bytes:
@@ -439,8 +281,8 @@ def pack_buckets(host_buckets: HostBuckets) -> bytes:
 def unpack_buckets(data: bytes) -> HostBuckets:
     words, columns = unpack_block(data)
     try:
-        host_columns = dict(zip(HOST_BUCKET_COLUMNS, columns))
-        joined = dict(zip(GPU_BUCKET_COLUMNS, columns[len(HOST_BUCKET_COLUMNS) :]))
+        host_columns = dict(zip(HOST_COLUMNS, columns))
+        joined = dict(zip(GPU_BUCKET_COLUMNS, columns[len(HOST_COLUMNS) :]))
         count = len(host_columns["load"])
         starts = range(0, len(joined["booker"]), count)
         gpus = [{name: column[start : start + count] for name, column in joined.items()} for start in starts]

@@ -16,7 +16,8 @@ from site_builder.core.model import GpuNumber
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text
 from site_builder.history import block_format
-from site_builder.history.buckets import VALUE_COLUMNS, BucketColumns
+from site_builder.history.block_format import Columns
+from site_builder.history.buckets import VALUE_COLUMNS
 from site_builder.history.model import GPU_STATES, TAKEN_STATES, GpuSeries, HostSample
 
 NAME_SEPARATOR = ", "
@@ -102,7 +103,7 @@ def build_bucket_rows(  # each is one thing
     host: str,
     since: int,
     step: int,
-    gpus: Sequence[tuple[GpuSeries, BucketColumns, Sequence[str]]],
+    gpus: Sequence[tuple[GpuSeries, Columns, Sequence[str]]],
     people_names: PeopleNames,
     zone: tzinfo,
 ) -> Iterator[ExportRow]:
@@ -121,7 +122,7 @@ def build_gpu_export_rows(  # the same
     host: str,
     times: Sequence[str],
     series: GpuSeries,
-    columns: BucketColumns,
+    columns: Columns,
     names: Sequence[str],
     people_names: PeopleNames,
 ) -> Iterator[ExportRow]:

@@ -186,7 +186,7 @@ def split_into_stretches(hour: HostHour, number: int, at: int, idle_percent: flo
     """Yield the minutes of a GPU in an hour, as far as its state was clear."""
     gpu_minutes = slice(number * MINUTES_PER_HOUR, (number + 1) * MINUTES_PER_HOUR)
     codes = hour.occupancy_codes[gpu_minutes]
-    use_kinds = hour.gpu_columns[0][gpu_minutes].tobytes().translate(build_use_translation(idle_percent))
+    use_kinds = hour.gpu_columns["use"][gpu_minutes].tobytes().translate(build_use_translation(idle_percent))
     if codes.count(codes[0]) == len(codes):  # so it is in most hours
         if codes[0] == NO_CODE:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, tzinfo
@@ -17,14 +17,15 @@ from site_builder.core import formatting
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
 from site_builder.core.names import gpu_number_sort_key
-from site_builder.history import block_format, buckets, database
-from site_builder.history.block_format import DamagedBlockError, HostHour, MinutePart
-from site_builder.history.buckets import BucketColumns, ColumnMerger, HostBuckets, StateMinutes, UsageShare, UsageTally
+from site_builder.history import block_format, buckets, database, usage_sums
+from site_builder.history.block_format import Columns, DamagedBlockError, HostHour, MinutePart, unpack_hour
+from site_builder.history.buckets import GPU_BUCKET_COLUMNS, HostBuckets
 from site_builder.history.model import GpuSeries, HostSample
+from site_builder.history.usage_sums import StateMinutes, UsageShare, UsageTally, add_to_sums
 
 SHARE_SUMS_SQL = ", ".join(f"sum({name})" for name in UsageShare._fields)
 QueryResult = TypeVar("QueryResult")
-Key = TypeVar("Key")
+Chunk = TypeVar("Chunk", HostHour, HostBuckets)
 # Each minute of the fleet is stored in parts, so that a host is read without unpacking all others.
 PART_COUNT = 16
 # Seconds that a chunk of each step covers.
@@ -39,12 +40,12 @@ class GpuHistory(NamedTuple):
     """GPU over buckets of time, with columns of GPU_BUCKET_COLUMNS."""
 
     series: GpuSeries
-    columns: BucketColumns
+    columns: Columns
     names: list[str]
 
     def list_values(self, column: str) -> list[float | None]:
         """List the means of a column in its own unit; None where nothing was seen."""
-        return block_format.decode_numbers(self.columns[column], *buckets.GPU_BUCKET_COLUMNS[column])
+        return block_format.decode_numbers(self.columns[column], *GPU_BUCKET_COLUMNS[column])
 
     def list_people(self, column: str) -> list[str | None]:
         """List the `owner` or the `booker` of most of each bucket."""
@@ -60,12 +61,12 @@ class HostHistory:
     since: int
     step: int
     bucket_count: int
-    host_columns: BucketColumns
+    host_columns: Columns
     gpus: tuple[GpuHistory, ...]
 
     def list_values(self, column: str) -> list[float | None]:
         """List `load` or `own_memory`, both in percent."""
-        return block_format.decode_numbers(self.host_columns[column], *buckets.HOST_BUCKET_COLUMNS[column])
+        return block_format.decode_numbers(self.host_columns[column], *block_format.HOST_COLUMNS[column])
 
 
 class UsageShareRow(NamedTuple):
@@ -153,38 +154,7 @@ class HistoryReader:
             self.problem = Problem(database.DATABASE_WHERE, formatting.hide_paths(f"it could not be read: {error}"))
             return default
 
-    def read_host(
-        self, host: str, since: float, until: float, step: int, columns: Iterable[str] = buckets.GPU_BUCKET_COLUMNS
-    ) -> HostHistory:
-        """Read a host in buckets of 60, 300 or 3600 s; what is not kept so finely is missing.
-
-
-        Of its GPUs, only these columns are read, and `seen`.
-        """
-        start = int(since // step) * step
-        count = max(0, int(-(-until // step)) - start // step)
-        builder = HostHistoryBuilder(host, start, step, count, columns)
-        self.query(lambda connection: fill_host_history(builder, connection), None)
-        return builder.build()
-
-    def read_minutes(
-        self, host: str, count: int, now: float, since: float | None = None
-    ) -> list[tuple[int, HostSample]]:
-        """Read the last samples of a host, the oldest first; of the last days, or since a moment."""
-        first = int(now - RETENTION_DAYS[MINUTE] * DAY if since is None else since)
-        return self.query(lambda connection: list(read_last_samples(connection, host, count, first, now))[::-1], [])
-
-    def read_daily_usage(self, first: date, last: date, now: float) -> DailyUsage:
-        """Read who had how much on the days from one to another, up to now."""
-        return self.query(
-            lambda connection: query_daily_usage(connection, first, last, self.zone, now), DailyUsage([], [])
-        )
-
-    def read_hourly_usage(self, since: float, until: float) -> HourlyUsage:
-        """Read who had how much by the hour; hours are kept for two months."""
-        return self.query(
-            lambda connection: query_hourly_usage(connection, since, until, self.zone), HourlyUsage({}, {})
-        )
+    # Hosts and people
 
     def list_hosts(self) -> list[str]:
         sql = "SELECT DISTINCT host FROM shape ORDER BY host"
@@ -195,39 +165,149 @@ class HistoryReader:
         sql = "SELECT text FROM name WHERE id IN (SELECT DISTINCT person FROM share) ORDER BY text"
         return self.query(lambda connection: [name for (name,) in connection.execute(sql)], [])
 
+    def read_host(
+        self, host: str, since: float, until: float, step: int, columns: Iterable[str] = GPU_BUCKET_COLUMNS
+    ) -> HostHistory:
+        """Read a host in buckets of 60, 300 or 3600 s; what is not kept so finely is missing.
+
+        Of its GPUs, only these columns are read, and `seen`.
+        """
+        start = int(since // step) * step
+        count = max(0, int(-(-until // step)) - start // step)
+        builder = HostHistoryBuilder(host, start, step, count, columns)
+        self.query(builder.read, None)
+        return builder.build()
+
+    def read_minutes(
+        self, host: str, count: int, now: float, since: float | None = None
+    ) -> list[tuple[int, HostSample]]:
+        """Read the last samples of a host, the oldest first; of the last days, or since a moment."""
+        first = int(now - RETENTION_DAYS[MINUTE] * DAY if since is None else since)
+        return self.query(lambda connection: list(read_last_samples(connection, host, count, first, now))[::-1], [])
+
+    # Usage, from the sums of hours that are rolled up and the minutes of those that are not
+
+    def read_daily_usage(self, first: date, last: date, now: float) -> DailyUsage:
+        """Read who had how much on the days from one to another, up to now."""
+        last = min(last, datetime.fromtimestamp(now, self.zone).date())  # a clock that ran ahead may have recorded more
+
+        def run_query(connection: sqlite3.Connection) -> DailyUsage:
+            names = dict(connection.execute("SELECT id, text FROM name"))
+            days = (first.toordinal(), last.toordinal())
+            shares = {
+                (date.fromordinal(day), names[host], names[model], names[person]): UsageShare._make(row)
+                for day, host, model, person, *row in connection.execute(
+                    "SELECT * FROM share WHERE day BETWEEN ? AND ?", days
+                )
+            }
+            seen = {
+                (date.fromordinal(day), names[host], names[model]): StateMinutes._make(row)
+                for day, host, model, *row in connection.execute("SELECT * FROM seen WHERE day BETWEEN ? AND ?", days)
+            }
+            for (_, host), tally in tally_pending_hours(connection, 0, int(now) + 1, self.zone).items():
+                for (day, model, person), share in tally.shares.items():
+                    if first <= day <= last:
+                        add_to_sums(shares, (day, host, model, person), share)
+                for (day, model), minutes in tally.seen.items():
+                    if first <= day <= last:
+                        add_to_sums(seen, (day, host, model), minutes)
+            return DailyUsage(
+                [UsageShareRow(*key, share) for key, share in sorted(shares.items())],
+                [StateMinutesRow(*key, minutes) for key, minutes in sorted(seen.items())],
+            )
+
+        return self.query(run_query, DailyUsage([], []))
+
+    def read_hourly_usage(self, since: float, until: float) -> HourlyUsage:
+        """Read who had how much by the hour; hours are kept for two months."""
+        start, end = int(since) // HOUR * HOUR, int(until)
+
+        def run_query(connection: sqlite3.Connection) -> HourlyUsage:
+            sql = (
+                "SELECT h.at, models.text, people.text, h.used, h.held, h.booked, h.unused FROM hour_share h "
+                "JOIN name models ON models.id=h.model JOIN name people ON people.id=h.person WHERE h.at>=? AND h.at<?"
+            )
+            rows = connection.execute(sql, (start, end))
+            shares = {(at, model, person): UsageShare._make(row) for at, model, person, *row in rows}
+            seen = query_hourly_minutes(connection, start, end)
+            for (at, _), tally in tally_pending_hours(connection, start, end, self.zone).items():
+                for (_, model, person), share in tally.shares.items():
+                    add_to_sums(shares, (at, model, person), share)
+                for (_, model), minutes in tally.seen.items():
+                    add_to_sums(seen, (at, model), minutes)
+            return HourlyUsage(shares, seen)
+
+        return self.query(run_query, HourlyUsage({}, {}))
+
+    # Usage of the whole fleet, from hours that are rolled up alone
+
+    def find_rolled_up_end(self, now: float) -> int | None:
+        """Return the end of the last hour that is completely rolled up; None if there is none yet."""
+
+        def run_query(connection: sqlite3.Connection) -> int | None:
+            (first,) = connection.execute("SELECT min(at) FROM hour_seen").fetchone()
+            (first_pending,) = connection.execute("SELECT min(at) FROM minute").fetchone()
+            until = int(now if first_pending is None else min(now, first_pending)) // HOUR * HOUR
+            return None if first is None or first >= until else until
+
+        return self.query(run_query, None)
+
+    def read_hourly_minutes(self, since: int, until: int) -> dict[tuple[int, str], StateMinutes]:
+        """Read the minutes of GPUs by hour and model."""
+        return self.query(lambda connection: query_hourly_minutes(connection, since, until), {})
+
+    def read_person_shares(self, since: int, until: int) -> dict[str, UsageShare]:
+        """Read how much each person had in all."""
+        return self.query(lambda connection: query_person_shares(connection, since, until), {})
+
 
 class HostHistoryBuilder:
     """Buckets of a host while they are filled."""
 
-    def __init__(
-        self, host: str, start: int, step: int, bucket_count: int, columns: Iterable[str] = buckets.GPU_BUCKET_COLUMNS
-    ) -> None:
-        self.columns = {name: buckets.GPU_BUCKET_COLUMNS[name] for name in ("seen", *columns)}
+    def __init__(self, host: str, start: int, step: int, bucket_count: int, columns: Iterable[str]) -> None:
+        self.columns = {name: GPU_BUCKET_COLUMNS[name] for name in ("seen", *columns)}
         self.host, self.start, self.step, self.bucket_count = host, start, step, bucket_count
         self.end = start + bucket_count * step
-        self.host_columns = buckets.create_empty_columns(bucket_count, buckets.HOST_BUCKET_COLUMNS)
-        self.gpus_by_key: dict[str, tuple[GpuSeries, BucketColumns]] = {}
+        self.host_columns = buckets.create_empty_columns(bucket_count, block_format.HOST_COLUMNS)
+        self.gpus_by_key: dict[str, tuple[GpuSeries, Columns]] = {}
         self.names: list[str] = []
-        self.merger = ColumnMerger(self.names)
 
-    def merge_buckets(self, at: int, targets: Sequence[BucketColumns], source: HostBuckets) -> None:
-        """Merge buckets, the first of which begins at `at`, into columns of the same GPUs."""
-        first = max(0, (self.start - at) // self.step)
-        last = min(len(source.host_columns["load"]), (self.end - at) // self.step)
-        if first >= last:
-            return
-        position, source_range = (at - self.start) // self.step + first, slice(first, last)
-        buckets.merge_host_columns(self.host_columns, position, source.host_columns, source_range)
-        for target, columns in zip(targets, source.gpu_columns):
-            self.merger.merge(target, position, columns, source.names, source_range)
+    def read(self, connection: sqlite3.Connection) -> None:
+        """Fill the buckets from all that is kept of the host; what is damaged is a gap."""
+        gpu_sets = read_gpu_sets(connection, self.host)
+        pending: dict[int, list[tuple[int, HostBuckets]]] = defaultdict(list)
+        part = compute_host_part(self.host)
+        for at, gpu_set_id, hour in read_pending_hours(connection, part, self.start, self.end, gpu_sets):
+            pending[gpu_set_id].append((at, buckets.build_buckets(hour, self.step // MINUTE)))
+        for gpu_set_id, series in gpu_sets.items():
+            self.add_gpu_set(series, chain(self.read_rolled_up(connection, gpu_set_id), pending[gpu_set_id]))
+
+    def read_rolled_up(self, connection: sqlite3.Connection, gpu_set_id: int) -> Iterator[tuple[int, HostBuckets]]:
+        """Yield what is rolled up of a GPU set, the longest chunks first."""
+        step = self.step
+        if step > MINUTE:
+            for at in list_chunk_starts(self.start, self.end, CHUNK_LENGTH_S[step]):
+                if chunk := read_chunk(connection, step, at, gpu_set_id, buckets.unpack_buckets):
+                    yield at, chunk
+        due_days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (gpu_set_id,))}
+        for at in list_chunk_starts(self.start, self.end, HOUR):
+            is_wanted = step == MINUTE or at // DAY * DAY in due_days
+            if is_wanted and (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)):
+                yield at, buckets.build_buckets(hour, step // MINUTE)
 
     def add_gpu_set(self, series: Sequence[GpuSeries], sources: Iterable[tuple[int, HostBuckets]]) -> None:
-        """Add all that is kept of one GPU set; the minutes of different sets do not overlap."""
-        gpu_columns: list[BucketColumns] = []
+        """Add buckets of one GPU set, with the times of the first of them; minutes of different sets do not overlap."""
+        target = HostBuckets(self.host_columns, [], self.names)
         for at, source in sources:
-            gpu_columns = gpu_columns or [buckets.create_empty_columns(self.bucket_count, self.columns) for _ in series]
-            self.merge_buckets(at, gpu_columns, source)
-        for gpu, columns in zip(series, gpu_columns):
+            first = max(0, (self.start - at) // self.step)
+            last = min(len(source.host_columns["load"]), (self.end - at) // self.step)
+            if first < last:
+                if not target.gpu_columns:
+                    target.gpu_columns.extend(
+                        buckets.create_empty_columns(self.bucket_count, self.columns) for _ in series
+                    )
+                buckets.merge_buckets(target, (at - self.start) // self.step + first, source, slice(first, last))
+        for gpu, columns in zip(series, target.gpu_columns):
             known_gpu, known_columns = self.gpus_by_key.setdefault(gpu.key, (gpu, columns))
             if known_columns is not columns:
                 if buckets.find_seen_end(columns) > buckets.find_seen_end(known_columns):
@@ -246,35 +326,6 @@ class HostHistoryBuilder:
         return HostHistory(self.host, self.start, self.step, self.bucket_count, self.host_columns, tuple(gpus))
 
 
-def fill_host_history(builder: HostHistoryBuilder, connection: sqlite3.Connection) -> None:
-    """Fill the buckets of a host from all that is kept of it; what is damaged is a gap."""
-    gpu_sets = read_gpu_sets(connection, builder.host)
-    pending: dict[int, list[tuple[int, HostBuckets]]] = defaultdict(list)
-    for at, gpu_set_id, hour in read_pending_hours(
-        connection, compute_host_part(builder.host), builder.start, builder.end, gpu_sets
-    ):
-        pending[gpu_set_id].append((at, buckets.build_buckets(hour, builder.step // MINUTE)))
-    for gpu_set_id, series in gpu_sets.items():
-        builder.add_gpu_set(series, chain(read_rolled_up_buckets(builder, connection, gpu_set_id), pending[gpu_set_id]))
-
-
-def read_rolled_up_buckets(
-    builder: HostHistoryBuilder, connection: sqlite3.Connection, gpu_set_id: int
-) -> Iterator[tuple[int, HostBuckets]]:
-    """Yield what is rolled up of a GPU set, the longest chunks first."""
-    if (step := builder.step) > MINUTE:
-        for at in list_chunk_starts(builder.start, builder.end, CHUNK_LENGTH_S[step]):
-            for _, block in read_chunks(connection, step, at, (gpu_set_id,)):
-                with suppress(DamagedBlockError):
-                    yield at, buckets.unpack_buckets(block)
-    due_days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (gpu_set_id,))}
-    for at in list_chunk_starts(builder.start, builder.end, HOUR):
-        if step == MINUTE or at // DAY * DAY in due_days:
-            for _, block in read_chunks(connection, MINUTE, at, (gpu_set_id,)):
-                with suppress(DamagedBlockError):
-                    yield at, buckets.build_buckets(block_format.unpack_hour(block), step // MINUTE)
-
-
 def list_chunk_starts(start: int, end: int, length: int) -> range:
     return range(start // length * length, end, length)
 
@@ -285,17 +336,19 @@ def read_gpu_sets(connection: sqlite3.Connection, host: str) -> dict[int, tuple[
     return {gpu_set_id: block_format.parse_gpu_series(packed_series) for gpu_set_id, packed_series in rows}
 
 
-def read_chunks(
-    connection: sqlite3.Connection, step: int, at: int, gpu_set_ids: Iterable[int]
-) -> Iterator[tuple[int, bytes]]:
-    for gpu_set_id in gpu_set_ids:
-        sql = "SELECT block FROM chunk WHERE step=? AND at=? AND shape=?"
-        for (block,) in connection.execute(sql, (step, at, gpu_set_id)):
-            yield gpu_set_id, block
+def read_chunk(
+    connection: sqlite3.Connection, step: int, at: int, gpu_set_id: int, unpack: Callable[[bytes], Chunk]
+) -> Chunk | None:
+    """Read what is rolled up of a GPU set from a moment on; None if there is nothing, or if it is damaged."""
+    sql = "SELECT block FROM chunk WHERE step=? AND at=? AND shape=?"
+    row = connection.execute(sql, (step, at, gpu_set_id)).fetchone()
+    with suppress(DamagedBlockError):
+        return unpack(row[0]) if row else None
+    return None
 
 
 def read_pending_hours(
-    connection: sqlite3.Connection, part: int, start: int, end: int, gpu_set_ids: Iterable[int] | None = None
+    connection: sqlite3.Connection, part: int, start: int, end: int, gpu_set_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, int, HostHour]]:
     """Yield hours that are not rolled up, of these GPU sets or of all; a damaged minute is a gap."""
     hours: dict[int, dict[int, MinutePart]] = defaultdict(dict)
@@ -314,18 +367,18 @@ def read_last_samples(
 ) -> Iterator[tuple[int, HostSample]]:
     """Yield the last samples of a host since a moment, the newest first."""
     gpu_sets = read_gpu_sets(connection, host)
-    hours: dict[int, list[tuple[int, HostHour]]] = defaultdict(list)
+    pending: dict[int, list[tuple[int, HostHour]]] = defaultdict(list)
     last = int(now) // MINUTE * MINUTE
     for at, gpu_set_id, hour in read_pending_hours(connection, compute_host_part(host), first, last + 1, gpu_sets):
-        hours[at].append((gpu_set_id, hour))
+        pending[at].append((gpu_set_id, hour))
     for at in reversed(list_chunk_starts(first, last + 1, HOUR)):
-        rolled_up = []
-        for gpu_set_id, block in read_chunks(connection, MINUTE, at, gpu_sets):
-            with suppress(DamagedBlockError):
-                rolled_up.append((gpu_set_id, block_format.unpack_hour(block)))
+        hours = pending[at]
+        for gpu_set_id in gpu_sets:
+            if rolled_up := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour):
+                hours.append((gpu_set_id, rolled_up))
         for minute in reversed(range(block_format.MINUTES_PER_HOUR)):
             moment = at + minute * MINUTE
-            for gpu_set_id, hour in (*hours[at], *rolled_up):
+            for gpu_set_id, hour in hours:
                 sample = hour.build_sample(minute, host, gpu_sets[gpu_set_id])
                 if sample and first <= moment <= last:
                     yield moment, sample
@@ -346,99 +399,24 @@ def tally_hours(
             row = connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)).fetchone()
             gpu_sets[gpu_set_id] = (row[0], block_format.parse_gpu_series(row[1])) if row else ("", ())
         host, series = gpu_sets[gpu_set_id]
-        tallies[at, host].add_hour(hour, series, buckets.split_hour_by_day(at, zone))
+        tallies[at, host].add_hour(hour, series, usage_sums.split_hour_by_day(at, zone))
     return tallies
 
 
-def read_all_pending_hours(connection: sqlite3.Connection, start: int, end: int) -> Iterator[tuple[int, int, HostHour]]:
-    for part in range(PART_COUNT):
-        yield from read_pending_hours(connection, part, start, end)
+def tally_pending_hours(
+    connection: sqlite3.Connection, start: int, end: int, zone: tzinfo
+) -> Mapping[tuple[int, str], UsageTally]:
+    hours = (hour for part in range(PART_COUNT) for hour in read_pending_hours(connection, part, start, end))
+    return tally_hours(connection, hours, zone)
 
 
-def query_daily_usage(connection: sqlite3.Connection, first: date, last: date, zone: tzinfo, now: float) -> DailyUsage:
-    """Add up days, from what is rolled up and what is not."""
-    names = dict(connection.execute("SELECT id, text FROM name"))
-    last = min(last, datetime.fromtimestamp(now, zone).date())  # a clock that ran ahead may have recorded later days
-    days = (first.toordinal(), last.toordinal())
-    shares: dict[tuple[date, str, str, str], list[int]] = {}
-    seen: dict[tuple[date, str, str], list[int]] = {}
-    for day, host, model, person, *row in connection.execute("SELECT * FROM share WHERE day BETWEEN ? AND ?", days):
-        shares[date.fromordinal(day), names[host], names[model], names[person]] = row
-    for day, host, model, *row in connection.execute("SELECT * FROM seen WHERE day BETWEEN ? AND ?", days):
-        seen[date.fromordinal(day), names[host], names[model]] = row
-    pending = tally_hours(connection, read_all_pending_hours(connection, 0, int(now) + 1), zone)
-    for (_, host), tally in pending.items():
-        for (day, model, person), row in tally.shares.items():
-            if first <= day <= last:
-                add_to_sums(shares, (day, host, model, person), row)
-        for (day, model), row in tally.seen.items():
-            if first <= day <= last:
-                add_to_sums(seen, (day, host, model), row)
-    return DailyUsage(
-        [UsageShareRow(*key, UsageShare(*row)) for key, row in sorted(shares.items())],
-        [StateMinutesRow(*key, StateMinutes._make(row)) for key, row in sorted(seen.items())],
-    )
+def query_hourly_minutes(connection: sqlite3.Connection, since: int, until: int) -> dict[tuple[int, str], StateMinutes]:
+    columns = ", ".join(database.SEEN_COLUMNS)
+    sql = f"SELECT at, text, {columns} FROM hour_seen JOIN name ON id=model WHERE at>=? AND at<?"  # noqa: S608 # our words
+    rows = connection.execute(sql, (since, until))
+    return {(at, model): StateMinutes._make(row) for at, model, *row in rows}
 
 
-def add_to_sums(sums: dict[Key, list[int]], key: Key, row: Iterable[int]) -> None:
-    sums[key] = [first + second for first, second in zip(sums[key], row)] if key in sums else list(row)
-
-
-def query_hourly_usage(connection: sqlite3.Connection, since: float, until: float, zone: tzinfo) -> HourlyUsage:
-    """Add up hours, from what is rolled up and what is not."""
-    names = dict(connection.execute("SELECT id, text FROM name"))
-    start, end = int(since) // HOUR * HOUR, int(until)
-    shares: dict[tuple[int, str, str], list[int]] = {}
-    seen: dict[tuple[int, str], list[int]] = {}
-    for at, model, person, *row in connection.execute("SELECT * FROM hour_share WHERE at>=? AND at<?", (start, end)):
-        shares[at, names[model], names[person]] = row
-    for at, model, *row in connection.execute("SELECT * FROM hour_seen WHERE at>=? AND at<?", (start, end)):
-        seen[at, names[model]] = row
-    for (at, _), tally in tally_hours(connection, read_all_pending_hours(connection, start, end), zone).items():
-        for (_, model, person), row in tally.shares.items():
-            add_to_sums(shares, (at, model, person), row)
-        for (_, model), row in tally.seen.items():
-            add_to_sums(seen, (at, model), row)
-    return HourlyUsage(
-        {key: UsageShare(*row) for key, row in shares.items()},
-        {key: StateMinutes._make(row) for key, row in seen.items()},
-    )
-
-
-# Usage of the whole fleet by the hour
-
-
-def find_rolled_up_end(history: HistoryReader, now: float) -> int | None:
-    """Return the end of the last hour that is completely rolled up; None if there is none yet."""
-
-    def run_query(connection: sqlite3.Connection) -> int | None:
-        (first,) = connection.execute("SELECT min(at) FROM hour_seen").fetchone()
-        (first_pending,) = connection.execute("SELECT min(at) FROM minute").fetchone()
-        until = int(now if first_pending is None else min(now, first_pending)) // HOUR * HOUR
-        return None if first is None or first >= until else until
-
-    return history.query(run_query, None)
-
-
-def read_hourly_minutes(history: HistoryReader, since: int, until: int) -> dict[tuple[int, str], StateMinutes]:
-    """Read the minutes of GPUs by hour and model."""
-    sql = "SELECT h.at, n.text, h.* FROM hour_seen h JOIN name n ON n.id=h.model WHERE h.at>=? AND h.at<?"
-
-    def run_query(connection: sqlite3.Connection) -> dict[tuple[int, str], StateMinutes]:
-        rows = connection.execute(sql, (since, until))
-        return {(at, model): StateMinutes._make(row) for at, model, _, _, *row in rows}
-
-    return history.query(run_query, {})
-
-
-def read_person_shares(history: HistoryReader, since: int, until: int) -> dict[str, UsageShare]:
-    """Read how much each person had in all."""
-    sql = (
-        f"SELECT n.text, {SHARE_SUMS_SQL} FROM hour_share h JOIN name n ON n.id=h.person "  # noqa: S608 # all words are ours
-        "WHERE h.at>=? AND h.at<? GROUP BY h.person"
-    )
-
-    def run_query(connection: sqlite3.Connection) -> dict[str, UsageShare]:
-        return {person: UsageShare(*row) for person, *row in connection.execute(sql, (since, until))}
-
-    return history.query(run_query, {})
+def query_person_shares(connection: sqlite3.Connection, since: int, until: int) -> dict[str, UsageShare]:
+    sql = f"SELECT text, {SHARE_SUMS_SQL} FROM hour_share JOIN name ON id=person WHERE at>=? AND at<? GROUP BY person"  # noqa: S608 # our words
+    return {person: UsageShare._make(row) for person, *row in connection.execute(sql, (since, until))}

@@ -21,10 +21,10 @@ from site_builder.core.model import Problem
 from site_builder.core.records import dump_json, list_pairs, make_decoder
 from site_builder.history import block_format
 from site_builder.history.block_format import DamagedBlockError
-from site_builder.history.buckets import SEEN, UNOWNED, StateMinutes, UsageShare, account_minutes
 from site_builder.history.database import DATABASE_WHERE, SEEN_COLUMNS
 from site_builder.history.model import GpuSeries
-from site_builder.history.reader import RETENTION_DAYS, SHARE_SUMS_SQL, HistoryReader, add_to_sums
+from site_builder.history.reader import RETENTION_DAYS, SHARE_SUMS_SQL, HistoryReader, query_person_shares
+from site_builder.history.usage_sums import SeenMinutes, StateMinutes, UsageShare, account_minutes, add_to_sums
 from site_builder.history.writer import EPOCH_ORDINAL
 
 SUMS_FILE = "sums.json"
@@ -34,9 +34,7 @@ SUMS_VERSION = 3
 # A thousand hosts and as many people need a tenth of it.
 MAX_SUMS_BYTES = 256 * 1024 * 1024
 MAX_EPOCH = 10**11  # the year 5138
-# Minutes by state, without the use of GPUs.
-STATE_FIELDS = StateMinutes._fields[:9]
-SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name in SEEN_COLUMNS[: len(STATE_FIELDS)])
+SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name, _ in zip(SEEN_COLUMNS, SeenMinutes._fields))
 # This month and the last are kept in detail, of those before only the sums.
 DETAILED_MONTHS = 2
 HostModel = tuple[str, str]  # a host and a model
@@ -82,8 +80,8 @@ class PendingHour:
     """Sums of the counted minutes of an hour, of some hosts; which minutes these are is in bits."""
 
     minute_bits: int = 0
-    shares: dict[str, list[int]] = field(default_factory=dict)
-    seen: list[int] = field(default_factory=lambda: [0] * len(STATE_FIELDS))
+    shares: dict[str, UsageShare] = field(default_factory=dict)
+    seen: SeenMinutes = field(default_factory=SeenMinutes)
 
     def count_minute(self, block: bytes) -> None:
         """Add a minute; a damaged one is a gap."""
@@ -95,12 +93,14 @@ class PendingHour:
             ]
         except (DamagedBlockError, IndexError):
             return
+        seen = self.seen._asdict()
         for (state, unowned, people), gpus in accounts:
-            self.seen[SEEN] += gpus
-            self.seen[SEEN + 1 + state] += gpus
-            self.seen[UNOWNED] += unowned
+            seen["seen"] += gpus
+            seen[state] += gpus
+            seen["unowned"] += unowned
             for person, share in people:
                 add_to_sums(self.shares, person, share)
+        self.seen = SeenMinutes(**seen)
 
 
 @dataclass
@@ -109,8 +109,8 @@ class HourRangeSums:
 
     hours: tuple[int, int]
     minutes: int
-    shares: dict[str, list[int]]
-    seen: list[int]
+    shares: dict[str, UsageShare]
+    seen: SeenMinutes
 
 
 @dataclass
@@ -120,9 +120,9 @@ class UnfinishedMonth:
     first: date
     until: int
     remaining_days: list[date]
-    shares: dict[str, list[int]] = field(default_factory=dict)
-    shares_by_place: dict[HostModel, list[int]] = field(default_factory=dict)
-    seen_by_place: dict[HostModel, list[int]] = field(default_factory=dict)
+    shares: dict[str, UsageShare] = field(default_factory=dict)
+    shares_by_place: dict[HostModel, UsageShare] = field(default_factory=dict)
+    seen_by_place: dict[HostModel, SeenMinutes] = field(default_factory=dict)
 
 
 class FinishedMonth(NamedTuple):
@@ -153,12 +153,8 @@ class UsageRollup:
     def __init__(
         self, history: HistoryReader, window_hours: tuple[int, ...], month_count: int, count_unseen: CountUnseen
     ) -> None:
-        self.history, self.window_hours, self.month_count, self.count_unseen = (
-            history,
-            window_hours,
-            month_count,
-            count_unseen,
-        )
+        self.history, self.window_hours, self.month_count = history, window_hours, month_count
+        self.count_unseen = count_unseen
         self.store_path = history.path.parent / SUMS_FILE
         self.state = load_rollup_state(self.store_path)
         self.is_changed = False
@@ -210,8 +206,7 @@ class UsageRollup:
         self.check_database(connection, now)
         pending_bits = read_pending_minutes(connection, now)
         for key, bits in pending_bits.items():
-            for _ in self.count_pending_minutes(connection, key, bits):
-                yield
+            yield from self.count_pending_minutes(connection, key, bits)
         for key in [key for key in self.state.pending_hours if key not in pending_bits]:
             del self.state.pending_hours[key]
         hour = int(now) // HOUR * HOUR
@@ -264,19 +259,24 @@ class UsageRollup:
         window_sums = self.state.window_sums[length]
         since = window_sums.hours[0]
         late_sums = read_hour_range_sums(connection, max(since, until), int(now))
-        shares = {person: list(row) for person, row in window_sums.shares.items()}
-        seen = [first + second for first, second in zip(window_sums.seen, late_sums.seen)]
-        for person, row in late_sums.shares.items():
-            add_to_sums(shares, person, row)
         bits = read_rolled_up_bits(connection, max(since, until), int(now))
+        later: list[PendingHour | HourRangeSums] = [late_sums]
         for (at, part), pending_hour in self.state.pending_hours.items():
             if at >= since:
                 bits[at] = bits.get(at, 0) | pending_bits.get((at, part), 0)
-                seen = [first + second for first, second in zip(seen, pending_hour.seen)]
-                for person, row in pending_hour.shares.items():
-                    add_to_sums(shares, person, row)
-        minutes = window_sums.minutes + count_bits(bits)
-        return UsageWindow(since, int(now), minutes, build_shares(shares), build_state_minutes(seen))
+                later.append(pending_hour)
+        shares, seen = dict(window_sums.shares), {"": window_sums.seen}
+        for sums in later:
+            add_to_sums(seen, "", sums.seen)
+            for person, share in sums.shares.items():
+                add_to_sums(shares, person, share)
+        return UsageWindow(
+            since=since,
+            until=int(now),
+            seen_minutes=window_sums.minutes + count_bits(bits),
+            shares=shares,
+            state_minutes=StateMinutes(**seen[""]._asdict()),
+        )
 
     # Months
 
@@ -311,12 +311,15 @@ class UsageRollup:
         while month.remaining_days:
             add_day(connection, month.remaining_days.pop(), month)
             yield
-        seen_by_place = {key: build_state_minutes(row) for key, row in month.seen_by_place.items()}
-        unseen_by_place = self.count_unseen(query_gpu_set_changes(connection), first, until, seen_by_place)
-        shares_by_place = {key: UsageShare(*row) for key, row in month.shares_by_place.items()}
-        since = max(first, date.fromordinal(self.state.database_identity[1] or 1))
+        seen_by_place = {key: StateMinutes(**seen._asdict()) for key, seen in month.seen_by_place.items()}
         month_usage = MonthUsage(
-            first, since, until, build_shares(month.shares), shares_by_place, seen_by_place, unseen_by_place
+            first=first,
+            since=max(first, date.fromordinal(self.state.database_identity[1] or 1)),
+            until=until,
+            shares=month.shares,
+            shares_by_place=month.shares_by_place,
+            seen_by_place=seen_by_place,
+            unseen_by_place=self.count_unseen(query_gpu_set_changes(connection), first, until, seen_by_place),
         )
         self.state.finished_months[first] = FinishedMonth(until, dump_month(month_usage))
         self.state.late_months.discard(first)
@@ -335,26 +338,10 @@ def load_rollup_state(path: Path) -> RollupState:
             load_month(month.packed_month)
     except (OSError, files.FileRefusedError, ValueError, TypeError):  # anything may stand in a damaged file
         return RollupState()
-    return state if is_plausible_state(state) else RollupState()
-
-
-def is_plausible_state(state: RollupState) -> bool:
-    """Return True if lists have the right lengths, and times can be times."""
-    times = [moment for sums_entry in state.windows for moment in (sums_entry.since, sums_entry.until)]
-    times += [sums_entry.until for sums_entry in state.finished_months.values()] + (
-        [state.unfinished_month.until] if state.unfinished_month else []
-    )
-    if not all(0 <= moment < MAX_EPOCH for moment in times):
-        return False
-    sums: list[PendingHour | HourRangeSums] = [*state.pending_hours.values(), *state.window_sums.values()]
-    rows = [row for sums_entry in sums for row in sums_entry.shares.values()]
-    seen = [sums_entry.seen for sums_entry in sums]
-    if state.unfinished_month:
-        rows += [*state.unfinished_month.shares.values(), *state.unfinished_month.shares_by_place.values()]
-        seen += state.unfinished_month.seen_by_place.values()
-    return all(len(row) == len(UsageShare._fields) for row in rows) and all(
-        len(row) == len(STATE_FIELDS) for row in seen
-    )
+    times = [moment for window in state.windows for moment in (window.since, window.until)]
+    times += [month.until for month in state.finished_months.values()]
+    times += [state.unfinished_month.until] if state.unfinished_month else []
+    return state if all(0 <= moment < MAX_EPOCH for moment in times) else RollupState()
 
 
 def dump_month(month: MonthUsage) -> bytes:
@@ -404,12 +391,14 @@ def read_pending_minutes(connection: sqlite3.Connection, now: float) -> dict[tup
 
 
 def read_hour_range_sums(connection: sqlite3.Connection, since: int, until: int) -> HourRangeSums:
-    within = "WHERE at>=? AND at<?"
-    sql = f"SELECT text, {SHARE_SUMS_SQL} FROM hour_share JOIN name ON name.id=person {within} GROUP BY person"  # noqa: S608 # our words
-    shares = {person: row for person, *row in connection.execute(sql, (since, until))}
-    row = connection.execute(f"SELECT {SEEN_SUMS_SQL} FROM hour_seen {within}", (since, until)).fetchone()  # noqa: S608 # the same
-    seen = [0] * len(STATE_FIELDS) if row[0] is None else list(row)
-    return HourRangeSums((since, until), count_bits(read_rolled_up_bits(connection, since, until)), shares, seen)
+    sql = f"SELECT {SEEN_SUMS_SQL} FROM hour_seen WHERE at>=? AND at<?"  # noqa: S608 # our words
+    row = connection.execute(sql, (since, until)).fetchone()
+    return HourRangeSums(
+        hours=(since, until),
+        minutes=count_bits(read_rolled_up_bits(connection, since, until)),
+        shares=query_person_shares(connection, since, until),
+        seen=SeenMinutes() if row[0] is None else SeenMinutes._make(row),
+    )
 
 
 def read_rolled_up_bits(connection: sqlite3.Connection, since: int, until: int) -> dict[int, int]:
@@ -432,11 +421,11 @@ def add_day(connection: sqlite3.Connection, day: date, month: UnfinishedMonth) -
     )
     parameters = (day.toordinal(),)
     for person, *row in connection.execute(by_person, parameters):
-        add_to_sums(month.shares, person, row)
+        add_to_sums(month.shares, person, UsageShare._make(row))
     for host, model, *row in connection.execute(by_place.format(SHARE_SUMS_SQL, "share"), parameters):
-        add_to_sums(month.shares_by_place, (host, model), row)
+        add_to_sums(month.shares_by_place, (host, model), UsageShare._make(row))
     for host, model, *row in connection.execute(by_place.format(SEEN_SUMS_SQL, "seen"), parameters):
-        add_to_sums(month.seen_by_place, (host, model), row)
+        add_to_sums(month.seen_by_place, (host, model), SeenMinutes._make(row))
 
 
 def condense_month(month: MonthUsage) -> MonthUsage:
@@ -453,11 +442,3 @@ def condense_month(month: MonthUsage) -> MonthUsage:
         seen_by_place={("", ""): seen},
         unseen_by_place={("", ""): sum(month.unseen_by_place.values())},
     )
-
-
-def build_state_minutes(row: Iterable[int]) -> StateMinutes:
-    return StateMinutes(**dict(zip(STATE_FIELDS, row)), told=0, use=0)
-
-
-def build_shares(shares: dict[str, list[int]]) -> dict[str, UsageShare]:
-    return {person: UsageShare(*row) for person, row in shares.items()}

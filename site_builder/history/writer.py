@@ -14,8 +14,7 @@ from site_builder.core.files import is_empty
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
 from site_builder.history import block_format, buckets, database, idle_runs
-from site_builder.history.block_format import DamagedBlockError, HostHour, PackedSample, unpack_minute_part
-from site_builder.history.buckets import UsageShare
+from site_builder.history.block_format import DamagedBlockError, HostHour, PackedSample, unpack_hour, unpack_minute_part
 from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_transaction
 from site_builder.history.reader import (
     CHUNK_LENGTH_S,
@@ -23,12 +22,12 @@ from site_builder.history.reader import (
     PART_COUNT,
     RETENTION_DAYS,
     HistoryReader,
-    add_to_sums,
     compute_host_part,
-    read_chunks,
+    read_chunk,
     read_pending_hours,
     tally_hours,
 )
+from site_builder.history.usage_sums import StateMinutes, UsageShare, add_to_sums
 
 # Rows that are deleted in one transaction.
 ROWS_PER_TRANSACTION = 500
@@ -37,8 +36,6 @@ HOURLY_RETENTION_DAYS = 63
 END_OF_TIME = 2**62
 # Days of hosts that become chunks in one transaction.
 DAYS_PER_TRANSACTION = 2
-ADD_SHARE_SQL = ", ".join(f"{name}={name}+excluded.{name}" for name in UsageShare._fields)
-ADD_SEEN_SQL = ", ".join(f"{name}={name}+excluded.{name}" for name in database.SEEN_COLUMNS)
 
 
 class HistoryWriter(HistoryReader):
@@ -92,9 +89,8 @@ class HistoryWriter(HistoryReader):
         minute = int(now) // MINUTE * MINUTE
         if minute == self.recorded_at:
             return
-        if self.attempt(
-            "record", lambda: self.write_minute(samples, minute, reach), now, "this minute is missing in it"
-        ):
+        consequence = "this minute is missing in it"
+        if self.attempt("record", lambda: self.write_minute(samples, minute, reach), now, consequence):
             self.recorded_at = minute
 
     def roll_up(self, now: float, seconds: float) -> bool:
@@ -125,19 +121,16 @@ class HistoryWriter(HistoryReader):
             message = str(error) if isinstance(error, (sqlite3.Error, OSError)) else repr(error)
             self.failures[task] = (f"it could not be written ({message[:200]})", consequence)
             if database.is_broken_database(error, self.path):
-                self.start_new_file(task, now)
+                try:
+                    if database.set_aside_database(self.path, now):
+                        del self.failures[task]  # said by the file that is set aside
+                except OSError as rename_error:
+                    reason = f"it is damaged, and could not be set aside ({rename_error.strerror})"
+                    self.failures[task] = (reason, "no history is written")
         else:
             self.failures.pop(task, None)
             return True
         return False
-
-    def start_new_file(self, task: str, now: float) -> None:
-        try:
-            if database.set_aside_database(self.path, now):
-                del self.failures[task]  # said by the file that is set aside
-        except OSError as error:
-            reason = f"it is damaged, and could not be set aside ({error.strerror})"
-            self.failures[task] = (reason, "no history is written")
 
     def write_minute(self, samples: Sequence[PackedSample], minute: int, reach: float) -> None:
         """Write a minute, unless it is there; minutes missed between two builds are copies of the last one."""
@@ -162,22 +155,18 @@ class HistoryWriter(HistoryReader):
                     sql = "SELECT part, block FROM minute WHERE at=?"
                     self.insert_minute(connection, missed, connection.execute(sql, (last_minute,)).fetchall())
             self.insert_minute(connection, minute, blocks)
-            gpu_sets = self.record_gpu_sets(connection, samples, minute)
+            gpu_sets = self.last_gpu_sets
+            if gpu_sets is None or minute < self.recorded_at:  # ignore what a clock that ran ahead recorded
+                sql = "SELECT host, shape, max(at) FROM told WHERE at<=? GROUP BY host"
+                gpu_sets = {host: gpu_set_id for host, gpu_set_id, _ in connection.execute(sql, (minute,))}
+            changes = [
+                (sample.host, minute, sample.gpu_set_id)
+                for sample in samples
+                if gpu_sets.get(sample.host) != sample.gpu_set_id
+            ]
+            connection.executemany("INSERT OR REPLACE INTO told VALUES(?,?,?)", changes)
         self.gpu_set_ids |= new_gpu_sets.keys()
-        self.last_gpu_sets = gpu_sets
-
-    def record_gpu_sets(
-        self, connection: sqlite3.Connection, samples: Sequence[PackedSample], minute: int
-    ) -> dict[str, int]:
-        """Record which hosts have other GPUs than before, and return the GPU set of each."""
-        before = self.last_gpu_sets
-        if before is None or minute < self.recorded_at:  # ignore what a clock that ran ahead recorded
-            sql = "SELECT host, shape, max(at) FROM told WHERE at<=? GROUP BY host"
-            before = {host: gpu_set_id for host, gpu_set_id, _ in connection.execute(sql, (minute,))}
-        current = {sample.host: sample.gpu_set_id for sample in samples}
-        changes = [(host, minute, gpu_set_id) for host, gpu_set_id in current.items() if before.get(host) != gpu_set_id]
-        connection.executemany("INSERT OR REPLACE INTO told VALUES(?,?,?)", changes)
-        return {**before, **current}
+        self.last_gpu_sets = {**gpu_sets, **{sample.host: sample.gpu_set_id for sample in samples}}
 
     @staticmethod
     def insert_minute(connection: sqlite3.Connection, at: int, blocks: Sequence[tuple[int, bytes]]) -> None:
@@ -215,10 +204,9 @@ class HistoryWriter(HistoryReader):
         """Roll up the minutes of an hour that is over, of one part of the hosts."""
         hours = list(read_pending_hours(connection, part, at, at + HOUR))
         for _, gpu_set_id, hour in hours:
-            for _, block in read_chunks(connection, MINUTE, at, (gpu_set_id,)):
-                with suppress(DamagedBlockError):
-                    hour = block_format.merge_hours(block_format.unpack_hour(block), hour)  # noqa: PLW2901
-            store_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour(hour))
+            stored = read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)
+            whole = block_format.merge_hours(stored, hour) if stored else hour
+            store_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour(whole))
         due_days = [(at // DAY * DAY, gpu_set_id) for _, gpu_set_id, _ in hours]
         connection.executemany("INSERT OR IGNORE INTO due VALUES(?,?)", due_days)
         self.add_hours(connection, hours)
@@ -233,31 +221,29 @@ class HistoryWriter(HistoryReader):
     def add_hours(self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HostHour]]) -> None:
         """Add some hours, each of which comes here once, to the sums and to the runs of GPUs."""
         shares, seen = [], []
-        hour_shares: dict[tuple[int, str, str], list[int]] = {}
-        hour_seen: dict[tuple[int, str], list[int]] = {}
-        find_id = self.find_name_id
+        hour_shares: dict[tuple[int, int, int], UsageShare] = {}
+        hour_seen: dict[tuple[int, int], StateMinutes] = {}
         for (at, host), tally in tally_hours(connection, hours, self.zone).items():
-            for (day, model, person), row in tally.shares.items():
-                key = (
-                    day.toordinal(),
-                    find_id(connection, host),
-                    find_id(connection, model),
-                    find_id(connection, person),
-                )
-                shares.append((*key, *row))
-                add_to_sums(hour_shares, (at, model, person), row)
-            for (day, model), row in tally.seen.items():
-                seen.append((day.toordinal(), find_id(connection, host), find_id(connection, model), *row))
-                add_to_sums(hour_seen, (at, model), row)
-        by_hour = [
-            (at, find_id(connection, model), find_id(connection, person), *row)
-            for (at, model, person), row in hour_shares.items()
+            for (day, model, person), share in tally.shares.items():
+                host_id, model_id, person_id = (self.find_name_id(connection, name) for name in (host, model, person))
+                shares.append((day.toordinal(), host_id, model_id, person_id, *share))
+                add_to_sums(hour_shares, (at, model_id, person_id), share)
+            for (day, model), minutes in tally.seen.items():
+                host_id, model_id = (self.find_name_id(connection, name) for name in (host, model))
+                seen.append((day.toordinal(), host_id, model_id, *minutes))
+                add_to_sums(hour_seen, (at, model_id), minutes)
+        tables: list[tuple[str, str, Sequence[str], Sequence[tuple[int, ...]]]] = [
+            ("share", "day, host, model, person", UsageShare._fields, shares),
+            ("seen", "day, host, model", database.SEEN_COLUMNS, seen),
+            ("hour_share", "at, model, person", UsageShare._fields, [(*key, *row) for key, row in hour_shares.items()]),
+            ("hour_seen", "at, model", database.SEEN_COLUMNS, [(*key, *row) for key, row in hour_seen.items()]),
         ]
-        upsert_sums(connection, "share", "day, host, model, person", ADD_SHARE_SQL, shares)
-        upsert_sums(connection, "seen", "day, host, model", ADD_SEEN_SQL, seen)
-        upsert_sums(connection, "hour_share", "at, model, person", ADD_SHARE_SQL, by_hour)
-        rows = [(at, find_id(connection, model), *row) for (at, model), row in hour_seen.items()]
-        upsert_sums(connection, "hour_seen", "at, model", ADD_SEEN_SQL, rows)
+        for table, key, columns, rows in tables:
+            if rows:
+                placeholders = ",".join("?" * len(rows[0]))
+                additions = ", ".join(f"{name}={name}+excluded.{name}" for name in columns)
+                sql = f"INSERT INTO {table} VALUES({placeholders}) ON CONFLICT({key}) DO UPDATE SET {additions}"
+                connection.executemany(sql, rows)
         idle_runs.roll_up_idle_runs(connection, hours, self.idle_percent)
 
     def find_name_id(self, connection: sqlite3.Connection, text: str) -> int:
@@ -267,32 +253,23 @@ class HistoryWriter(HistoryReader):
         return self.name_ids[text]
 
 
-def upsert_sums(
-    connection: sqlite3.Connection, table: str, key: str, add_sql: str, rows: Sequence[tuple[object, ...]]
-) -> None:
-    if rows:
-        placeholders = ",".join("?" * len(rows[0]))
-        statement = f"INSERT INTO {table} VALUES({placeholders}) ON CONFLICT({key}) DO UPDATE SET {add_sql}"
-        connection.executemany(statement, rows)
-
-
 def store_chunk(connection: sqlite3.Connection, step: int, at: int, gpu_set_id: int, block: bytes) -> None:
     connection.execute("INSERT OR REPLACE INTO chunk VALUES(?,?,?,?)", (step, at, gpu_set_id, block))
 
 
 def roll_up_day(connection: sqlite3.Connection, day: int, gpu_set_id: int) -> None:
     """Add the hours of a day that is over to the longer chunks of a host."""
-    hours = []
-    for at in range(day, day + DAY, HOUR):
-        for _, block in read_chunks(connection, MINUTE, at, (gpu_set_id,)):
-            with suppress(DamagedBlockError):
-                hours.append((at, block_format.unpack_hour(block)))
+    hours = [
+        (at, hour)
+        for at in range(day, day + DAY, HOUR)
+        if (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour))
+    ]
     for step in (300, HOUR) if hours else ():
-        start = day // CHUNK_LENGTH_S[step] * CHUNK_LENGTH_S[step]
-        host_buckets = buckets.create_empty_buckets(CHUNK_LENGTH_S[step] // step, hours[0][1].gpu_count)
-        for _, block in read_chunks(connection, step, start, (gpu_set_id,)):
-            with suppress(DamagedBlockError):
-                host_buckets = buckets.unpack_buckets(block)
+        length = CHUNK_LENGTH_S[step]
+        start = day // length * length
+        host_buckets = read_chunk(
+            connection, step, start, gpu_set_id, buckets.unpack_buckets
+        ) or buckets.create_empty_buckets(length // step, hours[0][1].gpu_count)
         for at, hour in hours:
             buckets.merge_buckets(host_buckets, (at - start) // step, buckets.build_buckets(hour, step // MINUTE))
         store_chunk(connection, step, start, gpu_set_id, buckets.pack_buckets(host_buckets))
@@ -327,34 +304,27 @@ def prune_in_steps(connection: sqlite3.Connection, now: float) -> Iterator[None]
 
 def list_expired(connection: sqlite3.Connection, now: float) -> Iterator[tuple[str, str, int]]:
     """Yield tables, what to delete from each, and before which limit."""
+    all_days = {HOURLY_RETENTION_DAYS, *RETENTION_DAYS.values()}
+    limits = {days: find_retention_start(connection, now, days) for days in all_days}
+    longest = limits[RETENTION_DAYS[HOUR]]
     for step, days in RETENTION_DAYS.items():
-        limit = find_retention_start(connection, now, days)
         rows_sql = f"SELECT rowid FROM chunk WHERE step={step} AND at<:limit LIMIT :most"  # noqa: S608 # the same
-        yield "chunk", f"rowid IN ({rows_sql})", limit - CHUNK_LENGTH_S[step] + 1
-    for table in ("hour_share", "hour_seen"):
-        yield table, build_oldest_rows_filter(table, "at"), find_retention_start(connection, now, HOURLY_RETENTION_DAYS)
-    limit = find_retention_start(connection, now, RETENTION_DAYS[HOUR])
-    for table in ("share", "seen"):
-        yield table, build_oldest_rows_filter(table, "day"), limit // DAY + EPOCH_ORDINAL
-    yield "rolled", build_oldest_rows_filter("rolled", "at"), limit
+        yield "chunk", f"rowid IN ({rows_sql})", limits[days] - CHUNK_LENGTH_S[step] + 1
     later_sql = "SELECT 1 FROM told later WHERE later.host=told.host AND later.at>told.at AND later.at<:limit"
-    yield "told", f"at<:limit AND EXISTS({later_sql})", limit  # the last GPU set of a host stays valid
-    yield "card", build_oldest_rows_filter("card", "last"), limit
-    yield "event", build_oldest_rows_filter("event", "at"), limit
-    yield "counter", build_oldest_rows_filter("counter", "away"), limit
-    yield (
-        "unkept",
-        build_oldest_rows_filter("unkept", "until"),
-        find_retention_start(connection, now, RETENTION_DAYS[300]),
-    )
-
-
-def build_oldest_rows_filter(table: str, column: str) -> str:
-    """Build the condition for the oldest rows before the limit."""
-    return (
-        f"{column}<:limit AND {column}<=(SELECT max(one) FROM "  # noqa: S608 # the same
-        f"(SELECT {column} AS one FROM {table} WHERE {column}<:limit ORDER BY {column} LIMIT :most))"
-    )
+    yield "told", f"at<:limit AND EXISTS({later_sql})", longest  # the last GPU set of a host stays valid
+    for table, column, limit in (
+        ("hour_share", "at", limits[HOURLY_RETENTION_DAYS]),
+        ("hour_seen", "at", limits[HOURLY_RETENTION_DAYS]),
+        ("share", "day", longest // DAY + EPOCH_ORDINAL),
+        ("seen", "day", longest // DAY + EPOCH_ORDINAL),
+        ("rolled", "at", longest),
+        ("card", "last", longest),
+        ("event", "at", longest),
+        ("counter", "away", longest),
+        ("unkept", "until", limits[RETENTION_DAYS[300]]),
+    ):
+        oldest_sql = f"SELECT {column} AS one FROM {table} WHERE {column}<:limit ORDER BY {column} LIMIT :most"  # noqa: S608 # the same
+        yield table, f"{column}<:limit AND {column}<=(SELECT max(one) FROM ({oldest_sql}))", limit  # noqa: S608 # the same
 
 
 def find_retention_start(connection: sqlite3.Connection, now: float, days: int) -> int:

@@ -23,9 +23,9 @@ from site_builder.fleet.gpu_models import NameFiles
 from site_builder.health.model import HealthEvent
 from site_builder.health.store import EventReader
 from site_builder.history import rollups
-from site_builder.history.buckets import StateMinutes
 from site_builder.history.export import PeopleNames
 from site_builder.history.reader import DailyUsage, HistoryReader, choose_finest_step
+from site_builder.history.usage_sums import StateMinutes
 from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseSummary, ValueChange
 from site_builder.usage.totals import DatePeriod, GpuStay, UsageRow, UsageTable, compute_percent_seen, find_midnight

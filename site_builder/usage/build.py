@@ -16,10 +16,9 @@ from site_builder.core.formatting import DAY
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT, SiteFiles
 from site_builder.fleet.summary import SummarizedHost
-from site_builder.history import reader
-from site_builder.history.buckets import StateMinutes, UsageShare
 from site_builder.history.reader import HistoryReader
 from site_builder.history.rollups import GpuSetChange, HostModel, MonthUsage, UsageRollup
+from site_builder.history.usage_sums import StateMinutes, UsageShare
 from site_builder.usage import fleet_page, people_page, totals
 from site_builder.usage.fleet_page import MinutesByHour, PeriodComparison, PeriodUse
 
@@ -143,7 +142,7 @@ class FleetPage:
         if 0 <= now.epoch - self.checked_at < CHECK_INTERVAL_S:
             return
         self.checked_at = now.epoch
-        until = reader.find_rolled_up_end(self.history, now.epoch)
+        until = self.history.find_rolled_up_end(now.epoch)
         reports = list_reports(self.settings.www, self.settings.privacy.users)
         inputs = (
             until if until is not None else int(now.epoch) // FIRST_HOUR_INTERVAL_S * FIRST_HOUR_INTERVAL_S,
@@ -168,10 +167,10 @@ class FleetPage:
             seen, week_shares = usage.seen, [sum_shares_by_person(usage.shares), {}]
         else:
             start, end = until - MONTH_DAYS * DAY, until
-            seen = reader.read_hourly_minutes(self.history, start, end)
+            seen = self.history.read_hourly_minutes(start, end)
             week_ends = [until - back * WEEK_DAYS * DAY for back in range(2)]
             week_shares = [
-                reader.read_person_shares(self.history, week_end - WEEK_DAYS * DAY, week_end) for week_end in week_ends
+                self.history.read_person_shares(week_end - WEEK_DAYS * DAY, week_end) for week_end in week_ends
             ]
         problem = self.history.problem_text
         if not seen:

@@ -13,7 +13,7 @@ from site_builder.charts.svg import HOURS_PER_DAY, UNKNOWN, UsageCell
 from site_builder.core.clock import Now
 from site_builder.core.formatting import HOUR, MONTH_NAMES
 from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_template
-from site_builder.history.buckets import StateMinutes
+from site_builder.history.usage_sums import StateMinutes
 from site_builder.usage.totals import find_midnight
 
 MINUTES_PER_HOUR = 60

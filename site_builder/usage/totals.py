@@ -12,9 +12,9 @@ from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text
 from site_builder.fleet.summary import GpuUseCounts, PersonUsage
-from site_builder.history.buckets import UNITS_PER_MINUTE, StateMinutes, UsageShare
 from site_builder.history.model import GpuSeries
 from site_builder.history.rollups import MonthUsage, UsageWindow
+from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes, UsageShare
 
 # Time that nobody used, in the order in which it is listed; together with used time it is all that was seen.
 UNUSED_PARTS = {

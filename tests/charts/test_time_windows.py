@@ -11,8 +11,7 @@ import pytest
 from site_builder.charts import time_windows
 from site_builder.charts.svg import BucketRange
 from site_builder.charts.time_windows import TimeGrid, build_grid
-from site_builder.history.block_format import NO_CODE
-from site_builder.history.buckets import BucketColumns
+from site_builder.history.block_format import NO_CODE, Columns
 from site_builder.history.model import GpuSeries
 from tests.support.history_fixtures import epoch
 
@@ -22,7 +21,7 @@ EVERY = ("day", "week", "month", "year")
 NOON = epoch("2026-11-15 12:02")
 
 
-def line(**columns: list[int]) -> BucketColumns:
+def line(**columns: list[int]) -> Columns:
     """What history gives of a GPU, as it keeps it: use in half percents, memory in 8 MiB."""
     kinds = {"use": "B", "memory": "H", "temperature": "B", "power": "H", "owner": "H", "booker": "H", "seen": "B"}
     return {name: array(kinds[name], numbers) for name, numbers in columns.items()}

@@ -215,7 +215,8 @@ def test_history_keeps_memory_and_state_of_instances_and_no_use() -> None:
     assert found
     kept = block_format.unpack_minute_part(block_format.pack_minute_part([block_format.pack_sample(found)]))
     packed_up = block_format.pack_sample(found)
-    again = kept.build_sample(packed_up.gpu_set_id, "atlas", block_format.parse_gpu_series(packed_up.packed_series))
+    hour = block_format.build_host_hour(packed_up.gpu_set_id, {0: kept})
+    again = hour.build_sample(0, "atlas", block_format.parse_gpu_series(packed_up.packed_series))
     assert again
     assert [(one.series.index, one.series.key) for one in again.gpus] == [(f"0:{n}", f"MIG-0-{n}") for n in range(4)]
     assert {one.use for one in again.gpus} == {None}

@@ -34,8 +34,8 @@ from site_builder.doctor import builder_checks
 from site_builder.doctor.model import DoctorContext
 from site_builder.fleet.store import BuilderState
 from site_builder.history import rollups
-from site_builder.history.buckets import StateMinutes, UsageShare
 from site_builder.history.rollups import MonthUsage
+from site_builder.history.usage_sums import StateMinutes, UsageShare
 from site_builder.snapshots import store as snapshots_store
 from site_builder.web.identity import WebCaller
 from tests.support import every_state
@@ -151,7 +151,7 @@ def test_month_of_totals_survives(tmp_path: Path) -> None:
         finished_months={month.first: rollups.FinishedMonth(month.until, rollups.dump_month(month))},
     )
     kept.unfinished_month = rollups.UnfinishedMonth(
-        month.first, 5, [month.first], {"alice": [1, 2, 3, 4]}, {("a", "b"): [1, 2, 3, 4]}, {}
+        month.first, 5, [month.first], {"alice": UsageShare(1, 2, 3, 4)}, {("a", "b"): UsageShare(1, 2, 3, 4)}, {}
     )
     kept.late_months, kept.rendered_months = {month.first}, (b"\x00\xff", "<p>")
     content = dump_json([rollups.SUMS_VERSION, list_pairs(kept)])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from site_builder.core.model import GpuPeople
 from site_builder.history.block_format import PackedSample, pack_sample
-from site_builder.history.buckets import UNITS_PER_MINUTE
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
 from site_builder.history.reader import DailyUsage
+from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 
 A100 = "A100 80 GB"

@@ -17,7 +17,7 @@ from site_builder.board.builder import Builder
 from site_builder.core.clock import Now
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
-from site_builder.history.buckets import UsageShare
+from site_builder.history.usage_sums import UsageShare
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage.build import NAMED_REPORT_START, NO_HISTORY_YET, compare_last_weeks, list_reports
 from tests.support import pace

@@ -9,8 +9,8 @@ import pytest
 
 from site_builder.charts import svg
 from site_builder.charts.svg import UsageCell
-from site_builder.history.buckets import StateMinutes
 from site_builder.history.model import GPU_STATES
+from site_builder.history.usage_sums import StateMinutes
 from site_builder.reports import collect
 from site_builder.usage import fleet_page
 from site_builder.usage.fleet_page import PeriodUse, UseSummary, ValueChange

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.history.block_format import PackedSample
-from site_builder.history.buckets import UNITS_PER_MINUTE
 from site_builder.history.model import GPU_STATES
+from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import A100, epoch, gpu, host, minutes, record, roll, used
 
