@@ -65,15 +65,57 @@ class ParsedFile(Generic[Row]):
     has_missing_gpu: bool = False  # a GPU was reported in a form that could not be read
 
 
+class MemoryErrorCounts(NamedTuple):
+    """Memory errors since the driver was loaded and over the GPU's life, and rows and pages replaced after them."""
+
+    corrected: int | None = None
+    uncorrected: int | None = None
+    corrected_ever: int | None = None
+    uncorrected_ever: int | None = None
+    rows_corrected: int | None = None
+    rows_uncorrected: int | None = None
+    pages_corrected: int | None = None
+    pages_uncorrected: int | None = None
+
+
+class GpuHealth(NamedTuple):
+    """What a GPU reports of its health beside its readings; most GPUs of a fleet report the same.
+
+    `recovery_action` is empty where nothing is to be done. `clock_reasons` are the bits of nvidia-smi's
+    clocks_event_reasons.active. `fan_error` and `power_error` are the words in the place of these readings.
+    """
+
+    error_counts: MemoryErrorCounts = MemoryErrorCounts()
+    is_repair_pending: bool | None = None
+    has_repair_failed: bool | None = None
+    recovery_action: str | None = None
+    is_drain_recommended: bool | None = None
+    clock_reasons: int | None = None
+    lanes: int | None = None
+    max_lanes: int | None = None
+    pstate: int | None = None
+    is_persistent: bool | None = None
+    is_prohibited: bool = False
+    is_in_mig_mode: bool = False
+    driver: str | None = None
+    fan_error: str | None = None
+    power_error: str | None = None
+
+
+NO_HEALTH = GpuHealth()
+
+
 # Rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times as long
 # to create.
 class Gpu(NamedTuple):
     """A GPU of any maker, under nvidia-smi's names and units. `lost` is why the driver cannot reach it.
 
-    `error` is the driver's error message for its memory, use or temperature.
+    `error` is the driver's error message for its memory, use or temperature. `temperature_margin` is how far it is
+    below its maker's limit.
 
-    `columns` and `cells` are all that was reported, by the names of `--query-gpu`. A MIG instance is a GPU of its own,
-    with the physical GPU as its `parent`. `place` is what it is called on its host where that is not its index.
+    `columns` and `cells` are all that was reported, by the names of `--query-gpu`, to be shown. A MIG instance is a GPU
+    of its own, with the physical GPU as its `parent`. `place` is what it is called on its host where that is not its
+    index.
     """
 
     index: int | None  # type: ignore[assignment] # nvidia-smi's name hides a method of tuples
@@ -87,6 +129,10 @@ class Gpu(NamedTuple):
     power_draw: float | None = None
     power_limit: float | None = None
     clock: float | None = None
+    fan_speed: float | None = None
+    temperature_margin: float | None = None
+    bus_id: str | None = None
+    health: GpuHealth = NO_HEALTH
     lost: str | None = None
     columns: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.core import formatting
@@ -18,7 +17,6 @@ STATE_PRECEDENCE = ("lost", "unknown", "conflict", "held", "busy", "booked", "fr
 # The problems of a GPU that cannot be used until it is reset or its host is rebooted.
 LOST_PROBLEM_KINDS = frozenset({"lost", "off-bus", "reset"})
 RECOVERY_KIND = "recovery"
-MIG_MODE_COLUMN = "mig.mode.current"
 NO_INSTANCES_REASON = "it is in MIG mode and tells no instances, so that nothing can be run on it"
 
 
@@ -201,19 +199,7 @@ def explain_unknown(gpu_input: GpuInput) -> str:
         return recovery
     if gpu_input.gpu.memory_used is None and gpu_input.gpu.utilization_gpu is None:
         return "the driver tells neither its memory nor its use"
-    return NO_INSTANCES_REASON if is_in_mig_mode(gpu_input.gpu) else ""
-
-
-def is_in_mig_mode(gpu: Gpu) -> bool:
-    """Return True if a GPU is divided into instances, and can itself run nothing."""
-    position = find_mig_mode_column(gpu.columns) if gpu.columns else None
-    return position is not None and gpu.cells[position].lower() == "enabled"
-
-
-# a fleet has a few headers
-@lru_cache(maxsize=64)
-def find_mig_mode_column(columns: tuple[str, ...]) -> int | None:
-    return columns.index(MIG_MODE_COLUMN) if MIG_MODE_COLUMN in columns else None
+    return NO_INSTANCES_REASON if gpu_input.gpu.health.is_in_mig_mode else ""
 
 
 def find_soon_booking(bookings: Sequence[BookingStatus], limits: StateLimits, now: Now) -> BookingStatus | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from site_builder.core.model import Gpu, GpuStatus, HostStatus, ProcessStatus
-from site_builder.fleet.gpu_state import STATE_PRECEDENCE, is_in_mig_mode
+from site_builder.fleet.gpu_state import STATE_PRECEDENCE
 
 EMPTY_STATES = frozenset({"free", "booked"})
 UNPLACED_PROCESSES_REASON = "there are processes on its GPU of which it is not told on which instance"
@@ -22,7 +22,7 @@ class WholeGpu(NamedTuple):
 
 def is_mig_without_instances(gpu: Gpu) -> bool:
     """Return True if a GPU is in MIG mode and reports no instances; it reports no utilization then."""
-    return gpu.utilization_gpu is None and gpu.parent is None and is_in_mig_mode(gpu)
+    return gpu.utilization_gpu is None and gpu.parent is None and gpu.health.is_in_mig_mode
 
 
 def has_mig_gpu(host: HostStatus) -> bool:

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from site_builder.core.model import GpuNumber
+from site_builder.core.model import GpuNumber, MemoryErrorCounts
 
-# Memory errors since the driver was loaded and over the GPU's life, and rows and pages that were replaced after them.
-COUNT_NAMES = (
-    "corrected",
-    "uncorrected",
-    "corrected_ever",
-    "uncorrected_ever",
-    "rows_corrected",
-    "rows_uncorrected",
-    "pages_corrected",
-    "pages_uncorrected",
-)
+COUNT_NAMES = MemoryErrorCounts._fields
 # Events that last. Transient ones come and go with the load; power comes so often that only its sum is kept.
 TRANSIENT_KINDS = ("heat", "hot", "power")
 PERSISTENT_KINDS = ("lost", "gone", "recovery", "pending", "failed")

@@ -7,10 +7,16 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from site_builder.core.model import Gpu, GpuProblem, ParsedFile, ToolResult
-from site_builder.health import gpu_health
-from site_builder.health.gpu_health import MAX_CELL_CHARACTERS, SLOWDOWN_BIT, parse_boolean_cell
-from site_builder.snapshots.parsers.values import parse_cell, parse_error_words, parse_integer, parse_number
+from site_builder.core.model import Gpu, GpuHealth, GpuProblem, ParsedFile, ToolResult
+from site_builder.health.gpu_health import (
+    HARDWARE_HEAT_BIT,
+    HEAT_BIT,
+    MAX_REASON_CHARACTERS,
+    POWER_BRAKE_BIT,
+    SLOWDOWN_BIT,
+    find_overheating,
+    normalize_bus_id,
+)
 
 CRITICAL, WARNING, INFO = SEVERITIES = "critical", "warning", "info"
 # The commands that reset a GPU, and words in its driver's messages in dmesg.
@@ -172,40 +178,14 @@ RECOVERY_ADVICE = (
 )
 # Exit codes of nvidia-smi that are about a GPU, where its messages do not say which.
 EXIT_CODE_KINDS = {8: "power-cable", 10: "interrupts", 14: "inforom", 15: "off-bus"}
-# These differ from GPU to GPU.
-OWN_COLUMNS = ("fan.speed", "temperature.gpu.tlimit", "power.draw")
-# The columns of ProblemCells, in its order, which are nearly the same in a whole fleet.
-COMMON_COLUMNS = (
-    "ecc.errors.corrected.volatile.total",
-    "ecc.errors.uncorrected.volatile.total",
-    "ecc.errors.uncorrected.aggregate.total",
-    "remapped_rows.pending",
-    "retired_pages.pending",
-    "remapped_rows.failure",
-    "gpu_recovery_action",
-    "reset_status.drain_and_reset_recommended",
-    "clocks_event_reasons.active",
-    "clocks_throttle_reasons.active",
-    "pcie.link.width.current",
-    "pcie.link.width.max",
-    "pstate",
-    "persistence_mode",
-    "compute_mode",
-)
-PROBLEM_COLUMNS = (*OWN_COLUMNS, *COMMON_COLUMNS)
-PROBLEM_PICKER = gpu_health.CellPicker(PROBLEM_COLUMNS, max_characters=400)
 # What newer drivers call what older ones recommended.
 DRAIN_AND_RESET_ACTION = "Drain and Reset"
-HEAT_BIT, HARDWARE_HEAT_BIT, POWER_BRAKE_BIT = 0x20, 0x40, 0x80
 # Fewer corrected errors since the driver was loaded are normal.
 MIN_CORRECTED_ERRORS = 1000
 # A fan may stand still while a card is cool; those that do begin to turn at some 60 °C.
 WARM_CELSIUS = 75
-PERMISSION_ERROR = "insufficient permissions"
-FAN_STOPPED_CELLS = frozenset({"0", "0 %"})
 # A GPU that rests may narrow its link; from P0 to this it works.
 LOWEST_WORKING_PSTATE = 4
-MAX_LANES = 64
 # Milliseconds that a healthy query takes at most; longer times are shown in steps.
 SLOW_QUERY_MS, QUERY_STEP_MS = 1000, 500
 MAX_MESSAGE_CHARACTERS = 200
@@ -213,26 +193,6 @@ MAX_MESSAGES = 100
 BUS_ID = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f](?![0-9A-Fa-f])")
 GPU_INDEX = re.compile(r"\b(?:GPU|gpu) ?(\d{1,3})\b")
 NO_PROBLEMS: tuple[GpuProblem, ...] = ()
-
-
-class ProblemCells(NamedTuple):
-    """The cells of COMMON_COLUMNS."""
-
-    corrected: str
-    uncorrected: str
-    uncorrected_ever: str
-    remapping_pending: str
-    retirement_pending: str
-    remapping_failure: str
-    recovery_action: str
-    drain_recommended: str
-    clock_event_reasons: str
-    clock_throttle_reasons: str
-    lanes: str
-    max_lanes: str
-    pstate: str
-    persistence_mode: str
-    compute_mode: str
 
 
 class ProblemFinder:
@@ -247,49 +207,37 @@ class ProblemFinder:
     def find_problems(self, row: Gpu) -> tuple[GpuProblem, ...]:
         """Return the problems of a GPU; those of an instance are its GPU's."""
         gpu = row.parent or row
-        cells = PROBLEM_PICKER.pick(gpu)
-        fan, margin, power = cells[: len(OWN_COLUMNS)]
-        query_ms = self.query_ms if gpu.vendor == "nvidia" else 0
-        problems = find_common_problems(cells[len(OWN_COLUMNS) :], query_ms)
-        overheating = gpu_health.find_overheating(
-            gpu.temperature, gpu_health.parse_temperature_margin(margin) if margin else None
-        )
-        power_error = find_reading_failure(power) if gpu.power_draw is None else None
-        is_fan_odd = fan in FAN_STOPPED_CELLS or find_reading_failure(fan)
-        if gpu.lost or gpu.error or power_error or is_fan_odd or overheating or self.messages:
-            problems = (*self.find_own_problems(gpu, fan, overheating), *problems)
-            if power_error and not gpu.lost:
-                problems = (build_problem("power", power_error), *problems)
+        problems = find_common_problems(gpu.health, self.query_ms if gpu.vendor == "nvidia" else 0)
+        overheating = find_overheating(gpu)
+        is_fan_odd = gpu.fan_speed == 0 or gpu.health.fan_error
+        if gpu.lost or gpu.error or gpu.health.power_error or is_fan_odd or overheating or self.messages:
+            problems = (*self.find_own_problems(gpu, overheating), *problems)
         if row.error and not gpu.error and not gpu.lost:
             problems = (build_problem("unreadable", row.error), *problems)
         if not problems:
             return NO_PROBLEMS
-        which = gpu.raw_fields.get("pci.bus_id", "")[:MAX_CELL_CHARACTERS] if gpu.index is None else str(gpu.index)
+        which = (gpu.bus_id or "")[:MAX_REASON_CHARACTERS] if gpu.index is None else str(gpu.index)
         return order_problems(problems, gpu.vendor, which)
 
-    def find_own_problems(self, gpu: Gpu, fan: str, overheating: tuple[int, ...] | None) -> Iterator[GpuProblem]:
+    def find_own_problems(self, gpu: Gpu, overheating: tuple[int, ...] | None) -> Iterator[GpuProblem]:
         """Yield the problems that are of this GPU and no other."""
         if gpu.lost:
             kind = classify_message(gpu.lost, "lost")
-            yield build_problem(kind if PROBLEM_KINDS[kind].avoid else "lost", gpu.lost[:MAX_CELL_CHARACTERS])
-        elif gpu.error:
+            yield build_problem(kind if PROBLEM_KINDS[kind].avoid else "lost", gpu.lost[:MAX_REASON_CHARACTERS])
+        elif gpu.health.power_error:
+            yield build_problem("power", gpu.health.power_error)
+        if gpu.error and not gpu.lost:
             yield build_problem("unreadable", gpu.error)
         if gpu.temperature is not None and not gpu.lost:
-            if find_reading_failure(fan):
+            if gpu.health.fan_error:
                 yield build_problem("fan", "its fan does not answer")
-            elif fan in FAN_STOPPED_CELLS and gpu.temperature >= WARM_CELSIUS:
+            elif gpu.fan_speed == 0 and gpu.temperature >= WARM_CELSIUS:
                 yield build_problem("fan", "its fan stands still, though the GPU is warm")
         if overheating:
             yield build_problem("hot", overheating[1])
         for vendor, message in self.messages:
             if vendor == gpu.vendor and is_message_about(message, gpu):
                 yield build_problem(classify_message(message, "said"), message[:MAX_MESSAGE_CHARACTERS])
-
-
-def find_reading_failure(cell: str) -> str | None:
-    """Return the words of a reading that fails; missing permissions are no fault of the GPU."""
-    words = parse_error_words(cell) if cell else None
-    return None if words is None or words.lower() == PERMISSION_ERROR else words
 
 
 def classify_message(message: str, default: str) -> str:
@@ -327,8 +275,8 @@ def is_message_about(message: str, gpu: Gpu) -> bool:
     """Return True if a message names this GPU by its bus id, or else by its number."""
     bus_ids = BUS_ID.findall(message)
     if bus_ids:
-        own_bus_id = gpu_health.normalize_bus_id(gpu.raw_fields.get("pci.bus_id", ""))
-        return own_bus_id is not None and own_bus_id in map(gpu_health.normalize_bus_id, bus_ids)
+        own_bus_id = normalize_bus_id(gpu.bus_id) if gpu.bus_id else None
+        return own_bus_id is not None and own_bus_id in map(normalize_bus_id, bus_ids)
     match = GPU_INDEX.search(message)
     return match is not None and gpu.index is not None and int(match[1]) == gpu.index
 
@@ -343,65 +291,44 @@ def advise_on_exit_code(result: ToolResult) -> str:
 
 # Most GPUs of a fleet report the same.
 @lru_cache(maxsize=4096)
-def find_common_problems(common_cells: tuple[str, ...], query_ms: int) -> tuple[GpuProblem, ...]:
-    """Find problems in the cells of COMMON_COLUMNS."""
-    cells = ProblemCells._make(common_cells)
+def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, ...]:
+    """Find the problems that a health record shows; a query that was slow took `query_ms`."""
     problems: list[GpuProblem] = []
-    action = (
-        DRAIN_AND_RESET_ACTION if parse_boolean_cell(cells.drain_recommended) else parse_cell(cells.recovery_action)
-    )
-    action_text = (action or "none").lower()
-    if action_text != "none" and not action_text.startswith("requested functionality"):
-        advice = next((advice for words, advice in RECOVERY_ADVICE if words in action_text), "")
+    action = DRAIN_AND_RESET_ACTION if health.is_drain_recommended else health.recovery_action
+    if action:
+        advice = next((advice for words, advice in RECOVERY_ADVICE if words in action.lower()), "")
         problems.append(build_problem("recovery", action, advice=advice))
-    problems += find_ecc_problems(cells)
-    if parse_boolean_cell(cells.remapping_failure):
+    counts = health.error_counts
+    if counts.uncorrected:
+        problems.append(build_problem("ecc-uncorrected", format_error_count(counts.uncorrected)))
+    elif counts.uncorrected_ever:
+        since = "" if counts.uncorrected is None else ", none since the driver was loaded"
+        problems.append(build_problem("ecc-before", format_error_count(counts.uncorrected_ever), since))
+    if counts.corrected is not None and counts.corrected >= MIN_CORRECTED_ERRORS:
+        problems.append(build_problem("ecc-corrected", f"{counts.corrected:,}"))
+    if health.has_repair_failed:
         problems.append(build_problem("repair-failed"))
-    if gpu_health.parse_pending_repair(cells.remapping_pending, cells.retirement_pending):
+    if health.is_repair_pending:
         problems.append(build_problem("repair-pending"))
-    problems += find_slowdown_problems(
-        gpu_health.parse_clock_reasons(cells.clock_event_reasons, cells.clock_throttle_reasons) or 0
-    )
-    lanes, max_lanes = parse_lane_count(cells.lanes), parse_lane_count(cells.max_lanes)
-    pstate = parse_integer(cells.pstate[1:]) if cells.pstate[:1] == "P" else None
-    is_working = pstate is not None and pstate <= LOWEST_WORKING_PSTATE
+    # idling and the power limit are no problems
+    mask = health.clock_reasons or 0
+    if mask & (HEAT_BIT | HARDWARE_HEAT_BIT):
+        problems.append(build_problem("heat", " to half of its clocks or less" if mask & HARDWARE_HEAT_BIT else ""))
+    if mask & POWER_BRAKE_BIT:
+        problems.append(build_problem("power-brake"))
+    if mask & SLOWDOWN_BIT and not mask & (HARDWARE_HEAT_BIT | POWER_BRAKE_BIT):
+        problems.append(build_problem("slowdown"))
+    lanes, max_lanes = health.lanes, health.max_lanes
+    is_working = health.pstate is not None and health.pstate <= LOWEST_WORKING_PSTATE
     if lanes is not None and max_lanes is not None and lanes < max_lanes and is_working:
         # many mainboards provide half of the lanes
         problems.append(build_problem("link", lanes, max_lanes, severity=INFO if lanes * 2 >= max_lanes else WARNING))
-    if parse_boolean_cell(cells.persistence_mode) is False:
+    if health.is_persistent is False:
         problems.append(build_problem("persistence", f", which took {query_ms / 1000:.1f} s" if query_ms else ""))
-    if cells.compute_mode.lower() == "prohibited":
+    if health.is_prohibited:
         problems.append(build_problem("prohibited"))
     return tuple(problems) or NO_PROBLEMS
 
 
-def find_ecc_problems(cells: ProblemCells) -> Iterator[GpuProblem]:
-    corrected, uncorrected = parse_number(cells.corrected), parse_number(cells.uncorrected)
-    uncorrected_ever = parse_number(cells.uncorrected_ever)
-    if uncorrected:
-        yield build_problem("ecc-uncorrected", format_error_count(uncorrected))
-    elif uncorrected_ever:
-        since = "" if uncorrected is None else ", none since the driver was loaded"
-        yield build_problem("ecc-before", format_error_count(uncorrected_ever), since)
-    if corrected is not None and corrected >= MIN_CORRECTED_ERRORS:
-        yield build_problem("ecc-corrected", f"{int(corrected):,}")
-
-
-def format_error_count(count: float) -> str:
-    return f"{int(count):,} uncorrected ECC error{'' if count == 1 else 's'}"
-
-
-def find_slowdown_problems(mask: int) -> Iterator[GpuProblem]:
-    """Yield why a GPU is slower than it could be; idling and its power limit are no problems."""
-    if mask & (HEAT_BIT | HARDWARE_HEAT_BIT):
-        yield build_problem("heat", " to half of its clocks or less" if mask & HARDWARE_HEAT_BIT else "")
-    if mask & POWER_BRAKE_BIT:
-        yield build_problem("power-brake")
-    if mask & SLOWDOWN_BIT and not mask & (HARDWARE_HEAT_BIT | POWER_BRAKE_BIT):
-        yield build_problem("slowdown")
-
-
-def parse_lane_count(cell: str) -> int | None:
-    """Parse `16`, or as the XML has it `16x`."""
-    count = parse_integer(cell.lower().strip("x"))
-    return count if count is not None and 0 < count <= MAX_LANES else None
+def format_error_count(count: int) -> str:
+    return f"{count:,} uncorrected ECC error{'' if count == 1 else 's'}"

@@ -26,9 +26,10 @@ from site_builder.core.model import (
     PrivacySettings,
 )
 from site_builder.fleet import summary
-from site_builder.health.gpu_health import HealthReadings, parse_health_readings
+from site_builder.health.gpu_health import HealthReadings, build_health_readings
 from site_builder.snapshots import registry
 from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, used_by
+from tests.support.health_fixtures import parse_health_cells
 from tests.support.pace import check, took
 from tests.support.prometheus import boards, every_state, fleet_of, program, text_of
 
@@ -72,8 +73,8 @@ def bare(*rows: Gpu, name: str = "atlas", **more: Any) -> HostStatus:  # noqa: A
 
 def with_cells(**cells: str) -> Gpu:
     """A GPU that tells these fields, by nvidia-smi's names with _ for the dots."""
-    names = tuple(name.replace("__", ".") for name in cells)
-    return gpu()._replace(columns=names, cells=tuple(cells.values()))
+    parsed = parse_health_cells({name.replace("__", "."): cell for name, cell in cells.items()})
+    return gpu()._replace(fan_speed=parsed.fan_speed, health=parsed.health)
 
 
 # What the file says
@@ -316,7 +317,7 @@ def test_health_metrics_exist_where_the_driver_reports_health(
 
 
 def test_a_gpu_without_health_readings_has_no_health_metrics() -> None:
-    assert parse_health_readings(gpu()) == HealthReadings()
+    assert build_health_readings(gpu().health, None) == HealthReadings()
 
 
 # Nothing that a host says can spoil the file
@@ -340,7 +341,7 @@ def test_odd_names_stay_within_their_label(text: str) -> None:
 
 
 def test_a_gpu_without_an_index_goes_by_its_uuid_else_by_its_bus() -> None:
-    lost = Gpu(None, None, None, columns=("pci.bus_id",), cells=("0000:41:00.0",))
+    lost = Gpu(None, None, None, bus_id="0000:41:00.0")
     found = told(bare(gpu(None, uuid="GPU-a"), lost, Gpu(None, None, None)))
     assert [labels["gpu"] for labels, _ in found.of("gpu_state")] == ["GPU-a", "0000:41:00.0"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from site_builder.core.model import Booking, Gpu, GpuStatus, HostStatus
+from site_builder.core.model import Booking, Gpu, GpuHealth, GpuStatus, HostStatus
 from site_builder.fleet.mig import WholeGpu, list_whole_gpus
 from tests.support.generated_fleet import booking, decide, gpu, host_data, idle_for, person, process
 from tests.support.mig_fixtures import instance, instances, whole
@@ -112,7 +112,7 @@ def test_an_instance_with_memory_taken_is_busy() -> None:
 
 
 def test_a_gpu_that_is_not_in_mig_mode_is_as_ever() -> None:
-    plain = whole(cells=("0", "GPU-0", "H100", "Disabled", "0"))
+    plain = whole(health=GpuHealth())
     assert of_gpus(plain).gpus[0].state == "free"
 
 

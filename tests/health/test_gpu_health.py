@@ -14,6 +14,7 @@ from site_builder.health.gpu_health import (
     pack_host_health,
 )
 from site_builder.health.model import GpuHealthMetrics, PackedHealthMetrics
+from tests.support.health_fixtures import parse_health_cells
 
 COUNTS = {
     "ecc.errors.corrected.volatile.total": "1",
@@ -33,9 +34,7 @@ def host(*gpus: Gpu, state: str = "fresh", has_missing_gpu: bool = False) -> Hos
 
 
 def gpu(cells: dict[str, str] | None = None, **more: Any) -> Gpu:  # noqa: ANN401
-    told = cells or {}
-    plain: dict[str, Any] = {"index": 0, "uuid": "GPU-0", "name": "A100", "temperature": 40.0, **more}
-    return Gpu(**plain, columns=tuple(told), cells=tuple(told.values()))
+    return parse_health_cells({"index": "0", **(cells or {})}, **{"temperature": 40.0, **more})
 
 
 def only(one: Gpu) -> GpuHealthMetrics:
@@ -102,7 +101,16 @@ def test_by_what_it_is_slowed(name: str, mask: str, heat: bool | None, power: bo
     assert (found.heat, found.power) == (heat, power)
 
 
-@pytest.mark.parametrize(("cell", "recovery"), [("None", ""), ("Reset", "Reset"), ("[N/A]", None), ("", None)])
+@pytest.mark.parametrize(
+    ("cell", "recovery"),
+    [
+        ("None", ""),
+        ("Reset", "Reset"),
+        ("[N/A]", None),
+        ("", None),
+        ("Requested functionality has been deprecated", None),
+    ],
+)
 def test_what_must_be_done_to_it(cell: str, recovery: str | None) -> None:
     assert only(gpu({"gpu_recovery_action": cell})).recovery == recovery
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser
 
 from site_builder.board.builder import Builder
 from site_builder.config.settings import Settings
-from site_builder.core.model import Gpu, GpuStatus, HostStatus, PrivacySettings
+from site_builder.core.model import GpuStatus, HostStatus, PrivacySettings
 from site_builder.demo import history as demo_history
 from site_builder.demo.scenario import MACHINES
 from site_builder.health import events
@@ -30,6 +30,7 @@ from tests.support import pace
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
 from tests.support.browser import node_module
 from tests.support.generated_fleet import now
+from tests.support.health_fixtures import parse_health_cells
 
 FIELDS = {
     "pci.bus_id": "00000000:{bus}:00.0",
@@ -184,7 +185,7 @@ def board(gpus: list[dict[str, str]]) -> HostStatus:
     rows = []
     for index, more in enumerate(gpus):
         cells = {**FIELDS, **more}
-        one = Gpu(index, f"GPU-{index}", "A100", temperature=40, columns=tuple(cells), cells=tuple(cells.values()))
+        one = parse_health_cells(cells, index=index, uuid=f"GPU-{index}", temperature=40)
         rows.append(GpuStatus(one, "A100", "free", ""))
     return HostStatus("atlas", None, (), "fresh", "", gpus=tuple(rows))
 

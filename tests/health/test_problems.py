@@ -16,7 +16,6 @@ from site_builder.health.problems import (
     EXIT_CODE_KINDS,
     MESSAGE_KINDS,
     MIN_CORRECTED_ERRORS,
-    PROBLEM_COLUMNS,
     PROBLEM_KINDS,
     SEVERITIES,
     WARM_CELSIUS,
@@ -24,9 +23,12 @@ from site_builder.health.problems import (
     format_advice,
 )
 from site_builder.snapshots import registry
+from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS
 from tests.snapshots.test_nvidia_csv import BUNDLES, our_fields
 from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
+from tests.support.health_fixtures import parse_health_cells
 
+COLUMNS = ("fan.speed", "temperature.gpu.tlimit", "power.draw", *HEALTH_COLUMNS)
 WELL = {
     "pci.bus_id": "00000000:41:00.0",
     "fan.speed": "30",
@@ -50,8 +52,7 @@ WELL = {
 def gpu(temperature: float | None = 45.0, lost: str | None = None, vendor: str = "nvidia", /, **cells: str) -> Gpu:
     """A GPU that is well but for these cells; `__` stands for a dot."""
     told = {**WELL, **{name.replace("__", "."): cell for name, cell in cells.items()}}
-    columns, values = tuple(told), tuple(told.values())
-    return Gpu(3, "GPU-3", "A100", temperature=temperature, lost=lost, columns=columns, cells=values, vendor=vendor)
+    return parse_health_cells(told, index=3, temperature=temperature, lost=lost, vendor=vendor)
 
 
 def found(one: Gpu, *said: str, took: int = 100, rc: int = 0) -> tuple[GpuProblem, ...]:
@@ -87,8 +88,7 @@ def test_a_gpu_that_is_well_has_no_problem() -> None:
     ],
 )
 def test_what_is_not_available_is_no_problem(cell: str) -> None:
-    one = gpu()
-    assert found(one._replace(cells=(cell,) * len(one.cells))) == ()
+    assert found(parse_health_cells(dict.fromkeys(WELL, cell), temperature=45.0)) == ()
 
 
 def test_a_gpu_without_readings_has_no_problems() -> None:
@@ -426,7 +426,7 @@ anything = st.one_of(
 
 
 @given(
-    st.lists(anything, min_size=len(PROBLEM_COLUMNS), max_size=len(PROBLEM_COLUMNS)),
+    st.lists(anything, min_size=len(COLUMNS), max_size=len(COLUMNS)),
     st.one_of(st.none(), st.text(max_size=300)),
     st.one_of(st.none(), st.floats(0, 1e6)),
     st.lists(st.one_of(st.text(max_size=300), st.just(INFOROM)), max_size=3),
@@ -434,7 +434,7 @@ anything = st.one_of(
 def test_whatever_a_host_reports_its_problems_are_few_and_short(
     cells: list[str], lost: str | None, temperature: float | None, said: list[str]
 ) -> None:
-    one = Gpu(0, "GPU-0", "A100", temperature=temperature, lost=lost, columns=PROBLEM_COLUMNS, cells=tuple(cells))
+    one = parse_health_cells(dict(zip(COLUMNS, cells)), temperature=temperature, lost=lost)
     problems = found(one, *said)
     assert len({problem.kind for problem in problems}) == len(problems) <= len(PROBLEM_KINDS)
     for problem in problems:
@@ -446,7 +446,7 @@ def test_whatever_a_host_reports_its_problems_are_few_and_short(
 
 def test_a_row_of_fewer_cells_than_columns_costs_nothing_but_itself() -> None:
     many = tuple(f"c{n}" for n in range(500))
-    assert found(Gpu(0, "GPU-0", "A100", columns=many, cells=many)) == ()
+    assert found(parse_health_cells(dict(zip(many, many)))) == ()
 
 
 # Recorded machines

@@ -6,13 +6,13 @@ import re
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, ToolResult
-from site_builder.health.gpu_health import parse_health_readings
 from site_builder.snapshots import registry
 from site_builder.snapshots.parsers.nvidia_xml import XML_FIELDS
 from site_builder.snapshots.parsers.values import parse_cell, parse_number
@@ -24,6 +24,8 @@ BUNDLES = sorted(CAPTURES.glob("bundles/*")) if CAPTURES.is_dir() else []
 # What moved between two questions, a tenth of a second apart.
 MOVES = {"power.draw", "temperature.gpu", "temperature.memory", "fan.speed", "clocks_event_reasons.active"}
 MOVES |= {"clocks.current.graphics", "clocks.current.sm", "clocks.current.memory"}
+# And what only the XML tells.
+MOVING_HEALTH: dict[str, Any] = {"clock_reasons": None, "max_lanes": None}
 PROCESS = (
     "<process_info><gpu_instance_id>{gi}</gpu_instance_id><compute_instance_id>{ci}</compute_instance_id>"
     "<pid>{pid}</pid><type>{kind}</type><process_name>{name}</process_name><used_memory>{memory}</used_memory>"
@@ -107,7 +109,7 @@ def test_xml_and_csv_of_one_machine_report_the_same_field_by_field(bundle: Path,
         assert parse_cell(ours[name]) == parse_cell(theirs[name]), name
     for name in MOVES:
         assert (parse_number(ours[name]) is None) == (parse_number(theirs[name]) is None), name
-    assert parse_health_readings(by_csv)[1:6] == parse_health_readings(by_xml)[1:6]
+    assert by_csv.health._replace(**MOVING_HEALTH) == by_xml.health._replace(**MOVING_HEALTH)
 
 
 def test_every_field_of_ours_is_asked_of_the_csv_too() -> None:
@@ -144,13 +146,13 @@ def test_the_reasons_of_the_clocks_are_one_mask_whatever_they_are_called(word: s
     lines = "".join(f"<{word}_{name}>{'Active' if name in active else 'Not Active'}</{word}_{name}>" for name in names)
     (one,) = read(document(gpu(1, f"<{word}s>{lines}</{word}s>"))).rows
     assert one.raw_fields["clocks_event_reasons.active"] == "0x0000000000000141"
-    assert parse_health_readings(one).is_slowed_by_heat is True
+    assert one.health.clock_reasons == 0x141
 
 
 def test_missing_clock_reasons_are_not_the_same_as_none() -> None:
     (one,) = read(document(gpu(1, "<clocks_throttle_reasons>N/A</clocks_throttle_reasons>"))).rows
     assert one.raw_fields["clocks_event_reasons.active"] == "[N/A]"
-    assert parse_health_readings(one).is_slowed_by_heat is None
+    assert one.health.clock_reasons is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_errors_of_memory_are_added_up_as_each_generation_reports_them(
     errors: str, corrected: int | None, uncorrected: int | None
 ) -> None:
     (one,) = read(document(gpu(1, f"<ecc_errors><volatile>{errors}</volatile></ecc_errors>"))).rows
-    assert (parse_health_readings(one).ecc_corrected, parse_health_readings(one).ecc_uncorrected) == (
+    assert (one.health.error_counts.corrected, one.health.error_counts.uncorrected) == (
         corrected,
         uncorrected,
     )

@@ -85,7 +85,7 @@ def test_amd_smi_and_rocm_smi_give_a_gpu_the_same_uuid() -> None:
 def test_what_is_not_reported_is_not_available(nothing: str) -> None:
     empty = dict.fromkeys(CARD, nothing)
     gpu = one(part("rocm-smi", {"card0": empty}))
-    assert gpu == Gpu(0, None, gpu.name, columns=gpu.columns, cells=gpu.cells, vendor="amd")
+    assert gpu == Gpu(0, None, gpu.name, bus_id=gpu.bus_id, columns=gpu.columns, cells=gpu.cells, vendor="amd")
     assert set(gpu.columns) <= {"index", "name", "serial", "vbios_version", "pci.bus_id"}
 
 

@@ -50,6 +50,10 @@ def check_golden(name: str, understood: DataclassInstance) -> None:
         if "cells" in row:  # what we understood, not what we were told
             row["told"] = len(row.pop("cells"))
             del row["columns"]
+            health = {"fan_speed": row.pop("fan_speed"), "temperature_margin": row.pop("temperature_margin")}
+            health |= {"bus_id": row.pop("bus_id"), **row.pop("health")._asdict()}
+            health |= health.pop("error_counts")._asdict()
+            row["health"] = {name: value for name, value in health.items() if value is not None and value is not False}
             if row["error"] is None:
                 del row["error"]
             row["parent"] = row["parent"] and row["parent"].label

@@ -7,6 +7,7 @@ from datetime import timezone
 from typing import Any
 
 from site_builder.core.formatting import MINUTE
+from site_builder.core.model import Gpu
 from site_builder.health import events
 from site_builder.health.events import compare_health
 from site_builder.health.model import (
@@ -17,6 +18,7 @@ from site_builder.health.model import (
     HostHealthMetrics,
     HostHealthState,
 )
+from site_builder.snapshots.parsers.nvidia_csv import build_gpu_from_cells, find_gpu_columns
 from tests.support.history_fixtures import epoch
 
 NOON = epoch("2026-03-10T12:00")
@@ -38,6 +40,14 @@ def gpu(key: Any = A, **more: Any) -> GpuHealthMetrics:  # noqa: ANN401
     """A GPU that is well; counts by their names."""
     counts = tuple(more.pop(name, 0) for name in COUNT_NAMES)
     return GpuHealthMetrics(key=key, counts=counts, **{**HEALTHY, **more})
+
+
+def parse_health_cells(cells: Mapping[str, str], **fields: Any) -> Gpu:  # noqa: ANN401
+    """A GPU with these readings, and with the health that these cells of nvidia-smi tell."""
+    parsed = build_gpu_from_cells(find_gpu_columns(tuple(cells)), tuple(cells.values()))
+    readings: dict[str, Any] = {"fan_speed": parsed.fan_speed, "temperature_margin": parsed.temperature_margin}
+    identity: dict[str, Any] = {"index": 0, "uuid": "GPU-0", "name": "A100", "bus_id": parsed.bus_id}
+    return Gpu(**{**identity, **readings, **fields}, health=parsed.health, columns=parsed.columns, cells=parsed.cells)
 
 
 class Watch:

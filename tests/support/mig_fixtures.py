@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from site_builder.core.model import Gpu, GpuProcessRow
+from site_builder.core.model import Gpu, GpuHealth, GpuProcessRow, MemoryErrorCounts
 from site_builder.snapshots import registry
 from site_builder.snapshots.envelope import ToolOutput, ToolParts
 from site_builder.snapshots.parsers import nvidia_csv
@@ -34,6 +34,7 @@ def whole(index: int = 0, **more: Any) -> Gpu:  # noqa: ANN401
         "temperature": 44.0,
         "power_draw": 130.5,
         "power_limit": 700.0,
+        "health": GpuHealth(MemoryErrorCounts(uncorrected=0), is_in_mig_mode=True),
         "columns": COLUMNS,
         "cells": (str(index), f"GPU-{index}", H100, "Enabled", "0"),
     }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from site_builder.core.model import GpuProblem, GpuStatus, HostFacts, HostStatus
 from site_builder.fleet.mig import EMPTY_STATES, list_whole_gpus
-from site_builder.health.gpu_health import HealthReadings, parse_health_readings
+from site_builder.health.gpu_health import HealthReadings, build_health_readings
 
 BYTES_PER_MIB, HERTZ_PER_MHZ, PERCENT_PER_UNIT = 1024 * 1024, 1_000_000, 100
 # Limits on what hosts can put into Prometheus.
@@ -201,7 +201,7 @@ def label_gpus(host_status: HostStatus) -> LabelledGpus:
         name = gpu.label
         # two series with the same labels would cost Prometheus the whole scrape
         if gpu.number is None or name in taken:
-            names = map(escape_label, filter(None, (gpu.uuid, gpu.raw_fields.get("pci.bus_id"))))
+            names = map(escape_label, filter(None, (gpu.uuid, gpu.bus_id)))
             name = next((unique for unique in names if unique not in taken), "")
         if name:
             taken.add(name)
@@ -230,7 +230,7 @@ def build_stable_facts(gpu_status: GpuStatus) -> StableGpuFacts:
         if gpu_status.processes or state in EMPTY_STATES:
             process_count = len(gpu_status.processes)
     return StableGpuFacts(
-        parse_health_readings(gpu),
+        build_health_readings(gpu.health, gpu.fan_speed),
         process_count,
         is_booked,
         state,

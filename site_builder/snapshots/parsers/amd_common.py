@@ -12,6 +12,7 @@ from typing import NamedTuple
 from site_builder.core.model import Gpu
 from site_builder.core.terminal_text import clean_excerpt, describe_json_error
 from site_builder.snapshots.parsers import values
+from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health
 from site_builder.snapshots.parsers.values import find_lost_words, find_reading_error
 
 JSON_START = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
@@ -216,10 +217,12 @@ def build_amd_gpu(
         if column not in cells and column not in {"device", "sku"}:
             cells[column] = next((text for name in names if (text := values.parse_amd_text(facts.get(name)))), None)
     cells.update((column, f"{value:g}" if value < 1e5 else f"{value:.0f}") for column, value in readings.items())
+    errors: dict[str, str] = {}
     for column in ("fan.speed", "power.draw"):  # their errors are warnings, and stand in the cell
         if column not in readings:
             error_words = map(values.parse_amd_error_words, map(facts.get, field_names.readings[column][1]))
-            cells[column] = next(filter(None, error_words), None)
+            errors.update((column, words) for words in islice(filter(None, error_words), 1))
+    cells.update(errors)
     available_cells = {column: cell for column, cell in cells.items() if cell is not None}
 
     lost = find_lost_words(text for fact in facts.values() for text in list_texts_in(fact))
@@ -243,6 +246,13 @@ def build_amd_gpu(
         power_draw=readings.get("power.draw"),
         power_limit=readings.get("power.limit"),
         clock=readings.get("clocks.current.sm"),
+        fan_speed=readings.get("fan.speed"),
+        bus_id=available_cells.get("pci.bus_id"),
+        health=parse_gpu_health(
+            tuple([available_cells.get(column, "") for column in HEALTH_COLUMNS]),
+            errors.get("fan.speed", ""),
+            errors.get("power.draw", ""),
+        ),
         lost=lost,
         columns=tuple(available_cells),
         cells=tuple(available_cells.values()),

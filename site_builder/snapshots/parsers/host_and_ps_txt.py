@@ -36,8 +36,6 @@ MAX_QUOTED_CHARACTERS = 40
 MAX_ROWS = 10_000
 MAX_COMMAND_CHARACTERS = 4096
 MAX_STATE_CHARACTERS = 10
-PROCESS_COLUMNS = ("pid", "ppid", "gpu_pid", "elapsed", "cpu", "rss", "state", "command")
-OWNER_COLUMNS = ("uid", "user", "container", "image", "pod", "person")
 
 
 def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
@@ -150,18 +148,14 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
     lines = file.rows[1 : MAX_ROWS + 1]
     if len(file.rows) > MAX_ROWS + 1:
         problems.append(f"{len(file.rows) - 1} processes are told; only the first {MAX_ROWS} count")
-    pick_process_cells = itemgetter(*find_column_positions(columns, PROCESS_COLUMNS))
-    pick_owner_cells = itemgetter(*find_column_positions(columns, OWNER_COLUMNS))
+    pick_cells = itemgetter(*find_column_positions(columns, PsRow._fields))
 
     def parse_lines(some_lines: Iterable[str]) -> list[PsRow]:
         parsed_rows = []
         for line in some_lines:
             cells = line.split("\t", len(columns) - 1)  # the last may hold tabs
-            if len(cells) < len(columns):
-                cells += ["-"] * (len(columns) - len(cells))
-            cells.append("-")  # for columns that are missing
-            row = parse_ps_row(pick_process_cells(cells), pick_owner_cells(cells))
-            if row:
+            cells += ["-"] * (len(columns) + 1 - len(cells))  # and one for columns that are missing
+            if row := parse_ps_row(pick_cells(cells)):
                 parsed_rows.append(row)
         return parsed_rows
 
@@ -179,29 +173,28 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
     return replace(parsed_file, rows=tuple(rows), problems=tuple(problems))
 
 
-def parse_ps_row(process_cells: tuple[str, ...], owner_cells: tuple[str, ...]) -> PsRow | None:
-    """Parse the cells of PROCESS_COLUMNS and OWNER_COLUMNS."""
-    pid_cell, ppid, gpu_pid, elapsed, cpu, rss, state, command = process_cells
-    uid, user, container, image, pod, person = owner_cells
+def parse_ps_row(cells: tuple[str, ...]) -> PsRow | None:
+    """Parse the cells of a row, in the order of PsRow."""
+    pid_cell, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command, image, pod, person = cells
     pid = parse_integer(pid_cell)
     if pid is None:
         return None
+    # keywords would cost a fifth of the time of the whole file; to compare with "-" costs less than a call
     return PsRow(
-        pid=pid,
-        ppid=parse_integer(ppid),
-        gpu_pid=pid if gpu_pid == pid_cell else parse_integer(gpu_pid),
-        uid=parse_ps_cell(uid),
-        user=parse_ps_cell(user),
-        elapsed=parse_integer(elapsed),
-        cpu=parse_number(cpu),
-        rss=parse_number(rss),
-        state=parse_ps_cell(state, MAX_STATE_CHARACTERS),
-        # most processes have none of these, and to compare takes less time than a call
-        container=None if container == "-" else parse_ps_cell(container),
-        command=parse_ps_cell(command, MAX_COMMAND_CHARACTERS),
-        image=None if image == "-" else parse_ps_cell(image),
-        pod=None if pod == "-" else parse_ps_cell(pod),
-        person=None if person == "-" else parse_ps_cell(person),
+        pid,
+        parse_integer(ppid),
+        pid if gpu_pid == pid_cell else parse_integer(gpu_pid),
+        parse_ps_cell(uid),
+        parse_ps_cell(user),
+        parse_integer(elapsed),
+        parse_number(cpu),
+        parse_number(rss),
+        parse_ps_cell(state, MAX_STATE_CHARACTERS),
+        None if container == "-" else parse_ps_cell(container),
+        parse_ps_cell(command, MAX_COMMAND_CHARACTERS),
+        None if image == "-" else parse_ps_cell(image),
+        None if pod == "-" else parse_ps_cell(pod),
+        None if person == "-" else parse_ps_cell(person),
     )
 
 

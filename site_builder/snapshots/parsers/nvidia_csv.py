@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts
+from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health, parse_temperature_margin
 from site_builder.snapshots.parsers.values import (
     find_column_positions,
     find_error_in_row,
@@ -31,27 +34,34 @@ MAX_PROCESS_NAME_CHARACTERS = 1000
 # More rows than any host has, with the messages between them.
 MAX_LINES, MAX_PROCESS_LINES = 4000, 10_500
 MAX_CACHED_CHARACTERS = 300
-# The last one is that of drivers before 570.
-IDENTITY_COLUMNS = ("index", "uuid", "name", "reset_status.reset_required")
+# The third is that of drivers before 570.
+TEXT_COLUMNS = (
+    *("index", "uuid", "reset_status.reset_required", "name", "pci.bus_id", "temperature.gpu.tlimit"),
+    *("fan.speed", "power.draw"),
+)
 READING_COLUMNS = (
     *("memory.used", "memory.total", "utilization.gpu", "utilization.memory", "temperature.gpu"),
-    *("power.draw", "power.limit", "clocks.current.sm"),
+    *("power.draw", "power.limit", "clocks.current.sm", "fan.speed"),
 )
 RESET_REQUIRED_WORDS = "GPU requires reset"
+CellPicker = Callable[["list[str]"], "tuple[str, ...]"]
 PROCESS_COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
 
-class GpuPositions(NamedTuple):
-    """The positions of IDENTITY_COLUMNS and READING_COLUMNS in a header."""
+class GpuColumns(NamedTuple):
+    """The names in a header, and functions that pick the cells of some of them from a row with an empty cell behind."""
 
-    identity: tuple[int, ...]
-    readings: tuple[int, ...]
+    names: tuple[str, ...]
+    pick_texts: CellPicker
+    pick_readings: CellPicker
+    pick_health: CellPicker
 
 
-def find_gpu_positions(columns: tuple[str, ...]) -> GpuPositions:
-    return GpuPositions(
-        find_column_positions(columns, IDENTITY_COLUMNS), find_column_positions(columns, READING_COLUMNS)
-    )
+# A fleet has a few headers.
+@lru_cache(maxsize=64)
+def find_gpu_columns(names: tuple[str, ...]) -> GpuColumns:
+    wanted = (TEXT_COLUMNS, READING_COLUMNS, HEALTH_COLUMNS)
+    return GpuColumns(names, *[itemgetter(*find_column_positions(names, columns)) for columns in wanted])
 
 
 def list_part_lines(parts: ToolParts) -> tuple[str, ...]:
@@ -60,8 +70,7 @@ def list_part_lines(parts: ToolParts) -> tuple[str, ...]:
 
 def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every row; a lost GPU keeps its row, so that the others stay visible."""
-    columns: tuple[str, ...] = ()
-    positions = GpuPositions((), ())
+    columns: GpuColumns | None = None
     width = 0
     gpus: list[Gpu] = []
     messages: list[str] = []
@@ -70,13 +79,12 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     for line in envelope.take_first(list_part_lines(parts), MAX_LINES, "lines", problems):
         may_be_header = not columns and ("uuid" in line or "index" in line)
         if may_be_header and {"uuid", "index"} & set(header := parse_column_names(line)):
-            columns = tuple(envelope.take_first(header, envelope.MAX_COLUMNS, "columns", problems))
+            columns = find_gpu_columns(tuple(envelope.take_first(header, envelope.MAX_COLUMNS, "columns", problems)))
             width = len(header)
-            positions = find_gpu_positions(columns)
             continue
         cells = split_cells(line)
         if columns and len(cells) == width:
-            gpus.append(build_gpu_from_cells(columns, cells[: len(columns)], positions))
+            gpus.append(build_gpu_from_cells(columns, tuple(cells[: len(columns.names)])))
         elif match := HANDLE_ERROR.search(line):
             messages.append(line.strip())
             gpus.append(build_unreachable_gpu(match))
@@ -89,15 +97,14 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     return ToolOutput(tuple(gpus), messages, problems, has_missing_gpu=has_missing_gpu)
 
 
-def build_gpu_from_cells(columns: tuple[str, ...], cells: list[str], positions: GpuPositions) -> Gpu:
-    """Build a GPU from a row; adds an empty cell to `cells`."""
-    row = tuple(cells)
-    cells.append("")  # for columns that are missing
-    index, uuid, name, reset_required = [cells[position] for position in positions.identity]
-    readings = parse_numbers([cells[position] for position in positions.readings])
-    used, total, utilization, memory_utilization, temperature, draw, limit, clock = readings
+def build_gpu_from_cells(columns: GpuColumns, row: tuple[str, ...]) -> Gpu:
+    cells = [*row, ""]
+    index, uuid, reset_required, name, bus_id, margin, fan_cell, power_cell = columns.pick_texts(cells)
+    readings = parse_numbers(columns.pick_readings(cells))
+    used, total, utilization, memory_utilization, temperature, draw, limit, clock, fan = readings
+    unread_fan, unread_power = fan_cell if fan is None else "", power_cell if draw is None else ""
     lost = find_lost_words(row) or (RESET_REQUIRED_WORDS if reset_required.lower() == "yes" else None)
-    error = find_error_in_row(columns, row)
+    error = find_error_in_row(columns.names, row)
     # memory sizes and power limits prove nothing: they are also printed for a GPU that cannot be reached
     if error and not lost and used is None and utilization is None and temperature is None:
         lost = error.words
@@ -113,8 +120,12 @@ def build_gpu_from_cells(columns: tuple[str, ...], cells: list[str], positions: 
         power_draw=draw,
         power_limit=limit,
         clock=clock,
+        fan_speed=fan,
+        temperature_margin=parse_temperature_margin(margin) if margin else None,
+        bus_id=parse_cell(bus_id),
+        health=parse_gpu_health(columns.pick_health(cells), unread_fan, unread_power),
         lost=lost,
-        columns=columns,
+        columns=columns.names,
         cells=row,
         error=error.sentence if error else None,
     )
@@ -127,6 +138,7 @@ def build_unreachable_gpu(match: re.Match[str]) -> Gpu:
         index=int(index) if index else None,
         uuid=None,
         name=None,
+        bus_id=bus_id,
         lost=reason.strip().rstrip("."),
         columns=("pci.bus_id",),
         cells=(bus_id,),

@@ -117,7 +117,7 @@ XML_PATHS = tuple(
     for sources in XML_FIELDS.values()
 )
 XML_COLUMNS = ("index", "driver_version", "clocks_event_reasons.active", *XML_FIELDS)
-COLUMN_POSITIONS = nvidia_csv.find_gpu_positions(XML_COLUMNS)
+GPU_COLUMNS = nvidia_csv.find_gpu_columns(XML_COLUMNS)
 BUS_ID_POSITION = XML_COLUMNS.index("pci.bus_id")
 # The bits of clocks_event_reasons.active, which the XML has as single elements.
 CLOCK_REASON_BITS = {
@@ -404,13 +404,21 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     element = device.element
     if element is None:
         lost = device.lost_reason or NO_DATA_MESSAGE
-        return Gpu(index=index, uuid=None, name=None, lost=lost, columns=("pci.bus_id",), cells=(device.bus_id,))
+        return Gpu(
+            index=index,
+            uuid=None,
+            name=None,
+            bus_id=parse_cell(device.bus_id),
+            lost=lost,
+            columns=("pci.bus_id",),
+            cells=(device.bus_id,),
+        )
     children = {child.tag: child for child in element}
     cells = [str(index), driver, compute_clock_reason_mask(children)]
     cells += [find_first_value(children, sources) for sources in XML_PATHS]
     if parse_cell(cells[BUS_ID_POSITION]) is None:
         cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
-    gpu = nvidia_csv.build_gpu_from_cells(XML_COLUMNS, cells, COLUMN_POSITIONS)
+    gpu = nvidia_csv.build_gpu_from_cells(GPU_COLUMNS, tuple(cells))
     gpu = add_reading_errors(gpu, [child for child in element if child.tag not in USER_TEXT_ELEMENTS])
     if gpu.lost:
         return gpu

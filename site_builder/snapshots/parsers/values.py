@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -144,7 +144,7 @@ def parse_number(cell: str) -> float | None:
 parse_number_cached = lru_cache(maxsize=20_000)(parse_number)
 
 
-def parse_numbers(cells: list[str]) -> list[float | None]:
+def parse_numbers(cells: Sequence[str]) -> list[float | None]:
     return list(map(parse_number_cached if len("".join(cells)) <= MAX_CACHED_CHARACTERS else parse_number, cells))
 
 
