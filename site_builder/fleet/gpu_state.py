@@ -14,6 +14,7 @@ from site_builder.core.people import PeopleDirectory
 
 # Codes in history.db have an order of their own (history.model.STATES).
 STATE_PRECEDENCE = ("lost", "unknown", "conflict", "held", "busy", "booked", "free")
+EMPTY_STATES = frozenset({"free", "booked"})
 # The problems of a GPU that cannot be used until it is reset or its host is rebooted.
 LOST_PROBLEM_KINDS = frozenset({"lost", "off-bus", "reset"})
 RECOVERY_KIND = "recovery"

@@ -21,12 +21,10 @@ from site_builder.core.model import (
     GpuPeople,
     GpuProcessRow,
     GpuStatus,
-    HostFacts,
     HostSnapshot,
     HostStatus,
     IdleTimes,
     ParsedFile,
-    PrivacySettings,
     Problem,
     ProcessStatus,
     PsRow,
@@ -36,7 +34,7 @@ from site_builder.core.model import (
 from site_builder.core.people import PeopleDirectory, is_truncated_login
 from site_builder.fleet import booking_use, gpu_state, mig, processes
 from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_name
-from site_builder.fleet.gpu_state import GpuInput, StateRules
+from site_builder.fleet.gpu_state import EMPTY_STATES, GpuInput, StateRules
 from site_builder.health import problems
 
 # Exit codes that only the host's script gives; the others are in core.subprocesses.
@@ -52,6 +50,7 @@ MAX_MODEL_CHARACTERS = 80
 # How many people are remembered of one GPU: a host can claim anything.
 MAX_PEOPLE = 32
 MAX_NAMED_GPUS = 20
+UNPLACED_PROCESSES_REASON = "there are processes on its GPU of which it is not told on which instance"
 UNMATCHED_PROCESSES_REASON = "there are processes on a GPU of this host of which it is not told which one"
 # The files that a state is decided from.
 STATE_FILES = ("host.txt", "gpus.csv", "processes.csv")
@@ -87,6 +86,14 @@ def decide_host_status(inputs: HostInput, rules: StateRules, now: Now) -> HostSt
         decided = decide_gpus(inputs, snapshot, rules, now)
     else:
         decided = DecidedGpus(build_outdated_gpus(inputs, snapshot, state, rules, now), (), {}, frozenset())
+    facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
+    if facts and (facts.disk_use_time or 0) > (snapshot.last_seen or 0) + formatting.DAY:  # a host can claim any time
+        facts = replace(facts, disk_use_time=None)
+    if facts and not rules.privacy.users:  # disk use is by person, and goes with their names
+        facts = replace(facts, disk_use=())
+    notes = ["not in Consul"] if discovered.is_missing_in_consul else []
+    if state == "fresh" and (note := format_consul_note(discovered)):
+        notes.append(note)
     has_gpus = snapshot.gpus is not None and bool(snapshot.gpus.rows)
     bookings = () if has_gpus else booking_use.build_booking_statuses(inputs.bookings, rules.privacy, now)
     return HostStatus(
@@ -96,11 +103,11 @@ def decide_host_status(inputs: HostInput, rules: StateRules, now: Now) -> HostSt
         state=state,
         reason=reason,
         last_seen=snapshot.last_seen,
-        facts=filter_host_facts(snapshot, rules.privacy),
+        facts=facts,
         gpus=tuple(decided.gpus),
         unmatched_processes=tuple(decided.unmatched_processes),
         bookings=bookings,
-        notes=tuple(list_host_notes(discovered, state)),
+        notes=tuple(notes),
         problems=(*snapshot.problems, *find_host_problems(inputs, snapshot, state, rules.limits, now)),
         logins=frozenset(filter(rules.people.is_worth_remembering, decided.logins)),
         users_shown=rules.privacy.users,
@@ -117,14 +124,21 @@ def decide_host_state(
     if discovered.maintenance is not None:
         return "maintenance", discovered.maintenance
     if snapshot.last_seen is None:
-        return "unseen", explain_unseen(discovered, snapshot)
+        if snapshot.gpus or snapshot.facts or snapshot.problems:
+            file = "its file of GPUs has not" if snapshot.is_legacy else "no whole host.txt has"
+            return "unseen", f"{file} arrived yet"
+        sources = formatting.join_names(discovered.listed_by)
+        return "unseen", f"listed by {sources}, but it never pushed" if sources else "it never pushed"
     outdated = decide_state_by_age(snapshot, snapshot.last_seen, limits, now)
     if outdated:
         state, reason = outdated
         consul = format_consul_note(discovered)
         return state, f"{reason}. {consul}" if consul else reason
-    if not snapshot.gpus or not snapshot.gpus.rows:
-        return "failed", explain_missing_gpus(snapshot.gpus)
+    if not snapshot.gpus:
+        return "failed", "it pushes, but gpus.csv never arrived"
+    if not snapshot.gpus.rows:
+        tools = formatting.join_names([result.tool for result in list_tool_results(snapshot.gpus)])
+        return "failed", describe_tool_failures(snapshot.gpus) or f"{tools} told no GPU"
     return "fresh", "its snapshots arrive"
 
 
@@ -134,13 +148,6 @@ def format_consul_note(discovered: DiscoveredHost) -> str:
         return ""
     message = f", “{discovered.consul_message}”" if discovered.consul_message else ""
     return f"Consul: {discovered.consul_status}{message}"
-
-
-def explain_unseen(discovered: DiscoveredHost, snapshot: HostSnapshot) -> str:
-    if snapshot.gpus or snapshot.facts or snapshot.problems:
-        return "its file of GPUs has not arrived yet" if snapshot.is_legacy else "no whole host.txt has arrived yet"
-    sources = formatting.join_names(discovered.listed_by)
-    return f"listed by {sources}, but it never pushed" if sources else "it never pushed"
 
 
 def decide_state_by_age(
@@ -168,13 +175,6 @@ def decide_state_by_age(
     return None
 
 
-def explain_missing_gpus(gpu_file: ParsedFile[Gpu] | None) -> str:
-    if gpu_file is None:
-        return "it pushes, but gpus.csv never arrived"
-    tools = formatting.join_names([result.tool for result in list_tool_results(gpu_file)])
-    return describe_tool_failures(gpu_file) or f"{tools} told no GPU"
-
-
 def list_tool_results(file: ToolFile) -> tuple[ToolResult, ...]:
     """Return the results of the tools of a file; legacy files are nvidia-smi's alone."""
     rc = file.header.rc if file.header else 0
@@ -183,36 +183,17 @@ def list_tool_results(file: ToolFile) -> tuple[ToolResult, ...]:
 
 def describe_tool_failures(file: ToolFile) -> str:
     """Return the messages of the tools, and how they ended."""
-    return "; ".join(filter(None, map(describe_tool_failure, list_tool_results(file))))
-
-
-def describe_tool_failure(result: ToolResult) -> str:
-    messages = " ".join(result.messages[:3])[:300]
-    if result.rc in EXIT_CODE_MEANINGS:
-        return EXIT_CODE_MEANINGS[result.rc].format(result.tool) + (f": {messages}" if messages else "")
-    if not result.rc:
-        return f"{result.tool} said: {messages}" if messages else ""
-    ending = f"{result.tool} ended with exit code {result.rc}"
-    advice = problems.advise_on_exit_code(result)
-    return "; ".join(filter(None, (f"{ending}: {messages}" if messages else ending, advice)))
-
-
-def filter_host_facts(snapshot: HostSnapshot, privacy: PrivacySettings) -> HostFacts | None:
-    """Return the facts about the machine; disk use is by person, and goes with their names."""
-    if not snapshot.facts or not snapshot.facts.rows:
-        return None
-    facts = snapshot.facts.rows[0]
-    if (facts.disk_use_time or 0) > (snapshot.last_seen or 0) + formatting.DAY:  # a host can claim any time
-        facts = replace(facts, disk_use_time=None)
-    return facts if privacy.users else replace(facts, disk_use=())
-
-
-def list_host_notes(discovered: DiscoveredHost, state: str) -> Iterator[str]:
-    """Yield what everyone may want to know beside the state."""
-    if discovered.is_missing_in_consul:
-        yield "not in Consul"
-    if state == "fresh" and (note := format_consul_note(discovered)):
-        yield note
+    sentences: list[str] = []
+    for result in list_tool_results(file):
+        messages = " ".join(result.messages[:3])[:300]
+        ending = f"{result.tool} ended with exit code {result.rc}"
+        if result.rc in EXIT_CODE_MEANINGS:
+            ending = EXIT_CODE_MEANINGS[result.rc].format(result.tool)
+        elif not result.rc:
+            ending = f"{result.tool} said" if messages else ""
+        advice = problems.advise_on_exit_code(result) if result.rc not in EXIT_CODE_MEANINGS else ""
+        sentences += filter(None, (f"{ending}: {messages}" if messages else ending, advice))
+    return "; ".join(sentences)
 
 
 def find_host_problems(
@@ -290,7 +271,10 @@ def drop_readings(gpu: Gpu) -> Gpu:
 def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, now: Now) -> DecidedGpus:
     """Decide the states of the GPUs of a fresh host."""
     people, limits = rules.people, rules.limits
-    ps_rows = list_current_ps_rows(snapshot, limits, now)
+    ps_taken_at = snapshot.taken_at.get("ps.txt")
+    # so late a pid may be another process
+    is_ps_old = ps_taken_at is not None and now.has_passed(ps_taken_at + limits.down_after)
+    ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows and not is_ps_old else ()
     processes_by_gpu = processes.build_processes_by_gpu(
         snapshot, processes.PsIndex(ps_rows), build_start_time_finder(snapshot, limits), people, rules.privacy
     )
@@ -306,7 +290,9 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
     problem_finder = problems.ProblemFinder(snapshot.gpus, list_tool_results(snapshot.gpus)) if snapshot.gpus else None
     for gpu in snapshot.gpus.rows if snapshot.gpus else ():
         gpu_processes = processes_by_gpu.pop(gpu.process_key, [])
-        unreported_words = find_unreported_words(gpu, unreported) if unreported else ""
+        unreported_words = unreported.get(gpu.process_key, "") if unreported else ""
+        if unreported and not unreported_words and gpu.parent:  # an instance shares those of its GPU
+            unreported_words = unreported.get(gpu.parent.process_key, "")
         gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu) if inputs.bookings else ()
         bookings = (
             booking_use.build_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent) if gpu_bookings else ()
@@ -347,15 +333,8 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
         statuses.append(status)
     unplaced = mig.take_unplaced_processes(statuses, processes_by_gpu) if processes_by_gpu else {}
     unmatched = [process for others in processes_by_gpu.values() for process, _ in others]
-    if unmatched:  # they may be on any GPU
-        statuses = [
-            status._replace(state="unknown", reason=UNMATCHED_PROCESSES_REASON)
-            if status.state in mig.EMPTY_STATES
-            else status
-            for status in statuses
-        ]
-    if unplaced:
-        statuses = [mig.mark_unclear_instance(status, unplaced) for status in statuses]
+    if unmatched or unplaced:
+        statuses = [mark_unclear_gpu(status, bool(unmatched), unplaced) for status in statuses]
     # the header's time tells snapshots apart: when one arrived is known a little better with each file that follows
     header = snapshot.gpus.header if snapshot.gpus else None
     snapshot_time = header.time if header else int(checked_at)
@@ -364,6 +343,16 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
         statuses[position] = booking_use.add_booking_use(statuses[position], gpu_input, check, rules, now)
     logins = frozenset(filter(None, (processes.find_process_login(row, people) for row in ps_rows)))
     return DecidedGpus(statuses, unmatched, unplaced, logins)
+
+
+def mark_unclear_gpu(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[str, object]) -> GpuStatus:
+    """Make a GPU unknown that seems to be empty, if a process may be on it of which it is not told where it is."""
+    parent = status.gpu.parent
+    if status.state in EMPTY_STATES and has_unmatched:  # they may be on any GPU
+        return status._replace(state="unknown", reason=UNMATCHED_PROCESSES_REASON)
+    if status.state in EMPTY_STATES and parent and parent.key in unplaced:
+        return status._replace(state="unknown", reason=UNPLACED_PROCESSES_REASON)
+    return status
 
 
 def find_gpu_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:
@@ -409,19 +398,6 @@ def has_processes_despite_error(
     results = list_tool_results(gpu_file)
     failed_for_gpus = any(other.vendor == result.vendor and other.rc == result.rc for other in results)
     return failed_for_gpus or any(vendors.get(row.gpu_key, result.vendor) == result.vendor for row in process_file.rows)
-
-
-def find_unreported_words(gpu: Gpu, unreported: Mapping[str, str]) -> str:
-    """Return the tool's words in the place of a GPU's processes; an instance shares those of its GPU."""
-    return unreported.get(gpu.process_key) or (unreported.get(gpu.parent.process_key, "") if gpu.parent else "")
-
-
-def list_current_ps_rows(snapshot: HostSnapshot, limits: StateLimits, now: Now) -> Sequence[PsRow]:
-    """Return the rows of ps, unless they are so old that a pid may be another process by now."""
-    taken_at = snapshot.taken_at.get("ps.txt")
-    if snapshot.ps_rows is None or (taken_at is not None and now.has_passed(taken_at + limits.down_after)):
-        return ()
-    return snapshot.ps_rows.rows
 
 
 def build_start_time_finder(snapshot: HostSnapshot, limits: StateLimits) -> Callable[[PsRow], int | None]:

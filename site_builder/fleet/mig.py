@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from site_builder.core.model import Gpu, GpuStatus, HostStatus, ProcessStatus
 from site_builder.fleet.gpu_state import STATE_PRECEDENCE
 
-EMPTY_STATES = frozenset({"free", "booked"})
-UNPLACED_PROCESSES_REASON = "there are processes on its GPU of which it is not told on which instance"
 ProcessesByGpu = dict[str, list[tuple[ProcessStatus, "str | None"]]]
 
 
@@ -51,6 +49,11 @@ def list_whole_gpus(host: HostStatus) -> list[WholeGpu]:
 def merge_instances(parent: Gpu, instances: Sequence[GpuStatus], unplaced: Sequence[ProcessStatus] = ()) -> GpuStatus:
     """Build the status of a GPU from its instances: it is free only if all of them are."""
     states = [instance.state for instance in instances]
+    reasons = {instance.reason for instance in instances}
+    free = [instance.gpu.label for instance in instances if instance.state == "free"]
+    reason = f"{len(free)} of {len(instances)} instances {'is' if len(free) == 1 else 'are'} free: {', '.join(free)}"
+    if not free:
+        reason = reasons.pop() if len(reasons) == 1 else f"none of its {len(instances)} instances is free"
     # each booking once; how it is used differs between instances
     bookings = dict.fromkeys(
         booking._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None, is_whole_gpu=False)
@@ -61,23 +64,11 @@ def merge_instances(parent: Gpu, instances: Sequence[GpuStatus], unplaced: Seque
         gpu=parent,
         model=instances[0].parent_model,
         state=next(state for state in STATE_PRECEDENCE if state in states),
-        reason=describe_instances(instances),
+        reason=reason,
         processes=(*unplaced, *(process for instance in instances for process in instance.processes)),
         bookings=tuple(bookings),
         problems=instances[0].problems,
     )
-
-
-def describe_instances(instances: Sequence[GpuStatus]) -> str:
-    """Return `2 of 7 instances are free: 0:3, 0:5`."""
-    free = [instance.gpu.label for instance in instances if instance.state == "free"]
-    reasons = {instance.reason for instance in instances}
-    if not free and len(reasons) == 1:
-        return reasons.pop()
-    if not free:
-        return f"none of its {len(instances)} instances is free"
-    verb = "is" if len(free) == 1 else "are"
-    return f"{len(free)} of {len(instances)} instances {verb} free: {', '.join(free)}"
 
 
 def take_unplaced_processes(
@@ -90,10 +81,3 @@ def take_unplaced_processes(
         for key, process_key in parents.items()
         if process_key in processes_by_gpu
     }
-
-
-def mark_unclear_instance(status: GpuStatus, unplaced: Mapping[str, object]) -> GpuStatus:
-    """Make an instance unknown that seems to be empty, if an unplaced process may be on it."""
-    if status.gpu.parent is None or status.gpu.parent.key not in unplaced or status.state not in EMPTY_STATES:
-        return status
-    return status._replace(state="unknown", reason=UNPLACED_PROCESSES_REASON)

@@ -32,13 +32,7 @@ class PersonUsage(NamedTuple):
     unknown_memory_count: int = 0  # processes whose memory is not reported
 
     def add(self, other: PersonUsage) -> PersonUsage:
-        return PersonUsage(
-            self.gpu_units + other.gpu_units,
-            self.gpu_count + other.gpu_count,
-            self.memory_mib + other.memory_mib,
-            self.process_count + other.process_count,
-            self.unknown_memory_count + other.unknown_memory_count,
-        )
+        return PersonUsage(*map(sum, zip(self, other)))  # type: ignore[arg-type] # int but for memory_mib
 
 
 class GpuUseCounts(NamedTuple):

@@ -33,7 +33,6 @@ class ProblemKind(NamedTuple):
     severity: str
     what: str
     advice: str
-    avoid: bool = False
 
 
 COOLING_ADVICE = "look at its fans, at dust, and at the air around the host"
@@ -42,56 +41,47 @@ PROBLEM_KINDS: dict[str, ProblemKind] = {
         CRITICAL,
         "the driver cannot reach it: {0}",
         "look for {log} in dmesg, then reset it ({reset}) or reboot the host",
-        avoid=True,
     ),
     "off-bus": ProblemKind(
         CRITICAL,
         "it fell off the bus: {0}",
         "look for {log} in dmesg, then reboot the host; if it comes again, look at its power, its seat and its cooling",
-        avoid=True,
     ),
     "reset": ProblemKind(
         CRITICAL,
         "it cannot be used until it is reset",
         "end what runs on it and reset it ({reset}); where that is refused, reboot the host",
-        avoid=True,
     ),
     "power-cable": ProblemKind(
         CRITICAL,
         "it has too little power: {0}",
         "switch the host off and look that all of its power cables are plugged in",
-        avoid=True,
     ),
     "interrupts": ProblemKind(
         CRITICAL,
         "its interrupts do not arrive: {0}",
         "look for NVRM and irq in dmesg, update the firmware of the mainboard, then reboot the host",
-        avoid=True,
     ),
     "recovery": ProblemKind(
         CRITICAL,
         "the driver says that it needs to be recovered: {0}",
         "do what it says once nobody is on it, and look for {log} in dmesg",
-        avoid=True,
     ),
     "unreadable": ProblemKind(
         CRITICAL,
         "{0}",
         "look for {log} in dmesg; if it stays so, end what runs on it and reset it ({reset}), or reboot the host",
-        avoid=True,
     ),
     "ecc-uncorrected": ProblemKind(
         CRITICAL,
         "{0} since the driver was loaded",
         "what was computed on it may be wrong: end what runs on it and reset it ({reset}); if it comes "
         "again, have it replaced",
-        avoid=True,
     ),
     "repair-failed": ProblemKind(
         CRITICAL,
         "a repair of its memory failed",
         "have it replaced: no spare memory is left for the next one",
-        avoid=True,
     ),
     "repair-pending": ProblemKind(
         WARNING,
@@ -152,7 +142,6 @@ PROBLEM_KINDS: dict[str, ProblemKind] = {
         INFO,
         "its compute mode is Prohibited: no program can use it",
         "if that is not meant, as root: nvidia-smi -i {gpu} -c DEFAULT",
-        avoid=True,
     ),
 }
 # Words in a driver's message about a GPU, and the kind of problem; the first that is in the message counts.
@@ -223,7 +212,9 @@ class ProblemFinder:
         """Yield the problems that are of this GPU and no other."""
         if gpu.lost:
             kind = classify_message(gpu.lost, "lost")
-            yield build_problem(kind if PROBLEM_KINDS[kind].avoid else "lost", gpu.lost[:MAX_REASON_CHARACTERS])
+            yield build_problem(
+                kind if PROBLEM_KINDS[kind].severity == CRITICAL else "lost", gpu.lost[:MAX_REASON_CHARACTERS]
+            )
         elif gpu.health.power_error:
             yield build_problem("power", gpu.health.power_error)
         if gpu.error and not gpu.lost:
@@ -248,7 +239,8 @@ def classify_message(message: str, default: str) -> str:
 
 def build_problem(kind: str, *values: object, severity: str = "", advice: str = "") -> GpuProblem:
     known = PROBLEM_KINDS[kind]
-    return GpuProblem(kind, severity or known.severity, known.what.format(*values), advice or known.advice, known.avoid)
+    avoid = known.severity == CRITICAL or kind == "prohibited"  # no program can use it
+    return GpuProblem(kind, severity or known.severity, known.what.format(*values), advice or known.advice, avoid)
 
 
 @lru_cache(maxsize=4096)

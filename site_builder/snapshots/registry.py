@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, ToolResult
 from site_builder.core.terminal_text import MAX_MESSAGES, limit_problems
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import ToolOutput, ToolParts
-from site_builder.snapshots.parsers import nvidia_csv
 
-Row = TypeVar("Row")
-GpuParser = Callable[[ToolParts], ToolOutput[Gpu]]
-ProcessParser = Callable[[ToolParts], ToolOutput[GpuProcessRow]]
 # The format of a file that has no parts.
 DEFAULT_FORMAT = "nvidia-csv"
 MAX_GPUS = 1024
@@ -23,40 +18,30 @@ MAX_PROCESSES = 10_000
 
 
 class GpuTool(NamedTuple):
-    """A tool, the vendor of its GPUs, and its parser."""
+    """A tool, the vendor of its GPUs, and its module in snapshots/parsers, which is imported when a host needs it."""
 
     name: str
     vendor: str
-    parse_gpus: GpuParser
-    parse_processes: ProcessParser
+    module: str
 
-
-def load_parser_lazily(module: str) -> tuple[GpuParser, ProcessParser]:
-    """Return the two functions of a parser, which is imported when a host first needs it."""
-
-    def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
-        output: ToolOutput[Gpu] = import_module(f"site_builder.snapshots.parsers.{module}").parse_gpus(parts)
+    def parse(self, task: str, parts: ToolParts) -> ToolOutput[Any]:
+        """Parse what the tool printed for the task `gpus` or `processes`."""
+        parser = import_module(f"site_builder.snapshots.parsers.{self.module}")
+        output: ToolOutput[Any] = getattr(parser, f"parse_{task}")(parts)
         return output
-
-    def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
-        parser = import_module(f"site_builder.snapshots.parsers.{module}")
-        output: ToolOutput[GpuProcessRow] = parser.parse_processes(parts)
-        return output
-
-    return parse_gpus, parse_processes
 
 
 GPU_TOOLS = {
-    "nvidia-csv": GpuTool("nvidia-smi", "nvidia", nvidia_csv.parse_gpus, nvidia_csv.parse_processes),
-    "amd-smi": GpuTool("amd-smi", "amd", *load_parser_lazily("amd_smi")),
-    "rocm-smi": GpuTool("rocm-smi", "amd", *load_parser_lazily("rocm_smi")),
-    "nvidia-xml": GpuTool("nvidia-smi", "nvidia", *load_parser_lazily("nvidia_xml")),
+    "nvidia-csv": GpuTool("nvidia-smi", "nvidia", "nvidia_csv"),
+    "amd-smi": GpuTool("amd-smi", "amd", "amd_smi"),
+    "rocm-smi": GpuTool("rocm-smi", "amd", "rocm_smi"),
+    "nvidia-xml": GpuTool("nvidia-smi", "nvidia", "nvidia_xml"),
 }
 
 
 def parse_gpus_csv(data: bytes) -> ParsedFile[Gpu]:
     """Parse each GPU once, in the order of its number; those of a second vendor follow, with its name in theirs."""
-    file, rows_by_tool = parse_tool_rows(data, "gpus", lambda tool, parts: tool.parse_gpus(parts))
+    file, rows_by_tool = parse_tool_rows(data, "gpus")
     problems = list(file.problems)
     gpus: list[Gpu] = []
     vendors: set[str] = set()
@@ -77,7 +62,7 @@ def parse_gpus_csv(data: bytes) -> ParsedFile[Gpu]:
 
 def parse_processes_csv(data: bytes) -> ParsedFile[GpuProcessRow]:
     """Parse every row of every tool."""
-    file, rows_by_tool = parse_tool_rows(data, "processes", lambda tool, parts: tool.parse_processes(parts))
+    file, rows_by_tool = parse_tool_rows(data, "processes")
     processes = [row for _, rows in rows_by_tool for row in rows]
     problems = list(file.problems)
     tool_results = file.tool_results
@@ -89,14 +74,12 @@ def parse_processes_csv(data: bytes) -> ParsedFile[GpuProcessRow]:
     return replace(file, rows=rows, problems=limit_problems(problems), tool_results=tool_results)
 
 
-def parse_tool_rows(
-    data: bytes, task: str, parse: Callable[[GpuTool, ToolParts], ToolOutput[Row]]
-) -> tuple[ParsedFile[Row], list[tuple[GpuTool, tuple[Row, ...]]]]:
+def parse_tool_rows(data: bytes, task: str) -> tuple[ParsedFile[Any], list[tuple[GpuTool, tuple[Any, ...]]]]:
     """Return a file without its rows, and the rows of each tool."""
     file, parts_by_tool = envelope.split_snapshot_parts(data, task, DEFAULT_FORMAT)
     problems = list(file.problems)
     tool_results: list[ToolResult] = []
-    rows_by_tool: list[tuple[GpuTool, tuple[Row, ...]]] = []
+    rows_by_tool: list[tuple[GpuTool, tuple[Any, ...]]] = []
     unreported: dict[str, str] = {}
     has_missing_gpu = False
     for name, parts in parts_by_tool.items():
@@ -104,7 +87,7 @@ def parse_tool_rows(
         if tool is None:
             problems.append(f"it has a part {name}, which this gpuboard does not know: is it older than the host's?")
             continue
-        output = parse(tool, parts)
+        output = tool.parse(task, parts)
         rc = next((part.rc for part in parts.values() if part.rc), 0)
         messages = [message for part in parts.values() for message in part.messages]
         messages = [*messages, *output.messages][: 2 * MAX_MESSAGES]
@@ -113,9 +96,9 @@ def parse_tool_rows(
         rows_by_tool.append((tool, output.rows))
         unreported.update(output.unreported)
         has_missing_gpu = has_missing_gpu or output.has_missing_gpu
-    parsed_file: ParsedFile[Row] = ParsedFile(
-        header=file.header,
-        is_complete=file.is_complete,
+    parsed_file: ParsedFile[Any] = replace(
+        file,
+        rows=(),
         messages=tuple(message for result in tool_results for message in result.messages),
         problems=tuple(problems),
         tool_results=tuple(tool_results),
@@ -127,16 +110,15 @@ def parse_tool_rows(
 
 def drop_duplicate_gpus(rows: tuple[Gpu, ...], problems: list[str]) -> list[Gpu]:
     gpus: list[Gpu] = []
-    uuids: set[str] = set()
+    uuids: set[str | None] = set()
     for gpu in rows:
         # a row of nothing but errors belongs to the message before it
         is_nameless = gpu.uuid is None and gpu.index is None and gpu.lost
         if is_nameless and gpus and gpus[-1].lost and gpus[-1].uuid is None:
             continue
-        if gpu.uuid is not None and gpu.uuid in uuids:
+        if gpu.uuid in uuids:
             problems.append(f"the GPU {gpu.uuid} is told twice; the first row counts")
             continue
-        if gpu.uuid is not None:
-            uuids.add(gpu.uuid)
+        uuids |= {gpu.uuid} if gpu.uuid is not None else set()
         gpus.append(gpu)
     return gpus

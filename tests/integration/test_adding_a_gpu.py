@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +37,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setitem(GPU_TOOLS, FORM, GpuTool(FORM, "acme", module.parse_gpus, module.parse_processes))
+    monkeypatch.setitem(sys.modules, "site_builder.snapshots.parsers.acme_smi", module)
+    monkeypatch.setitem(GPU_TOOLS, FORM, GpuTool(FORM, "acme", "acme_smi"))
     yield module
 
 

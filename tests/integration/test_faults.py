@@ -232,7 +232,7 @@ HOST_PARTS = (
     "snapshots.store.update_stored_file",
     "fleet.host_state.decide_host_status",
     "fleet.host_state.decide_host_state",
-    "fleet.host_state.filter_host_facts",
+    "fleet.host_state.find_host_problems",
     "health.gpu_health.list_physical_gpus",
     "board.card.build_card",
     "board.card.format_host_models",

@@ -205,7 +205,7 @@ def test_a_flood_costs_little_time(form: str, task: str, flood: str, size: int) 
     pieces = {"": SnapshotPart(0, tuple(line for line in FLOODS[flood](size).split("\n") if line))}
     tool = GPU_TOOLS[form]
     began = time.process_time()
-    (tool.parse_gpus if task == "gpus" else tool.parse_processes)(pieces)
+    tool.parse(task, pieces)
     assert time.process_time() - began < 1 + size / MIB
 
 
@@ -215,7 +215,7 @@ def test_a_flood_costs_little_memory(form: str, flood: str) -> None:
     pieces = {"": SnapshotPart(0, tuple(FLOODS[flood](MIB).split("\n")))}
     tracemalloc.start()
     try:
-        GPU_TOOLS[form].parse_gpus(pieces)
+        GPU_TOOLS[form].parse("gpus", pieces)
         assert tracemalloc.get_traced_memory()[1] < 64 * MIB
     finally:
         tracemalloc.stop()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from site_builder.core.model import Gpu, GpuHealth, GpuProcessRow, MemoryErrorCounts
@@ -89,7 +90,10 @@ def processes(pieces: ToolParts) -> ToolOutput[GpuProcessRow]:
 def readable() -> Iterator[None]:
     """While it is read."""
     before = dict(registry.GPU_TOOLS)
-    registry.GPU_TOOLS["mig-test"] = registry.GpuTool("nvidia-smi", "nvidia", told, processes)
+    module = ModuleType("mig_test")
+    vars(module).update(parse_gpus=told, parse_processes=processes)
+    sys.modules["site_builder.snapshots.parsers.mig_test"] = module
+    registry.GPU_TOOLS["mig-test"] = registry.GpuTool("nvidia-smi", "nvidia", "mig_test")
     try:
         yield
     finally:

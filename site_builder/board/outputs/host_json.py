@@ -12,7 +12,8 @@ import orjson
 from site_builder.core.clock import Now
 from site_builder.core.model import GpuStatus, HostStatus, ProcessStatus
 from site_builder.core.names import parse_gpu_index
-from site_builder.fleet.mig import EMPTY_STATES, WholeGpu, list_whole_gpus
+from site_builder.fleet.gpu_state import EMPTY_STATES
+from site_builder.fleet.mig import WholeGpu, list_whole_gpus
 from site_builder.fleet.processes import extract_program_name
 from site_builder.health.model import UNNAMED_KEY_PREFIX
 from site_builder.history.model import GpuSample, HostSample

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.core.model import GpuProblem, GpuStatus, HostFacts, HostStatus
-from site_builder.fleet.mig import EMPTY_STATES, list_whole_gpus
+from site_builder.fleet.gpu_state import EMPTY_STATES
+from site_builder.fleet.mig import list_whole_gpus
 from site_builder.health.gpu_health import HealthReadings, build_health_readings
 
 BYTES_PER_MIB, HERTZ_PER_MHZ, PERCENT_PER_UNIT = 1024 * 1024, 1_000_000, 100

@@ -37,6 +37,7 @@ TABLE_COLUMNS = {
     "[Model": "device id",
     "IDs": "device id",
 }
+SYSTEM = "system"
 CARD_KEY = re.compile(r"card([0-9]{1,4})")
 PID_KEY = re.compile(r"pid([0-9]{1,10})")
 # What it prints instead of JSON where there is no process.
@@ -84,12 +85,62 @@ WATCHED_FIELDS = {
 ROCM_SMI_FIELD_NAMES = amd_common.ToolFieldNames(ROCM_SMI_READINGS, ROCM_SMI_TEXTS, WATCHED_FIELDS)
 
 
-class RocmSmiText:
-    """The cards, the facts about the system, the cards of each process, and the lines that are left over."""
+class RocmSmiOutput:
+    """The facts about each card, the system and its processes, from all parts; of repeated facts the last counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: ToolParts) -> None:
         self.facts_by_card: dict[int, dict[str, object]] = {}
         self.system_facts: dict[str, object] = {}
+        self.cards_by_pid: dict[int, list[int]] = {}
+        self.card_count_by_pid: dict[int, int] = {}
+        self.problems: list[str] = []
+        self.messages: list[str] = []
+        self.is_understood = True
+        self.has_process_list = False
+        for name, part in parts.items():
+            printed = amd_common.parse_printed_json(part.lines)
+            text = RocmSmiText()
+            text.parse_lines(printed.text_lines)
+            self.messages += text.messages
+            self.problems += printed.problems
+            for value in printed.values:  # {"card0": {…}, "system": {…}}
+                for key, entry in value.items() if isinstance(value, dict) else ():
+                    if isinstance(entry, dict):
+                        self.add_facts(key, {str(label).rstrip(": ").lower(): fact for label, fact in entry.items()})
+            for key, facts in text.facts.items():
+                self.add_facts(key, facts)
+            self.cards_by_pid.update(text.cards_by_pid)
+            self.card_count_by_pid.update(text.card_count_by_pid)
+            is_list = text.has_process_list or any(NO_JSON_MESSAGE in message for message in text.messages)
+            has_answer = bool(printed.values or is_list or text.facts.keys() - {SYSTEM})
+            self.is_understood = self.is_understood and has_answer and not printed.problems
+            # processes stand under `system`; where there is none, the JSON is empty
+            dicts = (value for value in printed.values if isinstance(value, dict))
+            is_list = is_list or any(not value or isinstance(value.get(SYSTEM), dict) for value in dicts)
+            if is_list and name not in amd_common.IDENTITY_QUERIES:
+                self.has_process_list = True
+        self.identities = amd_common.assign_identities(
+            (number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id")))
+            for number, facts in self.facts_by_card.items()
+        )
+
+    def add_facts(self, key: str, new_facts: dict[str, object]) -> None:
+        """Add the facts about the system or a card; a missing value of a card replaces none that is known."""
+        match = CARD_KEY.fullmatch(key)
+        if key == SYSTEM:
+            self.system_facts.update(new_facts)
+        elif match and (int(match[1]) in self.facts_by_card or len(self.facts_by_card) < MAX_GPUS):
+            facts = self.facts_by_card.setdefault(int(match[1]), {})
+            for name, fact in new_facts.items():
+                if name not in facts or values.parse_amd_text(fact) is not None:
+                    facts[name] = fact
+
+
+class RocmSmiText:
+    """The facts of one part by the keys of its JSON, the cards of each process, and the lines that are left over."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, dict[str, object]] = {SYSTEM: {}}
         self.cards_by_pid: dict[int, list[int]] = {}
         self.card_count_by_pid: dict[int, int] = {}
         self.has_process_list = False
@@ -97,12 +148,13 @@ class RocmSmiText:
         self.table_header: list[str] = []
         self.current_card: dict[str, object] | None = None
 
-    def find_or_add_card(self, number: int) -> dict[str, object]:
-        if len(self.facts_by_card) >= MAX_GPUS:
-            return self.facts_by_card.get(number, {})
-        return self.facts_by_card.setdefault(number, {})
+    def find_or_add_card(self, number: str) -> dict[str, object]:
+        key = f"card{int(number)}"
+        if len(self.facts) > MAX_GPUS:
+            return self.facts.get(key, {})
+        return self.facts.setdefault(key, {})
 
-    def parse_lines(self, lines: Iterable[str]) -> RocmSmiText:
+    def parse_lines(self, lines: Iterable[str]) -> None:
         """Recognize each line by its form."""
         pid = None
         for line in lines:
@@ -112,9 +164,9 @@ class RocmSmiText:
                 continue
             pid = None
             if match := CARD_LINE.match(text):
-                self.find_or_add_card(int(match[1]))[match[2].strip().lower()] = match[3].strip()
+                self.find_or_add_card(match[1])[match[2].strip().lower()] = match[3].strip()
             elif match := DRIVER_LINE.fullmatch(text):
-                self.system_facts["driver version"] = match[1]
+                self.facts[SYSTEM]["driver version"] = match[1]
             elif match := PID_LINE.fullmatch(text):
                 self.has_process_list = True
                 pid = int(match[1])
@@ -122,12 +174,11 @@ class RocmSmiText:
             elif NO_PROCESS_MESSAGE in line or PROCESS_TABLE_HEADER in line:
                 self.has_process_list = True
             elif row := split_process_row(line) if self.has_process_list else None:
-                self.system_facts[f"pid{row[0]}"] = ", ".join(row[1:])
+                self.facts[SYSTEM][f"pid{row[0]}"] = ", ".join(row[1:])
             elif not self.parse_table_line(line):
                 if (match := CARD_MESSAGE.match(text)) and LOST_WORDS.search(match[2]):
-                    self.find_or_add_card(int(match[1]))["message"] = match[2].strip()
+                    self.find_or_add_card(match[1])["message"] = match[2].strip()
                 self.messages.append(line)
-        return self
 
     def parse_table_line(self, line: str) -> bool:
         """Parse a line of the table of all cards, or return False; the name of a card stands below its readings."""
@@ -135,10 +186,10 @@ class RocmSmiText:
         if "GPU%" in cells and cells[0] in {"GPU", "Device"}:
             self.table_header = [cell.split(" ")[0] for cell in cells]
             self.temperature_sensor = "junction" if "unction" in line else "edge"
-        elif self.table_header and not self.facts_by_card and "(Junction)" in cells:
+        elif self.table_header and len(self.facts) == 1 and "(Junction)" in cells:
             self.temperature_sensor = "junction"
         elif self.table_header and cells[0].isdecimal() and len(cells[0]) <= 4 and len(cells) == len(self.table_header):
-            self.current_card = self.find_or_add_card(int(cells[0]))
+            self.current_card = self.find_or_add_card(cells[0])
             for column, cell in zip(self.table_header, cells):
                 key = TABLE_COLUMNS.get(column)
                 if column == "Temp":
@@ -171,67 +222,6 @@ def split_process_row(line: str) -> list[str] | None:
         if len(cells) == numbers + 2 and COUNT_CELL.fullmatch(cells[1]) and all(map(NUMBER_CELL.fullmatch, cells[2:])):
             return [pid, *cells]
     return None
-
-
-class RocmSmiOutput:
-    """The facts about each card, the system and its processes, from all parts; of repeated facts the last counts."""
-
-    def __init__(self, parts: ToolParts) -> None:
-        self.facts_by_card: dict[int, dict[str, object]] = {}
-        self.system_facts: dict[str, object] = {}
-        self.cards_by_pid: dict[int, list[int]] = {}
-        self.card_count_by_pid: dict[int, int] = {}
-        self.problems: list[str] = []
-        self.messages: list[str] = []
-        self.is_understood = True
-        self.has_process_list = False
-        for name, part in parts.items():
-            printed = amd_common.parse_printed_json(part.lines)
-            text = RocmSmiText().parse_lines(printed.text_lines)
-            self.messages += text.messages
-            self.problems += printed.problems
-            for value in printed.values:
-                self.add_json_value(value)
-            for number, facts in text.facts_by_card.items():
-                self.add_card_facts(number, facts)
-            self.system_facts.update(text.system_facts)
-            self.cards_by_pid.update(text.cards_by_pid)
-            self.card_count_by_pid.update(text.card_count_by_pid)
-            is_list = text.has_process_list or any(NO_JSON_MESSAGE in message for message in text.messages)
-            has_answer = bool(printed.values or is_list or text.facts_by_card)
-            self.is_understood = self.is_understood and has_answer and not printed.problems
-            is_list = is_list or any(map(has_process_entries, printed.values))
-            if is_list and name not in amd_common.IDENTITY_QUERIES:
-                self.has_process_list = True
-        self.identities = amd_common.assign_identities(
-            (number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id")))
-            for number, facts in self.facts_by_card.items()
-        )
-
-    def add_json_value(self, value: object) -> None:
-        """Add the facts in `{"card0": {…}, "system": {…}}`."""
-        for name, entry in value.items() if isinstance(value, dict) else ():
-            if not isinstance(entry, dict):
-                continue
-            facts = {str(key).rstrip(": ").lower(): fact for key, fact in entry.items()}
-            if match := CARD_KEY.fullmatch(name):
-                self.add_card_facts(int(match[1]), facts)
-            elif name == "system":
-                self.system_facts.update(facts)
-
-    def add_card_facts(self, number: int, new_facts: dict[str, object]) -> None:
-        """Add the facts about a card; a missing value replaces none that is known."""
-        if number not in self.facts_by_card and len(self.facts_by_card) >= MAX_GPUS:
-            return
-        facts = self.facts_by_card.setdefault(number, {})
-        for key, fact in new_facts.items():
-            if key not in facts or values.parse_amd_text(fact) is not None:
-                facts[key] = fact
-
-
-def has_process_entries(value: object) -> bool:
-    """Return True for JSON about processes: they stand under `system`, or it is empty."""
-    return isinstance(value, dict) and (not value or isinstance(value.get("system"), dict))
 
 
 def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -216,20 +216,10 @@ def parse_reading(reading: object, kind: str) -> float | None:
     return quantity[0] if quantity and quantity[0] <= MAX_READINGS[kind] else None
 
 
-def parse_percent(reading: object) -> float | None:
-    return parse_reading(reading, "percent")
-
-
-def parse_celsius(reading: object) -> float | None:
-    return parse_reading(reading, "celsius")
-
-
-def parse_watts(reading: object) -> float | None:
-    return parse_reading(reading, "watts")
-
-
-def parse_count(reading: object) -> float | None:
-    return parse_reading(reading, "count")
+parse_percent = partial(parse_reading, kind="percent")
+parse_celsius = partial(parse_reading, kind="celsius")
+parse_watts = partial(parse_reading, kind="watts")
+parse_count = partial(parse_reading, kind="count")
 
 
 def parse_mhz(reading: object) -> float | None:
