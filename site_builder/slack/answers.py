@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.locks import StorageError
-from site_builder.core.model import FleetUnavailableError, GpuNumber
+from site_builder.core.model import FleetUnavailableError, GpuNumber, ProcessStatus
 from site_builder.core.names import fold_login, gpu_number_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import truncate_text
@@ -47,7 +47,6 @@ BOOKING_EXAMPLES = (
     "`book 2 A100 for 8h`",
     "`book zeus from mon 9:00 for 3h comment ICML run`",
 )
-NUMBER_COLUMNS = frozenset({2})
 MAX_COMMAND_WIDTH = 40
 MAX_GPUS_ON_HOST = 64
 STATE_ORDER = ("free", "booked", "busy", "held", "conflict", "lost", "unknown")
@@ -84,45 +83,44 @@ def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnsw
     fleet = filter_fleet(context, words)
     if not fleet.hosts:
         return answer_nothing_found(context, words)
-    rows = tuple(format_answer_host_row(host) for host in order_by_importance(fleet.hosts))
-    free = sum(gpu.state == "free" for host in fleet.hosts for gpu in host.gpus)
-    count = sum(len(host.gpus) for host in fleet.hosts)
-    title = f"{format_noun_count(len(fleet.hosts), 'host')}, {free} of {format_noun_count(count, 'GPU')} free"
-    table = AnswerTable(("host", "state", "free", "GPUs", "load"), rows, NUMBER_COLUMNS, "{} more hosts")
-    return build_answer(context, title, table)
+    rows = []
+    for host in order_by_importance(fleet.hosts):
+        models = search.format_name_counts(gpu.model for gpu in host.gpus)
+        if host.state != "fresh":  # nobody knows what is free there
+            rows.append((host.name, host.state, UNKNOWN_CELL, models, host.reason))
+            continue
+        load = UNKNOWN_CELL if host.load is None else f"{host.load[0]:.1f}"
+        cpus = "" if host.cpus is None else f" of {host.cpus}"
+        rows.append((host.name, "up", f"{count_free(host.gpus)}/{len(host.gpus)}", models, f"{load}{cpus}"))
+    gpus = [gpu for host in fleet.hosts for gpu in host.gpus]
+    free = f"{count_free(gpus)} of {format_noun_count(len(gpus), 'GPU')} free"
+    table = AnswerTable(("host", "state", "free", "GPUs", "load"), tuple(rows), frozenset({2}), "{} more hosts")
+    return build_answer(context, f"{format_noun_count(len(fleet.hosts), 'host')}, {free}", table)
 
 
-def format_answer_host_row(host: FleetHost) -> tuple[str, ...]:
-    counts = Counter(gpu.model for gpu in host.gpus)
-    models = ", ".join(f"{count} × {model}" for model, count in counts.items())
-    if host.state != "fresh":  # nobody knows what is free there
-        return host.name, host.state, UNKNOWN_CELL, models, host.reason
-    free = sum(gpu.state == "free" for gpu in host.gpus)
-    load = UNKNOWN_CELL if host.load is None else f"{host.load[0]:.1f}"
-    cpus = "" if host.cpus is None else f" of {host.cpus}"
-    return host.name, "up", f"{free}/{len(host.gpus)}", models, f"{load}{cpus}"
+def count_free(gpus: Iterable[FleetGpu]) -> int:
+    return sum(gpu.state == "free" for gpu in gpus)
 
 
 def answer_all(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
-    """List hosts with who is on which GPU; with `detail`, list GPUs."""
+    """List hosts with who is on which GPU: `0,3 free · 1,2 alice · 4-7 bob (held)`; with `detail`, list GPUs."""
     if words and words[0].lower() in {"detail", "details"}:
         return answer_detail(context, words[1:])
     fleet = filter_fleet(context, words)
     if not fleet.hosts:
         return answer_nothing_found(context, words)
-    rows = tuple((host.name, summarize_host_gpus(host)) for host in order_by_importance(fleet.hosts))
+    rows = []
+    for host in order_by_importance(fleet.hosts):
+        if host.state != "fresh":
+            rows.append((host.name, f"{host.state}: {host.reason}" if host.reason else host.state))
+            continue
+        numbers_by_use: dict[str, list[GpuNumber]] = {}
+        for gpu in host.gpus:
+            numbers_by_use.setdefault(describe_gpu_use(gpu), []).append(gpu.place or gpu.index)
+        uses = [f"{format_number_ranges(numbers)} {use}" for use, numbers in numbers_by_use.items()]
+        rows.append((host.name, " · ".join(uses) or "no GPU"))
     title = format_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
-    return build_answer(context, title, AnswerTable(("host", "GPUs"), rows, more_text="{} more hosts"))
-
-
-def summarize_host_gpus(host: FleetHost) -> str:
-    """Format `0,3 free · 1,2 alice · 4-7 bob (held)`."""
-    if host.state != "fresh":
-        return f"{host.state}: {host.reason}" if host.reason else host.state
-    numbers_by_use: dict[str, list[GpuNumber]] = {}
-    for gpu in host.gpus:
-        numbers_by_use.setdefault(describe_gpu_use(gpu), []).append(gpu.place or gpu.index)
-    return " · ".join(f"{format_number_ranges(numbers)} {use}" for use, numbers in numbers_by_use.items()) or "no GPU"
+    return build_answer(context, title, AnswerTable(("host", "GPUs"), tuple(rows), more_text="{} more hosts"))
 
 
 def describe_gpu_use(gpu: FleetGpu) -> str:
@@ -184,27 +182,24 @@ def answer_where(context: AnswerContext, name: str) -> SlackAnswer:
     for host in context.fleet.hosts:
         used_gpus = [gpu for gpu in host.gpus if any(is_person(process.user) for process in gpu.processes)]
         if used_gpus and host.state == "fresh":
-            rows.append(format_work_row(host, used_gpus, is_person, context.now))
+            processes = [process for gpu in used_gpus for process in gpu.processes if is_person(process.user)]
+            rows.append(format_work_row(host, used_gpus, processes, context.now))
             count += len(used_gpus)
         for gpu in host.gpus:
             for booking in gpu.bookings:
                 if is_person(booking.name) and booking.until.timestamp() > context.now.epoch:
                     bookings.append((host.name, gpu.place or gpu.index, booking))
-    title = f"{context.people.display_name(name)} is on no GPU"
-    table = None
-    if rows:
-        places = f"{format_noun_count(count, 'GPU')} of {format_noun_count(len(rows), 'host')}"
-        title = f"{context.people.display_name(name)} is on {places}"
-        table = AnswerTable(("host", "GPUs", "memory", "what"), tuple(rows), NUMBER_COLUMNS, "{} more hosts")
+    table = AnswerTable(("host", "GPUs", "memory", "what"), tuple(rows), frozenset({2}), "{} more hosts")
+    places = f"{format_noun_count(count, 'GPU')} of {format_noun_count(len(rows), 'host')}" if rows else "no GPU"
+    title = f"{context.people.display_name(name)} is on {places}"
     lines = format_booking_lines(bookings, context.now) if rows or bookings else suggest_names(context, name)
-    return build_answer(context, title, table, lines, list_silent_hosts(context.fleet))
+    return build_answer(context, title, table if rows else None, lines, list_silent_hosts(context.fleet))
 
 
 def format_work_row(
-    host: FleetHost, gpus: Sequence[FleetGpu], is_person: Callable[[str | None], bool], now: Now
+    host: FleetHost, gpus: Sequence[FleetGpu], processes: Sequence[ProcessStatus], now: Now
 ) -> tuple[str, ...]:
     """Format what a person does on a host."""
-    processes = [process for gpu in gpus for process in gpu.processes if is_person(process.user)]
     sizes = [process.used_memory for process in processes if process.used_memory is not None]
     programs = dict.fromkeys(shorten_answer_command(process.command) for process in processes if process.command)
     first_start = min((process.started for process in processes if process.started is not None), default=None)
@@ -247,56 +242,44 @@ def suggest_names(context: AnswerContext, name: str) -> list[str]:
 
 def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
     """List free GPUs, the best first; `2 A100` lists hosts with as many."""
-    count, model = parse_free_request(words)
-    all_gpus = [(host, gpu) for host in context.fleet.hosts for gpu in host.gpus]
-    of_model = [(host, gpu) for host, gpu in all_gpus if gpu_models.is_matching_model(model, gpu.model, gpu.name)]
-    free = [
-        (host, gpu) for host, gpu in of_model if host.state == "fresh" and gpu.state == "free" and not gpu.is_avoided
-    ]
+    count = 1
+    if words and words[0].isascii() and words[0].isdecimal() and 1 <= int(words[0][:9]) <= MAX_GPUS_ON_HOST:
+        count, words = int(words[0]), words[1:]  # but 4090 is a model
+    model = " ".join(word for word in words if word.lower() not in {"gpu", "gpus", "x", "×"})
+    request = picker.GpuRequest(GIGABYTES_PATTERN.sub(r"\1 GB", model))
+    model, hosts = request.model, context.fleet.hosts
+    nobody = picker.GpuRequester(lambda _: False, (), context.now.epoch)
+    free = picker.find_available_gpus(hosts, request, nobody)
     if count > 1:  # a process sees only one MIG instance: several are for whoever asks for their profile
         free = [
-            (host, gpu)
-            for host, gpu in free
-            if not gpu.parent_keys or gpu_models.is_matching_profile(model, gpu.profile)
+            choice
+            for choice in free
+            if not choice.gpu.parent_keys or gpu_models.is_matching_profile(model, choice.gpu.profile)
         ]
-    count_by_host = Counter(host.name for host, _ in free)
-    free = [(host, gpu) for host, gpu in free if count_by_host[host.name] >= count]
-
-    def rank(host_and_gpu: tuple[FleetHost, FleetGpu]) -> tuple[bool, Any]:
-        host, gpu = host_and_gpu
-        free_memory, load = picker.compute_free_memory(gpu), picker.compute_load_per_cpu(host)
-        return bool(gpu.parent_keys), gpu_models.rank_gpu(gpu.name, free_memory, load)
-
-    free.sort(key=rank)
+    count_by_host = Counter(choice.host.name for choice in free)
+    free = [choice for choice in free if count_by_host[choice.host.name] >= count]
     what = model or ("GPU" if count == 1 and len(free) < 2 else "GPUs")
     if count > 1:
-        host_count = len({host.name for host, _ in free})
+        host_count = len({choice.host.name for choice in free})
         title = f"{format_noun_count(host_count, 'host')} with {count} {what} free"
         title = title if free else f"no host has {count} {what} free"
     else:
         title = f"{len(free)} {what} free" if free else f"no {what} is free"
+    gpus = [gpu for host in hosts for gpu in host.gpus]
+    of_model = [gpu for gpu in gpus if gpu_models.is_matching_model(model, gpu.model, gpu.name)]
     lines: list[str] = []
     if not of_model:
-        models = dict.fromkeys(gpu.model for _, gpu in all_gpus)
+        models = dict.fromkeys(gpu.model for gpu in gpus)
         lines = [f"no GPU is of that model; there are {', '.join(models) or 'none'}"]
     elif not free:
-        lines = [format_state_counts(gpu for _, gpu in of_model)]
+        lines = [format_state_counts(of_model)]
     return build_answer(context, title, build_free_table(free, context.now), lines, list_silent_hosts(context.fleet))
 
 
-def parse_free_request(words: Sequence[str]) -> tuple[int, str]:
-    """Parse how many GPUs on one host, and of which model; 4090 is no number of GPUs."""
-    count = 1
-    if words and words[0].isascii() and words[0].isdecimal() and 1 <= int(words[0][:9]) <= MAX_GPUS_ON_HOST:
-        count, words = int(words[0]), words[1:]
-    model = " ".join(word for word in words if word.lower() not in {"gpu", "gpus", "x", "×"})
-    return count, GIGABYTES_PATTERN.sub(r"\1 GB", model)
-
-
-def build_free_table(free_gpus: Sequence[tuple[FleetHost, FleetGpu]], now: Now) -> AnswerTable | None:
+def build_free_table(choices: Sequence[picker.GpuChoice], now: Now) -> AnswerTable | None:
     """Build a table with a row for equal GPUs of a host."""
     numbers_by_kind: dict[tuple[str, str, str, str], list[GpuNumber]] = {}
-    for host, gpu in free_gpus:
+    for host, gpu, _ in choices:
         free_memory = picker.compute_free_memory(gpu)
         size = UNKNOWN_CELL if free_memory is None else formatting.format_size(free_memory)
         until = client_render.describe_gpu_booking(gpu, now).removeprefix("until ")
@@ -394,42 +377,46 @@ class SlackBookings(NamedTuple):
     settings: Settings
     service: BookingService
 
-    def book(self, name: str, words: Sequence[str]) -> SlackAnswer:
-        if not words:
-            return SlackAnswer("which GPUs, and until when?", BOOKING_EXAMPLES)
+    def answer(self, command: str, login: str, words: Sequence[str]) -> SlackAnswer:
+        """Run `book` or `release` as a user, and answer errors in one sentence; `release` alone lists bookings."""
+        try:
+            name = validate_user_name(login)
+            user = BookingUser(name, fold_login(name) in self.settings.booking_policy.admins, "slack")
+            if command == "book":
+                return self.book(user, words)
+            return self.release(user, words) if words else self.list_own(user)
+        except IncompleteMessageError as error:
+            return SlackAnswer(str(error), BOOKING_EXAMPLES)
+        except (BookingRefusedError, json_edit.EntryPlacementError, UnclearRequestError, InvalidNameError) as error:
+            return SlackAnswer("that cannot be done", (str(error),), link=self.settings.url)
+        except (BookingsUnreadableError, FleetUnavailableError, StorageError) as error:
+            # the folders of this machine do not concern people elsewhere
+            folders = {"data": self.settings.data, "state": self.settings.state}
+            labels = {str(form): label for label, path in folders.items() for form in (path.absolute(), path)}
+            hidden = formatting.hide_paths(str(error), labels)
+            return SlackAnswer("the booking service cannot write just now", (hidden,))
 
-        def book_as(user: BookingUser) -> SlackAnswer:
-            response = booking_service.handle_request(self.service, parse_booking_message(words), user)
-            ids = list(dict.fromkeys(str(booking["id"]) for booking in response["bookings"]))
-            hint = f"to give it back: `release {' '.join(ids)}`"
-            lines = (response["said"], *format_warning_lines(response), hint)
-            return SlackAnswer(f"booked {', '.join(ids)}", lines, None, (self.describe_zone(),), self.settings.url)
+    def book(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
+        response = booking_service.handle_request(self.service, parse_booking_message(words), user)
+        ids = list(dict.fromkeys(str(booking["id"]) for booking in response["bookings"]))
+        hint = f"to give it back: `release {' '.join(ids)}`"
+        lines = (*format_response_lines(response), hint)
+        return SlackAnswer(f"booked {', '.join(ids)}", lines, None, (self.describe_zone(),), self.settings.url)
 
-        return self.answer_errors(name, book_as)
-
-    def release(self, name: str, words: Sequence[str]) -> SlackAnswer:
-        """Release what was named; without words, list bookings."""
-        release_as = lambda user: self.release_named(user, words) if words else self.list_own(user)  # noqa: E731
-        return self.answer_errors(name, release_as)
-
-    def release_named(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
-        """Release everything that was named, or nothing."""
-        requests = self.build_release_requests(user, words)
-        for request in requests if len(requests) > 1 else ():
-            booking_service.handle_request(self.service, {**request, "check": True}, user)
-        lines = []
-        for request in requests:
-            response = booking_service.handle_request(self.service, request, user)
-            lines += [response["said"], *format_warning_lines(response)]
-        return SlackAnswer("released", tuple(lines), link=self.settings.url)
-
-    def build_release_requests(self, user: BookingUser, words: Sequence[str]) -> list[dict[str, Any]]:
-        """Build one request for each id, and one for all GPUs."""
+    def release(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
+        """Release everything that was named, or nothing: one request for each id, and one for all GPUs."""
         host_names = self.service.begin_read(user).hosts.index_names()
         names = list(dict.fromkeys(word.strip(",") for word in words if word.strip(",")))
         gpus = [name for name in names if ":" in name or host_names.find(name)]
         requests: list[dict[str, Any]] = [{"do": "release", "id": name} for name in names if name not in gpus]
-        return [*requests, {"do": "release", "gpus": gpus}] if gpus else requests
+        if gpus:
+            requests.append({"do": "release", "gpus": gpus})
+        for request in requests if len(requests) > 1 else ():
+            booking_service.handle_request(self.service, {**request, "check": True}, user)
+        lines = []
+        for request in requests:
+            lines += format_response_lines(booking_service.handle_request(self.service, request, user))
+        return SlackAnswer("released", tuple(lines), link=self.settings.url)
 
     def list_own(self, user: BookingUser) -> SlackAnswer:
         bookings = [
@@ -451,31 +438,15 @@ class SlackBookings(NamedTuple):
         now = self.service.now()
         return f"times of {getattr(now.zone, 'key', None) or now.local.tzname()}"
 
-    def answer_errors(self, name: str, operation: Callable[[BookingUser], SlackAnswer]) -> SlackAnswer:
-        """Run an operation as a user, and answer errors in one sentence."""
-        try:
-            user_name = validate_user_name(name)
-            is_admin = fold_login(user_name) in self.settings.booking_policy.admins
-            return operation(BookingUser(user_name, is_admin, "slack"))
-        except IncompleteMessageError as error:
-            return SlackAnswer(str(error), BOOKING_EXAMPLES)
-        except (BookingRefusedError, json_edit.EntryPlacementError, UnclearRequestError, InvalidNameError) as error:
-            return SlackAnswer("that cannot be done", (str(error),), link=self.settings.url)
-        except (BookingsUnreadableError, FleetUnavailableError, StorageError) as error:
-            # the folders of this machine do not concern people elsewhere
-            folders = {"data": self.settings.data, "state": self.settings.state}
-            labels = {str(form): label for label, path in folders.items() for form in (path.absolute(), path)}
-            return SlackAnswer(
-                "the booking service cannot write just now", (formatting.hide_paths(str(error), labels),)
-            )
 
-
-def format_warning_lines(response: dict[str, Any]) -> list[str]:
-    return [f"note: {warning}" for warning in response["warnings"]]
+def format_response_lines(response: dict[str, Any]) -> list[str]:
+    return [response["said"], *(f"note: {warning}" for warning in response["warnings"])]
 
 
 def parse_booking_message(words: Sequence[str]) -> dict[str, Any]:
     """Parse `atlas:0,1 until fri 18:00 comment ICML run` as a booking request."""
+    if not words:
+        raise IncompleteMessageError("which GPUs, and until when?")
     places, options = split_booking_words(words)
     if not places:
         raise IncompleteMessageError("which GPUs?")
@@ -501,9 +472,9 @@ def split_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]
         else:
             current.append(word)
     options = {option: " ".join(values).strip("\"' ") for option, values in words_by_option.items()}
-    for option, text in options.items():
-        if not text:
-            raise IncompleteMessageError(f"what belongs behind `{option}`?")
+    if "" in options.values():
+        option = next(option for option, text in options.items() if not text)
+        raise IncompleteMessageError(f"what belongs behind `{option}`?")
     return places, options
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from threading import BoundedSemaphore, Event, Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from site_builder.alerts.config_files import MAIL_KIND, SLACK_KIND, load_contacts
 from site_builder.alerts.model import FAILED, REFUSED
-from site_builder.alerts.slack_client import BotIdentity, SlackMember, SlackRequestError
+from site_builder.alerts.slack_client import BotIdentity, SlackClient, SlackMember, SlackRequestError, SlackSocket
 from site_builder.bookings.service import BookingService
 from site_builder.client import loader
 from site_builder.client.model import Fleet
@@ -27,8 +27,9 @@ from site_builder.core.terminal_text import clean_text, flatten_text
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.slack import answers
 from site_builder.slack.answers import AnswerContext, SlackBookings
-from site_builder.slack.blocks import RenderedAnswer, SlackAnswer, SlackBlock, render_answer
+from site_builder.slack.blocks import RenderedAnswer, SlackAnswer, render_answer
 
+FLEET_ANSWERS = {"hosts": answers.answer_hosts, "all": answers.answer_all, "free": answers.answer_free}
 BOT_COMMANDS = ("hosts", "all", "where", "free", "book", "release", "help")
 COMMAND_SYNONYMS = {
     "host": "hosts",
@@ -76,7 +77,6 @@ BLOCK_ERROR_CODES = frozenset(
 SHARED_CHANNEL_ANSWER = SlackAnswer("people of another company can read this channel: ask me in a direct message")
 RATE_LIMIT_ANSWER = SlackAnswer("that is a lot in a minute: I listen again in a moment")
 ERROR_ANSWER = SlackAnswer("something went wrong here; the admin can read what in the bot's log")
-UNKNOWN_PERSON_MESSAGE = "I do not know who you are"
 MAX_LOGGED_MESSAGES = 100
 
 
@@ -104,26 +104,13 @@ class BotCommand(NamedTuple):
     suggestion: str = ""
 
 
-class EnvelopeSource(Protocol):
-    def acknowledge(self, envelope: str) -> bool:
-        """Confirm an envelope to Slack."""
-
-
-class SlackApi(Protocol):
-    def post_message(self, channel: str, text: str, blocks: list[SlackBlock] | None = None, thread: str = "") -> None:
-        """Post a message."""
-
-    def fetch_member(self, user: str) -> SlackMember:
-        """Fetch a member of the workspace."""
-
-
 class SlackBot:
     """Answers questions; `log` gets a sentence for everything that an admin must fix."""
 
     def __init__(
         self,
         settings: Settings,
-        slack_api: SlackApi,
+        slack_api: SlackClient,
         identity: BotIdentity,
         log: Callable[[str], None],
         clock: Callable[[], float] = time.time,
@@ -140,7 +127,7 @@ class SlackBot:
         self.free_slots = BoundedSemaphore(WORKER_COUNT + MAX_QUEUED_QUESTIONS)
         self.pool = ThreadPoolExecutor(WORKER_COUNT)
 
-    def handle_envelope(self, source: EnvelopeSource, envelope: str, kind: str, message: dict[str, Any]) -> None:
+    def handle_envelope(self, source: SlackSocket, envelope: str, kind: str, message: dict[str, Any]) -> None:
         """Confirm an envelope at once, and let another thread answer its question."""
         if self.closing.is_set() or not source.acknowledge(envelope):
             return  # Slack sends it again, and to another bot
@@ -210,21 +197,21 @@ class SlackBot:
 
     def run_command(self, command: BotCommand, question: SlackQuestion) -> SlackAnswer:
         words = [self.resolve_mention(word) for word in command.words]
-        if command.name == "hosts":
-            return answers.answer_hosts(self.board.build_context(), words)
-        if command.name == "all":
-            return answers.answer_all(self.board.build_context(), words)
-        if command.name == "free":
-            return answers.answer_free(self.board.build_context(), words)
+        if command.name in FLEET_ANSWERS:
+            return FLEET_ANSWERS[command.name](self.board.build_context(), words)
+        if command.name not in {"where", "book", "release"}:
+            return answers.answer_help("" if command.name else " ".join(words[:1]), command.suggestion)
+        name = " ".join(words)
+        if command.name == "where" and MEMBER_MENTION.fullmatch(name):
+            return SlackAnswer("I do not know who that is", (format_contact_hint(name[1:]),))
+        if command.name == "where" and name and name.lower() not in {"me", "i", "am i"}:
+            return answers.answer_where(self.board.build_context(), name)
+        login = self.members.find_login(question.user)
+        if not login:
+            return SlackAnswer("I do not know who you are", self.members.explain_unknown(question.user))
         if command.name == "where":
-            return self.answer_where(words, question)
-        if command.name in {"book", "release"}:
-            login = self.members.find_login(question.user)
-            if not login:
-                return SlackAnswer(UNKNOWN_PERSON_MESSAGE, self.members.explain_unknown(question.user))
-            operation = self.bookings.book if command.name == "book" else self.bookings.release
-            return operation(login, words)
-        return answers.answer_help("" if command.name else " ".join(words[:1]), command.suggestion)
+            return answers.answer_where(self.board.build_context(), login)
+        return self.bookings.answer(command.name, login, words)
 
     def resolve_mention(self, word: str) -> str:
         """Replace `@U0123` by the login of that member, if known."""
@@ -236,18 +223,6 @@ class SlackBot:
             if error.status == REFUSED:  # there is no such member
                 return word
             raise
-
-    def answer_where(self, words: list[str], question: SlackQuestion) -> SlackAnswer:
-        """Answer where somebody is; without a name, where the person is who asks."""
-        name = " ".join(words)
-        if MEMBER_MENTION.fullmatch(name):
-            return SlackAnswer("I do not know who that is", (format_contact_hint(name[1:]),))
-        if not name or name.lower() in {"me", "i", "am i"}:
-            login = self.members.find_login(question.user)
-            if not login:
-                return SlackAnswer(UNKNOWN_PERSON_MESSAGE, self.members.explain_unknown(question.user))
-            name = login
-        return answers.answer_where(self.board.build_context(), name)
 
     def send_reply(self, question: SlackQuestion, answer: SlackAnswer) -> None:
         """Reply where it was asked; in a channel below the question, so that a table is in nobody's way."""
@@ -305,7 +280,8 @@ def parse_question(message: dict[str, Any], own_user_id: str, own_bot_id: str = 
         return None
     if event.get("subtype") or event.get("bot_id") or event.get("bot_profile") or event.get("hidden"):
         return None
-    channel, user, ts, thread = (take_text(event.get(key)) for key in ("channel", "user", "ts", "thread_ts"))
+    values = (event.get(key) for key in ("channel", "user", "ts", "thread_ts"))
+    channel, user, ts, thread = (value if isinstance(value, str) else "" for value in values)
     text = event.get("text")
     if not (SLACK_ID.fullmatch(channel) and SLACK_ID.fullmatch(user) and SLACK_TIMESTAMP.fullmatch(ts)):
         return None
@@ -323,10 +299,6 @@ def parse_question(message: dict[str, Any], own_user_id: str, own_bot_id: str = 
     )
 
 
-def take_text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def decode_slack_text(text: str, own_user_id: str) -> str:
     """Return the words as they were typed, with `@U0123` for a member, and without our own name."""
 
@@ -342,30 +314,29 @@ def decode_slack_text(text: str, own_user_id: str) -> str:
     return flatten_text(clean_text(text.translate(QUOTE_CHARACTERS).replace("\n", " ").replace("`", " ")))
 
 
-def interpret_words(command: str, rest: list[str]) -> tuple[str, tuple[str, ...]]:
-    """Understand `free gpus?`, `where is alice`, `who is on atlas`; the words of a booking stay as they are."""
-    if command in {"book", "release"}:
-        return command, tuple(rest)
-    words = [word.rstrip("?!,") for word in rest]
-    words = [word for word in words if word and word.lower() not in POLITE_WORDS]
-    if command != "where":
-        return command, tuple(words)
-    while words and words[0].lower() in {"is", "are", "uses"}:
-        words = words[1:]
-    return ("all", tuple(words[1:])) if words[1:] and words[0].lower() == "on" else (command, tuple(words))
-
-
 def parse_bot_command(text: str) -> BotCommand:
-    """Parse a command, or suggest one for a word that may be a typing error."""
+    """Parse a command, or suggest one for a word that may be a typing error.
+
+    `free gpus?`, `where is alice` and `who is on atlas` are understood; the words of a booking stay as they are.
+    """
     first, *rest = text.split() or [""]
     if not first:
         return BotCommand("help")
-    word = first.lower().strip("/!:,.")
-    word = COMMAND_SYNONYMS.get(word, word)
-    if word in BOT_COMMANDS:
-        return BotCommand(*interpret_words(word, rest))
-    close = get_close_matches(word, BOT_COMMANDS, 1, 0.6)
-    return BotCommand("", (first, *rest), close[0] if close else "")
+    command = first.lower().strip("/!:,.")
+    command = COMMAND_SYNONYMS.get(command, command)
+    if command not in BOT_COMMANDS:
+        close = get_close_matches(command, BOT_COMMANDS, 1, 0.6)
+        return BotCommand("", (first, *rest), close[0] if close else "")
+    if command in {"book", "release"}:
+        return BotCommand(command, tuple(rest))
+    words = [word.rstrip("?!,") for word in rest]
+    words = [word for word in words if word and word.lower() not in POLITE_WORDS]
+    if command == "where":
+        while words and words[0].lower() in {"is", "are", "uses"}:
+            words = words[1:]
+        if words[1:] and words[0].lower() == "on":
+            return BotCommand("all", tuple(words[1:]))
+    return BotCommand(command, tuple(words))
 
 
 # The board, and who asks
@@ -449,12 +420,10 @@ class MemberDirectory:
         except SlackRequestError:
             mail = None
         domain = self.settings.alerts.mail_domain
-        if mail and domain:
-            return (
-                f"the address of your profile is not one at {domain}, nor in the contacts",
-                format_contact_hint(member),
-            )
-        return (format_contact_hint(member),)
+        if not (mail and domain):
+            return (format_contact_hint(member),)
+        reason = f"the address of your profile is not one at {domain}, nor in the contacts"
+        return reason, format_contact_hint(member)
 
 
 def format_contact_hint(member: str) -> str:

@@ -10,7 +10,7 @@ from threading import Event
 
 import click
 
-from site_builder.alerts.slack_client import BotIdentity, SlackClient, SlackRequestError, SlackSocket
+from site_builder.alerts.slack_client import SlackClient, SlackRequestError, SlackSocket
 from site_builder.config.settings import Settings
 from site_builder.core import files, locks
 from site_builder.core.command_options import CommandError, print_message, refuse_foreign, with_settings
@@ -69,26 +69,44 @@ def check_slack_connection(settings: Settings) -> str:
 
 
 def run_bot(settings: Settings) -> None:
-    """Run until a signal, or until Slack refuses."""
+    """Keep a connection open until a signal, or until Slack refuses; open another one if it stays lost."""
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    bot, pause = None, FIRST_RETRY_DELAY_S
     try:
         client = SlackClient(settings.alerts.slack)
-        identity = wait_for_identity(client, stop)
-        if identity is None:
-            return
-        bot = SlackBot(settings, client, identity, print_message)
-        socket = SlackSocket(client, bot.handle_envelope)
-        try:
-            keep_connected(bot, socket, stop)
-        finally:
-            socket.stop_reconnecting()
-            bot.close()
+        while not stop.is_set():
+            try:
+                if bot is None:
+                    bot = SlackBot(settings, client, client.fetch_identity(), print_message)
+                    socket = SlackSocket(client, bot.handle_envelope)
+                    pause = FIRST_RETRY_DELAY_S
+                socket.open()
+            except SlackRequestError as error:
+                if error.is_permanent:
+                    raise
+                if pause == FIRST_RETRY_DELAY_S:
+                    print_message(f"{error}; tried again until it works")
+                stop.wait(error.retry_after_s or pause)
+                pause = min(pause * 2, MAX_RETRY_DELAY_S)
+                continue
+            if sys.stderr.isatty():
+                print_message("the bot answers in Slack until Ctrl-C")
+            pause, open_at = FIRST_RETRY_DELAY_S, time.monotonic()
+            while not stop.wait(POLL_INTERVAL_S) and time.monotonic() - open_at < RECONNECT_AFTER_S:
+                if socket.is_open():
+                    open_at = time.monotonic()
+            if not stop.is_set():
+                bot.log_once("the line to Slack was cut for a minute, and is opened anew")
     except SlackRequestError as error:
         if was_recently_reported(settings, str(error)):
             sys.exit(2)
         raise CommandError(str(error)) from None
+    finally:
+        if bot:
+            socket.stop_reconnecting()
+            bot.close()
 
 
 def was_recently_reported(settings: Settings, message: str) -> bool:
@@ -103,44 +121,3 @@ def was_recently_reported(settings: Settings, message: str) -> bool:
     with suppress(OSError):
         files.write_atomically(path, message.encode(), 0o600)
     return False
-
-
-def wait_for_identity(client: SlackClient, stop: Event) -> BotIdentity | None:
-    """Ask Slack who the bot is until it answers."""
-    pause = FIRST_RETRY_DELAY_S
-    while True:
-        try:
-            return client.fetch_identity()
-        except SlackRequestError as error:
-            pause = wait_before_retry(error, pause, stop)
-            if stop.is_set():
-                return None
-
-
-def keep_connected(bot: SlackBot, socket: SlackSocket, stop: Event) -> None:
-    """Keep the connection open, and open another one if it stays lost."""
-    pause = FIRST_RETRY_DELAY_S
-    while not stop.is_set():
-        try:
-            socket.open()
-        except SlackRequestError as error:
-            pause = wait_before_retry(error, pause, stop)
-            continue
-        if sys.stderr.isatty():
-            print_message("the bot answers in Slack until Ctrl-C")
-        pause, open_at = FIRST_RETRY_DELAY_S, time.monotonic()
-        while not stop.wait(POLL_INTERVAL_S) and time.monotonic() - open_at < RECONNECT_AFTER_S:
-            if socket.is_open():
-                open_at = time.monotonic()
-        if not stop.is_set():
-            bot.log_once("the line to Slack was cut for a minute, and is opened anew")
-
-
-def wait_before_retry(error: SlackRequestError, pause: float, stop: Event) -> float:
-    """Wait, and return the next pause; raise the error if Slack refuses for good."""
-    if error.is_permanent:
-        raise error
-    if pause == FIRST_RETRY_DELAY_S:
-        print_message(f"{error}; tried again until it works")
-    stop.wait(error.retry_after_s or pause)
-    return min(pause * 2, MAX_RETRY_DELAY_S)
