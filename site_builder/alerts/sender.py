@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, Protocol
 
 from site_builder.alerts import queue, render, weekly_report
@@ -29,11 +28,11 @@ from site_builder.alerts.model import (
     Message,
     Notification,
 )
-from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, open_state_folder
+from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, try_state_lock
 from site_builder.config.settings import Settings
 from site_builder.config.time_zone import find_zone
 from site_builder.consul.leader import load_builder_name
-from site_builder.core import locks, subprocesses
+from site_builder.core import subprocesses
 from site_builder.core.files import BuildLog
 from site_builder.core.parallel import create_shared_file
 from site_builder.core.records import decode_dataclass, list_pairs, simplify
@@ -60,7 +59,9 @@ def send_due_notifications(settings: Settings, on_outcome: OutcomeListener | Non
     """Send everything that is due; return how many notifications that were."""
     from site_builder.alerts.channels import load_channels  # noqa: PLC0415 # the builder, which starts us, needs none
 
-    with hold_sender_lock(settings.state):
+    with try_state_lock(settings.state, SENDER_LOCK, timeout_s=0) as is_held:
+        if not is_held:
+            raise SenderBusyError("another process sends just now")
         store = open_alert_store(settings.state, settings.kv)
         sender = NotificationSender(settings, store, load_channels(settings))
         with stop_between_notifications(sender):
@@ -159,19 +160,6 @@ def stop_between_notifications(sender: NotificationSender) -> Iterator[None]:
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def hold_sender_lock(state: Path) -> Iterator[None]:
-    """Hold the lock of the only sender; the kernel frees it, however the process ends."""
-    with open_state_folder(state) as folder:
-        handle = os.open(SENDER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-    try:
-        if not locks.try_acquire_lock(handle):
-            raise SenderBusyError("another process sends just now")
-        yield
-    finally:
-        os.close(handle)
 
 
 def start_sender_process(settings: Settings) -> subprocess.Popen[bytes]:

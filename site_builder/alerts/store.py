@@ -9,21 +9,22 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, get_args, get_origin
 
 import orjson
 
-from site_builder.alerts.model import Alert, AlertState, Condition, DeliveryRecord, Notification, TrackedCondition
+from site_builder.alerts.model import AlertState, Condition, DeliveryRecord, Notification, TrackedCondition
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, locks
 from site_builder.core.model import KvAccess
+from site_builder.core.records import Decoder, field_types, make_decoder
 
 STATE_VERSION = 1
 MAX_STATE_BYTES = 32 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
-Parsed = TypeVar("Parsed")
 StateChange = Callable[[AlertState], AlertState]
 STATE_FILE = "alerts.json"
 STATE_LOCK = "alerts.lock"
@@ -33,11 +34,20 @@ LOCK_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 0.005
 # The longest pause before we try again after another writer was quicker.
 MAX_RETRY_PAUSE_S = 0.1
+BEGUN_ANEW = "begun anew, and what was so already is not told"
 # What is kept when there is no room for everything.
 MIN_KEPT_ENTRIES = 20
 MAX_PEOPLE_WHEN_FULL = 3
 # Keys of alerts.json that differ from the names of fields: the file stays as older versions wrote it.
 STATE_KEYS: dict[object, dict[str, str]] = {
+    AlertState: {
+        "started_at": "begun",
+        "conditions": "known",
+        "reported_once": "once",
+        "notifications": "letters",
+        "sent_times": "sent",
+        "id_counter": "number",
+    },
     Condition: {"owners": "whose", "is_lasting": "lasting"},
     Notification: {
         "created_at": "made",
@@ -71,7 +81,7 @@ class AlertStore:
     def __init__(self, state_folder: Path) -> None:
         self.state_folder = state_folder
         self.where = str(state_folder / STATE_FILE)
-        self.max_bytes = MAX_STATE_BYTES
+        self.max_bytes, self.is_packed = MAX_STATE_BYTES, False
         self.problem = ""
         self.cached_state: tuple[files.FileSignature | None, AlertState] | None = None
 
@@ -85,14 +95,11 @@ class AlertStore:
                 data = files.read_file(STATE_FILE, folder, self.max_bytes, files.check_file)[1] if signature else b""
         except files.FileRefusedError as error:
             raise AlertStateError(f"{self.where} cannot be read: {error}") from None
-        if data or not signature:
-            state = self.parse_content(data)
+        if signature and not data:
+            self.problem = f"is empty, and there is no good copy of it: {BEGUN_ANEW}"
+            state = self.read_copy("is empty") or AlertState()
         else:
-            copy = self.read_copy("is empty")
-            if copy is None:
-                beginning = "begun anew, and what was so already is not told"
-                self.problem = f"is empty, and there is no good copy of it: {beginning}"
-            state = copy or AlertState()
+            state = self.parse_content(data)
         self.cached_state = signature, state
         return state
 
@@ -119,7 +126,10 @@ class AlertStore:
 
     def change(self, change: StateChange, timeout_s: float = LOCK_TIMEOUT_S) -> AlertState:
         """Read, change and write the state, while nobody else does."""
-        with hold_state_lock(self.state_folder, timeout_s):
+        with try_state_lock(self.state_folder, STATE_LOCK, timeout_s) as is_held:
+            if not is_held:
+                message = f"somebody else has been writing {self.state_folder / STATE_FILE} for {timeout_s:.0f} s"
+                raise AlertStateError(message)
             before = self.read()
             after = change(before)
             if after != before:
@@ -130,34 +140,29 @@ class AlertStore:
         return after
 
     def fit_to_limit(self, state: AlertState) -> tuple[AlertState, bytes]:
-        """Return the state and its bytes; without room for everything, drop old history first, then the rest."""
-        content = self.serialize(state)
-        while len(content) > self.max_bytes and len(state.history) > MIN_KEPT_ENTRIES:
-            state = state._replace(history=state.history[len(state.history) // 2 :])
-            content = self.serialize(state)
-        while len(content) > self.max_bytes and len(state.reported_once) > MIN_KEPT_ENTRIES:
-            by_end = sorted(state.reported_once.items(), key=lambda item: item[1])
-            state = state._replace(reported_once=dict(by_end[len(by_end) // 2 :]))
-            content = self.serialize(state)
-        if len(content) > self.max_bytes:
-            state = trim_people(state)
-            content = self.serialize(state)
-        while len(content) > self.max_bytes and (trimmed := trim_conditions(state)) != state:
-            state = trimmed
-            content = self.serialize(state)
-        if len(content) > self.max_bytes:
-            raise AlertStateError(f"{self.where} would have {len(content)} bytes, and {self.max_bytes} is the limit")
+        """Return as much of the state as there is room for, and its bytes."""
+        while len(content := serialize_alert_state(state, self.is_packed)) > self.max_bytes:
+            smaller = shrink_state(state)
+            if smaller == state:
+                message = f"{self.where} would have {len(content)} bytes, and {self.max_bytes} is the limit"
+                raise AlertStateError(message)
+            state = smaller
         return state, content
 
-    def serialize(self, state: AlertState) -> bytes:
-        return serialize_alert_state(state)
-
     def write(self, content: bytes) -> None:
-        """Write the file atomically, and its copy first."""
+        """Write the file atomically and to the disk, and its copy first."""
+
+        def write_to_disk(file: IO[bytes]) -> None:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
         try:
-            files.write_atomically(files.copy_of(self.state_folder / STATE_FILE), content, 0o600)
+            path = self.state_folder / STATE_FILE
+            files.write_atomically(files.copy_of(path), content, 0o600)
+            files.write_atomically(path, write_to_disk, 0o600)
             with open_state_folder(self.state_folder) as folder:
-                write_state_file(folder, STATE_FILE, content)
+                os.fsync(folder)
         except OSError as error:
             raise AlertStateError(f"{self.where} cannot be written: {error.strerror}") from None
 
@@ -169,7 +174,7 @@ class ConsulAlertStore(AlertStore):
         super().__init__(state_folder)
         self.access, self.kv_store = access, KvStore(access)
         self.where = f"{access.prefix}/{STATE_FILE} in Consul"
-        self.max_bytes = MAX_VALUE_BYTES
+        self.max_bytes, self.is_packed = MAX_VALUE_BYTES, True
         self.modify_index: int | None = None
         self.last_state = AlertState()
 
@@ -214,21 +219,39 @@ class ConsulAlertStore(AlertStore):
                     return True
             raise AlertStateError(f"{self.access.where} {error}: nobody knows whether it was written") from None
 
-    def serialize(self, state: AlertState) -> bytes:
-        return serialize_alert_state(state, packed=True)
-
 
 def open_alert_store(state_folder: Path, access: KvAccess | None) -> AlertStore:
     return ConsulAlertStore(state_folder, access) if access else AlertStore(state_folder)
+
+
+def shrink_state(state: AlertState) -> AlertState:
+    """Drop half of the old history, then of what was reported once, then most people, then half of the conditions."""
+    if len(state.history) > MIN_KEPT_ENTRIES:
+        return state._replace(history=state.history[len(state.history) // 2 :])
+    if len(state.reported_once) > MIN_KEPT_ENTRIES:
+        by_end = sorted(state.reported_once.items(), key=lambda item: item[1])
+        return state._replace(reported_once=dict(by_end[len(by_end) // 2 :]))
+    trimmed = trim_people(state)
+    if trimmed != state:
+        return trimmed
+    # drop conditions of the hosts that have most, so that there is room for others
+    counts = Counter(tracked.condition.host for tracked in state.conditions.values())
+    room = Counter(dict.fromkeys(counts, max(MIN_KEPT_ENTRIES, max(counts.values(), default=0) // 2)))
+    kept: dict[str, TrackedCondition] = {}
+    for key, tracked in state.conditions.items():
+        if room[tracked.condition.host] > 0:
+            room[tracked.condition.host] -= 1
+            kept[key] = tracked
+    return state._replace(conditions=kept)
 
 
 def trim_people(state: AlertState) -> AlertState:
     """Keep only a few people of each condition and alert: a host can claim that anybody is on it."""
     conditions = {}
     for key, tracked in state.conditions.items():
-        condition = tracked.condition._replace(
-            owners=tracked.condition.owners[:MAX_PEOPLE_WHEN_FULL],
-            people=tracked.condition.people[:MAX_PEOPLE_WHEN_FULL],
+        condition = tracked.condition
+        condition = condition._replace(
+            owners=condition.owners[:MAX_PEOPLE_WHEN_FULL], people=condition.people[:MAX_PEOPLE_WHEN_FULL]
         )
         conditions[key] = tracked._replace(condition=condition)
     notifications = []
@@ -236,19 +259,6 @@ def trim_people(state: AlertState) -> AlertState:
         alerts = tuple(alert._replace(people=alert.people[:MAX_PEOPLE_WHEN_FULL]) for alert in notification.alerts)
         notifications.append(notification._replace(alerts=alerts))
     return state._replace(conditions=conditions, notifications=tuple(notifications))
-
-
-def trim_conditions(state: AlertState) -> AlertState:
-    """Drop half of the conditions of the hosts that have most, so that there is room for others."""
-    counts = Counter(tracked.condition.host for tracked in state.conditions.values())
-    limit = max(MIN_KEPT_ENTRIES, max(counts.values(), default=0) // 2)
-    room = Counter(dict.fromkeys(counts, limit))
-    kept: dict[str, TrackedCondition] = {}
-    for key, tracked in state.conditions.items():
-        if room[tracked.condition.host] > 0:
-            room[tracked.condition.host] -= 1
-            kept[key] = tracked
-    return state._replace(conditions=kept)
 
 
 # Format
@@ -267,51 +277,13 @@ def parse_alert_state(data: bytes) -> ParsedAlertState:
         return ParsedAlertState(AlertState())
     try:
         document = orjson.loads(decompress_state(data))
-        if require_integer(document["gpuboard"]) > STATE_VERSION:
+        if make_decoder(int)(document["gpuboard"]) > STATE_VERSION:
             return ParsedAlertState(AlertState(), "was written by a newer gpuboard: update this one", is_newer=True)
-        return ParsedAlertState(build_alert_state(document))
+        if not {STATE_KEYS[AlertState].get(name, name) for name in AlertState._fields} <= document.keys():
+            raise DamagedStateError
+        return ParsedAlertState(build_tuple(AlertState, document))
     except (DamagedStateError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
-        return ParsedAlertState(AlertState(), "is damaged: begun anew, and what was so already is not told")
-
-
-def serialize_alert_state(state: AlertState, packed: bool = False) -> bytes:
-    """Serialize a state; the same state always has the same bytes."""
-    document = {
-        "gpuboard": STATE_VERSION,
-        "begun": state.started_at,
-        "known": {key: tuple_to_json(tracked) for key, tracked in state.conditions.items()},
-        "once": state.reported_once,
-        "letters": [tuple_to_json(notification) for notification in state.notifications],
-        "silences": state.silences,
-        "sent": state.sent_times,
-        "history": [tuple_to_json(record) for record in state.history],
-        "number": state.id_counter,
-    }
-    plain = orjson.dumps(document)
-    return compress_state(plain) if packed else plain + b"\n"
-
-
-def tuple_to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 # any of our tuples
-    """Convert a tuple to its fields, without those that have their default."""
-    fields: dict[str, Any] = {}
-    keys = STATE_KEYS.get(type(value), {})
-    for name, field in zip(value._fields, value):
-        if name in value._field_defaults and value._field_defaults[name] == field:
-            continue
-        key = keys.get(name, name)
-        if hasattr(field, "_fields"):
-            fields[key] = tuple_to_json(field)
-        elif isinstance(field, tuple):
-            fields[key] = [tuple_to_json(item) if hasattr(item, "_fields") else item for item in field]
-        else:
-            fields[key] = field
-    return fields
-
-
-def compress_state(plain: bytes) -> bytes:
-    """Compress as gzip does, but without the time, so that the same state has the same bytes."""
-    compressor = zlib.compressobj(6, wbits=31)
-    return compressor.compress(plain) + compressor.flush()
+        return ParsedAlertState(AlertState(), f"is damaged: {BEGUN_ANEW}")
 
 
 def decompress_state(data: bytes) -> bytes:
@@ -325,79 +297,60 @@ def decompress_state(data: bytes) -> bytes:
     return plain
 
 
-def build_alert_state(document: dict[str, Any]) -> AlertState:
-    def require_integers(values: dict[Any, Any]) -> dict[str, int]:
-        return {require_text(key): require_integer(value) for key, value in values.items()}
-
-    return AlertState(
-        started_at=None if document["begun"] is None else require_integer(document["begun"]),
-        conditions={
-            require_text(key): build_tuple(TrackedCondition, value) for key, value in document["known"].items()
-        },
-        reported_once=require_integers(document["once"]),
-        notifications=require_list(document["letters"], lambda value: build_tuple(Notification, value)),
-        silences=require_integers(document["silences"]),
-        sent_times={require_text(key): require_list(value, require_integer) for key, value in document["sent"].items()},
-        history=require_list(document["history"], lambda value: build_tuple(DeliveryRecord, value)),
-        id_counter=require_integer(document["number"]),
-    )
-
-
-def build_tuple(kind: Callable[..., Parsed], value: Any) -> Parsed:  # noqa: ANN401 # JSON
+def build_tuple(kind: Any, value: Any) -> Any:  # noqa: ANN401 # any of our tuples, from JSON
     """Build one of our tuples; ignore fields of a later gpuboard."""
     if not isinstance(value, dict):
         raise DamagedStateError
     keys = STATE_KEYS.get(kind, {})
     fields = {}
-    for name, parse in FIELD_PARSERS[kind].items():
+    for name, decode in make_field_decoders(kind).items():
         key = keys.get(name, name)
         if key in value:
-            fields[name] = parse(value[key])
+            fields[name] = decode(value[key])
     return kind(**fields)
 
 
-def require_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise DamagedStateError
-    return value
+@cache
+def make_field_decoders(kind: Any) -> dict[str, Decoder]:  # noqa: ANN401 # the type of one of our tuples
+    return {name: make_field_decoder(field_type) for name, field_type in zip(kind._fields, field_types(kind))}
 
 
-def require_integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise DamagedStateError
-    return value
+def make_field_decoder(field_type: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
+    """Return a function that turns parsed JSON into the type of a field, or raises an error."""
+    if hasattr(field_type, "_fields"):
+        return partial(build_tuple, field_type)
+    item_type = next((inner for inner in get_args(field_type) if hasattr(inner, "_fields")), None)
+    if item_type is None:
+        return make_decoder(field_type)
+    if get_origin(field_type) is dict:
+        return lambda value: {key: build_tuple(item_type, entry) for key, entry in value.items()}
+
+    def decode_tuples(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise DamagedStateError
+        return tuple(build_tuple(item_type, entry) for entry in value)
+
+    return decode_tuples
 
 
-def require_boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise DamagedStateError
-    return value
+def serialize_alert_state(state: AlertState, packed: bool = False) -> bytes:
+    """Serialize a state; the same state always has the same bytes."""
 
+    def tuple_to_json(value: Any, omit_defaults: bool = True) -> dict[str, Any]:  # noqa: ANN401 # any of our tuples
+        keys, defaults = STATE_KEYS.get(type(value), {}), value._field_defaults if omit_defaults else {}
+        return {
+            keys.get(name, name): field
+            for name, field in zip(value._fields, value)
+            if name not in defaults or defaults[name] != field
+        }
 
-def require_list(value: object, parse: Callable[[Any], Parsed]) -> tuple[Parsed, ...]:
-    if not isinstance(value, list):
-        raise DamagedStateError
-    return tuple(parse(item) for item in value)
-
-
-# By the annotations of the fields in alerts/model.py.
-PARSERS_BY_TYPE: dict[str, Callable[[Any], Any]] = {
-    "str": require_text,
-    "str | None": lambda value: None if value is None else require_text(value),
-    "int": require_integer,
-    "int | None": lambda value: None if value is None else require_integer(value),
-    "bool": require_boolean,
-    "tuple[str, ...]": lambda value: require_list(value, require_text),
-    "tuple[Alert, ...]": lambda value: require_list(value, lambda item: build_tuple(Alert, item)),
-    "Condition": lambda value: build_tuple(Condition, value),
-}
-FIELD_PARSERS: dict[object, dict[str, Callable[[Any], Any]]] = {
-    kind: {
-        name: PARSERS_BY_TYPE[annotation if isinstance(annotation, str) else annotation.__forward_arg__]
-        for name, annotation in kind.__annotations__.items()
-    }
-    for kind in (Condition, Alert, Notification, TrackedCondition, DeliveryRecord)
-}
+    document = {"gpuboard": STATE_VERSION, **tuple_to_json(state, omit_defaults=False)}
+    plain = orjson.dumps(document, default=tuple_to_json)
+    if not packed:
+        return plain + b"\n"
+    # as gzip does, but without the time, so that the same state has the same bytes
+    compressor = zlib.compressobj(6, wbits=31)
+    return compressor.compress(plain) + compressor.flush()
 
 
 # Files
@@ -423,42 +376,18 @@ def open_state_folder(state_folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def hold_state_lock(state_folder: Path, timeout_s: float) -> Iterator[None]:
-    """Hold the lock of the alert state; the kernel frees it, however the process ends."""
-    lock_path = state_folder / STATE_LOCK
+def try_state_lock(state_folder: Path, name: str, timeout_s: float) -> Iterator[bool]:
+    """Yield whether we hold a lock in the folder; the kernel frees it, however the process ends."""
     with open_state_folder(state_folder) as folder:
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            handle = os.open(STATE_LOCK, flags, 0o600, dir_fd=folder)
+            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
         except OSError as error:
-            raise AlertStateError(f"{lock_path} cannot be opened: {error.strerror}") from None
+            raise AlertStateError(f"{state_folder / name} cannot be opened: {error.strerror}") from None
     try:
         try:
-            is_locked = locks.acquire_lock(handle, time.monotonic() + timeout_s, LOCK_POLL_INTERVAL_S)
+            is_held = locks.acquire_lock(handle, time.monotonic() + timeout_s, LOCK_POLL_INTERVAL_S)
         except OSError as error:
-            raise AlertStateError(f"{lock_path} cannot be locked: {error.strerror}") from None
-        if not is_locked:
-            message = f"somebody else has been writing {state_folder / STATE_FILE} for {timeout_s:.0f} s"
-            raise AlertStateError(message)
-        yield
+            raise AlertStateError(f"{state_folder / name} cannot be locked: {error.strerror}") from None
+        yield is_held
     finally:
         os.close(handle)
-
-
-def write_state_file(folder: int, name: str, content: bytes) -> None:
-    """Write a file atomically and to the disk; the caller holds the lock."""
-    new_name = f".{name}.new"
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(new_name, dir_fd=folder)
-        handle = os.open(new_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
-        os.rename(new_name, name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(new_name, dir_fd=folder)
-        raise

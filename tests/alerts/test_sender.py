@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from site_builder.alerts import sender
 from site_builder.alerts.model import AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.sender import NotificationSender, SenderBusyError
-from site_builder.alerts.store import AlertStateError, AlertStore
+from site_builder.alerts.store import AlertStateError, AlertStore, try_state_lock
 from site_builder.config import time_zone
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab
@@ -96,10 +97,22 @@ def test_a_lost_answer_to_a_claim_still_sends_once(lab: Lab, monkeypatch: pytest
 
 def test_only_one_sender_runs_at_a_time(lab: Lab) -> None:
     store_state(lab.state, build_state(build_notification()))
-    with sender.hold_sender_lock(lab.state), pytest.raises(SenderBusyError, match="another process sends just now"):
-        sender.send_due_notifications(lab.settings())
-    with sender.hold_sender_lock(lab.state):
-        pass
+    with try_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
+        assert is_held
+        with pytest.raises(SenderBusyError, match="another process sends just now"):
+            sender.send_due_notifications(lab.settings())
+    with try_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
+        assert is_held
+
+
+def test_a_lock_that_cannot_be_opened_is_named_in_the_build_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lab.state / sender.SENDER_LOCK).mkdir()
+    settings = sender.pack_settings(lab.settings())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(settings)))
+    monkeypatch.setattr("signal.alarm", lambda _: None)
+    sender.main()
+    reason = f"alerts could not be sent: {lab.state / sender.SENDER_LOCK} cannot be opened: Is a directory"
+    assert reason in (lab.state / "build.log").read_text()
 
 
 # A sender that is killed at one of its writes, or between two of them; each letter goes to a real web server.
@@ -127,11 +140,12 @@ class Store(store.AlertStore):
         super().write(content)
         die("after write", Store.count)
 
-rename = os.rename
-def renaming(*arguments, **more):
-    die("before rename", Store.count)
-    rename(*arguments, **more)
-os.rename = renaming
+replace = os.replace
+def replacing(new, path):
+    if Path(path).name == store.STATE_FILE:
+        die("before rename", Store.count)
+    replace(new, path)
+os.replace = replacing
 
 class Web:
     count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 import subprocess
@@ -118,7 +119,7 @@ def test_a_damaged_state_is_not_read_in_part(data: some.DataObject) -> None:
 
 def test_a_small_file_that_unpacks_to_a_huge_one_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alert_store, "MAX_STATE_BYTES", 1000)
-    assert alert_store.parse_alert_state(alert_store.compress_state(b" " * 100_000)).problem
+    assert alert_store.parse_alert_state(gzip.compress(b" " * 100_000)).problem
 
 
 def test_a_damaged_state_is_kept_aside_and_reported(tmp_path: Path) -> None:
@@ -159,7 +160,8 @@ def test_root_leaves_nothing_in_the_folder_of_another_user(tmp_path: Path) -> No
     os.chown(tmp_path, 4711, 4712)
     with pytest.raises(AlertStateError, match="belongs to user 4711: run this as user 4711, with sudo -u '#4711'"):
         AlertStore(tmp_path).change(lambda _: build_state(build_notification()))
-    with pytest.raises(AlertStateError, match="belongs to user 4711"), sender.hold_sender_lock(tmp_path):
+    lock = alert_store.try_state_lock(tmp_path, sender.SENDER_LOCK, 0)
+    with pytest.raises(AlertStateError, match="belongs to user 4711"), lock:
         pass
     assert list(tmp_path.iterdir()) == []
 
