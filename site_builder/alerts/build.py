@@ -127,7 +127,6 @@ class AlertEngine:
     def build_context(self, hosts: Mapping[str, HostReport]) -> AlertContext:
         return AlertContext(
             hosts={name: (host.summary.state, len(host.summary.gpu_identities)) for name, host in hosts.items()},
-            zone=self.settings.zone,
             channels=tuple(name for name, _ in self.settings.alerts.channels),
             hooks=self.hook_folder.list_runnable_names(),
             url=self.settings.url,

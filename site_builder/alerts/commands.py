@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import click
 
@@ -21,15 +21,14 @@ from site_builder.alerts.model import (
     SENT,
     STEP_TEST,
     Alert,
-    AlertRule,
     AlertState,
     Condition,
     DeliveryOutcome,
     Notification,
+    find_person,
 )
 from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.render import format_epoch, render_notification
-from site_builder.alerts.rules import list_condition_statuses
 from site_builder.alerts.store import LOCK_TIMEOUT_S, AlertStateError, AlertStore, StateChange, open_alert_store
 from site_builder.board.host_pipeline import build_host
 from site_builder.bookings.commands import clean_for_terminal
@@ -90,23 +89,34 @@ def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
     if not settings.alerts.is_enabled:
         raise CommandError(NO_RECEIVERS_MESSAGE)
     channels = load_channels(settings)
-    outcomes: list[tuple[str, DeliveryOutcome]] = []
+    now = int(time.time())
+    alert = Alert(
+        id=f"test {now}",
+        rule="test",
+        step=STEP_TEST,
+        title="gpuboard: a test",
+        what="this is a test: alerts of this board arrive here",
+        at=now,
+        link=settings.url,
+        why="gpuboard alerts test",
+    )
+    tests = []
     for to in find_test_receivers(channels, only):
-        outcome = send_test_notification(channels, to, settings)
-        outcomes.append((to, outcome))
+        notification = Notification(id=alert.id, to=to, alerts=(alert,), created_at=now, due_at=now)
+        outcome = channels.send(notification, render_notification(notification, settings.zone))
+        tests.append({"to": to, "status": outcome.status, "reason": outcome.reason})
         if not as_json:
             print_lines([table.format_outcome(to, outcome)])
     if as_json:
-        click.echo(table.outcomes_to_json(outcomes))
-    if any(outcome.status != SENT for _, outcome in outcomes):
+        click.echo(table.dump_alert_json({"tests": tests}))
+    if any(test["status"] != SENT for test in tests):
         sys.exit(1)
 
 
 def find_test_receivers(channels: NotificationChannels, only: str | None) -> list[str]:
     """Return the receivers of a test as notifications name them."""
-    channel_names = channels.list_channel_names()
     hooks = channels.hooks.check_hooks()
-    receivers = {name: f"{CHANNEL_PREFIX}{name}" for name in channel_names}
+    receivers = {name: f"{CHANNEL_PREFIX}{name}" for name in channels.channel_urls}
     receivers.update((f"{HOOK_PREFIX}{hook.name}", f"{HOOK_PREFIX}{hook.name}") for hook in hooks if hook.name)
     if only is None:
         if not receivers:
@@ -124,30 +134,14 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
     )
 
 
-def send_test_notification(channels: NotificationChannels, to: str, settings: Settings) -> DeliveryOutcome:
-    now = int(time.time())
-    alert = Alert(
-        id=f"test {now}",
-        rule="test",
-        step=STEP_TEST,
-        title="gpuboard: a test",
-        what="this is a test: alerts of this board arrive here",
-        at=now,
-        link=settings.url,
-        why="gpuboard alerts test",
-    )
-    notification = Notification(id=alert.id, to=to, alerts=(alert,), created_at=now, due_at=now)
-    return channels.send(notification, render_notification(notification, settings.zone))
-
-
 @alerts.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_settings
 def list_alerts(settings: Settings, as_json: bool) -> None:
-    """List what is the matter, since when, and whether it was told or why not.
+    """List conditions, since when they exist, and when they were reported or why not.
 
-    Then what is to come, letters that wait, hosts that are silent, where alerts go, and the rules in force. It is as
-    the builder knew it at its last look.
+    Then upcoming conditions, queued notifications, silenced hosts, receivers, and the rules in force. Everything is
+    as of the last build.
 
     \b
     gpuboard alerts list
@@ -157,8 +151,14 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
     state = read_alert_state(settings)
     config = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
     channels = load_channels(settings)
+    with translate_file_errors(settings.data):
+        hosts = HostLookup(settings).list_hosts().values()
+    # the state of hosts is not decided here: maintenance is enough
+    context = AlertContext(
+        {host.name: ("" if host.maintenance is None else "maintenance", 0) for host in hosts if not host.is_hidden}
+    )
     alert_list = table.AlertList(
-        list_condition_statuses(state, config.rules, build_alert_context(settings, channels), now),
+        table.list_condition_statuses(state, config.rules, context, now),
         state.notifications,
         {host: until for host, until in state.silences.items() if until > now.epoch},
         channels.check_receivers(),
@@ -168,30 +168,9 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
         click.echo(table.alert_list_to_json(alert_list))
     else:
         print_lines(table.format_alert_list(alert_list, now, find_terminal_width()))
-    for problem in config.problems:
-        print_message(f"{problem.where}: {problem.what}")
-    if not settings.alerts.is_enabled:
-        print_message(NO_RECEIVERS_MESSAGE)
-    elif state.started_at is None:
+    print_problems(config.problems, settings)
+    if settings.alerts.is_enabled and state.started_at is None:
         print_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
-
-
-def build_alert_context(settings: Settings, channels: NotificationChannels) -> AlertContext:
-    """Build what the rules need without deciding the state of hosts: maintenance is enough here."""
-    try:
-        hosts = HostLookup(settings).list_hosts().values()
-    except OSError as error:
-        raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
-    return AlertContext(
-        hosts={
-            host.name: ("" if host.maintenance is None else "maintenance", 0) for host in hosts if not host.is_hidden
-        },
-        zone=settings.zone,
-        channels=channels.list_channel_names(),
-        hooks=channels.hooks.list_runnable_names(),
-        url=settings.url,
-        users_shown=settings.privacy.users,
-    )
 
 
 @alerts.command("history")
@@ -213,7 +192,7 @@ def show_history(settings: Settings, since: str, as_json: bool) -> None:
     history = read_alert_state(settings).history
     records = sorted((record for record in history if record.at >= first), key=lambda record: -record.at)
     if as_json:
-        click.echo(table.delivery_history_to_json(records))
+        click.echo(table.dump_alert_json({"history": records}))
     elif records:
         print_lines(table.format_delivery_history(records, now, find_terminal_width()))
     else:
@@ -238,18 +217,24 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
     """
     if end == (length is not None):
         raise click.UsageError("say for how long, as --for 2h, or --end")
-    now = Now(time.time(), settings.zone)
-    until = None if length is None else parse_silence_end(length, now)
+    now, until = Now(time.time(), settings.zone), None
+    if length is not None:
+        try:
+            until = int(moments.parse_duration(length).add_to(now.local, now.zone).timestamp())
+        except UnclearTimeError as error:
+            raise click.UsageError(f'--for: "{length}" {error}') from None
+        if not now.epoch < until <= now.epoch + MAX_SILENCE_S:
+            message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
+            raise click.UsageError(message)
     store = open_alert_store(settings.state, settings.kv)
     with translate_state_errors():
         before = store.read().silences
     try:
-        lookup = HostLookup(settings)
-        names = list(dict.fromkeys(host if end and host in before else lookup.find_host(host) for host in hosts))
+        with translate_file_errors(settings.data):
+            lookup = HostLookup(settings)
+            names = list(dict.fromkeys(host if end and host in before else lookup.find_host(host) for host in hosts))
     except BookingRefusedError as error:
         raise NegativeResultError(str(error)) from None
-    except OSError as error:
-        raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
 
     def change_silences(state: AlertState) -> AlertState:
         silences = {host: ends_at for host, ends_at in state.silences.items() if ends_at > now.epoch}
@@ -266,17 +251,6 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
             print_message(f"{name} is silent no longer")
         else:
             print_message(f"{name} was not silent")
-
-
-def parse_silence_end(length: str, now: Now) -> int:
-    try:
-        until = int(moments.parse_duration(length).add_to(now.local, now.zone).timestamp())
-    except UnclearTimeError as error:
-        raise click.UsageError(f'--for: "{length}" {error}') from None
-    if not now.epoch < until <= now.epoch + MAX_SILENCE_S:
-        message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
-        raise click.UsageError(message)
-    return until
 
 
 @alerts.command("run")
@@ -324,51 +298,24 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
 def show_dry_run(settings: Settings, as_json: bool) -> None:
     """Show what the next build would send, and what not."""
     now = Now(time.time(), settings.zone)
-    with translate_state_errors(), translate_fleet_errors():
-        try:
-            result = simulate_next_build(settings, now)
-        except OSError as error:
-            raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
+    with translate_state_errors(), translate_fleet_errors(), translate_file_errors(settings.data):
+        state, statuses, problems = simulate_next_build(settings, now)
     channels = load_channels(settings)
     addresses = {receiver.name: receiver.problem or receiver.masked_address for receiver in channels.check_receivers()}
-    dry_run = table.DryRunList(
-        [
-            (
-                notification,
-                render_notification(notification, settings.zone, settings.privacy.users),
-                describe_destination(notification, channels, addresses),
-            )
-            for notification in result.state.notifications
-        ],
-        list_condition_statuses(result.state, result.rules, result.context, now),
-    )
+    notifications = []
+    for notification in state.notifications:
+        address = addresses.get(notification.to, "")
+        if person := find_person(notification.to):
+            contacts = channels.check_person(person, notification.via)
+            address = ", ".join(contact.problem or contact.masked_address for contact in contacts)
+        message = render_notification(notification, settings.zone, settings.privacy.users)
+        notifications.append((notification, message, address))
+    dry_run = table.DryRunList(notifications, statuses)
     if as_json:
         click.echo(table.dry_run_to_json(dry_run))
     else:
         print_lines(table.format_dry_run(dry_run, now, find_terminal_width()))
-    for problem in result.problems:
-        print_message(f"{problem.where}: {problem.what}")
-    if not settings.alerts.is_enabled:
-        print_message(NO_RECEIVERS_MESSAGE)
-
-
-def describe_destination(
-    notification: Notification, channels: NotificationChannels, addresses: Mapping[str, str]
-) -> str:
-    """Describe where a notification goes, with masked addresses."""
-    if not notification.to.startswith(PERSON_PREFIX):
-        return addresses.get(notification.to, "")
-    contacts = channels.check_person(notification.to[len(PERSON_PREFIX) :], notification.via)
-    return ", ".join(contact.problem or contact.masked_address for contact in contacts)
-
-
-class DryRunResult(NamedTuple):
-    """The alert state as the next build would leave it, and what that was decided from."""
-
-    state: AlertState
-    rules: dict[str, AlertRule]
-    context: AlertContext
-    problems: list[Problem]
+    print_problems(problems, settings)
 
 
 class ReadOnlyAlertStore(AlertStore):
@@ -394,7 +341,7 @@ class ReadOnlyWatches(WatchConditions):
         pass
 
 
-def simulate_next_build(settings: Settings, now: Now) -> DryRunResult:
+def simulate_next_build(settings: Settings, now: Now) -> tuple[AlertState, list[table.ConditionStatus], list[Problem]]:
     """Decide all hosts as a build would, and apply the rules; raise OSError or FleetError if that fails."""
     lookup = HostLookup(settings)
     shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
@@ -403,19 +350,16 @@ def simulate_next_build(settings: Settings, now: Now) -> DryRunResult:
         host.discovered.name: build_host(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())
         for host in decided.inputs
     }
-    history = HistoryReader(settings.state, settings.zone)
-    try:
+    with closing(HistoryReader(settings.state, settings.zone)) as history:
         engine = AlertEngine(settings, EventReader(history), ReadOnlyWatches(settings))
         engine.store = ReadOnlyAlertStore(engine.store)
         state = engine.update_state(hosts, now)
-        context = engine.build_context(hosts)
         config = engine.config_files.read()
-    finally:
-        history.close()
+    statuses = table.list_condition_statuses(state, config.rules, engine.build_context(hosts), now)
     problems = [*config.problems, *engine.watches.problems, *([history.problem] if history.problem else [])]
     if engine.failure:
         problems.append(Problem(PROBLEM_WHERE, engine.failure))
-    return DryRunResult(state, config.rules, context, problems)
+    return state, statuses, problems
 
 
 def read_alert_state(settings: Settings) -> AlertState:
@@ -434,6 +378,21 @@ def translate_state_errors() -> Iterator[None]:
         yield
     except AlertStateError as error:
         raise CommandError(str(error)) from None
+
+
+@contextmanager
+def translate_file_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
+
+
+def print_problems(problems: Iterable[Problem], settings: Settings) -> None:
+    for problem in problems:
+        print_message(f"{problem.where}: {problem.what}")
+    if not settings.alerts.is_enabled:
+        print_message(NO_RECEIVERS_MESSAGE)
 
 
 def print_lines(lines: Sequence[str]) -> None:

@@ -93,6 +93,10 @@ class Alert(NamedTuple):
     about: str = ""
     why: str = ""
 
+    @property
+    def condition_key(self) -> str:
+        return Condition(self.rule, self.host, self.about).key
+
 
 class Notification(NamedTuple):
     """Alerts queued for one receiver, whose address is looked up when it is sent and never stored here.
@@ -111,6 +115,11 @@ class Notification(NamedTuple):
     claimed_at: int = 0
     last_error: str = ""
     omitted_count: int = 0
+
+
+def find_person(to: str) -> str | None:
+    """Return the login of a receiver who is a person."""
+    return to[len(PERSON_PREFIX) :] if to.startswith(PERSON_PREFIX) else None
 
 
 class TrackedCondition(NamedTuple):

@@ -28,6 +28,7 @@ from site_builder.alerts.model import (
     DeliveryOutcome,
     DeliveryRecord,
     Notification,
+    find_person,
 )
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY, HOUR
@@ -67,7 +68,6 @@ class AlertContext(NamedTuple):
     """
 
     hosts: Mapping[str, tuple[str, int]]
-    zone: tzinfo
     channels: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     url: str | None = None
@@ -143,8 +143,7 @@ class NotificationBuilder:
 
     def build_alert(self, change: ConditionChange, to: str) -> Alert:
         """Build the alert for one receiver; where people are hidden, each reads only of themselves."""
-        condition = change.condition
-        reader = to[len(PERSON_PREFIX) :] if to.startswith(PERSON_PREFIX) else None
+        condition, reader = change.condition, find_person(to)
         if not self.context.users_shown:
             people = (reader,) if reader else ()
             condition = condition._replace(owners=people, people=people)
@@ -175,9 +174,7 @@ class NotificationBuilder:
         for index, notification in enumerate(self.notifications):
             if notification.to != to or not self.is_pending(notification):
                 continue
-            alerts = tuple(
-                alert for alert in notification.alerts if alert.step != step or build_condition_key(alert) != key
-            )
+            alerts = tuple(alert for alert in notification.alerts if alert.step != step or alert.condition_key != key)
             if len(alerts) == len(notification.alerts):
                 if not notification.omitted_count or reported_at is None or reported_at < notification.created_at:
                     continue
@@ -185,9 +182,7 @@ class NotificationBuilder:
                 return True
             if not alerts and notification.omitted_count:  # it must name something besides a number
                 return False
-            self.notifications[index] = notification._replace(alerts=alerts)
-            if not alerts:
-                del self.notifications[index]
+            self.notifications[index : index + 1] = [notification._replace(alerts=alerts)] if alerts else []
             return True
         return False
 
@@ -199,20 +194,18 @@ class NotificationBuilder:
     def withdraw_if_unsent(self, condition: Condition, rule: AlertRule) -> bool:
         """Withdraw the alerts of a condition if no receiver has got one yet."""
         key = condition.key
-        if any(not self.is_alert_pending(to, key) for to in [*self.list_receivers(condition, rule)]):
-            return False
-        if not any(self.is_alert_pending(notification.to, key) for notification in self.notifications):
+        pending_receivers = {
+            notification.to
+            for notification in self.notifications
+            if self.is_pending(notification)
+            for alert in notification.alerts
+            if alert.step == STEP_BEGUN and alert.condition_key == key
+        }
+        receivers = set(self.list_receivers(condition, rule))
+        if not pending_receivers or not receivers <= pending_receivers:
             return False
         self.withdraw_alert(key)
         return True
-
-    def is_alert_pending(self, to: str, key: str) -> bool:
-        return any(
-            alert.step == STEP_BEGUN and build_condition_key(alert) == key
-            for notification in self.notifications
-            if notification.to == to and self.is_pending(notification)
-            for alert in notification.alerts
-        )
 
     def is_pending(self, notification: Notification) -> bool:
         """Return True if a notification is not due, and nobody has tried to send it."""
@@ -283,17 +276,14 @@ class NotificationBuilder:
         """Find the first moment that is not in quiet hours and within the hourly limit."""
         send_at = self.now_s
         while True:
-            allowed_at = self.apply_hourly_limit(to, rule.max_per_hour, send_at)
-            later = find_quiet_end(rule.quiet_hours, allowed_at, self.now.zone)
+            # the hour before and the hour after must have room for one more: some may wait for the latter
+            at, limit = send_at, rule.max_per_hour
+            while len(times := [time for time in self.list_recent_sends(to, at) if time < at + HOUR]) >= limit > 0:
+                at = times[-limit] + HOUR
+            later = find_quiet_end(rule.quiet_hours, at, self.now.zone)
             if later <= send_at:
                 return send_at
             send_at = later
-
-    def apply_hourly_limit(self, to: str, limit: int, at: int) -> int:
-        """Return when the hour before and the hour after have room for one more: some may wait for the latter."""
-        while len(times := [time for time in self.list_recent_sends(to, at) if time < at + HOUR]) >= limit > 0:
-            at = times[-limit] + HOUR
-        return at
 
     def list_recent_sends(self, to: str, at: int) -> list[int]:
         """List when a receiver got notifications in the hour before, or will; ignore times of a clock set back."""
@@ -308,10 +298,6 @@ class NotificationBuilder:
                 later = min(find_quiet_end(rule.quiet_hours, due_at, self.now.zone) for rule in its_rules)
                 if later > due_at:
                     self.notifications[index] = notification._replace(due_at=later)
-
-
-def build_condition_key(alert: Alert) -> str:
-    return Condition(alert.rule, alert.host, alert.about).key
 
 
 def find_quiet_end(quiet: tuple[int, int] | None, at: int, zone: tzinfo) -> int:
@@ -371,13 +357,10 @@ def list_due_notifications(state: AlertState, now: int) -> list[Notification]:
 
 def claim_notification(state: AlertState, notification_id: str, claim_name: str, now: int) -> AlertState:
     """Claim a notification for one sender, if nobody else has it."""
-    notifications = (
-        queued._replace(claimed_by=claim_name, claimed_at=now)
-        if queued.id == notification_id and not queued.claimed_by
-        else queued
-        for queued in state.notifications
-    )
-    return state._replace(notifications=tuple(notifications))
+    unclaimed = find_claimed_notification(state, notification_id, "")
+    if unclaimed is None:
+        return state
+    return replace_notification(state, unclaimed._replace(claimed_by=claim_name, claimed_at=now))
 
 
 def find_claimed_notification(state: AlertState, notification_id: str, claim_name: str) -> Notification | None:
@@ -406,14 +389,9 @@ def schedule_retry(state: AlertState, failed: Notification, retry_after_s: int |
     """Let a failed notification wait, and with it all others for its receiver; give up those that are too old."""
     pause = RETRY_DELAYS_S[min(failed.tries, len(RETRY_DELAYS_S)) - 1]
     retry_at = now + max(pause, min(retry_after_s or 0, MAX_RETRY_AFTER_S))
-    waiting = {
-        queued.id
-        for queued in state.notifications
-        if (queued.to, queued.via) == (failed.to, failed.via) and not queued.claimed_by
-    }
     state = replace_notification(state, failed._replace(claimed_by="", claimed_at=0))
     for queued in state.notifications:
-        if queued.id not in waiting and queued.id != failed.id:
+        if (queued.to, queued.via) != (failed.to, failed.via) or queued.claimed_by:
             continue
         if retry_at - queued.created_at > MAX_AGE_S:
             state = finish_notification(state, queued, GIVEN_UP, failed.last_error, now)
@@ -436,10 +414,6 @@ def finish_notification(
     return state._replace(notifications=notifications, history=(*state.history, record)[-MAX_HISTORY:])
 
 
-def drop_old_records(history: tuple[DeliveryRecord, ...], now: int) -> tuple[DeliveryRecord, ...]:
-    return tuple(record for record in history if now - record.at < HISTORY_RETENTION_S)
-
-
 def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
     """Describe what keeps notifications from arriving, in a sentence for each receiver."""
     sentences = []
@@ -449,36 +423,22 @@ def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
         reason = next((queued.last_error for queued in queue if queued.last_error), "nobody sends them")
         subject = "a letter waits" if len(queue) == 1 else f"{len(queue)} letters wait"
         sentences.append(f"{subject} for {format_receiver(to)}: {reason}")
-    given_up = [record for record in state.history if record.status == GIVEN_UP and now - record.at < MAX_AGE_S]
-    people, receivers = split_people(given_up)
-    if people:  # mostly one cause: no contacts are written down
-        reason = f"the last for {format_receiver(people[-1].to)}: {people[-1].reason}"
+    for status, singular, plural, sentence, last in (
+        (GIVEN_UP, "a letter was", "letters were", "{} given up for {}", "the last"),
+        (UNSURE, "a notification", "notifications", "it is not known whether {} for {} arrived", "the last of them"),
+    ):
+        records = [record for record in state.history if record.status == status and abs(now - record.at) < MAX_AGE_S]
+        people = [record for record in records if find_person(record.to)]
         count = len({record.to for record in people})
-        sentences.append(f"letters were given up for {count} people, {reason}")
-    for to in receivers:
-        records = [record for record in given_up if record.to == to]
-        subject = "a letter was given up" if len(records) == 1 else f"{len(records)} letters were given up"
-        sentences.append(f"{subject} for {format_receiver(to)}: {records[-1].reason}")
-    unsure = [record for record in state.history if record.status == UNSURE and abs(now - record.at) < MAX_AGE_S]
-    people, receivers = split_people(unsure)
-    if people:
-        reason = f"the last of them for {format_receiver(people[-1].to)}: {people[-1].reason}"
-        count = len({record.to for record in people})
-        sentences.append(f"it is not known whether notifications for {count} people arrived, {reason}")
-    for to in receivers:
-        records = [record for record in unsure if record.to == to]
-        subject = "a notification" if len(records) == 1 else f"{len(records)} notifications"
-        sentences.append(f"it is not known whether {subject} for {format_receiver(to)} arrived: {records[-1].reason}")
+        if count > MAX_NAMED_PEOPLE:  # mostly one cause: no contacts are written down
+            summary = sentence.format(plural, f"{count} people")
+            sentences.append(f"{summary}, {last} for {format_receiver(people[-1].to)}: {people[-1].reason}")
+            records = [record for record in records if not find_person(record.to)]
+        for to in sorted({record.to for record in records}):
+            reasons = [record.reason for record in records if record.to == to]
+            subject = singular if len(reasons) == 1 else f"{len(reasons)} {plural}"
+            sentences.append(f"{sentence.format(subject, format_receiver(to))}: {reasons[-1]}")
     return sentences
-
-
-def split_people(records: list[DeliveryRecord]) -> tuple[list[DeliveryRecord], list[str]]:
-    """Return the records of people if these are too many to name, and the receivers to name."""
-    receivers = sorted({record.to for record in records})
-    people = {to for to in receivers if to.startswith(PERSON_PREFIX)}
-    if len(people) <= MAX_NAMED_PEOPLE:
-        return [], receivers
-    return [record for record in records if record.to in people], [to for to in receivers if to not in people]
 
 
 def format_receiver(to: str) -> str:

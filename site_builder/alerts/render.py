@@ -9,7 +9,6 @@ from datetime import datetime, tzinfo
 from site_builder.alerts.model import (
     BOOKING_RULES,
     HOST_RULES,
-    PERSON_PREFIX,
     STEP_BEGUN,
     STEP_OVER,
     STEP_TEST,
@@ -19,6 +18,7 @@ from site_builder.alerts.model import (
     Condition,
     Message,
     Notification,
+    find_person,
 )
 from site_builder.core import formatting
 from site_builder.core.clock import Now
@@ -160,8 +160,7 @@ def render_notification(notification: Notification, zone: tzinfo, shows_users: b
     """Render a notification; where people are hidden, nobody reads of another."""
     alerts = notification.alerts
     if not shows_users:
-        is_for_person = notification.to.startswith(PERSON_PREFIX)
-        reader = notification.to[len(PERSON_PREFIX) :] if is_for_person else None
+        reader = find_person(notification.to)
         alerts = tuple(
             alert._replace(people=tuple(person for person in alert.people if person == reader)) for alert in alerts
         )

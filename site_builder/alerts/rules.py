@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from site_builder.alerts.conditions import HEALTH_RULES
 from site_builder.alerts.model import (
-    CHANNEL_PREFIX,
     GPU_RULES,
     HOST_RULES,
-    PERSON_PREFIX,
     STEP_BEGUN,
     STEP_HAPPENED,
     STEP_OVER,
@@ -19,11 +16,9 @@ from site_builder.alerts.model import (
     AlertRule,
     AlertState,
     Condition,
-    Notification,
     TrackedCondition,
 )
-from site_builder.alerts.queue import AlertContext, ConditionChange, NotificationBuilder, drop_old_records
-from site_builder.alerts.render import format_epoch
+from site_builder.alerts.queue import HISTORY_RETENTION_S, AlertContext, ConditionChange, NotificationBuilder
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY, HOUR, MINUTE
@@ -58,13 +53,7 @@ def update_alert_state(
     """Return the alert state after a build, with new notifications; the same object if nothing changed."""
     evaluator = RuleEvaluator(state, rules, context, now)
     now_s = evaluator.now_s
-    evaluator.update_conditions(
-        {
-            condition.key: condition
-            for condition in (*conditions, *evaluator.find_new_hosts())
-            if evaluator.is_relevant(condition)
-        }
-    )
+    evaluator.update_conditions(conditions)
     evaluator.builder.build_notifications()
     evaluator.builder.defer_to_quiet_end(rules)
     reported_once = evaluator.reported_once
@@ -76,7 +65,9 @@ def update_alert_state(
         reported_once=reported_once,
         notifications=tuple(evaluator.builder.notifications),
         silences={host: until for host, until in state.silences.items() if until > now_s or not context.expires},
-        history=drop_old_records(state.history, now_s) if context.expires else state.history,
+        history=tuple(
+            record for record in state.history if now_s - record.at < HISTORY_RETENTION_S or not context.expires
+        ),
         sent_times=evaluator.builder.sent_times,
         id_counter=evaluator.builder.id_counter,
     )
@@ -113,12 +104,6 @@ class RuleEvaluator:
                 what = f"it has {gpu_count} GPU{plural}" if gpu_count else "it has told no GPU yet"
                 yield condition._replace(what=what)
 
-    def is_relevant(self, condition: Condition) -> bool:
-        """Return True if a rule asks for the condition, and the board shows its host."""
-        rule = self.rules.get(condition.rule)
-        is_shown = not condition.host or condition.host in self.context.hosts
-        return rule is not None and rule.on and is_shown and (condition.is_lasting or not self.was_reported(condition))
-
     def was_reported(self, condition: Condition) -> bool:
         """Return True if a condition was reported that is reported once; remember that for as long as it is seen."""
         # one that has expired since the last build, perhaps because the clock was set, still counts
@@ -133,8 +118,14 @@ class RuleEvaluator:
         retention = RETENTION_BY_RULE_S.get(condition.rule, REPORTED_RETENTION_S)
         self.reported_once[condition.key] = self.now_s + retention
 
-    def update_conditions(self, conditions: Mapping[str, Condition]) -> None:
+    def update_conditions(self, found: Iterable[Condition]) -> None:
         """Track the conditions of this build, and handle those that are no longer there."""
+        conditions: dict[str, Condition] = {}
+        for condition in (*found, *self.find_new_hosts()):
+            rule = self.rules.get(condition.rule)
+            is_shown = not condition.host or condition.host in self.context.hosts
+            if rule and rule.on and is_shown and (condition.is_lasting or not self.was_reported(condition)):
+                conditions[condition.key] = condition
         self.upcoming = set(self.find_upcoming(conditions))
         for key, tracked in self.state.conditions.items():
             if key not in conditions:
@@ -173,11 +164,13 @@ class RuleEvaluator:
             is_suppressed = self.is_preexisting(condition, start_time)
             tracked = TrackedCondition(condition, self.now_s, is_suppressed=is_suppressed)
         tracked = self.retract_if_muted(tracked, rule)
-        if tracked.is_suppressed or tracked.reported_at is not None or not self.can_report(tracked, rule, start_time):
-            if tracked.is_suppressed and not condition.is_lasting:
-                self.remember_reported(condition)
-            else:
-                self.conditions[key] = tracked
+        if tracked.is_suppressed and not condition.is_lasting:
+            self.remember_reported(condition)
+            return
+        due_at = max(start_time, tracked.first_seen_at + rule.delay + self.find_grouping_delay(rule, STEP_BEGUN))
+        is_done = tracked.is_suppressed or tracked.reported_at is not None
+        if is_done or self.now_s < due_at or self.is_muted(condition):
+            self.conditions[key] = tracked
             return
         since = tracked.first_seen_at if condition.since is None else condition.since
         if condition.is_lasting:
@@ -215,36 +208,36 @@ class RuleEvaluator:
             return self.state.started_at is None or self.now_s - self.state.started_at < HOUR
         return self.is_first_run and self.now_s >= start_time
 
-    def can_report(self, tracked: TrackedCondition, rule: AlertRule, start_time: int) -> bool:
-        """Return True if a condition has lasted long enough, and its host is not muted."""
-        hold = rule.delay + self.find_grouping_delay(rule, STEP_BEGUN)
-        has_lasted = self.now_s >= start_time and self.now_s - tracked.first_seen_at >= hold
-        return has_lasted and not self.is_muted(tracked.condition)
-
     def is_muted(self, condition: Condition) -> bool:
         return bool(explain_muted(condition, self.state.silences, self.context, self.now_s))
 
     def retract_if_muted(self, tracked: TrackedCondition, rule: AlertRule) -> TrackedCondition:
         """Treat a condition as not reported if its alerts still wait and its host has been muted since."""
-        if tracked.reported_at is None or not self.is_muted(tracked.condition):
-            return tracked
-        return (
-            tracked._replace(reported_at=None) if self.builder.withdraw_if_unsent(tracked.condition, rule) else tracked
-        )
+        condition, was_reported = tracked.condition, tracked.reported_at is not None
+        if was_reported and self.is_muted(condition) and self.builder.withdraw_if_unsent(condition, rule):
+            return tracked._replace(reported_at=None)
+        return tracked
 
     def handle_cleared(self, key: str, tracked: TrackedCondition) -> None:
         """Report the end of a condition that is not in this build, once it has been over long enough."""
-        condition = tracked.condition
+        condition, context = tracked.condition, self.context
         rule = self.rules.get(condition.rule)
-        host_state = self.context.hosts.get(condition.host, ("unseen", 0))[0] if condition.host else "fresh"
+        host_state = context.hosts.get(condition.host, ("unseen", 0))[0] if condition.host else "fresh"
         has_ended = condition.until is not None and self.now_s >= condition.until
-        current_host = self.find_current_host(condition)
-        has_moved = current_host not in {None, condition.host}
+        gpu_host: str | None = condition.host  # for a lost GPU the host that has it now, or None
+        if condition.rule == "gpu-lost" and not condition.about.startswith(UNNAMED_KEY_PREFIX):
+            gpu_host = context.find_gpu_host(condition.about) if context.find_gpu_host else condition.host
+        has_moved = gpu_host not in {None, condition.host}
         if rule is None or not rule.on or host_state == "unseen" or has_ended or has_moved:
             self.builder.withdraw_alert(key)
             return
-        # a builder that started after a GPU was lost sees no condition: the GPU is not back for that
-        if current_host is None or self.is_undecidable(condition, host_state):
+        if (
+            gpu_host is None  # a builder that started after a GPU was lost sees no condition: it is not back for that
+            or condition.host in context.failed_hosts
+            or condition.rule in context.unreadable_rules
+            or (condition.rule in FRESH_HOST_RULES and host_state != "fresh")
+            or (condition.rule == "host-down" and host_state in {"stale", "maintenance"})
+        ):  # nobody can know whether it is over
             self.conditions[key] = self.retract_if_muted(tracked, rule)
             return
         if not condition.is_lasting or (tracked.reported_at is None and not tracked.is_suppressed):
@@ -262,21 +255,6 @@ class RuleEvaluator:
             self.builder.add_change(change, rule)
         else:
             self.builder.withdraw_alert(key)
-
-    def find_current_host(self, condition: Condition) -> str | None:
-        """Return the host of a condition; for a lost GPU the host that has it now, or None."""
-        find_gpu_host = self.context.find_gpu_host
-        if condition.rule != "gpu-lost" or find_gpu_host is None or condition.about.startswith(UNNAMED_KEY_PREFIX):
-            return condition.host
-        return find_gpu_host(condition.about)
-
-    def is_undecidable(self, condition: Condition, host_state: str) -> bool:
-        """Return True if nobody can know whether a condition is over."""
-        if condition.host in self.context.failed_hosts or condition.rule in self.context.unreadable_rules:
-            return True
-        if condition.rule in FRESH_HOST_RULES and host_state != "fresh":
-            return True
-        return condition.rule == "host-down" and host_state in {"stale", "maintenance"}
 
 
 def find_start_time(condition: Condition, rule: AlertRule) -> int:
@@ -305,110 +283,3 @@ def describe_wait(seconds: int) -> str:
     if seconds <= 0:
         return "at once"
     return f"for {seconds} s" if seconds < MINUTE else f"for {formatting.format_duration(seconds)}"
-
-
-# For `gpuboard alerts list`
-
-STATUS_REPORTED, STATUS_WAITING, STATUS_UNREPORTED, STATUS_UPCOMING = (
-    "reported",
-    "waiting",
-    "unreported",
-    "upcoming",
-)
-
-
-class ConditionStatus(NamedTuple):
-    """How far a condition has been reported; `at` is since when it exists, or when it will be reported."""
-
-    tracked: TrackedCondition
-    state: str
-    reason: str
-    at: int
-
-
-def list_condition_statuses(
-    state: AlertState, rules: Mapping[str, AlertRule], context: AlertContext, now: Now
-) -> list[ConditionStatus]:
-    """List all conditions, the latest first, and upcoming ones by their time."""
-    waiting: dict[tuple[str, str, str], list[Notification]] = {}
-    for notification in state.notifications:
-        for alert in notification.alerts:
-            waiting.setdefault((alert.rule, alert.host, alert.about), []).append(notification)
-    statuses = []
-    for tracked in state.conditions.values():
-        condition = tracked.condition
-        since = tracked.first_seen_at if condition.since is None else condition.since
-        notifications = waiting.get((condition.rule, condition.host, condition.about))
-        rule = rules.get(condition.rule)
-        if notifications:
-            statuses.append(ConditionStatus(tracked, STATUS_WAITING, explain_waiting(notifications, now), since))
-        elif tracked.reported_at is not None:
-            statuses.append(ConditionStatus(tracked, STATUS_REPORTED, "", since))
-        elif rule and rule.on and (start_time := find_start_time(condition, rule)) > now.epoch:
-            statuses.append(ConditionStatus(tracked, STATUS_UPCOMING, "", start_time))
-        else:
-            reason = explain_unreported(tracked, rules, state.silences, context, now)
-            statuses.append(ConditionStatus(tracked, STATUS_UNREPORTED, reason, since))
-    return sorted(
-        statuses,
-        key=lambda status: (
-            status.at if status.state == STATUS_UPCOMING else -status.at,
-            status.tracked.condition.key,
-        ),
-    )
-
-
-def explain_unreported(
-    tracked: TrackedCondition,
-    rules: Mapping[str, AlertRule],
-    silences: Mapping[str, int],
-    context: AlertContext,
-    now: Now,
-) -> str:
-    """Explain why a condition is not reported; empty if it was."""
-    condition, now_s = tracked.condition, int(now.epoch)
-    rule = rules.get(condition.rule)
-    if tracked.reported_at is not None:
-        return ""
-    if tracked.is_suppressed:
-        return "it was so before anybody looked"
-    if rule is None or not rule.on:
-        return f"the rule {condition.rule} is off"
-    if muted := explain_muted(condition, silences, context, now_s):
-        return muted
-    start_time = find_start_time(condition, rule)
-    if now_s < start_time:
-        return f"its time is {format_epoch(start_time, now)}"
-    due_at = tracked.first_seen_at + rule.delay
-    if now_s < due_at:
-        return f"it is told at {format_epoch(due_at, now)}, if it is still so"
-    return "the next look tells it"
-
-
-def explain_waiting(notifications: Iterable[Notification], now: Now) -> str:
-    """Explain why notifications have not been sent yet."""
-    receivers_by_state: dict[str, list[str]] = {}
-    for notification in notifications:
-        receiver = format_receiver_name(notification.to)
-        receivers_by_state.setdefault(describe_departure(notification, now), []).append(receiver)
-    sentences = []
-    for state, names in receivers_by_state.items():
-        subject, verb = ("letters", "are") if len(names) > 1 else ("letter", "is")
-        sentences.append(f"the {subject} to {formatting.join_names(names)} {verb} {state}")
-    return "; ".join(sentences)
-
-
-def describe_departure(notification: Notification, now: Now) -> str:
-    """Describe when a notification is sent, after `it is`."""
-    if notification.claimed_by:
-        return "being sent"
-    if notification.due_at <= now.epoch:
-        return "due"
-    due_at = format_epoch(notification.due_at, now)
-    departure = f"tried again at {due_at}" if notification.tries else f"to leave at {due_at}"
-    return f"{departure} ({notification.last_error})" if notification.last_error else departure
-
-
-def format_receiver_name(to: str) -> str:
-    """Format a receiver as rules name it: `lab`, `alice`, `hook:page`."""
-    return to.partition(":")[2] if to.startswith((CHANNEL_PREFIX, PERSON_PREFIX)) else to

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import orjson
 
-from site_builder.alerts.config_files import format_minute_of_day
+from site_builder.alerts.config_files import format_rule_values
 from site_builder.alerts.model import (
+    CHANNEL_PREFIX,
     FAILED,
+    PERSON_PREFIX,
     REFUSED,
     SENT,
     UNSURE,
     Alert,
     AlertRule,
+    AlertState,
     CheckedReceiver,
     Condition,
     DeliveryOutcome,
     DeliveryRecord,
     Message,
     Notification,
+    TrackedCondition,
 )
-from site_builder.alerts.render import format_epoch
-from site_builder.alerts.rules import (
-    STATUS_REPORTED,
-    STATUS_UNREPORTED,
-    STATUS_UPCOMING,
-    STATUS_WAITING,
-    ConditionStatus,
-    describe_departure,
-    format_receiver_name,
-)
-from site_builder.config.types import format_short_duration
-from site_builder.core import formatting
+from site_builder.alerts.queue import AlertContext
+from site_builder.alerts.render import format_alert_place, format_epoch
+from site_builder.alerts.rules import explain_muted, find_start_time
 from site_builder.core.clock import Now
+from site_builder.core.formatting import join_names
 from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text, wrap_text
 
 LIST_SCHEMA = 1
@@ -43,8 +40,17 @@ EMPTY_CELL = "-"
 MIN_TEXT_WIDTH = 20
 # Titles of one notification in a table; --json has all.
 MAX_TITLES = 5
-REPORTED_CELLS = {STATUS_WAITING: "waits", STATUS_UNREPORTED: "no"}
+REPORTED, WAITING, UNREPORTED, UPCOMING = "reported", "waiting", "unreported", "upcoming"
 OUTCOME_PHRASES = {SENT: "sent", FAILED: "not sent", REFUSED: "refused", UNSURE: "nobody knows whether it arrived"}
+
+
+class ConditionStatus(NamedTuple):
+    """How far a condition has been reported; `at` is since when it exists, or when it will be reported."""
+
+    tracked: TrackedCondition
+    state: str
+    reason: str
+    at: int
 
 
 class AlertTableRow(NamedTuple):
@@ -71,18 +77,80 @@ class DryRunList(NamedTuple):
     conditions: Sequence[ConditionStatus]
 
 
+def list_condition_statuses(
+    state: AlertState, rules: Mapping[str, AlertRule], context: AlertContext, now: Now
+) -> list[ConditionStatus]:
+    """List all conditions, the latest first, and upcoming ones by their time."""
+    waiting: dict[str, list[Notification]] = {}
+    for notification in state.notifications:
+        for alert in notification.alerts:
+            waiting.setdefault(alert.condition_key, []).append(notification)
+    statuses = []
+    for tracked in state.conditions.values():
+        condition, rule = tracked.condition, rules.get(tracked.condition.rule)
+        status, reason = UNREPORTED, ""
+        at = tracked.first_seen_at if condition.since is None else condition.since
+        if notifications := waiting.get(condition.key):
+            status, reason = WAITING, explain_waiting(notifications, now)
+        elif tracked.reported_at is not None:
+            status = REPORTED
+        elif rule and rule.on and (start_time := find_start_time(condition, rule)) > now.epoch:
+            status, at = UPCOMING, start_time
+        elif tracked.is_suppressed:
+            reason = "it existed at first start"
+        elif rule is None or not rule.on:
+            reason = f"the rule {condition.rule} is off"
+        elif muted := explain_muted(condition, state.silences, context, int(now.epoch)):
+            reason = muted
+        elif (due_at := tracked.first_seen_at + rule.delay) > now.epoch:
+            reason = f"it will be reported at {format_epoch(due_at, now)} if it still exists"
+        else:
+            reason = "the next build reports it"
+        statuses.append(ConditionStatus(tracked, status, reason, at))
+    return sorted(
+        statuses,
+        key=lambda status: (status.at if status.state == UPCOMING else -status.at, status.tracked.condition.key),
+    )
+
+
+def explain_waiting(notifications: Iterable[Notification], now: Now) -> str:
+    """Explain why notifications have not been sent yet."""
+    receivers_by_state: dict[str, list[str]] = {}
+    for notification in notifications:
+        receiver = format_receiver_name(notification.to)
+        receivers_by_state.setdefault(describe_departure(notification, now), []).append(receiver)
+    return "; ".join(
+        f"the notification{'s' * (len(names) > 1)} to {join_names(names)} {'are' if len(names) > 1 else 'is'} {state}"
+        for state, names in receivers_by_state.items()
+    )
+
+
+def describe_departure(notification: Notification, now: Now) -> str:
+    """Describe when a notification is sent, after `it is`."""
+    if notification.claimed_by:
+        return "being sent"
+    if notification.due_at <= now.epoch:
+        return "due"
+    departure = f"{'tried again' if notification.tries else 'due'} at {format_epoch(notification.due_at, now)}"
+    return f"{departure} ({notification.last_error})" if notification.last_error else departure
+
+
+def format_receiver_name(to: str) -> str:
+    """Format a receiver as rules name it: `lab`, `alice`, `hook:page`."""
+    return to.partition(":")[2] if to.startswith((CHANNEL_PREFIX, PERSON_PREFIX)) else to
+
+
 def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> list[str]:
-    active = [status for status in alert_list.conditions if status.state != STATUS_UPCOMING]
-    rows = [format_condition_row(status, now) for status in active]
-    lines = [f"What is the matter: {len(active) or 'nothing'}"]
-    lines += format_alert_table(("since", "rule", "where", "told"), rows, width)
+    rows = [format_condition_row(status, now) for status in alert_list.conditions if status.state != UPCOMING]
+    lines = [f"Conditions: {len(rows) or 'none'}"]
+    lines += format_alert_table(("since", "rule", "where", "reported"), rows, width)
     lines += format_upcoming_conditions(alert_list.conditions, now, width)
     if alert_list.notifications:
         rows = [format_queued_row(notification, now) for notification in alert_list.notifications]
-        lines += ["", f"Letters that wait: {len(rows)}"]
-        lines += format_alert_table(("written", "to", "leaves"), rows, width)
+        lines += ["", f"Queued notifications: {len(rows)}"]
+        lines += format_alert_table(("created", "to", "due"), rows, width)
     if alert_list.silences:
-        lines += ["", "Silent"]
+        lines += ["", "Silenced"]
         lines += [
             f"{COLUMN_GAP}{host} until {format_epoch(until, now)}"
             for host, until in sorted(alert_list.silences.items())
@@ -92,7 +160,7 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
         # the mail server of the lab reaches all people
         name = "people" if receiver.name == "mail" else format_receiver_name(receiver.name).rstrip(":")
         rows.append(AlertTableRow((name, receiver.masked_address), (receiver.problem,) if receiver.problem else ()))
-    lines += ["", f"Where alerts go{'' if rows else ': nowhere yet'}", *format_alert_table((), rows, width)]
+    lines += ["", f"Receivers{'' if rows else ': none'}", *format_alert_table((), rows, width)]
     rows = [format_rule_row(rule) for rule in alert_list.rules]
     lines += ["", "Rules", *format_alert_table(("rule", "when", "to", "quiet", "an hour"), rows, width)]
     return lines
@@ -100,13 +168,12 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
 
 def format_condition_row(status: ConditionStatus, now: Now) -> AlertTableRow:
     tracked, condition = status.tracked, status.tracked.condition
-    if status.state == STATUS_REPORTED and tracked.reported_at is not None:
+    reported = "no" if status.state == UNREPORTED else status.state
+    if status.state == REPORTED and tracked.reported_at is not None:
         reported = format_epoch(tracked.reported_at, now)
-    else:
-        reported = REPORTED_CELLS[status.state]
     details = [condition.what]
     if condition.people:
-        details.append(f"affects {formatting.join_names(condition.people)}")
+        details.append(f"affects {join_names(condition.people)}")
     details.append(status.reason)
     if tracked.cleared_at is not None:
         details.append(f"over since {format_epoch(tracked.cleared_at, now)}")
@@ -116,22 +183,19 @@ def format_condition_row(status: ConditionStatus, now: Now) -> AlertTableRow:
 
 def format_condition_place(condition: Condition) -> str:
     """Format where a condition is: `atlas:0,3`, or what it is about if it is on no host."""
-    if condition.gpus:
-        return f"{condition.host}:{','.join(condition.gpus)}"
-    return condition.host or condition.about
+    return format_alert_place(condition.host, condition.gpus) or condition.about
 
 
 def format_upcoming_conditions(statuses: Iterable[ConditionStatus], now: Now, width: int | None) -> list[str]:
     rows = []
     for status in statuses:
-        if status.state == STATUS_UPCOMING:
+        if status.state == UPCOMING:
             condition = status.tracked.condition
-            owners = formatting.join_names(condition.owners)
-            cells = (format_epoch(status.at, now), condition.rule, format_condition_place(condition), owners)
-            rows.append(AlertTableRow(cells))
+            place, owners = format_condition_place(condition), join_names(condition.owners)
+            rows.append(AlertTableRow((format_epoch(status.at, now), condition.rule, place, owners)))
     if not rows:
         return []
-    return ["", f"To come: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, width)]
+    return ["", f"Upcoming: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, width)]
 
 
 def format_queued_row(notification: Notification, now: Now) -> AlertTableRow:
@@ -156,30 +220,22 @@ def list_alert_titles(alerts: Sequence[Alert], omitted_count: int = 0) -> list[s
 def format_rule_row(rule: AlertRule) -> AlertTableRow:
     if not rule.on:
         return AlertTableRow((rule.name, "off"))
-    quiet = "-".join(map(format_minute_of_day, rule.quiet_hours)) if rule.quiet_hours else EMPTY_CELL
-    receivers = ", ".join(rule.to) or EMPTY_CELL
-    return AlertTableRow((rule.name, describe_rule_timing(rule), receivers, quiet, str(rule.max_per_hour)))
-
-
-def describe_rule_timing(rule: AlertRule) -> str:
-    if rule.at:
-        return f"{formatting.DAY_NAMES[rule.at[0]]} {format_minute_of_day(rule.at[1])}"
-    timing = "at once"
+    values = format_rule_values(rule)
+    timing = values.get("at") or "at once"
     if rule.before:
-        timing = f"{format_short_duration(rule.before)} before"
+        timing = f"{values['before']} before"
     elif rule.delay:
-        timing = f"after {format_short_duration(rule.delay)}"
-    return (
-        f"{timing}, over after {format_short_duration(rule.resolve_after)}"
-        if rule.send_resolved and rule.resolve_after
-        else timing
-    )
+        timing = f"after {values['delay']}"
+    if rule.send_resolved and rule.resolve_after:
+        timing += f", over after {values['resolve_after']}"
+    quiet = EMPTY_CELL if rule.quiet_hours is None else values["quiet_hours"]
+    return AlertTableRow((rule.name, timing, ", ".join(rule.to) or EMPTY_CELL, quiet, values["max_per_hour"]))
 
 
 def format_dry_run(dry_run: DryRunList, now: Now, width: int | None) -> list[str]:
     """List what would be sent and why, then what would not be, and what comes."""
     count = len(dry_run.notifications)
-    lines = [f"Would be sent: {count or 'no'} letter{'' if count == 1 else 's'}"]
+    lines = [f"Would be sent: {count or 'no'} notification{'' if count == 1 else 's'}"]
     receivers_by_text: dict[tuple[str, ...], list[str]] = {}  # a message to several receivers is shown once
     for notification, message, address in dry_run.notifications:
         reasons = dict.fromkeys(f"why: {alert.why}" for alert in notification.alerts if alert.why)
@@ -196,10 +252,10 @@ def format_dry_run(dry_run: DryRunList, now: Now, width: int | None) -> list[str
             lines += wrap_indented(reason, width, COLUMN_GAP)
     rows = []
     for status in dry_run.conditions:
-        if status.state == STATUS_UNREPORTED:
+        if status.state == UNREPORTED:
             row = format_condition_row(status, now)
             rows.append(row._replace(cells=row.cells[:-1]))
-    lines += ["", f"Would not be told: {len(rows) or 'nothing'}"]
+    lines += ["", f"Would not be reported: {len(rows) or 'nothing'}"]
     lines += format_alert_table(("since", "rule", "where"), rows, width)
     return lines + format_upcoming_conditions(dry_run.conditions, now, width)
 
@@ -219,11 +275,7 @@ def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], width
     if not rows:
         return []
     cells = [tuple(map(flatten_text, row.cells)) for row in rows]
-    all_cells = [*([tuple(head)] if head else []), *cells]
-    widths = [
-        max((measure_width(row[column]) for row in all_cells if column < len(row)), default=0)
-        for column in range(max(map(len, all_cells)))
-    ]
+    widths = [max(map(measure_width, column)) for column in zip_longest(head, *cells, fillvalue="")]
     lines = [join_cells(head, widths, width)] if head else []
     for row, row_cells in zip(rows, cells):
         lines.append(join_cells(row_cells, widths, width))
@@ -260,7 +312,9 @@ def format_sent_notification(notification: Notification, outcome: DeliveryOutcom
 
 
 def dump_alert_json(document: Mapping[str, Any]) -> bytes:
-    return orjson.dumps({"schema": LIST_SCHEMA, **document}, option=orjson.OPT_INDENT_2)
+    return orjson.dumps(
+        {"schema": LIST_SCHEMA, **document}, default=lambda value: value._asdict(), option=orjson.OPT_INDENT_2
+    )
 
 
 def alert_list_to_json(alert_list: AlertList) -> bytes:
@@ -273,7 +327,7 @@ def alert_list_to_json(alert_list: AlertList) -> bytes:
                 {"name": receiver.name, "address": receiver.masked_address, "problem": receiver.problem}
                 for receiver in alert_list.receivers
             ],
-            "rules": [rule._asdict() for rule in alert_list.rules],
+            "rules": alert_list.rules,
         }
     )
 
@@ -300,7 +354,7 @@ def notification_to_json(notification: Notification) -> dict[str, Any]:
         "being_sent": bool(notification.claimed_by),
         "tries": notification.tries,
         "last_error": notification.last_error,
-        "alerts": [alert._asdict() for alert in notification.alerts],
+        "alerts": notification.alerts,
         "omitted": notification.omitted_count,
     }
 
@@ -312,24 +366,3 @@ def dry_run_to_json(dry_run: DryRunList) -> bytes:
     ]
     conditions = [condition_to_json(status) for status in dry_run.conditions]
     return dump_alert_json({"notifications": notifications, "conditions": conditions})
-
-
-def delivery_history_to_json(records: Iterable[DeliveryRecord]) -> bytes:
-    history = [
-        {
-            "at": record.at,
-            "to": record.to,
-            "status": record.status,
-            "alerts": [alert._asdict() for alert in record.alerts],
-            "reason": record.reason,
-            "tries": record.tries,
-        }
-        for record in records
-    ]
-    return dump_alert_json({"history": history})
-
-
-def outcomes_to_json(outcomes: Iterable[tuple[str, DeliveryOutcome]]) -> bytes:
-    return dump_alert_json(
-        {"tests": [{"to": to, "status": outcome.status, "reason": outcome.reason} for to, outcome in outcomes]}
-    )

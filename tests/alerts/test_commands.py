@@ -26,8 +26,8 @@ from site_builder.alerts.model import (
     Notification,
     TrackedCondition,
 )
-from site_builder.alerts.rules import ConditionStatus, explain_waiting
 from site_builder.alerts.store import AlertStore
+from site_builder.alerts.table import ConditionStatus, explain_waiting
 from site_builder.board.builder import Builder
 from site_builder.cli import main
 from site_builder.config.conf_file import load_settings
@@ -82,27 +82,27 @@ def test_the_list_shows_conditions_and_whether_they_were_reported() -> None:
         [DEFAULT_RULES["host-down"], AlertRule("gpu-hot", on=False), DEFAULT_RULES["weekly-report"]._replace(on=True)],
     )
     assert alert_table.format_alert_list(found, NOW, 80) == [
-        "What is the matter: 2",
-        "  since  rule       where      told",
+        "Conditions: 2",
+        "  since  rule       where      reported",
         "  14:02  host-down  atlas      14:05",
         "      no snapshot since 14:02; affects alice and bob",
         "  12:13  gpu-hot    hydra:1,3  no",
         "      it is at 97 °C; the rule gpu-hot is off; over since 14:12",
         "",
-        "To come: 1",
+        "Upcoming: 1",
         "  at     rule          where      whose",
         "  14:23  booking-ends  atlas:0,1  alice",
         "",
-        "Letters that wait: 1",
-        "  written  to   leaves",
+        "Queued notifications: 1",
+        "  created  to   due",
         "  14:12    lab  14:15",
         "      atlas is down",
         "      tried 3 times: it refused the connection",
         "",
-        "Silent",
+        "Silenced",
         "  zeus until 15:13",
         "",
-        "Where alerts go",
+        "Receivers",
         "  lab     slack://•••",
         "  ops     foo://•••",
         "      apprise does not know foo://",
@@ -118,7 +118,7 @@ def test_the_list_shows_conditions_and_whether_they_were_reported() -> None:
 
 def test_the_list_without_conditions_is_short() -> None:
     lines = alert_table.format_alert_list(alert_table.AlertList([], [], {}, [], []), NOW, 80)
-    assert lines == ["What is the matter: nothing", "", "Where alerts go: nowhere yet", "", "Rules"]
+    assert lines == ["Conditions: none", "", "Receivers: none", "", "Rules"]
 
 
 def test_the_history_shows_receivers_and_outcomes() -> None:
@@ -152,17 +152,17 @@ def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
         (build_notification(to="hook:page", due_at=AT + 600), message, ""),
     ]
     assert alert_table.format_dry_run(alert_table.DryRunList(several, untold), NOW, 80) == [
-        "Would be sent: 2 letters",
+        "Would be sent: 2 notifications",
         "",
         "  to lab, Slack (slack://…), due",
-        "  to hook:page, to leave at 14:23",
+        "  to hook:page, due at 14:23",
         "  | atlas is down",
         "  | no snapshot since 14:02",
         "  |",
         "  | https://gpus.lab.org/hosts/atlas.html",
         "  why: it held for 2m",
         "",
-        "Would not be told: 1",
+        "Would not be reported: 1",
         "  since  rule     where",
         "  12:13  gpu-hot  hydra:1,3",
         "      it is at 97 °C; it is so for 1 min",
@@ -195,10 +195,10 @@ def test_the_list_explains_why_notifications_wait() -> None:
         build_notification(to="channel:all-of-us", due_at=AT + 600, tries=2, last_error="it is full"),
     ]
     assert explain_waiting(several, NOW).split("; ") == [
-        "the letters to lab and alice are due",
-        "the letter to hook:page is being sent",
-        "the letter to ops is to leave at 14:23",
-        "the letter to all-of-us is tried again at 14:23 (it is full)",
+        "the notifications to lab and alice are due",
+        "the notification to hook:page is being sent",
+        "the notification to ops is due at 14:23",
+        "the notification to all-of-us is tried again at 14:23 (it is full)",
     ]
 
 
@@ -452,8 +452,8 @@ def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> Non
     before = board.files()
     code, out, err = board.run("run", "--dry-run")
     assert (code, err) == (0, "")
-    sent, unsent = out.split("Would not be told: 1\n")
-    assert sent.startswith("Would be sent: 1 letter\n\n  to lab, JSON (json://…), due\n")
+    sent, unsent = out.split("Would not be reported: 1\n")
+    assert sent.startswith("Would be sent: 1 notification\n\n  to lab, JSON (json://…), due\n")
     assert "\n  | hydra has failed\n" in sent
     assert "\n  | https://gpus.lab.org/hosts/hydra.html\n" in sent
     assert "\n  why: rule host-failed: it was so for 1" in sent

@@ -10,7 +10,8 @@ from site_builder.alerts.config_files import DEFAULT_RULES
 from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertState, Condition, TrackedCondition
 from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.render import format_headline
-from site_builder.alerts.rules import MAX_TRACKED, MAX_TRACKED_PER_HOST, explain_unreported, update_alert_state
+from site_builder.alerts.rules import MAX_TRACKED, MAX_TRACKED_PER_HOST, update_alert_state
+from site_builder.alerts.table import list_condition_statuses
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
     AT_ONCE,
@@ -363,17 +364,15 @@ def test_unreported_conditions_are_explained() -> None:
     simulator.run_build(LOST)
     simulator.state("boreas", "maintenance")
     simulator.run_build(LOST, down(), down("boreas"), begins(START + HOUR))
-    said = {
-        one.condition.key: explain_unreported(
-            one, simulator.rules, simulator.alert_state.silences, simulator.context, Now(simulator.at + 60, PARIS)
-        )
-        for one in simulator.alert_state.conditions.values()
-    }
-    assert list(said.values()) == [
-        "it was so before anybody looked",
-        "it is told at 12:06, if it is still so",
-        "boreas is under maintenance",
-        "its time is 13:00",
+    statuses = list_condition_statuses(
+        simulator.alert_state, simulator.rules, simulator.context, Now(simulator.at + 60, PARIS)
+    )
+    said = {status.tracked.condition.key: (status.state, status.reason) for status in statuses}
+    assert [said[key] for key in simulator.alert_state.conditions] == [
+        ("unreported", "it existed at first start"),
+        ("unreported", "it will be reported at 12:06 if it still exists"),
+        ("unreported", "boreas is under maintenance"),
+        ("upcoming", ""),
     ]
 
 
@@ -434,5 +433,5 @@ def test_only_conditions_that_lasted_are_reported(looks: list[tuple[int, bool]],
 
 def test_conditions_without_receivers_are_remembered() -> None:
     now = Now(START, PARIS)
-    alert_state = update_alert_state(AlertState(), [down()], AT_ONCE, AlertContext(FRESH, PARIS), now)
+    alert_state = update_alert_state(AlertState(), [down()], AT_ONCE, AlertContext(FRESH), now)
     assert (alert_state.started_at, len(alert_state.conditions), alert_state.notifications) == (START, 1, ())

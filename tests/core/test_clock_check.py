@@ -204,7 +204,7 @@ def test_alerts_forget_nothing_while_the_clock_is_in_doubt() -> None:
         history=(DeliveryRecord(NOW - 60 * DAY, "a", "sent", ()),),
     )
     now = Now(NOW + AHEAD, timezone.utc)
-    scene = AlertContext({}, timezone.utc)
+    scene = AlertContext({})
     kept = update_alert_state(book, [], {}, scene._replace(expires=False), now)
     assert (kept.silences, kept.reported_once, kept.history) == (book.silences, book.reported_once, book.history)
     gone = update_alert_state(book, [], {}, scene, now)

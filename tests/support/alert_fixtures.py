@@ -58,7 +58,7 @@ class AlertSimulator:
         **context: Any,  # noqa: ANN401
     ) -> None:
         self.rules = dict(AT_ONCE if rules is None else rules)
-        self.context = AlertContext(hosts, PARIS, **{"channels": ("lab",), **context})
+        self.context = AlertContext(hosts, **{"channels": ("lab",), **context})
         self.alert_state = alert_state or AlertState()
         self.at = START - MINUTE
         self.sent: list[Notification] = []
