@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
@@ -32,8 +32,6 @@ INTERNAL_ERROR = "a fault of gpuboard's own"
 MAX_NAMED_HOSTS = 5
 # How long a build waits for another writer of the alert state.
 BUILD_LOCK_TIMEOUT_S = 1.0
-
-
 Collected = TypeVar("Collected")
 
 
@@ -48,8 +46,8 @@ class WatchSource(Protocol):
     def find_conditions(self, hosts: Mapping[str, HostReport], rule: AlertRule, now: Now) -> list[Condition]:
         """Find the watches that are fulfilled."""
 
-    def remove_reported(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
-        """Remove those that were reported, and those that are over."""
+    def save(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
+        """Save what find_conditions() found; remove watches that were reported, and those that are over."""
 
 
 class AlertEngine:
@@ -83,13 +81,17 @@ class AlertEngine:
         except Exception as error:
             self.failure = describe_internal_error(error)
         try:
-            if is_leader and self.last_state and queue.has_due_work(self.last_state, self.claim_prefix, int(now.epoch)):
-                self.start_sender()
+            is_sending = self.sender_process is not None and self.sender_process.poll() is None
+            state = self.last_state or AlertState()
+            if is_leader and not is_sending and queue.has_due_work(state, self.claim_prefix, int(now.epoch)):
+                self.sender_process = sender.start_sender_process(self.settings)
+        except OSError as error:
+            self.failure = f"nothing can be sent: {error.strerror}"
         except Exception as error:
             self.failure = describe_internal_error(error)
 
-    def update_state(self, hosts: Mapping[str, HostReport], now: Now) -> AlertState:
-        """Collect the conditions of this build, apply the rules, and store the new alert state."""
+    def update_state(self, hosts: Mapping[str, HostReport], now: Now, dry_run: bool = False) -> AlertState:
+        """Collect the conditions of this build, apply the rules, and store the new alert state, unless `dry_run`."""
         rules = self.config_files.read().rules
         watched = self.collect_safely(lambda: self.watches.find_conditions(hosts, rules[WATCH_RULE], now))
         conditions = [
@@ -113,6 +115,8 @@ class AlertEngine:
         except Exception:  # an error at one host must not keep everything else from being reported
             conditions, context = self.drop_failing_hosts(before, conditions, rules, context, now)
             after = update_alert_state(before, conditions, rules, context, now)
+        if dry_run:
+            return after
         state = after
         if after != before:
             state = self.store.change(
@@ -121,7 +125,7 @@ class AlertEngine:
                 ),
                 BUILD_LOCK_TIMEOUT_S,
             )
-        self.collect_safely(lambda: self.watches.remove_reported(watched, state, self.expires))
+        self.collect_safely(lambda: self.watches.save(watched, state, self.expires))
         return state
 
     def build_context(self, hosts: Mapping[str, HostReport]) -> AlertContext:
@@ -188,15 +192,6 @@ class AlertEngine:
         remaining = [condition for condition in conditions if condition.host not in hosts]
         return remaining, context._replace(failed_hosts=context.failed_hosts | hosts)
 
-    def start_sender(self) -> None:
-        """Start a sender, unless the last one still runs."""
-        if self.sender_process and self.sender_process.poll() is None:
-            return
-        try:
-            self.sender_process = sender.start_sender_process(self.settings)
-        except OSError as error:
-            self.failure = f"nothing can be sent: {error.strerror}"
-
     def list_problems(self, now: Now) -> list[Problem]:
         """List what the page says about alerts; a builder that has just started says what the last one did."""
         try:
@@ -210,17 +205,13 @@ class AlertEngine:
                 for hook in self.hook_folder.check_hooks()
                 if hook.problem
             ]
-            failures = [Problem(PROBLEM_WHERE, failure) for failure in self.describe_failures(int(now.epoch))]
-            return [*self.config_files.read().problems, *self.watches.problems, *hook_problems, *failures]
+            failures = queue.describe_delivery_problems(self.last_state, int(now.epoch))
+            failures += [f"{self.store.where} {self.store.problem}"] if self.store.problem else []
+            failures += [self.failure] if self.failure else []
+            problems = [*self.config_files.read().problems, *self.watches.problems, *hook_problems]
+            return problems + [Problem(PROBLEM_WHERE, failure) for failure in failures]
         except Exception as error:
             return [Problem(PROBLEM_WHERE, describe_internal_error(error))]
-
-    def describe_failures(self, now: int) -> Iterator[str]:
-        yield from queue.describe_delivery_problems(self.last_state or AlertState(), now)
-        if self.store.problem:
-            yield f"{self.store.where} {self.store.problem}"
-        if self.failure:
-            yield self.failure
 
 
 def build_gpu_finder(hosts: Mapping[str, HostReport]) -> Callable[[str], str | None]:

@@ -75,9 +75,6 @@ class NotificationChannels:
         self.send_direct, self.timeout_s = send_direct, timeout_s
         self.hooks = HookFolder(settings.alerts.hooks_folder, (settings.data, settings.www))
 
-    def list_channel_names(self) -> tuple[str, ...]:
-        return tuple(self.channel_urls)
-
     def check_receivers(self) -> list[CheckedReceiver]:
         """Check every channel, the mail server and every hook, without sending anything."""
         receivers = [
@@ -96,16 +93,18 @@ class NotificationChannels:
         contacts = self.contacts.find_contacts(person, via)
         if not contacts:
             return [CheckedReceiver(name, "", self.explain_unknown_person(person))]
-        return [CheckedReceiver(name, *self.describe_contact(contact)) for contact in contacts]
-
-    def describe_contact(self, contact: Contact) -> tuple[str, str | None]:
-        """Return a contact as it may be shown, and why it cannot be used."""
-        if contact.is_url:
-            return describe_url(contact.address)
-        if contact.kind == MAIL_KIND:
-            mail_url = self.alert_settings.mail_url
-            return MAIL_KIND, describe_url(mail_url)[1] if mail_url else "GPUBOARD_MAIL is not set"
-        return contact.kind, None if self.send_direct else "the Slack bot is not set up"
+        receivers = []
+        for contact in contacts:
+            address, problem = contact.kind, None
+            if contact.is_url:
+                address, problem = describe_url(contact.address)
+            elif contact.kind == MAIL_KIND:
+                mail_url = self.alert_settings.mail_url
+                problem = describe_url(mail_url)[1] if mail_url else "GPUBOARD_MAIL is not set"
+            elif not self.send_direct:
+                problem = "the Slack bot is not set up"
+            receivers.append(CheckedReceiver(name, address, problem))
+        return receivers
 
     def send(self, notification: Notification, message: Message) -> DeliveryOutcome:
         """Send a notification once, within a time; never raise."""
@@ -157,7 +156,7 @@ class NotificationChannels:
         send_direct = self.send_direct
         if send_direct is None:
             raise ChannelUnusableError("the Slack bot is not set up")
-        outcome = run_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message), UnknownProgress())
+        outcome = run_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message))
         if outcome.status != UNSURE or outcome.reason.startswith("Slack"):
             return outcome
         return prefix_outcome(outcome, "Slack")
@@ -174,13 +173,13 @@ class NotificationChannels:
             )
         client = HttpClient()
         service.__class__ = delivery.derive_service_class(type(service), client)
+        steps = {alert.step for alert in notification.alerts}
+        # services colour a message by its type
+        notify_type = "success" if steps == {STEP_OVER} else "warning" if STEP_BEGUN in steps else "info"
 
         def notify() -> DeliveryOutcome:
-            was_sent = service.notify(
-                **format_for_service(service, message),
-                notify_type=choose_notify_type(notification),
-                overflow="truncate",
-            )
+            content = format_for_service(service, message)
+            was_sent = service.notify(**content, notify_type=notify_type, overflow="truncate")
             return DeliveryOutcome(SENT) if was_sent else client.summarize_outcomes(len(service) > 1)
 
         with silence_libraries():
@@ -208,32 +207,30 @@ class SendProgress(Protocol):
     is_abandoned: bool
 
 
-class UnknownProgress:
-    """Progress of a delivery that cannot tell: it may have begun at once."""
-
-    has_begun = True
-    is_abandoned = False
-
-
-def run_with_timeout(seconds: float, deliver: Callable[[], DeliveryOutcome], progress: SendProgress) -> DeliveryOutcome:
+def run_with_timeout(
+    seconds: float, deliver: Callable[[], DeliveryOutcome], progress: SendProgress | None = None
+) -> DeliveryOutcome:
     """Run a delivery in a thread and stop waiting after a time: a library's timeout does not end a drip of bytes."""
     outcomes: list[DeliveryOutcome] = []
+
+    def describe_end(reason: str) -> DeliveryOutcome:
+        may_have_begun = progress is None or progress.has_begun
+        return DeliveryOutcome(UNSURE if may_have_begun else FAILED, reason)
 
     def run() -> None:
         try:
             outcomes.append(deliver())
         except Exception as error:  # its message may contain an address
-            status = UNSURE if progress.has_begun else FAILED
-            outcomes.append(DeliveryOutcome(status, f"could not be sent to ({type(error).__name__})"))
+            outcomes.append(describe_end(f"could not be sent to ({type(error).__name__})"))
 
     thread = threading.Thread(target=run, name="send", daemon=True)
     thread.start()
     thread.join(seconds)
     if outcomes:
         return outcomes[0]
-    # set before has_begun is read: the delivery has begun by now, or sees this and never begins
-    progress.is_abandoned = True
-    return DeliveryOutcome(UNSURE if progress.has_begun else FAILED, f"did not end within {seconds:.0f} s")
+    if progress:  # set before has_begun is read: the delivery has begun by now, or sees this and never begins
+        progress.is_abandoned = True
+    return describe_end(f"did not end within {seconds:.0f} s")
 
 
 def prefix_outcome(outcome: DeliveryOutcome, receiver: str) -> DeliveryOutcome:
@@ -248,7 +245,23 @@ def build_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
             raise ChannelUnusableError(f"its address has {parameter.lower()}=, and no file is read for a letter")
     try:
         with silence_libraries():
-            service = instantiate_service(url)
+            from apprise import Apprise, AppriseAsset, AppriseAttachment  # noqa: PLC0415, TID251 # slow to import
+
+            asset = AppriseAsset(
+                app_id="gpuboard",
+                app_desc="gpuboard",
+                app_url="",
+                image_url_mask="",
+                image_url_logo="",
+                storage_mode="memory",
+                async_mode=False,
+                pgp_autogen=False,
+                pem_autogen=False,
+                http_redirects=False,
+                interpret_escapes=False,
+                interpret_emojis=False,
+            )
+            service = Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
     except ImportError:
         raise ChannelUnusableError(APPRISE_MISSING) from None
     except Exception as error:  # its message may contain the address
@@ -257,33 +270,14 @@ def build_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
         raise ChannelUnusableError(f"its address {scheme}://… is not one that apprise understands")
     if not is_mail_service(service) and (scheme in REFUSED_SCHEMES or not is_http_service(type(service))):
         raise ChannelUnusableError(f"{scheme}:// is not used: it does not go by HTTP or mail; a hook can do it")
-    if has_template_file(service):
+    # a template would be read for each notification, from a file or a URL
+    if any(isinstance(value, AppriseAttachment) and len(value) for value in vars(service).values()):
         raise ChannelUnusableError(f"its address {scheme}://… names a template, and no file is read for a letter")
     if not service.enabled:
         raise ChannelUnusableError(f"{scheme}:// needs a library that is not there")
     service.retry, service.redirects = 0, False  # the queue retries
     service.socket_connect_timeout, service.socket_read_timeout = delivery.CONNECT_TIMEOUT_S, delivery.READ_TIMEOUT_S
     return service
-
-
-def instantiate_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
-    from apprise import Apprise, AppriseAsset  # noqa: PLC0415, TID251 # slow to import
-
-    asset = AppriseAsset(
-        app_id="gpuboard",
-        app_desc="gpuboard",
-        app_url="",
-        image_url_mask="",
-        image_url_logo="",
-        storage_mode="memory",
-        async_mode=False,
-        pgp_autogen=False,
-        pem_autogen=False,
-        http_redirects=False,
-        interpret_escapes=False,
-        interpret_emojis=False,
-    )
-    return Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
 
 
 def parse_scheme(url: str) -> str:
@@ -300,13 +294,6 @@ def silence_libraries() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def has_template_file(service: Any) -> bool:  # noqa: ANN401 # a service of apprise
-    """Return True if the service would read a template for each notification, from a file or a URL."""
-    from apprise import AppriseAttachment  # noqa: PLC0415, TID251 # slow to import
-
-    return any(isinstance(value, AppriseAttachment) and len(value) for value in vars(service).values())
 
 
 def is_http_service(plugin: type) -> bool:
@@ -343,14 +330,6 @@ def describe_url(url: str) -> tuple[str, str | None]:
     except ChannelUnusableError as error:
         return f"{scheme}://…", str(error)
     return f"{MAIL_KIND if is_mail_service(service) else service.service_name} ({scheme}://…)", None
-
-
-def choose_notify_type(notification: Notification) -> str:
-    """Choose the kind by which services colour a message."""
-    steps = {alert.step for alert in notification.alerts}
-    if steps == {STEP_OVER}:
-        return "success"
-    return "warning" if STEP_BEGUN in steps else "info"
 
 
 def format_for_service(service: Any, message: Message) -> dict[str, str]:  # noqa: ANN401 # a service of apprise

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import click
 
@@ -22,14 +21,13 @@ from site_builder.alerts.model import (
     STEP_TEST,
     Alert,
     AlertState,
-    Condition,
     DeliveryOutcome,
     Notification,
     find_person,
 )
 from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.render import format_epoch, render_notification
-from site_builder.alerts.store import LOCK_TIMEOUT_S, AlertStateError, AlertStore, StateChange, open_alert_store
+from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.board.host_pipeline import build_host
 from site_builder.bookings.commands import clean_for_terminal
 from site_builder.bookings.host_lookup import HostLookup
@@ -151,7 +149,7 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
     state = read_alert_state(settings)
     config = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
     channels = load_channels(settings)
-    with translate_file_errors(settings.data):
+    with translate_errors(settings):
         hosts = HostLookup(settings).list_hosts().values()
     # the state of hosts is not decided here: maintenance is enough
     context = AlertContext(
@@ -227,10 +225,9 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
             message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
             raise click.UsageError(message)
     store = open_alert_store(settings.state, settings.kv)
-    with translate_state_errors():
-        before = store.read().silences
     try:
-        with translate_file_errors(settings.data):
+        with translate_errors(settings):
+            before = store.read().silences
             lookup = HostLookup(settings)
             names = list(dict.fromkeys(host if end and host in before else lookup.find_host(host) for host in hosts))
     except BookingRefusedError as error:
@@ -242,7 +239,7 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
             silences.pop(name, None)
         return state._replace(silences=silences if until is None else {**silences, **dict.fromkeys(names, until)})
 
-    with translate_state_errors():
+    with translate_errors(settings):
         store.change(change_silences)
     for name in names:
         if until is not None:
@@ -281,7 +278,7 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
             failures.append(outcome)
         print_lines(table.format_sent_notification(notification, outcome))
 
-    with translate_state_errors():
+    with translate_errors(settings):
         try:
             count = sender.send_due_notifications(settings, print_outcome)
         except sender.SenderBusyError as error:
@@ -296,10 +293,20 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
 
 
 def show_dry_run(settings: Settings, as_json: bool) -> None:
-    """Show what the next build would send, and what not."""
+    """Decide all hosts as the next build would, apply the rules, and show what would be sent, and what not."""
     now = Now(time.time(), settings.zone)
-    with translate_state_errors(), translate_fleet_errors(), translate_file_errors(settings.data):
-        state, statuses, problems = simulate_next_build(settings, now)
+    with translate_errors(settings), translate_fleet_errors():
+        lookup = HostLookup(settings)
+        shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
+        decided = lookup.decide_hosts(shown, load_bookings(settings), now, remembered=True)
+        hosts = {
+            host.discovered.name: build_host(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())
+            for host in decided.inputs
+        }
+        with closing(HistoryReader(settings.state, settings.zone)) as history:
+            engine = AlertEngine(settings, EventReader(history), WatchConditions(settings))
+            state = engine.update_state(hosts, now, dry_run=True)
+            config = engine.config_files.read()
     channels = load_channels(settings)
     addresses = {receiver.name: receiver.problem or receiver.masked_address for receiver in channels.check_receivers()}
     notifications = []
@@ -310,62 +317,22 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
             address = ", ".join(contact.problem or contact.masked_address for contact in contacts)
         message = render_notification(notification, settings.zone, settings.privacy.users)
         notifications.append((notification, message, address))
+    statuses = table.list_condition_statuses(state, config.rules, engine.build_context(hosts), now)
     dry_run = table.DryRunList(notifications, statuses)
     if as_json:
         click.echo(table.dry_run_to_json(dry_run))
     else:
         print_lines(table.format_dry_run(dry_run, now, find_terminal_width()))
-    print_problems(problems, settings)
-
-
-class ReadOnlyAlertStore(AlertStore):
-    """Returns changed states, and stores none."""
-
-    def __init__(self, store: AlertStore) -> None:
-        self.store, self.where, self.problem = store, store.where, store.problem
-
-    def read(self) -> AlertState:
-        return self.store.read()
-
-    def change(self, change: StateChange, timeout_s: float = LOCK_TIMEOUT_S) -> AlertState:  # noqa: ARG002 # no lock is needed
-        return change(self.read())
-
-
-class ReadOnlyWatches(WatchConditions):
-    """Finds fulfilled watches, and writes no file."""
-
-    def save_fulfilled_since(self) -> None:
-        pass
-
-    def remove_reported(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
-        pass
-
-
-def simulate_next_build(settings: Settings, now: Now) -> tuple[AlertState, list[table.ConditionStatus], list[Problem]]:
-    """Decide all hosts as a build would, and apply the rules; raise OSError or FleetError if that fails."""
-    lookup = HostLookup(settings)
-    shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
-    decided = lookup.decide_hosts(shown, load_bookings(settings), now, remembered=True)
-    hosts = {
-        host.discovered.name: build_host(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())
-        for host in decided.inputs
-    }
-    with closing(HistoryReader(settings.state, settings.zone)) as history:
-        engine = AlertEngine(settings, EventReader(history), ReadOnlyWatches(settings))
-        engine.store = ReadOnlyAlertStore(engine.store)
-        state = engine.update_state(hosts, now)
-        config = engine.config_files.read()
-    statuses = table.list_condition_statuses(state, config.rules, engine.build_context(hosts), now)
     problems = [*config.problems, *engine.watches.problems, *([history.problem] if history.problem else [])]
     if engine.failure:
         problems.append(Problem(PROBLEM_WHERE, engine.failure))
-    return state, statuses, problems
+    print_problems(problems, settings)
 
 
 def read_alert_state(settings: Settings) -> AlertState:
     """Read the alert state, and print what is wrong with it."""
     store = open_alert_store(settings.state, settings.kv)
-    with translate_state_errors():
+    with translate_errors(settings):
         state = store.read()
     if store.problem:
         print_message(f"{store.where} {store.problem}")
@@ -373,19 +340,13 @@ def read_alert_state(settings: Settings) -> AlertState:
 
 
 @contextmanager
-def translate_state_errors() -> Iterator[None]:
+def translate_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except AlertStateError as error:
         raise CommandError(str(error)) from None
-
-
-@contextmanager
-def translate_file_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
     except OSError as error:
-        raise CommandError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
+        raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
 
 
 def print_problems(problems: Iterable[Problem], settings: Settings) -> None:

@@ -92,7 +92,19 @@ def find_conditions(
         conditions += find_booking_conditions(host_status, condition_input, rules, now)
     for gpu in host_status.gpus:
         if gpu.state == "held":
-            conditions.append(build_held_condition(host_status, gpu, rules.people))
+            holders = resolve_people(gpu.people.users, rules.people)[:MAX_PEOPLE_PER_GPU]
+            conditions.append(
+                Condition(
+                    rule="gpu-held",
+                    host=host_status.name,
+                    about=gpu.key[:MAX_NAME_CHARACTERS],
+                    gpus=list_gpu_label(gpu),
+                    what=gpu.reason,
+                    since=None if gpu.idle_since is None else int(gpu.idle_since),
+                    owners=holders,
+                    people=holders,
+                )
+            )
     if len(conditions) > MAX_CONDITIONS_PER_HOST:  # lasting ones first: without room, they would seem to be over
         conditions.sort(key=lambda condition: not condition.is_lasting)
     return tuple(conditions[:MAX_CONDITIONS_PER_HOST])
@@ -102,7 +114,12 @@ def build_host_condition(
     host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
 ) -> Condition:
     """Build the condition of a host that is down or has failed; it affects its last users and who has booked it."""
-    names = find_last_users(condition_input.snapshot, rules.people)
+    names: list[str] = []
+    snapshot = condition_input.snapshot
+    if snapshot and snapshot.processes is not None:
+        ps_index = processes.PsIndex(snapshot.ps_rows.rows if snapshot.ps_rows else ())
+        by_gpu = processes.build_processes_by_gpu(snapshot, ps_index, lambda _: None, rules.people, SHOW_EVERYTHING)
+        names = [login for gpu_processes in by_gpu.values() for _, login in gpu_processes if login]
     for booked in list_booked_gpus(host_status, condition_input, rules, now):
         if booked.booking.phase == "now" and booked.booking.name:
             names.append(booked.booking.name)
@@ -119,29 +136,6 @@ def build_host_condition(
     )
 
 
-def find_last_users(snapshot: HostSnapshot | None, people: PeopleDirectory) -> list[str]:
-    """Return who was on a host's GPUs in its last snapshot."""
-    if snapshot is None or snapshot.processes is None:
-        return []
-    ps_index = processes.PsIndex(snapshot.ps_rows.rows if snapshot.ps_rows else ())
-    by_gpu = processes.build_processes_by_gpu(snapshot, ps_index, lambda _: None, people, SHOW_EVERYTHING)
-    return [login for gpu_processes in by_gpu.values() for _, login in gpu_processes if login]
-
-
-def build_held_condition(host_status: HostStatus, gpu: GpuStatus, people: PeopleDirectory) -> Condition:
-    holders = resolve_people(gpu.people.users, people)[:MAX_PEOPLE_PER_GPU]
-    return Condition(
-        rule="gpu-held",
-        host=host_status.name,
-        about=gpu.key[:MAX_NAME_CHARACTERS],
-        gpus=list_gpu_label(gpu),
-        what=gpu.reason,
-        since=None if gpu.idle_since is None else int(gpu.idle_since),
-        owners=holders,
-        people=holders,
-    )
-
-
 def find_booking_conditions(
     host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
 ) -> Iterator[Condition]:
@@ -152,10 +146,11 @@ def find_booking_conditions(
         booking_id = booked.booking.id or rules.people.resolve_person(booked.booking.name or "")
         groups.setdefault((booking_id, begin), []).append(booked)
     for (booking_id, begin), group in groups.items():
+        key = f"{booking_id} {begin}".encode("utf-8", "replace")
         condition = Condition(
             rule="",
             host=host_status.name,
-            about=compute_booking_digest(f"{booking_id} {begin}"),
+            about=hashlib.blake2b(key, digest_size=8).hexdigest(),  # it names nobody
             since=begin,
             owners=resolve_people([booked.booking.name for booked in group if booked.booking.name], rules.people),
             until=max(booked.end for booked in group),
@@ -237,11 +232,6 @@ def list_booked_labels(group: Sequence[BookedGpu]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for booked in group if booked.gpu for label in list_gpu_label(booked.gpu)))
 
 
-def compute_booking_digest(text: str) -> str:
-    """Compute a key of a booking that names nobody."""
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
 def resolve_people(names: Iterable[str], people: PeopleDirectory) -> tuple[str, ...]:
     """Return each person once, by a login if known, since contacts are found by that."""
     logins: dict[str, str] = {}
@@ -283,37 +273,32 @@ def find_health_conditions(
     conditions: dict[str, Condition] = {}
     counts: Counter[str] = Counter()
     for event in events:
-        condition = build_health_condition(event, now)
-        if condition is None or counts[event.host] >= MAX_CONDITIONS_PER_HOST:
+        rule = "gpu-lost" if event.kind in LOST_KINDS else "gpu-hot" if event.kind in HOT_KINDS else "gpu-error"
+        is_lasting = event.kind in SPAN_KINDS
+        is_over = event.ended_at is not None and (is_lasting or now.epoch - event.ended_at > LOOKBACK_S)
+        is_only_shown = not event.gpu_key or (rule == "gpu-error" and event.kind not in ERROR_KINDS)
+        if is_over or is_only_shown or counts[event.host] >= MAX_CONDITIONS_PER_HOST:
             continue
         if event.kind == "gone" and is_gpu_present(event.gpu_key):
             continue
         counts[event.host] += 1
+        people = find_people(event.host)
+        condition = Condition(
+            rule=rule,
+            host=event.host,
+            about=event.gpu_key if rule != "gpu-error" else f"{event.gpu_key} {event.kind}",
+            gpus=() if event.index is None else (str(event.index),),
+            what=describe_event(event),
+            since=None if event.began_after == BEFORE_FIRST_CHECK else min(event.began_at, int(now.epoch)),
+            owners=people,
+            people=people,
+            is_lasting=is_lasting,
+        )
         previous = conditions.get(condition.key)
         if previous:  # hot, and slowed down by that
             since = None
             if previous.since is not None and condition.since is not None:
                 since = min(previous.since, condition.since)
             condition = previous._replace(what=f"{previous.what}; {condition.what}", since=since)
-        people = find_people(condition.host)
-        conditions[condition.key] = condition._replace(owners=people, people=people)
+        conditions[condition.key] = condition
     return list(conditions.values())
-
-
-def build_health_condition(event: HealthEvent, now: Now) -> Condition | None:
-    """Build the condition of an event; None if it is over, or only shown on the page."""
-    rule = "gpu-lost" if event.kind in LOST_KINDS else "gpu-hot" if event.kind in HOT_KINDS else "gpu-error"
-    if not event.gpu_key or (rule == "gpu-error" and event.kind not in ERROR_KINDS):
-        return None
-    is_lasting = event.kind in SPAN_KINDS
-    if event.ended_at is not None and (is_lasting or now.epoch - event.ended_at > LOOKBACK_S):
-        return None
-    return Condition(
-        rule=rule,
-        host=event.host,
-        about=event.gpu_key if rule != "gpu-error" else f"{event.gpu_key} {event.kind}",
-        gpus=() if event.index is None else (str(event.index),),
-        what=describe_event(event),
-        since=None if event.began_after == BEFORE_FIRST_CHECK else min(event.began_at, int(now.epoch)),
-        is_lasting=is_lasting,
-    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,7 +86,10 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
         text = COMMENT_PATTERN.sub("", line[:MAX_LINE_CHARACTERS]).strip()
         problem = ""
         if head := SECTION_PATTERN.fullmatch(text):
-            section, problem = parse_section_name(head[1])
+            section = head[1].lower().replace("_", "-")
+            if section != ALL_SECTION and section not in DEFAULT_RULES:
+                hint = suggest_word(section, (ALL_SECTION, *ALL_RULES))
+                section, problem = "", f"there is no rule {quote_value(head[1])}; {hint}"  # ignore the lines below it
         elif text and section is None:
             example = f"begin with [{ALL_SECTION}], or with a rule such as [{ALL_RULES[0]}]"
             problem = f"this stands before any section: {example}"
@@ -95,14 +99,6 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
             problems.append(f"line {number}: {problem}")
     rules = {name: apply_rule_values(rule, sections) for name, rule in DEFAULT_RULES.items()}
     return rules, list(limit_problems(problems))
-
-
-def parse_section_name(text: str) -> tuple[str, str]:
-    """Return the rule of a section, or `all`; else nothing and why: the lines below it are then ignored."""
-    name = text.lower().replace("_", "-")
-    if name == ALL_SECTION or name in DEFAULT_RULES:
-        return name, ""
-    return "", f"there is no rule {quote_value(text)}; {suggest_word(name, (ALL_SECTION, *ALL_RULES))}"
 
 
 def parse_rule_line(text: str, section: str, values: dict[str, Any]) -> str:
@@ -303,11 +299,6 @@ class Contact:
     address: str = field(repr=False)
     is_url: bool = False
 
-    @property
-    def written_address(self) -> str:
-        """Return the address as it stands in the file, with `slack:` before a member id."""
-        return f"{SLACK_KIND}:{self.address}" if self.kind == SLACK_KIND and not self.is_url else self.address
-
 
 @dataclass(frozen=True)
 class Contacts:
@@ -322,9 +313,6 @@ class Contacts:
     aliases: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_complete: bool = True
     problems: tuple[str, ...] = ()
-
-    def with_aliases(self, aliases: Mapping[str, str]) -> Contacts:
-        return replace(self, aliases=aliases)
 
     def find_contacts(self, person: str, via: str = "") -> tuple[Contact, ...]:
         """Return the contacts of a person: those of the kind `via`, or all if none is of it.
@@ -343,10 +331,6 @@ class Contacts:
             if LOGIN_PATTERN.fullmatch(login) and not ROLE_MAILBOXES.fullmatch(login):
                 contacts = (Contact(MAIL_KIND, f"{login}@{self.mail_domain}"),)
         return tuple(contact for contact in contacts if contact.kind == via) or contacts
-
-    def list_addresses(self, person: str) -> tuple[str, ...]:
-        """Return the addresses of a person as they are written in the file."""
-        return tuple(contact.written_address for contact in self.find_contacts(person))
 
     def find_logins(self, person: str) -> list[str]:
         """Return the logins in the contacts that are names of one person."""
@@ -458,66 +442,98 @@ class AlertConfig(NamedTuple):
 class AlertConfigFiles:
     """Reads both files, each again only if it changed.
 
-    Neither may lie in data/ or www/, where others write or read. The last good rules are kept in state/.
+    Neither may lie in data/ or www/, where others write or read. The last good rules are kept in state/, but no copy
+    of the contacts, since they contain secrets.
     """
 
     def __init__(self, alerts: AlertSettings, data: Path, www: Path, state: Path | None = None) -> None:
-        self.rules_file = RulesFile(alerts, (data, www), state)
-        self.contacts_file = ContactsFile(alerts, (data, www))
+        self.alerts, self.state_folder = alerts, state
+        self.rules_file = ProtectedFile("GPUBOARD_ALERTS", alerts.rules_file, (data, www), MAX_RULES_BYTES)
+        self.contacts_file = ProtectedFile(
+            "GPUBOARD_CONTACTS", alerts.contacts_file, (data, www), MAX_CONTACTS_BYTES, is_secret=True
+        )
+        if alerts.rules_file and state:
+            with suppress(OSError, files.FileRefusedError):
+                self.rules_file.content = files.read_file_from_folder(state, GOOD_RULES_FILE, MAX_RULES_BYTES)[1]
+        self.parse_rules = lru_cache(maxsize=1)(self.parse_rules_for_channels)
+        self.parse_contacts = lru_cache(maxsize=1)(parse_contacts)
 
     def read(self) -> AlertConfig:
         """Return what counts now; never raise."""
-        rules, rule_problems = self.rules_file.read()
-        contacts, contact_problems = self.contacts_file.read()
+        rules, rule_problems = self.read_rules()
+        contacts, contact_problems = self.read_contacts()
         return AlertConfig(rules, contacts, rule_problems + contact_problems)
+
+    def read_rules(self) -> tuple[dict[str, AlertRule], list[Problem]]:
+        file, before = self.rules_file, self.rules_file.content
+        problems = file.refresh("the rules of before count", "those by default count")
+        if self.state_folder and file.content is not None and file.content != before:
+            with suppress(OSError):  # other files report a state folder that cannot be written
+                files.write_atomically(self.state_folder / GOOD_RULES_FILE, file.content, 0o600)
+        rules, mistakes = self.parse_rules(file.content or b"")
+        return rules, problems + [Problem(file.where, mistake) for mistake in mistakes]
+
+    def parse_rules_for_channels(self, content: bytes) -> tuple[dict[str, AlertRule], list[str]]:
+        rules, mistakes = parse_rules(content)
+        rules, missing_channels = drop_unknown_channels(rules, [name for name, _ in self.alerts.channels])
+        return rules, mistakes + missing_channels
+
+    def read_contacts(self) -> tuple[Contacts, list[Problem]]:
+        file, mail_domain = self.contacts_file, self.alerts.mail_domain
+        problems = file.refresh("the contacts of before count", "what is for people waits")
+        if file.content is None:
+            return Contacts(mail_domain=mail_domain, is_complete=not self.alerts.contacts_file), problems
+        contacts = self.parse_contacts(file.content, mail_domain)
+        return contacts, problems + [Problem(file.where, problem) for problem in contacts.problems]
 
 
 def load_contacts(settings: Settings) -> Contacts:
     """Load the contacts as they are now, with aliases."""
-    contacts, _ = ContactsFile(settings.alerts, (settings.data, settings.www)).read()
+    contacts, _ = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_contacts()
     aliases, _, unread = NameFiles(settings.data, None).read_names()  # only the builder keeps what it read
-    return replace(contacts.with_aliases(aliases), is_complete=contacts.is_complete and not unread)
+    return replace(contacts, aliases=aliases, is_complete=contacts.is_complete and not unread)
 
 
 class ProtectedFile:
     """A file that only the builder's user and root can write, nor their groups if it contains secrets."""
 
     def __init__(
-        self, setting: str, path: str, forbidden_folders: tuple[Path, ...], max_bytes: int, is_secret: bool = False
+        self,
+        setting: str,
+        path: str | None,
+        forbidden_folders: tuple[Path, ...],
+        max_bytes: int,
+        is_secret: bool = False,
     ) -> None:
-        self.path, self.max_bytes, self.is_secret = Path(path).absolute(), max_bytes, is_secret
-        self.forbidden_folders = forbidden_folders
-        self.where = f"{setting} ({self.path.name})"
+        self.path = Path(path).absolute() if path else None
+        self.max_bytes, self.is_secret, self.forbidden_folders = max_bytes, is_secret, forbidden_folders
+        self.where = f"{setting} ({self.path.name})" if self.path else ""
         self.signature: files.FileSignature | None = None
         self.content: bytes | None = None
 
     def refresh(self, previous_counts: str, nothing_counts: str) -> list[Problem]:
-        """Read the file if it changed; else return why not, and what counts in its place."""
+        """Read the file if it is set and changed; else return why not, and what counts in its place."""
+        if self.path is None:
+            return []
+        name, parent = self.path.name, self.path.parent
         try:
-            self.check_folder()
-            folder = os.open(self.path.parent, files.ROOT_FOLDER_FLAGS)
+            real_parent = Path(os.path.realpath(parent))
+            for forbidden in self.forbidden_folders:  # hosts write in data/, and everybody reads www/
+                if Path(os.path.realpath(forbidden)) in (real_parent, *real_parent.parents):
+                    reason = f"it lies in {forbidden.name}/, which is not the builder's alone"
+                    raise files.FileRefusedError(f"{reason}; put it beside gpuboard.conf")
+            folder = os.open(parent, files.ROOT_FOLDER_FLAGS)
             try:
-                if files.read_signature(self.path.name, folder) != self.signature or self.signature is None:
-                    self.signature, self.content = files.read_file(
-                        self.path.name, folder, self.max_bytes, self.check_status
-                    )
+                if files.read_signature(name, folder) != self.signature or self.signature is None:
+                    self.signature, self.content = files.read_file(name, folder, self.max_bytes, self.check_status)
             finally:
                 os.close(folder)
         except (OSError, files.FileRefusedError) as error:
             self.signature = None  # so that it is tried again
             consequence = nothing_counts if self.content is None else previous_counts
-            reason = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or str(error)
             return [Problem(self.where, f"it is not read: {reason}; {consequence}")]
         return []
-
-    def check_folder(self) -> None:
-        """Refuse a file in data/, where hosts write, and in www/, which everybody reads."""
-        parent = Path(os.path.realpath(self.path.parent))
-        for folder in self.forbidden_folders:
-            real_folder = Path(os.path.realpath(folder))
-            if parent == real_folder or real_folder in parent.parents:
-                message = f"it lies in {folder.name}/, which is not the builder's alone; put it beside gpuboard.conf"
-                raise files.FileRefusedError(message)
 
     def check_status(self, status: os.stat_result) -> None:
         """Refuse a file that somebody else can write; the status is of the file that was opened."""
@@ -526,62 +542,5 @@ class ProtectedFile:
         if status.st_uid not in (os.geteuid(), 0):
             raise files.FileRefusedError("it is another user's; only the builder's user and root may own it")
         if status.st_mode & writers:
-            mode = "600" if self.is_secret else "o-w"
-            raise files.FileRefusedError(f"others can write it; chmod {mode} {self.path.name} closes it")
-
-
-class RulesFile:
-    """GPUBOARD_ALERTS."""
-
-    def __init__(self, alerts: AlertSettings, forbidden_folders: tuple[Path, ...], state: Path | None) -> None:
-        self.channel_names = tuple(name for name, _ in alerts.channels)
-        self.file: ProtectedFile | None = None
-        self.state_folder = state
-        self.parsed: tuple[bytes | None, dict[str, AlertRule], list[str]] | None = None
-        if alerts.rules_file:
-            self.file = ProtectedFile("GPUBOARD_ALERTS", alerts.rules_file, forbidden_folders, MAX_RULES_BYTES)
-            if state:
-                with suppress(OSError, files.FileRefusedError):
-                    self.file.content = files.read_file_from_folder(state, GOOD_RULES_FILE, MAX_RULES_BYTES)[1]
-
-    def read(self) -> tuple[dict[str, AlertRule], list[Problem]]:
-        content, problems = None, []
-        if self.file:
-            before = self.file.content
-            problems = self.file.refresh("the rules of before count", "those by default count")
-            content = self.file.content
-            if self.state_folder and content is not None and content != before:
-                with suppress(OSError):  # other files report a state folder that cannot be written
-                    files.write_atomically(self.state_folder / GOOD_RULES_FILE, content, 0o600)
-        if self.parsed is None or self.parsed[0] != content:
-            rules, mistakes = parse_rules(content or b"")
-            rules, missing_channels = drop_unknown_channels(rules, self.channel_names)
-            self.parsed = content, rules, [*mistakes, *missing_channels]
-        _, rules, mistakes = self.parsed
-        where = self.file.where if self.file else ""
-        return rules, problems + [Problem(where, mistake) for mistake in mistakes]
-
-
-class ContactsFile:
-    """GPUBOARD_CONTACTS; no copy of it is kept, since it contains secrets."""
-
-    def __init__(self, alerts: AlertSettings, forbidden_folders: tuple[Path, ...]) -> None:
-        self.mail_domain = alerts.mail_domain
-        self.file: ProtectedFile | None = None
-        self.parsed: tuple[bytes, Contacts] | None = None
-        if alerts.contacts_file:
-            self.file = ProtectedFile(
-                "GPUBOARD_CONTACTS", alerts.contacts_file, forbidden_folders, MAX_CONTACTS_BYTES, is_secret=True
-            )
-
-    def read(self) -> tuple[Contacts, list[Problem]]:
-        if not self.file:
-            return Contacts(mail_domain=self.mail_domain), []
-        problems = self.file.refresh("the contacts of before count", "what is for people waits")
-        content = self.file.content
-        if content is None:
-            return Contacts(mail_domain=self.mail_domain, is_complete=False), problems
-        if self.parsed is None or self.parsed[0] != content:
-            self.parsed = content, parse_contacts(content, self.mail_domain)
-        contacts = self.parsed[1]
-        return contacts, problems + [Problem(self.file.where, problem) for problem in contacts.problems]
+            mode, name = "600" if self.is_secret else "o-w", self.path.name if self.path else ""
+            raise files.FileRefusedError(f"others can write it; chmod {mode} {name} closes it")

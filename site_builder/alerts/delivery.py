@@ -91,8 +91,15 @@ class HttpClient:
             except Exception as error:
                 self.outcomes.append(judge_request_error(error))
                 raise
-            body = read_response_body(response)
-        outcome = judge_response(response.status_code, response.headers, body)
+            body = bytearray()
+            with suppress(Exception):  # a body that breaks off does not change what the status says
+                for chunk in response.iter_content(CHUNK_BYTES):
+                    body += chunk
+                    if len(body) >= MAX_BODY_BYTES:
+                        break
+            response.close()
+        response._content, response._content_consumed = bytes(body[:MAX_BODY_BYTES]), True
+        outcome = judge_response(response.status_code, response.headers, response.content)
         self.outcomes.append(outcome)
         # apprise would sleep after a 429, for as long as the receiver likes, and send again
         if response.status_code == 429 or outcome.retry_after_s or 300 <= response.status_code < 400:
@@ -132,19 +139,6 @@ def derive_service_class(plugin: type, client: HttpClient) -> type:
             copy.__kwdefaults__ = method.__kwdefaults__
             methods[name] = copy
     return type(plugin.__name__, (plugin,), methods)
-
-
-def read_response_body(response: Any) -> bytes:  # noqa: ANN401 # of requests
-    """Read a body up to a limit; one that breaks off does not change what the status says."""
-    body = bytearray()
-    with suppress(Exception):
-        for chunk in response.iter_content(CHUNK_BYTES):
-            body += chunk
-            if len(body) >= MAX_BODY_BYTES:
-                break
-    response.close()
-    response._content, response._content_consumed = bytes(body[:MAX_BODY_BYTES]), True
-    return bytes(body[:MAX_BODY_BYTES])
 
 
 def judge_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests

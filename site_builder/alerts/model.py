@@ -20,26 +20,19 @@ GIVEN_UP = "given up"  # in the history: refused, or failed for too long
 
 
 class Condition(NamedTuple):
-    """Something that is true of a host, GPU, booking or watch, and that a rule may report.
-
-    `about` distinguishes it from others of the same rule and host: the key of a GPU, booking or watch. `gpus` are
-    GPU numbers as people write them. `what` is a sentence without a subject: `no snapshot since 14:02`. `owners` are
-    the people whom a rule calls `person`: who booked, or holds a GPU; `people` are all who are affected. A condition
-    that is not lasting has happened when it is seen, and is never over. `via` is the kind of contact that the owners
-    asked for. `until` is its end, if known in advance.
-    """
+    """Something that is true of a host, GPU, booking or watch, and that a rule may report."""
 
     rule: str
     host: str = ""
-    about: str = ""
-    gpus: tuple[str, ...] = ()
-    what: str = ""
+    about: str = ""  # the key of a GPU, booking or watch: it tells conditions of one rule and host apart
+    gpus: tuple[str, ...] = ()  # GPU numbers as people write them
+    what: str = ""  # a sentence without a subject: `no snapshot since 14:02`
     since: int | None = None
-    owners: tuple[str, ...] = ()
-    people: tuple[str, ...] = ()
-    is_lasting: bool = True
-    via: str = ""
-    until: int | None = None
+    owners: tuple[str, ...] = ()  # whom a rule calls `person`: who booked, or holds a GPU
+    people: tuple[str, ...] = ()  # all who are affected
+    is_lasting: bool = True  # if not, it has happened when it is seen, and is never over
+    via: str = ""  # the kind of contact that the owners asked for
+    until: int | None = None  # its end, if known in advance
 
     @property
     def key(self) -> str:
@@ -51,37 +44,27 @@ class Condition(NamedTuple):
 
 
 class AlertRule(NamedTuple):
-    """When conditions of one kind are reported, and to whom; the fields are the keys of alerts.conf.
-
-    `delay` and `resolve_after` are how many seconds a condition must last, and be over, before that is reported. `to`
-    has names of channels, or `all`, `person` for the owners, and `hooks` for every hook; empty means nobody.
-    `quiet_hours` is a range of minutes of the day in which nothing is sent. Each receiver gets at most `max_per_hour`
-    notifications an hour.
-    `before` is how many seconds ahead of the begin or end of a booking it is reported.
-    """
+    """When conditions of one kind are reported, and to whom; the fields are the keys of alerts.conf."""
 
     name: str
     on: bool = True
-    delay: int = 0
-    resolve_after: int = 0
+    delay: int = 0  # how many seconds a condition must last before it is reported
+    resolve_after: int = 0  # how many seconds it must be over before that is reported
     send_resolved: bool = True
-    to: tuple[str, ...] = ("all",)
-    quiet_hours: tuple[int, int] | None = None
-    max_per_hour: int = 20
-    before: int = 0
+    to: tuple[str, ...] = ("all",)  # channels, or `all`; `person` for the owners; `hooks`; empty means nobody
+    quiet_hours: tuple[int, int] | None = None  # minutes of the day between which nothing is sent
+    max_per_hour: int = 20  # notifications to each receiver
+    before: int = 0  # how many seconds ahead of the begin or end of a booking it is reported
     at: tuple[int, int] | None = None  # for a weekly rule: the day, with Monday as 0, and the minute of the day
 
 
 class Alert(NamedTuple):
-    """What a receiver is told; hooks get it as JSON (docs/alert.schema.json).
-
-    `title` is a whole line: `atlas is down`. `why` is for `gpuboard alerts`: the rule, and how long the condition held.
-    """
+    """What a receiver is told; hooks get it as JSON (docs/alert.schema.json)."""
 
     id: str
     rule: str
     step: str
-    title: str
+    title: str  # a whole line: `atlas is down`
     what: str
     at: int
     host: str = ""
@@ -91,7 +74,7 @@ class Alert(NamedTuple):
     people: tuple[str, ...] = ()
     link: str | None = None
     about: str = ""
-    why: str = ""
+    why: str = ""  # for `gpuboard alerts`: the rule, and how long the condition held
 
     @property
     def condition_key(self) -> str:
@@ -99,10 +82,7 @@ class Alert(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """Alerts queued for one receiver, whose address is looked up when it is sent and never stored here.
-
-    `claimed_by` is the sender that is sending it now. `omitted_count` is how many further alerts it has no room for.
-    """
+    """Alerts queued for one receiver, whose address is looked up when it is sent and never stored here."""
 
     id: str
     to: str
@@ -111,10 +91,10 @@ class Notification(NamedTuple):
     due_at: int
     via: str = ""
     tries: int = 0
-    claimed_by: str = ""
+    claimed_by: str = ""  # the sender that is sending it now
     claimed_at: int = 0
     last_error: str = ""
-    omitted_count: int = 0
+    omitted_count: int = 0  # further alerts for which it has no room
 
 
 def find_person(to: str) -> str | None:
@@ -144,21 +124,16 @@ class DeliveryRecord(NamedTuple):
 
 
 class AlertState(NamedTuple):
-    """Everything that alerts remember, in one document.
-
-    `reported_once` has, for conditions that are reported only once, until when that is remembered; `silences` until
-    when each host is silenced; `sent_times` when each receiver got notifications in the last hour. `id_counter`
-    numbers alerts and notifications.
-    """
+    """Everything that alerts remember, in one document; never changed in place: each update makes a new one."""
 
     started_at: int | None = None
-    conditions: dict[str, TrackedCondition] = {}  # noqa: RUF012 # never changed in place: each update makes a new state
-    reported_once: dict[str, int] = {}  # noqa: RUF012
+    conditions: dict[str, TrackedCondition] = {}  # noqa: RUF012
+    reported_once: dict[str, int] = {}  # noqa: RUF012 # conditions reported only once, and until when to remember that
     notifications: tuple[Notification, ...] = ()
-    silences: dict[str, int] = {}  # noqa: RUF012
-    sent_times: dict[str, tuple[int, ...]] = {}  # noqa: RUF012
+    silences: dict[str, int] = {}  # noqa: RUF012 # until when each host is silenced
+    sent_times: dict[str, tuple[int, ...]] = {}  # noqa: RUF012 # when each receiver got notifications in the last hour
     history: tuple[DeliveryRecord, ...] = ()
-    id_counter: int = 0
+    id_counter: int = 0  # numbers alerts and notifications
 
 
 class Message(NamedTuple):

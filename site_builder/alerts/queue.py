@@ -59,24 +59,18 @@ MAX_NAMED_PEOPLE = 3
 
 
 class AlertContext(NamedTuple):
-    """What rules need besides conditions.
+    """What rules need besides conditions."""
 
-    `hosts` are those on the board, with their state and number of GPUs. `channels` and `hooks` are names.
-    `unreadable_rules` are rules whose conditions cannot be read now, and `failed_hosts` hosts whose conditions could
-    not be found: what of them is over is unknown. `find_gpu_host` finds the host of a GPU by its UUID, `can_reach`
-    tells whether a person has any contact. `expires` is False while the clock is in doubt: then nothing is forgotten.
-    """
-
-    hosts: Mapping[str, tuple[str, int]]
+    hosts: Mapping[str, tuple[str, int]]  # those on the board, with their state and number of GPUs
     channels: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     url: str | None = None
     users_shown: bool = True
-    unreadable_rules: frozenset[str] = frozenset()
-    find_gpu_host: Callable[[str], str | None] | None = None
-    can_reach: Callable[[str], bool] | None = None
-    failed_hosts: frozenset[str] = frozenset()
-    expires: bool = True
+    unreadable_rules: frozenset[str] = frozenset()  # their conditions cannot be read: what of them is over is unknown
+    find_gpu_host: Callable[[str], str | None] | None = None  # by the UUID of a GPU
+    can_reach: Callable[[str], bool] | None = None  # whether a person has any contact
+    failed_hosts: frozenset[str] = frozenset()  # their conditions could not be found: what of them is over is unknown
+    expires: bool = True  # False while the clock is in doubt: then nothing is forgotten
 
 
 class ConditionChange(NamedTuple):

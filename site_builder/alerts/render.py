@@ -23,7 +23,7 @@ from site_builder.alerts.model import (
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.html import Html, escape_html
-from site_builder.core.terminal_text import flatten_text
+from site_builder.core.terminal_text import flatten_text, replace_unprintable
 
 # What a title says of one GPU, host or booking, while a condition exists and after it.
 ACTIVE_PHRASES = {
@@ -67,14 +67,20 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
         return f"the report of {condition.about}"
     if condition.rule == WATCH_RULE:
         free = condition.what.partition(";")[0]
-        return shorten_title(f"{reader}: {free}" if reader else free)
+        return shorten_line(f"{reader}: {free}" if reader else free)
     if condition.rule == "gpu-held":
         return format_held_title(condition, step, reader)
     subject = describe_subject(condition, reader)
-    if step != STEP_OVER:
-        return shorten_title(f"{subject} {describe_condition(condition, now)}")
-    after = "" if lasted is None else f", after {formatting.format_duration(max(lasted, 1))}"
-    return shorten_title(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
+    if step == STEP_OVER:
+        after = "" if lasted is None else f", after {formatting.format_duration(max(lasted, 1))}"
+        return shorten_line(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
+    begins, ends = condition.since, condition.until
+    phrase = ACTIVE_PHRASES.get(condition.rule, "is the matter")
+    if condition.rule == "booking-begins" and begins is not None and begins > now.epoch:
+        phrase = f"begins at {format_epoch(begins, now)}"
+    if condition.rule == "booking-ends" and ends is not None and ends > now.epoch:
+        phrase = f"ends at {format_epoch(ends, now)}"
+    return shorten_line(f"{subject} {phrase}")
 
 
 def format_held_title(condition: Condition, step: str, reader: str | None) -> str:
@@ -87,15 +93,6 @@ def format_held_title(condition: Condition, step: str, reader: str | None) -> st
     if not condition.owners:
         return f"{gpu} {ACTIVE_PHRASES['gpu-held']}"
     return f"{formatting.join_names(condition.owners)} hold{'' if len(condition.owners) > 1 else 's'} {gpu} idle"
-
-
-def describe_condition(condition: Condition, now: Now) -> str:
-    begins, ends = condition.since, condition.until
-    if condition.rule == "booking-begins" and begins is not None and begins > now.epoch:
-        return f"begins at {format_epoch(begins, now)}"
-    if condition.rule == "booking-ends" and ends is not None and ends > now.epoch:
-        return f"ends at {format_epoch(ends, now)}"
-    return ACTIVE_PHRASES.get(condition.rule, "is the matter")
 
 
 def describe_subject(condition: Condition, reader: str | None) -> str:
@@ -131,17 +128,17 @@ def format_headline(alerts: Sequence[Alert], omitted_count: int = 0) -> str:
     rule, step = alerts[0].rule, alerts[0].step
     phrase = (OVER_PHRASES if step == STEP_OVER else ACTIVE_PHRASES).get(rule)
     if len(kinds) > 1 or phrase is None or rule in BOOKING_RULES:
-        return shorten_title(f"{count} alerts: {'; '.join(alert.title for alert in alerts)}")
+        return shorten_line(f"{count} alerts: {'; '.join(alert.title for alert in alerts)}")
     verb, _, rest = phrase.partition(" ")
     phrase = f"{PLURAL_VERBS.get(verb, verb)} {rest}"
     hosts = list(dict.fromkeys(alert.host for alert in alerts if alert.host))
     if rule in HOST_RULES:
-        return shorten_title(f"{count} hosts {phrase}: {format_name_list(hosts, count)}")
+        return shorten_line(f"{count} hosts {phrase}: {format_name_list(hosts, count)}")
     if len(hosts) == 1:
         numbers = [number for alert in alerts for number in alert.gpus]
-        return shorten_title(f"{count} GPUs of {hosts[0]} {phrase}: {format_name_list(numbers, count)}")
+        return shorten_line(f"{count} GPUs of {hosts[0]} {phrase}: {format_name_list(numbers, count)}")
     places = [format_alert_place(alert.host, alert.gpus) for alert in alerts]
-    return shorten_title(f"{count} GPUs {phrase}: {format_name_list(places, count)}")
+    return shorten_line(f"{count} GPUs {phrase}: {format_name_list(places, count)}")
 
 
 def format_name_list(names: Sequence[str], count: int) -> str:
@@ -152,8 +149,8 @@ def format_name_list(names: Sequence[str], count: int) -> str:
     return f"{', '.join(listed)} and {count - len(listed)} more"
 
 
-def shorten_title(text: str) -> str:
-    return text if len(text) <= MAX_TITLE_CHARACTERS else f"{text[: MAX_TITLE_CHARACTERS - 1]}…"
+def shorten_line(text: str, max_characters: int = MAX_TITLE_CHARACTERS) -> str:
+    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
 
 
 def render_notification(notification: Notification, zone: tzinfo, shows_users: bool = True) -> Message:
@@ -168,62 +165,52 @@ def render_notification(notification: Notification, zone: tzinfo, shows_users: b
     title = f"{notification.omitted_count} alerts"
     if alerts:
         title = clean_line(format_headline(alerts, notification.omitted_count))
-    is_list = len(alerts) + notification.omitted_count > 1
     listed = alerts[:MAX_LISTED_ALERTS]
     omitted_count = len(alerts) - len(listed) + notification.omitted_count
-    format_alert, render_alert = format_single_alert, render_single_alert
-    if is_list:
-        format_alert, render_alert = format_listed_alert, render_listed_alert
-    text = "\n".join("\n".join(format_alert(alert, zone)) for alert in listed)
-    html = "".join(render_alert(alert, zone) for alert in listed)
+    render_alert = render_listed_alert if len(listed) + omitted_count > 1 else render_single_alert
+    texts, htmls = zip(*(render_alert(alert, zone) for alert in listed)) if listed else ((), ())
+    text, html = "\n".join(texts), "".join(htmls)
     if omitted_count:
         rest = f"and {omitted_count} more" if listed else "`gpuboard alerts list` shows them."
         text += f"\n\n{rest}" if text else rest
         html += f"{PARAGRAPH_START}{rest}</p>"
-    footer = format_footer(alerts)
-    html += f'<p style="font-size:13px;opacity:.75">{escape_html(footer)}</p>'
+    rules = list(dict.fromkeys(alert.rule for alert in alerts))
+    footer = "Sent by gpuboard"  # and why the reader gets this
+    if any(alert.step == STEP_TEST for alert in alerts):
+        footer += ", as a test"
+    elif rules:
+        footer += f", by the rule{'s' * (len(rules) > 1)} {', '.join(rules)}"
+    html += f'<p style="font-size:13px;opacity:.75">{escape_html(footer)}.</p>'
     return Message(
         title=title,
-        text=f"{text}\n\n{footer}",
+        text=f"{text}\n\n{footer}.",
         html=f'<div style="font:15px/1.5 sans-serif">{html}</div>',
         hook_json=alert_to_json(alerts[0]) if alerts else b"",
     )
 
 
-def format_single_alert(alert: Alert, zone: tzinfo) -> Iterator[str]:
-    """Format the only alert of a notification, whose title stands above."""
-    if alert.what:
-        yield format_sentence(alert.what)
-    yield from (f"{label}: {value}" for label, value in list_alert_facts(alert, zone))
+def render_single_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
+    """Render the only alert of a notification as text, whose title stands above, and for a mail."""
+    lines = [format_sentence(alert.what)] if alert.what else []
+    lines += [f"{label}: {value}" for label, value in list_alert_facts(alert, zone)]
+    html_lines = [Html(f"<b>{escape_html(clean_line(alert.title))}</b>"), *map(escape_html, lines)]
     if alert.link:
-        yield clean_line(alert.link)
-
-
-def render_single_alert(alert: Alert, zone: tzinfo) -> Html:
-    """Render the only alert of a mail; it needs no style sheet and no picture."""
-    lines = [Html(f"<b>{escape_html(clean_line(alert.title))}</b>")]
-    if alert.what:
-        lines.append(escape_html(format_sentence(alert.what)))
-    lines += [Html(f"{label}: {escape_html(value)}") for label, value in list_alert_facts(alert, zone)]
-    if alert.link:
+        lines.append(clean_line(alert.link))
         page = f"The page of {alert.host}" if alert.host else "The board"
-        lines.append(Html(f'<a href="{escape_html(clean_line(alert.link))}">{escape_html(page)}</a>'))
-    return Html(f"{PARAGRAPH_START}{'<br>'.join(lines)}</p>")
+        html_lines.append(Html(f'<a href="{escape_html(lines[-1])}">{escape_html(page)}</a>'))
+    return "\n".join(lines), Html(f"{PARAGRAPH_START}{'<br>'.join(html_lines)}</p>")
 
 
-def format_listed_alert(alert: Alert, zone: tzinfo) -> Iterator[str]:
-    """Format one of several alerts: everything in a line, and its link in another."""
-    yield f"- {format_sentence(alert.title, capital=False)} {' '.join(describe_alert(alert, zone))}".rstrip()
-    if alert.link:
-        yield clean_line(alert.link)
-
-
-def render_listed_alert(alert: Alert, zone: tzinfo) -> Html:
-    """Render one of several alerts of a mail; its title is its link."""
+def render_listed_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
+    """Render one of several alerts: as a line of text with its link below, and for a mail with its title as link."""
+    rest = " ".join(describe_alert(alert, zone))
+    text = f"- {format_sentence(alert.title, capital=False)} {rest}".rstrip()
     title = escape_html(clean_line(alert.title))
     if alert.link:
-        title = Html(f'<a href="{escape_html(clean_line(alert.link))}">{title}</a>')
-    return Html(f"{TIGHT_PARAGRAPH_START}<b>{title}</b><br>{escape_html(' '.join(describe_alert(alert, zone)))}</p>")
+        link = clean_line(alert.link)
+        text += f"\n{link}"
+        title = Html(f'<a href="{escape_html(link)}">{title}</a>')
+    return text, Html(f"{TIGHT_PARAGRAPH_START}<b>{title}</b><br>{escape_html(rest)}</p>")
 
 
 def describe_alert(alert: Alert, zone: tzinfo) -> Iterator[str]:
@@ -286,20 +273,9 @@ def format_sentence(text: str, capital: bool = True) -> str:
     return f"{first}{text[1:]}" + ("" if text.endswith((".", "!", "?", "…")) else ".")
 
 
-def format_footer(alerts: tuple[Alert, ...]) -> str:
-    """Explain why the reader gets this."""
-    if any(alert.step == STEP_TEST for alert in alerts):
-        return "Sent by gpuboard, as a test."
-    rules = list(dict.fromkeys(alert.rule for alert in alerts))
-    if not rules:
-        return "Sent by gpuboard."
-    return f"Sent by gpuboard, by the rule{'s' * (len(rules) > 1)} {', '.join(rules)}."
-
-
 def clean_line(text: str) -> str:
     """Make one line of any text, without control characters and of limited length."""
-    line = "".join(character if character.isprintable() else "?" for character in flatten_text(text))
-    return line if len(line) <= MAX_LINE_CHARACTERS else f"{line[: MAX_LINE_CHARACTERS - 1]}…"
+    return shorten_line(replace_unprintable(flatten_text(text)), MAX_LINE_CHARACTERS)
 
 
 def alert_to_json(alert: Alert) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import logging
 import os
@@ -149,8 +150,11 @@ def build_request_error(response: Any) -> SlackRequestError:  # noqa: ANN401 # o
     data = getattr(response, "data", None)
     code = str(data.get("error") or "") if isinstance(data, dict) else ""
     if http_status == 429 or code in {"ratelimited", "rate_limited", "message_limit_exceeded"}:
-        reason = "Slack wants us to wait: too many messages"
-        return SlackRequestError(FAILED, reason, "ratelimited", parse_slack_retry_after(headers))
+        value = headers.get("retry-after")
+        text = str(value[0] if isinstance(value, list) and value else value)
+        is_number = text.isascii() and text.isdecimal() and len(text) < 9
+        retry_after_s = min(int(text), MAX_RETRY_AFTER_S) if is_number else 30
+        return SlackRequestError(FAILED, "Slack wants us to wait: too many messages", "ratelimited", retry_after_s)
     if http_status != 200:
         return SlackRequestError(FAILED, f"Slack answers {http_status}")
     if " " in code or not code:
@@ -165,36 +169,24 @@ def describe_unreachable_slack(error: Exception) -> str:
     return f"Slack cannot be reached: {clean_excerpt(getattr(reason, 'strerror', None) or reason)}"
 
 
-def parse_slack_retry_after(headers: Mapping[str, Any]) -> int:
-    value = headers.get("retry-after")
-    text = str(value[0] if isinstance(value, list) and value else value)
-    return min(int(text), MAX_RETRY_AFTER_S) if text.isascii() and text.isdecimal() and len(text) < 9 else 30
-
-
 def send_direct_message(
     access: SlackAccess, member: str, message: Message, timeout_s: int = SLACK_TIMEOUT_S
 ) -> DeliveryOutcome:
-    """Send an alert as a direct message of the bot; `member` is an id such as U0123ABCD."""
+    """Send an alert as a direct message of the bot, in which nothing mentions anybody; `member` is like U0123ABCD."""
+    title = escape_slack_text(message.title.strip())
+    text = escape_slack_text((message.short_text or message.text).strip())
+    rest = text[len(title) :].lstrip() if text.startswith(title) else text
+    content = truncate_escaped_text(f"*{title}*\n{rest}" if rest else f"*{title}*", MAX_TEXT_CHARACTERS)
     try:
-        SlackClient(access, timeout_s).post_message(member, format_direct_message(message))
+        SlackClient(access, timeout_s).post_message(member, content)
     except SlackRequestError as error:
         return DeliveryOutcome(error.status, error.reason, error.retry_after_s)
     return DeliveryOutcome(SENT)
 
 
-def format_direct_message(message: Message) -> str:
-    """Format a message with a bold title, in which nothing mentions anybody."""
-    title, text = (
-        escape_slack_text(message.title.strip()),
-        escape_slack_text((message.short_text or message.text).strip()),
-    )
-    rest = text[len(title) :].lstrip() if text.startswith(title) else text
-    return truncate_escaped_text(f"*{title}*\n{rest}" if rest else f"*{title}*", MAX_TEXT_CHARACTERS)
-
-
 def escape_slack_text(text: str) -> str:
     """Escape a text, so that `<!channel>` in it mentions nobody."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(text, quote=False)
 
 
 def truncate_escaped_text(text: str, max_characters: int) -> str:

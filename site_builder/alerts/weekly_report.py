@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import date, datetime, timedelta
 
 from site_builder.alerts.model import (
@@ -40,29 +41,20 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
         due_at = midnight.replace(hour=minute // 60, minute=minute % 60).timestamp()
         if due_at <= now < due_at + MAX_DELAY_S:
             week = first - timedelta(days=7)
-            return build_report_condition(week, int(due_at)) if has_history_of_week(settings, week) else None
+            year, number, _ = week.isocalendar()
+            what = f"week {number} of {year} is over"
+            condition = Condition(
+                WEEKLY_REPORT_RULE, about=collect.format_week(week), what=what, since=int(due_at), is_lasting=False
+            )
+            return condition if has_history_of_week(settings, week) else None
     return None
-
-
-def build_report_condition(first: date, due_at: int) -> Condition:
-    year, number, _ = first.isocalendar()
-    return Condition(
-        WEEKLY_REPORT_RULE,
-        about=collect.format_week(first),
-        what=f"week {number} of {year} is over",
-        since=due_at,
-        is_lasting=False,
-    )
 
 
 def has_history_of_week(settings: Settings, first: date) -> bool:
     """Return True if history reaches back to that week, or cannot be read now: the sender tries again."""
-    history = HistoryReader(settings.state, settings.zone)
-    try:
+    with closing(HistoryReader(settings.state, settings.zone)) as history:
         first_day = rollups.read_first_day(history) if history.exists else None
         return bool(history.problem) or (first_day is not None and first_day < first + timedelta(days=7))
-    finally:
-        history.close()
 
 
 def build_report_message(settings: Settings, first: date, now: float) -> Message | None:
@@ -70,13 +62,11 @@ def build_report_message(settings: Settings, first: date, now: float) -> Message
 
     Raises HistoryReadError where history cannot be read.
     """
-    history = HistoryReader(settings.state, settings.zone)
-    try:
-        report = collect.collect_report(settings, history, first, now) if history.exists else None
-    except OSError as error:
-        raise HistoryReadError(error.strerror or str(error)) from None
-    finally:
-        history.close()
+    with closing(HistoryReader(settings.state, settings.zone)) as history:
+        try:
+            report = collect.collect_report(settings, history, first, now) if history.exists else None
+        except OSError as error:
+            raise HistoryReadError(error.strerror or str(error)) from None
     return render_report_message(report, settings, now) if report else None
 
 

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from site_builder.alerts.channels import NotificationChannels, load_channels
-from site_builder.alerts.config_files import Contacts, ContactsFile, RulesFile, load_contacts
+from site_builder.alerts.config_files import AlertConfigFiles, Contacts, load_contacts
 from site_builder.alerts.delivery import HookFolder
 from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT, AlertState
 from site_builder.alerts.queue import describe_delivery_problems
@@ -35,7 +35,7 @@ def check_alert_rules(context: DoctorContext) -> CheckResult:
     settings = context.settings
     if not settings.alerts.is_enabled and not settings.alerts.rules_file:
         return report_not_applicable(NO_RECEIVERS_MESSAGE)
-    rules, problems = RulesFile(settings.alerts, (settings.data, settings.www), None).read()
+    rules, problems = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
     if problems:
         return report_warning(
             format_first_problem(problems), "correct it; what it does not say is as in alerts.conf.example"
@@ -67,7 +67,7 @@ def check_contacts(context: DoctorContext) -> CheckResult:
 
 def check_contacts_file(context: DoctorContext) -> CheckResult:
     alerts = context.settings.alerts
-    contacts_result, problems = ContactsFile(alerts, (context.settings.data, context.settings.www)).read()
+    contacts_result, problems = AlertConfigFiles(alerts, context.settings.data, context.settings.www).read_contacts()
     if not contacts_result.is_complete:
         return report_failure(
             format_first_problem(problems), "mend the file, or its owner and mode; until then people are told nothing"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from site_builder.alerts.config_files import RulesFile, load_contacts
+from site_builder.alerts.config_files import AlertConfigFiles, load_contacts
 from site_builder.alerts.model import WATCH_RULE
 from site_builder.bookings import service as booking_service
 from site_builder.bookings.gpu_selection import UnclearRequestError
@@ -17,7 +17,7 @@ from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH, BookingTransaction, BookingUser
 from site_builder.core import clock_check
 from site_builder.core.formatting import format_duration, join_names
-from site_builder.core.model import HostStatus
+from site_builder.core.locks import StorageError
 from site_builder.core.timeparse import moments
 from site_builder.fleet import summary
 from site_builder.fleet.gpu_models import is_matching_model
@@ -50,7 +50,15 @@ def handle_board_request(service: BookingService, request: JsonRequest, user: Bo
 def list_bookings_and_watches(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
     """List the bookings that have not ended, and the watches that the user may see."""
     transaction = service.begin_read(user)
-    return {**booking_service.build_booking_list(transaction, host), "watches": list_visible_watches(transaction)}
+    content = b""
+    with suppress(StorageError):  # a file that cannot be read costs no bookings
+        content = open_watch_store(transaction).read_local()
+    watches = [
+        watch_to_response(watch, transaction)
+        for watch in store.parse_watches(content).rows
+        if watch.until > transaction.now.epoch and can_see_watch(watch, transaction)
+    ]
+    return {**booking_service.build_booking_list(transaction, host), "watches": watches}
 
 
 def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
@@ -60,10 +68,19 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
     if not can_notify and user.via.startswith("web"):  # others may not read the settings of who builds
         raise BookingRefusedError(NO_CHANNELS_MESSAGE)
     if not store.is_person_name(user.name):
-        message = "the board does not know who you are"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError("the board does not know who you are")
     wanted_gpus = parse_wanted_gpus(transaction, request)
-    until, via = parse_watch_end(transaction, request), parse_via(request)
+    until = latest = int(now.epoch) + store.MAX_LIFETIME_S
+    if requested_end := parse_time_field(request, "until", now):
+        until = int(requested_end.timestamp())
+        if requested_end.timestamp() <= now.epoch:
+            raise UnclearRequestError(f'"{request["until"]}" is over already')
+        if requested_end.timestamp() > latest:
+            raise UnclearRequestError(f"nobody is told after more than {store.MAX_DAYS} days: choose an earlier end")
+    via = parse_text_field(request, "via", 20).lower()
+    if via and not store.VIA_PATTERN.fullmatch(via):
+        message = f'"{via}" is no way to tell somebody: write mail, slack, or the first word of another address'
+        raise UnclearRequestError(message)
     watch = Watch("", user.name, wanted_gpus, int(now.epoch), until, via)
     warnings = [
         *find_availability_warnings(wanted_gpus, transaction),
@@ -98,33 +115,11 @@ def parse_wanted_gpus(transaction: BookingTransaction, request: JsonRequest) -> 
         raise UnclearRequestError(message) from None
 
 
-def parse_watch_end(transaction: BookingTransaction, request: JsonRequest) -> int:
-    """Parse until when a watch counts, a month at the longest."""
-    now = transaction.now
-    latest = int(now.epoch) + store.MAX_LIFETIME_S
-    until = parse_time_field(request, "until", now)
-    if until is None:
-        return latest
-    if until.timestamp() <= now.epoch:
-        message = f'"{request["until"]}" is over already'
-        raise UnclearRequestError(message)
-    if until.timestamp() > latest:
-        message = f"nobody is told after more than {store.MAX_DAYS} days: choose an earlier end"
-        raise UnclearRequestError(message)
-    return int(until.timestamp())
-
-
-def parse_via(request: JsonRequest) -> str:
-    via = parse_text_field(request, "via", 20).lower()
-    if via and not store.VIA_PATTERN.fullmatch(via):
-        message = f'"{via}" is no way to tell somebody: write mail, slack, or the first word of another address'
-        raise UnclearRequestError(message)
-    return via
-
-
 def find_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTransaction) -> list[str]:
     """Warn if the GPUs are free already, or never will be as the fleet is."""
-    statuses = list_host_statuses(transaction)
+    bookings = [stored.booking for stored in transaction.list_bookings()]
+    names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
+    statuses = list(transaction.hosts.decide_statuses(names, bookings, transaction.now).values())
     free_gpus = (gpu for status in statuses for gpu in summary.list_free_gpus(status))
     matches = FreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
     if matches:
@@ -139,16 +134,10 @@ def find_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTr
     return []
 
 
-def list_host_statuses(transaction: BookingTransaction) -> Sequence[HostStatus]:
-    bookings = [stored.booking for stored in transaction.list_bookings()]
-    names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
-    return list(transaction.hosts.decide_statuses(names, bookings, transaction.now).values())
-
-
 def find_reach_warnings(watch: Watch, transaction: BookingTransaction) -> list[str]:
     """Warn if the board has no way to notify this person, as far as rules and contacts can be read here."""
     settings = transaction.hosts.settings
-    rules, _ = RulesFile(settings.alerts, (settings.data, settings.www), None).read()
+    rules, _ = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
     if not (rules[WATCH_RULE].on and rules[WATCH_RULE].to):
         return [RULE_OFF_MESSAGE]
     contacts = load_contacts(settings)
@@ -174,7 +163,8 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
 
     def add_entry(entries: WatchEntries) -> WatchEntries:
         nonlocal watch_id
-        current = [entry for entry in entries if not is_watch_expired(entry, now)]
+        parsed = [(entry, store.parse_watch(entry)[0]) for entry in entries]
+        current = [entry for entry, other in parsed if other is None or other.until > now]
         person = transaction.resolve_person(watch.name)
         own_watches = [
             other
@@ -183,8 +173,7 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
         ]
         for own_watch in own_watches:
             if (own_watch.request, own_watch.via) == (watch.request, watch.via):
-                message = f"you wait for that already (watch {own_watch.id})"
-                raise BookingRefusedError(message)
+                raise BookingRefusedError(f"you wait for that already (watch {own_watch.id})")
         if len(own_watches) >= store.MAX_WATCHES_PER_PERSON:
             limit = f"{store.MAX_WATCHES_PER_PERSON} are the most: end one of them first"
             message = f"you wait for {len(own_watches)} things already, and {limit}"
@@ -196,7 +185,7 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
             return entries
         is_clock_right = clock_check.is_believed(transaction.hosts.settings.state, now)
         kept_entries = current if is_clock_right else entries
-        taken = {other.id for other in store.parse_watches(store.serialize_watches(kept_entries)).rows}
+        taken = {entry.get("id") for entry in kept_entries if isinstance(entry, dict)}
         while (watch_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
             pass
         return [*kept_entries, store.watch_to_entry(watch._replace(id=watch_id))]
@@ -205,18 +194,11 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
     return watch_id
 
 
-def is_watch_expired(entry: object, now: int) -> bool:
-    """Return whether an entry has expired; one that cannot be parsed stays."""
-    watch, _ = store.parse_watch(entry)
-    return watch is not None and watch.until <= now
-
-
 def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
     """Remove a watch."""
     watch_id = parse_text_field(request, "id", 40)
     if not watch_id:
-        message = "which one? Give its `id`"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError("which one? Give its `id`")
     ended: list[Watch] = []
 
     def remove_entry(entries: WatchEntries) -> WatchEntries:
@@ -236,16 +218,6 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
     open_watch_store(transaction).change(remove_entry)
     watch = ended[0]
     return watch, f"{watch.name} is not told of this any more: {store.format_watch_request(watch.request)}", []
-
-
-def list_visible_watches(transaction: BookingTransaction) -> list[dict[str, Any]]:
-    """List the user's watches; all for an admin, and on an open board, where nobody knows whose they are."""
-    watches = store.parse_watches(open_watch_store(transaction).read_local_or_empty()).rows
-    return [
-        watch_to_response(watch, transaction)
-        for watch in watches
-        if watch.until > transaction.now.epoch and can_see_watch(watch, transaction)
-    ]
 
 
 def is_own_watch(watch: Watch, transaction: BookingTransaction) -> bool:

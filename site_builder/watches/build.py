@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from site_builder.alerts.conditions import HostReport
@@ -39,7 +39,9 @@ class WatchConditions:
             settings.data, None, WATCHES_FILE, store.parse_watches, MAX_WATCHES_BYTES
         )
         self.store_path = settings.state / WATCHES_FILE
-        self.fulfilled_since: dict[str, int] | None = None  # None until loaded from the last builder
+        # since when each watch has been fulfilled; None until loaded from the last builder
+        self.fulfilled_since: dict[str, int] | None = None
+        self.stored_since: dict[str, int] = {}
         self.expired_ids: set[str] = set()
         self.problems: list[Problem] = []
 
@@ -52,19 +54,26 @@ class WatchConditions:
         rows, self.problems = self.file.read()
         now_s = int(now.epoch)
         self.expired_ids = {watch.id for watch in rows if watch.until <= now.epoch}
-        watches = list(limit_watches_per_person(watch for watch in rows if watch.until > now.epoch))
-        if not watches and not self.fulfilled_since and self.fulfilled_since is not None:
+        if self.fulfilled_since is None:
+            self.fulfilled_since = self.stored_since = self.load_fulfilled_since(now)
+        watches, counts = [], Counter[str]()
+        for watch in rows:
+            if watch.until > now.epoch:
+                person = fold_login(watch.name)
+                counts[person] += 1
+                if counts[person] <= store.MAX_WATCHES_PER_PERSON:  # anybody may have written the file
+                    watches.append(watch)
+        if not watches:
+            self.fulfilled_since = {}
             return []
         free_gpus = FreeGpuIndex(
             (gpu for host in hosts.values() if host.summary.state == "fresh" for gpu in host.summary.free_gpus),
             now.epoch,
         )
         fulfilled = {watch.id: (watch, gpus) for watch in watches if (gpus := self.find_gpus(watch, free_gpus))}
-        before = self.load_fulfilled_since(now) if self.fulfilled_since is None else self.fulfilled_since
+        before = self.fulfilled_since
         # min: the clock may have been set back
         self.fulfilled_since = {watch_id: min(before.get(watch_id, now_s), now_s) for watch_id in fulfilled}
-        if self.fulfilled_since != before:
-            self.save_fulfilled_since()
         if not rule.on or find_quiet_end(rule.quiet_hours, now_s, now.zone) > now_s:
             return []
         return [
@@ -82,8 +91,12 @@ class WatchConditions:
             self.problems = [*self.problems, Problem(f"data/{WATCHES_FILE}", problem)]
             return []
 
-    def remove_reported(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
-        """Remove reported watches from the file, and expired ones if the clock is trusted."""
+    def save(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
+        """Save since when watches are fulfilled, and remove those that were reported, or expired by a trusted clock."""
+        if self.fulfilled_since is not None and self.fulfilled_since != self.stored_since:
+            with suppress(OSError):  # without it, the next builder reports watches a little later
+                files.write_atomically(self.store_path, json.dumps(self.fulfilled_since).encode(), 0o600)
+            self.stored_since = self.fulfilled_since
         removed_ids = {
             condition.about
             for condition in conditions
@@ -113,20 +126,6 @@ class WatchConditions:
             return {str(key): int(since) for key, since in stored.items() if 0 <= now.epoch - int(since) <= max_age_s}
         return {}
 
-    def save_fulfilled_since(self) -> None:
-        """Save that for the next builder; without it, watches are reported a little later."""
-        with suppress(OSError):
-            files.write_atomically(self.store_path, json.dumps(self.fulfilled_since).encode(), 0o600)
-
-
-def limit_watches_per_person(watches: Iterable[Watch]) -> Iterator[Watch]:
-    """Yield no more watches of a person than the booking service accepts: anybody may have written the file."""
-    counts: Counter[str] = Counter()
-    for watch in watches:
-        counts[fold_login(watch.name)] += 1
-        if counts[fold_login(watch.name)] <= store.MAX_WATCHES_PER_PERSON:
-            yield watch
-
 
 class FreeGpuIndex:
     """The GPUs that are free at a moment, by model, so that many requests are cheap."""
@@ -142,19 +141,17 @@ class FreeGpuIndex:
     def find_gpus(self, request: WatchRequest) -> list[FreeGpu]:
         """Return as many GPUs as requested, or none if there are not enough."""
         if request not in self.gpus_by_request:
-            self.gpus_by_request[request] = self.search_gpus(request)
+            matching = [
+                gpu
+                for model, gpus in self.gpus_by_model.items()
+                if is_matching_model(request.model, model)
+                for gpu in gpus
+                if self.is_match(gpu, request)
+            ]
+            groups = group_gpus_by_host(matching).values() if request.is_on_one_host else [matching]
+            enough = (gpus[: request.gpu_count] for gpus in groups if len(gpus) >= request.gpu_count)
+            self.gpus_by_request[request] = next(enough, [])
         return self.gpus_by_request[request]
-
-    def search_gpus(self, request: WatchRequest) -> list[FreeGpu]:
-        matching = [
-            gpu
-            for model, gpus in self.gpus_by_model.items()
-            if is_matching_model(request.model, model)
-            for gpu in gpus
-            if self.is_match(gpu, request)
-        ]
-        groups = group_gpus_by_host(matching).values() if request.is_on_one_host else [matching]
-        return next((gpus[: request.gpu_count] for gpus in groups if len(gpus) >= request.gpu_count), [])
 
     def is_match(self, gpu: FreeGpu, request: WatchRequest) -> bool:
         host = gpu.host.lower()

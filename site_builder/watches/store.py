@@ -36,6 +36,7 @@ DURATION_PHRASE = re.compile(
     rf"\bfor (?:at least )?(an? (?:day|hour|week)|{moments.DURATION_PART}(?:(?: and | ?){moments.DURATION_PART})*)\b",
     re.I,
 )
+QUOTATION_MARKS = re.compile('[“”"]')
 OR_LONGER = re.compile(r"\b(?:or|and) longer\b", re.I)
 MEMORY_PHRASE = re.compile(
     r"(?:\b(?:with|having|of) )?(?:\b(?:at least|more than|min(?:imum)?) |>=? ?|≥ ?)?"
@@ -116,8 +117,17 @@ def parse_watch_request(text: str) -> WatchRequest:
 
 
 def parse_request_text(text: str) -> WatchRequest:
-    rest = normalize_request_text(text)
-    duration_s, rest = extract_duration(rest)
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise UnclearTimeError("is too long", *REQUEST_EXAMPLES)
+    rest = " ".join(QUOTATION_MARKS.sub(" ", clean_text(text)).split()).strip(" .!?;,")
+    if not rest:
+        raise UnclearTimeError("is empty", *REQUEST_EXAMPLES)
+    duration_s = 0
+    rest, duration = extract_pattern(DURATION_PHRASE, rest)
+    if duration:
+        days, seconds = moments.parse_duration(re.sub(r"^an? ", "1 ", duration[1], flags=re.I))
+        duration_s = days * formatting.DAY + seconds
+        rest, _ = extract_pattern(OR_LONGER, rest)
     rest, memory = extract_pattern(MEMORY_PHRASE, rest)
     rest, anywhere = extract_pattern(ANYWHERE_PHRASE, rest)
     rest, one_host = extract_pattern(ONE_HOST_PHRASE, rest)
@@ -151,30 +161,12 @@ def format_watch_request(request: WatchRequest) -> str:
     return " ".join(words)
 
 
-def normalize_request_text(text: str) -> str:
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise UnclearTimeError("is too long", *REQUEST_EXAMPLES)
-    text = " ".join(clean_text(text).replace("“", " ").replace("”", " ").replace('"', " ").split()).strip(" .!?;,")
-    if not text:
-        raise UnclearTimeError("is empty", *REQUEST_EXAMPLES)
-    return text
-
-
 def extract_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.Match[str] | None]:
     """Return the text without the match of a pattern, and the match."""
     match = pattern.search(text)
     if not match:
         return text, None
     return " ".join(f"{text[: match.start()]} {text[match.end() :]}".split()), match
-
-
-def extract_duration(text: str) -> tuple[int, str]:
-    """Return the seconds that a text asks for, and the text without them."""
-    rest, match = extract_pattern(DURATION_PHRASE, text)
-    if not match:
-        return 0, text
-    days, seconds = moments.parse_duration(re.sub(r"^an? ", "1 ", match[1], flags=re.I))
-    return days * formatting.DAY + seconds, extract_pattern(OR_LONGER, rest)[0]
 
 
 def parse_count_and_model(text: str) -> tuple[int, str]:
@@ -340,13 +332,6 @@ class WatchStore:
         self.modify_index = 0
         self.signature: files.FileSignature | None = None
 
-    def read_local_or_empty(self) -> bytes:
-        """Read the file of this machine; return nothing if it cannot be read."""
-        try:
-            return self.read_local()
-        except StorageError:
-            return b""
-
     def change(
         self, change_entries: Callable[[WatchEntries], WatchEntries], timeout_s: float = booking_store.LOCK_TIMEOUT_S
     ) -> None:
@@ -387,27 +372,20 @@ class WatchStore:
             raise StorageError(f"{WATCHES_FILE} is full: it may have {MAX_WATCHES_BYTES} bytes")
         with booking_store.open_data_folder(self.folder) as folder:
             owner = self.find_owner(folder)
-            if self.kv_store:
-                return self.write_to_consul(content)
-            path = self.folder / WATCHES_FILE
-            return booking_store.replace_data_file(
-                folder, path, content, owner, lambda: files.read_signature(WATCHES_FILE, folder) == self.signature
-            )
-
-    def write_to_consul(self, content: bytes) -> bool:
-        """Replace what was read in Consul, and update the copy of this machine."""
+            if not self.kv_store or not self.access:
+                path = self.folder / WATCHES_FILE
+                return booking_store.replace_data_file(
+                    folder, path, content, owner, lambda: files.read_signature(WATCHES_FILE, folder) == self.signature
+                )
         try:
-            written = self.kv_store is not None and self.kv_store.put(WATCHES_KEY, content, cas=self.modify_index)
+            is_written = self.kv_store.put(WATCHES_KEY, content, cas=self.modify_index)
         except ConsulUnavailableError as error:
-            where = self.access.where if self.access else "Consul"
-            message = f"{where} {error}, so that nobody knows whether it was written: look again"
+            message = f"{self.access.where} {error}, so that nobody knows whether it was written: look again"
             raise StorageError(message) from None
-        if written:
-            with suppress(
-                OSError, files.FileRefusedError, StorageError
-            ):  # the next build updates it, or reports why not
+        if is_written:  # the next build updates the copy of this machine, or reports why not
+            with suppress(OSError, files.FileRefusedError, StorageError):
                 consul_store.write_consul_copy(self.data_folder, WATCHES_FILE, content)
-        return written
+        return is_written
 
     def find_owner(self, folder: int) -> os.stat_result:
         """Return the status of the file whose owner and mode the new one gets: the old one, or the bookings.

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.alerts.build import AlertEngine
 from site_builder.alerts.channels import NotificationChannels
 from site_builder.alerts.model import DeliveryOutcome, Notification
 from site_builder.alerts.sender import NotificationSender
@@ -201,7 +200,7 @@ def test_a_fault_of_alerts_never_costs_the_page(
     (builder,) = machine.builders
     assert builder.alert_engine
     builder.alert_engine.process_build({}, Now(machine.now, timezone.utc), faulty)  # type: ignore[arg-type]
-    monkeypatch.setattr(AlertEngine, "describe_failures", faulty)
+    monkeypatch.setattr("site_builder.alerts.queue.describe_delivery_problems", faulty)
     machine.minutes(1)
     assert machine.report
     assert "secret" not in machine.lab.page()

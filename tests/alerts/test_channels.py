@@ -419,7 +419,7 @@ def test_receivers_are_listed_with_masked_addresses(settings: Settings, tmp_path
         mail_url="mailtos://u:p@smtp.lab.org?from=a@lab.org",
         hooks_folder=tmp_path / "none",
     )
-    assert there.list_channel_names() == ("lab", "ops")
+    assert list(there.channel_urls) == ["lab", "ops"]
     assert [tuple(way) for way in there.check_receivers()] == [
         ("channel:lab", "JSON (json://…)", None),
         ("channel:ops", "mail (mailto://…)", None),

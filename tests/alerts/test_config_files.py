@@ -14,6 +14,7 @@ from site_builder.config.conf_file import load_settings
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.model import AlertSettings
+from tests.support.alert_fixtures import list_addresses
 from tests.support.board_fixture import Lab
 
 RULES, CONTACTS = b"[host-down]\ndelay = 7m\n", b"alice,alice@lab.org\n"
@@ -58,20 +59,20 @@ def hold(files: AlertConfigFiles) -> int:
 def test_without_files_the_defaults_count_and_people_have_the_address_of_their_login(desk: Desk) -> None:
     found = AlertConfigFiles(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www).read()
     assert (found.rules, found.problems, found.contacts.is_complete) == (DEFAULT_RULES, [], True)
-    assert found.contacts.list_addresses("bob") == ("bob@lab.org",)
+    assert list_addresses(found.contacts, "bob") == ("bob@lab.org",)
 
 
 def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None:
     files = desk.files()
     found = files.read()
     assert (found.rules["host-down"].delay, found.problems) == (420, [])
-    assert found.contacts.list_addresses("alice") == ("alice@lab.org",)
+    assert list_addresses(found.contacts, "alice") == ("alice@lab.org",)
     assert files.read().rules is found.rules, "nothing changed"
     assert files.read().contacts is found.contacts
     desk.rules.write_bytes(b"[host-down]\ndelay = 8m\nto = zebra\nx\n")
     desk.contacts.write_bytes(b"alice,slack:U0A\nbob\n")
     assert hold(files) == 480
-    assert files.read().contacts.list_addresses("alice") == ("slack:U0A",)
+    assert list_addresses(files.read().contacts, "alice") == ("slack:U0A",)
     assert told(files) == [
         "GPUBOARD_ALERTS (alerts.conf): line 4: it is neither a [section] nor `key = value`",
         "GPUBOARD_ALERTS (alerts.conf): host-down should go to zebra, but GPUBOARD_NOTIFY has no such channel; "
@@ -119,7 +120,7 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     harm(desk.contacts)
     found = files.read()
     assert found.rules["host-down"].delay == 420
-    assert found.contacts.list_addresses("alice") == ("alice@lab.org",)
+    assert list_addresses(found.contacts, "alice") == ("alice@lab.org",)
     first, second = told(files)
     assert first.startswith(f"GPUBOARD_ALERTS (alerts.conf): it is not read: {words}")
     assert first.endswith("; the rules of before count")
@@ -128,7 +129,7 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     # a builder that begins now has the last good rules in state/, but no copy of the secrets in the contacts
     begun = desk.files().read()
     assert begun.rules["host-down"].delay == 420
-    assert (begun.contacts.is_complete, begun.contacts.list_addresses("bob")) == (False, ())
+    assert (begun.contacts.is_complete, list_addresses(begun.contacts, "bob")) == (False, ())
     assert [one.what.rpartition("; ")[2] for one in begun.problems] == [
         "the rules of before count",
         "what is for people waits",
@@ -224,13 +225,13 @@ def settings_of(desk: Desk) -> Settings:
 def test_the_contacts_of_whoever_sends_know_all_names_of_a_person(desk: Desk) -> None:
     (desk.lab.data / "aliases.csv").write_text("alice, Alice L.\ncarol, Caroline\n")
     contacts = load_contacts(settings_of(desk))
-    assert contacts.list_addresses("Alice L.") == ("alice@lab.org",)
-    assert contacts.list_addresses("caroline") == ("carol@lab.org",)
+    assert list_addresses(contacts, "Alice L.") == ("alice@lab.org",)
+    assert list_addresses(contacts, "caroline") == ("carol@lab.org",)
     assert list(desk.lab.state.iterdir()) == [], "only the builder keeps what it read"
 
 
 def test_while_aliases_cannot_be_read_no_address_is_made_of_a_name(desk: Desk) -> None:
     (desk.lab.data / "aliases.csv").mkdir()
     contacts = load_contacts(settings_of(desk))
-    assert contacts.list_addresses("alice") == ("alice@lab.org",)
-    assert (contacts.is_complete, contacts.list_addresses("caroline")) == (False, ())
+    assert list_addresses(contacts, "alice") == ("alice@lab.org",)
+    assert (contacts.is_complete, list_addresses(contacts, "caroline")) == (False, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from site_builder.alerts.config_files import DEFAULT_RULES
+from site_builder.alerts.config_files import DEFAULT_RULES, SLACK_KIND, Contacts
 from site_builder.alerts.model import Alert, AlertRule, AlertState, Condition, Notification
 from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.rules import update_alert_state
@@ -23,6 +23,14 @@ AT_ONCE = {
 }
 LOST = Condition("gpu-lost", "atlas", "GPU-3", ("3",), "lost, the driver could not reach it: GPU is lost", START)
 HELD = Condition("gpu-held", "atlas", "GPU-0", ("0",), "7 GiB taken", START, ("alice",), ("alice",))
+
+
+def list_addresses(contacts: Contacts, person: str, via: str = "") -> tuple[str, ...]:
+    """List the addresses of a person as they are written in the file."""
+    return tuple(
+        f"slack:{contact.address}" if contact.kind == SLACK_KIND and not contact.is_url else contact.address
+        for contact in contacts.find_contacts(person, via)
+    )
 
 
 def down(host: str = "atlas", **more: Any) -> Condition:  # noqa: ANN401

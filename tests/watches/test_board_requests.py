@@ -44,6 +44,13 @@ def ids(desk: BookingService, who: BookingUser) -> list[str]:
     return [one["id"] for one in board_requests.list_bookings_and_watches(desk, who)["watches"]]
 
 
+def test_a_file_that_cannot_be_read_costs_no_list_of_bookings(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path)
+    (lab.data / "other").write_text("[]")
+    (lab.data / "watches.json").symlink_to("other")
+    assert ids(desk_of(lab), ALICE) == []
+
+
 def test_a_watch_is_confirmed_and_stored(tmp_path: Path) -> None:
     desk = desk_of(lab_of(tmp_path))
     asked = watch(desk, ALICE, "two h100s on the same machine for 4h", via="Mail", check=True)
