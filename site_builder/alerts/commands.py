@@ -136,7 +136,7 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_settings
 def list_alerts(settings: Settings, as_json: bool) -> None:
-    """List conditions, since when they exist, and when they were reported or why not.
+    """List conditions and when each was reported, or why not.
 
     Then upcoming conditions, queued notifications, silenced hosts, receivers, and the rules in force. Everything is
     as of the last build.
