@@ -13,7 +13,7 @@ from site_builder.config.conf_file import load_settings
 from site_builder.config.types import LISTEN, parse_seconds
 from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_message
-from site_builder.demo import history
+from site_builder.demo.history import fill_history
 from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
 from site_builder.web.commands import (
     build_environment,
@@ -35,15 +35,11 @@ def parse_start_option(_: click.Context, __: click.Parameter, value: str) -> int
 
 
 def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    """Address and port."""
-    if value is None:
-        return None
     try:
-        address: tuple[str, int] = LISTEN.parse(value)
+        return None if value is None else LISTEN.parse(value)
     except ValueError:
         message = f"it is '{value}', {LISTEN.refusal}"
         raise click.BadParameter(message) from None
-    return address
 
 
 @click.command()
@@ -61,7 +57,7 @@ def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None
     shell_complete=command_options.complete_folders,
 )
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
-def demo(  # one for each option
+def demo(
     hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int] | None, folder: str | None, once: bool
 ) -> None:
     """Show a simulated lab until Ctrl-C.
@@ -81,50 +77,40 @@ def demo(  # one for each option
     with stop_on_signals(), create_spool_folder() as hidden, prepare_demo_folder(folder, hidden) as place:
         try:
             lab = SimulatedLab(DemoOptions(hosts, seed, speed, after), place, hidden)
-            if once:
-                build_demo_once(lab, place)
-            else:
-                run_demo(lab, place, listen)
+            run_demo(lab, place, listen, once)
         except OSError as error:
             raise CommandError(f"the lab in {error.filename or place} cannot go on: {error.strerror}") from None
 
 
-def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None) -> None:
-    """Round after round, built and served."""
+def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None, once: bool) -> None:
+    """Build one page, or build and serve round after round."""
 
-    def turn() -> float:
+    def build_settings() -> dict[str, str]:
+        folders = {f"GPUBOARD_{name.upper()}": str(place / name) for name in ("data", "www", "state")}
+        fixed = {"GPUBOARD_BOOK_URL": "book", "GPUBOARD_BOOK_OPEN": "yes", "GPUBOARD_CONSUL_SERVICE": ""}
+        return {**lab.build_settings(), **folders, **fixed, "GPUBOARD_CONF": "/dev/null"}
+
+    def take_snapshots() -> float:
         lab.take_snapshots()
         return lab.interval_s
 
-    def ready(url: str) -> None:
+    def report_ready(url: str) -> None:
         print_message(f"a simulated lab is at {url} until Ctrl-C")
         print_message(f"to book a GPU in it, use the page, or edit {place / 'data/comments.json'}")
 
-    hosts = lab.options.host_count
-    print_message(f"starting {hosts} simulated {'host' if hosts == 1 else 'hosts'}")
-    fill_demo_history(lab, place)
-    run_live_board(place / "www", listen, lambda: build_demo_settings(lab, place), turn, ready)
-
-
-def build_demo_once(lab: SimulatedLab, place: Path) -> None:
-    fill_demo_history(lab, place)
+    options = lab.options
+    if not once:
+        print_message(f"starting {options.host_count} simulated {'host' if options.host_count == 1 else 'hosts'}")
+    zone = load_settings(None, {}, build_environment(build_settings())).settings.zone
+    fill_history(place / "state", zone, lab.started_at, options.host_count, options.seed, options.start_offset_s)
+    if not once:
+        run_live_board(place / "www", listen, build_settings, take_snapshots, report_ready)
+        return
     lab.take_snapshots()
-    with start_builder(build_demo_settings(lab, place)) as builder:
+    with start_builder(build_settings()) as builder:
         code = builder.wait()
     if code:
         raise click.exceptions.Exit(code)
-
-
-def fill_demo_history(lab: SimulatedLab, place: Path) -> None:
-    environment, play = build_environment(build_demo_settings(lab, place)), lab.options
-    zone = load_settings(None, {}, environment).settings.zone
-    history.fill_history(place / "state", zone, lab.started_at, play.host_count, play.seed, play.start_offset_s)
-
-
-def build_demo_settings(lab: SimulatedLab, place: Path) -> dict[str, str]:
-    folders = {f"GPUBOARD_{name.upper()}": str(place / name) for name in ("data", "www", "state")}
-    desk = {"GPUBOARD_BOOK_URL": "book", "GPUBOARD_BOOK_OPEN": "yes"}
-    return {**lab.build_settings(), **folders, **desk, "GPUBOARD_CONF": "/dev/null", "GPUBOARD_CONSUL_SERVICE": ""}
 
 
 @contextmanager

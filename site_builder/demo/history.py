@@ -1,17 +1,17 @@
-"""Fill the history of the demo."""
+"""Fill history.db with the past of the simulated lab."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, GpuTrack, HostTracks, build_host_tracks, simulate_past_weeks
+from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, HostTracks, build_host_tracks, simulate_past_weeks
 from site_builder.demo.scenario import (
     DRIVER_VERSION,
     MACHINES,
@@ -24,14 +24,14 @@ from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_nam
 from site_builder.health.model import EventValue, HealthEvent
 from site_builder.health.store import insert_events
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, Columns, HostHour, array_from_bytes
+from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, Columns, HostHour
 from site_builder.history.buckets import COUNT_COLUMNS, PERSON_COLUMNS, HostBuckets
 from site_builder.history.database import begin_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
 from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_host_part
 from site_builder.history.writer import HistoryWriter, store_chunk
 
-MINUTES_PER_SLOT, SLOTS_PER_HOUR, SLOTS_PER_DAY = SLOT_S // MINUTE, HOUR // SLOT_S, DAY // SLOT_S
+MINUTES_PER_SLOT, SLOTS_PER_HOUR = SLOT_S // MINUTE, HOUR // SLOT_S
 # What is added to the use in each minute of a slot, in half percents: its mean stays.
 USE_JITTER = (3, -4, 2, -1, 0)
 JITTER_MARGIN = 5  # a use so near to none or all has no room for it
@@ -65,25 +65,24 @@ DEMO_EVENTS: dict[str, tuple[DemoHealthEvent, ...]] = {
 
 
 def insert_demo_events(connection: sqlite3.Connection, machines: Iterable[DemoMachine], start: int, now: float) -> None:
-    """Put it there, in the transaction of the caller; the lab is watched since `start`."""
+    """Insert health events in the transaction of the caller; the lab is watched since `start`."""
+    this_minute = int(now) // MINUTE * MINUTE
     for machine in machines:
-        insert_events(connection, list(build_demo_events(machine, int(now) // MINUTE * MINUTE)))
-        # its signs are not known yet
+        events: list[HealthEvent] = []
+        for event in sorted(DEMO_EVENTS.get(machine.name, ()), key=lambda event: -event.hours_ago):
+            at = this_minute - int(event.hours_ago * HOUR) // MINUTE * MINUTE
+            until = min(at + int(event.duration_hours * HOUR), this_minute)
+            gpu = "" if event.gpu is None else build_gpu_uuid(machine, event.gpu)
+            number = len(events) + 1
+            events.append(HealthEvent(machine.name, number, gpu, event.gpu, event.kind, event.value, at, None, until))
+        insert_events(connection, events)
+        # its counters are not known yet
         connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,NULL,x'',x'')", (machine.name, start))
-
-
-def build_demo_events(machine: DemoMachine, now: int) -> Iterator[HealthEvent]:
-    events = sorted(DEMO_EVENTS.get(machine.name, ()), key=lambda event: -event.hours_ago)
-    for number, event in enumerate(events, 1):
-        at = now - int(event.hours_ago * HOUR) // MINUTE * MINUTE
-        gpu = "" if event.gpu is None else build_gpu_uuid(machine, event.gpu)
-        until = at + int(event.duration_hours * HOUR)
-        yield HealthEvent(machine.name, number, gpu, event.gpu, event.kind, event.value, at, None, min(until, now))
 
 
 def fill_history(
     state: Path, zone: tzinfo, now: float, hosts: int = len(MACHINES), seed: int = 1, after: float = 0
-) -> None:  # each is one thing
+) -> None:
     """Fill history.db with five weeks up to now, unless there is one; numbered hosts are new and have no past."""
     history = HistoryWriter(state, zone)
     if history.exists:
@@ -97,41 +96,22 @@ def fill_history(
         host_histories = []
         for scenario in build_scenarios(build_machines(min(hosts, len(MACHINES))), seed):
             weeks = simulate_past_weeks(scenario, began, after, origin, seed)
-            host = build_host_tracks(
-                weeks, math.ceil(minutes / MINUTES_PER_SLOT), lambda moment: find_slot(moment, began)
-            )
-            host_histories.append(DemoHostHistory(host, start, minutes))
+            tracks = build_host_tracks(weeks, math.ceil(minutes / MINUTES_PER_SLOT))
+            host_histories.append(DemoHostHistory(tracks, start, minutes))
         for host_history in host_histories:
             host_history.store(connection)
+        parts = {compute_host_part(host_history.name) for host_history in host_histories}
         for day in range(start, int(now), DAY):
             hours = range(day, min(day + DAY, int(now)), HOUR)
             history.add_hours(
-                connection,
-                [
-                    (at, host_history.shape, host_history.build_hour(at))
-                    for at in hours
-                    for host_history in host_histories
-                ],
+                connection, [(at, entry.shape, entry.build_hour(at)) for at in hours for entry in host_histories]
             )
             for at in hours:
-                mark_rolled_up_minutes(
-                    connection, at, min(MINUTES_PER_HOUR, minutes - (at - start) // MINUTE), host_histories
-                )
+                count = min(MINUTES_PER_HOUR, minutes - (at - start) // MINUTE)
+                rows = [(at, part, (1 << count) - 1) for part in parts if count > 0]
+                connection.executemany("INSERT OR REPLACE INTO rolled VALUES(?,?,?)", rows)
         insert_demo_events(connection, (host_history.host.machine for host_history in host_histories), start, now)
     history.close()
-
-
-def find_slot(moment: float, began: float) -> int:
-    """Return the slot of a moment of the lab, or one far away from all slots."""
-    return round((moment - began) / SLOT_S) if math.isfinite(moment) else 1 << 30
-
-
-def mark_rolled_up_minutes(
-    connection: sqlite3.Connection, at: int, count: int, host_histories: list[DemoHostHistory]
-) -> None:
-    parts = {compute_host_part(host_history.name) for host_history in host_histories}
-    rows = [(at, part, (1 << count) - 1) for part in parts]
-    connection.executemany("INSERT OR REPLACE INTO rolled VALUES(?,?,?)", rows if count > 0 else [])
 
 
 class DemoHostHistory:
@@ -142,13 +122,17 @@ class DemoHostHistory:
         self.today = (start + minutes * MINUTE) // DAY * DAY
         sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(build_demo_samples(host.machine))))
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
-        self.standings = tuple(host.occupancies)
         self.load, self.memory = simulate_host_load(host)
-        self.gpus_by_minute = [expand_to_minutes(series, minutes) for series in host.tracks]
         self.host_by_minute = [
-            pad_last_hour(repeat_for_minutes(series), minutes, NO_VALUE[series.typecode])
-            for series in (self.load, self.memory)
+            interleave_minutes([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
         ]
+        self.gpus_by_minute = []
+        for track in host.tracks:
+            use = [jitter_use(track.use_values.tobytes(), jitter) for jitter in USE_JITTER]
+            codes = array("H", [NO_CODE if code == GAP_CODE else code for code in track.state_codes])
+            others = (track.memory_values, track.temperatures, track.power_values, codes)
+            columns = [use, *([slots] * MINUTES_PER_SLOT for slots in others)]
+            self.gpus_by_minute.append([interleave_minutes(column, minutes) for column in columns])
 
     def store(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO shape VALUES(?,?,?,?)", (self.shape, self.name, self.gpus, self.start))
@@ -157,23 +141,14 @@ class DemoHostHistory:
         for at in range(self.today - RETENTION_DAYS[MINUTE] * DAY, self.today + DAY, HOUR):
             if self.find_position(at, MINUTE) < len(self.host_by_minute[0]):
                 store_chunk(connection, MINUTE, at, self.shape, block_format.pack_hour(self.build_hour(at)))
-        fine = self.build_buckets()
-        for day in range(self.start, self.today, DAY):
-            first = self.find_position(day, SLOT_S)
-            store_chunk(
-                connection,
-                SLOT_S,
-                day,
-                self.shape,
-                buckets.pack_buckets(slice_buckets(fine, first, first + SLOTS_PER_DAY)),
-            )
-        whole = self.find_position(self.today, HOUR)
-        coarse = build_hourly_buckets(slice_buckets(fine, 0, whole * SLOTS_PER_HOUR), self.host)
-        for chunk in range(self.start // CHUNK_LENGTH_S[HOUR] * CHUNK_LENGTH_S[HOUR], self.today, CHUNK_LENGTH_S[HOUR]):
-            first, last = (self.find_position(moment, HOUR) for moment in (chunk, chunk + CHUNK_LENGTH_S[HOUR]))
-            chunk_buckets = buckets.create_empty_buckets(CHUNK_LENGTH_S[HOUR] // HOUR, len(self.host.tracks))
-            buckets.merge_buckets(chunk_buckets, max(0, -first), slice_buckets(coarse, max(0, first), min(last, whole)))
-            store_chunk(connection, HOUR, chunk, self.shape, buckets.pack_buckets(chunk_buckets))
+        fine = slice_buckets(self.build_buckets(), 0, self.find_position(self.today, SLOT_S))
+        for step, host_buckets in ((SLOT_S, fine), (HOUR, build_hourly_buckets(fine, self.host))):
+            length = CHUNK_LENGTH_S[step]
+            for at in range(self.start // length * length, self.today, length):
+                first, last = self.find_position(at, step), self.find_position(at + length, step)
+                chunk = buckets.create_empty_buckets(length // step, len(self.host.tracks))
+                buckets.merge_buckets(chunk, max(0, -first), slice_buckets(host_buckets, max(0, first), last))
+                store_chunk(connection, step, at, self.shape, buckets.pack_buckets(chunk))
 
     def find_position(self, at: int, step: int) -> int:
         return (at - self.start) // step
@@ -182,21 +157,33 @@ class DemoHostHistory:
         minutes = slice(self.find_position(at, MINUTE), self.find_position(at, MINUTE) + MINUTES_PER_HOUR)
         columns = {name: array(kind) for name, (kind, _) in block_format.GPU_COLUMNS.items()}
         codes = array("H")
-        for *values, codes_by_minute in self.gpus_by_minute:
-            for column, series in zip(columns.values(), values):
-                column.extend(series[minutes])
-            codes.extend(codes_by_minute[minutes])
-        host_columns = {name: series[minutes] for name, series in zip(block_format.HOST_COLUMNS, self.host_by_minute)}
-        return HostHour(host_columns, columns, codes, self.standings)
+        for gpu_columns in self.gpus_by_minute:
+            for column, values in zip([*columns.values(), codes], gpu_columns):
+                column.extend(values[minutes])
+        host_columns = {name: values[minutes] for name, values in zip(block_format.HOST_COLUMNS, self.host_by_minute)}
+        return HostHour(host_columns, columns, codes, tuple(self.host.occupancies))
 
     def build_buckets(self) -> HostBuckets:
-        host_buckets = HostBuckets({"load": self.load, "own_memory": self.memory}, [])
-        tables = SlotCounts(self.standings, host_buckets.names)
+        """Build a bucket for each slot; what a slot counts follows from its state code."""
+        occupancies = self.host.occupancies
+        counted = [buckets.count_states([code] * MINUTES_PER_SLOT, occupancies) for code in range(len(occupancies))]
+        counts, *people = zip(*counted)
+        names = list(dict.fromkeys(name for column in people for name in column if name is not None))
+        count_tables = [bytes(column).ljust(256, b"\0") for column in zip(*counts)]
+        person_tables = [[NO_CODE if name is None else names.index(name) for name in column] for column in people]
+        host_buckets = HostBuckets({"load": self.load, "own_memory": self.memory}, [], names)
         for track in self.host.tracks:
-            memory, power = ("H", track.memory_values, NO_VALUE["I"], 8), ("H", track.power_values, NO_VALUE["H"], 10)
-            columns: Columns = {"use": array("B", track.use_values), "memory": convert_unit(*memory)}
-            columns.update({"temperature": array("B", track.temperatures), "power": convert_unit(*power)})
-            columns.update(tables.build_columns(bytes(track.state_codes)))
+            codes = track.state_codes.tobytes()
+            columns: Columns = {
+                "use": track.use_values,
+                "memory": convert_unit(track.memory_values, 8),
+                "temperature": track.temperatures,
+                "power": convert_unit(track.power_values, 10),
+            }
+            for name, table in zip(COUNT_COLUMNS, count_tables):
+                columns[name] = array("B", codes.translate(table))
+            for name, positions in zip(PERSON_COLUMNS, person_tables):
+                columns[name] = array("H", map([*positions, *[NO_CODE] * (256 - len(positions))].__getitem__, codes))
             host_buckets.gpu_columns.append(columns)
         return host_buckets
 
@@ -211,77 +198,36 @@ def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
 
 
 def simulate_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
-    """Load and memory of the host itself, which follow from how many of its GPUs work."""
+    """Return load and memory of the host itself, which follow from how many of its GPUs work."""
     machine = host.machine
     is_working = bytes([0]) + bytes([1]) * 200 + bytes(55)
-    gap = array("B", host.tracks[0].state_codes)
-    counts = [sum(uses) for uses in zip(*(track.use_values.translate(is_working) for track in host.tracks))]
+    counts = [sum(uses) for uses in zip(*(track.use_values.tobytes().translate(is_working) for track in host.tracks))]
     loads = [int((0.4 + 1.1 * count) * 100 / machine.cpu_count + 0.5) for count in range(machine.gpu_count + 1)]
     memory = [int((9000 + 14000 * count) * 200 / machine.memory_mib + 0.5) for count in range(machine.gpu_count + 1)]
-    load = array("H", [NO_VALUE["H"] if code == GAP_CODE else loads[count] for count, code in zip(counts, gap)])
-    return load, array("B", [NO_VALUE["B"] if code == GAP_CODE else memory[count] for count, code in zip(counts, gap)])
+    pairs = list(zip(counts, host.tracks[0].state_codes))
+    load = array("H", [NO_VALUE["H"] if code == GAP_CODE else loads[count] for count, code in pairs])
+    return load, array("B", [NO_VALUE["B"] if code == GAP_CODE else memory[count] for count, code in pairs])
 
 
-def expand_to_minutes(track: GpuTrack, minutes: int) -> tuple[array[int], ...]:
-    use = bytearray(len(track.use_values) * MINUTES_PER_SLOT)
-    for offset, jitter in enumerate(USE_JITTER):
-        moved = bytes(
-            use_value + jitter if JITTER_MARGIN <= use_value <= 200 - JITTER_MARGIN else use_value
-            for use_value in range(256)
-        )
-        use[offset::MINUTES_PER_SLOT] = track.use_values.translate(moved)
-    codes = array("H", [NO_CODE if code == GAP_CODE else code for code in track.state_codes])
-    temperature = array("B", track.temperatures)
-    return (
-        pad_last_hour(array("B", use), minutes, NO_VALUE["B"]),
-        pad_last_hour(repeat_for_minutes(track.memory_values), minutes, NO_VALUE["I"]),
-        pad_last_hour(repeat_for_minutes(temperature), minutes, NO_VALUE["B"]),
-        pad_last_hour(repeat_for_minutes(track.power_values), minutes, NO_VALUE["H"]),
-        pad_last_hour(repeat_for_minutes(codes), minutes, NO_CODE),
-    )
+def jitter_use(use: bytes, jitter: int) -> array[int]:
+    moved = bytes(value + jitter if JITTER_MARGIN <= value <= 200 - JITTER_MARGIN else value for value in range(256))
+    return array("B", use.translate(moved))
 
 
-def repeat_for_minutes(numbers: array[int]) -> array[int]:
-    repeated = array(numbers.typecode, [0]) * (len(numbers) * MINUTES_PER_SLOT)
-    for offset in range(MINUTES_PER_SLOT):
-        repeated[offset::MINUTES_PER_SLOT] = numbers
-    return repeated
+def interleave_minutes(columns: Sequence[array[int]], count: int) -> array[int]:
+    """Join what each minute of a slot has to so many minutes, and fill the last hour with no values."""
+    kind = columns[0].typecode
+    joined = array(kind, [0]) * (len(columns[0]) * MINUTES_PER_SLOT)
+    for offset, column in enumerate(columns):
+        joined[offset::MINUTES_PER_SLOT] = column
+    return joined[:count] + array(kind, [NO_VALUE[kind]]) * (-count % MINUTES_PER_HOUR)
 
 
-def pad_last_hour(numbers: array[int], count: int, none: int) -> array[int]:
-    return numbers[:count] + array(numbers.typecode, [none]) * (-count % MINUTES_PER_HOUR)
-
-
-def convert_unit(kind: str, numbers: array[int], no_value: int, unit: int) -> array[int]:
-    """Numbers in a unit that is worth so many of theirs."""
-    table = {value: NO_VALUE[kind] if value == no_value else int(value / unit + 0.5) for value in set(numbers)}
-    return array(kind, map(table.__getitem__, numbers))
-
-
-class SlotCounts:
-    """What slots of one standing count, for each of them."""
-
-    def __init__(self, standings: tuple[str, ...], names: list[str]) -> None:
-        counts_by_code = [buckets.count_states([code] * MINUTES_PER_SLOT, standings) for code in range(len(standings))]
-        padding = bytes(256 - len(counts_by_code))
-        self.counts = [bytes(counts[n] for counts, _, _ in counts_by_code) + padding for n in range(len(COUNT_COLUMNS))]
-        self.people = []
-        for people in ([owner for _, owner, _ in counts_by_code], [booker for *_, booker in counts_by_code]):
-            for name in people:
-                if name is not None and name not in names:
-                    names.append(name)
-            codes = [NO_CODE if name is None else names.index(name) for name in people]
-            codes += [NO_CODE] * (256 - len(codes))
-            self.people.append([bytes(code & 255 for code in codes), bytes(code >> 8 for code in codes)])
-
-    def build_columns(self, codes: bytes) -> Columns:
-        columns = {name: array("B", codes.translate(table)) for name, table in zip(COUNT_COLUMNS, self.counts)}
-        for name, planes in zip(PERSON_COLUMNS, self.people):
-            joined = bytearray(2 * len(codes))
-            for plane_index, table in enumerate(planes):
-                joined[plane_index::2] = codes.translate(table)
-            columns[name] = array_from_bytes("H", joined)
-        return columns
+def convert_unit(numbers: array[int], unit: int) -> array[int]:
+    """Return numbers in a unit that is worth so many of theirs."""
+    no_value = NO_VALUE[numbers.typecode]
+    table = {value: NO_VALUE["H"] if value == no_value else int(value / unit + 0.5) for value in set(numbers)}
+    return array("H", map(table.__getitem__, numbers))
 
 
 def slice_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
@@ -290,10 +236,10 @@ def slice_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
 
 
 def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
-    own_line = {
+    host_columns = {
         name: buckets.compute_bucket_means(values, SLOTS_PER_HOUR) for name, values in fine.host_columns.items()
     }
-    hourly = HostBuckets(own_line, [], fine.names)
+    hourly = HostBuckets(host_columns, [], fine.names)
     for track, fine_columns in zip(host.tracks, fine.gpu_columns):
         columns = {
             name: buckets.compute_bucket_means(fine_columns[name], SLOTS_PER_HOUR)
@@ -303,18 +249,13 @@ def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
         for name in COUNT_COLUMNS:
             groups = zip(*[iter(fine_columns[name])] * SLOTS_PER_HOUR) if any(fine_columns[name]) else ()
             columns[name] = array("B", map(sum, groups)) or array("B", bytes(len(columns["use"])))
-        columns.update(find_main_people(track.state_codes, fine_columns, host.occupancies, fine.names))
+        columns.update({name: fine_columns[name][::SLOTS_PER_HOUR] for name in PERSON_COLUMNS})
+        for hour in range(len(columns["use"])):
+            codes = track.state_codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
+            if codes.count(codes[0]) < SLOTS_PER_HOUR:
+                _, *people = buckets.count_states([code for code in codes if code != GAP_CODE], host.occupancies)
+                for name, person in zip(PERSON_COLUMNS, people):
+                    # who had least may have had no slot in which it was the first
+                    columns[name][hour] = fine.names.index(person) if person in fine.names else NO_CODE
         hourly.gpu_columns.append(columns)
     return hourly
-
-
-def find_main_people(codes: bytearray, columns: Columns, standings: list[str], names: list[str]) -> Columns:
-    people_columns: Columns = {name: columns[name][::SLOTS_PER_HOUR] for name in PERSON_COLUMNS}
-    for hour in range(len(people_columns["owner"])):
-        hour_codes = codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
-        if hour_codes.count(hour_codes[0]) < SLOTS_PER_HOUR:
-            _, *people = buckets.count_states([code for code in hour_codes if code != GAP_CODE], standings)
-            for name, person in zip(PERSON_COLUMNS, people):
-                # who had least may have had no slot in which it was the first
-                people_columns[name][hour] = names.index(person) if person in names else NO_CODE
-    return people_columns

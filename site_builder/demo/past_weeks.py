@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
+from math import isfinite
 from random import Random
 from typing import NamedTuple, Union
 
@@ -26,7 +27,9 @@ from site_builder.demo.scenario import (
     DemoJob,
     DemoMachine,
     HostScenario,
+    TimeSpan,
     build_gpu_uuid,
+    is_gpu_available,
 )
 from site_builder.history.block_format import NO_VALUE, serialize_occupancy
 from site_builder.history.model import Occupancy
@@ -43,18 +46,16 @@ EVENING_RATE, NIGHT_RATE, WEEKEND_RATE = 0.4, 0.08, 0.25
 PAST_JOB_HOURS = {"train": (2, 14), "long": (20, 70), "notebook": (2, 30), "debug": (0.1, 0.7)}
 LONG_JOB_SHARE = 0.2
 SLOT_S = 5 * MINUTE_S
-TakenSpans = Sequence[tuple[int, float, float]]
 HELD_AFTER_S = 2 * HOUR_S
 # The code of a slot in which nothing was heard of the host.
 GAP_CODE = 255
-NO_BYTE, NO_POWER, NO_MEMORY = NO_VALUE["B"], NO_VALUE["H"], NO_VALUE["I"]
 # How busy a job of each kind keeps a GPU, from and to, in half percents.
 USE_RANGES = {"train": (168, 194), "serve": (10, 90), "sweep": (60, 160), "debug": (50, 160), "notebook": (40, 150)}
 NOISE_LENGTH = 12_000  # more than there are slots
 
 
 class PastBooking(NamedTuple):
-    """A GPU that was promised to somebody."""
+    """A GPU that was booked by somebody."""
 
     gpu: int
     person: str
@@ -62,58 +63,62 @@ class PastBooking(NamedTuple):
     ends_at: float
 
 
+GpuActivity = Union[DemoJob, PastBooking, None]  # None: the GPU is lost
+
+
 class PastWeeks(NamedTuple):
-    """What happened on a host: what ran, what was promised, which GPUs were lost, and when nothing was heard of it."""
+    """What happened on a host since `began`: what ran, what was booked, which GPUs were lost, when it was silent."""
 
     machine: DemoMachine
+    began: float
     jobs: list[DemoJob]
     bookings: list[PastBooking]
-    lost_spans: list[tuple[int, float, float]]
+    lost_spans: Sequence[TimeSpan]
     silent_spans: list[tuple[float, float]]
+
+    def find_slot(self, moment: float) -> int:
+        """Return the slot of a moment of the lab, or one far away from all slots."""
+        return round((moment - self.began) / SLOT_S) if isfinite(moment) else 1 << 30
+
+    def list_activities(self, gpu: int) -> list[tuple[float, float, GpuActivity]]:
+        activities: list[tuple[float, float, GpuActivity]] = []
+        activities += [(job.starts_at, job.ends_at, job) for job in self.jobs if gpu in job.gpus]
+        activities += [(entry.starts_at, entry.ends_at, entry) for entry in self.bookings if entry.gpu == gpu]
+        activities += [(begins, ends, None) for lost_gpu, begins, ends in self.lost_spans if lost_gpu == gpu]
+        return activities
 
 
 def simulate_past_weeks(scenario: HostScenario, began: float, until: float, origin: datetime, seed: int) -> PastWeeks:
     machine = scenario.machine
     rng = Random(f"{seed} {machine.name} weeks")  # noqa: S311 nothing secret
-    bookings, kept_jobs = simulate_past_bookings(machine, rng, began)
+    bookings, booked_jobs = simulate_past_bookings(machine, rng, began)
     taken = [(entry.gpu, entry.starts_at, entry.ends_at) for entry in bookings]
     taken += [(gpu, job.starts_at, job.ends_at) for job in scenario.fixed_jobs for gpu in job.gpus]
     taken += [(gpu, began, until) for gpu in UNUSED_GPUS.get(machine.scenario, ())]
-    recent_jobs = list_recent_jobs(scenario, until)
+    recent_jobs = {}
+    for moment in range(-LEAD_TIME_S, int(until) + 1, SLOT_S):
+        recent_jobs.update({(job.pid, job.starts_at): job for job in scenario.list_jobs_at(moment)})
+    recent = [job for job in recent_jobs.values() if job not in scenario.fixed_jobs]
     # somebody who tries something for a minute does so beside others
-    next_start = {gpu: job.starts_at for job in reversed(recent_jobs) if job.kind != "debug" for gpu in job.gpus}
-    earlier = generate_past_jobs(machine, rng, began, taken, origin)
-    jobs = [
-        *kept_jobs,
-        *(end_before_next(entry, next_start, rng) for entry in earlier),
-        *scenario.fixed_jobs,
-        *recent_jobs,
-    ]
-    gaps: list[tuple[float, float]] = [DOWN_HOSTS[machine.scenario]] if machine.scenario in DOWN_HOSTS else []
-    gaps += [
+    next_start = {gpu: job.starts_at for job in reversed(recent) if job.kind != "debug" for gpu in job.gpus}
+    earlier = []
+    for job in generate_past_jobs(machine, rng, began, taken, origin):
+        if job.ends_at > -LEAD_TIME_S:  # it ends before those that the story itself begins with
+            end = min(job.ends_at, rng.uniform(-LEAD_TIME_S, -2 * HOUR_S))
+            job = replace(job, ends_at=min([end, *(next_start.get(gpu, end) for gpu in job.gpus)]))  # noqa: PLW2901
+        earlier.append(job)
+    silent_spans: list[tuple[float, float]] = [DOWN_HOSTS[machine.scenario]] if machine.scenario in DOWN_HOSTS else []
+    silent_spans += [
         (moment, moment + SLOT_S)
         for moment in range(0, int(until), SLOT_S)
         if scenario.is_silent(moment) or not scenario.has_driver(moment)
     ]
-    return PastWeeks(machine, jobs, bookings, list(LOST_GPUS.get(machine.scenario, ())), gaps)
-
-
-def list_recent_jobs(scenario: HostScenario, until: float) -> list[DemoJob]:
-    jobs = {}
-    for moment in range(-LEAD_TIME_S, int(until) + 1, SLOT_S):
-        jobs.update({(job.pid, job.starts_at): job for job in scenario.list_jobs_at(moment)})
-    return [job for job in jobs.values() if job not in scenario.fixed_jobs]
-
-
-def end_before_next(job: DemoJob, next_start: Mapping[int, float], rng: Random) -> DemoJob:
-    if job.ends_at <= -LEAD_TIME_S:
-        return job
-    latest_end = min(job.ends_at, rng.uniform(-LEAD_TIME_S, -2 * HOUR_S))
-    return replace(job, ends_at=min([latest_end, *(next_start.get(gpu, latest_end) for gpu in job.gpus)]))
+    jobs = [*booked_jobs, *earlier, *scenario.fixed_jobs, *recent]
+    return PastWeeks(machine, began, jobs, bookings, LOST_GPUS.get(machine.scenario, ()), silent_spans)
 
 
 def simulate_past_bookings(machine: DemoMachine, rng: Random, began: float) -> tuple[list[PastBooking], list[DemoJob]]:
-    """Bookings of these weeks, and what ran on those that were kept: two in three are."""
+    """Return the bookings of these weeks, and what ran on those that were kept: two in three are."""
     bookings = [
         PastBooking(gpu, booking.person, booking.starts_at - offset, booking.ends_at - offset)
         for booking in DEMO_BOOKINGS
@@ -137,9 +142,9 @@ def simulate_past_bookings(machine: DemoMachine, rng: Random, began: float) -> t
 
 
 def generate_past_jobs(
-    machine: DemoMachine, rng: Random, began: float, taken: TakenSpans, origin: datetime
+    machine: DemoMachine, rng: Random, began: float, taken: Sequence[TimeSpan], origin: datetime
 ) -> Iterator[DemoJob]:
-    """Jobs that came as people do; each finds GPUs that are free for as long as it takes, or goes elsewhere."""
+    """Yield jobs that came as people do; each finds GPUs that are free for as long as it takes, or goes elsewhere."""
     moment, free_from = began, [began] * machine.gpu_count
     kinds = {
         "train": machine.job_share / 3,
@@ -149,7 +154,9 @@ def generate_past_jobs(
     an_hour = machine.gpu_count * sum(kinds.values())
     while an_hour and moment < -LEAD_TIME_S:
         moment += rng.expovariate(an_hour / HOUR_S)
-        if rng.random() > compute_arrival_rate(origin + timedelta(seconds=moment)):
+        local = origin + timedelta(seconds=moment)
+        rate = 1 if 9 <= local.hour < 19 else EVENING_RATE if 19 <= local.hour < 23 else NIGHT_RATE
+        if rng.random() > rate * (WEEKEND_RATE if local.weekday() >= 5 else 1):
             continue
         kind = rng.choices(list(kinds), list(kinds.values()))[0]
         takes = "long" if kind == "train" and rng.random() < LONG_JOB_SHARE else kind
@@ -169,123 +176,76 @@ def generate_past_jobs(
             yield create_past_job(kind, person, gpus, moment, ends, rng)
 
 
-def compute_arrival_rate(local: datetime) -> float:
-    by_day = 1 if 9 <= local.hour < 19 else EVENING_RATE if 19 <= local.hour < 23 else NIGHT_RATE
-    return by_day * (WEEKEND_RATE if local.weekday() >= 5 else 1)
-
-
-def is_gpu_available(gpu: int, begins: float, ends: float, taken: TakenSpans) -> bool:
-    return not any(gpu == taken_gpu and begins < until and since < ends for taken_gpu, since, until in taken)
-
-
-def create_past_job(
-    kind: str, person: str, gpus: tuple[int, ...], begins: float, ends: float, rng: Random
-) -> DemoJob:  # each is one thing
+def create_past_job(kind: str, person: str, gpus: tuple[int, ...], begins: float, ends: float, rng: Random) -> DemoJob:
     share = rng.uniform(0.1, 0.5) if kind != "train" else rng.uniform(0.4, 0.94)
     return DemoJob(
         kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), share, "", rng.uniform(0.3, 3) * HOUR_S
     )
 
 
-GpuActivity = Union[DemoJob, PastBooking, None]
+class GpuTrack(NamedTuple):
+    """A GPU over some slots: numbers as history.db has them of a minute, and positions in `HostTracks.occupancies`."""
 
-
-@dataclass(frozen=True)
-class GpuTrack:
-    """A GPU: numbers as history.db has them of a minute, and the places of how it stood in `Host.standings`."""
-
-    use_values: bytearray
-    temperatures: bytearray
+    use_values: array[int]
     memory_values: array[int]
+    temperatures: array[int]
     power_values: array[int]
-    state_codes: bytearray
+    state_codes: array[int]
 
-    def fill_slots(self, first: int, last: int, readings: SlotReadings) -> None:
-        count = last - first
-        self.use_values[first:last] = readings.use_values
-        self.temperatures[first:last] = readings.temperatures
-        self.power_values[first:last] = readings.power_values
-        self.memory_values[first:last] = array("I", [readings.memory_mib]) * count
-        self.state_codes[first:last] = bytes([readings.state_code]) * count
+    def replace_slots(self, first: int, track: GpuTrack) -> None:
+        for values, new_values in zip(self, track):
+            values[first : first + len(new_values)] = new_values
 
 
-class SlotReadings(NamedTuple):
-    """What some slots say."""
-
-    use_values: bytes
-    temperatures: bytes
-    power_values: array[int]
-    memory_mib: int
-    state_code: int
+def create_track(count: int, state_code: int, memory_mib: int = NO_VALUE["I"]) -> GpuTrack:
+    """Create a track without readings."""
+    no_byte, no_power = array("B", [NO_VALUE["B"]]) * count, array("H", [NO_VALUE["H"]]) * count
+    return GpuTrack(no_byte, array("I", [memory_mib]) * count, no_byte[:], no_power, array("B", [state_code]) * count)
 
 
 @dataclass(frozen=True)
 class HostTracks:
-    """A host: a track for each GPU, and all ways in which they stood."""
+    """A host: a track for each GPU, and all occupancies that they had."""
 
     machine: DemoMachine
-    tracks: list[GpuTrack]
+    tracks: list[GpuTrack] = field(default_factory=list)
     occupancies: list[str] = field(default_factory=list)
 
-    def find_state_code(self, standing: Occupancy) -> int:
-        text = serialize_occupancy(standing)
+    def find_state_code(self, occupancy: Occupancy) -> int:
+        text = serialize_occupancy(occupancy)
         if text not in self.occupancies and len(self.occupancies) < GAP_CODE:
             self.occupancies.append(text)
         return self.occupancies.index(text) if text in self.occupancies else GAP_CODE
 
 
-def build_host_tracks(weeks: PastWeeks, count: int, find_slot: Callable[[float], int]) -> HostTracks:
-    machine = weeks.machine
-    host = HostTracks(machine, [create_empty_track(count) for _ in range(machine.gpu_count)])
-    for gpu, track in enumerate(host.tracks):
-        simulation = GpuSimulation(machine, gpu)
-        for first, last, activities in split_at_changes(iterate_activities(weeks, gpu), count, find_slot):
-            track.fill_slots(first, last, simulation.simulate_slots(first, last, activities, find_slot, host))
+def build_host_tracks(weeks: PastWeeks, count: int) -> HostTracks:
+    host = HostTracks(weeks.machine)
+    for gpu in range(weeks.machine.gpu_count):
+        track = create_track(count, GAP_CODE)
+        simulation = GpuSimulation(weeks, gpu)
+        for first, last, activities in split_at_changes(weeks, gpu, count):
+            track.replace_slots(first, simulation.simulate_slots(first, last, activities, host))
         for begins, ends in weeks.silent_spans:
-            first, last = (min(count, max(0, find_slot(moment))) for moment in (begins, ends))
-            track.fill_slots(first, last, create_missing_readings(last - first, GAP_CODE))
+            first, last = (min(count, max(0, weeks.find_slot(moment))) for moment in (begins, ends))
+            track.replace_slots(first, create_track(last - first, GAP_CODE))
+        host.tracks.append(track)
     return host
 
 
-def create_empty_track(count: int) -> GpuTrack:
-    return GpuTrack(
-        bytearray(count), bytearray(count), array("I", [0]) * count, array("H", [0]) * count, bytearray(count)
-    )
-
-
-def create_missing_readings(count: int, code: int) -> SlotReadings:
-    return SlotReadings(b"\xff" * count, b"\xff" * count, array("H", [NO_POWER]) * count, NO_MEMORY, code)
-
-
-def iterate_activities(weeks: PastWeeks, gpu: int) -> Iterator[tuple[float, float, GpuActivity]]:
-    for job in weeks.jobs:
-        if gpu in job.gpus:
-            yield job.starts_at, job.ends_at, job
-    for booking in weeks.bookings:
-        if gpu == booking.gpu:
-            yield booking.starts_at, booking.ends_at, booking
-    for lost_gpu, begins, ends in weeks.lost_spans:
-        if gpu == lost_gpu:
-            yield begins, ends, None
-
-
-def split_at_changes(
-    activities: Iterator[tuple[float, float, GpuActivity]], count: int, find_slot: Callable[[float], int]
-) -> Iterator[tuple[int, int, list[GpuActivity]]]:
+def split_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[tuple[int, int, list[GpuActivity]]]:
+    """Yield spans of slots in which nothing about a GPU changes, with what goes on in them."""
     begin: dict[int, list[GpuActivity]] = defaultdict(list)
     end: dict[int, list[GpuActivity]] = defaultdict(list)
     edges = {0, count}
-    for begins, ends, activity in activities:
-        first, last = (min(count, max(0, find_slot(moment))) for moment in (begins, ends))
+    for begins, ends, activity in weeks.list_activities(gpu):
+        first, last = (min(count, max(0, weeks.find_slot(moment))) for moment in (begins, ends))
         if first < last:
             begin[first].append(activity)
             end[last].append(activity)
-            state_changes = (
-                (find_idle_start(activity), find_idle_start(activity) + HELD_AFTER_S)
-                if isinstance(activity, DemoJob)
-                else ()
-            )
-            edges |= {first, last, *(find_slot(turn) for turn in state_changes if turn < ends)}
+            edges |= {first, last}
+            if isinstance(activity, DemoJob):
+                idle_start = find_idle_start(activity)
+                edges |= {weeks.find_slot(turn) for turn in (idle_start, idle_start + HELD_AFTER_S) if turn < ends}
     current: list[GpuActivity] = []
     sorted_edges = sorted(edge for edge in edges if 0 <= edge <= count)
     for first, last in zip(sorted_edges, sorted_edges[1:]):
@@ -302,60 +262,50 @@ def find_idle_start(job: DemoJob) -> float:
 class GpuSimulation:
     """How a GPU looks to the tool of its maker; no two are quite the same."""
 
-    def __init__(self, machine: DemoMachine, gpu: int) -> None:
-        unit = machine.units[gpu]
-        self.memory_mib, self.is_instance = unit.memory_mib, unit.instance is not None
-        self.rng = Random(build_gpu_uuid(machine, gpu))  # noqa: S311 nothing secret
+    def __init__(self, weeks: PastWeeks, gpu: int) -> None:
+        unit = weeks.machine.units[gpu]
+        self.weeks, self.memory_mib, self.is_instance = weeks, unit.memory_mib, unit.instance is not None
+        self.rng = Random(build_gpu_uuid(weeks.machine, gpu))  # noqa: S311 nothing secret
         base, slope = 27 + self.rng.randrange(9), 0.3 + self.rng.random() * 0.15
         idle_share = 0.07 + self.rng.random() * 0.05
+        percents = [min(100, use / 2) for use in range(256)]
         self.temperatures_by_use, self.power_by_use = {}, {}
         for taken in (False, True):
-            self.temperatures_by_use[taken] = bytes(
-                int(base + 8 * taken + slope * min(100, use / 2)) for use in range(256)
-            )
-            share = [idle_share + 0.06 * taken + 0.74 * min(100, use / 2) / 100 for use in range(256)]
-            self.power_by_use[taken] = [int(10 * unit.model.max_watts * power_share) for power_share in share]
+            self.temperatures_by_use[taken] = bytes(int(base + 8 * taken + slope * percent) for percent in percents)
+            shares = [idle_share + 0.06 * taken + 0.74 * percent / 100 for percent in percents]
+            self.power_by_use[taken] = [int(10 * unit.model.max_watts * share) for share in shares]
 
-    def simulate_slots(
-        self,
-        first: int,
-        last: int,
-        activities: Sequence[GpuActivity],
-        find_slot: Callable[[float], int],
-        host: HostTracks,
-    ) -> SlotReadings:
+    def simulate_slots(self, first: int, last: int, activities: Sequence[GpuActivity], host: HostTracks) -> GpuTrack:
+        count, find_slot = last - first, self.weeks.find_slot
         jobs = [activity for activity in activities if isinstance(activity, DemoJob)]
-        bookers = tuple(sorted({activity.person for activity in activities if isinstance(activity, PastBooking)}))
-        count = last - first
-        if None in activities:
-            return create_missing_readings(
-                count, host.find_state_code(Occupancy("lost", GpuPeople((), bookers, bookers)))
-            )
         users = tuple(sorted({job.person for job in jobs}))
+        bookers = tuple(sorted({activity.person for activity in activities if isinstance(activity, PastBooking)}))
+        if None in activities:
+            return create_track(count, host.find_state_code(Occupancy("lost", GpuPeople((), bookers, bookers))))
         absent = tuple(name for name in bookers if name not in users)
-        at_work = [job for job in jobs if first < find_slot(find_idle_start(job))] if jobs else []
-        held = bool(jobs) and all(first >= find_slot(find_idle_start(job) + HELD_AFTER_S) for job in jobs)
-        state = choose_demo_state(users, bookers, absent, held and not self.is_instance)
+        at_work = [job for job in jobs if first < find_slot(find_idle_start(job))]
+        if users and bookers and len(absent) == len(bookers):
+            state = "conflict"
+        elif users:
+            is_held = all(first >= find_slot(find_idle_start(job) + HELD_AFTER_S) for job in jobs)
+            state = "held" if is_held and not self.is_instance else "busy"
+        else:
+            state = "booked" if bookers else "free"
         use = bytes(count)
         if at_work:
             start = self.rng.randrange(NOISE_LENGTH)
             use = generate_use_noise(at_work[0].kind)[start : start + count]
-        memory = min(
-            4 + sum(int(self.memory_mib * job.memory_share) for job in jobs), self.memory_mib - RESERVED_MIB - 20
-        )
-        taken, code = bool(jobs), host.find_state_code(Occupancy(state, GpuPeople(users, bookers, absent)))
+        memory = 4 + sum(int(self.memory_mib * job.memory_share) for job in jobs)
+        code = host.find_state_code(Occupancy(state, GpuPeople(users, bookers, absent)))
+        track = create_track(count, code, min(memory, self.memory_mib - RESERVED_MIB - 20))
         if self.is_instance:
-            return create_missing_readings(count, code)._replace(memory_mib=memory)
-        watts = array("H", [self.power_by_use[taken][activity] for activity in use])
-        return SlotReadings(use, use.translate(self.temperatures_by_use[taken]), watts, memory, code)
-
-
-def choose_demo_state(users: Sequence[str], bookers: Sequence[str], absent: Sequence[str], held: bool) -> str:
-    if users and bookers and len(absent) == len(bookers):
-        return "conflict"
-    if users:
-        return "held" if held else "busy"
-    return "booked" if bookers else "free"
+            return track
+        temperatures, power = self.temperatures_by_use[bool(jobs)], self.power_by_use[bool(jobs)]
+        return track._replace(
+            use_values=array("B", use),
+            temperatures=array("B", use.translate(temperatures)),
+            power_values=array("H", [power[value] for value in use]),
+        )
 
 
 @cache

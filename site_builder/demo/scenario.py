@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from typing import NamedTuple
+from uuid import UUID
 
 DRIVER_VERSION = "590.48.01"
 RESERVED_MIB = 280
@@ -65,7 +66,6 @@ JOB_HOURS = {"train": (1, 11), "debug": (0.01, 0.12), "notebook": (2, 22), "swee
 GPU_COUNTS = {"train": (1, 1, 2, 4)}
 # Every three days a deadline comes, and for twelve hours before it everybody wants everything.
 DEADLINE_INTERVAL_S, RUSH_START_S, RUSH_END_S, RUSH_FACTOR = 3 * DAY_S, 6 * HOUR_S, 18 * HOUR_S, 30
-FOREVER_HOURS = 100 * 24
 SWEEP_COMMAND = "python sweep.py --token=hf_abcdefghijklmnopqrstuvwxyz"
 LOST_GPUS = {"hydra": ((5, -3 * HOUR_S, 9 * HOUR_S),), "orion": ((3, 25 * MINUTE_S, 4 * HOUR_S),)}
 # GPUs that nobody ever takes.
@@ -76,6 +76,9 @@ FREE_GPUS = {"gemini": ((3, -2 * HOUR_S, 6 * HOUR_S),), "centaurus": ((3, -2 * H
 SILENT_HOSTS = {"draco": (2 * MINUTE_S, 20 * MINUTE_S, 9 * HOUR_S)}
 # After an update, the driver does not answer for half an hour.
 HOSTS_WITHOUT_DRIVER = {"perseus": (HOUR_S, 1.5 * HOUR_S)}
+
+
+TimeSpan = tuple[int, float, float]  # a GPU, from one moment to another
 
 
 class DemoReadings(NamedTuple):
@@ -95,19 +98,15 @@ class DemoReadings(NamedTuple):
 
 
 def build_gpu_uuid(machine: DemoMachine, gpu: int) -> str:
-    unit = machine.units[gpu]
-    name = hashlib.sha256(f"{machine.name} {gpu}".encode()).hexdigest()
+    unit, uuid = machine.units[gpu], build_uuid(f"{machine.name} {gpu}")
     if unit.vendor == "amd":
-        return f"GPU-{name[:16]}"
-    return f"{'MIG' if unit.instance else 'GPU'}-{format_uuid(name)}"
+        return f"GPU-{uuid.replace('-', '')[:16]}"
+    return f"{'MIG' if unit.instance else 'GPU'}-{uuid}"
 
 
-def build_parent_uuid(machine: DemoMachine) -> str:
-    return f"GPU-{format_uuid(hashlib.sha256(f'{machine.name} whole'.encode()).hexdigest())}"
-
-
-def format_uuid(name: str) -> str:
-    return f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:32]}"
+def build_uuid(name: str) -> str:
+    """Return the UUID that belongs to a name."""
+    return str(UUID(hashlib.sha256(name.encode()).hexdigest()[:32]))
 
 
 def simulate_readings(
@@ -170,10 +169,9 @@ class DemoGpu(NamedTuple):
 class DemoMachine:
     """A host of the lab.
 
-    `tries` is how many short runs come an hour; `load` is the share of its GPUs that long jobs ask for, and `idle` the
-    share that notebooks hold. `story` names what happens to it in story.py. The first GPU may be `cut` into instances,
-    each of which counts as one, and the last ones may be of another model, which stand `beside` the others. `amd` is
-    the tool that tells those of AMD.
+    `job_share` is the share of its GPUs that long jobs ask for, and `notebook_share` the share that notebooks hold.
+    `scenario` names what happens to it in the tables of this module. The first GPU may be cut into `instances`, each of
+    which counts as one, and the last ones may be `extra_models` beside the others.
     """
 
     name: str
@@ -195,24 +193,18 @@ class DemoMachine:
 
     @cached_property
     def units(self) -> tuple[DemoGpu, ...]:
-        model, instance_count = self.model, len(self.instances)
-        units = [DemoGpu(f"0:{n}", 0, model, entry.memory_mib, entry) for n, entry in enumerate(self.instances)]
-        for index in range(
-            bool(instance_count), self.gpu_count - instance_count + bool(instance_count) - len(self.extra_models)
-        ):
-            units.append(DemoGpu(str(index), index, model, model.memory_mib))
+        model, first = self.model, 1 if self.instances else 0
+        whole_count = self.gpu_count - len(self.instances) - len(self.extra_models)
         return (
-            *units,
-            *(DemoGpu(f"{entry.vendor}{n}", n, entry, entry.memory_mib) for n, entry in enumerate(self.extra_models)),
+            *(DemoGpu(f"0:{n}", 0, model, part.memory_mib, part) for n, part in enumerate(self.instances)),
+            *(DemoGpu(str(n), n, model, model.memory_mib) for n in range(first, first + whole_count)),
+            *(DemoGpu(f"{extra.vendor}{n}", n, extra, extra.memory_mib) for n, extra in enumerate(self.extra_models)),
         )
 
     def choose_gpus(self, gpus: Sequence[int], count: int) -> tuple[int, ...]:
         for model in (self.model, *self.extra_models[:1]):
-            alike = gpus
-            if self.instances or self.extra_models:
-                alike = [gpu for gpu in gpus if self.units[gpu].model is model]
-            if self.instances and count > 1:
-                alike = [gpu for gpu in alike if self.units[gpu].instance is None]
+            units = ((gpu, self.units[gpu]) for gpu in gpus)
+            alike = [gpu for gpu, unit in units if unit.model is model and (count == 1 or unit.instance is None)]
             if len(alike) >= count:
                 return tuple(alike[:count])
         return ()
@@ -274,12 +266,11 @@ MACHINES = (
 def build_machines(host_count: int) -> tuple[DemoMachine, ...]:
     machines = []
     for number in range(host_count):
-        machine = MACHINES[number % len(MACHINES)]
-        repetition = number // len(MACHINES)
-        if repetition:  # those have no story and no remark of their own, and the new scripts
-            machines.append(replace(machine, name=f"{machine.name}{repetition + 1}", remark="", number=number))
-        else:
-            machines.append(replace(machine, number=number, scenario=machine.name))
+        repetition, position = divmod(number, len(MACHINES))
+        machine = replace(MACHINES[position], number=number, scenario=MACHINES[position].name)
+        if repetition:  # those have no scenario and no remark of their own, and the new scripts
+            machine = replace(machine, name=f"{machine.name}{repetition + 1}", remark="", scenario="")
+        machines.append(machine)
     return tuple(machines)
 
 
@@ -329,7 +320,7 @@ class DemoJob:
 
 @dataclass(frozen=True)
 class DemoBooking:
-    """A promise: `gpus` is None for the whole host."""
+    """A booking: `gpus` is None for the whole host."""
 
     host: str
     gpus: tuple[int, ...] | None
@@ -355,20 +346,13 @@ def choose_command(kind: str, person: str, rng: Random) -> str:
     return rng.choice(JOB_COMMANDS[kind]).format(**words)
 
 
-# What always happens, whatever the seed: who works where, who holds what, which promise is kept and which broken.
+# What always happens, whatever the seed: who works where, who holds what, which booking is kept and which broken.
 FIXED_JOBS: dict[str, tuple[DemoJob, ...]] = {
     "atlas": (
         create_fixed_job(
             "train", "alice", (0, 1, 2, 3), (-52, 52), command="python -u train.py --config configs/vit-l.yaml"
         ),
-        create_fixed_job(
-            "sweep",
-            "marek",
-            (5,),
-            (-0.7, 4),
-            memory_share=0.55,
-            command=SWEEP_COMMAND,
-        ),
+        create_fixed_job("sweep", "marek", (5,), (-0.7, 4), memory_share=0.55, command=SWEEP_COMMAND),
         create_fixed_job(
             "notebook", "bruno", (6,), (-9 * 24, 30), memory_share=0.77, active_s=6 * 24 * HOUR_S - 2 * HOUR_S
         ),
@@ -377,13 +361,7 @@ FIXED_JOBS: dict[str, tuple[DemoJob, ...]] = {
     "orion": (create_fixed_job("train", "jonas", (0, 1), (-7, 20), container="docker"),),
     "vega": (
         create_fixed_job(
-            "serve",
-            "kavya",
-            (0, 1),
-            (-12 * 24, FOREVER_HOURS),
-            memory_share=0.92,
-            container="docker",
-            runs_as_root=True,
+            "serve", "kavya", (0, 1), (-12 * 24, 100 * 24), memory_share=0.92, container="docker", runs_as_root=True
         ),
     ),
     "lyra": (
@@ -421,6 +399,10 @@ DEMO_BOOKINGS = (
 )
 
 
+def is_gpu_available(gpu: int, begins: float, ends: float, taken: Iterable[TimeSpan]) -> bool:
+    return not any(gpu == taken_gpu and begins < until and since < ends for taken_gpu, since, until in taken)
+
+
 @dataclass
 class HostScenario:
     """What happens on one host: the plot, and between it jobs that come and go as they do."""
@@ -431,26 +413,18 @@ class HostScenario:
     next_arrival: float = -LEAD_TIME_S
 
     def __post_init__(self) -> None:
-        """Begin with the plot, and with the promises that others respect."""
-        self.fixed_jobs = FIXED_JOBS.get(self.machine.scenario, ())
+        """Begin with the plot, and with the bookings that others respect."""
+        name = self.machine.scenario
+        self.fixed_jobs = FIXED_JOBS.get(name, ())
         self.reserved_spans = [
             (gpu, booking.starts_at, booking.ends_at)
             for booking in DEMO_BOOKINGS
-            if booking.host == self.machine.scenario and booking.gpus is not None
-            for gpu in booking.gpus
+            if booking.host == name
+            for gpu in booking.gpus or ()
         ]
         self.reserved_spans += [(gpu, job.starts_at, job.ends_at) for job in self.fixed_jobs for gpu in job.gpus]
-        self.reserved_spans += [*LOST_GPUS.get(self.machine.scenario, ()), *FREE_GPUS.get(self.machine.scenario, ())]
-        self.reserved_spans += [(gpu, -LEAD_TIME_S, float("inf")) for gpu in UNUSED_GPUS.get(self.machine.scenario, ())]
-
-    def compute_arrival_rates(self, now: float) -> dict[str, float]:
-        machine, rush = self.machine, RUSH_FACTOR if RUSH_START_S <= now % DEADLINE_INTERVAL_S < RUSH_END_S else 1
-        long_job = "sweep" if machine.gpu_count == 1 else "train"
-        return {
-            "debug": machine.short_runs_per_hour * (2 if rush > 1 else 1),
-            long_job: machine.job_share * machine.gpu_count * rush / (sum(JOB_HOURS[long_job]) / 2 * 2),
-            "notebook": machine.notebook_share * machine.gpu_count / (sum(JOB_HOURS["notebook"]) / 2),
-        }
+        self.reserved_spans += [*LOST_GPUS.get(name, ()), *FREE_GPUS.get(name, ())]
+        self.reserved_spans += [(gpu, -LEAD_TIME_S, float("inf")) for gpu in UNUSED_GPUS.get(name, ())]
 
     def list_jobs_at(self, now: float) -> list[DemoJob]:
         while self.next_arrival <= now:
@@ -462,27 +436,31 @@ class HostScenario:
         self.jobs = [job for job in self.jobs if job.ends_at > now]
         return [*(job for job in self.fixed_jobs if job.starts_at <= now < job.ends_at), *self.jobs]
 
+    def compute_arrival_rates(self, now: float) -> dict[str, float]:
+        """Return how many jobs of each kind come in an hour."""
+        machine, is_rush = self.machine, RUSH_START_S <= now % DEADLINE_INTERVAL_S < RUSH_END_S
+        long_job = "sweep" if machine.gpu_count == 1 else "train"
+        return {
+            "debug": machine.short_runs_per_hour * (2 if is_rush else 1),
+            long_job: machine.job_share
+            * machine.gpu_count
+            * (RUSH_FACTOR if is_rush else 1)
+            / sum(JOB_HOURS[long_job]),
+            "notebook": machine.notebook_share * machine.gpu_count / (sum(JOB_HOURS["notebook"]) / 2),
+        }
+
     def add_job(self, kind: str, now: float) -> None:
-        rng = self.rng
-        person, count = rng.choice(PEOPLE), min(rng.choice(GPU_COUNTS.get(kind, (1,))), self.machine.gpu_count)
+        rng, gpu_count = self.rng, self.machine.gpu_count
+        person, count = rng.choice(PEOPLE), min(rng.choice(GPU_COUNTS.get(kind, (1,))), gpu_count)
         ends = now + rng.uniform(*JOB_HOURS[kind]) * HOUR_S
         share = rng.uniform(0.1, 0.5) if kind in ("debug", "notebook") else rng.uniform(0.5, 0.94)
         active, pid = rng.uniform(0.2, 2) * HOUR_S, rng.randrange(2000, 4_000_000)
         container = "docker" if rng.random() < 0.2 else ""
         command = choose_command(kind, person, rng)
-        gpus = self.machine.choose_gpus(
-            [gpu for gpu in range(self.machine.gpu_count) if self.is_gpu_available(gpu, now, ends)], count
-        )
-        if gpus:
+        taken = [*self.reserved_spans, *((gpu, now, job.ends_at) for job in self.jobs for gpu in job.gpus)]
+        free = [gpu for gpu in range(gpu_count) if is_gpu_available(gpu, now, ends, taken)]
+        if gpus := self.machine.choose_gpus(free, count):
             self.jobs.append(DemoJob(kind, person, gpus, now, ends, pid, share, command, active, container))
-
-    def is_gpu_available(self, gpu: int, begins: float, ends: float) -> bool:
-        if any(gpu in job.gpus and job.ends_at > begins for job in self.jobs):
-            return False
-        return not any(
-            gpu == reserved_gpu and begins < until and since < ends
-            for reserved_gpu, since, until in self.reserved_spans
-        )
 
     def list_lost_gpus(self, now: float) -> set[int]:
         return {gpu for gpu, since, until in LOST_GPUS.get(self.machine.scenario, ()) if since <= now < until}

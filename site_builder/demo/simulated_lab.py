@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -69,19 +69,31 @@ class SimulatedHost:
         self.pids: set[int] = set()
         for path in (self.proc_folder / "sys/kernel", self.tools_folder / "amd", self.tools_folder / "docker"):
             path.mkdir(parents=True)
-        (self.proc_folder / "sys/kernel/osrelease").write_text(f"{KERNEL_VERSION}\n")
-        (self.proc_folder / "mounts").write_text("proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0\n")
-        (self.proc_folder / "stat").write_text(
-            "".join(["cpu  1 0 1 9\n", *(f"cpu{n} 1 0 1 9\n" for n in range(self.machine.cpu_count))])
-        )
-        (self.tools_folder / "driver").write_text(DRIVER_VERSION)
-        (self.tools_folder / "df").write_text(render_df_output(self.machine))
-        (self.tools_folder / "ip").write_text(render_ip_output(self.machine))
+        address = f"192.0.2.{self.machine.number % 250 + 1}/24"
         people = (f"{name}:x:{FIRST_UID + n}:100::/home/{name}:/bin/sh\n" for n, name in enumerate(PEOPLE))
-        (self.tools_folder / "passwd").write_text("".join(["root:x:0:0:root:/root:/bin/sh\n", *people]))
+        write_files(
+            self.proc_folder,
+            {
+                "sys/kernel/osrelease": f"{KERNEL_VERSION}\n",
+                "mounts": "proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0\n",
+                "stat": "".join(f"cpu{n} 1 0 1 9\n" for n in (" ", *range(self.machine.cpu_count))),
+            },
+        )
+        write_files(
+            self.tools_folder,
+            {
+                "driver": DRIVER_VERSION,
+                "df": render_df_output(self.machine),
+                "ip": f"2: eno1    inet {address} brd 192.0.2.255 scope global eno1\n",
+                "passwd": "".join(["root:x:0:0:root:/root:/bin/sh\n", *people]),
+            },
+        )
+
+    def has_vendor(self, vendor: str) -> bool:
+        return any(unit.vendor == vendor for unit in self.machine.units)
 
     def write_moment(self, now: float, ran: float) -> None:
-        """Put there what the host is like at this moment of the lab, `ran` seconds after the start of the demo."""
+        """Write what the host is like at this moment of the lab, `ran` seconds after the start of the demo."""
         jobs = self.scenario.list_jobs_at(now)
         up = self.uptime + ran
         self.write_gpus(jobs, now)
@@ -89,108 +101,90 @@ class SimulatedHost:
         load = 0.4 + sum(len(job.gpus) * (1.1 if job.kind != "notebook" else 0.01) for job in jobs)
         used = 9000 + sum(14000 * len(job.gpus) for job in jobs)
         total = self.machine.memory_mib
-        (self.proc_folder / "loadavg").write_text(f"{load:.2f} {load * 0.97:.2f} {load * 0.9:.2f} 3/900 4242\n")
-        (self.proc_folder / "uptime").write_text(f"{up:.2f} {up * 40:.2f}\n")
-        (self.proc_folder / "meminfo").write_text(
-            f"MemTotal: {total * 1024} kB\nMemAvailable: {max(total - used, total // 20) * 1024} kB\n"
-            f"SwapTotal: 16777216 kB\nSwapFree: 16777216 kB\n"
+        write_files(
+            self.proc_folder,
+            {
+                "loadavg": f"{load:.2f} {load * 0.97:.2f} {load * 0.9:.2f} 3/900 4242\n",
+                "uptime": f"{up:.2f} {up * 40:.2f}\n",
+                "meminfo": f"MemTotal: {total * 1024} kB\nMemAvailable: {max(total - used, total // 20) * 1024} kB\n"
+                f"SwapTotal: 16777216 kB\nSwapFree: 16777216 kB\n",
+            },
         )
 
     def write_gpus(self, jobs: list[DemoJob], now: float) -> None:
         lost, machine = self.scenario.list_lost_gpus(now), self.machine
-        seen = [self.compute_use_and_memory(gpu, jobs, now) for gpu in range(machine.gpu_count)]
-        gpu_processes = [
+        processes = [
             DemoGpuProcess(gpu, pid, job.simulate_memory(machine.units[gpu].memory_mib, now), job.program)
             for job in jobs
-            for gpu, pid in iterate_gpu_pids(job)
+            for pid, gpu in enumerate(job.gpus, job.pid)
         ]
+        seen = []
+        for gpu, unit in enumerate(machine.units):
+            use = sum(job.simulate_use(gpu, now) for job in jobs if gpu in job.gpus)
+            used = unit.instance.empty_mib if unit.instance else 4
+            used += sum(process.memory_mib for process in processes if process.gpu == gpu)
+            seen.append((min(100, use), min(unit.memory_mib - RESERVED_MIB - 20, used)))
+        output = {}
         if self.has_vendor("nvidia"):
-            ours = [process for process in gpu_processes if machine.units[process.gpu].vendor == "nvidia"]
-            for name, text in nvidia_tools.render_nvidia_output(machine, seen, ours, lost, now).items():
-                self.write_tool_file(name, text)
-            self.write_tool_file("rc", str(LOST_GPU_EXIT_CODE if lost else 0))
-        for name, text in (
-            amd_tools.render_amd_output(machine, seen, gpu_processes, now).items() if self.has_vendor("amd") else ()
-        ):
-            self.write_tool_file(f"amd/{name}", text)
-        if self.scenario.has_driver(now):
-            (self.tools_folder / "say").unlink(missing_ok=True)
-        else:
-            self.write_tool_file("say", NO_DRIVER_MESSAGE)
-            self.write_tool_file("rc", str(NO_DRIVER_EXIT_CODE))
-
-    def has_vendor(self, maker: str) -> bool:
-        return any(unit.vendor == maker for unit in self.machine.units)
-
-    def write_tool_file(self, name: str, text: str) -> None:
-        (self.tools_folder / name).write_text(text)
-
-    def compute_use_and_memory(self, gpu: int, jobs: list[DemoJob], now: float) -> tuple[int, int]:
-        unit = self.machine.units[gpu]
-        mine = [job for job in jobs if gpu in job.gpus]
-        use = min(100, sum(job.simulate_use(gpu, now) for job in mine))
-        empty = unit.instance.empty_mib if unit.instance else 4
-        used = min(
-            unit.memory_mib - RESERVED_MIB - 20, empty + sum(job.simulate_memory(unit.memory_mib, now) for job in mine)
-        )
-        return use, used
+            ours = [process for process in processes if machine.units[process.gpu].vendor == "nvidia"]
+            output = nvidia_tools.render_nvidia_output(machine, seen, ours, lost, now)
+            output["rc"] = str(LOST_GPU_EXIT_CODE if lost else 0)
+        if self.has_vendor("amd"):
+            amd_output = amd_tools.render_amd_output(machine, seen, processes, now)
+            output.update({f"amd/{name}": text for name, text in amd_output.items()})
+        (self.tools_folder / "say").unlink(missing_ok=True)
+        if not self.scenario.has_driver(now):
+            output.update({"say": NO_DRIVER_MESSAGE, "rc": str(NO_DRIVER_EXIT_CODE)})
+        write_files(self.tools_folder, output)
 
     def write_processes(self, jobs: list[DemoJob], now: float, up: float) -> None:
-        there: set[int] = set()
+        pids: set[int] = set()
         for job in jobs:
             for pid, parent in iterate_job_processes(job):
-                there.add(pid)
+                pids.add(pid)
                 self.write_process(job, pid, parent, up, (now - job.starts_at) / self.speed)
-        for pid in self.pids - there:
+        for pid in self.pids - pids:
             shutil.rmtree(self.proc_folder / str(pid))
-        self.pids = there
+        self.pids = pids
 
     def write_process(self, job: DemoJob, pid: int, parent: int, up: float, ran: float) -> None:
         folder = self.proc_folder / str(pid)
         name = job.program.rpartition("/")[2][:15]
-        if pid not in self.pids:
-            folder.mkdir()
-            (folder / "cmdline").write_bytes(job.command.replace(" ", "\0").encode() + b"\0")
-            (folder / "cgroup").write_text(f"0::{build_cgroup_path(job)}\n")
-            if job.container:
-                self.write_container(job)
-            uid = 0 if job.runs_as_root else FIRST_UID + PEOPLE.index(job.person)
-            (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t{RSS_KIB} kB\n")
         ticks = int(max(0, ran) * (4 if job.kind == "notebook" else 98))
         began = int(max(0, up - ran) * 100)
         first = f"{pid} ({name}) S {parent} {job.pid} {job.pid} 0 -1 4194304 9000 0 12 0 {ticks} 0 0 0 20 0 9 0"
-        (folder / "stat").write_text(f"{first} {began} 90000000 {RSS_KIB // 4} 18446744073709551615 0 0\n")
+        proc_files = {"stat": f"{first} {began} 90000000 {RSS_KIB // 4} 18446744073709551615 0 0\n"}
+        if pid not in self.pids:
+            folder.mkdir()
+            person_uid = FIRST_UID + PEOPLE.index(job.person)
+            uid = 0 if job.runs_as_root else person_uid
+            cgroup = f"/user.slice/user-{person_uid}.slice/session-{job.pid % 90}.scope"
+            if job.container:
+                container_id = hashlib.sha256(str(job.pid).encode()).hexdigest()
+                cgroup = f"/system.slice/docker-{container_id}.scope"
+                image = CONTAINER_IMAGES.get(job.kind, CONTAINER_IMAGES[self.machine.units[job.gpus[0]].vendor])
+                mount = f'mount "/home/{job.person}/models"\n' if job.runs_as_root else ""
+                text = f'id {container_id}\nimage "{image}"\n{mount}'
+                write_files(self.tools_folder / "docker", {container_id[:12]: text})
+            proc_files["cmdline"] = job.command.replace(" ", "\0") + "\0"
+            proc_files["cgroup"] = f"0::{cgroup}\n"
+            proc_files["status"] = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t{RSS_KIB} kB\n"
+        write_files(folder, proc_files)
 
-    def write_container(self, job: DemoJob) -> None:
-        image = CONTAINER_IMAGES.get(job.kind, CONTAINER_IMAGES[self.machine.units[job.gpus[0]].vendor])
-        rows = [f"id {build_container_id(job)}", f'image "{image}"']
-        if job.runs_as_root:
-            rows.append(f'mount "/home/{job.person}/models"')
-        self.write_tool_file(f"docker/{build_container_id(job)[:12]}", "\n".join([*rows, ""]))
 
-
-def build_container_id(job: DemoJob) -> str:
-    return hashlib.sha256(str(job.pid).encode()).hexdigest()
-
-
-def iterate_gpu_pids(job: DemoJob) -> Iterator[tuple[int, int]]:
-    for n, gpu in enumerate(job.gpus):
-        yield gpu, job.pid + n
+def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).write_text(text)
 
 
 def iterate_job_processes(job: DemoJob) -> Iterator[tuple[int, int]]:
-    for _, pid in iterate_gpu_pids(job):
+    """Yield each process of a job with its parent: one for each GPU, and those that load its data."""
+    for number in range(len(job.gpus)):
+        pid = job.pid + number
         if not job.is_orphaned:
             yield pid, SHELL_PID
-        for n in range(LOADERS_PER_GPU if job.kind in ("train", "sweep") else 0):
-            yield job.pid + 100 + (pid - job.pid) * LOADERS_PER_GPU + n, 1 if job.is_orphaned else pid
-
-
-def build_cgroup_path(job: DemoJob) -> str:
-    if job.container:
-        return f"/system.slice/docker-{build_container_id(job)}.scope"
-    uid = FIRST_UID + PEOPLE.index(job.person)
-    return f"/user.slice/user-{uid}.slice/session-{job.pid % 90}.scope"
+        for loader in range(LOADERS_PER_GPU if job.kind in ("train", "sweep") else 0):
+            yield job.pid + 100 + number * LOADERS_PER_GPU + loader, 1 if job.is_orphaned else pid
 
 
 def render_df_output(machine: DemoMachine) -> str:
@@ -201,20 +195,6 @@ def render_df_output(machine: DemoMachine) -> str:
         used = int(total * rng.uniform(0.25, 0.9))
         lines.append(f"{device} ext4 {total} {used} {total - used} {used * 100 // total}% {mount}")
     return "\n".join(lines) + "\n"
-
-
-def render_ip_output(machine: DemoMachine) -> str:
-    return f"2: eno1    inet 192.0.2.{machine.number % 250 + 1}/24 brd 192.0.2.255 scope global eno1\n"
-
-
-def find_idle_starts(jobs: Iterable[DemoJob], machine: DemoMachine, now: float) -> dict[int, float]:
-    idle_starts: dict[int, float] = {}
-    for gpu in [place for place, unit in enumerate(machine.units) if unit.instance is None]:
-        mine = [job for job in jobs if gpu in job.gpus]
-        since = max((job.idle_since for job in mine), default=float("inf"))
-        if since < now:
-            idle_starts[gpu] = since
-    return idle_starts
 
 
 @dataclass(frozen=True)
@@ -232,18 +212,13 @@ class SimulatedLab:
 
     def __init__(self, play: DemoOptions, folder: Path, backstage: Path) -> None:
         """Put all there that was there before the demo began."""
-        self.options, self.data_folder, self.state_folder, self.work_folder = (
-            play,
-            folder / "data",
-            folder / "state",
-            backstage,
-        )
+        self.options, self.work_folder = play, backstage
+        self.data_folder, self.state_folder = folder / "data", folder / "state"
         self.started_at = time.time()
         self.machines = scenario.build_machines(play.host_count)
-        self.scenarios = list(build_scenarios(self.machines, play.seed))
         self.hosts = [
             SimulatedHost(backstage / story.machine.name, story, play.speed)
-            for story in self.scenarios
+            for story in build_scenarios(self.machines, play.seed)
             if story.machine.name != scenario.LEGACY_HOST
         ]
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
@@ -260,18 +235,15 @@ class SimulatedLab:
         return max(MIN_ROUND_S, math.ceil(self.round_s))
 
     def build_settings(self) -> dict[str, str]:
-        stale = max(1, round(30 / self.options.speed))
-        return {
-            "GPUBOARD_NOTICE": self.build_notice(),
-            "GPUBOARD_STALE_AFTER": str(stale),
-            "GPUBOARD_DOWN_AFTER": str(max(round(600 / self.options.speed), 6 * self.interval_s + stale + 5)),
-            "GPUBOARD_HELD_AFTER": str(round(2 * HOUR_S / self.options.speed)),
-        }
-
-    def build_notice(self) -> str:
         speed = self.options.speed
         pace = "" if speed == 1 else f", {speed:g} times as fast, and so are its limits"
-        return f"Simulated{pace}: these hosts, people and jobs do not exist."
+        stale = max(1, round(30 / speed))
+        return {
+            "GPUBOARD_NOTICE": f"Simulated{pace}: these hosts, people and jobs do not exist.",
+            "GPUBOARD_STALE_AFTER": str(stale),
+            "GPUBOARD_DOWN_AFTER": str(max(round(600 / speed), 6 * self.interval_s + stale + 5)),
+            "GPUBOARD_HELD_AFTER": str(round(2 * HOUR_S / speed)),
+        }
 
     def to_lab_time(self, wall: float) -> float:
         return (wall - self.started_at) * self.options.speed + self.options.start_offset_s
@@ -280,14 +252,14 @@ class SimulatedLab:
         return self.started_at + (moment - self.options.start_offset_s) / self.options.speed
 
     def take_snapshots(self) -> None:
-        began = time.monotonic()
-        now = time.time()
-        up = [host for host in self.hosts if not host.scenario.is_silent(self.to_lab_time(now))]
+        began, now = time.monotonic(), self.to_lab_time(time.time())
         pool = ThreadPoolExecutor(CORE_COUNT)
         try:
-            for result in pool.map(self.take_snapshot, up):
-                if result:
-                    raise OSError(0, result, "gpu-run.sh")
+            for error in pool.map(
+                self.take_snapshot, [host for host in self.hosts if not host.scenario.is_silent(now)]
+            ):
+                if error:
+                    raise OSError(0, error, "gpu-run.sh")
         finally:
             pool.shutdown(cancel_futures=True)
         self.round_s = time.monotonic() - began
@@ -315,37 +287,29 @@ class SimulatedLab:
         return ended.stderr.strip() if ended.returncode else ""
 
     def write_lists(self) -> None:
-        lines = [
-            f"{machine.name}, {machine.title}, {machine.tags}, {machine.remark}".rstrip(", ")
-            for machine in self.machines
-        ]
+        lines = (f"{host.name}, {host.title}, {host.tags}, {host.remark}".rstrip(", ") for host in self.machines)
         files.write_atomically(self.data_folder / "hosts.txt", "".join(f"{line}\n" for line in lines).encode())
         files.write_atomically(self.data_folder / "aliases.csv", scenario.ALIASES.encode())
 
     def write_bookings(self) -> None:
-        entries: dict[str, list[tuple[str, dict[str, str]]]] = {}
-        machines = {booking.name: booking for booking in self.machines}
+        machines = {machine.name: machine for machine in self.machines}
+        lines_by_host: dict[str, list[str]] = {}
         for booking in DEMO_BOOKINGS:
             if booking.host not in machines:
                 continue
-            labels = [unit.label for unit in machines[booking.host].units]
             entry = {
                 "name": booking.person,
                 "from": self.format_date(booking.starts_at),
                 "date": self.format_date(booking.ends_at),
+                "comment": booking.comment,
+                **({"rrule": booking.rrule} if booking.rrule else {}),
             }
-            entry.update(
-                {key: value for key, value in (("comment", booking.comment), ("rrule", booking.rrule)) if value}
-            )
-            for gpu in ("*",) if booking.gpus is None else (labels[number] for number in booking.gpus):
-                entries.setdefault(booking.host, []).append((gpu, entry))
-        lines = (
-            f" {json.dumps(host)}: {{\n"
-            + ",\n".join(f"  {json.dumps(gpu)}: {json.dumps(booking)}" for gpu, booking in gpus)
-            + "\n }"
-            for host, gpus in entries.items()
-        )
-        files.write_atomically(find_bookings_file(self.data_folder), ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+            units = machines[booking.host].units
+            for gpu in ("*",) if booking.gpus is None else (units[number].label for number in booking.gpus):
+                # one line for each GPU, as people write it
+                lines_by_host.setdefault(booking.host, []).append(f"  {json.dumps(gpu)}: {json.dumps(entry)}")
+        hosts = (f" {json.dumps(host)}: {{\n" + ",\n".join(lines) + "\n }" for host, lines in lines_by_host.items())
+        files.write_atomically(find_bookings_file(self.data_folder), ("{\n" + ",\n".join(hosts) + "\n}\n").encode())
 
     def format_date(self, moment: float) -> str:
         step = max(1, 15 * MINUTE_S / self.options.speed)
@@ -357,24 +321,22 @@ class SimulatedLab:
             if machine.name == scenario.LEGACY_HOST:
                 then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
                 stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
-                model = machine.model
-                row = "{n}, {uuid}, {name}, 4, {memory}, 0, 0, 31, {stamp}\n"
-                rows = (
-                    row.format(
-                        n=n, uuid=build_gpu_uuid(machine, n), name=model.name, memory=model.memory_mib, stamp=stamp
-                    )
-                    for n in range(machine.gpu_count)
-                )
+                cells = f"{machine.model.name}, 4, {machine.model.memory_mib}, 0, 0, 31, {stamp}"
+                rows = (f"{gpu}, {build_gpu_uuid(machine, gpu)}, {cells}\n" for gpu in range(machine.gpu_count))
                 path = self.data_folder / f"{machine.name}_gpus.csv"
                 files.write_atomically(path, "".join(rows).encode())
                 os.utime(path, (then, then))
 
     def write_builder_state(self) -> None:
-        memory, now = BuilderState(self.state_folder), self.options.start_offset_s
-        memory.add_logins(frozenset(scenario.PEOPLE))
+        """Let the builder know since when GPUs are idle."""
+        state, now = BuilderState(self.state_folder), self.options.start_offset_s
+        state.add_logins(frozenset(PEOPLE))
         for host in self.hosts:
-            idle = find_idle_starts(host.scenario.list_jobs_at(now), host.machine, now)
-            if idle:
-                since = {build_gpu_uuid(host.machine, gpu): self.to_wall_time(moment) for gpu, moment in idle.items()}
-                memory.idle_times[host.machine.name] = IdleTimes(self.started_at, since)
-        memory.save()
+            jobs, idle_starts = host.scenario.list_jobs_at(now), {}
+            for gpu, unit in enumerate(host.machine.units):
+                idle_since = max((job.idle_since for job in jobs if gpu in job.gpus), default=float("inf"))
+                if idle_since < now and unit.instance is None:
+                    idle_starts[build_gpu_uuid(host.machine, gpu)] = self.to_wall_time(idle_since)
+            if idle_starts:
+                state.idle_times[host.machine.name] = IdleTimes(self.started_at, idle_starts)
+        state.save()
