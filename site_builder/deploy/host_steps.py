@@ -165,9 +165,11 @@ def compute_scripts_digest() -> str:
 def build_install_program() -> str:
     """Build the shell program that unpacks the installer and all scripts."""
     script = find_installer()
-    files = {"install.sh": script}
-    files.update({f"install/{path.name}": path for path in sorted((script.parent / "install").glob("*.*"))})
-    files.update({f"scripts/{path}": find_scripts_folder() / path for path in list_host_scripts()})
+    files = {
+        "install.sh": script,
+        **{f"install/{path.name}": path for path in sorted((script.parent / "install").glob("*.*"))},
+        **{f"scripts/{path}": find_scripts_folder() / path for path in list_host_scripts()},
+    }
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
         for name, path in files.items():
@@ -177,9 +179,6 @@ def build_install_program() -> str:
             with path.open("rb") as file:
                 archive.addfile(entry, file)
     return UNPACK_SCRIPT.format(packed=encodebytes(content.getvalue()).decode())
-
-
-class HostInspectionError(Exception): ...
 
 
 @dataclass
@@ -217,36 +216,31 @@ def parse_host_inspection(output: bytes) -> HostInspection:
     lines = output.decode(errors="replace").split("\n")
     if "gpuboard-look 1" not in lines or "end 1" not in lines:
         message = "its answer is not whole: does its login shell let `ssh HOST sh -s` through?"
-        raise HostInspectionError(message)
+        raise HostDeployError(message)
     inspection = HostInspection()
     for line in lines[lines.index("gpuboard-look 1") + 1 : lines.index("end 1")]:
-        word, _, value = line.partition(" ")
-        add_inspection_fact(inspection, word, clean_text(value[:MAX_VALUE_CHARACTERS]).strip())
+        word, _, text = line.partition(" ")
+        value = clean_text(text[:MAX_VALUE_CHARACTERS]).strip()
+        first, _, rest = value.partition(" ")
+        if word == "key":
+            inspection.public_key = parse_public_key(value)
+        elif word == "key-before":
+            inspection.previous_key = parse_public_key(value)
+        elif word == "seen":
+            inspection.our_address = first if IP_ADDRESS.fullmatch(first) else ""
+        elif word == "reach":
+            inspection.addresses_by_name[first] = tuple(rest.split())
+        elif word == "missing" and len(inspection.missing_programs) < MAX_LINES:
+            inspection.missing_programs.append(value[:MAX_PROGRAM_CHARACTERS])
+        elif word == "known" and len(inspection.known_hosts_lines) < MAX_LINES:
+            inspection.known_hosts_lines.append(value)
+        elif word in TEXT_FIELDS:
+            setattr(inspection, TEXT_FIELDS[word], value)
     if not is_host_name(inspection.name):
-        message = (
-            f"it is called '{inspection.name[:63]}', which cannot be a host's name on the board: NAME=HOST gives it one"
-        )
-        raise HostInspectionError(message)
+        name = inspection.name[:63]
+        message = f"it is called '{name}', which cannot be a host's name on the board: NAME=HOST gives it one"
+        raise HostDeployError(message)
     return inspection
-
-
-def add_inspection_fact(inspection: HostInspection, word: str, value: str) -> None:
-    if word == "key":
-        inspection.public_key = parse_public_key(value)
-    elif word == "key-before":
-        inspection.previous_key = parse_public_key(value)
-    elif word == "seen":
-        address = value.partition(" ")[0]
-        inspection.our_address = address if IP_ADDRESS.fullmatch(address) else ""
-    elif word == "reach":
-        name, _, addresses = value.partition(" ")
-        inspection.addresses_by_name[name] = tuple(addresses.split())
-    elif word == "missing":
-        inspection.missing_programs = [*inspection.missing_programs, value[:MAX_PROGRAM_CHARACTERS]][:MAX_LINES]
-    elif word == "known":
-        inspection.known_hosts_lines = [*inspection.known_hosts_lines, value][:MAX_LINES]
-    elif word in TEXT_FIELDS:
-        setattr(inspection, TEXT_FIELDS[word], value)
 
 
 def process_host(job: DeployJob, plan: DeployPlan) -> None:
@@ -255,10 +249,8 @@ def process_host(job: DeployJob, plan: DeployPlan) -> None:
     with connect_ssh(job.target.address, plan.connect_timeout_s, plan.config_file) as host:
         job.connection = host
         try:
-            inspection = inspect_host(job, plan, host)
-            {"deploy": install_host, "check": check_host, "remove": remove_from_host}[plan.action](
-                job, plan, host, inspection
-            )
+            process = {"deploy": install_host, "check": check_host, "remove": remove_from_host}[plan.action]
+            process(job, plan, host, inspect_host(job, plan, host))
         finally:
             job.connection = None
 
@@ -269,10 +261,9 @@ def inspect_host(job: DeployJob, plan: DeployPlan, host: SshConnection) -> HostI
     result = host.run(command, plan.inspect_program.encode(), INSPECT_TIMEOUT_S)
     try:
         inspection = parse_host_inspection(result.stdout)
-    except HostInspectionError as error:
+    except HostDeployError as error:
         reason = f" ({result.last_line})" if result.exit_code else ""
-        message = f"{error}{reason}"
-        raise HostDeployError(message) from None
+        raise HostDeployError(f"{error}{reason}") from None
     if job.target.given_name not in (None, inspection.name):
         message = f"it answers for {inspection.name}, and not for {job.target.given_name}"
         raise HostDeployError(f"{message}: is that an sh, or somebody who lies?")
@@ -286,6 +277,7 @@ def inspect_host(job: DeployJob, plan: DeployPlan, host: SshConnection) -> HostI
 def install_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> None:
     """Install gpuboard, or what is missing of it, and wait for its first snapshot."""
     check_host_name(job, plan, inspection)
+    name, previous_name = inspection.name, inspection.installed_name
     destination = plan.destination or choose_destination(plan, host, inspection)
     address, known_hosts_lines = build_known_hosts_lines(destination, plan.web_host.host_keys)
     if not list_outdated_parts(plan, inspection, destination, known_hosts_lines):
@@ -294,21 +286,35 @@ def install_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspecti
     key = inspection.public_key
     if not key or not set(known_hosts_lines) <= set(inspection.known_hosts_lines):
         plan.begin_step(job, "key")
-        key = create_host_key(plan, host, f"{inspection.name} {destination} {address}", known_hosts_lines)
+        input_lines = "".join(f"{line}\n" for line in known_hosts_lines)
+        command = f"./install.sh key {name} {destination} {address} <<'END'\n{input_lines}END"
+        key = parse_public_key(run_installer(plan, host, command, KEY_TIMEOUT_S).strip().rpartition("\n")[2])
+        if not key:
+            message = "what it made is no public key"
+            raise HostDeployError(message)
     plan.begin_step(job, "enrol")
-    plan.web_host.enrol_host(
-        inspection.name, key
-    )  # what is so already is not written; its line may name the data folder of before
+    # what is so already is not written; its line may name the data folder of before
+    plan.web_host.enrol_host(name, key)
     plan.begin_step(job, "install")
-    install_scripts(plan, host, inspection, destination)
+    is_unnamed = name == inspection.own_name and previous_name in ("", name)
+    name_option = "" if is_unnamed else f" --name {name}"
+    run_installer(plan, host, f"./install.sh host{name_option} --dest {destination} </dev/null", INSTALL_TIMEOUT_S)
     plan.begin_step(job, "snapshot")
-    wait_for_snapshot(plan, inspection.name)
-    revoke_previous_name(plan, inspection)
+    deadline = time.monotonic() + plan.snapshot_timeout_s
+    last_arrival = max(plan.web_state.clock_s - 1, plan.web_state.arrival_times.get(name, 0))
+    while plan.web_host.read_arrival_time(name) <= last_arrival:
+        if time.monotonic() > deadline:
+            message = f"all is in place there, but nothing arrived within {plan.snapshot_timeout_s:.0f} s"
+            raise HostDeployError(f"{message}: gpu-check.sh status on the host tells why")
+        plan.pause(POLL_INTERVAL_S)
+    previous_key = plan.web_state.enrolled_keys.get(previous_name)
+    if previous_name not in ("", name) and previous_key and previous_key == inspection.previous_key:
+        plan.web_host.revoke_host(previous_name)
     if not inspection.has_driver:
         job.reason = (
             "it has no nvidia-smi, amd-smi or rocm-smi: the board shows it as failed until its driver is installed"
         )
-    job.result = UPGRADED if inspection.installed_name else INSTALLED
+    job.result = UPGRADED if previous_name else INSTALLED
 
 
 def is_named_by_user(target: Target, name: str) -> bool:
@@ -317,23 +323,30 @@ def is_named_by_user(target: Target, name: str) -> bool:
     return name in (target.given_name, address, address.partition(".")[0])
 
 
+def is_sending(plan: DeployPlan, name: str) -> bool:
+    """Return True if a host of this name still sends snapshots."""
+    return plan.web_state.clock_s - plan.web_state.arrival_times.get(name, 0) <= MAX_SENDING_AGE_S
+
+
+def is_enrolled(plan: DeployPlan, inspection: HostInspection) -> bool:
+    return bool(inspection.public_key) and plan.web_state.enrolled_keys.get(inspection.name) == inspection.public_key
+
+
 def check_host_name(job: DeployJob, plan: DeployPlan, inspection: HostInspection) -> None:
     """Refuse a name under which another host sends snapshots."""
     name = inspection.name
-    last_arrival = plan.web_state.arrival_times.get(name, 0)
-    is_sending = plan.web_state.clock_s - last_arrival <= MAX_SENDING_AGE_S
-    enrolled_key = plan.web_state.enrolled_keys.get(name)
-    if enrolled_key and enrolled_key == inspection.public_key:
+    if is_enrolled(plan, inspection):
         return
-    if (enrolled_key or is_sending) and not is_named_by_user(job.target, name):
+    is_taken = plan.web_state.enrolled_keys.get(name) or is_sending(plan, name)
+    if is_taken and not is_named_by_user(job.target, name):
         message = f"it says that it is {name}, a name that is taken: if it is that very host, say so too, with"
         raise HostDeployError(f"{message} {name}={job.target.address}")
-    if inspection.installed_name == name or not is_sending:
+    if inspection.installed_name == name or not is_sending(plan, name):
         return
     plan.begin_step(job, "name")
     deadline = time.monotonic() + NAME_CHECK_S
     while time.monotonic() < deadline:
-        if plan.web_host.read_arrival_time(name) > last_arrival:
+        if plan.web_host.read_arrival_time(name) > plan.web_state.arrival_times.get(name, 0):
             message = f"another host sends snapshots as {name}: give this one another name, with NAME=HOST"
             raise HostDeployError(f"{message}, or if it is this very machine, stop first what sends them there")
         plan.pause(POLL_INTERVAL_S)
@@ -343,33 +356,23 @@ def choose_destination(plan: DeployPlan, host: SshConnection, inspection: HostIn
     """Choose where this host reaches the web host; keep its present destination if it can be right."""
     web_host = plan.web_host
     is_direct = web_host.is_local and not host.host.jumps and not host.host.proxy_command
-    reachable_names = [
-        name
-        for name in web_host.host_names
-        if can_reach_web_host(inspection, name, inspection.our_address if is_direct else None)
-    ]
+    our_address = inspection.our_address if is_direct else ""
+    reachable = []
+    for name in web_host.host_names:  # the host must find us by this name, and not itself
+        addresses = inspection.addresses_by_name.get(name, ())
+        if our_address in addresses if our_address else not all(map(is_loopback, addresses)):
+            reachable.append(name)
+    port = "" if web_host.port == 22 else f":{web_host.port}"
     destinations = [
-        build_destination(web_host, name)
-        for name in [*reachable_names, *([inspection.our_address] if is_direct and inspection.our_address else [])]
+        f"ssh://{web_host.user}@{f'[{address}]' if ':' in address else address}{port}"
+        for address in [*reachable, our_address]
+        if address
     ]
     if not destinations:
         own_names = " nor ".join(web_host.host_names) or "our name"
         message = f"it does not know {own_names}: say where it finds the web host, with --dest ssh://USER@WEB"
         raise HostDeployError(message)
     return inspection.destination if inspection.destination in destinations else destinations[0]
-
-
-def build_destination(web_host: WebHost, address: str) -> str:
-    host = f"[{address}]" if ":" in address else address
-    return f"ssh://{web_host.user}@{host}" + ("" if web_host.port == 22 else f":{web_host.port}")
-
-
-def can_reach_web_host(inspection: HostInspection, name: str, expected_address: str | None) -> bool:
-    """Return True if the host resolves this name to us, and not to itself."""
-    addresses = inspection.addresses_by_name.get(name, ())
-    if expected_address:
-        return expected_address in addresses
-    return any(not is_loopback(address) for address in addresses)
 
 
 def is_loopback(address: str) -> bool:
@@ -382,24 +385,21 @@ def is_loopback(address: str) -> bool:
 def list_outdated_parts(
     plan: DeployPlan, inspection: HostInspection, destination: str, known_hosts_lines: list[str]
 ) -> list[str]:
-    has_own_name = inspection.crontab_line.endswith(
-        ("/gpu-check.sh", "/gpu-check.sh'") if inspection.name == inspection.own_name else f" {inspection.name}"
-    )
+    name = inspection.name
+    line_ends = [f" {name}", *(["/gpu-check.sh", "/gpu-check.sh'"] if name == inspection.own_name else [])]
     is_current = {
         "scripts": inspection.scripts_digest == plan.scripts_digest,
-        "crontab": bool(inspection.crontab_line)
-        and (has_own_name or inspection.crontab_line.endswith(f" {inspection.name}")),
+        "crontab": inspection.crontab_line.endswith(tuple(line_ends)),
         "destination": inspection.destination == destination,
-        "key": bool(inspection.public_key)
-        and plan.web_state.enrolled_keys.get(inspection.name) == inspection.public_key,
+        "key": is_enrolled(plan, inspection),
         "web host's key": set(known_hosts_lines) <= set(inspection.known_hosts_lines),
-        "loops": inspection.loop_status == "ok" and inspection.installed_name == inspection.name,
-        "snapshot": plan.web_state.clock_s - plan.web_state.arrival_times.get(inspection.name, 0) <= MAX_SENDING_AGE_S,
+        "loops": inspection.loop_status == "ok" and inspection.installed_name == name,
+        "snapshot": is_sending(plan, name),
     }
     return [part for part, is_good in is_current.items() if not is_good]
 
 
-def run_installer(plan: DeployPlan, host: SshConnection, command: str, timeout_s: float) -> RemoteCommandResult:
+def run_installer(plan: DeployPlan, host: SshConnection, command: str, timeout_s: float) -> str:
     """Run install.sh on the host in a temporary folder; retry while another host that shares the home runs it."""
     program = f"{plan.install_program}{command}\n".encode()
     for attempt in range(MAX_INSTALLER_ATTEMPTS):
@@ -407,69 +407,17 @@ def run_installer(plan: DeployPlan, host: SshConnection, command: str, timeout_s
         if result.exit_code != 2 or BUSY_MESSAGE not in result.last_line or attempt == MAX_INSTALLER_ATTEMPTS - 1:
             break
         plan.pause(POLL_INTERVAL_S)
-    return result
-
-
-def create_host_key(plan: DeployPlan, host: SshConnection, arguments: str, known_hosts_lines: list[str]) -> str:
-    """Make a key on the host, and return its public half."""
-    input_lines = "".join(f"{line}\n" for line in known_hosts_lines)
-    result = run_installer(plan, host, f"./install.sh key {arguments} <<'END'\n{input_lines}END", KEY_TIMEOUT_S)
     if result.exit_code:
         raise HostDeployError(describe_installer_failure(result))
-    lines = result.stdout.decode(errors="replace").strip().split("\n")
-    key = parse_public_key(lines[-1])
-    if not key:
-        message = "what it made is no public key"
-        raise HostDeployError(message)
-    return key
-
-
-def install_scripts(plan: DeployPlan, host: SshConnection, inspection: HostInspection, destination: str) -> None:
-    name_option = (
-        ""
-        if inspection.name == inspection.own_name and inspection.installed_name in ("", inspection.own_name)
-        else f" --name {inspection.name}"
-    )
-    result = run_installer(
-        plan, host, f"./install.sh host{name_option} --dest {destination} </dev/null", INSTALL_TIMEOUT_S
-    )
-    if result.exit_code:
-        raise HostDeployError(describe_installer_failure(result))
+    return result.stdout.decode(errors="replace")
 
 
 def describe_installer_failure(result: RemoteCommandResult) -> str:
     lines = [line for line in result.stderr.decode(errors="replace").split("\n") if line.strip()]
-    message = (
-        "; ".join(
-            SCRIPT_PREFIX.sub("", extract_last_line(line)) for line in lines[-2 if result.exit_code == 1 else -1 :]
-        )
-        or result.last_line
-    )
+    last_lines = lines[-2 if result.exit_code == 1 else -1 :]
+    message = "; ".join(SCRIPT_PREFIX.sub("", extract_last_line(line)) for line in last_lines) or result.last_line
     fix = FIX_LINE.search(result.stdout.decode(errors="replace"))
     return f"{message}; {extract_last_line(fix[1])}" if fix and result.exit_code == 1 else message
-
-
-def wait_for_snapshot(plan: DeployPlan, name: str) -> None:
-    """Wait until the web host has a snapshot that is newer than the deploy."""
-    deadline = time.monotonic() + plan.snapshot_timeout_s
-    previous_arrival = max(plan.web_state.clock_s - 1, plan.web_state.arrival_times.get(name, 0))
-    while plan.web_host.read_arrival_time(name) <= previous_arrival:
-        if time.monotonic() > deadline:
-            message = f"all is in place there, but nothing arrived within {plan.snapshot_timeout_s:.0f} s"
-            raise HostDeployError(f"{message}: gpu-check.sh status on the host tells why")
-        plan.pause(POLL_INTERVAL_S)
-
-
-def revoke_previous_name(plan: DeployPlan, inspection: HostInspection) -> None:
-    """Revoke the key of a host's previous name."""
-    previous_name = inspection.installed_name
-    if (
-        previous_name
-        and previous_name != inspection.name
-        and inspection.previous_key
-        and plan.web_state.enrolled_keys.get(previous_name) == inspection.previous_key
-    ):
-        plan.web_host.revoke_host(previous_name)
 
 
 def remove_from_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> None:
@@ -478,18 +426,14 @@ def remove_from_host(job: DeployJob, plan: DeployPlan, host: SshConnection, insp
     is_installed = bool(inspection.installed_name or inspection.public_key or inspection.crontab_line)
     if is_installed:
         plan.begin_step(job, "remove")
-        result = run_installer(plan, host, "./install.sh remove host </dev/null", INSTALL_TIMEOUT_S)
-        if result.exit_code:
-            raise HostDeployError(describe_installer_failure(result))
+        run_installer(plan, host, "./install.sh remove host </dev/null", INSTALL_TIMEOUT_S)
     enrolled_key = plan.web_state.enrolled_keys.get(name)
-    is_sending = plan.web_state.clock_s - plan.web_state.arrival_times.get(name, 0) <= MAX_SENDING_AGE_S
-    if enrolled_key and (
-        enrolled_key == inspection.public_key or (not is_sending and is_named_by_user(job.target, name))
-    ):
+    is_ours = is_enrolled(plan, inspection)
+    if is_ours or (enrolled_key and not is_sending(plan, name) and is_named_by_user(job.target, name)):
         plan.begin_step(job, "key")
         plan.web_host.revoke_host(name)
         is_installed = True
-    elif enrolled_key and is_sending:
+    elif enrolled_key and is_sending(plan, name):
         job.reason = f"another host sends snapshots as {name}: its key stays enrolled"
     elif enrolled_key:
         job.reason = (
@@ -504,13 +448,12 @@ def check_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection
     job.check_facts = {
         "version": inspection.version or None,
         "loops": inspection.loop_status or None,
-        "enrolled": bool(inspection.public_key) and web_state.enrolled_keys.get(name) == inspection.public_key,
+        "enrolled": is_enrolled(plan, inspection),
         "age": web_state.clock_s - web_state.arrival_times[name] if name in web_state.arrival_times else None,
     }
     destination = plan.destination or choose_destination(plan, host, inspection)
-    outdated_parts = list_outdated_parts(
-        plan, inspection, destination, build_known_hosts_lines(destination, plan.web_host.host_keys)[1]
-    )
+    _, known_hosts_lines = build_known_hosts_lines(destination, plan.web_host.host_keys)
+    outdated_parts = list_outdated_parts(plan, inspection, destination, known_hosts_lines)
     if outdated_parts and inspection.installed_name:
         detail = f" ({inspection.loop_status})" if inspection.loop_status not in ("", "ok") else ""
         job.reason = f"not as it should be: {', '.join(outdated_parts)}{detail}"

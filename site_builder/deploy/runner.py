@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import click
@@ -32,17 +33,16 @@ from site_builder.deploy.host_steps import (
 )
 from site_builder.deploy.model import DeployOptions
 from site_builder.deploy.progress import LineDisplay, LiveDisplay, ProgressDisplay, jobs_to_json
-from site_builder.deploy.web_host import WebHost, WebHostError, open_local_web_host, open_remote_web_host
-from site_builder.remote.ssh import connect_ssh
+from site_builder.deploy.web_host import WebHostError, open_web_host
 from site_builder.remote.ssh_config import SshError, extract_last_line
 from site_builder.remote.targets import Target
 from site_builder.remote.worker_pool import WorkerPool
 
-WEB_CONNECT_TIMEOUT_S = 40.0
 REFRESH_INTERVAL_S = 0.2
 # Ctrl-C waits no longer than this for threads whose connections it has cut.
 STOP_TIMEOUT_S = 15.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED_REASON = "stopped: call it again to finish"
 UNFINISHED_MESSAGES = {
     "deploy": "not done; once the reason is mended, call it again",
     "check": "not up to date",
@@ -61,13 +61,10 @@ def run_job(job: DeployJob, plan: DeployPlan) -> None:
     except DeployStoppedError:
         job.result, job.reason = STOPPED, f"stopped at the step '{job.step}': call it again to finish"
     except (HostDeployError, SshError, WebHostError) as error:
-        stopped = plan.stop_event.is_set()
-        job.result, job.reason = (STOPPED, "stopped: call it again to finish") if stopped else (FAILED, str(error))
+        job.result, job.reason = (STOPPED, STOPPED_REASON) if plan.stop_event.is_set() else (FAILED, str(error))
     except Exception as error:  # one host must not cost the others
-        job.result, job.reason = (
-            FAILED,
-            f"this should not happen: {type(error).__name__}: {extract_last_line(str(error))}",
-        )
+        name = type(error).__name__
+        job.result, job.reason = FAILED, f"this should not happen: {name}: {extract_last_line(str(error))}"
     job.ended_at = time.monotonic()
 
 
@@ -78,41 +75,57 @@ def run_jobs(jobs: list[DeployJob], plan: DeployPlan, display: ProgressDisplay) 
         pool.add(number, partial(run_job, job, plan))
     with display:
         try:
-            while pool.pending:
-                show_finished_jobs(pool, jobs, display)
+            show_finished_jobs(pool, jobs, display)
         except KeyboardInterrupt:
             plan.stop_event.set()
             for job in jobs:
                 if job.connection:
                     job.connection.close()
-            deadline = time.monotonic() + STOP_TIMEOUT_S
-            while pool.pending and time.monotonic() < deadline:
-                show_finished_jobs(pool, jobs, display)
+            show_finished_jobs(pool, jobs, display, time.monotonic() + STOP_TIMEOUT_S)
             for job in jobs:
                 if not job.result:  # its thread waits for a host that does not answer, and ends with us
-                    job.result, job.reason, job.ended_at = (
-                        STOPPED,
-                        "stopped: call it again to finish",
-                        time.monotonic(),
-                    )
+                    job.result, job.reason, job.ended_at = STOPPED, STOPPED_REASON, time.monotonic()
                     display.show_result(job)
 
 
-def show_finished_jobs(pool: WorkerPool[int, None], jobs: list[DeployJob], display: ProgressDisplay) -> None:
-    """Show what has ended by the next refresh."""
-    for number, _ in pool.iterate_results(time.monotonic() + REFRESH_INTERVAL_S):
-        display.show_result(jobs[number])
-    display.refresh()
+def show_finished_jobs(
+    pool: WorkerPool[int, None], jobs: list[DeployJob], display: ProgressDisplay, deadline: float = math.inf
+) -> None:
+    """Show each job that ends, until all have or the deadline has passed."""
+    while pool.pending and time.monotonic() < deadline:
+        for number, _ in pool.iterate_results(time.monotonic() + REFRESH_INTERVAL_S):
+            display.show_result(jobs[number])
+        display.refresh()
 
 
 def deploy_hosts(settings: Settings, options: DeployOptions, targets: list[Target], as_json: bool) -> bool:
     """Deploy to all targets, and print a report; return False if some host is not done."""
-    with open_web_host(settings, options) as web_host, interrupt_on_signals():
-        plan = build_plan(options, web_host)
+    with ExitStack() as stack:
+        try:
+            web_host = stack.enter_context(open_web_host(settings.data, options.web, options.config_file))
+            stack.enter_context(interrupt_on_signals())
+            if options.dest is not None:
+                build_known_hosts_lines(options.dest, [])
+            web_state = web_host.read_state()
+        except (HostDeployError, SshError, WebHostError) as error:
+            raise CommandError(str(error)) from None
+        if not web_host.host_keys:
+            message = "no key of this machine's sshd is in /etc/ssh: is this the web host?"
+            raise CommandError(f"{message} If it is another, give --web USER@WEB")
+        plan = DeployPlan(
+            web_host=web_host,
+            web_state=web_state,
+            install_program=build_install_program(),
+            inspect_program=(find_installer().parent / "install" / "look.sh").read_text(),
+            scripts_digest=compute_scripts_digest(),
+            action=options.action,
+            destination=options.dest,
+            config_file=options.config_file,
+        )
         jobs = [DeployJob(target) for target in targets]
         can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         display = ProgressDisplay if as_json else LiveDisplay if can_redraw else LineDisplay
-        run_jobs(jobs, plan, display(jobs, plan.action == "check"))
+        run_jobs(jobs, plan, display(jobs, options.check))
     if as_json:
         click.echo(jobs_to_json(jobs))
     elif can_redraw:
@@ -127,42 +140,6 @@ def deploy_hosts(settings: Settings, options: DeployOptions, targets: list[Targe
             "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
         )
     return not unfinished
-
-
-@contextmanager
-def open_web_host(settings: Settings, options: DeployOptions) -> Iterator[WebHost]:
-    """Open the web host: this machine, or the one that --web names."""
-    if options.web is None:
-        yield open_local_web_host(settings.data)
-        return
-    try:
-        connection = connect_ssh(options.web, WEB_CONNECT_TIMEOUT_S, options.config_file)
-    except SshError as error:
-        raise CommandError(str(error)) from None
-    with connection:
-        yield open_remote_web_host(connection)
-
-
-def build_plan(options: DeployOptions, web_host: WebHost) -> DeployPlan:
-    try:
-        if options.dest is not None:
-            build_known_hosts_lines(options.dest, [])
-        web_state = web_host.read_state()
-    except (HostDeployError, WebHostError) as error:
-        raise CommandError(str(error)) from None
-    if not web_host.host_keys:
-        message = "no key of this machine's sshd is in /etc/ssh: is this the web host?"
-        raise CommandError(f"{message} If it is another, give --web USER@WEB")
-    return DeployPlan(
-        web_host=web_host,
-        web_state=web_state,
-        install_program=build_install_program(),
-        inspect_program=(find_installer().parent / "install" / "look.sh").read_text(),
-        scripts_digest=compute_scripts_digest(),
-        action=options.action,
-        destination=options.dest,
-        config_file=options.config_file,
-    )
 
 
 @contextmanager

@@ -8,17 +8,19 @@ import shlex
 import socket
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from site_builder.core.files import find_scripts_folder
-from site_builder.remote.ssh import RemoteCommandResult, SshConnection
+from site_builder.remote.ssh import RemoteCommandResult, connect_ssh
 from site_builder.remote.ssh_config import HostKey, SshError, extract_last_line, read_known_host_keys
 
 # Only such a key is ever accepted from a host, or given to one.
 PUBLIC_KEY = re.compile(r"(ssh-ed25519|ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) ([A-Za-z0-9+/]{40,3500}={0,3})(?: .*)?")
-SCRIPT_TIMEOUT_S = 40.0
+SCRIPT_TIMEOUT_S = CONNECT_TIMEOUT_S = 40.0
 SSH_FOLDER = Path("/etc/ssh")
 INSTALLED_SCRIPTS = ".local/share/gpuboard/scripts"
 PORT_LINE = re.compile(r"^\s*Port\s+([0-9]{1,5})\s*$", re.IGNORECASE | re.MULTILINE)
@@ -55,12 +57,6 @@ REVOKE_SCRIPT = """"$enrol" remove {name}
 class WebHostError(Exception): ...
 
 
-class ShellRunner(Protocol):
-    def __call__(self, program: str) -> RemoteCommandResult:
-        """Run a shell program."""
-        ...
-
-
 class WebHostState(NamedTuple):
     clock_s: int
     enrolled_keys: dict[str, str]
@@ -78,7 +74,7 @@ def run_local_shell(program: str) -> RemoteCommandResult:
 class WebHost:
     """Runs shell programs on the web host, and knows how GPU hosts reach it."""
 
-    run_shell: ShellRunner
+    run_shell: Callable[[str], RemoteCommandResult]
     folders_script: str
     host_names: list[str]
     user: str
@@ -145,12 +141,26 @@ def parse_public_key(line: str) -> str:
     return f"{match[1]} {match[2]}" if match else ""
 
 
-def open_local_web_host(data: Path) -> WebHost:
-    installed = Path.home() / INSTALLED_SCRIPTS
-    scripts = installed if (installed / "gpu-enrol.sh").exists() else find_scripts_folder()
-    where = FOLDERS_SCRIPT.format(scripts=shlex.quote(str(scripts.absolute())), data=shlex.quote(str(data.absolute())))
-    names = [name for name in (socket.getfqdn(), socket.gethostname()) if not name.startswith("localhost")]
-    return WebHost(run_local_shell, where, names, getpass.getuser(), find_sshd_port(), read_sshd_keys())
+@contextmanager
+def open_web_host(data: Path, address: str | None, config: Path | None) -> Iterator[WebHost]:
+    """Open the web host: this machine, or the account at an address, to which hosts push."""
+    if address is None:
+        installed = Path.home() / INSTALLED_SCRIPTS
+        folders = [installed if (installed / "gpu-enrol.sh").exists() else find_scripts_folder(), data]
+        scripts, data_folder = (shlex.quote(str(folder.absolute())) for folder in folders)
+        where = FOLDERS_SCRIPT.format(scripts=scripts, data=data_folder)
+        names = [name for name in (socket.getfqdn(), socket.gethostname()) if not name.startswith("localhost")]
+        yield WebHost(run_local_shell, where, names, getpass.getuser(), find_sshd_port(), read_sshd_keys())
+        return
+    with connect_ssh(address, CONNECT_TIMEOUT_S, config) as connection:
+        host = connection.host
+
+        def run_remote_shell(program: str) -> RemoteCommandResult:
+            return connection.run("exec sh -s", program.encode(), SCRIPT_TIMEOUT_S)
+
+        where = FOLDERS_SCRIPT.format(scripts=f"~/{INSTALLED_SCRIPTS}", data="")
+        keys = read_known_host_keys(host) or [connection.host_key]
+        yield WebHost(run_remote_shell, where, [host.address], host.user, host.port, keys)
 
 
 def find_sshd_port() -> int:
@@ -174,19 +184,5 @@ def read_sshd_keys() -> list[HostKey]:
         except (OSError, UnicodeDecodeError):
             continue
         if key:
-            kind, _, text = key.partition(" ")
-            keys.append(HostKey(kind, text))
+            keys.append(HostKey(*key.split(" ")))
     return keys
-
-
-def open_remote_web_host(connection: SshConnection) -> WebHost:
-    """Use the account that we logged in to: hosts push to it."""
-    host = connection.host
-
-    def shell(program: str) -> RemoteCommandResult:
-        return connection.run("exec sh -s", program.encode(), SCRIPT_TIMEOUT_S)
-
-    where = FOLDERS_SCRIPT.format(scripts=f"~/{INSTALLED_SCRIPTS}", data="")
-    return WebHost(
-        shell, where, [host.address], host.user, host.port, read_known_host_keys(host) or [connection.host_key]
-    )
