@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -14,9 +15,9 @@ from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_message, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.remote import targets
-from site_builder.remote.fetch import HttpFetcher, SnapshotFetcher, SshFetcher, write_pulled_files
+from site_builder.remote.fetch import HttpFetcher, SnapshotFetcher, SshFetcher
+from site_builder.remote.pull_loop import PullLoop
 from site_builder.remote.targets import Target
-from site_builder.remote.worker_pool import FetchOutcome, FetchPool
 from site_builder.snapshots.completion import complete_hosts
 
 # What a pull by itself says about when the next one comes: cron's minute.
@@ -41,7 +42,7 @@ DEFAULT_INTERVAL_S = 60
 @click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Again and again, this often.")
 @click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")
 @with_settings
-def pull(  # one for each option
+def pull(
     settings: Settings,
     hosts: tuple[str, ...],
     hosts_file: str | None,
@@ -70,19 +71,16 @@ def pull(  # one for each option
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
     chosen_targets = choose_pull_targets(settings, hosts, hosts_file, consul)
     config = Path(ssh_config) if ssh_config else None
-    pool = FetchPool(
-        chosen_targets, lambda target: create_fetcher(target, every or DEFAULT_INTERVAL_S, limit, config), limit
-    )
-    end = began + duration if duration else float("inf") if every else began
-    try:
-        failed = PullLoop(pool, settings.data).run(every, began, end)
-    finally:
-        pool.close()
+
+    def create_fetcher(target: Target) -> SnapshotFetcher:
+        return HttpFetcher(target) if target.is_url else SshFetcher(target, every or DEFAULT_INTERVAL_S, limit, config)
+
+    end = began + duration if duration else math.inf if every else began
+    with closing(PullLoop(chosen_targets, create_fetcher, limit, settings.data)) as loop:
+        failed = loop.run(every, began, end)
     if sys.stderr.isatty():
-        print_message(
-            f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived, "
-            f"in {time.monotonic() - began:.1f} s"
-        )
+        counts = f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived"
+        print_message(f"{counts}, in {time.monotonic() - began:.1f} s")
     if failed:
         sys.exit(1)
 
@@ -91,9 +89,9 @@ def choose_pull_targets(
     settings: Settings, hosts: tuple[str, ...], hosts_file: str | None, consul: bool
 ) -> list[Target]:
     try:
-        in_consul = (
-            targets.read_consul_targets(settings.consul, settings.state, settings.data, print_message) if consul else []
-        )
+        in_consul = []
+        if consul:
+            in_consul = targets.read_consul_targets(settings.consul, settings.state, settings.data, print_message)
         in_file = targets.read_targets_file(Path(hosts_file)) if hosts_file else []
         typed = targets.parse_typed_targets(hosts)
     except targets.UnclearTargetsError as error:
@@ -110,50 +108,3 @@ def choose_pull_targets(
         message = "name a host, or a list of them with --hosts-file or --consul"
         raise click.UsageError(message)
     return list({target.name: target for target in listed}.values())  # named by hand counts before what a list says
-
-
-def create_fetcher(target: Target, every: int, limit: int, config: Path | None) -> SnapshotFetcher:
-    return HttpFetcher(target) if target.is_url else SshFetcher(target, every, limit, config)
-
-
-class PullLoop:
-    """Pull round after round, and print the same sentence about a host only once."""
-
-    def __init__(self, pool: FetchPool, data: Path) -> None:
-        self.pool = pool
-        self.data_folder = data
-        self.failed_hosts: set[str] = set()
-        self.printed: set[tuple[str, str]] = set()
-
-    def run(self, every: int | None, began: float, end: float) -> set[str]:
-        """Pull until `end`, finish the round that is under way, and return the hosts whose last round failed."""
-        count = 0
-        while True:
-            self.pool.start_round()
-            # the next tick that is still ahead: those that were missed are not made up for
-            count = max(count + 1, math.ceil((time.monotonic() - began) / every)) if every else 1
-            tick = began + count * every if every else end
-            last = every is None or tick >= end
-            for outcome in self.pool.iterate_outcomes(float("inf") if last else tick):
-                self.store_outcome(outcome)
-            if last:
-                return self.failed_hosts
-            time.sleep(max(0.0, tick - time.monotonic()))
-
-    def store_outcome(self, outcome: FetchOutcome) -> None:
-        """Write the files that came, and print what went wrong."""
-        name = outcome.host
-        problems = [outcome.problem] if outcome.problem else []
-        try:
-            problems += write_pulled_files(self.data_folder, name, outcome.files)
-        except OSError as error:
-            problems.append(f"{self.data_folder / name} cannot be written: {error.strerror}; its old files stay")
-        self.failed_hosts.discard(name)
-        if not problems:
-            return
-        self.failed_hosts.add(name)
-        self.pool.drop_fetcher(name)  # it takes what did not count for known
-        sentence = "; ".join(problems)
-        if (name, sentence) not in self.printed:
-            print_message(sentence if sentence.startswith((f"{name} ", f"{name}:")) else f"{name}: {sentence}")
-        self.printed.add((name, sentence))

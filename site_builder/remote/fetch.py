@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from site_builder.core import files, locks, terminal_text
@@ -36,7 +36,6 @@ SNAPSHOT_FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 # Another pull has a folder for a moment only; but whoever may read the folder can hold its lock for ever.
 LOCK_TIMEOUT_S = 1.0
 LOCK_POLL_INTERVAL_S = 0.02
-PROGRAM_COLUMN = b", process_name"
 PS_COLUMNS = b"pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\tstate\tcontainer\tcommand"
 MEMORY_KEYS = {
     b"MemTotal:": b"memory_total",
@@ -88,25 +87,22 @@ class SnapshotFetcher(Protocol):
 
 def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> list[str]:
     """Write the valid files of a host, and return what is wrong with the others."""
-    problems = []
-    valid_files = {}
-    for file in SNAPSHOT_FILES:
-        if file in contents:
-            problem = find_pulled_file_fault(contents[file], name, file)
-            if problem:
-                problems.append(f"{file} {problem}")
-            else:
-                valid_files[file] = contents[file]
-    if not valid_files:
+    faults = {file: find_pulled_file_fault(contents[file], name, file) for file in SNAPSHOT_FILES if file in contents}
+    problems = [f"{file} {fault}" for file, fault in faults.items() if fault]
+    if all(faults.values()):
         return problems
     with open_own_folder(data, name) as folder:
-        if not locks.acquire_lock(
-            folder, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S
-        ):  # it ends with the open folder
+        # the lock ends with the open folder
+        if not locks.acquire_lock(folder, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
             return [*problems, "another pull is writing its files just now"]
-        for file, content in valid_files.items():
-            if not has_same_snapshot(folder, file, content):
-                files.write_atomically_in_folder(folder, file, content)
+        for file in [file for file, fault in faults.items() if not fault]:
+            try:
+                _, stored = files.read_file(file, folder, MAX_SNAPSHOT_BYTES)
+            except files.FileRefusedError:
+                stored = b""
+            # this very snapshot, written again, would look fresh
+            if not envelope.has_end_line(stored) or stored.partition(b"\n")[0] != contents[file].partition(b"\n")[0]:
+                files.write_atomically_in_folder(folder, file, contents[file])
     return problems
 
 
@@ -120,91 +116,52 @@ def find_pulled_file_fault(content: bytes, name: str, file: str) -> str | None:
     return f"does not count: {problem}" if problem else None
 
 
-def has_same_snapshot(folder: int, file: str, content: bytes) -> bool:
-    """Return True if this very snapshot is there already: written again, it would look fresh."""
-    try:
-        _, stored = files.read_file(file, folder, MAX_SNAPSHOT_BYTES)
-    except files.FileRefusedError:
-        return False
-    return envelope.has_end_line(stored) and stored.partition(b"\n")[0] == content.partition(b"\n")[0]
-
-
 def build_fallback_files(name: str, every: int, numbers: Sequence[int], texts: Sequence[bytes]) -> dict[str, bytes]:
     """Build the files that the scripts would write; `numbers` are the host's time and two exit codes."""
+    moment, gpus_code, apps_code = numbers
     gpus, apps, people, facts = texts
-    rows = [row for line in people.splitlines() if len(row := line.split(None, 9)) == 10]
-    programs = {row[0]: row[9].replace(b"\t", b" ").strip() for row in rows}
+    programs = {}
+    ps_lines = [PS_COLUMNS]
+    for line in people.splitlines():
+        cells = line.split(None, 9)
+        if len(cells) == 10:
+            pid, parent, group, uid, elapsed, cpu, rss, state, user, program = cells
+            programs[pid] = program.replace(b"\t", b" ").strip()
+            ids, use = [pid, parent, pid, group, uid], [elapsed, cpu, rss]
+            ps_lines.append(b"\t".join([*ids, user, *use, state[:1], b"-", program.replace(b"\t", b" ")]))
+    app_lines = []
+    for line in apps.splitlines():  # with the program that ps lists for the pid
+        cells = line.split(b", ")
+        if line.startswith(b"gpu_uuid, pid"):
+            app_lines.append(line + b", process_name")
+        elif len(cells) == 3 and cells[1].strip().isdigit():
+            app_lines.append(line + b", " + programs.get(cells[1].strip(), b"[N/A]"))
+        else:
+            app_lines.append(line)
+    host_lines = []
+    fact_lines = facts.splitlines()
+    if len(fact_lines) >= 5:
+        load, up, kernel, zone, cpus, *memory = fact_lines
+        host_lines = [b"load=" + b" ".join(load.split()[:3]), b"uptime=" + up.partition(b".")[0]]
+        host_lines += [b"kernel=" + kernel, b"zone=" + zone, b"cpus=" + cpus]
+        for line in memory:
+            words = line.split()
+            if len(words) > 1 and words[0] in MEMORY_KEYS and words[1].isdigit():
+                host_lines.append(MEMORY_KEYS[words[0]] + b"=%d" % (int(words[1]) // 1024))
     bodies = {
-        "gpus": (numbers[1], gpus),
-        "processes": (numbers[2], b"\n".join(append_program_name(line, programs) for line in apps.splitlines())),
-        "ps": (0, b"\n".join([PS_COLUMNS, *(build_fallback_ps_row(row) for row in rows)])),
-        "host": (0, build_fallback_host_txt(facts)),
+        "gpus.csv": (gpus_code, gpus.splitlines(), []),
+        "processes.csv": (apps_code, app_lines, []),
+        "ps.txt": (0, ps_lines, []),
+        "host.txt": (0, host_lines, [f"# err {FALLBACK_MESSAGE}".encode()]),
     }
-    return {
-        f"{task}.{'csv' if task in {'gpus', 'processes'} else 'txt'}": build_fallback_file(
-            task, name, numbers[0], every, *body
+    fallback_files = {}
+    for file, (code, lines, last_lines) in bodies.items():
+        head = (
+            f"# gpuboard 1 task={TASKS_BY_FILE[file]} host={name} time={moment} every={every} took_ms=0 rc={code % 256}"
         )
-        for task, body in bodies.items()
-    }
-
-
-def build_fallback_file(task: str, name: str, moment: int, every: int, code: int, body: bytes) -> bytes:
-    """Build a file, without lines that look like its end."""
-    first = f"# gpuboard 1 task={task} host={name} time={moment} every={every} took_ms=0 rc={code % 256}"
-    lines = [line for line in body.splitlines() if not line.startswith(b"#")]
-    last = [f"# err {FALLBACK_MESSAGE}".encode()] if task == "host" else []
-    return b"\n".join([first.encode(), *lines, *last, b"# end", b""])
-
-
-def append_program_name(line: bytes, programs: dict[bytes, bytes]) -> bytes:
-    """Add the program that ps lists for the pid in a row of nvidia-smi."""
-    cells = line.split(b", ")
-    if line.startswith(b"gpu_uuid, pid"):
-        return line + PROGRAM_COLUMN
-    if len(cells) == 3 and cells[1].strip().isdigit():
-        return line + b", " + programs.get(cells[1].strip(), b"[N/A]")
-    return line
-
-
-def build_fallback_ps_row(row: Sequence[bytes]) -> bytes:
-    cells = FallbackPsRow(*row)
-    program = cells.program.replace(b"\t", b" ")
-    ids, use = [cells.pid, cells.parent, cells.pid, cells.group, cells.uid], [cells.elapsed, cells.cpu, cells.rss]
-    return b"\t".join([*ids, cells.user, *use, cells.state[:1], b"-", program])
-
-
-def build_fallback_host_txt(facts: bytes) -> bytes:
-    lines = facts.splitlines()
-    if len(lines) < 5:
-        return b""
-    load, up, kernel, zone, cpus, *memory = lines
-    rows = [
-        b"load=" + b" ".join(load.split()[:3]),
-        b"uptime=" + up.partition(b".")[0],
-        b"kernel=" + kernel,
-        b"zone=" + zone,
-        b"cpus=" + cpus,
-    ]
-    for line in memory:
-        words = line.split()
-        if len(words) > 1 and words[0] in MEMORY_KEYS and words[1].isdigit():
-            rows.append(MEMORY_KEYS[words[0]] + b"=%d" % (int(words[1]) // 1024))
-    return b"\n".join(rows)
-
-
-class FallbackPsRow(NamedTuple):
-    """The columns that plain ps is asked for."""
-
-    pid: bytes
-    parent: bytes
-    group: bytes
-    uid: bytes
-    elapsed: bytes
-    cpu: bytes
-    rss: bytes
-    state: bytes
-    user: bytes
-    program: bytes
+        body = [line for line in lines if not line.startswith(b"#")]  # none that looks like its end
+        fallback_files[file] = b"\n".join([head.encode(), *body, *last_lines, b"# end", b""])
+    return fallback_files
 
 
 class UnexpectedReplyError(Exception): ...
@@ -380,18 +337,17 @@ def pack_pull_scripts() -> bytes:
     return packed.getvalue()
 
 
-class FileValidators(NamedTuple):
-    etag: str | None
-    last_modified: str | None
-
-
 class HttpFetcher:
     def __init__(self, target: Target) -> None:
         self.url = urlsplit(target.address)
         self.server = self.url.netloc.rpartition("@")[2]
         self.connection: http.client.HTTPConnection | None = None
         self.is_closed = False
-        self.validators: dict[str, FileValidators] = {}
+        self.headers = {"User-Agent": "gpuboard", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}
+        if self.url.username is not None:
+            credentials = f"{unquote(self.url.username)}:{unquote(self.url.password or '')}"
+            self.headers["Authorization"] = f"Basic {b64encode(credentials.encode()).decode()}"
+        self.validators: dict[str, dict[str, str]] = {}  # headers by which a server knows what we have of a file
         self.last_snapshot: tuple[int, int] | None = None  # time and interval of the last host.txt
 
     def close(self) -> None:
@@ -420,7 +376,9 @@ class HttpFetcher:
         for may_retry in (self.connection is not None, False):
             connection = self.connect(deadline)
             try:
-                connection.request("GET", f"{self.url.path}{file}", headers=self.build_headers(file))
+                connection.request(
+                    "GET", f"{self.url.path}{file}", headers={**self.headers, **self.validators.get(file, {})}
+                )
                 return self.read_response(file, connection.getresponse(), deadline)
             except CONNECTION_ENDED_ERRORS:
                 connection.close()
@@ -435,29 +393,14 @@ class HttpFetcher:
             raise TimeoutError
         connection = self.connection
         if connection is None:
-            host, port = self.url.hostname or "", self.url.port
-            if self.url.scheme == "https":
-                connection = http.client.HTTPSConnection(host, port, timeout=seconds)
-            else:
-                connection = http.client.HTTPConnection(host, port, timeout=seconds)
-            self.connection = connection
+            is_https = self.url.scheme == "https"
+            connection_type = http.client.HTTPSConnection if is_https else http.client.HTTPConnection
+            self.connection = connection = connection_type(self.url.hostname or "", self.url.port, timeout=seconds)
         if connection.sock is None:
             connection.timeout = seconds
             connection.connect()
         connection.sock.settimeout(seconds)
         return connection
-
-    def build_headers(self, file: str) -> dict[str, str]:
-        headers = {"User-Agent": "gpuboard", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}
-        if self.url.username is not None:
-            credentials = f"{unquote(self.url.username)}:{unquote(self.url.password or '')}"
-            headers["Authorization"] = f"Basic {b64encode(credentials.encode()).decode()}"
-        validators = self.validators.get(file)
-        if validators and validators.etag:
-            headers["If-None-Match"] = validators.etag
-        elif validators and validators.last_modified:
-            headers["If-Modified-Since"] = validators.last_modified
-        return headers
 
     def read_response(self, file: str, response: http.client.HTTPResponse, deadline: float) -> bytes | None:
         if response.status == 304 and file in self.validators:
@@ -465,9 +408,16 @@ class HttpFetcher:
             content = None
         elif response.status == 200:
             content = read_served_file(response, deadline)
-            self.validators[file] = FileValidators(response.headers.get("ETag"), response.headers.get("Last-Modified"))
+            etag, last_modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
+            validators = {"If-None-Match": etag, **({} if etag else {"If-Modified-Since": last_modified})}
+            self.validators[file] = {name: value for name, value in validators.items() if value}
         else:
-            raise PullError(self.describe_bad_status(file, response))
+            place = f"{self.server}{self.url.path}{file}"
+            if 300 <= response.status < 400:
+                location = terminal_text.clean_excerpt(response.headers.get("Location") or "elsewhere")
+                raise PullError(f"{place} leads to {location}, and nothing was fetched there: give the address itself")
+            reason = f"is answered with {response.status} {terminal_text.clean_excerpt(response.reason or '', 80)}"
+            raise PullError(f"{place} {STATUS_MEANINGS.get(response.status, reason)}")
         if file == "host.txt":
             self.check_age(content, response.headers.get("Date"))
         return content
@@ -487,14 +437,6 @@ class HttpFetcher:
         if now - taken_at > 3 * interval_s + 30:
             age = format_duration(now - taken_at)
             raise PullError(f"what {self.server} serves is {age} old: do the loops of gpu-check.sh run there?")
-
-    def describe_bad_status(self, file: str, response: http.client.HTTPResponse) -> str:
-        place = f"{self.server}{self.url.path}{file}"
-        if 300 <= response.status < 400:
-            location = terminal_text.clean_excerpt(response.headers.get("Location") or "elsewhere")
-            return f"{place} leads to {location}, and nothing was fetched there: give the address itself"
-        reason = terminal_text.clean_excerpt(response.reason or "", 80)
-        return f"{place} {STATUS_MEANINGS.get(response.status, f'is answered with {response.status} {reason}')}"
 
     def describe_error(self, error: Exception) -> str:
         import ssl  # noqa: PLC0415 # slow to import

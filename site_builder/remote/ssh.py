@@ -14,7 +14,7 @@ import subprocess
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from site_builder.remote.ssh_config import (
     SshHostConfig,
     extract_last_line,
     has_certificate_authority,
+    list_known_hosts_names,
     read_known_host_keys,
     require_time_left,
     resolve_ssh_host,
@@ -66,10 +67,10 @@ class ConnectionDroppedError(Exception):
 
 
 class SshConnection:
-    def __init__(self, host: SshHostConfig, transport: paramiko.Transport, proxies: tuple[SshProxy, ...]) -> None:
+    def __init__(self, host: SshHostConfig, transport: paramiko.Transport, resources: ExitStack) -> None:
         self.host = host
         self.transport = transport
-        self.proxies = proxies
+        self.resources = resources  # the transport itself, and what it goes through
 
     def __enter__(self) -> SshConnection:
         return self
@@ -79,14 +80,11 @@ class SshConnection:
 
     def close(self) -> None:
         """Close it from any thread; a command that is waited for fails."""
-        self.transport.close()
-        for proxy in self.proxies:
-            proxy.close()
+        self.resources.close()
 
     @property
     def host_key(self) -> HostKey:
-        key = self.transport.get_remote_server_key()
-        return HostKey(key.get_name(), b64encode(key.asbytes()).decode())
+        return read_offered_key(self.transport)
 
     def run(
         self, command: str, stdin: bytes = b"", timeout_s: float = RUN_TIMEOUT_S, max_bytes: int = MAX_STDOUT_BYTES
@@ -94,8 +92,7 @@ class SshConnection:
         """Run a command in the login shell of the host."""
         deadline = time.monotonic() + timeout_s
         try:
-            channel = self.transport.open_session(timeout=timeout_s)
-            with channel:
+            with self.transport.open_session(timeout=timeout_s) as channel:
                 channel.settimeout(timeout_s)
                 channel.exec_command(command)
                 send_stdin(channel, stdin, deadline)
@@ -105,31 +102,12 @@ class SshConnection:
         except OutputTooLargeError:
             message = f"{self.host.name} says more than the {max_bytes} bytes that are read"
         except (paramiko.SSHException, OSError, EOFError) as error:
-            message = (
-                f"the connection to {self.host.name} was cut ({extract_last_line(str(error) or type(error).__name__)})"
-            )
+            reason = extract_last_line(str(error) or type(error).__name__)
+            message = f"the connection to {self.host.name} was cut ({reason})"
         raise SshError(message)
 
 
 class OutputTooLargeError(Exception): ...
-
-
-class SshProxy(NamedTuple):
-    """A jump host or ProxyCommand behind a connection."""
-
-    jump: SshConnection | None = None
-    process: subprocess.Popen[bytes] | None = None
-
-    def close(self) -> None:
-        if self.jump:
-            self.jump.close()
-        if self.process:
-            self.process.terminate()
-            try:
-                self.process.wait(2)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
 
 
 def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
@@ -207,29 +185,23 @@ def connect_with_retries(host: SshHostConfig, deadline: float, jumps: int) -> Ss
 
 def connect_once(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
     keys = read_known_host_keys(host)
-    sock, proxies = open_ssh_socket(host, deadline, jumps)
-    transport = None
-    try:
+    with ExitStack() as resources:
+        sock = open_ssh_socket(host, deadline, jumps, resources)
+        resources.callback(sock.close)
         transport = paramiko.Transport(sock)
+        resources.callback(transport.close)
         negotiate_transport(transport, host, keys, deadline)
         check_host_key(transport, host, keys)
         log_in_by_key(transport, host, deadline)
-    except BaseException:
-        if transport:
-            transport.close()
-        with suppress(OSError):
-            sock.close()
-        for proxy in proxies:
-            proxy.close()
-        raise
-    return SshConnection(host, transport, proxies)
+        return SshConnection(host, transport, resources.pop_all())
 
 
 def open_ssh_socket(
-    host: SshHostConfig, deadline: float, jumps: int
-) -> tuple[socket.socket | paramiko.Channel, tuple[SshProxy, ...]]:
+    host: SshHostConfig, deadline: float, jumps: int, resources: ExitStack
+) -> socket.socket | paramiko.Channel:
+    """Open a way to the host: through a jump host or a ProxyCommand, which `resources` close, or directly."""
     if host.jumps:
-        return open_jump_channel(host, deadline, jumps)
+        return open_jump_channel(host, deadline, jumps, resources)
     if host.proxy_command:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -240,9 +212,10 @@ def open_ssh_socket(
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        return ours, (SshProxy(process=process),)
+        resources.callback(end_process, process)
+        return ours
     try:
-        return socket.create_connection((host.address, host.port), require_time_left(deadline)), ()
+        return socket.create_connection((host.address, host.port), require_time_left(deadline))
     except TIMEOUT_ERRORS:
         raise TimeoutError from None
     except socket.gaierror as error:
@@ -254,9 +227,16 @@ def open_ssh_socket(
     raise SshError(message)
 
 
-def open_jump_channel(
-    host: SshHostConfig, deadline: float, jumps: int
-) -> tuple[paramiko.Channel, tuple[SshProxy, ...]]:
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def open_jump_channel(host: SshHostConfig, deadline: float, jumps: int, resources: ExitStack) -> paramiko.Channel:
     """Open a channel through the last jump host, which is reached through those before it."""
     if not jumps:
         message = f"{host.name} is behind more than {MAX_JUMPS} jump hosts; does ssh's configuration go in a circle?"
@@ -266,16 +246,14 @@ def open_jump_channel(
     jump = resolve_ssh_host(name, host.config_file)
     if earlier_jumps:
         jump = replace(jump, jumps=tuple(earlier_jumps), proxy_command=None)
-    connection = connect_with_retries(jump, deadline, jumps - 1)
+    connection = resources.enter_context(connect_with_retries(jump, deadline, jumps - 1))
     try:
-        channel = connection.transport.open_channel(
+        return connection.transport.open_channel(
             "direct-tcpip", (host.address, host.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
         )
     except (paramiko.SSHException, EOFError) as error:
-        connection.close()
         message = f"{host.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}"
         raise SshError(message) from None
-    return channel, (SshProxy(jump=connection),)
 
 
 def negotiate_transport(
@@ -299,30 +277,29 @@ def negotiate_transport(
     require_time_left(deadline)
 
 
+def read_offered_key(transport: paramiko.Transport) -> HostKey:
+    key = transport.get_remote_server_key()
+    return HostKey(key.get_name(), b64encode(key.asbytes()).decode())
+
+
 def check_host_key(transport: paramiko.Transport, host: SshHostConfig, keys: list[HostKey]) -> None:
     """Refuse a host whose key is not in known_hosts: none is ever accepted by itself."""
     try:
-        key = transport.get_remote_server_key()
+        if read_offered_key(transport) in keys:
+            return
     except paramiko.SSHException:
         raise TimeoutError from None
-    offered = HostKey(key.get_name(), b64encode(key.asbytes()).decode())
-    if offered in keys:
-        return
-    raise SshError(explain_untrusted_key(host, bool(keys)))
-
-
-def explain_untrusted_key(host: SshHostConfig, has_known_key: bool) -> str:
-    if has_known_key:
+    if keys:
         problem = f"{host.name} has another key than known_hosts says: it was installed anew, or is not itself"
-        name = host.host_key_alias or (host.address if host.port == 22 else f"[{host.address}]:{host.port}")
-        return (
-            f"{problem}; if you know that it is, ssh-keygen -R '{name}' and log in there once by hand: ssh {host.name}"
-        )
-    if has_certificate_authority(host):
-        return (
-            f"{host.name} is known by a certificate alone, which is not understood here: put its key into known_hosts"
-        )
-    return f"the key of {host.name} is not known here; log in there once by hand, to see and accept it: ssh {host.name}"
+        command = f"ssh-keygen -R '{list_known_hosts_names(host)[0]}'"
+        message = f"{problem}; if you know that it is, {command} and log in there once by hand: ssh {host.name}"
+    elif has_certificate_authority(host):
+        problem = f"{host.name} is known by a certificate alone, which is not understood here"
+        message = f"{problem}: put its key into known_hosts"
+    else:
+        problem = f"the key of {host.name} is not known here"
+        message = f"{problem}; log in there once by hand, to see and accept it: ssh {host.name}"
+    raise SshError(message)
 
 
 def log_in_by_key(transport: paramiko.Transport, host: SshHostConfig, deadline: float) -> None:
@@ -333,42 +310,31 @@ def log_in_by_key(transport: paramiko.Transport, host: SshHostConfig, deadline: 
         for key in iterate_login_keys(host, agent_keys, locked_files):
             tried += 1
             transport.auth_timeout = require_time_left(deadline)
-            if try_login_key(transport, host, key, tried):
-                return
-            require_time_left(deadline)
-    raise SshError(describe_refused_keys(host, tried, locked_files))
-
-
-def try_login_key(transport: paramiko.Transport, host: SshHostConfig, key: paramiko.PKey, tried: int) -> bool:
-    """Return True if the host accepts this key and asks for nothing else."""
-    try:
-        other_methods = transport.auth_publickey(host.user, key)
-    except paramiko.BadAuthenticationType as error:
-        raise SshError(describe_other_login(host, error.allowed_types)) from None
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        if transport.is_active():
-            return False
-        problem = f"{host.name} refused {tried} keys and ended the connection ({extract_last_line(str(error))})"
-        message = f"{problem}; name the right one in ssh's configuration, with IdentitiesOnly"
-        raise SshError(message) from None
-    if other_methods:
-        raise SshError(describe_other_login(host, other_methods))
-    return True
-
-
-def describe_other_login(host: SshHostConfig, kinds: list[str]) -> str:
-    methods = " or ".join(sorted(kinds))
-    return (
-        f"{host.name} takes no key from {host.user}, it asks for: {extract_last_line(methods)}; let its sshd take keys"
-    )
-
-
-def describe_refused_keys(host: SshHostConfig, tried: int, locked: list[Path]) -> str:
-    if locked:
-        return f"{host.name} takes no other key than {locked[0]}, perhaps, which has a password: ssh-add {locked[0]}"
+            try:
+                other_methods = transport.auth_publickey(host.user, key)
+                if not other_methods:
+                    return
+            except paramiko.BadAuthenticationType as error:
+                other_methods = error.allowed_types
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                if not transport.is_active():
+                    reason = extract_last_line(str(error))
+                    problem = f"{host.name} refused {tried} keys and ended the connection ({reason})"
+                    message = f"{problem}; name the right one in ssh's configuration, with IdentitiesOnly"
+                    raise SshError(message) from None
+                require_time_left(deadline)
+                continue
+            methods = extract_last_line(" or ".join(sorted(other_methods)))
+            message = f"{host.name} takes no key from {host.user}, it asks for: {methods}; let its sshd take keys"
+            raise SshError(message)
+    if locked_files:
+        file = locked_files[0]
+        message = f"{host.name} takes no other key than {file}, perhaps, which has a password: ssh-add {file}"
+        raise SshError(message)
     keys = "your key" if tried == 1 else f"any of your {tried} keys"
     problem = f"{host.name} does not take {keys}" if tried else f"you have no key here for {host.name}"
-    return f"{problem}, as {host.user}: ssh-copy-id {host.name} (ssh-keygen first, if there is none)"
+    message = f"{problem}, as {host.user}: ssh-copy-id {host.name} (ssh-keygen first, if there is none)"
+    raise SshError(message)
 
 
 def iterate_login_keys(
@@ -382,9 +348,15 @@ def iterate_login_keys(
     tried_keys = {key.asbytes() for key in agent_keys}
     for file in host.identities:
         if file.suffix != ".pub" and read_public_half(file) not in tried_keys:
-            key = load_private_key(file, locked_files)
-            if key and key.asbytes() not in tried_keys:
-                yield key
+            try:
+                key = paramiko.PKey.from_path(file)
+            except (paramiko.PasswordRequiredException, TypeError):  # as cryptography tells of a password
+                locked_files.append(file)
+            except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError):
+                pass
+            else:
+                if key.asbytes() not in tried_keys:
+                    yield key
 
 
 def read_public_half(file: Path) -> bytes | None:
@@ -394,21 +366,9 @@ def read_public_half(file: Path) -> bytes | None:
     return None
 
 
-def load_private_key(file: Path, locked_files: list[Path]) -> paramiko.PKey | None:
-    """Load a key; return None if it needs a password or is of an unknown kind."""
-    try:
-        return paramiko.PKey.from_path(file)
-    except (paramiko.PasswordRequiredException, TypeError):  # as cryptography tells of a password
-        locked_files.append(file)
-    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError):
-        pass
-    return None
-
-
 @contextmanager
 def open_agent_keys(host: SshHostConfig, deadline: float) -> Iterator[tuple[paramiko.AgentKey, ...]]:
     """Open the ssh agent and yield its keys; an agent that hangs or is gone has none."""
-
     socket_path = os.path.expandvars(host.agent) if host.agent else os.environ.get("SSH_AUTH_SOCK", "none")
     agent = paramiko.agent.AgentSSH()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent_socket:

@@ -1,4 +1,4 @@
-"""Read ssh's configuration, and log in."""
+"""Read what ssh's configuration and known_hosts say of a host."""
 
 from __future__ import annotations
 
@@ -95,11 +95,8 @@ def resolve_ssh_host(host: str, config: Path | None = None) -> SshHostConfig:
 def extract_last_line(text: str) -> str:
     """Return the last line that a program printed, shortened and without control characters."""
     lines = [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
-    line = "".join(
-        character if character.isprintable() else "?"
-        for character in (lines[-1].strip() if lines else "no reason given")
-    )
-    return line[:300]
+    line = lines[-1].strip() if lines else "no reason given"
+    return "".join(character if character.isprintable() else "?" for character in line)[:300]
 
 
 def parse_ssh_config(name: str, output: str, config: Path | None) -> SshHostConfig:
@@ -129,10 +126,7 @@ def parse_ssh_config(name: str, output: str, config: Path | None) -> SshHostConf
         proxy_command=expand_ssh_tokens(command, host) if command else None,
         host_key_alias=first("hostkeyalias"),
         known_hosts_files=tuple(
-            Path(expand_ssh_tokens(file, host))
-            for line in known_hosts
-            for file in line.split()
-            if file.lower() != "none"
+            Path(expand_ssh_tokens(file, host)) for file in " ".join(known_hosts).split() if file.lower() != "none"
         ),
     )
 
@@ -163,7 +157,14 @@ def list_known_hosts_names(host: SshHostConfig) -> list[str]:
 
 def read_known_host_keys(host: SshHostConfig) -> list[HostKey]:
     for name in list_known_hosts_names(host):
-        keys, revoked = read_marked_host_keys(name, host.known_hosts_files)
+        keys: list[HostKey] = []
+        revoked: set[HostKey] = set()
+        for line in read_known_hosts_lines(name, host.known_hosts_files):
+            words = line.split()
+            if len(words) >= 4 and words[0] == "@revoked":
+                revoked.add(HostKey(words[2], words[3]))
+            elif len(words) >= 3 and not line.startswith(("#", "@")):
+                keys.append(HostKey(words[1], words[2]))
         if keys or revoked:
             return [key for key in keys if key not in revoked]
     return []
@@ -175,21 +176,9 @@ def has_certificate_authority(host: SshHostConfig) -> bool:
 
 
 def read_known_hosts_lines(name: str, files: tuple[Path, ...]) -> list[str]:
-    existing_files = [file for file in files if file.is_file()]
     return [
         line
-        for file in existing_files
+        for file in files
+        if file.is_file()
         for line in run_openssh_program("ssh-keygen", "-F", name, "-f", str(file)).stdout.splitlines()
     ]
-
-
-def read_marked_host_keys(name: str, files: tuple[Path, ...]) -> tuple[list[HostKey], set[HostKey]]:
-    keys: list[HostKey] = []
-    revoked: set[HostKey] = set()
-    for line in read_known_hosts_lines(name, files):
-        words = line.split()
-        if len(words) >= 4 and words[0] == "@revoked":
-            revoked.add(HostKey(words[2], words[3]))
-        elif len(words) >= 3 and not line.startswith(("#", "@")):
-            keys.append(HostKey(words[1], words[2]))
-    return keys, revoked

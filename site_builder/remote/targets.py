@@ -31,20 +31,15 @@ class Target(NamedTuple):
     @property
     def name(self) -> str:
         """Return the name on the board, unless the host itself reports another."""
-        if self.given_name or not self.is_url:
-            return (
-                self.given_name
-                or (self.address.partition("://")[2] or self.address).rpartition("@")[2].partition(":")[0]
-            )
-        return urlsplit(self.address).hostname or ""
+        if self.given_name:
+            return self.given_name
+        if self.is_url:
+            return urlsplit(self.address).hostname or ""
+        return (self.address.partition("://")[2] or self.address).rpartition("@")[2].partition(":")[0]
 
     @property
     def is_url(self) -> bool:
         return self.address.startswith(URL_PREFIXES)
-
-
-def is_machine_name(name: str) -> bool:
-    return MACHINE_NAME.fullmatch(name) is not None
 
 
 def parse_target(word: str) -> Target | str:
@@ -57,21 +52,17 @@ def parse_target(word: str) -> Target | str:
     if given is not None and not is_host_name(given):
         return f"'{clean_text(given)[:80]}' cannot be a host's name on the board"
     if address.startswith(URL_PREFIXES):
-        return build_url_target(given, address, shown)
+        try:
+            parts = urlsplit(address)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if not host or parts.query or parts.fragment:
+            return f"'{shown}' is not the URL of a folder"
+        return Target(address if parts.path.endswith("/") else f"{address}/", given)
     if "://" in address and not address.startswith("ssh://"):
         return f"'{shown}' is neither a host nor a URL of http, https or ssh"
     return Target(address, given)
-
-
-def build_url_target(given: str | None, url: str, shown: str) -> Target | str:
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError:
-        host = ""
-    if not host or parts.query or parts.fragment:
-        return f"'{shown}' is not the URL of a folder"
-    return Target(url if parts.path.endswith("/") else f"{url}/", given)
 
 
 def parse_targets_file(data: bytes) -> tuple[list[Target], list[str]]:
@@ -80,30 +71,22 @@ def parse_targets_file(data: bytes) -> tuple[list[Target], list[str]]:
     return parse_targets((number, line) for number, line in enumerate(lines, 1) if line)
 
 
-def name_listed_target(target: Target) -> Target:
-    """Take a bare name in a list for the name on the board, as in hosts.txt."""
-    bare = is_host_name(target.address) and not NUMERIC_NAME.fullmatch(target.address)
-    return Target(target.address, target.address) if bare and not target.given_name else target
-
-
 def parse_targets(words: Iterable[tuple[int, str]]) -> tuple[list[Target], list[str]]:
     """Parse numbered words, where 0 stands for no line number; return the targets and the problems."""
     targets: list[Target] = []
     problems: list[str] = []
     for number, word in words:
         target = parse_target(word)
-        if isinstance(target, Target) and number:
-            target = name_listed_target(target)
-        if (
-            isinstance(target, Target)
-            and target.given_name
-            and any(listed.given_name == target.given_name for listed in targets)
-        ):
-            target = f"the name {target.given_name} is there twice"
         if isinstance(target, Target):
-            targets.append(target)
-        else:
-            problems.append(f"line {number}: {target}" if number else target)
+            name = target.given_name
+            # a bare name in a list is the name on the board, as in hosts.txt
+            if number and not name and is_host_name(target.address) and not NUMERIC_NAME.fullmatch(target.address):
+                name = target.address
+            if not name or all(listed.given_name != name for listed in targets):
+                targets.append(Target(target.address, name))
+                continue
+            target = f"the name {name} is there twice"
+        problems.append(f"line {number}: {target}" if number else target)
     return targets, problems
 
 
@@ -140,9 +123,9 @@ def refuse_unclear_targets(problems: list[str]) -> None:
 def read_consul_targets(
     access: ConsulAccess | None, state: Path, data: Path, on_stale_list: Callable[[str], None] | None = None
 ) -> list[Target]:
-    """Those that Consul lists: each by its name on the board, reached by that of its node.
+    """Read the hosts that Consul lists: each by its name on the board, reached by that of its node.
 
-    With `last_will_do` the last good list serves while there is no other, and it is told why.
+    With `on_stale_list` the last good list serves while there is no other, and the reason is passed on.
     """
     if access is None:
         message = "set GPUBOARD_CONSUL_SERVICE first, to the service that your GPU hosts have in Consul"
@@ -156,12 +139,11 @@ def read_consul_targets(
         data_folders = []
     nodes_by_host, unclear = match_nodes_to_hosts(nodes or (), data_folders)
     # whoever registers a service chooses its words: here they are no URL, no other user, no other port
-    for name in [name for name, node in nodes_by_host.items() if not is_machine_name(node.node)]:
+    for name in [name for name, node in nodes_by_host.items() if not MACHINE_NAME.fullmatch(node.node)]:
         node = nodes_by_host.pop(name).node
         unclear.append(f"the node '{node[:80]}' is left out: that cannot be the name of a machine")
-    messages = [f"{host_list.where} {problem.what}" for problem in problems] + [
-        f"{host_list.where}: {what}" for what in unclear
-    ]
+    messages = [f"{host_list.where} {problem.what}" for problem in problems]
+    messages += [f"{host_list.where}: {what}" for what in unclear]
     is_new = host_list.nodes_time != previous_time
     if not nodes_by_host or (on_stale_list is None and (unclear or not is_new)):
         raise UnclearTargetsError(messages[0] if messages else f"{host_list.where} lists no host")

@@ -7,19 +7,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Generic, NamedTuple, TypeVar
-
-from site_builder.core.terminal_text import clean_excerpt
-from site_builder.remote.fetch import PullError, SnapshotFetcher
-from site_builder.remote.targets import Target
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 MAX_PARALLEL_HOSTS = 20
-# How much later than its own time limit a fetcher may say why: it knows better than we do.
-REPORT_GRACE_S = 1.0
-# How long we wait for all connections to end.
-CLOSE_TIMEOUT_S = 3.0
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -72,63 +63,3 @@ class WorkerPool(Generic[Key, Value]):
         thread = threading.Thread(target=run_task, daemon=True)
         self.running[key] = thread, time.monotonic() + timeout_s
         thread.start()
-
-
-class FetchOutcome(NamedTuple):
-    host: str
-    files: dict[str, bytes]
-    problem: str | None = None
-
-
-class FetchPool:
-    """Fetch from all targets, round after round; connections stay open in between."""
-
-    def __init__(
-        self, targets: Iterable[Target], create_fetcher: Callable[[Target], SnapshotFetcher], timeout_s: float
-    ) -> None:
-        self.targets = list(targets)
-        self.create_fetcher = create_fetcher
-        self.timeout_s = timeout_s
-        self.fetchers: dict[str, SnapshotFetcher] = {}
-        self.pool: WorkerPool[str, FetchOutcome] = WorkerPool()
-
-    def start_round(self) -> None:
-        """Queue a fetch for each host but those that are still busy with the last one."""
-        busy = self.pool.pending
-        for target in self.targets:
-            if target.name in busy:
-                continue
-            if target.name not in self.fetchers:
-                self.fetchers[target.name] = self.create_fetcher(target)
-            task = partial(self.run_fetch, target.name, self.fetchers[target.name])
-            self.pool.add(target.name, task, self.timeout_s + REPORT_GRACE_S)
-
-    def iterate_outcomes(self, until: float) -> Iterator[FetchOutcome]:
-        """Yield outcomes as they come, until a monotonic time or until nobody is left to wait for."""
-        for name, outcome in self.pool.iterate_results(until):
-            # time limits of libraries do not help against a byte a minute
-            yield outcome or FetchOutcome(name, {}, f"no whole answer within {self.timeout_s:.0f} s")
-
-    def run_fetch(self, name: str, fetcher: SnapshotFetcher) -> FetchOutcome:
-        """Fetch the files of one host, in its thread."""
-        try:
-            return FetchOutcome(name, fetcher.fetch(time.monotonic() + self.timeout_s))
-        except PullError as error:
-            return FetchOutcome(name, {}, str(error))
-        except Exception as error:  # a thread that dies in silence would be a host that hangs
-            return FetchOutcome(name, {}, f"nobody foresaw this: {type(error).__name__}: {clean_excerpt(error)}")
-
-    def drop_fetcher(self, name: str) -> None:
-        """Close the connection to a host at which something went wrong; the next round opens another."""
-        fetcher = self.fetchers.pop(name, None)
-        if fetcher:
-            threading.Thread(target=fetcher.close, daemon=True).start()
-
-    def close(self) -> None:
-        """Close all connections at once: each takes a moment."""
-        threads = [threading.Thread(target=fetcher.close, daemon=True) for fetcher in self.fetchers.values()]
-        for thread in threads:
-            thread.start()
-        end = time.monotonic() + CLOSE_TIMEOUT_S
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))

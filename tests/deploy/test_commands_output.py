@@ -7,6 +7,7 @@ import json
 import stat
 import tarfile
 from base64 import b64decode
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ def test_what_a_host_says_steers_no_terminal() -> None:
 
 def test_the_destination_is_found_out_or_asked_for() -> None:
     assert order().web_host.host_names == ["web.lab"], "what is no name never comes into a command"
-    way = SshConnection(SshHostConfig("gpu01", "gpu01", 22, "lab"), None, ())  # type: ignore[arg-type] # it is not used
+    way = SshConnection(SshHostConfig("gpu01", "gpu01", 22, "lab"), None, ExitStack())  # type: ignore[arg-type] # it is not used
     assert choose_destination(order(), way, told()) == "ssh://gpuboard@web.lab"
     with pytest.raises(
         HostDeployError, match=r"it does not know web\.lab: say where it finds the web host, with --dest"

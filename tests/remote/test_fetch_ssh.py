@@ -25,8 +25,8 @@ from click.testing import CliRunner
 from site_builder.cli import main
 from site_builder.discovery import hosts
 from site_builder.remote import fetch
+from site_builder.remote.pull_loop import PullLoop
 from site_builder.remote.targets import Target, parse_target, parse_targets_file
-from site_builder.remote.worker_pool import FetchPool
 from site_builder.snapshots import envelope
 from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES
 from tests.support.board_fixture import Lab
@@ -583,7 +583,9 @@ def test_two_pulls_of_a_host_take_turns_but_nobody_waits_for_ever(
     assert (tmp_path / "atlas/host.txt").read_bytes() == found["host.txt"]
 
 
-def test_what_nobody_foresaw_is_one_line_that_moves_no_cursor() -> None:
+def test_what_nobody_foresaw_is_one_line_that_moves_no_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Odd:
         def fetch(self, _: float) -> dict[str, bytes]:
             message = "a\n\x1b[31mgpuboard: b"
@@ -592,10 +594,9 @@ def test_what_nobody_foresaw_is_one_line_that_moves_no_cursor() -> None:
         def close(self) -> None:
             pass
 
-    crew = FetchPool([Target("atlas", "atlas")], lambda _: Odd(), 5)
-    crew.start_round()
-    (outcome,) = crew.iterate_outcomes(time.monotonic() + 30)
-    assert outcome.problem == "nobody foresaw this: LookupError: a ?[31mgpuboard: b"
+    now = time.monotonic()
+    assert PullLoop([Target("atlas", "atlas")], lambda _: Odd(), 5, tmp_path).run(None, now, now) == {"atlas"}
+    assert capsys.readouterr().err == "gpuboard: atlas: nobody foresaw this: LookupError: a ?[31mgpuboard: b\n"
 
 
 def on_a_full_disk(action: Callable[[], object]) -> None:
