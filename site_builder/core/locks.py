@@ -110,9 +110,12 @@ def find_lock_holder(path: Path) -> str | None:
     except OSError:
         return None
     try:
-        return None if try_acquire_lock(handle) else read_lock_holder(handle)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # on NFS, a handle to read with can have no other
+    except BlockingIOError:
+        return read_lock_holder(handle)
     finally:
         os.close(handle)
+    return None
 
 
 def acquire_lock(handle: int, deadline: float, interval: float = POLL_INTERVAL_S) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from site_builder.alerts.channels import NotificationChannels, load_channels
-from site_builder.alerts.config_files import AlertConfigFiles, Contacts, load_contacts
+from site_builder.alerts.channels import load_channels
+from site_builder.alerts.config_files import AlertConfigFiles, load_contacts
 from site_builder.alerts.delivery import HookFolder
-from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT, AlertState
+from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT
 from site_builder.alerts.queue import describe_delivery_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
@@ -37,17 +37,15 @@ def check_alert_rules(context: DoctorContext) -> CheckResult:
         return report_not_applicable(NO_RECEIVERS_MESSAGE)
     rules, problems = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
     if problems:
-        return report_warning(
-            format_first_problem(problems), "correct it; what it does not say is as in alerts.conf.example"
-        )
+        advice = "correct it; what it does not say is as in alerts.conf.example"
+        return report_warning(format_first_problem(problems), advice)
     if not settings.alerts.is_enabled:
         message = "GPUBOARD_ALERTS is set, but no way to tell anybody"
         return report_warning(message, "set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS: docs/alerts.md tells how")
     active_rules = [name for name, rule in rules.items() if rule.on and rule.to]
     if not active_rules:
-        return report_warning(
-            "every rule is off: nobody is told anything", "see `on` and `to` in the file of GPUBOARD_ALERTS"
-        )
+        message = "every rule is off: nobody is told anything"
+        return report_warning(message, "see `on` and `to` in the file of GPUBOARD_ALERTS")
     where = Path(settings.alerts.rules_file).name if settings.alerts.rules_file else "the defaults"
     return report_pass(f"{len(active_rules)} of {format_plural(len(rules), 'rule')} are on, by {where}")
 
@@ -59,43 +57,29 @@ def check_contacts(context: DoctorContext) -> CheckResult:
     if not alerts.contacts_file and not alerts.mail_domain:
         return report_skip("people are told nothing: neither GPUBOARD_CONTACTS nor GPUBOARD_MAIL_DOMAIN is set")
     if alerts.mail_domain and not alerts.mail_url:
-        return report_warning(
-            "GPUBOARD_MAIL_DOMAIN is set, but no mail server", "set GPUBOARD_MAIL: docs/alerts.md tells how"
-        )
-    return check_contacts_file(context)
-
-
-def check_contacts_file(context: DoctorContext) -> CheckResult:
-    alerts = context.settings.alerts
+        message = "GPUBOARD_MAIL_DOMAIN is set, but no mail server"
+        return report_warning(message, "set GPUBOARD_MAIL: docs/alerts.md tells how")
     contacts_result, problems = AlertConfigFiles(alerts, context.settings.data, context.settings.www).read_contacts()
     if not contacts_result.is_complete:
-        return report_failure(
-            format_first_problem(problems), "mend the file, or its owner and mode; until then people are told nothing"
-        )
+        advice = "mend the file, or its owner and mode; until then people are told nothing"
+        return report_failure(format_first_problem(problems), advice)
     if problems:
         return report_warning(format_first_problem(problems), "correct the line; the others count")
     if alerts.contacts_file and Path(alerts.contacts_file).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         message = f"others can read {alerts.contacts_file}, which holds addresses of people and may hold passwords"
         return report_warning(message, f"chmod 600 {alerts.contacts_file}")
-    return check_contact_addresses(context, load_contacts(context.settings))
-
-
-def check_contact_addresses(context: DoctorContext, contacts: Contacts) -> CheckResult:
+    contacts, channels = load_contacts(context.settings), load_channels(context.settings)
     if shared := contacts.find_shared_members():
         message = f"{' and '.join(shared[0])} have one member id of Slack, so that the bot knows neither by it"
         return report_warning(message, "correct one; if they are one person, let aliases.csv say so")
-    channels = open_context_channels(context)
     unusable = [
-        (person, channel.problem)
+        f"a way to {person} cannot be used: {channel.problem}"
         for person in contacts.contacts_by_login
         for channel in channels.check_person(person)
         if channel.problem
     ]
     if unusable:
-        return report_warning(
-            format_first_of([f"a way to {person} cannot be used: {problem}" for person, problem in unusable]),
-            "correct that line of the contacts",
-        )
+        return report_warning(format_first_of(unusable), "correct that line of the contacts")
     if contacts.mail_domain and not contacts.contacts_by_login:
         return report_pass(f"everybody has LOGIN@{contacts.mail_domain}")
     summary = f"{format_plural(len(contacts.contacts_by_login), 'person')} in the contacts".replace("persons", "people")
@@ -106,26 +90,21 @@ def check_channels(context: DoctorContext) -> CheckResult:
     alerts = context.settings.alerts
     if not alerts.channels and not alerts.mail_url:
         return report_not_applicable("neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL is set")
-    receivers = [
-        receiver
-        for receiver in open_context_channels(context).check_receivers()
-        if not receiver.name.startswith(HOOK_PREFIX)
-    ]
+    receivers = load_channels(context.settings).check_receivers()
+    receivers = [receiver for receiver in receivers if not receiver.name.startswith(HOOK_PREFIX)]
     unusable = [receiver for receiver in receivers if receiver.problem]
     if unusable:
         name = unusable[0].name.replace(CHANNEL_PREFIX, "channel ")
+        problems = [f"{name}: {receiver.problem}" for receiver in unusable]
         return report_failure(
-            format_first_of([f"{name}: {receiver.problem}" for receiver in unusable]),
-            "correct it; what should go there waits, for a day at the most",
+            format_first_of(problems), "correct it; what should go there waits, for a day at the most"
         )
-    names = (
-        receiver.name.replace(CHANNEL_PREFIX, "") if receiver.name.startswith(CHANNEL_PREFIX) else "people"
-        for receiver in receivers
-    )
-    summary = ", ".join(
-        f"{name} by {receiver.masked_address.partition(' (')[0]}" for name, receiver in zip(names, receivers)
-    )
-    return report_pass(f"{summary}; `gpuboard alerts test` tells whether it arrives")
+    routes = []
+    for receiver in receivers:
+        is_channel = receiver.name.startswith(CHANNEL_PREFIX)
+        name = receiver.name.replace(CHANNEL_PREFIX, "") if is_channel else "people"
+        routes.append(f"{name} by {receiver.masked_address.partition(' (')[0]}")
+    return report_pass(f"{', '.join(routes)}; `gpuboard alerts test` tells whether it arrives")
 
 
 def check_hooks(context: DoctorContext) -> CheckResult:
@@ -156,23 +135,17 @@ def check_notifications(context: DoctorContext) -> CheckResult:
     except AlertStateError as error:
         return report_failure(str(error), "until then nobody is told anything")
     if store.problem:
-        return report_warning(
-            f"{store.where} {store.problem}", "see why: a full disk, or a share that is no local disk"
-        )
-    return check_deliveries(alert_state, context.read_clock())
-
-
-def check_deliveries(alert_state: AlertState, now: float) -> CheckResult:
+        advice = "see why: a full disk, or a share that is no local disk"
+        return report_warning(f"{store.where} {store.problem}", advice)
     if alert_state.started_at is None:
         return report_skip("no build has looked yet what there is to tell")
+    now = context.read_clock()
     if problems := describe_delivery_problems(alert_state, int(now)):
-        return report_warning(
-            format_first_of(problems), "`gpuboard alerts list` shows all of them, `gpuboard alerts test` tries anew"
-        )
+        advice = "`gpuboard alerts list` shows all of them, `gpuboard alerts test` tries anew"
+        return report_warning(format_first_of(problems), advice)
     sent = sum(delivery.status == SENT and now - delivery.at < DAY_S for delivery in alert_state.history)
-    return report_pass(
-        f"{format_plural(sent, 'letter')} sent in the last day; {len(alert_state.notifications) or 'none'} on the way"
-    )
+    waiting = len(alert_state.notifications) or "none"
+    return report_pass(f"{format_plural(sent, 'letter')} sent in the last day; {waiting} on the way")
 
 
 def check_slack_bot(context: DoctorContext) -> CheckResult:
@@ -180,16 +153,10 @@ def check_slack_bot(context: DoctorContext) -> CheckResult:
     if not access.app_token:
         return report_not_applicable("GPUBOARD_SLACK_APP_TOKEN is not set")
     if not access.bot_token:
-        return report_failure(
-            "GPUBOARD_SLACK_APP_TOKEN is set without GPUBOARD_SLACK_BOT_TOKEN", "set both: docs/slack.md"
-        )
+        message = "GPUBOARD_SLACK_APP_TOKEN is set without GPUBOARD_SLACK_BOT_TOKEN"
+        return report_failure(message, "set both: docs/slack.md")
     pid = locks.find_lock_holder(context.settings.state / locks.BOT_LOCK_NAME)
     if pid is None:
-        return report_failure(
-            "the bot in Slack does not run", "`gpuboard slack` says why; `./install.sh web` starts it"
-        )
+        advice = "`gpuboard slack` says why; `./install.sh web` starts it"
+        return report_failure("the bot in Slack does not run", advice)
     return report_pass(f"the bot in Slack runs, as process {pid}")
-
-
-def open_context_channels(context: DoctorContext) -> NotificationChannels:
-    return load_channels(context.settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import pwd
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from site_builder import __version__
 from site_builder.client import loader
-from site_builder.core import files
+from site_builder.core import files, locks
 from site_builder.core.formatting import format_size, join_names
 from site_builder.core.model import FleetUnavailableError
 from site_builder.doctor.model import (
@@ -87,17 +86,15 @@ def check_python(context: DoctorContext) -> CheckResult:  # noqa: ARG001 # a che
 def check_packages(context: DoctorContext) -> CheckResult:  # noqa: ARG001 # the same
     missing = [pip for name, pip in REQUIRED_PACKAGES.items() if find_spec(name) is None]
     if missing:
-        return report_failure(
-            f"not installed: {', '.join(missing)}", "call ./install.sh web again, or pip install them"
-        )
+        advice = "call ./install.sh web again, or pip install them"
+        return report_failure(f"not installed: {', '.join(missing)}", advice)
     return report_pass(f"all {len(REQUIRED_PACKAGES)} packages are here")
 
 
 def check_settings(context: DoctorContext) -> CheckResult:
     if context.loaded_settings is None:
-        return report_failure(
-            context.settings_error, "correct it, then call this again: what needs the settings is skipped below"
-        )
+        advice = "correct it, then call this again: what needs the settings is skipped below"
+        return report_failure(context.settings_error, advice)
     conf = context.loaded_settings.conf
     if conf.warnings:
         return report_warning(format_first_of(conf.warnings), "correct it: `gpuboard config` shows what is in force")
@@ -162,9 +159,8 @@ def check_cron_allowed(context: DoctorContext) -> CheckResult:
     if "not allowed" in why:
         advice = f"as root, add it to /etc/cron.allow, or take it out of /etc/cron.deny; or use systemd: {SYSTEMD_DOC}"
         return report_failure(f"this user may not have a crontab: {why}", advice)
-    return report_failure(
-        f"the crontab cannot be read: {why}", f"install cron, or let systemd start the builder: {SYSTEMD_DOC}"
-    )
+    advice = f"install cron, or let systemd start the builder: {SYSTEMD_DOC}"
+    return report_failure(f"the crontab cannot be read: {why}", advice)
 
 
 def check_crontab(context: DoctorContext) -> CheckResult:
@@ -210,12 +206,6 @@ def check_state_folder(context: DoctorContext) -> CheckResult:
     if empty_files:
         message = f"{folder / empty_files[0]} is empty; the last good copy of it is used, if there is one"
         return report_warning(message, "see why: a full disk, or somebody who emptied it")
-    return check_state_access(context, folder)
-
-
-def check_state_access(context: DoctorContext, folder: Path) -> CheckResult:
-    """Check who can read state/, and what it is on."""
-    status = folder.stat()
     if status.st_mode & 0o077:
         return report_warning(f"others can look into {folder}, which holds tokens and names", f"chmod 700 {folder}")
     file_system = find_file_system_type(context.proc_folder, folder)
@@ -239,12 +229,11 @@ def find_file_system_type(proc: Path, folder: Path) -> str:
 
 def check_builder(context: DoctorContext) -> CheckResult:
     www, file = context.settings.www.absolute(), context.settings.www.absolute() / "status.json"
-    builder_pid = find_builder_pid(context.settings.state)
+    builder_pid = locks.find_lock_holder(context.settings.state / "lock")
     advice_to_start = "start it: the check crontab tells what should"
     if not file.is_file():
-        return report_failure(
-            f"{www} has no status.json: the board was never built", f"{advice_to_start}, or call `gpuboard build`"
-        )
+        message = f"{www} has no status.json: the board was never built"
+        return report_failure(message, f"{advice_to_start}, or call `gpuboard build`")
     fleet, problem = loader.parse_status(file.read_bytes())
     if fleet is None:
         return report_failure(f"{file} {problem}", "call `gpuboard build`, which tells what is wrong")
@@ -257,64 +246,41 @@ def check_builder(context: DoctorContext) -> CheckResult:
     return report_pass(f"built {age:.0f} s ago" + (f"; process {builder_pid} is at work" if builder_pid else ""))
 
 
-def find_builder_pid(folder: Path) -> str:
-    """Return the process that holds the lock of the builder, or an empty string."""
-    try:
-        handle = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
-    finally:
-        os.close(handle)
-    return ""
-
-
 def check_www_folder(context: DoctorContext) -> CheckResult:
     www = context.settings.www.absolute()
     if not www.is_dir():
         return report_failure(f"{www} is not there", "call `gpuboard build`, or set GPUBOARD_WWW")
     if not os.access(www, os.W_OK):
-        return report_failure(
-            f"{www} cannot be written by this user", "call this as the user who builds, or set GPUBOARD_WWW"
-        )
+        advice = "call this as the user who builds, or set GPUBOARD_WWW"
+        return report_failure(f"{www} cannot be written by this user", advice)
     if www.stat().st_mode & stat.S_IWOTH:
-        return report_failure(
-            f"everybody on this machine can write to {www}, and so put scripts on the page", f"chmod o-w {www}"
-        )
+        message = f"everybody on this machine can write to {www}, and so put scripts on the page"
+        return report_failure(message, f"chmod o-w {www}")
     # one build as root leaves folders in which nobody else can write
-    unwritable_folders = [
-        path for path in sorted(www.iterdir()) if path.is_dir() and not os.access(path, os.W_OK | os.X_OK)
-    ]
-    if unwritable_folders:
-        message = f"{unwritable_folders[0]} cannot be written by this user, though {www} can"
-        return report_failure(message, f"as root: chown -R --reference={www} {www}")
+    for path in sorted(www.iterdir()):
+        if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+            message = f"{path} cannot be written by this user, though {www} can"
+            return report_failure(message, f"as root: chown -R --reference={www} {www}")
     return report_pass(str(www))
 
 
 def check_disk_space(context: DoctorContext) -> CheckResult:
     settings = context.settings
-    low_folders: list[tuple[float, str]] = []
-    least_free = float("inf")
+    spaces: list[tuple[float, str]] = []  # of each folder, how much is left, and what to say where that is little
     for folder in (settings.data, settings.state, settings.www):
-        if not folder.is_dir():
-            continue
-        usage = os.statvfs(folder)
-        free_bytes = usage.f_bavail * usage.f_frsize
-        least_free = min(least_free, free_bytes)
-        if usage.f_files and usage.f_favail < MIN_FREE_FILES:
-            low_folders.append((0, f"{folder.absolute()} has room for {usage.f_favail} more files"))
-        elif free_bytes < LOW_SPACE_BYTES:
-            low_folders.append((free_bytes, f"{folder.absolute()} has {format_size(free_bytes / BYTES_PER_MIB)} left"))
-    if not low_folders:
-        return (
-            report_pass(f"at least {format_size(least_free / BYTES_PER_MIB)} to spare")
-            if least_free < float("inf")
-            else report_skip("no folder is there")
-        )
-    least_free, message = min(low_folders)
+        if folder.is_dir():
+            usage = os.statvfs(folder)
+            free_bytes = usage.f_bavail * usage.f_frsize
+            if usage.f_files and usage.f_favail < MIN_FREE_FILES:
+                spaces.append((0, f"{folder.absolute()} has room for {usage.f_favail} more files"))
+            else:
+                free = format_size(free_bytes / BYTES_PER_MIB)
+                spaces.append((free_bytes, f"{folder.absolute()} has {free} left"))
+    if not spaces:
+        return report_skip("no folder is there")
+    least_free, message = min(spaces)
+    if least_free >= LOW_SPACE_BYTES:
+        return report_pass(f"at least {format_size(least_free / BYTES_PER_MIB)} to spare")
     advice = "make room; the page stays as it is while there is none"
     return report_failure(message, advice) if least_free < NO_SPACE_BYTES else report_warning(message, advice)
 
@@ -334,9 +300,8 @@ def check_history(context: DoctorContext) -> CheckResult:
         return report_failure(f"{path} cannot be read: {outcome}", advice)
     problems = database.describe_broken_files(context.settings.state)
     if problems:
-        return report_warning(
-            f"{problems[0].where} {problems[0].what}", "see why: a full disk, or a share that is no local disk"
-        )
+        advice = "see why: a full disk, or a share that is no local disk"
+        return report_warning(f"{problems[0].where} {problems[0].what}", advice)
     return report_pass(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")
 
 

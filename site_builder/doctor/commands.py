@@ -17,7 +17,7 @@ from site_builder.config.conf_file import load_settings
 from site_builder.config.settings import SettingsError
 from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
-from site_builder.doctor.model import CompletedCheck, DoctorContext
+from site_builder.doctor.model import CompletedCheck
 
 LINE_WIDTH = 80
 STATUS_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
@@ -46,30 +46,27 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
     from site_builder.doctor import model  # noqa: PLC0415 # KEEP
     from site_builder.doctor.checks import CHECKS  # noqa: PLC0415 # KEEP
 
+    flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
+    try:
+        context = model.DoctorContext(load_settings(conf, flags, os.environ))
+    except SettingsError as error:
+        context = model.DoctorContext(None, str(error))
     results: list[CompletedCheck] = []
     if not as_json:
         click.echo(f"{read_machine_name()} (gpuboard {__version__})")
-    for result in model.run_checks(CHECKS, build_doctor_context(conf, options)):
+    for check in CHECKS:
+        if not as_json and (not results or results[-1].check.group != check.group):
+            click.echo(f"\n{check.group}")
+        results.append(model.CompletedCheck(check, model.run_check(check, context)))
         if not as_json:
-            if not results or results[-1].check.group != result.check.group:
-                click.echo(f"\n{result.check.group}")
-            for line in format_check_lines(result, verbose):
+            for line in format_check_lines(results[-1], verbose):
                 click.echo(line)
-        results.append(result)
     if as_json:
         click.echo(replace_unencodable(model.checks_to_json(results, read_machine_name())))
     else:
         counts = Counter(completed.result.status for completed in results)
         click.echo("\n" + ", ".join(f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
-    sys.exit(model.EXIT_CODES.get(model.find_worst_result(results), 0))
-
-
-def build_doctor_context(conf: str | None, options: dict[str, str | None]) -> DoctorContext:
-    flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
-    try:
-        return DoctorContext(load_settings(conf, flags, os.environ))
-    except SettingsError as error:
-        return DoctorContext(None, str(error))
+    sys.exit(model.EXIT_CODES[model.find_worst_status(results)])
 
 
 def format_check_lines(result: CompletedCheck, verbose: bool) -> Iterator[str]:
@@ -78,21 +75,19 @@ def format_check_lines(result: CompletedCheck, verbose: bool) -> Iterator[str]:
     if outcome.is_not_applicable and not verbose:
         return
     width = max(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns) if sys.stdout.isatty() else LINE_WIDTH
-    status = (
-        click.style(f"{outcome.status:4}", fg=STATUS_COLOURS.get(outcome.status))
-        if is_coloured()
-        else f"{outcome.status:4}"
-    )
+    status = f"{outcome.status:4}"
+    if is_coloured():
+        status = click.style(status, fg=STATUS_COLOURS.get(outcome.status))
     width_left = width - MESSAGE_INDENT - 1
-    message = " ".join(blank_unprintable(outcome.message).split())
+    message = join_printable_words(outcome.message)
     lines = textwrap.wrap(message, width_left) or [""]
     if outcome.status == "pass" and not verbose and len(lines) > 1:
         lines = [message[: width_left - 3] + "..."]
     yield replace_unencodable(f"  {status}  {check.id:12}  {lines[0]}")
     yield from (replace_unencodable(" " * MESSAGE_INDENT + line) for line in lines[1:])
-    for number, line in enumerate(textwrap.wrap(" ".join(blank_unprintable(outcome.advice).split()), width_left)):
+    for number, line in enumerate(textwrap.wrap(join_printable_words(outcome.advice), width_left)):
         yield replace_unencodable((" " * MESSAGE_INDENT if number else f"{'->':>{MESSAGE_INDENT - 1}} ") + line)
 
 
-def blank_unprintable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+def join_printable_words(text: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -17,7 +17,6 @@ from site_builder.consul.kv import KvStore
 from site_builder.core import files
 from site_builder.core.files import find_booking_folder
 from site_builder.core.formatting import format_duration, join_names
-from site_builder.core.model import ConsulAccess
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import HostDiscovery, request_service_nodes
 from site_builder.doctor.model import (
@@ -58,40 +57,24 @@ def check_authorized_keys(context: DoctorContext) -> CheckResult:
         return report_skip(f"{path} is not there: no host pushes here by a key of this user")
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         return report_failure(f"others can write to {path}: sshd takes no key of it", f"chmod go-w {path}")
-    keys = [(number, *split_key_line(line)) for number, line in enumerate(lines, 1) if is_key_line(line)]
-    missing_scripts = sorted(
-        {
-            script
-            for _, options, _ in keys
-            if (script := find_receiver_script(options)) and not os.access(script, os.X_OK)
-        }
-    )
-    if missing_scripts:
-        message = f"{path} names {missing_scripts[0]}, which is not there: nothing arrives from those hosts"
-        return report_failure(message, "call ./install.sh web, or enrol them again: gpu-enrol.sh add HOST")
-    unrestricted = [
-        f"line {number}{f' ({comment})' if comment else ''}"
-        for number, options, comment in keys
-        if is_unrestricted_key(options)
-    ]
+    keys = []
+    for number, line in enumerate(lines, 1):
+        match = KEY_PATTERN.search(line)
+        if match and not line.lstrip().startswith("#"):
+            comment = "".join(letter if letter.isprintable() else "?" for letter in match[2] or "")[:40]
+            shown = f"line {number} ({comment})" if comment else f"line {number}"
+            keys.append((shown, line[: match.start(1)].strip()))
+    for script in sorted({(split_forced_command(options) or [""])[0] for _, options in keys}):
+        if script.endswith(f"/{RECEIVER_SCRIPT}") and not os.access(script, os.X_OK):
+            message = f"{path} names {script}, which is not there: nothing arrives from those hosts"
+            return report_failure(message, "call ./install.sh web, or enrol them again: gpu-enrol.sh add HOST")
+    unrestricted = [shown for shown, options in keys if is_unrestricted_key(options)]
     if unrestricted:
         counts = f"of {len(keys)} keys in {path}, {len(unrestricted)}"
         message = f"{counts} can do more than push for one host: {join_names(unrestricted)}"
         advice = "a GPU host's key belongs behind restrict,command=: gpu-enrol.sh add HOST; see docs/security.md"
         return report_warning(message, f"{advice}. A person's own key may stay")
     return report_pass(f"all {len(keys)} keys in {path} push for one host each, and do nothing else")
-
-
-def is_key_line(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#") and bool(KEY_PATTERN.search(line))
-
-
-def split_key_line(line: str) -> tuple[str, str]:
-    match = KEY_PATTERN.search(line)
-    if match is None:
-        return "", ""
-    comment = "".join(letter if letter.isprintable() else "?" for letter in match[2] or "")
-    return line[: match.start(1)].strip(), comment[:40]
 
 
 def split_forced_command(options: str) -> list[str]:
@@ -103,11 +86,6 @@ def split_forced_command(options: str) -> list[str]:
         return list(lexer)
     except ValueError:  # a quote without its end
         return []
-
-
-def find_receiver_script(options: str) -> str:
-    words = split_forced_command(options)
-    return words[0] if words and words[0].endswith(f"/{RECEIVER_SCRIPT}") else ""
 
 
 def is_unrestricted_key(options: str) -> bool:
@@ -122,19 +100,17 @@ def check_consul(context: DoctorContext) -> CheckResult:
     if access is None:
         return report_not_applicable("GPUBOARD_CONSUL_SERVICE is not set: Consul is not asked for hosts")
     where = f"Consul at {client.format_agent_address(access.address)}"
-    answer, failure = query_service_nodes(access)
-    parsed_nodes = hosts.parse_service_nodes(answer)
+    request = request_service_nodes(access)
+    failure = wait_for_consul(request)
+    parsed_nodes = hosts.parse_service_nodes(request.response)
     if not failure and not parsed_nodes.is_complete:
         failure = f"answers, but {'; '.join(parsed_nodes.problems)}"
     if failure:
-        return report_failure(
-            f"{where} {failure}", "the last good list serves meanwhile; see CONSUL_HTTP_ADDR and CONSUL_HTTP_TOKEN"
-        )
+        advice = "the last good list serves meanwhile; see CONSUL_HTTP_ADDR and CONSUL_HTTP_TOKEN"
+        return report_failure(f"{where} {failure}", advice)
     if not parsed_nodes.rows:
         problem = f"{where} lists no host with the service {access.service}"
-        rights = (
-            client.SERVICE_RIGHTS if access.token else f"CONSUL_HTTP_TOKEN must be set, and {client.SERVICE_RIGHTS}"
-        )
+        rights = f"{'' if access.token else 'CONSUL_HTTP_TOKEN must be set, and '}{client.SERVICE_RIGHTS}"
         return report_warning(problem, f"correct GPUBOARD_CONSUL_SERVICE, or if Consul has ACLs, {rights}")
     if parsed_nodes.problems:
         return report_warning(f"{where}: {parsed_nodes.problems[0]}", "correct that registration; the others count")
@@ -143,17 +119,11 @@ def check_consul(context: DoctorContext) -> CheckResult:
     return report_pass(f"{message}, of which {failing} fail their check" if failing else message)
 
 
-def query_service_nodes(access: ConsulAccess) -> tuple[object, str]:
-    question = request_service_nodes(access)
-    why = wait_for_consul(question)
-    return question.response, why
-
-
-def wait_for_consul(question: ConsulRequest) -> str:
-    if not question.wait():
-        question.cancel()
+def wait_for_consul(request: ConsulRequest) -> str:
+    if not request.wait():
+        request.cancel()
         return TIMEOUT_MESSAGE
-    return question.failure or ""
+    return request.failure or ""
 
 
 def check_kv_store(context: DoctorContext) -> CheckResult:
@@ -161,9 +131,9 @@ def check_kv_store(context: DoctorContext) -> CheckResult:
     if access is None:
         return report_not_applicable("GPUBOARD_KV is not set: data/ is no copy of Consul's KV store")
     store = KvStore(access)
-    question = store.request_all()
-    failure = wait_for_consul(question)
-    dump = kv.parse_kv_entries(question.body or b"[]", store.data_prefix)
+    request = store.request_all()
+    failure = wait_for_consul(request)
+    dump = kv.parse_kv_entries(request.body or b"[]", store.data_prefix)
     held = None
     try:
         held = None if failure else store.get(leader.LEADER_KEY)
@@ -172,26 +142,22 @@ def check_kv_store(context: DoctorContext) -> CheckResult:
     if not failure and not dump.is_complete:
         failure = "; ".join(dump.problems)
     if failure:
-        return report_failure(
-            f"{access.where} {failure}", "data/ serves as it is, and grows old; see GPUBOARD_KV and CONSUL_HTTP_TOKEN"
-        )
-    told = f"{access.where} has {len(dump.rows)} entries below {store.data_prefix}"
+        advice = "data/ serves as it is, and grows old; see GPUBOARD_KV and CONSUL_HTTP_TOKEN"
+        return report_failure(f"{access.where} {failure}", advice)
+    summary = f"{access.where} has {len(dump.rows)} entries below {store.data_prefix}"
     if not dump.rows:
-        return report_warning(
-            f"{access.where} has nothing below {store.data_prefix}",
-            "no host pushes there, or the token may not read it",
-        )
+        message = f"{access.where} has nothing below {store.data_prefix}"
+        return report_warning(message, "no host pushes there, or the token may not read it")
     if held is None or not held.session:
-        return report_warning(f"{told}, and no builder leads", "start one: the check crontab tells what should")
-    return report_pass(f"{told}; {leader.parse_leader_name(held.content)} leads")
+        return report_warning(f"{summary}, and no builder leads", "start one: the check crontab tells what should")
+    return report_pass(f"{summary}; {leader.parse_leader_name(held.content)} leads")
 
 
 def check_data_folder(context: DoctorContext) -> CheckResult:
     data = context.settings.data.absolute()
     if not data.is_dir():
-        return report_failure(
-            f"{data} is not there", "set GPUBOARD_DATA to the folder that the hosts push to, or mount it"
-        )
+        advice = "set GPUBOARD_DATA to the folder that the hosts push to, or mount it"
+        return report_failure(f"{data} is not there", advice)
     if not os.access(data, os.R_OK | os.X_OK):
         return report_failure(f"{data} cannot be read by this user", "let this user be in its group, with g+rx")
     if risks := files.list_problems(data):
@@ -208,29 +174,23 @@ def check_data_folder(context: DoctorContext) -> CheckResult:
 
 
 def check_bookings_file(context: DoctorContext) -> CheckResult:
-    zone = context.settings.zone
+    name, zone = booking_store.BOOKINGS_FILE, context.settings.zone
     file = SharedBookingFile(
         context.settings.data,
         None,
-        booking_store.BOOKINGS_FILE,
+        name,
         lambda content: booking_parser.parse_bookings(content, zone),
         booking_store.MAX_BOOKINGS_BYTES,
     )
     rows, problems = file.read()
     if problems and file.content is None:
-        return report_failure(
-            f"{booking_store.BOOKINGS_FILE}: {problems[0].what}", "correct it: the last good bookings stay on the board"
-        )
+        return report_failure(f"{name}: {problems[0].what}", "correct it: the last good bookings stay on the board")
     if problems:
-        return report_warning(
-            f"{booking_store.BOOKINGS_FILE}: {format_first_of([problem.what for problem in problems])}",
-            "correct the entry; the others count",
-        )
-    return report_pass(
-        f"{booking_store.BOOKINGS_FILE} has {format_plural(len(rows), 'booking')}"
-        if file.content
-        else "nobody has booked yet"
-    )
+        first = format_first_of([problem.what for problem in problems])
+        return report_warning(f"{name}: {first}", "correct the entry; the others count")
+    if not file.content:
+        return report_pass("nobody has booked yet")
+    return report_pass(f"{name} has {format_plural(len(rows), 'booking')}")
 
 
 def check_name_lists(context: DoctorContext) -> CheckResult:
@@ -246,10 +206,8 @@ def check_hosts(context: DoctorContext) -> CheckResult:
     if isinstance(fleet, str):
         return report_failure(fleet, "see the check data")
     if not fleet.hosts:
-        return report_warning(
-            "no host has pushed yet",
-            "call ./install.sh host on a GPU host; gpu-doctor.sh there tells what is in its way",
-        )
+        advice = "call ./install.sh host on a GPU host; gpu-doctor.sh there tells what is in its way"
+        return report_warning("no host has pushed yet", advice)
     counts = Counter(host.state for host in fleet.hosts)
     summary = ", ".join(f"{counts[state]} {state}" for state in HOST_STATES if counts[state])
     bad_hosts = [host for host in fleet.hosts if host.state not in GOOD_HOST_STATES]
@@ -266,14 +224,11 @@ def check_host_clocks(context: DoctorContext) -> CheckResult:
     offsets = {files.name: clock for files in host_files if (clock := files.parse().clock_offset) is not None}
     if not offsets:
         return report_skip("no host tells its clock")
-    wrong_hosts = sorted(
-        (name for name in offsets if abs(offsets[name]) > context.settings.limits.clock_off),
-        key=lambda files: -abs(offsets[files]),
-    )
+    limit_s = context.settings.limits.clock_off
+    by_offset = sorted(offsets, key=lambda name: -abs(offsets[name]))
+    wrong_hosts = [name for name in by_offset if abs(offsets[name]) > limit_s]
     if not wrong_hosts:
-        return report_pass(
-            f"{format_plural(len(offsets), 'clock')} within {context.settings.limits.clock_off:.0f} s of this one's"
-        )
+        return report_pass(f"{format_plural(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
     direction = "ahead" if offsets[wrong_hosts[0]] > 0 else "behind"
     offset = format_duration(abs(offsets[wrong_hosts[0]]))
     message = f"the clock of {join_names(wrong_hosts)} is off: that of {wrong_hosts[0]} by {offset} {direction}"
@@ -286,7 +241,6 @@ def check_host_problems(context: DoctorContext) -> CheckResult:
         return report_skip("data/ cannot be read")
     problems = [problem for problem in fleet.problems if "the clock of this host" not in problem]
     if problems:
-        return report_warning(
-            format_first_of(problems), "all of them stand at the end of the page; docs/troubleshooting.md tells more"
-        )
+        advice = "all of them stand at the end of the page; docs/troubleshooting.md tells more"
+        return report_warning(format_first_of(problems), advice)
     return report_pass("all that the hosts push is understood")

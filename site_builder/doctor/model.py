@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -60,7 +60,12 @@ def report_not_applicable(why: str) -> CheckResult:
     return CheckResult(SKIP, why, is_not_applicable=True)
 
 
-class NoSettingsError(Exception): ...
+class CheckEndedError(Exception):
+    """Ends a check with a result, from within what it calls."""
+
+    def __init__(self, result: CheckResult) -> None:
+        super().__init__(result.message)
+        self.result = result
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class DoctorContext:
     @property
     def settings(self) -> Settings:
         if self.loaded_settings is None:
-            raise NoSettingsError
+            raise CheckEndedError(report_skip("the settings cannot be read"))
         return self.loaded_settings.settings
 
     @cached_property
@@ -124,11 +129,6 @@ class CompletedCheck(NamedTuple):
     result: CheckResult
 
 
-def run_checks(checks: Iterable[Check], context: DoctorContext) -> Iterator[CompletedCheck]:
-    for check in checks:
-        yield CompletedCheck(check, run_check(check, context))
-
-
 def run_check(check: Check, context: DoctorContext) -> CheckResult:
     """Run a check in its own thread, since a folder on a share can hang for ever."""
     results: list[CheckResult] = []
@@ -136,34 +136,28 @@ def run_check(check: Check, context: DoctorContext) -> CheckResult:
     def run() -> None:
         try:
             results.append(check.run(context))
-        except NoSettingsError:
-            results.append(report_skip("the settings cannot be read"))
+        except CheckEndedError as error:
+            results.append(error.result)
         except OSError as error:
             where = error.filename if isinstance(error.filename, str) else "what it looks at"
             results.append(report_failure(f"{where}: {error.strerror or error}", "see that this user may read it"))
         except Exception as error:
             message = f"the check itself failed ({type(error).__name__}: {error})"
-            results.append(
-                report_failure(
-                    message, "this should not happen; `gpuboard --version` and this sentence help to mend it"
-                )
-            )
+            advice = "this should not happen; `gpuboard --version` and this sentence help to mend it"
+            results.append(report_failure(message, advice))
 
     thread = threading.Thread(target=run, name=check.id, daemon=True)
     thread.start()
     thread.join(CHECK_TIMEOUT_S)
-    return (
-        results[0]
-        if results
-        else report_failure(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
-    )
+    if not results:
+        return report_failure(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
+    return results[0]
 
 
-def find_worst_result(results: Iterable[CompletedCheck]) -> str:
+def find_worst_status(results: Iterable[CompletedCheck]) -> str:
     """Return the worst status; skipped checks do not count."""
-    return max(
-        (completed.result.status for completed in results), key=lambda status: EXIT_CODES.get(status, 0), default=PASS
-    )
+    statuses = [completed.result.status for completed in results if completed.result.status in EXIT_CODES]
+    return max(statuses, key=EXIT_CODES.__getitem__, default=PASS)
 
 
 def checks_to_json(results: list[CompletedCheck], host: str) -> str:
@@ -178,8 +172,7 @@ def checks_to_json(results: list[CompletedCheck], host: str) -> str:
         }
         for check, result in results
     ]
-    status = find_worst_result(results)
-    report = {"host": host, "version": __version__, "worst": status if status in EXIT_CODES else PASS, "checks": checks}
+    report = {"host": host, "version": __version__, "worst": find_worst_status(results), "checks": checks}
     return json.dumps(report, indent=1, ensure_ascii=False)
 
 

@@ -16,6 +16,7 @@ from site_builder.core import board_client
 from site_builder.core.formatting import join_names
 from site_builder.core.model import FleetUnavailableError
 from site_builder.doctor.model import (
+    CheckEndedError,
     CheckResult,
     DoctorContext,
     report_failure,
@@ -57,25 +58,23 @@ def check_board_url(context: DoctorContext) -> CheckResult:
             advice = "add this name to GPUBOARD_SERVER_NAMES on the web host, and start gpuboard serve anew"
         return report_failure(f"{url} answers {page.status}", advice)
     if b"gpuboard" not in page.content:
-        return report_failure(
-            f"{url} is another page than the board", "correct GPUBOARD_URL or --url, or serve www/ there"
-        )
+        advice = "correct GPUBOARD_URL or --url, or serve www/ there"
+        return report_failure(f"{url} is another page than the board", advice)
     return report_pass(url)
 
 
-def fetch_served_file(context: DoctorContext, name: str) -> board_client.RawResponse | CheckResult:
-    """Fetch a file of the board, or return a result that skips or fails the check."""
+def fetch_served_file(context: DoctorContext, name: str) -> board_client.RawResponse:
+    """Fetch a file of the board, or end the check."""
     page = context.fetch("") if context.url else ""
     if isinstance(page, str) or page.status != 200:
-        return report_not_applicable("the board was not reached")
+        raise CheckEndedError(report_not_applicable("the board was not reached"))
     response = context.fetch(name)
     if isinstance(response, str):
-        return report_failure(response, "see the check url")
+        raise CheckEndedError(report_failure(response, "see the check url"))
     if response.status != 200:
-        where = urljoin(context.url, name)
-        return report_failure(
-            f"{where} answers {response.status}", "see whether www/ is what is served, and whether it is built"
-        )
+        message = f"{urljoin(context.url, name)} answers {response.status}"
+        advice = "see whether www/ is what is served, and whether it is built"
+        raise CheckEndedError(report_failure(message, advice))
     return response
 
 
@@ -83,8 +82,6 @@ def check_content_types(context: DoctorContext) -> CheckResult:
     problems = []
     for name, allowed_types in CONTENT_TYPES.items():
         response = fetch_served_file(context, name)
-        if isinstance(response, CheckResult):
-            return response
         content_type = response.headers.get_content_type() if "Content-Type" in response.headers else "nothing"
         if content_type not in allowed_types:
             problems.append(f"{name or 'index.html'} is served as {content_type}, not {allowed_types[0]}")
@@ -96,15 +93,17 @@ def check_content_types(context: DoctorContext) -> CheckResult:
 
 def check_caching(context: DoctorContext) -> CheckResult:
     response = fetch_served_file(context, "live.json")
-    if isinstance(response, CheckResult):
-        return response
     cache_control = (response.headers.get("Cache-Control") or "").lower()
     expires = response.headers.get("Expires")
     # a server that says both means max-age; and whoever may keep it only to ask again, keeps nothing
     asks_again = any(word in cache_control for word in ("no-cache", "no-store"))
     ages = [int(age) for age in re.findall(r"(?:s-maxage|max-age)=(\d{1,10})", cache_control)]
     if expires and not ages:
-        ages = [parse_expires_header(expires, context.read_clock() + response.clock_ahead_s)]
+        try:
+            expires_at = email.utils.parsedate_to_datetime(expires).timestamp()
+            ages = [int(expires_at - context.read_clock() - response.clock_ahead_s)]
+        except (TypeError, ValueError, IndexError, OverflowError):
+            ages = [0]  # an invalid date means not at all
     if not asks_again and (max(ages, default=0) > MAX_CACHE_S or "immutable" in cache_control):
         header = f"Cache-Control: {cache_control[:60]}" if cache_control else f"Expires: {expires}"
         message = f"live.json may be kept by browsers and proxies ({header}): open pages show old numbers"
@@ -117,33 +116,21 @@ def check_caching(context: DoctorContext) -> CheckResult:
     )
 
 
-def parse_expires_header(date: str, now: float) -> int:
-    """Return for how many seconds a response may be cached; an invalid date means not at all."""
-    try:
-        return int(email.utils.parsedate_to_datetime(date).timestamp() - now)
-    except (TypeError, ValueError, IndexError, OverflowError):
-        return 0
-
-
 def check_security_headers(context: DoctorContext) -> CheckResult:
     response = fetch_served_file(context, "")
-    if isinstance(response, CheckResult):
-        return response
     policy = (response.headers.get("Content-Security-Policy") or "").lower()
     # where both are there, browsers go by the policy
     frame_ancestors = re.search(r"(?:^|;)\s*frame-ancestors\s([^;]*)", policy)
     has_frame_options = (response.headers.get("X-Frame-Options") or "").strip().lower() in {"deny", "sameorigin"}
-    missing_headers = []
-    if not (
-        has_frame_options if frame_ancestors is None else ANY_FRAME_ANCESTORS.isdisjoint(frame_ancestors[1].split())
-    ):
-        missing_headers.append("Content-Security-Policy with frame-ancestors")
+    is_framed_by_nobody = has_frame_options
+    if frame_ancestors:
+        is_framed_by_nobody = ANY_FRAME_ANCESTORS.isdisjoint(frame_ancestors[1].split())
+    missing_headers = [] if is_framed_by_nobody else ["Content-Security-Policy with frame-ancestors"]
     if (response.headers.get("X-Content-Type-Options") or "").lower() != "nosniff":
         missing_headers.append("X-Content-Type-Options: nosniff")
     if "unsafe-inline" in policy or "unsafe-eval" in policy:
-        return report_warning(
-            "the Content-Security-Policy of the page allows scripts or styles inside it", HEADERS_ADVICE
-        )
+        message = "the Content-Security-Policy of the page allows scripts or styles inside it"
+        return report_warning(message, HEADERS_ADVICE)
     if missing_headers:
         return report_warning(f"the page comes without {join_names(missing_headers)}", HEADERS_ADVICE)
     return report_pass(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are there")
@@ -152,8 +139,6 @@ def check_security_headers(context: DoctorContext) -> CheckResult:
 def check_compression(context: DoctorContext) -> CheckResult:
     for name in ("", "live.json"):
         response = fetch_served_file(context, name)
-        if isinstance(response, CheckResult):
-            return response
         if "Content-Encoding" not in response.headers and len(response.content) >= MIN_COMPRESSED_BYTES:
             message = f"{name or 'the page'} comes uncompressed, {len(response.content) // 1024} KB at each look"
             return report_warning(message, "switch gzip on for HTML, JSON, CSS, JavaScript and text")
@@ -162,22 +147,18 @@ def check_compression(context: DoctorContext) -> CheckResult:
 
 def check_served_age(context: DoctorContext) -> CheckResult:
     response = fetch_served_file(context, "live.json")
-    if isinstance(response, CheckResult):
-        return response
     try:
         live = json.loads(response.content)
         built_at, interval_s = live["built"] / 1000, int(live["every"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return report_failure("live.json is not that of a gpuboard", "see whether www/ is what is served")
     now = context.read_clock() + response.clock_ahead_s
+    fleet = Fleet(int(built_at), (), (), every=interval_s if interval_s > 0 else None)
     try:
-        loader.check_board_age(
-            Fleet(int(built_at), (), (), every=interval_s if interval_s > 0 else None), context.url, now
-        )
+        loader.check_board_age(fleet, context.url, now)
     except FleetUnavailableError as error:
-        return report_failure(
-            str(error).partition(": ")[0], "see the check builder; is the folder that is served GPUBOARD_WWW?"
-        )
+        advice = "see the check builder; is the folder that is served GPUBOARD_WWW?"
+        return report_failure(str(error).partition(": ")[0], advice)
     return report_pass(f"what is served was built {max(0, now - built_at):.0f} s ago")
 
 
@@ -196,9 +177,7 @@ def list_private_files(context: DoctorContext) -> Iterator[tuple[str, Path]]:
 
 
 def check_private_files(context: DoctorContext) -> CheckResult:
-    page = fetch_served_file(context, "")
-    if isinstance(page, CheckResult):
-        return page
+    fetch_served_file(context, "")
     probed_urls = set()
     for address, file in list_private_files(context):
         url = urljoin(context.url, address)
@@ -213,10 +192,8 @@ def check_private_files(context: DoctorContext) -> CheckResult:
             return report_failure(str(error), "see the check url")
         if response.status == 200 and beginning and response.content == beginning:
             message = f"{url} is served to everybody: names of people, what they run, perhaps tokens"
-            return report_failure(
-                message,
-                f"let the web server serve {context.settings.www.absolute()} alone, and no name with a dot first",
-            )
+            www = context.settings.www.absolute()
+            return report_failure(message, f"let the web server serve {www} alone, and no name with a dot first")
     if not probed_urls:
         return report_skip("there is nothing yet that must not be served")
     return report_pass("nothing of data/ and state/ is served, and no name with a dot first")
