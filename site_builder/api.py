@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Union
 
 from site_builder.client import loader
-from site_builder.client.model import Fleet, FleetHost
+from site_builder.client.model import Fleet
 from site_builder.client.picker import GpuPicker, GpuRequest, select_for_one_process
 from site_builder.config import conf_file
 from site_builder.config.conf_file import LoadedSettings
@@ -58,8 +58,12 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
 
     Each has `index`, `type`, `uuid`, `mem_used`, `mem_total` and `mem_used_percent`.
     """
+    loaded = load_api_settings(source)
+    host = loader.find_wanted_host(loader.open_fleet(loaded)(), None, loaded)
+    if host.state != "fresh":
+        raise FleetUnavailableError(f"{host.name} is {host.state}: {host.reason}")
     rows: list[GpuInfo] = []
-    for gpu in find_local_host(load_api_settings(source)).gpus:
+    for gpu in host.gpus:
         used, total = gpu.memory_used, gpu.memory_total
         rows.append(
             {
@@ -88,11 +92,3 @@ def load_api_settings(source: str | os.PathLike[str] | None) -> LoadedSettings:
         return conf_file.load_settings(None, flags, os.environ)
     except SettingsError as wrong:
         raise FleetUnavailableError(str(wrong)) from None
-
-
-def find_local_host(loaded: LoadedSettings) -> FleetHost:
-    """Return this machine; raise if its state is not fresh."""
-    host = loader.find_wanted_host(loader.open_fleet(loaded)(), None, loaded)
-    if host.state != "fresh":
-        raise FleetUnavailableError(f"{host.name} is {host.state}: {host.reason}")
-    return host

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from inspect import cleandoc
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
@@ -19,64 +20,7 @@ from site_builder.core.terminal_text import replace_unencodable
 
 TERMINAL_WIDTH = 80
 UNSET_MARK = "-"
-# Each script passes the line up to the cursor to `gpuboard`, which prints lines of kind, value and help.
-# For readline a colon ends a word: only what follows it may be offered there.
-BASH_SCRIPT = r"""_gpuboard() {
-    local line=${COMP_LINE:0:COMP_POINT} kind value help
-    local typed=${line##*[[:space:]]}
-    local head=${typed%"${typed##*:}"}
-    [[ $COMP_WORDBREAKS == *:* ]] || head=
-    COMPREPLY=()
-    while IFS=$'\t' read -r kind value help; do
-        case $kind in
-            dir) compopt -o dirnames ;;
-            file) compopt -o default ;;
-            plain) COMPREPLY+=("${value#"$head"}") ;;
-        esac
-    done < <(_GPUBOARD_LINE=$line _GPUBOARD_COMPLETE=bash_complete "${1/#'~'/$HOME}" 2>/dev/null)
-}
-complete -o nosort -F _gpuboard gpuboard 2>/dev/null || complete -F _gpuboard gpuboard
-"""
-ZSH_SCRIPT = r"""#compdef gpuboard
-_gpuboard() {
-    local line="${(j: :)words[1,CURRENT-1]} $PREFIX" kind value help
-    local -a offered
-    compset -P '--*='
-    while IFS=$'\t' read -r kind value help; do
-        case $kind in
-            dir) _path_files -/ ;;
-            file) _path_files ;;
-            plain) offered+=("${value//:/\\:}${help:+:$help}") ;;
-        esac
-    done < <(_GPUBOARD_LINE=$line _GPUBOARD_COMPLETE=zsh_complete ${~${(Q)words[1]}} 2>/dev/null)
-    (( ! $#offered )) || _describe -V gpuboard offered
-}
-if [[ $funcstack[1] == _gpuboard ]]; then
-    _gpuboard "$@"
-else
-    compdef _gpuboard gpuboard
-fi
-"""
-FISH_SCRIPT = r"""function __gpuboard_offered
-    set -l typed (commandline -ct)
-    set -l head (string match -r -- '^--[^=]*=' $typed)
-    set -l rest (string replace -r -- '^--[^=]*=' '' $typed)
-    set -l line (commandline -cp | string collect)
-    for one in (env _GPUBOARD_LINE="$line" _GPUBOARD_COMPLETE=fish_complete gpuboard 2>/dev/null)
-        set -l parts (string split -m 2 \t -- $one)
-        switch $parts[1]
-            case dir
-                printf "$head%s\n" (__fish_complete_directories "$rest" '')
-            case file
-                printf "$head%s\n" (__fish_complete_path "$rest")
-            case plain
-                printf "$head%s\t%s\n" $parts[2] "$parts[3]"
-        end
-    end
-end
-complete -c gpuboard -f -a '(__gpuboard_offered)'
-"""
-COMPLETION_SCRIPTS = {"bash": BASH_SCRIPT, "zsh": ZSH_SCRIPT, "fish": FISH_SCRIPT}
+SHELLS = ("bash", "zsh", "fish")
 # Fixed, so that generating an unchanged page changes nothing.
 PAGE_DATE = "2026-11-16"
 # Characters that roff would take for commands, or print as other characters than people type.
@@ -133,7 +77,7 @@ def config(loaded: LoadedSettings, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(list(COMPLETION_SCRIPTS)))
+@click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the script by which a shell completes commands.
 
@@ -146,12 +90,13 @@ def completion(shell: str) -> None:
     eval "$(gpuboard completion zsh)"
     gpuboard completion fish | source
     """
-    click.echo(COMPLETION_SCRIPTS[shell], nl=False)
+    # each script passes the line up to the cursor to `gpuboard`, which prints lines of kind, value and help
+    click.echo((Path(__file__).parent / f"completions/gpuboard.{shell}").read_text("utf-8"), nl=False)
 
 
 def register_completion() -> None:
     """Let click answer completion requests of our scripts."""
-    for shell in COMPLETION_SCRIPTS:
+    for shell in SHELLS:
         add_completion_class(GpuboardShellComplete, shell)
 
 

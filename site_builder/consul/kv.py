@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from site_builder.consul import client
-from site_builder.consul.client import ConsulCall, ConsulRequest, ConsulUnavailableError, call_consul
+from site_builder.consul.client import ConsulCall, ConsulRequest, ConsulUnavailableError, ExpectedResponse, call_consul
 from site_builder.core.model import KvAccess, ParsedFile
 from site_builder.core.terminal_text import clean_text
 
@@ -54,10 +54,13 @@ class KvStore:
         call: ConsulCall = lambda client: client.kv.get(self.data_prefix, recurse=True)  # noqa: E731 # for its type
         return ConsulRequest(self.access.consul, call, client.ENTRIES_RESPONSE, is_raw=True, max_bytes=MAX_KV_BYTES)
 
+    def call(self, call: ConsulCall, expected: ExpectedResponse) -> Any:  # noqa: ANN401 # whatever the library returns
+        return call_consul(self.access.consul, call, expected)
+
     def get(self, key: str) -> KvValue | None:
         """Return the value of a key below the prefix; None if there is none."""
         path = f"{self.access.prefix}/{key}"
-        record = call_consul(self.access.consul, lambda client: client.kv.get(path)[1], client.ENTRIES_RESPONSE)
+        record = self.call(lambda library: library.kv.get(path)[1], client.ENTRIES_RESPONSE)
         if record is None:
             return None
         try:
@@ -68,33 +71,24 @@ class KvStore:
     def put(self, key: str, content: bytes, **conditions: Any) -> bool:  # noqa: ANN401 # cas, acquire, release of the library
         """Write a key; return False if `cas`, `acquire` or `release` prevented it."""
         path = f"{self.access.prefix}/{key}"
-        return (
-            call_consul(
-                self.access.consul, lambda client: client.kv.put(path, content, **conditions), client.WRITE_RESPONSE
-            )
-            is True
-        )
+        return self.call(lambda library: library.kv.put(path, content, **conditions), client.WRITE_RESPONSE) is True
 
     def delete(self, key: str) -> None:
         path = f"{self.access.prefix}/{key}"
-        call_consul(self.access.consul, lambda client: client.kv.delete(path), client.WRITE_RESPONSE)
+        self.call(lambda library: library.kv.delete(path), client.WRITE_RESPONSE)
 
     def create_session(self, name: str, ttl: int) -> str:
         """Create a session that lives as long as it is renewed; what it held is then free at once."""
-        session = call_consul(
-            self.access.consul,
-            # without a check of the agent's health, by which Consul could end it while its owner relies on it
-            lambda client: client.session.create(name, checks=[], lock_delay=0, ttl=ttl),
-            client.SESSION_RESPONSE,
-        )
-        return str(session)
+        # without a check of the agent's health, by which Consul could end it while its owner relies on it
+        create: ConsulCall = lambda library: library.session.create(name, checks=[], lock_delay=0, ttl=ttl)  # noqa: E731
+        return str(self.call(create, client.SESSION_RESPONSE))
 
     def renew_session(self, session: str) -> None:
-        call_consul(self.access.consul, lambda client: client.session.renew(session), client.SESSION_RESPONSE)
+        self.call(lambda library: library.session.renew(session), client.SESSION_RESPONSE)
 
     def destroy_session(self, session: str) -> None:
         """End a session, whoever created it."""
-        call_consul(self.access.consul, lambda client: client.session.destroy(session), client.SESSION_RESPONSE)
+        self.call(lambda library: library.session.destroy(session), client.SESSION_RESPONSE)
 
 
 def parse_kv_entries(body: bytes | bytearray, prefix: str) -> ParsedFile[KvEntry]:

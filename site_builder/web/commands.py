@@ -37,9 +37,7 @@ from site_builder.web.server import (
     open_listening_socket,
 )
 
-DEFAULT_LISTEN = ("127.0.0.1", 8080)
 MAX_PORTS_TRIED = 50
-BUILD_INTERVAL_S = 5
 FIRST_PAGE_TIMEOUT_S = 60
 SOURCE_FOLDER = Path(__file__).parent.parent.parent
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -77,23 +75,6 @@ def build_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """Return our environment with these settings and no other."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
     return {**kept, **settings}
-
-
-@contextmanager
-def run_builder(settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a builder in a session of its own, so that Ctrl-C in the terminal reaches only us."""
-    # no thread runs yet
-    preexec = partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
-    process = start_builder(settings, "--every", str(BUILD_INTERVAL_S), start_new_session=True, preexec_fn=preexec)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 class StopRequestedError(BaseException):
@@ -136,13 +117,16 @@ def run_live_board(
 
     Without `listen`, use the first free port from 8080 on. The settings are read after the first snapshots.
     """
-    with open_free_port(listen or DEFAULT_LISTEN, 1 if listen else MAX_PORTS_TRIED) as sock:
+    with open_free_port(listen or ("127.0.0.1", 8080), 1 if listen else MAX_PORTS_TRIED) as sock:
         began = time.monotonic()
         wait_s = take_snapshots()
         www.mkdir(parents=True, exist_ok=True)
         environment = read_settings()
         settings = load_settings(None, {}, build_environment(environment)).settings
-        with run_builder(environment) as process:
+        # in a session of its own, so that Ctrl-C in the terminal reaches only us; no thread runs yet
+        preexec = partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
+        process = start_builder(environment, "--every", "5", start_new_session=True, preexec_fn=preexec)
+        try:
             wait_for_first_page(www, process)
             server = WebServer(build_application(www, settings), sock)
             thread = Thread(target=server.run)
@@ -158,6 +142,13 @@ def run_live_board(
             finally:
                 server.stop()
                 thread.join()
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     raise CommandError("the builder has ended, and with it the board")
 
 
