@@ -6,7 +6,6 @@ import os
 import re
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from threading import BoundedSemaphore, Event, Lock
@@ -21,6 +20,7 @@ from site_builder.client.model import Fleet
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
+from site_builder.core.command_options import print_message
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text, flatten_text
@@ -53,7 +53,6 @@ QUOTE_CHARACTERS = str.maketrans({"“": '"', "”": '"', "„": '"', "’": "'"
 STATUS_FILE = "status.json"
 MAX_STATUS_BYTES = 256 << 20
 MEMBER_CACHE_S, MAX_CACHED_MEMBERS = 600.0, 10_000
-NO_BOARD_MESSAGE = "the board has not been built yet, so I know nothing"
 CONTACTS_UNREADABLE_MESSAGE = "the contacts or aliases.csv cannot be read just now, so I do not know who anybody is"
 WORKER_COUNT, MAX_QUEUED_QUESTIONS = 4, 40
 MAX_QUESTIONS_PER_MINUTE, MINUTE_S = 20, 60.0  # of one person
@@ -74,9 +73,7 @@ BLOCK_ERROR_CODES = frozenset(
         "fatal_error",
     }
 )
-SHARED_CHANNEL_ANSWER = SlackAnswer("people of another company can read this channel: ask me in a direct message")
 RATE_LIMIT_ANSWER = SlackAnswer("that is a lot in a minute: I listen again in a moment")
-ERROR_ANSWER = SlackAnswer("something went wrong here; the admin can read what in the bot's log")
 MAX_LOGGED_MESSAGES = 100
 
 
@@ -105,20 +102,13 @@ class BotCommand(NamedTuple):
 
 
 class SlackBot:
-    """Answers questions; `log` gets a sentence for everything that an admin must fix."""
+    """Answers questions, and prints a sentence about everything that an admin must fix."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        slack_api: SlackClient,
-        identity: BotIdentity,
-        log: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.settings, self.slack_api, self.identity, self.log, self.clock = settings, slack_api, identity, log, clock
-        self.board = BoardReader(settings, clock)
-        self.members = MemberDirectory(settings, slack_api.fetch_member)
-        self.bookings = SlackBookings(settings, BookingService(settings, clock))
+    def __init__(self, settings: Settings, slack_api: SlackClient, identity: BotIdentity) -> None:
+        self.settings, self.slack_api, self.identity = settings, slack_api, identity
+        self.board = BoardReader(settings)
+        self.members = MemberDirectory(settings, slack_api)
+        self.bookings = SlackBookings(settings, BookingService(settings))
         self.seen_messages: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.question_times: dict[str, deque[float]] = {}
         self.logged_messages: set[str] = set()
@@ -136,7 +126,7 @@ class SlackBot:
         question = parse_question(message, self.identity.user_id, self.identity.bot_id)
         if question is None or self.is_duplicate(question):
             return
-        if question.is_redelivered and self.clock() - float(question.ts) > MAX_DELAY_S:
+        if question.is_redelivered and time.time() - float(question.ts) > MAX_DELAY_S:
             return
         if not self.free_slots.acquire(blocking=False):
             self.log_once("too many ask the bot at once: some got no answer")
@@ -183,7 +173,7 @@ class SlackBot:
 
     def answer_question(self, question: SlackQuestion) -> SlackAnswer:
         if question.is_shared_channel:
-            return SHARED_CHANNEL_ANSWER
+            return SlackAnswer("people of another company can read this channel: ask me in a direct message")
         try:
             return self.run_command(parse_bot_command(question.text), question)
         except FleetUnavailableError as error:
@@ -193,7 +183,7 @@ class SlackBot:
             return SlackAnswer("Slack does not tell me who you are", (str(error),))
         except Exception as error:
             self.log_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
-            return ERROR_ANSWER
+            return SlackAnswer("something went wrong here; the admin can read what in the bot's log")
 
     def run_command(self, command: BotCommand, question: SlackQuestion) -> SlackAnswer:
         words = [self.resolve_mention(word) for word in command.words]
@@ -253,12 +243,12 @@ class SlackBot:
         self.slack_api.post_message(channel, rendered.plain_text, None, thread)
 
     def log_once(self, sentence: str) -> None:
-        """Log a sentence the first time, so that nobody who asks can fill the log."""
+        """Print a sentence the first time, so that nobody who asks can fill the log."""
         with self.lock:
             if sentence in self.logged_messages or len(self.logged_messages) >= MAX_LOGGED_MESSAGES:
                 return
             self.logged_messages.add(sentence)
-        self.log(sentence)
+        print_message(sentence)
 
     def close(self) -> None:
         """Take no more questions, and finish those that are being answered."""
@@ -345,15 +335,15 @@ def parse_bot_command(text: str) -> BotCommand:
 class BoardReader:
     """Reads status.json for each question: it says what the page says, and names whom the page names."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
-        self.settings, self.clock = settings, clock
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self.lock = Lock()
         self.cached_fleet: tuple[files.FileSignature, Fleet] | None = None
 
     def build_context(self) -> AnswerContext:
         """Load the fleet; raise FleetUnavailableError if the builder has stopped."""
         fleet = self.load_fleet()
-        loader.check_board_age(fleet, self.settings.url or "www/", self.clock())
+        loader.check_board_age(fleet, self.settings.url or "www/", time.time())
         people = PeopleDirectory(NameFiles(self.settings.data, None).read_names()[0])
         built = Now(fleet.built, self.settings.zone)
         return AnswerContext(fleet, built, people, self.settings.privacy.users, self.settings.url)
@@ -370,7 +360,7 @@ class BoardReader:
                 finally:
                     os.close(folder)
             except (OSError, files.FileRefusedError):
-                raise FleetUnavailableError(NO_BOARD_MESSAGE) from None
+                raise FleetUnavailableError("the board has not been built yet, so I know nothing") from None
             fleet, problem = loader.parse_status(content)
             if fleet is None:
                 raise FleetUnavailableError(f"what the builder wrote {problem}")
@@ -379,18 +369,10 @@ class BoardReader:
 
 
 class MemberDirectory:
-    """Finds the login of a Slack member, by the contacts or by the confirmed address of their profile.
+    """Finds the login of a Slack member, by the contacts or by the confirmed address of their profile."""
 
-    `fetch_member` asks Slack, and its answers are kept for some minutes.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        fetch_member: Callable[[str], SlackMember],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.settings, self.fetch_member, self.clock = settings, fetch_member, clock
+    def __init__(self, settings: Settings, slack_api: SlackClient) -> None:
+        self.settings, self.slack_api = settings, slack_api
         self.cached_members: dict[str, tuple[float, SlackMember]] = {}
 
     def find_login(self, member: str) -> str | None:
@@ -404,10 +386,11 @@ class MemberDirectory:
         return contacts.find_login(person) if person else None
 
     def find_member(self, member: str) -> SlackMember:
-        now = self.clock()
+        """Ask Slack for a member; its answers are kept for some minutes."""
+        now = time.monotonic()
         fetched_at, slack_member = self.cached_members.get(member, (0.0, None))
         if slack_member is None or now - fetched_at > MEMBER_CACHE_S:
-            slack_member = self.fetch_member(member)
+            slack_member = self.slack_api.fetch_member(member)
             if len(self.cached_members) >= MAX_CACHED_MEMBERS:
                 self.cached_members.clear()
             self.cached_members[member] = (now, slack_member)

@@ -39,33 +39,25 @@ def slack(settings: Settings) -> None:
     \b
     gpuboard slack
     """
-    require_slack_tokens(settings)
+    access = settings.alerts.slack
+    missing = [name for name, value in zip(TOKEN_PREFIXES, (access.bot_token, access.app_token)) if not value]
+    if missing:
+        names = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
+        raise CommandError(f"{names} must be set: docs/slack.md tells how to make an app in Slack")
     refuse_foreign(settings)
     try:
         with locks.try_hold_lock(settings.state / locks.BOT_LOCK_NAME) as holder_pid:
             if holder_pid is None:
                 run_bot(settings)
             elif sys.stderr.isatty():  # cron starts it every minute, and would mail this
-                print_message(f"the bot runs already, as process {holder_pid}; {check_slack_connection(settings)}")
+                connection = "Slack can be reached from here, and knows its token"
+                try:
+                    SlackClient(access).fetch_identity()
+                except SlackRequestError as error:
+                    connection = str(error)
+                print_message(f"the bot runs already, as process {holder_pid}; {connection}")
     except OSError as error:
         raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
-
-
-def require_slack_tokens(settings: Settings) -> None:
-    access = settings.alerts.slack
-    missing = [name for name, value in zip(TOKEN_PREFIXES, (access.bot_token, access.app_token)) if not value]
-    if missing:
-        names = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
-        raise CommandError(f"{names} must be set: docs/slack.md tells how to make an app in Slack")
-
-
-def check_slack_connection(settings: Settings) -> str:
-    """Describe whether Slack answers, for an admin who wonders why the running bot is silent."""
-    try:
-        SlackClient(settings.alerts.slack).fetch_identity()
-    except SlackRequestError as error:
-        return str(error)
-    return "Slack can be reached from here, and knows its token"
 
 
 def run_bot(settings: Settings) -> None:
@@ -79,7 +71,7 @@ def run_bot(settings: Settings) -> None:
         while not stop.is_set():
             try:
                 if bot is None:
-                    bot = SlackBot(settings, client, client.fetch_identity(), print_message)
+                    bot = SlackBot(settings, client, client.fetch_identity())
                     socket = SlackSocket(client, bot.handle_envelope)
                     pause = FIRST_RETRY_DELAY_S
                 socket.open()

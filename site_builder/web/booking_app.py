@@ -41,7 +41,6 @@ DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 # Nobody can register a name with such an end, or without a dot, to lead a browser to us from a page elsewhere.
 LOCAL_SUFFIXES = (".localhost", ".local", ".lan", ".internal", ".home.arpa", ".localdomain", ".test")
 RESPONSE_HEADERS = (*SECURITY_HEADERS, ("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-ALLOW_HEADER = ("Allow", "GET, POST")
 AUTHENTICATE_HEADER = ("WWW-Authenticate", 'Bearer realm="gpuboard"')
 RETRY_AFTER_HEADER = ("Retry-After", "10")
 MAX_LOGGED_MESSAGES = 100
@@ -57,10 +56,8 @@ UNKNOWN_CALLER_MESSAGE = (
     "`gpuboard token NAME`"
 )
 WRONG_TOKEN_MESSAGE = "this token is not known here, or not any more; the admin can make a new one"  # noqa: S105 # a sentence
-NO_NAME_MESSAGE = "say who you are: `name`, or `as` where you do not book"
 TOO_MANY_FIELDS_MESSAGE = "the address asks for too many things: ?host=NAME is all that is understood"
 BAD_SETTINGS_MESSAGE = "the booking service is not set up right; the admin can read in the server's log what is wrong"
-INTERNAL_ERROR_MESSAGE = "something went wrong; the admin can read what in the server's log"
 # Of the server's 64 threads, the number that handle bookings at once, and that wait (a class that books at the same
 # moment); the others are left for the board.
 MAX_ACTIVE, MAX_WAITING = 4, 44
@@ -178,13 +175,14 @@ class BookingApplication:
             return send_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
         except Exception as error:  # the caller never sees where it happened
             self.report_once(f"a booking failed: {type(error).__name__}: {error}; this should not happen")
-            return send_json(environ, start_response, 500, {"error": INTERNAL_ERROR_MESSAGE})
+            message = "something went wrong; the admin can read what in the server's log"
+            return send_json(environ, start_response, 500, {"error": message})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """Build the response, or raise HttpError."""
         method = environ["REQUEST_METHOD"]
         if method not in ("GET", "POST"):
-            raise HttpError(405, "only GET and POST are answered here", ALLOW_HEADER)
+            raise HttpError(405, "only GET and POST are answered here", ("Allow", "GET, POST"))
         try:
             return self.handle_get(environ) if method == "GET" else self.handle_post(environ)
         except UnclearRequestError as error:
@@ -245,7 +243,7 @@ class BookingApplication:
             user = identity.identify_open_user(request)
             request.pop("as", None)
             if not user.name:
-                raise HttpError(400, NO_NAME_MESSAGE)
+                raise HttpError(400, "say who you are: `name`, or `as` where you do not book")
         return board_requests.handle_board_request(self.service, request, user)
 
     def identify_caller(self, environ: WSGIEnvironment, address: str, counted_cost: int = 0) -> WebCaller:
