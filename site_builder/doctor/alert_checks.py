@@ -12,18 +12,7 @@ from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT
 from site_builder.alerts.queue import describe_delivery_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
-from site_builder.doctor.model import (
-    CheckResult,
-    DoctorContext,
-    format_first_of,
-    format_first_problem,
-    format_plural,
-    report_failure,
-    report_not_applicable,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from site_builder.doctor.model import CheckResult, DoctorContext, format_first_of, format_first_problem, format_plural
 
 NO_RECEIVERS_MESSAGE = (
     "nobody is told anything: neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL, GPUBOARD_HOOKS or GPUBOARD_CONTACTS is set"
@@ -34,44 +23,46 @@ DAY_S = 86400
 def check_alert_rules(context: DoctorContext) -> CheckResult:
     settings = context.settings
     if not settings.alerts.is_enabled and not settings.alerts.rules_file:
-        return report_not_applicable(NO_RECEIVERS_MESSAGE)
+        return CheckResult.not_applicable(NO_RECEIVERS_MESSAGE)
     rules, problems = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
     if problems:
         advice = "correct it; what it does not say is as in alerts.conf.example"
-        return report_warning(format_first_problem(problems), advice)
+        return CheckResult.warn(format_first_problem(problems), advice)
     if not settings.alerts.is_enabled:
         message = "GPUBOARD_ALERTS is set, but no way to tell anybody"
-        return report_warning(message, "set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS: docs/alerts.md tells how")
+        return CheckResult.warn(
+            message, "set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS: docs/alerts.md tells how"
+        )
     active_rules = [name for name, rule in rules.items() if rule.on and rule.to]
     if not active_rules:
         message = "every rule is off: nobody is told anything"
-        return report_warning(message, "see `on` and `to` in the file of GPUBOARD_ALERTS")
+        return CheckResult.warn(message, "see `on` and `to` in the file of GPUBOARD_ALERTS")
     where = Path(settings.alerts.rules_file).name if settings.alerts.rules_file else "the defaults"
-    return report_pass(f"{len(active_rules)} of {format_plural(len(rules), 'rule')} are on, by {where}")
+    return CheckResult.passed(f"{len(active_rules)} of {format_plural(len(rules), 'rule')} are on, by {where}")
 
 
 def check_contacts(context: DoctorContext) -> CheckResult:
     alerts = context.settings.alerts
     if not alerts.is_enabled:
-        return report_not_applicable(NO_RECEIVERS_MESSAGE)
+        return CheckResult.not_applicable(NO_RECEIVERS_MESSAGE)
     if not alerts.contacts_file and not alerts.mail_domain:
-        return report_skip("people are told nothing: neither GPUBOARD_CONTACTS nor GPUBOARD_MAIL_DOMAIN is set")
+        return CheckResult.skip("people are told nothing: neither GPUBOARD_CONTACTS nor GPUBOARD_MAIL_DOMAIN is set")
     if alerts.mail_domain and not alerts.mail_url:
         message = "GPUBOARD_MAIL_DOMAIN is set, but no mail server"
-        return report_warning(message, "set GPUBOARD_MAIL: docs/alerts.md tells how")
+        return CheckResult.warn(message, "set GPUBOARD_MAIL: docs/alerts.md tells how")
     contacts_result, problems = AlertConfigFiles(alerts, context.settings.data, context.settings.www).read_contacts()
     if not contacts_result.is_complete:
         advice = "mend the file, or its owner and mode; until then people are told nothing"
-        return report_failure(format_first_problem(problems), advice)
+        return CheckResult.fail(format_first_problem(problems), advice)
     if problems:
-        return report_warning(format_first_problem(problems), "correct the line; the others count")
+        return CheckResult.warn(format_first_problem(problems), "correct the line; the others count")
     if alerts.contacts_file and Path(alerts.contacts_file).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         message = f"others can read {alerts.contacts_file}, which holds addresses of people and may hold passwords"
-        return report_warning(message, f"chmod 600 {alerts.contacts_file}")
+        return CheckResult.warn(message, f"chmod 600 {alerts.contacts_file}")
     contacts, channels = load_contacts(context.settings), load_channels(context.settings)
     if shared := contacts.find_shared_members():
         message = f"{' and '.join(shared[0])} have one member id of Slack, so that the bot knows neither by it"
-        return report_warning(message, "correct one; if they are one person, let aliases.csv say so")
+        return CheckResult.warn(message, "correct one; if they are one person, let aliases.csv say so")
     unusable = [
         f"a way to {person} cannot be used: {channel.problem}"
         for person in contacts.contacts_by_login
@@ -79,24 +70,26 @@ def check_contacts(context: DoctorContext) -> CheckResult:
         if channel.problem
     ]
     if unusable:
-        return report_warning(format_first_of(unusable), "correct that line of the contacts")
+        return CheckResult.warn(format_first_of(unusable), "correct that line of the contacts")
     if contacts.mail_domain and not contacts.contacts_by_login:
-        return report_pass(f"everybody has LOGIN@{contacts.mail_domain}")
+        return CheckResult.passed(f"everybody has LOGIN@{contacts.mail_domain}")
     summary = f"{format_plural(len(contacts.contacts_by_login), 'person')} in the contacts".replace("persons", "people")
-    return report_pass(f"{summary}; all others have LOGIN@{contacts.mail_domain}" if contacts.mail_domain else summary)
+    return CheckResult.passed(
+        f"{summary}; all others have LOGIN@{contacts.mail_domain}" if contacts.mail_domain else summary
+    )
 
 
 def check_channels(context: DoctorContext) -> CheckResult:
     alerts = context.settings.alerts
     if not alerts.channels and not alerts.mail_url:
-        return report_not_applicable("neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL is set")
+        return CheckResult.not_applicable("neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL is set")
     receivers = load_channels(context.settings).check_receivers()
     receivers = [receiver for receiver in receivers if not receiver.name.startswith(HOOK_PREFIX)]
     unusable = [receiver for receiver in receivers if receiver.problem]
     if unusable:
         name = unusable[0].name.replace(CHANNEL_PREFIX, "channel ")
         problems = [f"{name}: {receiver.problem}" for receiver in unusable]
-        return report_failure(
+        return CheckResult.fail(
             format_first_of(problems), "correct it; what should go there waits, for a day at the most"
         )
     routes = []
@@ -104,59 +97,59 @@ def check_channels(context: DoctorContext) -> CheckResult:
         is_channel = receiver.name.startswith(CHANNEL_PREFIX)
         name = receiver.name.replace(CHANNEL_PREFIX, "") if is_channel else "people"
         routes.append(f"{name} by {receiver.masked_address.partition(' (')[0]}")
-    return report_pass(f"{', '.join(routes)}; `gpuboard alerts test` tells whether it arrives")
+    return CheckResult.passed(f"{', '.join(routes)}; `gpuboard alerts test` tells whether it arrives")
 
 
 def check_hooks(context: DoctorContext) -> CheckResult:
     folder = context.settings.alerts.hooks_folder
     if folder is None:
-        return report_not_applicable("GPUBOARD_HOOKS is not set")
+        return CheckResult.not_applicable("GPUBOARD_HOOKS is not set")
     hooks = HookFolder(folder, (context.settings.data, context.settings.www)).check_hooks()
     for hook in hooks:
         if hook.problem:
             name = f"{folder}/{hook.name}" if hook.name else f"{folder}"
             advice = "nothing there is run until then" if not hook.name else "it is not run until then"
-            return report_failure(f"{name} {hook.problem}", f"mend it, its owner or its mode: {advice}")
+            return CheckResult.fail(f"{name} {hook.problem}", f"mend it, its owner or its mode: {advice}")
     if not hooks:
-        return report_warning(f"there is no program in {folder}", "put one there, or set no GPUBOARD_HOOKS")
-    return report_pass(f"{format_plural(len(hooks), 'program')} in {folder}")
+        return CheckResult.warn(f"there is no program in {folder}", "put one there, or set no GPUBOARD_HOOKS")
+    return CheckResult.passed(f"{format_plural(len(hooks), 'program')} in {folder}")
 
 
 def check_notifications(context: DoctorContext) -> CheckResult:
     settings = context.settings
     if not settings.alerts.is_enabled:
-        return report_not_applicable(NO_RECEIVERS_MESSAGE)
+        return CheckResult.not_applicable(NO_RECEIVERS_MESSAGE)
     path = settings.state / STATE_FILE
     if path.exists() and path.stat().st_mode & 0o077:
-        return report_warning(f"others can read {path}, which tells who was told what", f"chmod 600 {path}")
+        return CheckResult.warn(f"others can read {path}, which tells who was told what", f"chmod 600 {path}")
     store = open_alert_store(settings.state, settings.kv)
     try:
         alert_state = store.read()
     except AlertStateError as error:
-        return report_failure(str(error), "until then nobody is told anything")
+        return CheckResult.fail(str(error), "until then nobody is told anything")
     if store.problem:
         advice = "see why: a full disk, or a share that is no local disk"
-        return report_warning(f"{store.where} {store.problem}", advice)
+        return CheckResult.warn(f"{store.where} {store.problem}", advice)
     if alert_state.started_at is None:
-        return report_skip("no build has looked yet what there is to tell")
+        return CheckResult.skip("no build has looked yet what there is to tell")
     now = context.read_clock()
     if problems := describe_delivery_problems(alert_state, int(now)):
         advice = "`gpuboard alerts list` shows all of them, `gpuboard alerts test` tries anew"
-        return report_warning(format_first_of(problems), advice)
+        return CheckResult.warn(format_first_of(problems), advice)
     sent = sum(delivery.status == SENT and now - delivery.at < DAY_S for delivery in alert_state.history)
     waiting = len(alert_state.notifications) or "none"
-    return report_pass(f"{format_plural(sent, 'letter')} sent in the last day; {waiting} on the way")
+    return CheckResult.passed(f"{format_plural(sent, 'letter')} sent in the last day; {waiting} on the way")
 
 
 def check_slack_bot(context: DoctorContext) -> CheckResult:
     access = context.settings.alerts.slack
     if not access.app_token:
-        return report_not_applicable("GPUBOARD_SLACK_APP_TOKEN is not set")
+        return CheckResult.not_applicable("GPUBOARD_SLACK_APP_TOKEN is not set")
     if not access.bot_token:
         message = "GPUBOARD_SLACK_APP_TOKEN is set without GPUBOARD_SLACK_BOT_TOKEN"
-        return report_failure(message, "set both: docs/slack.md")
+        return CheckResult.fail(message, "set both: docs/slack.md")
     pid = locks.find_lock_holder(context.settings.state / locks.BOT_LOCK_NAME)
     if pid is None:
         advice = "`gpuboard slack` says why; `./install.sh web` starts it"
-        return report_failure("the bot in Slack does not run", advice)
-    return report_pass(f"the bot in Slack runs, as process {pid}")
+        return CheckResult.fail("the bot in Slack does not run", advice)
+    return CheckResult.passed(f"the bot in Slack runs, as process {pid}")

@@ -19,16 +19,7 @@ from site_builder.client import loader
 from site_builder.core import files, locks
 from site_builder.core.formatting import format_size, join_names
 from site_builder.core.model import FleetUnavailableError
-from site_builder.doctor.model import (
-    CheckResult,
-    DoctorContext,
-    format_first_of,
-    report_failure,
-    report_not_applicable,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from site_builder.doctor.model import CheckResult, DoctorContext, format_first_of
 from site_builder.history import database
 
 # By the names under which they are imported, and those that pip knows.
@@ -80,26 +71,26 @@ QUICK_CHECK_TIMEOUT_S = 10
 
 
 def check_python(context: DoctorContext) -> CheckResult:  # noqa: ARG001 # a check's own form
-    return report_pass(f"gpuboard {__version__} with Python {platform.python_version()}")
+    return CheckResult.passed(f"gpuboard {__version__} with Python {platform.python_version()}")
 
 
 def check_packages(context: DoctorContext) -> CheckResult:  # noqa: ARG001 # the same
     missing = [pip for name, pip in REQUIRED_PACKAGES.items() if find_spec(name) is None]
     if missing:
         advice = "call ./install.sh web again, or pip install them"
-        return report_failure(f"not installed: {', '.join(missing)}", advice)
-    return report_pass(f"all {len(REQUIRED_PACKAGES)} packages are here")
+        return CheckResult.fail(f"not installed: {', '.join(missing)}", advice)
+    return CheckResult.passed(f"all {len(REQUIRED_PACKAGES)} packages are here")
 
 
 def check_settings(context: DoctorContext) -> CheckResult:
     if context.loaded_settings is None:
         advice = "correct it, then call this again: what needs the settings is skipped below"
-        return report_failure(context.settings_error, advice)
+        return CheckResult.fail(context.settings_error, advice)
     conf = context.loaded_settings.conf
     if conf.warnings:
-        return report_warning(format_first_of(conf.warnings), "correct it: `gpuboard config` shows what is in force")
+        return CheckResult.warn(format_first_of(conf.warnings), "correct it: `gpuboard config` shows what is in force")
     if conf.path is None:
-        return report_pass("there is no gpuboard.conf: environment and defaults count")
+        return CheckResult.passed("there is no gpuboard.conf: environment and defaults count")
     relative_folders = [
         name
         for name in ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
@@ -108,8 +99,8 @@ def check_settings(context: DoctorContext) -> CheckResult:
     if relative_folders and conf.path.parent != conf.path.cwd():
         names = join_names(relative_folders)
         message = f"{names} in {conf.path} count from where gpuboard is started, and cron starts it at home"
-        return report_warning(message, "write them whole, beginning with /")
-    return report_pass(str(conf.path))
+        return CheckResult.warn(message, "write them whole, beginning with /")
+    return CheckResult.passed(str(conf.path))
 
 
 def list_enabled_units(context: DoctorContext) -> list[str]:
@@ -120,17 +111,17 @@ def list_enabled_units(context: DoctorContext) -> list[str]:
 
 def check_cron_daemon(context: DoctorContext) -> CheckResult:
     if list_enabled_units(context):
-        return report_not_applicable(STARTED_BY_SYSTEMD)
+        return CheckResult.not_applicable(STARTED_BY_SYSTEMD)
     for comm in context.proc_folder.glob("[0-9]*/comm"):
         try:
             if comm.read_text().strip() in CRON_DAEMONS:
-                return report_pass("a cron daemon runs")
+                return CheckResult.passed("a cron daemon runs")
         except OSError:  # it has just ended
             continue
     if not os.access(context.proc_folder / "1/stat", os.R_OK):
-        return report_skip("other people's processes are hidden here (hidepid), and with them a cron daemon")
+        return CheckResult.skip("other people's processes are hidden here (hidepid), and with them a cron daemon")
     advice = f"as root: systemctl enable --now cron (or crond); or let systemd start it: {SYSTEMD_DOC}"
-    return report_failure("no cron daemon runs: nobody starts the builder", advice)
+    return CheckResult.fail("no cron daemon runs: nobody starts the builder", advice)
 
 
 def read_user_crontab() -> tuple[str | None, str]:
@@ -152,67 +143,71 @@ def read_user_crontab() -> tuple[str | None, str]:
 
 def check_cron_allowed(context: DoctorContext) -> CheckResult:
     if list_enabled_units(context):
-        return report_not_applicable(STARTED_BY_SYSTEMD)
+        return CheckResult.not_applicable(STARTED_BY_SYSTEMD)
     crontab, why = read_user_crontab()
     if crontab is not None:
-        return report_pass("this user may have a crontab")
+        return CheckResult.passed("this user may have a crontab")
     if "not allowed" in why:
         advice = f"as root, add it to /etc/cron.allow, or take it out of /etc/cron.deny; or use systemd: {SYSTEMD_DOC}"
-        return report_failure(f"this user may not have a crontab: {why}", advice)
+        return CheckResult.fail(f"this user may not have a crontab: {why}", advice)
     advice = f"install cron, or let systemd start the builder: {SYSTEMD_DOC}"
-    return report_failure(f"the crontab cannot be read: {why}", advice)
+    return CheckResult.fail(f"the crontab cannot be read: {why}", advice)
 
 
 def check_crontab(context: DoctorContext) -> CheckResult:
     if enabled := list_enabled_units(context):
-        return report_pass(f"systemd starts it: {', '.join(enabled)}")
+        return CheckResult.passed(f"systemd starts it: {', '.join(enabled)}")
     crontab, _ = read_user_crontab()
     if crontab is None:
-        return report_skip("the crontab cannot be read")
+        return CheckResult.skip("the crontab cannot be read")
     for line in crontab.splitlines():
         if not line.lstrip().startswith("#") and (match := BUILD_LINE.search(line)):
             program = match[1]
             if program and not os.access(program, os.X_OK):
-                return report_failure(f"the crontab calls {program}, which is not there", "call ./install.sh web again")
-            return report_pass(" ".join(line.split()))
+                return CheckResult.fail(
+                    f"the crontab calls {program}, which is not there", "call ./install.sh web again"
+                )
+            return CheckResult.passed(" ".join(line.split()))
     what = "the crontab of this user has no line for `gpuboard build`"
-    return report_warning(what, "call ./install.sh web as the user who builds, and this as the same user")
+    return CheckResult.warn(what, "call ./install.sh web as the user who builds, and this as the same user")
 
 
 def check_linger(context: DoctorContext) -> CheckResult:
     """Without it, the units of a user end with their last session, and do not begin at boot."""
     if not list_enabled_units(context):
-        return report_not_applicable(STARTED_BY_CRON)
+        return CheckResult.not_applicable(STARTED_BY_CRON)
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        return report_skip("this user has no name")
+        return CheckResult.skip("this user has no name")
     if (LINGER_FOLDER / user).exists():
-        return report_pass("units of this user run without a login")
+        return CheckResult.passed("units of this user run without a login")
     what = "units of this user end with their last login, and do not begin at boot"
-    return report_failure(what, f"loginctl enable-linger {user}")
+    return CheckResult.fail(what, f"loginctl enable-linger {user}")
 
 
 def check_state_folder(context: DoctorContext) -> CheckResult:
     folder = context.settings.state.absolute()
     if not folder.is_dir():
-        return report_skip(f"{folder} is not there yet: the first `gpuboard build` makes it")
+        return CheckResult.skip(f"{folder} is not there yet: the first `gpuboard build` makes it")
     status = folder.stat()
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return report_failure(f"others can write to {folder}, so that no build uses it", f"chmod 700 {folder}")
+        return CheckResult.fail(f"others can write to {folder}, so that no build uses it", f"chmod 700 {folder}")
     if status.st_uid != os.geteuid():
-        return report_failure(f"{folder} is another user's", "call this as the user who builds, or set GPUBOARD_STATE")
+        return CheckResult.fail(
+            f"{folder} is another user's", "call this as the user who builds, or set GPUBOARD_STATE"
+        )
     empty_files = [name for name in IRREPLACEABLE_FILES if files.is_empty(folder / name)]
     if empty_files:
         message = f"{folder / empty_files[0]} is empty; the last good copy of it is used, if there is one"
-        return report_warning(message, "see why: a full disk, or somebody who emptied it")
+        return CheckResult.warn(message, "see why: a full disk, or somebody who emptied it")
     if status.st_mode & 0o077:
-        return report_warning(f"others can look into {folder}, which holds tokens and names", f"chmod 700 {folder}")
+        return CheckResult.warn(f"others can look into {folder}, which holds tokens and names", f"chmod 700 {folder}")
     file_system = find_file_system_type(context.proc_folder, folder)
     if file_system.startswith(NETWORK_FILE_SYSTEMS):
         message = f"{folder} is on a network file system ({file_system}), on which locks and databases break"
-        return report_warning(message, "set GPUBOARD_STATE to a folder on a local disk")
-    return report_pass(str(folder))
+        return CheckResult.warn(message, "set GPUBOARD_STATE to a folder on a local disk")
+    return CheckResult.passed(str(folder))
 
 
 def find_file_system_type(proc: Path, folder: Path) -> str:
@@ -233,35 +228,35 @@ def check_builder(context: DoctorContext) -> CheckResult:
     advice_to_start = "start it: the check crontab tells what should"
     if not file.is_file():
         message = f"{www} has no status.json: the board was never built"
-        return report_failure(message, f"{advice_to_start}, or call `gpuboard build`")
+        return CheckResult.fail(message, f"{advice_to_start}, or call `gpuboard build`")
     fleet, problem = loader.parse_status(file.read_bytes())
     if fleet is None:
-        return report_failure(f"{file} {problem}", "call `gpuboard build`, which tells what is wrong")
+        return CheckResult.fail(f"{file} {problem}", "call `gpuboard build`, which tells what is wrong")
     try:
         loader.check_board_age(fleet, str(www), context.read_clock())
     except FleetUnavailableError as error:
         advice = f"process {builder_pid} has the lock: end it, if it hangs" if builder_pid else advice_to_start
-        return report_failure(str(error).partition(": ")[0], advice)
+        return CheckResult.fail(str(error).partition(": ")[0], advice)
     age = max(0, context.read_clock() - fleet.built)
-    return report_pass(f"built {age:.0f} s ago" + (f"; process {builder_pid} is at work" if builder_pid else ""))
+    return CheckResult.passed(f"built {age:.0f} s ago" + (f"; process {builder_pid} is at work" if builder_pid else ""))
 
 
 def check_www_folder(context: DoctorContext) -> CheckResult:
     www = context.settings.www.absolute()
     if not www.is_dir():
-        return report_failure(f"{www} is not there", "call `gpuboard build`, or set GPUBOARD_WWW")
+        return CheckResult.fail(f"{www} is not there", "call `gpuboard build`, or set GPUBOARD_WWW")
     if not os.access(www, os.W_OK):
         advice = "call this as the user who builds, or set GPUBOARD_WWW"
-        return report_failure(f"{www} cannot be written by this user", advice)
+        return CheckResult.fail(f"{www} cannot be written by this user", advice)
     if www.stat().st_mode & stat.S_IWOTH:
         message = f"everybody on this machine can write to {www}, and so put scripts on the page"
-        return report_failure(message, f"chmod o-w {www}")
+        return CheckResult.fail(message, f"chmod o-w {www}")
     # one build as root leaves folders in which nobody else can write
     for path in sorted(www.iterdir()):
         if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
             message = f"{path} cannot be written by this user, though {www} can"
-            return report_failure(message, f"as root: chown -R --reference={www} {www}")
-    return report_pass(str(www))
+            return CheckResult.fail(message, f"as root: chown -R --reference={www} {www}")
+    return CheckResult.passed(str(www))
 
 
 def check_disk_space(context: DoctorContext) -> CheckResult:
@@ -277,32 +272,32 @@ def check_disk_space(context: DoctorContext) -> CheckResult:
                 free = format_size(free_bytes / BYTES_PER_MIB)
                 spaces.append((free_bytes, f"{folder.absolute()} has {free} left"))
     if not spaces:
-        return report_skip("no folder is there")
+        return CheckResult.skip("no folder is there")
     least_free, message = min(spaces)
     if least_free >= LOW_SPACE_BYTES:
-        return report_pass(f"at least {format_size(least_free / BYTES_PER_MIB)} to spare")
+        return CheckResult.passed(f"at least {format_size(least_free / BYTES_PER_MIB)} to spare")
     advice = "make room; the page stays as it is while there is none"
-    return report_failure(message, advice) if least_free < NO_SPACE_BYTES else report_warning(message, advice)
+    return CheckResult.fail(message, advice) if least_free < NO_SPACE_BYTES else CheckResult.warn(message, advice)
 
 
 def check_history(context: DoctorContext) -> CheckResult:
     path = context.settings.state / database.DATABASE_NAME
     if not path.exists():
-        return report_skip("there is no history yet: the first builds begin it")
+        return CheckResult.skip("there is no history yet: the first builds begin it")
     try:
         outcome = run_quick_check(path)
     except database.HistoryUnusableError as error:
-        return report_warning(f"{path}: {error}", "update gpuboard here, or let `gpuboard build` bring it up to date")
+        return CheckResult.warn(f"{path}: {error}", "update gpuboard here, or let `gpuboard build` bring it up to date")
     except sqlite3.Error as error:
         outcome = str(error)
     if outcome != "ok":
         advice = "the next build sets a damaged one aside and begins anew; docs/history.md tells what can be saved"
-        return report_failure(f"{path} cannot be read: {outcome}", advice)
+        return CheckResult.fail(f"{path} cannot be read: {outcome}", advice)
     problems = database.describe_broken_files(context.settings.state)
     if problems:
         advice = "see why: a full disk, or a share that is no local disk"
-        return report_warning(f"{problems[0].where} {problems[0].what}", advice)
-    return report_pass(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")
+        return CheckResult.warn(f"{problems[0].where} {problems[0].what}", advice)
+    return CheckResult.passed(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")
 
 
 def run_quick_check(path: Path) -> str:

@@ -19,18 +19,7 @@ from site_builder.core.files import find_booking_folder
 from site_builder.core.formatting import format_duration, join_names
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import HostDiscovery, request_service_nodes
-from site_builder.doctor.model import (
-    CheckResult,
-    DoctorContext,
-    format_first_of,
-    format_first_problem,
-    format_plural,
-    report_failure,
-    report_not_applicable,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from site_builder.doctor.model import CheckResult, DoctorContext, format_first_of, format_first_problem, format_plural
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.snapshots.store import SnapshotStore
 
@@ -54,9 +43,9 @@ def check_authorized_keys(context: DoctorContext) -> CheckResult:
             lines = file.read(MAX_FILE_BYTES).decode(errors="replace").splitlines()
             mode = os.fstat(file.fileno()).st_mode
     except FileNotFoundError:
-        return report_skip(f"{path} is not there: no host pushes here by a key of this user")
+        return CheckResult.skip(f"{path} is not there: no host pushes here by a key of this user")
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return report_failure(f"others can write to {path}: sshd takes no key of it", f"chmod go-w {path}")
+        return CheckResult.fail(f"others can write to {path}: sshd takes no key of it", f"chmod go-w {path}")
     keys = []
     for number, line in enumerate(lines, 1):
         match = KEY_PATTERN.search(line)
@@ -67,14 +56,14 @@ def check_authorized_keys(context: DoctorContext) -> CheckResult:
     for script in sorted({(split_forced_command(options) or [""])[0] for _, options in keys}):
         if script.endswith(f"/{RECEIVER_SCRIPT}") and not os.access(script, os.X_OK):
             message = f"{path} names {script}, which is not there: nothing arrives from those hosts"
-            return report_failure(message, "call ./install.sh web, or enrol them again: gpu-enrol.sh add HOST")
+            return CheckResult.fail(message, "call ./install.sh web, or enrol them again: gpu-enrol.sh add HOST")
     unrestricted = [shown for shown, options in keys if is_unrestricted_key(options)]
     if unrestricted:
         counts = f"of {len(keys)} keys in {path}, {len(unrestricted)}"
         message = f"{counts} can do more than push for one host: {join_names(unrestricted)}"
         advice = "a GPU host's key belongs behind restrict,command=: gpu-enrol.sh add HOST; see docs/security.md"
-        return report_warning(message, f"{advice}. A person's own key may stay")
-    return report_pass(f"all {len(keys)} keys in {path} push for one host each, and do nothing else")
+        return CheckResult.warn(message, f"{advice}. A person's own key may stay")
+    return CheckResult.passed(f"all {len(keys)} keys in {path} push for one host each, and do nothing else")
 
 
 def split_forced_command(options: str) -> list[str]:
@@ -98,7 +87,7 @@ def is_unrestricted_key(options: str) -> bool:
 def check_consul(context: DoctorContext) -> CheckResult:
     access = context.settings.consul
     if access is None:
-        return report_not_applicable("GPUBOARD_CONSUL_SERVICE is not set: Consul is not asked for hosts")
+        return CheckResult.not_applicable("GPUBOARD_CONSUL_SERVICE is not set: Consul is not asked for hosts")
     where = f"Consul at {client.format_agent_address(access.address)}"
     request = request_service_nodes(access)
     failure = wait_for_consul(request)
@@ -107,16 +96,16 @@ def check_consul(context: DoctorContext) -> CheckResult:
         failure = f"answers, but {'; '.join(parsed_nodes.problems)}"
     if failure:
         advice = "the last good list serves meanwhile; see CONSUL_HTTP_ADDR and CONSUL_HTTP_TOKEN"
-        return report_failure(f"{where} {failure}", advice)
+        return CheckResult.fail(f"{where} {failure}", advice)
     if not parsed_nodes.rows:
         problem = f"{where} lists no host with the service {access.service}"
         rights = f"{'' if access.token else 'CONSUL_HTTP_TOKEN must be set, and '}{client.SERVICE_RIGHTS}"
-        return report_warning(problem, f"correct GPUBOARD_CONSUL_SERVICE, or if Consul has ACLs, {rights}")
+        return CheckResult.warn(problem, f"correct GPUBOARD_CONSUL_SERVICE, or if Consul has ACLs, {rights}")
     if parsed_nodes.problems:
-        return report_warning(f"{where}: {parsed_nodes.problems[0]}", "correct that registration; the others count")
+        return CheckResult.warn(f"{where}: {parsed_nodes.problems[0]}", "correct that registration; the others count")
     failing = sum(node.status == "critical" for node in parsed_nodes.rows)
     message = f"{where} lists {len(parsed_nodes.rows)} with the service {access.service}"
-    return report_pass(f"{message}, of which {failing} fail their check" if failing else message)
+    return CheckResult.passed(f"{message}, of which {failing} fail their check" if failing else message)
 
 
 def wait_for_consul(request: ConsulRequest) -> str:
@@ -129,7 +118,7 @@ def wait_for_consul(request: ConsulRequest) -> str:
 def check_kv_store(context: DoctorContext) -> CheckResult:
     access = context.settings.kv
     if access is None:
-        return report_not_applicable("GPUBOARD_KV is not set: data/ is no copy of Consul's KV store")
+        return CheckResult.not_applicable("GPUBOARD_KV is not set: data/ is no copy of Consul's KV store")
     store = KvStore(access)
     request = store.request_all()
     failure = wait_for_consul(request)
@@ -143,34 +132,34 @@ def check_kv_store(context: DoctorContext) -> CheckResult:
         failure = "; ".join(dump.problems)
     if failure:
         advice = "data/ serves as it is, and grows old; see GPUBOARD_KV and CONSUL_HTTP_TOKEN"
-        return report_failure(f"{access.where} {failure}", advice)
+        return CheckResult.fail(f"{access.where} {failure}", advice)
     summary = f"{access.where} has {len(dump.rows)} entries below {store.data_prefix}"
     if not dump.rows:
         message = f"{access.where} has nothing below {store.data_prefix}"
-        return report_warning(message, "no host pushes there, or the token may not read it")
+        return CheckResult.warn(message, "no host pushes there, or the token may not read it")
     if held is None or not held.session:
-        return report_warning(f"{summary}, and no builder leads", "start one: the check crontab tells what should")
-    return report_pass(f"{summary}; {leader.parse_leader_name(held.content)} leads")
+        return CheckResult.warn(f"{summary}, and no builder leads", "start one: the check crontab tells what should")
+    return CheckResult.passed(f"{summary}; {leader.parse_leader_name(held.content)} leads")
 
 
 def check_data_folder(context: DoctorContext) -> CheckResult:
     data = context.settings.data.absolute()
     if not data.is_dir():
         advice = "set GPUBOARD_DATA to the folder that the hosts push to, or mount it"
-        return report_failure(f"{data} is not there", advice)
+        return CheckResult.fail(f"{data} is not there", advice)
     if not os.access(data, os.R_OK | os.X_OK):
-        return report_failure(f"{data} cannot be read by this user", "let this user be in its group, with g+rx")
+        return CheckResult.fail(f"{data} cannot be read by this user", "let this user be in its group, with g+rx")
     if risks := files.list_problems(data):
         what, _, advice = risks[0].what.partition(": ")
-        return report_failure(f"{data}{risks[0].where.removeprefix('data')}: {what}", advice)
+        return CheckResult.fail(f"{data}{risks[0].where.removeprefix('data')}: {what}", advice)
     if data.stat().st_mode & stat.S_IWOTH:
         what = f"everybody on this machine can write to {data}, and so say what they like about any host"
-        return report_warning(what, f"chmod o-w {data}")
+        return CheckResult.warn(what, f"chmod o-w {data}")
     place = find_booking_folder(data)
     if context.settings.booking_policy.url and not os.access(place, os.W_OK):
         what = f"{place} cannot be written by this user, so that nobody can book over the web"
-        return report_warning(what, "let the user of `gpuboard serve` write there, or set no GPUBOARD_BOOK_URL")
-    return report_pass(str(data))
+        return CheckResult.warn(what, "let the user of `gpuboard serve` write there, or set no GPUBOARD_BOOK_URL")
+    return CheckResult.passed(str(data))
 
 
 def check_bookings_file(context: DoctorContext) -> CheckResult:
@@ -184,63 +173,63 @@ def check_bookings_file(context: DoctorContext) -> CheckResult:
     )
     rows, problems = file.read()
     if problems and file.content is None:
-        return report_failure(f"{name}: {problems[0].what}", "correct it: the last good bookings stay on the board")
+        return CheckResult.fail(f"{name}: {problems[0].what}", "correct it: the last good bookings stay on the board")
     if problems:
         first = format_first_of([problem.what for problem in problems])
-        return report_warning(f"{name}: {first}", "correct the entry; the others count")
+        return CheckResult.warn(f"{name}: {first}", "correct the entry; the others count")
     if not file.content:
-        return report_pass("nobody has booked yet")
-    return report_pass(f"{name} has {format_plural(len(rows), 'booking')}")
+        return CheckResult.passed("nobody has booked yet")
+    return CheckResult.passed(f"{name} has {format_plural(len(rows), 'booking')}")
 
 
 def check_name_lists(context: DoctorContext) -> CheckResult:
     _, problems = HostDiscovery(context.settings.data, None, None).list_hosts(())
     problems += NameFiles(context.settings.data, None).read_names()[2]
     if problems:
-        return report_warning(format_first_problem(problems), "correct the line; the others count")
-    return report_pass("hosts.txt, aliases.csv and gpu-names.csv, where they are there, can be read")
+        return CheckResult.warn(format_first_problem(problems), "correct the line; the others count")
+    return CheckResult.passed("hosts.txt, aliases.csv and gpu-names.csv, where they are there, can be read")
 
 
 def check_hosts(context: DoctorContext) -> CheckResult:
     fleet = context.fleet
     if isinstance(fleet, str):
-        return report_failure(fleet, "see the check data")
+        return CheckResult.fail(fleet, "see the check data")
     if not fleet.hosts:
         advice = "call ./install.sh host on a GPU host; gpu-doctor.sh there tells what is in its way"
-        return report_warning("no host has pushed yet", advice)
+        return CheckResult.warn("no host has pushed yet", advice)
     counts = Counter(host.state for host in fleet.hosts)
     summary = ", ".join(f"{counts[state]} {state}" for state in HOST_STATES if counts[state])
     bad_hosts = [host for host in fleet.hosts if host.state not in GOOD_HOST_STATES]
     if not bad_hosts:
-        return report_pass(f"{format_plural(len(fleet.hosts), 'host')}: {summary}")
+        return CheckResult.passed(f"{format_plural(len(fleet.hosts), 'host')}: {summary}")
     names = join_names([host.name for host in bad_hosts])
     message = f"{format_plural(len(fleet.hosts), 'host')}: {summary}; {names}: {bad_hosts[0].reason}"
     advice = "call gpu-doctor.sh there; one that is gone for good: gpuboard forget HOST"
-    return report_warning(message, advice) if counts["fresh"] else report_failure(message, advice)
+    return CheckResult.warn(message, advice) if counts["fresh"] else CheckResult.fail(message, advice)
 
 
 def check_host_clocks(context: DoctorContext) -> CheckResult:
     host_files, _ = SnapshotStore(context.settings.data, None, context.settings.snapshot_bytes).read_hosts()
     offsets = {files.name: clock for files in host_files if (clock := files.parse().clock_offset) is not None}
     if not offsets:
-        return report_skip("no host tells its clock")
+        return CheckResult.skip("no host tells its clock")
     limit_s = context.settings.limits.clock_off
     by_offset = sorted(offsets, key=lambda name: -abs(offsets[name]))
     wrong_hosts = [name for name in by_offset if abs(offsets[name]) > limit_s]
     if not wrong_hosts:
-        return report_pass(f"{format_plural(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
+        return CheckResult.passed(f"{format_plural(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
     direction = "ahead" if offsets[wrong_hosts[0]] > 0 else "behind"
     offset = format_duration(abs(offsets[wrong_hosts[0]]))
     message = f"the clock of {join_names(wrong_hosts)} is off: that of {wrong_hosts[0]} by {offset} {direction}"
-    return report_warning(message, "set it by NTP; where all are off, it is this machine's clock that is wrong")
+    return CheckResult.warn(message, "set it by NTP; where all are off, it is this machine's clock that is wrong")
 
 
 def check_host_problems(context: DoctorContext) -> CheckResult:
     fleet = context.fleet
     if isinstance(fleet, str):
-        return report_skip("data/ cannot be read")
+        return CheckResult.skip("data/ cannot be read")
     problems = [problem for problem in fleet.problems if "the clock of this host" not in problem]
     if problems:
         advice = "all of them stand at the end of the page; docs/troubleshooting.md tells more"
-        return report_warning(format_first_of(problems), advice)
-    return report_pass("all that the hosts push is understood")
+        return CheckResult.warn(format_first_of(problems), advice)
+    return CheckResult.passed("all that the hosts push is understood")

@@ -36,28 +36,28 @@ class CheckResult(NamedTuple):
     advice: str = ""
     is_not_applicable: bool = False
 
+    @classmethod
+    def passed(cls, message: str) -> CheckResult:
+        return cls(PASS, message)
 
-def report_pass(what: str) -> CheckResult:
-    return CheckResult(PASS, what)
+    @classmethod
+    def warn(cls, message: str, advice: str) -> CheckResult:
+        """Report something that is wrong while the board still works."""
+        return cls(WARN, message, advice)
 
+    @classmethod
+    def fail(cls, message: str, advice: str) -> CheckResult:
+        """Report something that keeps the board, or a part of it, from working, or lets in the wrong people."""
+        return cls(FAIL, message, advice)
 
-def report_warning(what: str, advice: str) -> CheckResult:
-    """Report something that is wrong while the board still works."""
-    return CheckResult(WARN, what, advice)
+    @classmethod
+    def skip(cls, reason: str) -> CheckResult:
+        """Report that the check could not be made."""
+        return cls(SKIP, reason)
 
-
-def report_failure(what: str, advice: str) -> CheckResult:
-    """Report something that keeps the board, or a part of it, from working, or lets in the wrong people."""
-    return CheckResult(FAIL, what, advice)
-
-
-def report_skip(why: str) -> CheckResult:
-    """Report that the check could not be made."""
-    return CheckResult(SKIP, why)
-
-
-def report_not_applicable(why: str) -> CheckResult:
-    return CheckResult(SKIP, why, is_not_applicable=True)
+    @classmethod
+    def not_applicable(cls, reason: str) -> CheckResult:
+        return cls(SKIP, reason, is_not_applicable=True)
 
 
 class CheckEndedError(Exception):
@@ -82,7 +82,7 @@ class DoctorContext:
     @property
     def settings(self) -> Settings:
         if self.loaded_settings is None:
-            raise CheckEndedError(report_skip("the settings cannot be read"))
+            raise CheckEndedError(CheckResult.skip("the settings cannot be read"))
         return self.loaded_settings.settings
 
     @cached_property
@@ -140,17 +140,17 @@ def run_check(check: Check, context: DoctorContext) -> CheckResult:
             results.append(error.result)
         except OSError as error:
             where = error.filename if isinstance(error.filename, str) else "what it looks at"
-            results.append(report_failure(f"{where}: {error.strerror or error}", "see that this user may read it"))
+            results.append(CheckResult.fail(f"{where}: {error.strerror or error}", "see that this user may read it"))
         except Exception as error:
             message = f"the check itself failed ({type(error).__name__}: {error})"
             advice = "this should not happen; `gpuboard --version` and this sentence help to mend it"
-            results.append(report_failure(message, advice))
+            results.append(CheckResult.fail(message, advice))
 
     thread = threading.Thread(target=run, name=check.id, daemon=True)
     thread.start()
     thread.join(CHECK_TIMEOUT_S)
     if not results:
-        return report_failure(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
+        return CheckResult.fail(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
     return results[0]
 
 

@@ -15,16 +15,7 @@ from site_builder.client.model import Fleet
 from site_builder.core import board_client
 from site_builder.core.formatting import join_names
 from site_builder.core.model import FleetUnavailableError
-from site_builder.doctor.model import (
-    CheckEndedError,
-    CheckResult,
-    DoctorContext,
-    report_failure,
-    report_not_applicable,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from site_builder.doctor.model import CheckEndedError, CheckResult, DoctorContext
 
 # Seconds for which an answer may be kept: an open page asks for live.json this often.
 MAX_CACHE_S = 10
@@ -46,35 +37,35 @@ HEADERS_ADVICE = "docs/webservers.md has what a web server must send"
 def check_board_url(context: DoctorContext) -> CheckResult:
     url = context.url
     if not url:
-        return report_skip("nobody said where the board is served: set GPUBOARD_URL, or call this with --url")
+        return CheckResult.skip("nobody said where the board is served: set GPUBOARD_URL, or call this with --url")
     page = context.fetch("")
     if isinstance(page, str):
-        return report_failure(page, "start the web server, or correct GPUBOARD_URL or --url")
+        return CheckResult.fail(page, "start the web server, or correct GPUBOARD_URL or --url")
     if page.status == 401:
-        return report_skip(f"{url} asks for a login: to have it looked at, set GPUBOARD_LOGIN")
+        return CheckResult.skip(f"{url} asks for a login: to have it looked at, set GPUBOARD_LOGIN")
     if page.status != 200:
         advice = "see whether it serves www/, and may read all of it (o+rx)"
         if page.status == 421:
             advice = "add this name to GPUBOARD_SERVER_NAMES on the web host, and start gpuboard serve anew"
-        return report_failure(f"{url} answers {page.status}", advice)
+        return CheckResult.fail(f"{url} answers {page.status}", advice)
     if b"gpuboard" not in page.content:
         advice = "correct GPUBOARD_URL or --url, or serve www/ there"
-        return report_failure(f"{url} is another page than the board", advice)
-    return report_pass(url)
+        return CheckResult.fail(f"{url} is another page than the board", advice)
+    return CheckResult.passed(url)
 
 
 def fetch_served_file(context: DoctorContext, name: str) -> board_client.RawResponse:
     """Fetch a file of the board, or end the check."""
     page = context.fetch("") if context.url else ""
     if isinstance(page, str) or page.status != 200:
-        raise CheckEndedError(report_not_applicable("the board was not reached"))
+        raise CheckEndedError(CheckResult.not_applicable("the board was not reached"))
     response = context.fetch(name)
     if isinstance(response, str):
-        raise CheckEndedError(report_failure(response, "see the check url"))
+        raise CheckEndedError(CheckResult.fail(response, "see the check url"))
     if response.status != 200:
         message = f"{urljoin(context.url, name)} answers {response.status}"
         advice = "see whether www/ is what is served, and whether it is built"
-        raise CheckEndedError(report_failure(message, advice))
+        raise CheckEndedError(CheckResult.fail(message, advice))
     return response
 
 
@@ -87,8 +78,8 @@ def check_content_types(context: DoctorContext) -> CheckResult:
             problems.append(f"{name or 'index.html'} is served as {content_type}, not {allowed_types[0]}")
     if problems:
         advice = "let the web server take types by suffix (nginx: include mime.types); with nosniff browsers refuse it"
-        return report_failure("; ".join(problems), advice)
-    return report_pass("page, live.json and script have their types")
+        return CheckResult.fail("; ".join(problems), advice)
+    return CheckResult.passed("page, live.json and script have their types")
 
 
 def check_caching(context: DoctorContext) -> CheckResult:
@@ -107,11 +98,11 @@ def check_caching(context: DoctorContext) -> CheckResult:
     if not asks_again and (max(ages, default=0) > MAX_CACHE_S or "immutable" in cache_control):
         header = f"Cache-Control: {cache_control[:60]}" if cache_control else f"Expires: {expires}"
         message = f"live.json may be kept by browsers and proxies ({header}): open pages show old numbers"
-        return report_failure(message, "send Cache-Control: no-cache with all but assets/")
+        return CheckResult.fail(message, "send Cache-Control: no-cache with all but assets/")
     if not asks_again and not ages:
         message = "live.json comes without Cache-Control, and proxies guess how long it may be kept"
-        return report_warning(message, "send Cache-Control: no-cache with all but assets/")
-    return report_pass(
+        return CheckResult.warn(message, "send Cache-Control: no-cache with all but assets/")
+    return CheckResult.passed(
         f"live.json comes with Cache-Control: {cache_control[:60]}" if cache_control else "live.json is not kept"
     )
 
@@ -130,10 +121,10 @@ def check_security_headers(context: DoctorContext) -> CheckResult:
         missing_headers.append("X-Content-Type-Options: nosniff")
     if "unsafe-inline" in policy or "unsafe-eval" in policy:
         message = "the Content-Security-Policy of the page allows scripts or styles inside it"
-        return report_warning(message, HEADERS_ADVICE)
+        return CheckResult.warn(message, HEADERS_ADVICE)
     if missing_headers:
-        return report_warning(f"the page comes without {join_names(missing_headers)}", HEADERS_ADVICE)
-    return report_pass(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are there")
+        return CheckResult.warn(f"the page comes without {join_names(missing_headers)}", HEADERS_ADVICE)
+    return CheckResult.passed(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are there")
 
 
 def check_compression(context: DoctorContext) -> CheckResult:
@@ -141,8 +132,8 @@ def check_compression(context: DoctorContext) -> CheckResult:
         response = fetch_served_file(context, name)
         if "Content-Encoding" not in response.headers and len(response.content) >= MIN_COMPRESSED_BYTES:
             message = f"{name or 'the page'} comes uncompressed, {len(response.content) // 1024} KB at each look"
-            return report_warning(message, "switch gzip on for HTML, JSON, CSS, JavaScript and text")
-    return report_pass("what is large comes compressed")
+            return CheckResult.warn(message, "switch gzip on for HTML, JSON, CSS, JavaScript and text")
+    return CheckResult.passed("what is large comes compressed")
 
 
 def check_served_age(context: DoctorContext) -> CheckResult:
@@ -151,15 +142,15 @@ def check_served_age(context: DoctorContext) -> CheckResult:
         live = json.loads(response.content)
         built_at, interval_s = live["built"] / 1000, int(live["every"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return report_failure("live.json is not that of a gpuboard", "see whether www/ is what is served")
+        return CheckResult.fail("live.json is not that of a gpuboard", "see whether www/ is what is served")
     now = context.read_clock() + response.clock_ahead_s
     fleet = Fleet(int(built_at), (), (), every=interval_s if interval_s > 0 else None)
     try:
         loader.check_board_age(fleet, context.url, now)
     except FleetUnavailableError as error:
         advice = "see the check builder; is the folder that is served GPUBOARD_WWW?"
-        return report_failure(str(error).partition(": ")[0], advice)
-    return report_pass(f"what is served was built {max(0, now - built_at):.0f} s ago")
+        return CheckResult.fail(str(error).partition(": ")[0], advice)
+    return CheckResult.passed(f"what is served was built {max(0, now - built_at):.0f} s ago")
 
 
 def list_private_files(context: DoctorContext) -> Iterator[tuple[str, Path]]:
@@ -189,11 +180,11 @@ def check_private_files(context: DoctorContext) -> CheckResult:
         try:
             response = board_client.probe_url(url, COMPARED_BYTES, context.settings.login)
         except FleetUnavailableError as error:
-            return report_failure(str(error), "see the check url")
+            return CheckResult.fail(str(error), "see the check url")
         if response.status == 200 and beginning and response.content == beginning:
             message = f"{url} is served to everybody: names of people, what they run, perhaps tokens"
             www = context.settings.www.absolute()
-            return report_failure(message, f"let the web server serve {www} alone, and no name with a dot first")
+            return CheckResult.fail(message, f"let the web server serve {www} alone, and no name with a dot first")
     if not probed_urls:
-        return report_skip("there is nothing yet that must not be served")
-    return report_pass("nothing of data/ and state/ is served, and no name with a dot first")
+        return CheckResult.skip("there is nothing yet that must not be served")
+    return CheckResult.passed("nothing of data/ and state/ is served, and no name with a dot first")
