@@ -11,8 +11,7 @@ import click
 
 from site_builder.config.conf_file import load_settings
 from site_builder.config.types import LISTEN, parse_seconds
-from site_builder.core import command_options
-from site_builder.core.command_options import CommandError, print_message
+from site_builder.core.command_options import CommandError, complete_folders, print_message
 from site_builder.demo.history import fill_history
 from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
 from site_builder.web.commands import (
@@ -50,12 +49,7 @@ def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None
 @click.option(
     "--listen", callback=parse_listen_option, metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]"
 )
-@click.option(
-    "--folder",
-    metavar="FOLDER",
-    help="Keep data/, www/ and state/ here.",
-    shell_complete=command_options.complete_folders,
-)
+@click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=complete_folders)
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
 def demo(
     hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int] | None, folder: str | None, once: bool

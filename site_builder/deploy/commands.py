@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from site_builder.config.settings import Settings
-from site_builder.core import command_options
-from site_builder.core.command_options import CommandError, with_settings
+from site_builder.core.command_options import CommandError, complete_files, with_settings
 from site_builder.core.names import is_host_name
-from site_builder.deploy.model import DeployOptions
 from site_builder.remote import targets
 from site_builder.remote.targets import Target
 
@@ -24,7 +21,7 @@ from site_builder.remote.targets import Target
     "--hosts-file",
     metavar="FILE",
     help="The hosts of this file: hosts.txt's lines, or a HOST each.",
-    shell_complete=command_options.complete_files,
+    shell_complete=complete_files,
 )
 @click.option("--name", metavar="NAME", help="What the one HOST is called on the board.")
 @click.option("--check", is_flag=True, help="Change nothing; tell how each host is, and what would be done.")
@@ -32,14 +29,23 @@ from site_builder.remote.targets import Target
 @click.option("--dest", metavar="ssh://USER@WEB", help="Where the hosts find the web host, if not by this connection.")
 @click.option("--web", metavar="USER@WEB", help="The web host, where this is another machine.")
 @click.option(
-    "--ssh-config",
-    metavar="FILE",
-    help="Another ssh configuration than your own.",
-    shell_complete=command_options.complete_files,
+    "--ssh-config", metavar="FILE", help="Another ssh configuration than your own.", shell_complete=complete_files
 )
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, for programs.")
 @with_settings
-def deploy(settings: Settings, hosts: tuple[str, ...], as_json: bool, **options: Any) -> None:  # noqa: ANN401 # as in DeployOptions
+def deploy(
+    settings: Settings,
+    hosts: tuple[str, ...],
+    consul: bool,
+    hosts_file: str | None,
+    name: str | None,
+    check: bool,
+    remove: bool,
+    dest: str | None,
+    web: str | None,
+    ssh_config: str | None,
+    as_json: bool,
+) -> None:
     """Install or upgrade gpuboard on each HOST over ssh.
 
     It works on 20 hosts at a time. HOST is what you would type after ssh; NAME=HOST also says what it is called on the
@@ -54,36 +60,36 @@ def deploy(settings: Settings, hosts: tuple[str, ...], as_json: bool, **options:
     gpuboard deploy --consul --check
     gpuboard deploy --remove gpu02
     """
-    deploy_options = DeployOptions(hosts=hosts, **options)
-    chosen_targets = choose_deploy_targets(settings, deploy_options)
+    if bool(hosts) + consul + (hosts_file is not None) != 1:
+        message = "name the hosts, or give --consul, or --hosts-file FILE"
+        raise click.UsageError(message)
+    if check and remove:
+        message = "--check and --remove are two things: choose one"
+        raise click.UsageError(message)
+    chosen_targets = choose_deploy_targets(settings, hosts, consul, hosts_file, name)
     from site_builder.deploy import runner  # noqa: PLC0415 # imports paramiko, which is slow
 
-    if not runner.deploy_hosts(settings, deploy_options, chosen_targets, as_json):
+    action = "check" if check else "remove" if remove else "deploy"
+    config_file = Path(ssh_config) if ssh_config else None
+    if not runner.deploy_hosts(settings.data, chosen_targets, action, dest, web, config_file, as_json):
         sys.exit(1)
 
 
-def choose_deploy_targets(settings: Settings, options: DeployOptions) -> list[Target]:
-    if bool(options.hosts) + options.consul + (options.hosts_file is not None) != 1:
-        message = "name the hosts, or give --consul, or --hosts-file FILE"
-        raise click.UsageError(message)
-    if options.check and options.remove:
-        message = "--check and --remove are two things: choose one"
-        raise click.UsageError(message)
-    if options.name is not None and len(options.hosts) != 1:
+def choose_deploy_targets(
+    settings: Settings, hosts: tuple[str, ...], consul: bool, hosts_file: str | None, name: str | None
+) -> list[Target]:
+    if name is not None and len(hosts) != 1:
         message = "--name is for one HOST; for several: NAME=HOST"
         raise click.UsageError(message)
-    if options.name is not None and not is_host_name(options.name):
-        raise CommandError(f"'{options.name}' cannot be a host's name on the board")
-    typed_targets = [f"{options.name}={host}" for host in options.hosts] if options.name is not None else options.hosts
+    if name is not None and not is_host_name(name):
+        raise CommandError(f"'{name}' cannot be a host's name on the board")
     try:
-        if options.consul:
+        if consul:
             chosen_targets = targets.read_consul_targets(settings.consul, settings.state, settings.data)
+        elif hosts_file:
+            chosen_targets = targets.read_targets_file(Path(hosts_file))
         else:
-            chosen_targets = (
-                targets.read_targets_file(Path(options.hosts_file))
-                if options.hosts_file
-                else targets.parse_typed_targets(typed_targets)
-            )
+            chosen_targets = targets.parse_typed_targets(hosts if name is None else [f"{name}={hosts[0]}"])
     except targets.UnclearTargetsError as error:
         raise CommandError(str(error)) from None
     for target in chosen_targets:

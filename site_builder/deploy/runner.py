@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 import click
 
-from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, print_message
 from site_builder.core.files import find_installer
 from site_builder.deploy.host_steps import (
@@ -31,7 +31,6 @@ from site_builder.deploy.host_steps import (
     compute_scripts_digest,
     process_host,
 )
-from site_builder.deploy.model import DeployOptions
 from site_builder.deploy.progress import LineDisplay, LiveDisplay, ProgressDisplay, jobs_to_json
 from site_builder.deploy.web_host import WebHostError, open_web_host
 from site_builder.remote.ssh_config import SshError, extract_last_line
@@ -98,14 +97,22 @@ def show_finished_jobs(
         display.refresh()
 
 
-def deploy_hosts(settings: Settings, options: DeployOptions, targets: list[Target], as_json: bool) -> bool:
+def deploy_hosts(
+    data: Path,
+    targets: list[Target],
+    action: str,
+    destination: str | None,
+    web: str | None,
+    config_file: Path | None,
+    as_json: bool,
+) -> bool:
     """Deploy to all targets, and print a report; return False if some host is not done."""
     with ExitStack() as stack:
         try:
-            web_host = stack.enter_context(open_web_host(settings.data, options.web, options.config_file))
+            web_host = stack.enter_context(open_web_host(data, web, config_file))
             stack.enter_context(interrupt_on_signals())
-            if options.dest is not None:
-                build_known_hosts_lines(options.dest, [])
+            if destination is not None:
+                build_known_hosts_lines(destination, [])
             web_state = web_host.read_state()
         except (HostDeployError, SshError, WebHostError) as error:
             raise CommandError(str(error)) from None
@@ -118,14 +125,14 @@ def deploy_hosts(settings: Settings, options: DeployOptions, targets: list[Targe
             install_program=build_install_program(),
             inspect_program=(find_installer().parent / "install" / "look.sh").read_text(),
             scripts_digest=compute_scripts_digest(),
-            action=options.action,
-            destination=options.dest,
-            config_file=options.config_file,
+            action=action,
+            destination=destination,
+            config_file=config_file,
         )
         jobs = [DeployJob(target) for target in targets]
         can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         display = ProgressDisplay if as_json else LiveDisplay if can_redraw else LineDisplay
-        run_jobs(jobs, plan, display(jobs, options.check))
+        run_jobs(jobs, plan, display(jobs, action == "check"))
     if as_json:
         click.echo(jobs_to_json(jobs))
     elif can_redraw:
@@ -134,8 +141,8 @@ def deploy_hosts(settings: Settings, options: DeployOptions, targets: list[Targe
                 click.echo(f"{job.display_name}: {job.reason}")
     unfinished = [job for job in jobs if job.result not in GOOD_RESULTS]
     if unfinished:
-        print_message(f"{len(unfinished)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[options.action]}")
-    elif options.remove and any(job.result in (REMOVED, NOT_INSTALLED) for job in jobs):
+        print_message(f"{len(unfinished)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[action]}")
+    elif action == "remove" and any(job.result in (REMOVED, NOT_INSTALLED) for job in jobs):
         print_message(
             "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
         )
