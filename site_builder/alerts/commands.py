@@ -300,7 +300,7 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
         shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
         decided = lookup.decide_hosts(shown, load_bookings(settings), now, remembered=True)
         hosts = {
-            host.discovered.name: build_host(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())
+            host.discovered.name: build_host(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())[0]
             for host in decided.inputs
         }
         with closing(HistoryReader(settings.state, settings.zone)) as history:

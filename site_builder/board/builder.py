@@ -150,6 +150,7 @@ class Builder:
         """Read data/, build each host, record history, write the site, process alerts."""
         began = time.monotonic()
         self.faults.start_build()
+        self.pipeline.decided_hosts.clear()
         forgotten: list[Path] = []
         with self.faults.catch("state/forget", "no host could be forgotten"):
             forgotten = self.forget_hosts()
@@ -157,10 +158,11 @@ class Builder:
         if self.consul_mirror:
             self.consul_mirror.start_request()
         hosts, rules, gpu_names, problems = self.read_inputs(now)
-        built_hosts = self.pipeline.build_hosts(hosts, rules, gpu_names, self.settings, now)
+        due = self.site_writer.list_due_hosts([host.discovered.name for host in hosts], now, self.is_single_build)
+        built_hosts = self.pipeline.build_hosts(hosts, rules, gpu_names, self.settings, now, due)
         if self.update_builder_state(built_hosts):  # new logins may make others clear, which `ps` cut
             rules = replace(rules, people=PeopleDirectory(rules.people.aliases, self.builder_state.logins))
-            built_hosts = self.pipeline.build_hosts(hosts, rules, gpu_names, self.settings, now)
+            built_hosts = self.pipeline.build_hosts(hosts, rules, gpu_names, self.settings, now, due)
         hosts = [self.pipeline.drop_files_while_paused(host, now) for host in hosts]
         self.built_hosts = built_hosts
         problems += [problem for built_host in built_hosts.values() for problem in built_host.summary.problems]
@@ -334,13 +336,14 @@ class Builder:
             self.fleet_page.write(site_writer, people, now)
         with site_writer.catch_fault(PEOPLE_PAGE):
             self.people_page.write(site_writer, built_hosts, people, now)
-        self.host_pages.start_build(built_hosts, self.is_single_build)
+        self.host_pages.start_build(built_hosts, self.pipeline.decided_hosts, self.is_single_build)
         jobs: list[HostPageJob] = []
         for host in inputs.hosts:
             name = host.discovered.name
             with self.faults.catch(f"{WWW_PREFIX}hosts/{name}.html", clears=False):
                 jobs += self.host_pages.build_page_jobs(host, built_hosts[name], inputs.rules, inputs.gpu_names, now)
         site_writer.write_host_pages(jobs, built_hosts, now, self.is_single_build)
+        self.pipeline.decided_hosts.clear()
 
     def write_fleet_files(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
         gpu_counts = count_gpus_by_state(built_hosts)

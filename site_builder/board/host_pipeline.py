@@ -7,7 +7,7 @@ hosts from one builder to the next.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +108,7 @@ class HostPipeline:
         self.common_fingerprint = b""
         self.built_hosts: dict[str, BuiltHost] = {}
         self.has_changes = False
+        self.decided_hosts: dict[str, DecidedHost] = {}  # what pages of hosts take over, until this build has ended
         self.paused_until: dict[str, int] = {}  # hosts that cost too much, and until when their files are not read
         with suppress(DamagedFileError, ValueError):  # after damage all hosts are built anew
             self.common_fingerprint, self.built_hosts = load_built_hosts(self.store_path)
@@ -119,6 +120,7 @@ class HostPipeline:
         gpu_names: dict[str, str],
         settings: Settings,
         now: Now,
+        hosts_with_due_pages: Container[str] = (),
     ) -> dict[str, BuiltHost]:
         """Return all built hosts, in the order of their sources; build those that are new or no longer valid."""
         common_fingerprint = fingerprint_facts(
@@ -136,7 +138,7 @@ class HostPipeline:
         self.common_fingerprint, self.built_hosts = common_fingerprint, {}
         previous_names = set(previous)
         hosts = [self.drop_files_while_paused(host, now) for host in hosts]
-        fingerprints = [fingerprint_host_safely(host, rules) for host in hosts]
+        fingerprints = [fingerprint_host(host, rules) for host in hosts]
         outdated = []
         for host, fingerprint in zip(hosts, fingerprints):
             built_host = previous.get(host.discovered.name)
@@ -144,20 +146,24 @@ class HostPipeline:
                 outdated.append((host, fingerprint))
                 previous.pop(host.discovered.name, None)  # frees its memory before the new one needs it
 
-        def build_with_cpu_time(item: tuple[HostSources, bytes]) -> tuple[BuiltHost, float]:
+        def build_with_cpu_time(item: tuple[HostSources, bytes]) -> tuple[BuiltHost, DecidedHost | None, float]:
             began = time.thread_time()
-            built_host = build_host(item[0], rules, gpu_names, now.copy_with_own_expiry(), item[1])
-            return built_host, time.thread_time() - began
+            built_host, decided = build_host(item[0], rules, gpu_names, now.copy_with_own_expiry(), item[1])
+            is_page_due = item[0].discovered.name in hosts_with_due_pages
+            return built_host, decided if is_page_due else None, time.thread_time() - began
 
         rebuilt = {}
         max_cpu_s = MAX_FIRST_HOST_CPU_S
-        for (host, _), (built_host, cpu_s) in zip(outdated, map_parallel(build_with_cpu_time, outdated)):
-            name = host.discovered.name
-            rebuilt[name] = built_host
+        for (host, _), result in zip(outdated, map_parallel(build_with_cpu_time, outdated)):
+            name, (built_host, decided, cpu_s) = host.discovered.name, result
             if cpu_s > max_cpu_s and not host.unread_reason:
                 self.paused_until[name] = int(now.epoch) + PAUSE_S
                 paused_host = self.drop_files_while_paused(host, now)
-                rebuilt[name], _ = build_with_cpu_time((paused_host, fingerprint_host_safely(paused_host, rules)))
+                fingerprint = fingerprint_host(paused_host, rules)
+                built_host, decided, _ = build_with_cpu_time((paused_host, fingerprint))
+            rebuilt[name] = built_host
+            if decided:
+                self.decided_hosts[name] = decided
             max_cpu_s = MAX_HOST_CPU_S
         names = [host.discovered.name for host in hosts]
         self.built_hosts = {name: rebuilt.get(name) or previous[name] for name in names}
@@ -213,7 +219,19 @@ def fingerprint_facts(facts: object) -> bytes:
 
 def fingerprint_host(host: HostSources, rules: StateRules) -> bytes:
     """Return a digest of all sources of a host: a built host with the same digest may serve again."""
-    bookings = tuple(
+    files = host.files.fingerprint if host.files else None
+    try:
+        bookings: object = list_booking_facts(host.bookings, rules.people)
+    except Exception:  # a fault of ours, such as at an odd date, must not cost the other hosts
+        bookings = repr(host.bookings)
+    # a login that ps cut may become clear when others are known
+    login_count = len(rules.people.known_names) if bookings else 0
+    return fingerprint_facts((files, host.discovered, bookings, login_count, dict(host.sparklines), host.unread_reason))
+
+
+def list_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> tuple[object, ...]:
+    """List what the built host depends on; not the zone of a time, which is only how it was written."""
+    return tuple(
         (
             booking.gpu,
             booking.name,
@@ -222,23 +240,10 @@ def fingerprint_host(host: HostSources, rules: StateRules) -> bytes:
             booking.comment,
             booking.id,
             booking.rrule,
-            rules.people.is_known(booking.name),
+            people.is_known(booking.name),
         )
-        for booking in host.bookings
+        for booking in bookings
     )
-    # a login that ps cut may become clear when others are known
-    login_count = len(rules.people.known_names) if bookings else 0
-    files = host.files.fingerprint if host.files else None
-    return fingerprint_facts((files, host.discovered, bookings, login_count, dict(host.sparklines), host.unread_reason))
-
-
-def fingerprint_host_safely(host: HostSources, rules: StateRules) -> bytes:
-    """Return the digest of a host; after a fault of ours, such as at an odd date, one of the plain texts."""
-    try:
-        return fingerprint_host(host, rules)
-    except Exception:  # a fault of ours must not cost the other hosts
-        files = host.files.fingerprint if host.files else None
-        return fingerprint_facts((files, host.discovered, repr(host.bookings), 0, dict(host.sparklines)))
 
 
 def is_still_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDirectory, now: Now) -> bool:
@@ -252,23 +257,25 @@ def is_still_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDire
 
 def build_host(
     host: HostSources, rules: StateRules, gpu_names: dict[str, str], now: Now, fingerprint: bytes = b""
-) -> BuiltHost:
+) -> tuple[BuiltHost, DecidedHost]:
     """Build everything that one host contributes: parse its files, decide its state, render its parts of the site.
 
-    A fault of ours costs this host alone: it is shown as failed, and tried again soon.
+    Return also what its page is made of. A fault of ours costs this host alone: it is shown as failed, and tried again
+    soon.
     """
     decided = decide_host(host, rules, gpu_names, now)
     try:
-        return render_host(host, decided, rules, now, fingerprint)
+        built_host = render_host(host, decided, rules, now, fingerprint)
+        return built_host, decided._replace(snapshot=None)  # the largest part, and its page shows nothing of it
     except Exception as error:  # a fault of ours must not cost the other hosts
         place = locate_exception(error)
     now.has_passed(now.epoch + RETRY_AFTER_S)
     nameless = HostStatus(decided.status.name, None, (), "failed", "")
     for failed_status in (build_unrendered_status(decided.status, place), build_unrendered_status(nameless, place)):
         with suppress(Exception):
-            without_gpus = decided._replace(status=failed_status, gpus_taken_at=None)
-            return render_host(replace(host, sparklines={}), without_gpus, rules, now, fingerprint)
-    return build_fallback_host(failed_status, now, fingerprint)
+            failed = decided._replace(status=failed_status, gpus_taken_at=None)
+            return render_host(replace(host, sparklines={}), failed, rules, now, fingerprint), failed
+    return build_fallback_host(failed_status, now, fingerprint), DecidedHost(failed_status)
 
 
 def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now: Now, fingerprint: bytes) -> BuiltHost:

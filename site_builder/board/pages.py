@@ -369,18 +369,23 @@ class HostPageBuilder:
         self.faults = FaultLog()
         self.chart_cache = ChartCache(settings, history)
         self.event_reader = events
+        self.decided_hosts: Mapping[str, DecidedHost] = {}
         self.last_decision: tuple[HostSources, DecidedHost] | None = None
 
-    def start_build(self, hosts: Iterable[str], is_single_build: bool) -> None:
-        """Begin a build; one of many has a time limit for charts."""
+    def start_build(
+        self, hosts: Iterable[str], decided_hosts: Mapping[str, DecidedHost], is_single_build: bool
+    ) -> None:
+        """Begin a build, with the hosts that the pipeline has just decided; one of many has a time limit for charts."""
         self.chart_cache.start_build(hosts, is_single_build)
-        self.last_decision = None
+        self.decided_hosts, self.last_decision = decided_hosts, None
 
-    def decide_host_once(
+    def find_decided_host(
         self, host: HostSources, built_host: BuiltHost, rules: StateRules, gpu_names: dict[str, str], now: Now
     ) -> DecidedHost:
-        """Decide a host again; the last decision is kept, since the jobs of a host mostly follow each other."""
-        if self.last_decision is None or self.last_decision[0] is not host:
+        """Return what the pipeline decided in this build; decide a host that was built earlier once more."""
+        if host.discovered.name in self.decided_hosts:
+            return self.decided_hosts[host.discovered.name]
+        if self.last_decision is None or self.last_decision[0] is not host:  # its jobs mostly follow each other
             decided = decide_host(host, rules, gpu_names, now)
             status = decided.status
             if built_host.summary.state == "failed" != status.state:  # it could not be rendered: no GPU is called free
@@ -399,7 +404,7 @@ class HostPageBuilder:
         states_path, node_path = output_files.build_states_path(name), output_files.build_node_path(name)
 
         def render_page(assets_version: str) -> dict[str, bytes]:
-            host_status = self.decide_host_once(host, built_host, rules, gpu_names, now).status
+            host_status = self.find_decided_host(host, built_host, rules, gpu_names, now).status
             chart_request = ChartRequest(
                 name, frozenset(history_model.list_host_gpu_keys(host_status.gpus)), rules.people, rules.privacy
             )
@@ -420,7 +425,7 @@ class HostPageBuilder:
             return {page_name: render_host_page(reduced, assets_version, now, self.booking_url, parts)}
 
         def render_program_files(_: str) -> dict[str, bytes]:
-            decided = self.decide_host_once(host, built_host, rules, gpu_names, now)
+            decided = self.find_decided_host(host, built_host, rules, gpu_names, now)
             with self.faults.catch(f"{WWW_PREFIX}{states_path}"):
                 return output_files.render_host_files(decided.status, decided.gpus_taken_at, now)
             return output_files.render_failed_host_files(name)  # an older file could call a GPU free

@@ -32,8 +32,9 @@ from site_builder.core.published_files import OutputFile
 from site_builder.fleet import status_json
 from site_builder.waste.rules import WasteReport
 
-# Seconds that one build of many spends on pages of hosts; the next build continues.
-PAGES_TIME_LIMIT_S = 0.6
+# Seconds that one build of many spends on pages of hosts, and about how many hosts it has time for; the next build
+# continues.
+PAGES_TIME_LIMIT_S, MAX_DUE_HOSTS = 0.6, 200
 # Seconds after which all feeds, up to two thousand files, are checked though nothing is new: somebody may change one.
 FEED_CHECK_INTERVAL_S = 60
 # How often cron is assumed to build.
@@ -315,6 +316,12 @@ class SiteWriter:
         return True
 
     # Files of each host
+
+    def list_due_hosts(self, hosts: Iterable[str], now: Now, is_single_build: bool) -> set[str]:
+        """List the hosts whose own files this build will write if they are new: those with the oldest files."""
+        written_at = {host: self.find_write_time(output_files.build_states_path(host)) for host in hosts}
+        due = [host for host, at in written_at.items() if is_single_build or now.epoch - at >= PAGE_INTERVAL_S]
+        return set(sorted(due, key=written_at.__getitem__)[:MAX_DUE_HOSTS])
 
     def write_host_pages(
         self, jobs: Iterable[HostPageJob], hosts: Iterable[str], now: Now, is_single_build: bool

@@ -189,10 +189,10 @@ def test_a_booking_that_nobody_uses_and_one_that_another_uses(shown: PrivacySett
 def test_a_built_host_has_conditions_and_expires_when_the_next_one_is_due() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}, ("alice",)), PrivacySettings())
     host = HostSources(DiscoveredHost("atlas"), None, [booking("alice", begins=30, ends=40)], IdleTimes(0, {}))
-    card = build_host(host, rules, {}, now())
+    card, _ = build_host(host, rules, {}, now())
     assert card.conditions == ()
     assert card.valid_until <= NOW + 6 * HOUR
-    (one,) = build_host(host, rules, {}, now(6 * HOUR)).conditions or ()
+    (one,) = build_host(host, rules, {}, now(6 * HOUR))[0].conditions or ()
     assert one.rule == "booking-begins"
 
 

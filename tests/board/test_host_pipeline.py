@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.board import pages
+from site_builder.board import host_pipeline, pages
 from site_builder.board.builder import Builder
 from site_builder.charts import cache
 from site_builder.core.clock import Now
@@ -39,7 +39,7 @@ def test_a_build_leaves_no_reference_cycles(lab: Lab) -> None:
     assert found == 0
 
 
-def test_a_host_is_decided_once_for_its_page_and_for_what_programs_read_of_it(
+def test_a_host_is_decided_once_for_its_card_its_page_and_what_programs_read_of_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = [f"gpu{number}" for number in range(8)]
@@ -52,6 +52,7 @@ def test_a_host_is_decided_once_for_its_page_and_for_what_programs_read_of_it(
         return fleet_build.decide_host(host, rules, names, now)
 
     monkeypatch.setattr(pages, "decide_host", count_decision)
+    monkeypatch.setattr(host_pipeline, "decide_host", count_decision)
     for used in (4, 7000):
         for name in hosts:
             lab.host(name, gpu(0, used, uuid=f"GPU-{name}"))

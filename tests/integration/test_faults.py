@@ -403,7 +403,7 @@ def test_the_fault_of_a_host_that_left_the_board_leaves_with_it(lab: Lab, monkey
         "fleet.booking_use.list_booking_times",
         "bookings.page.has_left_calendar",
         "bookings.ics.build_calendar_event",
-        "board.host_pipeline.fingerprint_host",
+        "board.host_pipeline.list_booking_facts",
     ],
 )
 def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
@@ -417,7 +417,7 @@ def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest
     assert "alice" in (lab.www / "bookings.ics").read_text()
     assert "carol" in (lab.www / "bookings.html").read_text()
     assert "<b>alice</b>" in page
-    if function != "board.host_pipeline.fingerprint_host":
+    if function != "board.host_pipeline.list_booking_facts":
         assert "data/comments.json: " in told
         assert "mallory" in told or "good, GPU 1" in told
         assert FAULT_NOTE in told
