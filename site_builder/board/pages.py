@@ -21,7 +21,7 @@ from site_builder.config.settings import Settings
 from site_builder.core import files, formatting
 from site_builder.core.clock import Now
 from site_builder.core.faults import WWW_PREFIX, FaultLog
-from site_builder.core.html import load_compact_template, render_epoch
+from site_builder.core.html import format_build_time, load_compact_template, render_epoch
 from site_builder.core.model import (
     FreeGpu,
     GpuStatus,
@@ -168,11 +168,6 @@ def render_board_page(cards: Sequence[bytes], parts: BoardPageParts, content: Bo
     before, _, after = page.partition(CARDS_PLACEHOLDER)
     cards_html = b"\n".join(cards) or NO_HOSTS_HTML
     return b"".join((before.encode(), parts.top, cards_html, parts.waste, parts.problems, after.encode()))
-
-
-def format_build_time(now: Now) -> tuple[int, str, str]:
-    """Return the time of the build in milliseconds, for machines and for people."""
-    return int(now.epoch * 1000), now.local.isoformat(" ", "seconds"), f"{now.local:%H:%M:%S}"
 
 
 def group_hosts_by_state(host_states: Mapping[str, str]) -> Iterator[tuple[str, list[str], int]]:

@@ -34,7 +34,7 @@ from site_builder.waste.rules import WasteReport
 
 # Seconds that one build of many spends on pages of hosts, and about how many hosts it has time for; the next build
 # continues.
-PAGES_TIME_LIMIT_S, MAX_DUE_HOSTS = 0.6, 200
+PAGES_TIME_LIMIT_S, MAX_DUE_HOSTS = 0.6, 100
 # Seconds after which all feeds, up to two thousand files, are checked though nothing is new: somebody may change one.
 FEED_CHECK_INTERVAL_S = 60
 # How often cron is assumed to build.

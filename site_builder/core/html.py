@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from jinja2.ext import Extension
@@ -25,6 +25,22 @@ LINE_BREAK = re.compile(r"\s*\n\s*")
 def escape_html(text: object) -> Html:
     """Escape a text for HTML; None becomes an empty text."""
     return EMPTY_HTML if text is None else Html(html.escape(str(text)))
+
+
+class BuildTime(NamedTuple):
+    """When a page was built: for its script, for machines and for people."""
+
+    milliseconds: int
+    iso: str
+    clock: str
+
+
+def format_build_time(now: Now, timespec: str = "seconds") -> BuildTime:
+    """Format the time of the build to the second or, with `minutes`, to the minute."""
+    iso = now.local.isoformat(" ", timespec)
+    return BuildTime(
+        int(now.epoch * 1000), iso, f"{now.local:%H:%M:%S}" if timespec == "seconds" else f"{now.local:%H:%M}"
+    )
 
 
 def render_epoch(epoch: float, now: Now) -> Html:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from site_builder.charts import svg
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES
-from site_builder.core.html import EMPTY_HTML, Html, load_template
+from site_builder.core.html import EMPTY_HTML, Html, load_compact_template, load_template
 from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
 from site_builder.health import events
 from site_builder.reports import collect, content
@@ -56,7 +56,7 @@ def format_made_at(made: Now) -> str:
 def render_report_page(report: WeeklyReport, style: str, made: Now, url: str = "") -> bytes:
     """Render a page that needs no other file; `style` is its style sheet."""
     form = build_report_content(report, content.PAGE)
-    text = load_template("report.html").render(
+    text = load_compact_template("report.html").render(
         **vars(form),
         style=Html(style),
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),

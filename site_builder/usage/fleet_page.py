@@ -12,7 +12,7 @@ from site_builder.charts import svg
 from site_builder.charts.svg import HOURS_PER_DAY, UNKNOWN, UsageCell
 from site_builder.core.clock import Now
 from site_builder.core.formatting import HOUR, MONTH_NAMES
-from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_template
+from site_builder.core.html import EMPTY_HTML, Html, escape_html, format_build_time, load_compact_template
 from site_builder.history.usage_sums import StateMinutes
 from site_builder.usage.totals import find_midnight
 
@@ -257,27 +257,27 @@ def compare_periods(current: PeriodUse, previous: PeriodUse) -> PeriodComparison
 def render_fleet_page(fleet: FleetPageContent, version: str, now: Now) -> bytes:
     until = None if fleet.until is None else datetime.fromtimestamp(fleet.until, now.zone)
     courses = fleet.periods[-1].courses_by_model if fleet.periods else {}
-    text = load_template("fleet.html").render(
+    text = load_compact_template("fleet.html").render(
         version=version,
-        built=(int(now.epoch * 1000), now.local.isoformat(" ", "minutes"), f"{now.local:%H:%M}"),
+        built=format_build_time(now, "minutes"),
         until=f"{svg.format_day_label(until.date())} {until:%H:%M}" if until else "",
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
-        trouble=fleet.problem,
+        problem=fleet.problem,
         changes=describe_comparison(fleet.changes) if fleet.changes else [],
-        hours=svg.HOUR_NAMES,
-        heat=svg.build_hourly_rows(fleet.days, fleet.cells, until),
-        month=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in fleet.month],
-        daily=svg.build_daily_rows({model: course.days for model, course in courses.items()}, fleet.month),
+        hour_names=svg.HOUR_NAMES,
+        hourly_rows=svg.build_hourly_rows(fleet.days, fleet.cells, until),
+        month_days=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in fleet.month],
+        daily_rows=svg.build_daily_rows({model: course.days for model, course in courses.items()}, fleet.month),
         periods=[
-            (
-                table.title,
-                [
+            {
+                "title": table.title,
+                "rows": [
                     build_use_row(model, use, render_course(table.courses_by_model.get(model), fleet.month, model))
                     for model, use in table.use_by_model.items()
                 ],
-                build_use_row("All GPUs", table.period.use),
-                describe_coverage(table.period),
-            )
+                "total": build_use_row("All GPUs", table.period.use),
+                "coverage": describe_coverage(table.period),
+            }
             for table in fleet.periods
         ],
         reports=fleet.reports,

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.html import load_compact_template
+from site_builder.core.html import format_build_time, load_compact_template
+from site_builder.history.buckets import UNITS_PER_MINUTE
 from site_builder.history.rollups import UsageWindow
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.usage.totals import (
@@ -59,6 +60,19 @@ class PeoplePageContent(NamedTuple):
     tables: str
 
 
+class PersonRow(NamedTuple):
+    """What a person has now, and had on average over each window; `link` is empty if the search cannot find them."""
+
+    name: str
+    link: str
+    means: Sequence[str]
+    gpus: str = "0"
+    memory: str = ""
+    processes: str = ""
+    hosts: Sequence[tuple[str, int]] = ()
+    omitted_hosts: int = 0
+
+
 class PeopleTableRow(NamedTuple):
     """Row of numbers; `link` is empty if its name leads nowhere."""
 
@@ -81,17 +95,13 @@ class PeopleTable(NamedTuple):
 def render_people_page(content: PeoplePageContent, version: str, now: Now) -> bytes:
     text = load_compact_template("users.html").render(
         version=version,
-        built=(int(now.epoch * 1000), now.local.isoformat(" ", "minutes"), f"{now.local:%H:%M}"),
+        built=format_build_time(now, "minutes"),
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
-        shown=content.are_users_shown,
-        trouble=content.problem,
-        windows=[(format_window_name(window), format_window_start(window.since, now)) for window in content.windows],
-        lines=[
-            (person.name, build_search_link(person.name), *format_current_usage(person), format_means(person.mean_gpus))
-            for person in content.people
-        ],
-        foot=build_balance_rows(content.balance),
-        looked=[format_window_coverage(window) for window in content.windows],
+        are_users_shown=content.are_users_shown,
+        problem=content.problem,
+        windows=[format_window(window, now) for window in content.windows],
+        people=[build_person_row(person) for person in content.people],
+        balance_rows=build_balance_rows(content.balance),
         tables=content.tables,
     )
     return text.encode("utf-8", "replace")
@@ -124,44 +134,37 @@ def render_month_tables(
 # Now, and on average
 
 
-def format_window_name(window: UsageWindow) -> str:
-    """Format `2 h`, `24 h`, `7 days`."""
-    count = round((window.until - window.since) / formatting.HOUR)
-    return f"{round(count / 24)} days" if count > 36 else "24 h" if count > 12 else "2 h"
-
-
-def format_window_start(since: float, now: Now) -> str:
-    """Format `12:00`, `Mon 12:00`, or of a week ago `10 Nov 12:00`."""
-    moment = datetime.fromtimestamp(since, now.zone)
-    day = "" if moment.date() == now.local.date() else f"{formatting.DAY_NAMES[moment.weekday()]} "
-    if now.epoch - since > 6 * formatting.DAY:
-        day = f"{moment.day} {formatting.MONTH_NAMES[moment.month - 1]} "
-    return f"{day}{moment:%H:%M}"
-
-
-def format_window_coverage(window: UsageWindow) -> str:
-    """Format how much of a window was seen, rounded down: only all of it is 100 %."""
+def format_window(window: UsageWindow, now: Now) -> dict[str, str]:
+    """Format the name, start and coverage of a window: `7 days`, `10 Nov 12:00` and `98 %`, rounded down."""
+    hours = round((window.until - window.since) / formatting.HOUR)
+    start = datetime.fromtimestamp(window.since, now.zone)
+    day = "" if start.date() == now.local.date() else f"{formatting.DAY_NAMES[start.weekday()]} "
+    if now.epoch - window.since > 6 * formatting.DAY:
+        day = f"{start.day} {formatting.MONTH_NAMES[start.month - 1]} "
     minutes = (window.until - window.since) // formatting.MINUTE
-    return f"{min(100, window.seen_minutes * 100 // minutes)} %" if minutes else UNKNOWN
+    return {
+        "name": f"{round(hours / 24)} days" if hours > 36 else "24 h" if hours > 12 else "2 h",
+        "start": f"{day}{start:%H:%M}",
+        "coverage": f"{min(100, window.seen_minutes * 100 // minutes)} %" if minutes else UNKNOWN,
+    }
 
 
-def format_current_usage(person: PersonSummary) -> tuple[str, str, str, list[tuple[str, int]], int]:
-    """Format what a person has: GPUs, memory, processes, hosts, and the number of hosts left out."""
+def build_person_row(person: PersonSummary) -> PersonRow:
     usage = person.usage
+    row = PersonRow(person.name, build_search_link(person.name), format_means(person.mean_gpus))
     if not usage.process_count:
-        return "0", "", "", [], 0
+        return row
     gpus = usage.gpu_units / UNITS_PER_MINUTE
     memory = UNKNOWN
     if usage.unknown_memory_count < usage.process_count:
         # with some processes unknown, the sum is a lower limit
         memory = f"{'≥ ' if usage.unknown_memory_count else ''}{formatting.format_size(usage.memory_mib)}"
-    hosts = list(person.gpus_by_host)
-    return (
-        f"{gpus:.0f}" if gpus == int(gpus) else format_decimal(gpus),
-        memory,
-        str(usage.process_count),
-        hosts[:MAX_HOSTS],
-        max(0, len(hosts) - MAX_HOSTS),
+    return row._replace(
+        gpus=f"{gpus:.0f}" if gpus == int(gpus) else format_decimal(gpus),
+        memory=memory,
+        processes=str(usage.process_count),
+        hosts=person.gpus_by_host[:MAX_HOSTS],
+        omitted_hosts=len(person.gpus_by_host[MAX_HOSTS:]),
     )
 
 
@@ -174,17 +177,16 @@ def format_means(means: Sequence[float | None]) -> list[str]:
     return [UNKNOWN if mean is None else format_decimal(mean) for mean in means]
 
 
-def build_balance_rows(balance: FleetBalance) -> list[tuple[str, str, list[str]]]:
-    """Build the rows below the people: a class, the name and the numbers of each."""
+def build_balance_rows(balance: FleetBalance) -> list[dict[str, object]]:
+    """Build the rows below the people: all of them, and the GPUs that nobody uses."""
     titles = {"used": "All people", **UNUSED_PART_LABELS, "seen": "All GPUs that are seen"}
-    rows = [
-        (name, title, [str(balance.now[name]), *format_means(balance.means.get(name, ()))])
+    if balance.now["unseen"]:
+        titles["unseen"] = "On hosts of which nothing is heard"
+    unknown = [None] * len(balance.means.get("seen", ()))
+    return [
+        {"id": name, "title": title, "gpus": balance.now[name], "means": format_means(balance.means.get(name, unknown))}
         for name, title in titles.items()
     ]
-    if balance.now["unseen"]:
-        unknown = [UNKNOWN for _ in balance.means.get("seen", ())]
-        rows.append(("unseen", "On hosts of which nothing is heard", [str(balance.now["unseen"]), *unknown]))
-    return rows
 
 
 def build_search_link(name: str) -> str:
