@@ -27,6 +27,7 @@ from site_builder.core.records import dump_json, make_decoder
 from site_builder.history.block_format import HOST_COLUMNS
 from site_builder.history.reader import HistoryReader
 
+CODE_DIGEST = compute_digest(repr(CODE_FINGERPRINT).encode())
 LONG_WINDOWS = ("week", "month", "year")
 CHARTS_FOLDER = "charts"
 SPARKLINE_LIFETIME_S = 900
@@ -64,7 +65,6 @@ class ChartCache:
     def __init__(self, settings: Settings, history: HistoryReader) -> None:
         self.folder = settings.state / CHARTS_FOLDER
         self.history = history
-        self.code_digest = compute_digest(repr(CODE_FINGERPRINT).encode())
         self.hosts: frozenset[str] = frozenset()
         self.deadline = 0.0
 
@@ -83,7 +83,7 @@ class ChartCache:
         if not self.history.exists:
             return b""
         inputs = (sorted(request.gpu_keys), request.privacy, str(now.zone), sorted(request.people.aliases.items()))
-        fingerprint = compute_digest(self.code_digest, repr(inputs).encode("utf-8", "replace")).hex()
+        fingerprint = compute_digest(CODE_DIGEST, repr(inputs).encode("utf-8", "replace")).hex()
         parts = [self.render_window(window, fingerprint, request, now) for window in time_windows.WINDOW_STEPS_S]
         return b"\n".join(parts)
 
@@ -174,7 +174,7 @@ class SparklineCache:
         self.faults = FaultLog()
         with suppress(OSError, files.FileRefusedError, ValueError):
             stored: StoredSparklines = make_decoder(StoredSparklines)(orjson.loads(files.read(self.store_path)))
-            if stored.code == compute_digest(repr(CODE_FINGERPRINT).encode()).hex():
+            if stored.code == CODE_DIGEST.hex():
                 self.cached = {
                     host: HostSparklines(drawn_at, {key: Html(line) for key, line in lines.items()})
                     for host, (drawn_at, lines) in stored.hosts.items()
@@ -187,7 +187,9 @@ class SparklineCache:
         self.is_changed = self.is_changed or not self.cached.keys() <= set(hosts)
         self.cached = {host: self.cached[host] for host in hosts if host in self.cached}
         end = time.monotonic() + SPARKLINES_TIME_LIMIT_S
-        for count, host in enumerate(self.list_due_hosts(hosts, epoch)):
+        drawn_at = {host: self.cached[host].drawn_at if host in self.cached else 0.0 for host in hosts}
+        due = [host for host in hosts if not 0 <= epoch - drawn_at[host] < SPARKLINE_LIFETIME_S]
+        for count, host in enumerate(sorted(due, key=drawn_at.__getitem__)):
             if time.monotonic() > end if patient else count >= SPARKLINE_HOSTS_PER_BUILD:
                 break
             lines: Mapping[str, Html] = {}
@@ -195,17 +197,7 @@ class SparklineCache:
                 lines = self.render_host(host, epoch)
             self.cached[host] = HostSparklines(epoch, lines)
             self.is_changed = True
-        return {
-            host: host_sparklines.sparklines
-            for host, host_sparklines in self.cached.items()
-            if host_sparklines.sparklines
-        }
-
-    def list_due_hosts(self, hosts: Iterable[str], epoch: float) -> list[str]:
-        """List hosts whose sparklines are too old, or of the future; the oldest first."""
-        drawn_at = {host: self.cached[host].drawn_at if host in self.cached else 0.0 for host in hosts}
-        due = [host for host in drawn_at if not 0 <= epoch - drawn_at[host] < SPARKLINE_LIFETIME_S]
-        return sorted(due, key=drawn_at.__getitem__)
+        return {host: drawn.sparklines for host, drawn in self.cached.items() if drawn.sparklines}
 
     def render_host(self, host: str, epoch: float) -> Mapping[str, Html]:
         until = int(-(-epoch // time_windows.FIVE_MINUTES_S)) * time_windows.FIVE_MINUTES_S
@@ -219,10 +211,6 @@ class SparklineCache:
     def save(self) -> None:
         """Keep them for the next builder."""
         if self.is_changed:
-            hosts = {
-                host: [host_sparklines.drawn_at, host_sparklines.sparklines]
-                for host, host_sparklines in self.cached.items()
-            }
-            code = compute_digest(repr(CODE_FINGERPRINT).encode()).hex()
-            files.write_atomically(self.store_path, dump_json({"code": code, "hosts": hosts}), 0o600)
+            stored = {"code": CODE_DIGEST.hex(), "hosts": self.cached}
+            files.write_atomically(self.store_path, dump_json(stored), 0o600)
             self.is_changed = False

@@ -91,7 +91,7 @@ def render_charts(
     figures = [build_gpu_figure(grid, gpu, rows, axis_ends, gpu.series.key in gpu_keys) for gpu in gpus[:MAX_GPUS]]
     figures = [gpu._replace(id=Html(f"_{grid.window}-{place}")) for place, gpu in enumerate(figures)]
     if not host_series.is_empty:
-        figures.append(build_host_figure(grid, host_series, rows, axis_ends))
+        figures.append(build_figure(grid, host_series, HOST_PANELS, rows, axis_ends))
     text = load_raw_compact_template("charts.html").render(
         span=grid.window,
         title=WINDOW_TITLES[grid.window],
@@ -128,54 +128,48 @@ def build_gpu_figure(
     series, chart_series = gpu.series, gpu.chart_series
     highest_gib = find_highest_value(chart_series.values["memory"]) / MIB_PER_GIB
     gpu_axis_ends = {**axis_ends, "memory": series.memory_total or svg.round_up_axis(highest_gib) * MIB_PER_GIB}
-    columns = [format_chart_values(chart_series.row_values[panel.column], panel) for panel in GPU_PANELS]
-    for people, hidden_name in ((gpu.owners, "in use"), (gpu.bookers, "booked")):
-        columns.append(
-            [
-                ", ".join(escape_html(name) or hidden_name for name in list_range_names(people, row.buckets))
-                for row in grid.rows
-            ]
-        )
-    bands = render_bands(gpu, grid.window)
-    panels = render_panels(chart_series, GPU_PANELS, gpu_axis_ends, NAMES_HEIGHT)
-    label = "?" if series.index is None else str(series.index)
-    return ChartFigure(
-        id=EMPTY_HTML,
-        title=escape_html(f"GPU {label}"),
+    people_columns = [
+        [
+            ", ".join(escape_html(name) or hidden_name for name in list_range_names(people, row.buckets))
+            for row in grid.rows
+        ]
+        for people, hidden_name in ((gpu.owners, "in use"), (gpu.bookers, "booked"))
+    ]
+    figure = build_figure(grid, chart_series, GPU_PANELS, rows, gpu_axis_ends, NAMES_HEIGHT, people_columns)
+    return figure._replace(
+        title=escape_html(f"GPU {'?' if series.index is None else series.index}"),
         model=escape_html(series.model),
         note=EMPTY_HTML if is_here else Html("not on this host now"),
-        height=NAMES_HEIGHT + len(GPU_PANELS) * PANEL_HEIGHT + AXIS_HEIGHT,
-        panels=len(GPU_PANELS),
-        drawing=Html(f"{bands}<use href=#_{grid.window}-grid-{len(GPU_PANELS)} />{panels}"),
-        heads=[*(escape_html(panel.head) for panel in GPU_PANELS), Html("Used by"), Html("Booked by")],
-        rows=render_figure_rows(rows, columns),
+        drawing=Html(render_bands(gpu, grid.window) + figure.drawing),
+        heads=[*figure.heads, Html("Used by"), Html("Booked by")],
     )
 
 
-def build_host_figure(
-    grid: TimeGrid, host_series: ChartSeries, rows: Sequence[str], axis_ends: dict[str, float]
+def build_figure(
+    grid: TimeGrid,
+    chart_series: ChartSeries,
+    panels: Sequence[ChartPanel],
+    rows: Sequence[str],
+    axis_ends: dict[str, float],
+    first_y: int = 0,
+    people_columns: Sequence[Sequence[str]] = (),
 ) -> ChartFigure:
-    panels = render_panels(host_series, HOST_PANELS, axis_ends, 0)
+    """Build the figure of a host, or that of a GPU without its names."""
+    columns = [format_chart_values(chart_series.row_values[panel.column], panel) for panel in panels]
+    rendered_rows = [head + "<td>".join(cells) for head, cells in zip(rows, zip(*columns, *people_columns))]
+    rendered_rows[-1] = rendered_rows[-1].replace("tabindex=-1", "tabindex=0", 1)  # focus comes first to the newest
+    drawing = render_panels(chart_series, panels, axis_ends, first_y)
     return ChartFigure(
         id=Html(f"_{grid.window}-machine"),
         title=Html("Machine"),
         model=EMPTY_HTML,
         note=EMPTY_HTML,
-        height=len(HOST_PANELS) * PANEL_HEIGHT + AXIS_HEIGHT,
-        panels=len(HOST_PANELS),
-        drawing=Html(f"<use href=#_{grid.window}-grid-{len(HOST_PANELS)} />{panels}"),
-        heads=[escape_html(panel.head) for panel in HOST_PANELS],
-        rows=render_figure_rows(
-            rows, [format_chart_values(host_series.row_values[panel.column], panel) for panel in HOST_PANELS]
-        ),
+        height=first_y + len(panels) * PANEL_HEIGHT + AXIS_HEIGHT,
+        panels=len(panels),
+        drawing=Html(f"<use href=#_{grid.window}-grid-{len(panels)} />{drawing}"),
+        heads=[escape_html(panel.head) for panel in panels],
+        rows=Html("\n".join(rendered_rows)),
     )
-
-
-def render_figure_rows(rows: Sequence[str], columns: Sequence[Sequence[str]]) -> Html:
-    """Render the rows of the table; focus comes first to the newest."""
-    rendered = [head + "<td>".join(cells) for head, cells in zip(rows, zip(*columns))]
-    rendered[-1] = rendered[-1].replace("tabindex=-1", "tabindex=0", 1)
-    return Html("\n".join(rendered))
 
 
 def format_chart_values(values: Sequence[float | None], panel: ChartPanel) -> list[str]:
@@ -197,11 +191,8 @@ def render_panels(
     """Render panels one below the other, each with its name, mean, highest value and axis."""
     parts = []
     for position, panel in enumerate(panels):
-        y, values, axis_end = (
-            first_y + position * PANEL_HEIGHT,
-            chart_series.values[panel.column],
-            axis_ends[panel.column],
-        )
+        y = first_y + position * PANEL_HEIGHT
+        values, axis_end = chart_series.values[panel.column], axis_ends[panel.column]
         line = svg.build_path(svg.compute_heights(values, PLOT_HEIGHT, axis_end), range(len(values) + 1))
         axis_end_label = format_gib(axis_end) if panel.unit == "GiB" else f"{axis_end:.0f}"
         parts.append(
@@ -221,12 +212,8 @@ def summarize_values(values: Sequence[float | None], panel: ChartPanel) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "no data"
-    highest = f"highest {format_chart_value(max(known), panel)}"
-    return (
-        highest
-        if panel.column == "temperature"
-        else f"mean {format_chart_value(sum(known) / len(known), panel)}, {highest}"
-    )
+    mean = "" if panel.column == "temperature" else f"mean {format_chart_value(sum(known) / len(known), panel)}, "
+    return f"{mean}highest {format_chart_value(max(known), panel)}"
 
 
 def render_bands(gpu: GpuChartSeries, window: str) -> str:
@@ -237,7 +224,8 @@ def render_bands(gpu: GpuChartSeries, window: str) -> str:
     tints: dict[str, list[BucketRange]] = {"gap": missing} if missing else {}
     for name, run in owner_runs:
         if name is not None:
-            tints.setdefault(f'"who t{choose_tint(name)}"', []).append(run)
+            tint = zlib.crc32(name.encode("utf-8", "replace")) % TINT_COUNT  # the same on all hosts and at all times
+            tints.setdefault(f'"who t{tint}"', []).append(run)
     blocks = "".join(f'<path class={css_class} d="{build_blocks_path(runs)}"/>' for css_class, runs in tints.items())
     hatching = "".join(
         f"<rect x={format_svg_percent(run.start, count)} width={format_svg_percent(run.length, count)}"
@@ -260,9 +248,7 @@ def render_bands(gpu: GpuChartSeries, window: str) -> str:
 
 def build_blocks_path(ranges: Sequence[BucketRange]) -> str:
     """Build the path around some ranges; long ones, which may be of two people, have a small gap between."""
-    blocks = (
-        (bucket_range.start, bucket_range.length - (0.8 if bucket_range.length > 4 else 0)) for bucket_range in ranges
-    )
+    blocks = ((block.start, block.length - (0.8 if block.length > 4 else 0)) for block in ranges)
     return "".join(f"M{start} 0h{length:g}v1h-{length:g}z" for start, length in blocks)
 
 
@@ -274,11 +260,6 @@ def render_band_label(bucket_range: BucketRange, count: int, y: int, *texts: str
     label = next((text for text in texts if len(text) <= room), f"{texts[-1][: room - 1]}…")
     x, width = format_svg_percent(bucket_range.start, count), format_svg_percent(bucket_range.length, count)
     return f"<svg x={x} y={y} width={width} height={LANE_HEIGHT}><text x=3 y=12>{escape_html(label)}</text></svg>"
-
-
-def choose_tint(name: str) -> int:
-    """Return the tint of a person: the same on all hosts and at all times."""
-    return zlib.crc32(name.encode("utf-8", "replace")) % TINT_COUNT
 
 
 def format_svg_percent(part: int, whole: int) -> str:

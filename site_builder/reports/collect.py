@@ -363,7 +363,7 @@ def sum_week_usage(
     history_start: date | None,
 ) -> WeekUsage:
     unseen = totals.count_unseen_by_month(stays, usage.seen, period)
-    sums_by_name, sums_by_gpu = totals.sum_daily_usage(usage.shares, usage.seen, unseen)
+    sums_by_name, sums_by_gpu = totals.sum_daily_usage(usage.shares, usage.seen, unseen.items())
     by_person, by_host = (
         totals.build_usage_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
     )

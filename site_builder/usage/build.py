@@ -113,18 +113,23 @@ class PeoplePage:
         self, changes: Iterable[GpuSetChange], first: date, until: int, seen: Mapping[HostModel, StateMinutes]
     ) -> dict[HostModel, int]:
         """Count the minutes of a month in which GPUs should have been seen and were not."""
-        since = totals.find_midnight(first, self.history.zone)
         minutes = {place: row.seen for place, row in seen.items()}
-        return totals.count_unseen_minutes(totals.find_gpu_stays(changes), minutes, since, until)
+        midnight = totals.find_midnight(first, self.history.zone)
+        return totals.count_unseen_minutes(totals.find_gpu_stays(changes), minutes, midnight, until)
 
 
 def build_month_tables(month: MonthUsage, people: PeopleDirectory, hosts: Container[str]) -> people_page.MonthTables:
     """Build the tables of a month; hosts that are not on the board, hidden or gone, are not named."""
-    sums_by_name = {name: totals.share_to_sums(share) for name, share in month.shares.items()}
-    sums_by_place: dict[totals.MonthHostModel, totals.UsageSums] = {}
-    for (first, host, model), sums in totals.sum_month_by_place(month).items():
-        place = (first, host if host in hosts else OTHER_HOSTS, model)
-        sums_by_place[place] = sums_by_place.get(place, totals.NO_USAGE).add(sums)
+
+    def name_place(place: HostModel) -> totals.MonthHostModel:
+        return month.first, place[0] if place[0] in hosts else OTHER_HOSTS, place[1]
+
+    sums_by_name = {name: totals.UsageSums(*share) for name, share in month.shares.items()}
+    _, sums_by_place = totals.sum_daily_usage(
+        ((*name_place(place), "", share) for place, share in month.shares_by_place.items()),
+        ((*name_place(place), minutes) for place, minutes in month.seen_by_place.items()),
+        ((name_place(place), minutes) for place, minutes in month.unseen_by_place.items()),
+    )
     person_table, model_table, host_table = (
         totals.build_usage_table(sums_by_name, sums_by_place, people, by) for by in ("person", "model", "host")
     )
@@ -164,7 +169,10 @@ class FleetPage:
         if until is None:
             start, end = int(now.epoch) - DAY, int(now.epoch)
             usage = self.history.read_hourly_usage(start, end + 1)
-            seen, week_shares = usage.seen, [sum_shares_by_person(usage.shares), {}]
+            shares: dict[str, UsageShare] = {}
+            for (_, _, person), share in usage.shares.items():
+                shares[person] = UsageShare(*map(sum, zip(shares.get(person, UsageShare(0, 0, 0, 0)), share)))
+            seen, week_shares = usage.seen, [shares, {}]
         else:
             start, end = until - MONTH_DAYS * DAY, until
             seen = self.history.read_hourly_minutes(start, end)
@@ -174,7 +182,7 @@ class FleetPage:
             ]
         problem = self.history.problem_text
         if not seen:
-            return fleet_page.FleetPageContent((), (), (), (), None, None, problem or NO_HISTORY_YET, ())
+            return fleet_page.FleetPageContent(problem=problem or NO_HISTORY_YET)
         last = datetime.fromtimestamp(end - 1, now.zone).date()
         days, month = fleet_page.list_days_until(last, WEEK_DAYS), fleet_page.list_days_until(last, MONTH_DAYS)
         return fleet_page.FleetPageContent(
@@ -185,15 +193,7 @@ class FleetPage:
             changes=compare_last_weeks(seen, week_shares, end, people),
             until=end,
             problem=problem,
-            reports=(),
         )
-
-
-def sum_shares_by_person(shares: Mapping[tuple[int, str, str], UsageShare]) -> dict[str, UsageShare]:
-    sums: dict[str, UsageShare] = {}
-    for (_, _, person), share in shares.items():
-        sums[person] = UsageShare(*map(sum, zip(sums.get(person, UsageShare(0, 0, 0, 0)), share)))
-    return sums
 
 
 def select_hours(seen: MinutesByHour, since: int, until: int) -> MinutesByHour:
@@ -246,13 +246,10 @@ def list_reports(www: Path, are_users_shown: bool) -> list[str]:
         for path in sorted((www / REPORTS_FOLDER).iterdir(), reverse=True):
             if not REPORT_FILE_NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
                 continue
-            if not are_users_shown and has_people_names(path):
+            with path.open("rb") as file:
+                has_names = file.read(len(NAMED_REPORT_START)) == NAMED_REPORT_START
+            if has_names and not are_users_shown:
                 path.unlink(missing_ok=True)
             else:
                 weeks.append(path.stem)
     return weeks[:MAX_REPORTS]
-
-
-def has_people_names(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(NAMED_REPORT_START)) == NAMED_REPORT_START

@@ -68,37 +68,27 @@ class UsageStats(NamedTuple):
     zone: str
 
 
-def parse_day_option(ctx: click.Context, option: click.Parameter, text: str | None) -> date | None:  # noqa: ARG001 # click's own form
-    """Parse a day like 2026-10-31."""
-    day = None if text is None else dates.day(text)
-    if text is not None and day is None:
-        message = f"'{text}' is not a day from 1970 to 2200: write it like 2026-10-31"
+def parse_date_option(_: click.Context, option: click.Parameter, text: str | None) -> date | None:
+    """Parse a day like 2026-10-31, or a month like 2026-10 as its first day."""
+    if text is None:
+        return None
+    what, example, day = "day", "2026-10-31", text
+    if option.name == "month":
+        what, example, day = "month", "2026-10", f"{text}-01" if MONTH_PATTERN.fullmatch(text) else ""
+    parsed = dates.day(day)
+    if parsed is None:
+        message = f"'{text}' is not a {what} from 1970 to 2200: write it like {example}"
         raise click.BadParameter(message)
-    return day
-
-
-def parse_month_option(ctx: click.Context, option: click.Parameter, text: str | None) -> date | None:  # noqa: ARG001 # the same
-    """Parse a month like 2026-10, and return its first day."""
-    first = dates.day(f"{text}-01") if MONTH_PATTERN.fullmatch(text or "") else None
-    if text is not None and first is None:
-        message = f"'{text}' is not a month from 1970 to 2200: write it like 2026-10"
-        raise click.BadParameter(message)
-    return first
+    return parsed
 
 
 @click.command()
 @click.option(
-    "--month", metavar="YYYY-MM", callback=parse_month_option, help="A whole month.  [default: this one, so far]"
+    "--month", metavar="YYYY-MM", callback=parse_date_option, help="A whole month.  [default: this one, so far]"
 )
-@click.option("--since", metavar="DAY", callback=parse_day_option, help="From that day on, like 2026-10-01.")
-@click.option("--until", metavar="DAY", callback=parse_day_option, help="Up to the end of that day.  [default: today]")
-@click.option(
-    "--by",
-    type=click.Choice(GROUPINGS),
-    default="person",
-    show_default=True,
-    help="What each line is of.",
-)
+@click.option("--since", metavar="DAY", callback=parse_date_option, help="From that day on, like 2026-10-01.")
+@click.option("--until", metavar="DAY", callback=parse_date_option, help="Up to the end of that day.  [default: today]")
+@click.option("--by", type=click.Choice(GROUPINGS), default="person", show_default=True, help="What each line is of.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, for spreadsheets.")
 @with_loaded_settings
@@ -127,8 +117,19 @@ def stats(
         message = "say --json or --csv, not both"
         raise click.UsageError(message)
     now = time.time()
-    days = choose_days(month, since, until, datetime.fromtimestamp(now, loaded.settings.zone).date())
-    usage_stats = load_stats(loaded, days, by, now)
+    settings = loaded.settings
+    days = choose_days(month, since, until, datetime.fromtimestamp(now, settings.zone).date())
+    history = HistoryReader(settings.state, settings.zone)
+    try:
+        if not history.exists:
+            raise CommandError(explain_missing_history(loaded, history))
+        usage_stats = read_stats(
+            history, settings, DatePeriod(days.first, days.last, settings.zone, now), days.label, by
+        )
+    except OSError as error:
+        raise CommandError(f"{history.path.absolute()} could not be read: {error.strerror}") from None
+    finally:
+        history.close()
     if as_json:
         click.echo(render_stats_json(usage_stats))
     elif as_csv:
@@ -158,20 +159,6 @@ def choose_days(month: date | None, since: date | None, until: date | None, toda
     return RequestedDays(first, last, label if first == last else f"{first} to {last}")
 
 
-def load_stats(loaded: LoadedSettings, days: RequestedDays, by: str, now: float) -> UsageStats:
-    """Load the usage of these days, or explain why there is none."""
-    settings = loaded.settings
-    history = HistoryReader(settings.state, settings.zone)
-    try:
-        if not history.exists:
-            raise CommandError(explain_missing_history(loaded, history))
-        return read_stats(history, settings, DatePeriod(days.first, days.last, settings.zone, now), days.label, by)
-    except OSError as error:
-        raise CommandError(f"{history.path.absolute()} could not be read: {error.strerror}") from None
-    finally:
-        history.close()
-
-
 def read_stats(history: HistoryReader, settings: Settings, period: DatePeriod, label: str, by: str) -> UsageStats:
     usage = check_query(history, lambda: history.read_daily_usage(period.first, period.last, period.now))
     first_day = check_query(history, lambda: rollups.read_first_day(history))
@@ -184,7 +171,7 @@ def read_stats(history: HistoryReader, settings: Settings, period: DatePeriod, l
         print_message(f"history begins with {first_day}: what was before is not in it")
         period = period._replace(first=first_day)
     unseen = totals.count_unseen_by_month(stays, usage.seen, period)
-    sums_by_name, sums_by_place = totals.sum_daily_usage(usage.shares, usage.seen, unseen)
+    sums_by_name, sums_by_place = totals.sum_daily_usage(usage.shares, usage.seen, unseen.items())
     table = totals.build_usage_table(sums_by_name, sums_by_place, people, by)
     return UsageStats(table, period.first, period.last, str(settings.zone))
 
@@ -204,24 +191,18 @@ def render_stats_table(stats: UsageStats, width: int | None = None) -> list[str]
         *((flatten_text(row.name), format_stats_cells(row.sums, columns, digits)) for row in table.rows),
         ("together", format_stats_cells(total, columns, digits)),
     ]
+    # what is added to used time, up to all that was seen; and what was not
+    remainder = {f"+ {label}": getattr(total, name) for name, label in UNUSED_PARTS.items()}
+    remainder |= {"= seen": total.seen, **({"of it in conflict": total.conflict} if total.conflict else {})}
+    remainder["not seen"] = total.unseen
     lines = [
         f"GPU-hours, {format_day_range(stats.first, stats.last)}{coverage}",
         "",
         *align_stats_rows(rows, width),
         "",
-        *align_stats_rows(list(build_remainder_rows(total, digits)), width),
+        *align_stats_rows([(name, (format_unit_hours(units, digits),)) for name, units in remainder.items()], width),
     ]
     return lines if width is None else [truncate_text(line, width) for line in lines]
-
-
-def build_remainder_rows(total: UsageSums, digits: int) -> Iterator[tuple[str, tuple[str]]]:
-    """Yield what is added to used time, up to all that was seen; and what was not."""
-    for name, label in UNUSED_PARTS.items():
-        yield f"+ {label}", (format_unit_hours(getattr(total, name), digits),)
-    yield "= seen", (format_unit_hours(total.seen, digits),)
-    if total.conflict:
-        yield "of it in conflict", (format_unit_hours(total.conflict, digits),)
-    yield "not seen", (format_unit_hours(total.unseen, digits),)
 
 
 def align_stats_rows(rows: Sequence[tuple[str, Sequence[str]]], width: int | None) -> list[str]:
@@ -263,21 +244,15 @@ def format_unit_hours(units: int, digits: int) -> str:
 
 def render_stats_csv(stats: UsageStats) -> Iterator[str]:
     """Render rows; by person, unused time follows: the sum of `hours` without `unseen` is all that was seen."""
-    table = stats.table
+    table, total = stats.table, sums_to_hours(stats.table.total)
+    rows: list[tuple[CsvCell, ...]]
     if table.by != "person":
-        rows: Iterator[tuple[CsvCell, ...]] = ((row.name, *sums_to_hours(row.sums).values()) for row in table.rows)
-        yield from format_csv_lines((table.by, *UsageSums._fields), rows)
-        return
-    yield from format_csv_lines(("person", "kind", "hours", "held", "booked", "unused"), build_person_csv_rows(table))
-
-
-def build_person_csv_rows(table: UsageTable) -> Iterator[tuple[CsvCell, ...]]:
-    for row in table.rows:
-        hours = sums_to_hours(row.sums)
-        yield (row.name, "person", *(hours[name] for name in PERSON_COLUMNS))
-    total = sums_to_hours(table.total)
-    for name in (*UNUSED_PARTS, "unseen"):
-        yield "", name, total[name], None, None, None
+        rows = [(row.name, *sums_to_hours(row.sums).values()) for row in table.rows]
+        return format_csv_lines((table.by, *UsageSums._fields), rows)
+    hours_by_row = [(row.name, sums_to_hours(row.sums)) for row in table.rows]
+    rows = [(name, "person", *(hours[column] for column in PERSON_COLUMNS)) for name, hours in hours_by_row]
+    rows += [("", name, total[name], None, None, None) for name in (*UNUSED_PARTS, "unseen")]
+    return format_csv_lines(("person", "kind", "hours", "held", "booked", "unused"), rows)
 
 
 def render_stats_json(stats: UsageStats) -> bytes:

@@ -134,14 +134,14 @@ class ModelTable(NamedTuple):
 class FleetPageContent(NamedTuple):
     """Content of the page; `until` is the end of the last hour in it."""
 
-    periods: Sequence[ModelTable]
-    days: Sequence[date]
-    cells: Sequence[Sequence[UsageCell]]
-    month: Sequence[date]
-    changes: PeriodComparison | None
-    until: float | None
     problem: str
-    reports: Sequence[str]
+    periods: Sequence[ModelTable] = ()
+    days: Sequence[date] = ()
+    cells: Sequence[Sequence[UsageCell]] = ()
+    month: Sequence[date] = ()
+    changes: PeriodComparison | None = None
+    until: float | None = None
+    reports: Sequence[str] = ()
 
 
 # Sums, in GPU-minutes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import date, datetime, tzinfo
 from typing import NamedTuple
 from urllib.parse import quote
@@ -114,18 +114,12 @@ def render_month_tables(
     two = months[:2]
     tables = []
     if two:
-        groups = build_month_groups(two, len(PLACE_COLUMN_LABELS) + 1, zone)
+        groups = [(format_month_heading(month, zone), len(PLACE_COLUMN_LABELS) + 1) for month in two]
         tables = [
             *([build_person_table(two, zone)] if are_users_shown else []),
             build_balance_table(two, zone),
-            build_place_table("By model", "Model", [month.by_model for month in two], groups, lambda _: ""),
-            build_place_table(
-                "By host",
-                "Host",
-                [month.by_host for month in two],
-                groups,
-                lambda host: f"hosts/{quote(host)}.html" if host in hosts else "",
-            ),
+            build_place_table("By model", "Model", [month.by_model for month in two], groups),
+            build_place_table("By host", "Host", [month.by_host for month in two], groups, hosts),
             build_month_table(months),
         ]
     return load_compact_template("sums.html").render(tables=tables, held=formatting.format_duration(held_after))
@@ -216,30 +210,20 @@ def format_month_name(month: MonthTables) -> str:
     return f"{FULL_MONTH_NAMES[month.first.month - 1]} {month.first.year}"
 
 
-def build_month_groups(months: Sequence[MonthTables], column_count: int, zone: tzinfo) -> list[tuple[str, int]]:
-    return [(format_month_heading(month, zone), column_count) for month in months]
-
-
 def build_person_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTable:
-    tables = [table.by_person for table in months]
+    tables = [month.by_person for month in months]
     rows = [
-        PeopleTableRow(table.name, build_search_link(table.name), format_sums_cells(sums, PERSON_COLUMN_LABELS))
-        for table, sums in merge_usage_tables(tables)
+        PeopleTableRow(row.name, build_search_link(row.name), format_sums_cells(sums_list, PERSON_COLUMN_LABELS))
+        for row, sums_list in merge_usage_tables(tables)
     ]
-    foot = [
-        PeopleTableRow(
-            "All people",
-            "",
-            format_sums_cells([add_sums(row.sums for row in table.rows) for table in tables], PERSON_COLUMN_LABELS),
-        )
-    ]
+    totals = [add_sums(row.sums for row in table.rows) for table in tables]
     return PeopleTable(
-        "GPU-hours by person",
-        "Person",
-        build_month_groups(months, 4, zone),
-        [*PERSON_COLUMN_LABELS.values()] * len(months),
-        rows,
-        foot,
+        title="GPU-hours by person",
+        first_head="Person",
+        groups=[(format_month_heading(month, zone), len(PERSON_COLUMN_LABELS)) for month in months],
+        heads=[*PERSON_COLUMN_LABELS.values()] * len(months),
+        rows=rows,
+        foot=[PeopleTableRow("All people", "", format_sums_cells(totals, PERSON_COLUMN_LABELS))],
     )
 
 
@@ -265,20 +249,24 @@ def format_decimal_hours(units: int) -> str:
 def build_balance_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTable:
     """Build the table of where all GPU-hours went."""
     month_sums = [month.by_model.total for month in months]
-    used = [
-        format_decimal_hours(sums.seen - sum(getattr(sums, name) for name in UNUSED_PART_LABELS)) for sums in month_sums
-    ]
-    rows = [PeopleTableRow("Used by people", "", used)]
-    rows += [
-        PeopleTableRow(title, "", [format_decimal_hours(getattr(sums, name)) for sums in month_sums])
-        for name, title in UNUSED_PART_LABELS.items()
-    ]
-    foot = [
-        PeopleTableRow("All that was seen", "", [format_decimal_hours(sums.seen) for sums in month_sums]),
-        PeopleTableRow("Not seen", "", [format_decimal_hours(sums.unseen) for sums in month_sums]),
-        PeopleTableRow("Seen of all", "", [format_percent_seen(sums) for sums in month_sums]),
-    ]
-    return PeopleTable("All GPU-hours", "What", (), [format_month_heading(month, zone) for month in months], rows, foot)
+    parts = {title: [getattr(sums, name) for sums in month_sums] for name, title in UNUSED_PART_LABELS.items()}
+    seen = [sums.seen for sums in month_sums]
+    used = [total - sum(units) for total, *units in zip(seen, *parts.values())]
+    return PeopleTable(
+        title="All GPU-hours",
+        first_head="What",
+        groups=(),
+        heads=[format_month_heading(month, zone) for month in months],
+        rows=[
+            PeopleTableRow(title, "", [*map(format_decimal_hours, units)])
+            for title, units in {"Used by people": used, **parts}.items()
+        ],
+        foot=[
+            PeopleTableRow("All that was seen", "", [*map(format_decimal_hours, seen)]),
+            PeopleTableRow("Not seen", "", [format_decimal_hours(sums.unseen) for sums in month_sums]),
+            PeopleTableRow("Seen of all", "", [*map(format_percent_seen, month_sums)]),
+        ],
+    )
 
 
 def format_percent_seen(sums: UsageSums) -> str:
@@ -291,7 +279,7 @@ def build_place_table(
     first_head: str,
     tables: Sequence[UsageTable],
     groups: Sequence[tuple[str, int]],
-    link: Callable[[str], str],
+    hosts: Container[str] = (),
 ) -> PeopleTable:
     """Build a table of models or hosts; of a month in which one was not seen nothing is known."""
     rows = []
@@ -302,7 +290,7 @@ def build_place_table(
                 cells += [*format_sums_cells([sums], PLACE_COLUMN_LABELS), format_percent_seen(sums)]
             else:
                 cells += [UNKNOWN] * (len(PLACE_COLUMN_LABELS) + 1)
-        rows.append(PeopleTableRow(row.name, link(row.name), cells))
+        rows.append(PeopleTableRow(row.name, f"hosts/{quote(row.name)}.html" if row.name in hosts else "", cells))
     return PeopleTable(title, first_head, groups, [*PLACE_COLUMN_LABELS.values(), "Seen of all"] * len(tables), rows)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
-from operator import add
 from typing import NamedTuple, TypeVar
 
 from site_builder.core.names import natural_sort_key
@@ -46,9 +45,6 @@ class UsageSums(NamedTuple):
     seen: int = 0
     unseen: int = 0
     conflict: int = 0
-
-    def add(self, other: UsageSums) -> UsageSums:
-        return UsageSums(*map(add, self, other))
 
 
 NO_USAGE = UsageSums()
@@ -132,10 +128,6 @@ def units_to_hours(units: int) -> float:
     return units / UNITS_PER_MINUTE / 60
 
 
-def share_to_sums(share: UsageShare) -> UsageSums:
-    return UsageSums(share.used, share.held, share.booked, share.unused)
-
-
 def state_minutes_to_sums(seen: StateMinutes) -> UsageSums:
     """Convert what was seen of GPUs, without what people had of it."""
     return UsageSums(
@@ -162,7 +154,7 @@ def build_usage_table(
 def sum_daily_usage(
     shares: Iterable[tuple[date, str, str, str, UsageShare]],
     seen: Iterable[tuple[date, str, str, StateMinutes]],
-    unseen: Mapping[MonthHostModel, int],
+    unseen: Iterable[tuple[MonthHostModel, int]],
 ) -> tuple[dict[str, UsageSums], dict[MonthHostModel, UsageSums]]:
     """Sum up rows of days: by person, and by month, host and model."""
     by_name: dict[str, list[int]] = {}
@@ -172,22 +164,11 @@ def sum_daily_usage(
         add_units(by_place, (day.replace(day=1), host, model), share)
     for day, host, model, minutes in seen:
         add_units(by_place, (day.replace(day=1), host, model), state_minutes_to_sums(minutes))
-    for place, unseen_minutes in unseen.items():
+    for place, unseen_minutes in unseen:
         add_units(by_place, place, UsageSums(unseen=unseen_minutes * UNITS_PER_MINUTE))
     return {name: UsageSums(*row) for name, row in by_name.items()}, {
         place: UsageSums(*row) for place, row in by_place.items()
     }
-
-
-def sum_month_by_place(month: MonthUsage) -> dict[MonthHostModel, UsageSums]:
-    by_place: dict[MonthHostModel, list[int]] = {}
-    for (host, model), share in month.shares_by_place.items():
-        add_units(by_place, (month.first, host, model), share)
-    for (host, model), seen in month.seen_by_place.items():
-        add_units(by_place, (month.first, host, model), state_minutes_to_sums(seen))
-    for (host, model), minutes in month.unseen_by_place.items():
-        add_units(by_place, (month.first, host, model), UsageSums(unseen=minutes * UNITS_PER_MINUTE))
-    return {place: UsageSums(*row) for place, row in by_place.items()}
 
 
 def add_units(sums: dict[Key, list[int]], key: Key, row: Sequence[int]) -> None:
@@ -200,37 +181,33 @@ def add_units(sums: dict[Key, list[int]], key: Key, row: Sequence[int]) -> None:
 
 
 def add_sums(rows: Iterable[UsageSums]) -> UsageSums:
-    total = NO_USAGE
-    for sums in rows:
-        total = total.add(sums)
-    return total
+    return UsageSums(*map(sum, zip(NO_USAGE, *rows)))
 
 
 def build_place_rows(places: Mapping[MonthHostModel, UsageSums], by: str) -> Iterator[UsageRow]:
     """Build a row for each model, host or month, in their order."""
-    sums_by_key: dict[str, UsageSums] = defaultdict(UsageSums)
+    sums_by_key: dict[str, list[UsageSums]] = defaultdict(list)
     for (month, host, model), sums in places.items():
-        key = {"month": f"{month:%Y-%m}", "host": host, "model": model}[by]
-        sums_by_key[key] = sums_by_key[key].add(sums)
+        sums_by_key[{"month": f"{month:%Y-%m}", "host": host, "model": model}[by]].append(sums)
     for name in sorted(sums_by_key, key=natural_sort_key):
-        yield UsageRow(name, clean_text(name), sums_by_key[name])
+        yield UsageRow(name, clean_text(name), add_sums(sums_by_key[name]))
 
 
 def build_person_rows(sums_by_name: Mapping[str, UsageSums], people: PeopleDirectory) -> list[UsageRow]:
     """Build a row for each person, the one who used most first."""
-    spellings: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(sums_by_name):
-        spellings[people.resolve_user(name)].append(name)
-    rows = [
-        UsageRow(
-            key,
-            clean_text(people.choose_display_name(names)),
-            add_sums(sums_by_name[name] for name in names),
-            tuple(names),
-        )
-        for key, names in spellings.items()
-    ]
+    rows = []
+    for key, names in group_spellings(sums_by_name, people).items():
+        sums = add_sums(sums_by_name[name] for name in names)
+        rows.append(UsageRow(key, clean_text(people.choose_display_name(names)), sums, tuple(names)))
     return sorted(rows, key=lambda row: (-row.sums.used, -row.sums.booked, natural_sort_key(row.name), row.name))
+
+
+def group_spellings(names: Iterable[str], people: PeopleDirectory) -> dict[str, list[str]]:
+    """Group the names of the same person."""
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        spellings[people.resolve_user(name)].append(name)
+    return spellings
 
 
 # Time that nobody saw
@@ -317,14 +294,8 @@ def list_person_summaries(
     fleet_usage: FleetUsage, windows: Sequence[UsageWindow], people: PeopleDirectory
 ) -> list[PersonSummary]:
     """List everybody who is on a GPU or was, the one who has most first."""
-    spellings: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(
-        {
-            *fleet_usage.usage_by_person,
-            *(name for window in windows for name, share in window.shares.items() if share.used),
-        }
-    ):
-        spellings[people.resolve_user(name)].append(name)
+    past_users = (name for window in windows for name, share in window.shares.items() if share.used)
+    spellings = group_spellings({*fleet_usage.usage_by_person, *past_users}, people)
     summaries = [build_person_summary(names, fleet_usage, windows, people) for names in spellings.values()]
     return sorted(
         summaries,

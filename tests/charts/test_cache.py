@@ -129,8 +129,11 @@ def test_the_next_builder_takes_up_the_lines(lab: Lab) -> None:
     push(lab, ["atlas"])
     lab.build()
     lines = SparklineCache(lab.settings(), HistoryWriter(lab.state, timezone.utc))
-    assert lines.list_due_hosts(["atlas"], time.time()) == []
-    assert lines.list_due_hosts(["atlas"], time.time() + cache.SPARKLINE_LIFETIME_S + 1) == ["atlas"]
+    now, drawn_at = time.time(), lines.cached["atlas"].drawn_at
+    lines.render_hosts(["atlas"], now, patient=True)
+    assert lines.cached["atlas"].drawn_at == drawn_at
+    lines.render_hosts(["atlas"], now + cache.SPARKLINE_LIFETIME_S + 1, patient=True)
+    assert lines.cached["atlas"].drawn_at > now
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"code": 1}', b"\xff", b'{"code": "x", "hosts": {"atlas": 1}}'])

@@ -32,7 +32,7 @@ def told(
     tallies = history.read_daily_usage(period.first, period.last, now)
     stays = totals.find_gpu_stays(rollups.read_gpu_set_changes(history))
     persons, places = totals.sum_daily_usage(
-        tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period)
+        tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period).items()
     )
     return totals.build_usage_table(persons, places, people, by)
 
