@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from site_builder.board import host_pipeline
 from site_builder.board.consul_mirror import ConsulMirror
 from site_builder.board.host_pipeline import BuiltHost, BuiltHosts, HostPipeline
-from site_builder.board.pages import HostPageBuilder, HostPageJob, hide_problem_details
-from site_builder.board.site_writer import SiteWriter
+from site_builder.board.pages import HostPageBuilder, HostPageJob
+from site_builder.board.site_writer import SiteWriter, count_gpus_by_state
 from site_builder.bookings.page import CalendarHost
 from site_builder.bookings.store import BookingsFile
 from site_builder.bookings.tokens import check_tokens
@@ -185,7 +184,7 @@ class Builder:
                 if self.list_problems(problems) != shown_problems:  # some files could not be made
                     shown_problems = self.list_problems(problems)
                     self.log_problem_changes(shown_problems, now)
-                    self.write_fleet_files(built_hosts, shown_problems, now)
+                    self.site_writer.write_fleet_files(built_hosts, shown_problems, now, self.build_duration_s)
         except OSError as error:
             message = f"{error.filename or self.settings.www} could not be written: {error.strerror}"
             raise BuildError(message) from error
@@ -323,7 +322,7 @@ class Builder:
         """Write the files of the fleet that are new, then the pages of hosts."""
         site_writer, people = self.site_writer, inputs.rules.people
         site_writer.start_build()
-        self.write_fleet_files(built_hosts, inputs.problems, now)
+        site_writer.write_fleet_files(built_hosts, inputs.problems, now, self.build_duration_s)
         with site_writer.catch_fault(WASTE_FILE):
             self.waste_monitor.write(site_writer, now)
         calendar_hosts = []
@@ -344,11 +343,6 @@ class Builder:
                 jobs += self.host_pages.build_page_jobs(host, built_hosts[name], inputs.rules, inputs.gpu_names, now)
         site_writer.write_host_pages(jobs, built_hosts, now, self.is_single_build)
         self.pipeline.decided_hosts.clear()
-
-    def write_fleet_files(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
-        gpu_counts = count_gpus_by_state(built_hosts)
-        shown_problems = hide_problem_details(problems, self.settings)
-        self.site_writer.write_fleet_files(built_hosts, gpu_counts, shown_problems, now, self.build_duration_s)
 
     def process_alerts(self, built_hosts: BuiltHosts | None, now: Now) -> None:
         """Notify people of new conditions if this builder leads; without hosts, only send what is queued."""
@@ -381,9 +375,8 @@ class Builder:
 
     def close(self) -> None:
         """Save what was read and built, so that the next builder need not do both again."""
-        self.builder_state.build_duration_s = (
-            self.build_duration_s
-        )  # only now: else the file would change at each build
+        # only now: else the file would change at each build
+        self.builder_state.build_duration_s = self.build_duration_s
         for part in (self.snapshots, self.pipeline, self.sparkline_cache, self.builder_state, self.people_page):
             with suppress(Exception):
                 part.save()
@@ -403,10 +396,3 @@ def remove_executable_files(state: Path) -> None:
             compiled_templates.unlink()
         elif compiled_templates.is_dir():
             rmtree(compiled_templates)
-
-
-def count_gpus_by_state(built_hosts: BuiltHosts) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for built_host in built_hosts.values():
-        counts.update(built_host.summary.state_counts)
-    return dict(counts)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 import orjson
@@ -97,6 +98,17 @@ class HostCard(NamedTuple):
     has_sparklines: bool
 
 
+# What an open page replaces without fetching the card again, or what is compared in another form.
+ROW_NUMBERS = frozenset(
+    ("use", "use_bar", "memory_access", "memory_used", "memory_bar", "temperature", "power_draw", "bookings")
+)
+CARD_NUMBERS = frozenset(
+    ("last_seen", "load", "memory", "fullest_disk", "disks", "gpu_rows", "host_bookings", "has_sparklines")
+)
+list_row_texts = attrgetter(*(name for name in GpuRow._fields if name not in ROW_NUMBERS))
+list_card_texts = attrgetter(*(name for name in HostCard._fields if name not in CARD_NUMBERS))
+
+
 def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None = None) -> HostCard:
     """Build the values of a card; `sparklines` are those of its GPUs, by their keys in history."""
     facts = host.facts or HostFacts()
@@ -110,6 +122,9 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         used = None if facts.memory_available is None else max(0, facts.memory_total - facts.memory_available)
         memory = f"{formatting.format_gib(used)} / {formatting.format_gib(facts.memory_total)}"
     disk_use = sorted(facts.disk_use, key=lambda folder: -folder.used)[:MAX_PEOPLE]
+    # bookings of all GPUs at once, without their use: that is shown for each GPU
+    shared = host.gpus[0].bookings if len(host.gpus) > 1 else ()
+    whole_host_bookings = [drop_booking_use(booking) for booking in shared if booking.is_whole_host]
     return HostCard(
         name=escape_html(host.name),
         title=escape_html(host.title),
@@ -137,7 +152,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         unmatched_processes=escape_html(
             ", ".join(filter(None, map(describe_process, host.unmatched_processes[:MAX_PROCESSES])))
         ),
-        host_bookings=build_booking_cells(host.bookings or list_whole_host_bookings(host.gpus), now),
+        host_bookings=build_booking_cells(host.bookings or whole_host_bookings, now),
         has_sparklines=bool(sparklines),
     )
 
@@ -155,50 +170,18 @@ def adapt_card_to_host_page(card_html: bytes, host: str) -> str:
 
 def serialize_card_structure(host_card: HostCard) -> bytes:
     """Serialize a card without its numbers: while this stays the same, an open page only replaces the numbers."""
-    rows = [
-        (
-            row.label,
-            row.state,
-            row.state_label,
-            row.state_title,
-            row.lost_reason,
-            row.memory_total,
-            row.power_limit,
-            row.processes,
-            row.omitted_processes,
-            row.process_note,
-            row.booking_note,
-            row.sparkline,
-            row.row_attributes,
-            row.profile,
-            row.problems,
-        )
-        for row in host_card.gpu_rows
-    ]
-    bookings = [drop_time_left(cell) for row in host_card.gpu_rows for cell in row.bookings]
+    gpu_rows = host_card.gpu_rows
+    bookings = [drop_time_left(cell) for row in gpu_rows for cell in row.bookings]
+    host_bookings = [drop_time_left(cell) for cell in host_card.host_bookings]
     disks = [(mount, percent) for mount, _, _, percent in host_card.disks]
-    header = (
-        host_card.name,
-        host_card.title,
-        host_card.tags,
-        host_card.state,
-        host_card.reason,
-        host_card.notes,
-        host_card.models,
-        host_card.unmatched_processes,
-    )
-    people = (
-        host_card.disk_use,
-        host_card.disk_use_time,
-        [drop_time_left(cell) for cell in host_card.host_bookings],
-    )
     missing_values = (
         host_card.last_seen is None,
         host_card.load == "",
         host_card.memory == "",
-        [row.memory_access == "" for row in host_card.gpu_rows],
+        [row.memory_access == "" for row in gpu_rows],
     )
-    return orjson.dumps((rows, bookings, disks, header, people, missing_values))
+    rows = [list_row_texts(row) for row in gpu_rows]
+    return orjson.dumps((list_card_texts(host_card), disks, host_bookings, rows, bookings, missing_values))
 
 
 def drop_time_left(cell: BookingCell) -> tuple[Html, ...]:
@@ -383,10 +366,8 @@ def describe_process(process: ProcessStatus) -> str:
     return " ".join(filter(None, (shorten_text(process.user), command, pid)))
 
 
-def describe_container(process: ProcessStatus) -> str | None:
+def describe_container(process: ProcessStatus) -> str:
     """Describe a container as `as root in docker pytorch/pytorch:2.4.0`, as far as it is known."""
-    if not process.container and not process.runs_as:
-        return None
     runtime = (process.container or "").partition(":")[0]
     name = process.pod or (process.image and strip_registry(process.image))
     place = f"{runtime} {name}" if runtime and name else process.container
@@ -404,12 +385,6 @@ def strip_registry(image: str) -> str:
 
 
 # Bookings
-
-
-def list_whole_host_bookings(gpus: Sequence[GpuStatus]) -> list[BookingStatus]:
-    """Return the bookings of all GPUs at once, without their use: that is shown for each GPU."""
-    bookings = gpus[0].bookings if len(gpus) > 1 else ()
-    return [drop_booking_use(booking) for booking in bookings if booking.is_whole_host]
 
 
 def drop_booking_use(booking: BookingStatus) -> BookingStatus:

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -361,7 +361,7 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         f'<section class="host failed" id="{name_html}"><header><h2>{name_html}</h2> '
         f'<span class="state failed">failed</span></header><p class=note>{reason_html}</p></section>'
     )
-    status_before_age: dict[str, Any] = {
+    before_age: dict[str, object] = {
         "name": name,
         "title": None,
         "tags": [],
@@ -369,13 +369,8 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         "reason": reason,
         "seen": None,
     }
-    status_after_age: dict[str, Any] = {
-        "load": None,
-        "cpus": None,
-        "memory": {"total": None, "available": None},
-        "disks": [],
-        "gpus": [],
-    }
+    memory = {"total": None, "available": None}
+    after_age: dict[str, object] = {"load": None, "cpus": None, "memory": memory, "disks": [], "gpus": []}
     term_row = (
         f"|{name[: term.HOST_WIDTH]:{term.HOST_WIDTH}}| {'! failed':{term.GPU_WIDTH - 1}}{term.EMPTY_READINGS}|\n"
     ).encode()
@@ -385,8 +380,8 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         valid_until=now.epoch + RETRY_AFTER_S,
         rendered=RenderedHost(
             card_html=card_html.encode(),
-            status_before_age=orjson.dumps(status_before_age)[:-1] + b',"age":',
-            status_after_age=b"," + orjson.dumps(status_after_age)[1:],
+            status_before_age=orjson.dumps(before_age)[:-1] + b',"age":',
+            status_after_age=b"," + orjson.dumps(after_age)[1:],
             live_before_revision=orjson.dumps([name])[:-1] + b",",
             live_after_revision=b"," + orjson.dumps(["failed", None, "", "", "", []])[1:],
             term_rows=term_row,

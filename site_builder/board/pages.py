@@ -408,7 +408,11 @@ class HostPageBuilder:
             with self.faults.catch(place, "its charts could not be drawn"):
                 charts_html = self.chart_cache.render_host(chart_request, now)
             with self.faults.catch(place, "the health of its GPUs could not be told"):
-                health = self.build_health_section(host_status, now)
+                limit = health_page.compute_event_limit(host_status)
+                timelines = self.event_reader.read_timelines(
+                    name, gpu_health.list_gpu_keys(host_status), now.epoch, limit, CRITICAL_KINDS
+                )
+                health = health_page.build_health_section(host_status, timelines, now)
             parts = HostPageParts(built_host.rendered.card_html, charts_html, health)
             with self.faults.catch(place):
                 shown = replace(host_status, problems=tuple(hide_problem_details(host_status.problems, self.settings)))
@@ -428,16 +432,6 @@ class HostPageBuilder:
         page_interval_s = max(PAGE_INTERVAL_S, self.chart_cache.page_interval_s)
         yield HostPageJob(name, fingerprint, (states_path, node_path), render_program_files)
         yield HostPageJob(name, fingerprint, (page_name,), render_page, page_interval_s, MAX_PAGE_AGE_S)
-
-    def build_health_section(self, host_status: HostStatus, now: Now) -> HealthSection | None:
-        timelines = self.event_reader.read_timelines(
-            host_status.name,
-            gpu_health.list_gpu_keys(host_status),
-            now.epoch,
-            health_page.compute_event_limit(host_status),
-            CRITICAL_KINDS,
-        )
-        return health_page.build_health_section(host_status, timelines, now)
 
 
 # Problems as they may be published

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from zlib import crc32
 
 from site_builder.board import pages
-from site_builder.board.host_pipeline import BuiltHost, BuiltHosts
+from site_builder.board.host_pipeline import BuiltHosts
 from site_builder.board.outputs import live, output_files
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
 from site_builder.bookings.build import (
@@ -109,12 +110,12 @@ class SiteWriter:
     def write_fleet_files(
         self,
         built_hosts: BuiltHosts,
-        gpu_counts: Mapping[str, int],
-        problems: Sequence[Problem],
+        all_problems: Sequence[Problem],
         now: Now,
-        build_duration_s: float | None = None,
+        build_duration_s: float | None,
     ) -> None:
         """Write the files of the fleet and the cards that changed; `build_duration_s` is that of the last build."""
+        problems = pages.hide_problem_details(all_problems, self.settings)
         with self.catch_fault(output_files.AVAILABLE_FILE):
             self.write_changed_files([output_files.build_fleet_available_file(built_hosts)], now)
         if self.has_failed(output_files.AVAILABLE_FILE):  # an older one must not offer a GPU
@@ -128,7 +129,7 @@ class SiteWriter:
         unchanged = {name for name, (digest, _) in fragments.items() if self.published.is_unchanged(name, digest)}
         now_ms = published_files.to_milliseconds(now.epoch)
         with self.catch_fault("index.html"):
-            page_content = self.build_page_content(built_hosts, gpu_counts, problems)
+            page_content = self.build_page_content(built_hosts, problems)
             parts = pages.render_board_parts(page_content, now)
             for part, content in parts._asdict().items():
                 name, digest = BOARD_PART_FILES[part], files.compute_digest(content)
@@ -161,19 +162,21 @@ class SiteWriter:
         with self.catch_fault(output_files.DETAIL_FILE):
             self.write_changed_files([output_files.build_detail_file(built_hosts, now)], now)
         for host, built_host in built_hosts.items():
-            self.write_available_files(host, built_host, now)
+            name = output_files.build_available_path(host)
+            with self.catch_fault(name):
+                self.write_changed_files(output_files.build_host_available_files(host, built_host), now)
+            if self.has_failed(name):
+                self.write_changed_files(output_files.build_empty_available_files(host, built_host), now)
         for name, (digest, content) in fragments.items():
             if name not in unchanged:
                 self.write_file(name, digest, b"%d\n%s" % (now_ms, content), now)
         self.remove_old_hosts(built_hosts)
 
-    def build_page_content(
-        self, built_hosts: BuiltHosts, gpu_counts: Mapping[str, int], problems: Sequence[Problem]
-    ) -> pages.BoardPageContent:
+    def build_page_content(self, built_hosts: BuiltHosts, problems: Sequence[Problem]) -> pages.BoardPageContent:
         summaries = {host: built_host.summary for host, built_host in built_hosts.items()}
         return pages.BoardPageContent(
             host_states={host: summary.state for host, summary in summaries.items()},
-            gpu_counts=gpu_counts,
+            gpu_counts=count_gpus_by_state(built_hosts),
             free_gpus=[gpu for summary in summaries.values() for gpu in summary.free_gpus],
             problems=problems,
             notice=self.settings.notice,
@@ -198,13 +201,10 @@ class SiteWriter:
         self, built_hosts: BuiltHosts, content: pages.BoardPageContent, revisions: Mapping[str, int], now: Now
     ) -> None:
         """Write live.json at every build: by it an open page sees that the builder runs."""
+        rendered = {host: built_host.rendered for host, built_host in built_hosts.items()}
         hosts = (
-            (
-                built_host.rendered.live_before_revision,
-                revisions[f"cards/{host}.html"],
-                built_host.rendered.live_after_revision,
-            )
-            for host, built_host in built_hosts.items()
+            (parts.live_before_revision, revisions[f"cards/{host}.html"], parts.live_after_revision)
+            for host, parts in rendered.items()
         )
         header = live.LiveHeader(
             schema=live.LIVE_SCHEMA,
@@ -222,23 +222,11 @@ class SiteWriter:
         fingerprint = files.compute_digest(repr((problems, booking_url)).encode(), *digests)
         if not self.published.is_current("status.json", fingerprint, now.epoch):
             hosts = (
-                (
-                    built_host.rendered.status_before_age,
-                    built_host.last_seen,
-                    built_host.rendered.status_after_age,
-                )
-                for built_host in built_hosts.values()
+                (host.rendered.status_before_age, host.last_seen, host.rendered.status_after_age)
+                for host in built_hosts.values()
             )
             content = status_json.render_status_json(hosts, problems, now.epoch, booking_url, self.build_interval_s)
             self.write_file("status.json", fingerprint, content, now)
-
-    def write_available_files(self, host: str, built_host: BuiltHost, now: Now) -> None:
-        """Write which GPUs of a host are free; none after a fault of ours."""
-        name = output_files.build_available_path(host)
-        with self.catch_fault(name):
-            self.write_changed_files(output_files.build_host_available_files(host, built_host), now)
-        if self.has_failed(name):
-            self.write_changed_files(output_files.build_empty_available_files(host, built_host), now)
 
     def remove_old_hosts(self, built_hosts: BuiltHosts) -> None:
         """Remove the files of hosts that are no longer on the board."""
@@ -365,3 +353,10 @@ class SiteWriter:
         with suppress(FileNotFoundError):
             content = file.join((self.settings.www / name).read_bytes() for name in names)
             self.write_file(file.name, fingerprint, content, now)
+
+
+def count_gpus_by_state(built_hosts: BuiltHosts) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for built_host in built_hosts.values():
+        counts.update(built_host.summary.state_counts)
+    return dict(counts)

@@ -171,7 +171,7 @@ def format_clock(moment: datetime) -> str:
 def build_gpu_chart_series(
     series: GpuSeries, columns: Columns, names: Sequence[str], grid: TimeGrid, find_name: Callable[[str], str]
 ) -> GpuChartSeries:
-    """Build the series of a GPU; `naming` returns the name under which a person is shown."""
+    """Build the series of a GPU; `find_name` returns the name under which a person is shown."""
     shown = [find_name(name) for name in names]
     seen = columns["seen"]
     first_seen = find_first_seen(seen)

@@ -218,7 +218,7 @@ def test_the_person_behind_a_process_has_all_of_their_names() -> None:
 @pytest.mark.parametrize(
     ("fields", "short", "full"),
     [
-        ({"container": None, "image": None, "runs_as": None}, None, ""),
+        ({"container": None, "image": None, "runs_as": None}, "", ""),
         ({"image": None, "runs_as": None}, "docker:01", "docker:01"),
         ({"runs_as": None}, "docker torch:2", "docker:01 torch:2"),
         ({}, "as root in docker torch:2", "docker:01 torch:2"),
@@ -233,7 +233,7 @@ def test_the_person_behind_a_process_has_all_of_their_names() -> None:
         ({"container": "apptainer", "image": "t.sif", "runs_as": None}, "apptainer t.sif", "apptainer t.sif"),
     ],
 )
-def test_container_has_the_name_that_people_know(fields: dict[str, object], short: str | None, full: str) -> None:
+def test_container_has_the_name_that_people_know(fields: dict[str, object], short: str, full: str) -> None:
     plain: dict[str, object] = {"container": "docker:01", "image": "torch:2", "runs_as": "root"}
     all_fields = {"pid": 1, "user": "alice", "command": "x", "used_memory": 1, "started": 1, **plain, **fields}
     process_status = ProcessStatus(**all_fields)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ EVIL = "evil"
 CHANNEL = AlertSettings(channels=(("lab", "json://127.0.0.1:9"),))
 # Every file of the fleet, and what makes it.
 FLEET_FILES = {
-    "board.outputs.output_files.render_fleet_available": ["available.txt"],
+    "board.outputs.output_files.build_fleet_available_file": ["available.txt"],
     "board.pages.render_board_page": ["index.html"],
     "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
     "core.published_files.copy_assets": ["assets"],

@@ -68,11 +68,8 @@ def render_detail_host(host_status: HostStatus, gpus_taken_at: float | None, now
 def render_gpu_boxes(host_status: HostStatus, read_time: bytes) -> Iterator[bytes]:
     """Yield the box of each GPU; those of its MIG instances follow, each with its own processes."""
     for whole_gpu, instances in list_whole_gpus(host_status):
-        if instances:
-            processes = host_status.unplaced_processes.get(whole_gpu.gpu.key, ())
-            yield render_gpu_box(whole_gpu._replace(processes=processes), read_time)
-        else:
-            yield render_gpu_box(whole_gpu, read_time)
+        unplaced = host_status.unplaced_processes.get(whole_gpu.gpu.key, ())
+        yield render_gpu_box(whole_gpu._replace(processes=unplaced) if instances else whole_gpu, read_time)
         for instance in instances:
             yield render_gpu_box(instance._replace(problems=()), read_time)  # the box of its GPU has them
 

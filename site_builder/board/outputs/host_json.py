@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from site_builder.core.clock import Now
-from site_builder.core.model import GpuStatus, HostStatus, ProcessStatus
+from site_builder.core.model import GpuNumber, GpuStatus, HostStatus, ProcessStatus
 from site_builder.core.names import parse_gpu_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import WholeGpu, list_whole_gpus
@@ -62,9 +62,8 @@ def render_states_host(host_status: HostStatus, gpus_taken_at: float | None, now
     entries = []
     if host_status.last_seen is not None:
         read_time = format_vesta_time(gpus_taken_at, now.zone)
-        gpus = assign_gpu_keys(list_whole_gpus(host_status))
         entry = {
-            "gpu_data": {key: whole_gpu_to_states_json(whole_gpu, read_time) for key, whole_gpu in gpus},
+            "gpu_data": gpus_to_states_json(list_whole_gpus(host_status), read_time),
             "timestamp": int(format_local_epoch(host_status.last_seen, now.zone, TIMESTAMP_FORMAT)),
         }
         entries.append(entry)
@@ -77,25 +76,23 @@ def render_states_host(host_status: HostStatus, gpus_taken_at: float | None, now
     return orjson.dumps({host_status.name: content}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def whole_gpu_to_states_json(whole_gpu: WholeGpu, read_time: str | None) -> dict[str, Any]:
-    content = gpu_to_states_json(whole_gpu.status, read_time)
-    if whole_gpu.instances:
-        instances = assign_gpu_keys([WholeGpu(instance) for instance in whole_gpu.instances])
-        content["instances"] = {
-            key: {**gpu_to_states_json(instance.status, read_time), "profile": instance.status.gpu.profile}
-            for key, instance in instances
-        }
-    return content
+def gpus_to_states_json(gpus: Iterable[WholeGpu], read_time: str | None) -> dict[str, Any]:
+    """Convert GPUs, by keys such as `gpu:0`, each with its MIG instances."""
+    contents: dict[str, Any] = {}
+    for position, (gpu_status, instances) in enumerate(gpus):
+        gpu = gpu_status.gpu
+        content = gpu_to_states_json(gpu_status, read_time)
+        if gpu.parent:
+            content["profile"] = gpu.profile
+        if instances:
+            content["instances"] = gpus_to_states_json(map(WholeGpu, instances), read_time)
+        contents[choose_gpu_key((gpu.number, gpu.uuid, f"? {position}"), contents)] = content
+    return contents
 
 
-def assign_gpu_keys(gpus: Iterable[WholeGpu]) -> Iterator[tuple[str, WholeGpu]]:
-    """Give each GPU a key such as `gpu:0`; a GPU without a number of its own gets its UUID."""
-    taken: set[str] = set()
-    for position, whole_gpu in enumerate(gpus):
-        names = (whole_gpu.status.gpu.number, whole_gpu.status.gpu.uuid, f"? {position}")
-        key = next(key for key in (f"gpu:{name}" for name in names if name is not None) if key not in taken)
-        taken.add(key)
-        yield key, whole_gpu
+def choose_gpu_key(names: Iterable[GpuNumber], taken: Container[str]) -> str:
+    """Return a key such as `gpu:0`, of the first name that is known and not taken."""
+    return next(key for key in (f"gpu:{name}" for name in names if name is not None) if key not in taken)
 
 
 def gpu_to_states_json(gpu_status: GpuStatus, read_time: str | None) -> dict[str, Any]:
@@ -133,8 +130,7 @@ def sample_to_states_json(
     gpus: dict[str, dict[str, Any]] = {}
     for position, gpu_sample in enumerate(sample.gpus):
         series = gpu_sample.series
-        names = (series.index, series.key, f"? {position}")
-        key = next(key for key in (f"gpu:{name}" for name in names if name is not None) if key not in gpus)
+        key = choose_gpu_key((series.index, series.key, f"? {position}"), gpus)
         name = gpu_names.get(series.key, series.model)
         gpus[key] = gpu_sample_to_states_json(gpu_sample, name, format_vesta_time(epoch, zone), users)
     return {"gpu_data": gpus, "timestamp": int(format_local_epoch(epoch, zone, TIMESTAMP_FORMAT))}

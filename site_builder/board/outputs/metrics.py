@@ -52,23 +52,23 @@ def build_host_family(name: str, help_text: str, labels: str = "") -> MetricFami
 
 READING_FAMILIES = {
     build_gpu_family(name, help_text): reading
-    for name, help_text, reading in (
-        ("memory_used_bytes", "Memory of the GPU that is in use.", GpuReading("memory_used", BYTES_PER_MIB)),
-        ("memory_total_bytes", "Memory of the GPU.", GpuReading("memory_total", BYTES_PER_MIB)),
+    for name, reading, help_text in (
+        ("memory_used_bytes", GpuReading("memory_used", BYTES_PER_MIB), "Memory of the GPU that is in use."),
+        ("memory_total_bytes", GpuReading("memory_total", BYTES_PER_MIB), "Memory of the GPU."),
         (
             "utilization_ratio",
-            "Share of time in which the GPU computed, 0 to 1.",
             GpuReading("utilization_gpu", divisor=PERCENT_PER_UNIT),
+            "Share of time in which the GPU computed, 0 to 1.",
         ),
         (
             "memory_utilization_ratio",
-            "Share of time in which its memory was accessed, 0 to 1.",
             GpuReading("utilization_memory", divisor=PERCENT_PER_UNIT),
+            "Share of time in which its memory was accessed, 0 to 1.",
         ),
-        ("temperature_celsius", "Temperature of the GPU.", GpuReading("temperature")),
-        ("power_watts", "Power that the GPU draws.", GpuReading("power_draw")),
-        ("power_limit_watts", "Power that the GPU may draw.", GpuReading("power_limit")),
-        ("clock_hertz", "Clock of its streaming multiprocessors.", GpuReading("clock", HERTZ_PER_MHZ)),
+        ("temperature_celsius", GpuReading("temperature"), "Temperature of the GPU."),
+        ("power_watts", GpuReading("power_draw"), "Power that the GPU draws."),
+        ("power_limit_watts", GpuReading("power_limit"), "Power that the GPU may draw."),
+        ("clock_hertz", GpuReading("clock", HERTZ_PER_MHZ), "Clock of its streaming multiprocessors."),
     )
 }
 HEALTH_FAMILIES = (
@@ -153,7 +153,13 @@ def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
     labels = tuple([gpu_labels for gpu_labels, _ in labelled_gpus])
     gpus = [gpu_status.gpu for _, gpu_status in labelled_gpus]
     readings = [
-        render_reading_lines(family.name, reading, labels, [getattr(gpu, reading.field) for gpu in gpus])
+        encode_lines(
+            [
+                f"{family.name}{gpu_labels}}} {format_in_base_units(value, reading.multiplier, reading.divisor)}\n"
+                for gpu_labels, gpu in zip(labels, gpus)
+                if (value := getattr(gpu, reading.field)) is not None
+            ]
+        )
         for family, reading in READING_FAMILIES.items()
     ]
     stable_lines = render_stable_lines(labels, tuple([build_stable_facts(status) for _, status in labelled_gpus]))
@@ -173,17 +179,6 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 def escape_label(value: str) -> str:
     """Shorten and escape the value of a label, as it is written between quotes."""
     return value[:MAX_LABEL_CHARACTERS].translate(LABEL_ESCAPES)
-
-
-def render_reading_lines(name: str, reading: GpuReading, labels: tuple[str, ...], values: list[float | None]) -> bytes:
-    """Render a line for each GPU that has the value."""
-    multiplier, divisor = reading.multiplier, reading.divisor
-    lines = [
-        f"{name}{gpu_labels}}} {format_in_base_units(value, multiplier, divisor)}\n"
-        for gpu_labels, value in zip(labels, values)
-        if value is not None
-    ]
-    return encode_lines(lines)
 
 
 @lru_cache(maxsize=10_000)

@@ -63,16 +63,11 @@ def render_host_available(gpus: Iterable[AvailableGpu], vendor: str = DEFAULT_VE
     return f"{text}\n".encode() if text else b""
 
 
-def render_fleet_available(gpus: Iterable[AvailableGpu]) -> bytes:
-    """Render `atlas:2 hydra:3`, the best first; equally good ones in the order of the board."""
-    text = " ".join(f"{gpu.host}:{gpu.index}" for gpu in sorted(gpus, key=lambda gpu: gpu.rank))
-    return f"{text}\n".encode() if text else b""
-
-
 def build_fleet_available_file(built_hosts: BuiltHosts) -> OutputFile:
-    content = render_fleet_available(
-        gpu for built_host in built_hosts.values() for gpu in built_host.summary.available_gpus
-    )
+    """Build `atlas:2 hydra:3`, the best first; equally good ones in the order of the board."""
+    gpus = [gpu for built_host in built_hosts.values() for gpu in built_host.summary.available_gpus]
+    text = " ".join(f"{gpu.host}:{gpu.index}" for gpu in sorted(gpus, key=lambda gpu: gpu.rank))
+    content = f"{text}\n".encode() if text else b""
     return OutputFile(AVAILABLE_FILE, compute_digest(content), lambda: content, has_build_time=False)
 
 
