@@ -1,5 +1,6 @@
-"""The heart of the builder: parse the files of each host, decide its state, render its parts of the site.
+"""The heart of the builder: from the files that a host sent to everything that the site shows of it.
 
+HostPipeline.build_hosts goes through all hosts of the board. build_host makes one of them: parse, decide, render.
 A built host serves again as long as its sources are the same and time makes no difference to it; state/ keeps built
 hosts from one builder to the next.
 """
@@ -181,78 +182,11 @@ class HostPipeline:
     def save(self) -> None:
         """Store the built hosts for the next builder."""
         if self.has_changes:
-            write_records(self.store_path, STORE_TITLE, self.iterate_records())
+            write_records(self.store_path, STORE_TITLE, dump_built_hosts(self.common_fingerprint, self.built_hosts))
             self.has_changes = False
 
-    def iterate_records(self) -> Iterator[Record]:
-        """Yield the common fingerprint, and for each host its facts as JSON with its texts behind it."""
-        yield self.common_fingerprint.hex().encode(), []
-        for name, built_host in self.built_hosts.items():
-            with suppress(TypeError):  # a text that JSON cannot hold: this host is built anew by the next builder
-                facts = dump_json((name, built_host._replace(rendered=NOT_RENDERED, metric_lines=())))
-                yield facts, [*built_host.rendered, *built_host.metric_lines]
 
-
-def load_built_hosts(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
-    """Load the common fingerprint that the last builder stored, and its built hosts whose types are right."""
-    decode = make_decoder(tuple[str, BuiltHost])
-    records = read_records(store, STORE_TITLE)
-    common_fingerprint = bytes.fromhex(next(records, (b"", []))[0].decode("ascii"))
-    text_count = len(RenderedHost._fields)
-    built_hosts = {}
-    for facts, texts in records:
-        try:
-            name, built_host = decode(orjson.loads(facts))
-        except ValueError:  # a number that JSON cannot hold: this host is built anew
-            continue
-        if len(texts) != text_count + len(metrics.PER_HOST_FAMILIES):
-            raise DamagedFileError(name)
-        rendered = RenderedHost._make(texts[:text_count])
-        built_hosts[name] = built_host._replace(rendered=rendered, metric_lines=tuple(texts[text_count:]))
-    return common_fingerprint, built_hosts
-
-
-def fingerprint_facts(facts: object) -> bytes:
-    """Return a digest that is the same in every process."""
-    return compute_digest(repr(facts).encode("utf-8", "surrogatepass"))
-
-
-def fingerprint_host(host: HostSources, rules: StateRules) -> bytes:
-    """Return a digest of all sources of a host: a built host with the same digest may serve again."""
-    files = host.files.fingerprint if host.files else None
-    try:
-        bookings: object = list_booking_facts(host.bookings, rules.people)
-    except Exception:  # a fault of ours, such as at an odd date, must not cost the other hosts
-        bookings = repr(host.bookings)
-    # a login that ps cut may become clear when others are known
-    login_count = len(rules.people.known_names) if bookings else 0
-    return fingerprint_facts((files, host.discovered, bookings, login_count, dict(host.sparklines), host.unread_reason))
-
-
-def list_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> tuple[object, ...]:
-    """List what the built host depends on; not the zone of a time, which is only how it was written."""
-    return tuple(
-        (
-            booking.gpu,
-            booking.name,
-            booking.until.timestamp(),
-            booking.since and booking.since.timestamp(),
-            booking.comment,
-            booking.id,
-            booking.rrule,
-            people.is_known(booking.name),
-        )
-        for booking in bookings
-    )
-
-
-def is_still_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDirectory, now: Now) -> bool:
-    """Return True if a built host has the same sources, and neither time nor a new login makes a difference to it."""
-    return (
-        built_host.fingerprint == fingerprint
-        and now.epoch < built_host.valid_until
-        and all(people.find_full_login(login) == full for login, full in built_host.truncated_logins)
-    )
+# One host
 
 
 def build_host(
@@ -306,6 +240,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
         term_coloured_rows=term_part.coloured_rows,
         detail_text=detail.render_detail_host(host_status, gpus_taken_at, now),
     )
+    sample = sample_host(host_status)
     # may shorten how long all of this is valid, so it comes before valid_until is read
     conditions = find_host_conditions(host, decided, rules, now)
     return BuiltHost(
@@ -317,7 +252,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
         last_seen=host_status.last_seen,
         digests=digests,
         summary=fleet_summary.summarize_host(host_status, gpus_taken_at),
-        packed_sample=pack_host_sample(host_status),
+        packed_sample=pack_sample(sample) if sample else None,
         packed_health=pack_host_health(host_status, gpus_taken_at),
         waste_marks=waste_rules.find_waste_candidates(host_status),
         conditions=conditions,
@@ -345,12 +280,6 @@ def find_host_conditions(
         find_with_bookings(())  # fails where bookings are not the reason
         return find_with_bookings(split_by_success(host.bookings, find_with_bookings)[0])
     return None
-
-
-def pack_host_sample(host_status: HostStatus) -> PackedSample | None:
-    """Return what history stores of a host at this moment; None unless it is fresh."""
-    sample = sample_host(host_status)
-    return pack_sample(sample) if sample else None
 
 
 def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -> BuiltHost:
@@ -397,3 +326,80 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         packed_health=None,
         conditions=None,
     )
+
+
+# When a built host serves again
+
+
+def is_still_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDirectory, now: Now) -> bool:
+    """Return True if a built host has the same sources, and neither time nor a new login makes a difference to it."""
+    return (
+        built_host.fingerprint == fingerprint
+        and now.epoch < built_host.valid_until
+        and all(people.find_full_login(login) == full for login, full in built_host.truncated_logins)
+    )
+
+
+def fingerprint_host(host: HostSources, rules: StateRules) -> bytes:
+    """Return a digest of all sources of a host: a built host with the same digest may serve again."""
+    files = host.files.fingerprint if host.files else None
+    try:
+        bookings: object = list_booking_facts(host.bookings, rules.people)
+    except Exception:  # a fault of ours, such as at an odd date, must not cost the other hosts
+        bookings = repr(host.bookings)
+    # a login that ps cut may become clear when others are known
+    login_count = len(rules.people.known_names) if bookings else 0
+    return fingerprint_facts((files, host.discovered, bookings, login_count, dict(host.sparklines), host.unread_reason))
+
+
+def list_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> tuple[object, ...]:
+    """List what the built host depends on; not the zone of a time, which is only how it was written."""
+    return tuple(
+        (
+            booking.gpu,
+            booking.name,
+            booking.until.timestamp(),
+            booking.since and booking.since.timestamp(),
+            booking.comment,
+            booking.id,
+            booking.rrule,
+            people.is_known(booking.name),
+        )
+        for booking in bookings
+    )
+
+
+def fingerprint_facts(facts: object) -> bytes:
+    """Return a digest that is the same in every process."""
+    return compute_digest(repr(facts).encode("utf-8", "surrogatepass"))
+
+
+# Built hosts in state/
+
+
+def dump_built_hosts(common_fingerprint: bytes, built_hosts: BuiltHosts) -> Iterator[Record]:
+    """Yield the common fingerprint, and for each host its facts as JSON with its texts behind it."""
+    yield common_fingerprint.hex().encode(), []
+    for name, built_host in built_hosts.items():
+        with suppress(TypeError):  # a text that JSON cannot hold: this host is built anew by the next builder
+            facts = dump_json((name, built_host._replace(rendered=NOT_RENDERED, metric_lines=())))
+            yield facts, [*built_host.rendered, *built_host.metric_lines]
+
+
+def load_built_hosts(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
+    """Load the common fingerprint that the last builder stored, and its built hosts whose types are right."""
+    decode = make_decoder(tuple[str, BuiltHost])
+    records = read_records(store, STORE_TITLE)
+    common_fingerprint = bytes.fromhex(next(records, (b"", []))[0].decode("ascii"))
+    text_count = len(RenderedHost._fields)
+    built_hosts = {}
+    for facts, texts in records:
+        try:
+            name, built_host = decode(orjson.loads(facts))
+        except ValueError:  # a number that JSON cannot hold: this host is built anew
+            continue
+        if len(texts) != text_count + len(metrics.PER_HOST_FAMILIES):
+            raise DamagedFileError(name)
+        rendered = RenderedHost._make(texts[:text_count])
+        built_hosts[name] = built_host._replace(rendered=rendered, metric_lines=tuple(texts[text_count:]))
+    return common_fingerprint, built_hosts

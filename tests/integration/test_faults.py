@@ -242,7 +242,7 @@ HOST_PARTS = (
     "board.outputs.detail.render_detail_host",
     "board.outputs.metrics.render_host_metrics",
     "fleet.summary.summarize_host",
-    "board.host_pipeline.pack_host_sample",
+    "board.host_pipeline.sample_host",
     "board.host_pipeline.pack_host_health",
 )
 
