@@ -342,7 +342,6 @@ class Builder:
             with self.faults.catch(f"{WWW_PREFIX}hosts/{name}.html", clears=False):
                 jobs += self.host_pages.build_page_jobs(host, built_hosts[name], inputs.rules, inputs.gpu_names, now)
         site_writer.write_host_pages(jobs, built_hosts, now, self.is_single_build)
-        self.pipeline.decided_hosts.clear()
 
     def process_alerts(self, built_hosts: BuiltHosts | None, now: Now) -> None:
         """Notify people of new conditions if this builder leads; without hosts, only send what is queued."""

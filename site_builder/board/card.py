@@ -89,7 +89,7 @@ class HostCard(NamedTuple):
     load: Html
     memory: Html
     fullest_disk: Html
-    disks: Sequence[tuple[Html, Html, Html, Html]]
+    disks: Sequence[tuple[Html, Html, Html, Html]]  # mount, used, total, and how full it is in percent
     disk_use: Sequence[tuple[Html, Html]]
     disk_use_time: Html
     gpu_rows: Sequence[GpuRow]
@@ -139,7 +139,15 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         fullest_disk=escape_html(f"{compute_disk_percent(fullest_disk):.0f} % of {shorten_text(fullest_disk.mount)}")
         if fullest_disk
         else EMPTY_HTML,
-        disks=[build_disk_row(disk) for disk in facts.disks[:MAX_DISKS]],
+        disks=[
+            (
+                escape_html(shorten_text(disk.mount)),
+                Html(formatting.format_size(disk.used)),
+                Html(formatting.format_size(disk.total)),
+                Html(f"{compute_disk_percent(disk):.0f}"),
+            )
+            for disk in facts.disks[:MAX_DISKS]
+        ],
         disk_use=[
             (escape_html(shorten_text(folder.path)), Html(formatting.format_size(folder.used))) for folder in disk_use
         ],
@@ -218,16 +226,6 @@ def format_last_seen(epoch: float, now: Now) -> tuple[Html, Html]:
 
 def compute_disk_percent(disk: Disk) -> float:
     return disk.used / disk.total * 100 if disk.total else 0
-
-
-def build_disk_row(disk: Disk) -> tuple[Html, Html, Html, Html]:
-    """Return the mount of a disk, its used and total size, and how full it is in percent."""
-    return (
-        escape_html(shorten_text(disk.mount)),
-        Html(formatting.format_size(disk.used)),
-        Html(formatting.format_size(disk.total)),
-        Html(f"{compute_disk_percent(disk):.0f}"),
-    )
 
 
 # Rows of GPUs

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import orjson
@@ -51,14 +50,6 @@ class ChartRequest(NamedTuple):
     privacy: PrivacySettings
 
 
-class CachedChart(NamedTuple):
-    """Window that was drawn, from which inputs, and until when it is valid."""
-
-    fingerprint: str
-    valid_until: float
-    html: bytes
-
-
 class ChartCache:
     """Charts of hosts: the day is drawn every 5 minutes, as its means are, longer windows once an hour."""
 
@@ -90,11 +81,16 @@ class ChartCache:
     def render_window(self, window: str, fingerprint: str, request: ChartRequest, now: Now) -> bytes:
         """Return a window drawn not long ago; else draw it now, or say that there is no time for it yet."""
         path = self.folder / f"{request.host}.{window}"
-        cached = read_cached_chart(path)
-        is_current = cached is not None and cached.fingerprint == fingerprint
+        is_current, cached_html, seconds_left = False, b"", 0.0
+        with suppress(OSError, files.FileRefusedError, ValueError):
+            head, _, cached_html = files.read(path).partition(b"\n")
+            cached_fingerprint, cached_until, length = head.decode().split()
+            seconds_left = float(cached_until) - now.epoch
+            # half of one, in a damaged file, would spoil the page
+            is_current = cached_fingerprint == fingerprint and len(cached_html) == int(length)
         is_late = time.monotonic() > self.deadline
-        if cached and is_current and (is_late or 0 < cached.valid_until - now.epoch <= self.long_lifetime_s):
-            return cached.html
+        if is_current and (is_late or 0 < seconds_left <= self.long_lifetime_s):
+            return cached_html
         if is_late:
             return render.render_charts_message(window, NOT_DRAWN_YET)
         html = self.draw_window(window, request, now)
@@ -136,16 +132,6 @@ class ChartCache:
         gpus.sort(key=lambda gpu: gpu.series.key not in request.gpu_keys)
         host_series = time_windows.build_chart_series(host_history.host_columns, tuple(HOST_COLUMNS), grid)
         return render.render_charts(grid, gpus, host_series, request.gpu_keys, int(now.epoch))
-
-
-def read_cached_chart(path: Path) -> CachedChart | None:
-    """Read a cached chart; half of one, in a damaged file, would spoil the page."""
-    try:
-        head, _, html = files.read(path).partition(b"\n")
-        fingerprint, valid_until, length = head.decode().split()
-        return CachedChart(fingerprint, float(valid_until), html) if len(html) == int(length) else None
-    except (OSError, files.FileRefusedError, ValueError):
-        return None
 
 
 class HostSparklines(NamedTuple):

@@ -40,15 +40,6 @@ def fit_cell_bytes(text: str, width: int) -> bytes:
     return fit_cell(text, width).encode()
 
 
-@lru_cache(maxsize=20_000)
-def strip_command_folder(command: str | None) -> str:
-    """Remove the folders of the program from a command."""
-    if command is None:
-        return UNKNOWN_CELL
-    first, blank, rest = command.partition(" ")
-    return f"{extract_program_name(first)}{blank}{rest}" if first else command
-
-
 def render_detail_host(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> bytes:
     """Render the boxes of a host; `gpus_taken_at` is when its GPUs were read."""
     address = next((address for _, address in list_addresses(host_status)), UNKNOWN_CELL)
@@ -150,13 +141,15 @@ def render_process_tree(processes: tuple[ProcessStatus, ...]) -> list[bytes]:
 
 @lru_cache(maxsize=40_000)
 def render_process_branch(command: str | None, used_memory: float | None, user: str | None) -> bytes:
-    """Render a process once for as long as it runs."""
+    """Render a process once for as long as it runs, without the folders of its program."""
+    first, blank, rest = (UNKNOWN_CELL if command is None else command).partition(" ")
+    shown_command = f"{extract_program_name(first) if first else ''}{blank}{rest}"
     if used_memory is not None and used_memory < MAX_MEMORY_MIB:
         size = b"%8.0f" % used_memory
     else:
         size = fit_text(format_number(used_memory), MEMORY_WIDTH, right=True).encode()
     return b"%b%bMiB %b" % (
-        fit_cell_bytes(strip_command_folder(command), COMMAND_WIDTH),
+        fit_cell_bytes(shown_command, COMMAND_WIDTH),
         size,
         fit_cell_bytes(user or UNKNOWN_CELL, USER_WIDTH),
     )
