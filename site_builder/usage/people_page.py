@@ -10,7 +10,6 @@ from urllib.parse import quote
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.html import format_build_time, load_compact_template
-from site_builder.history.buckets import UNITS_PER_MINUTE
 from site_builder.history.rollups import UsageWindow
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.usage.totals import (
