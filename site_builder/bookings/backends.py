@@ -157,8 +157,7 @@ class RemoteBoard:
         if self.cached_status is None:
             status = self.request_json(urljoin(self.url, STATUS_FILE), None, with_token=False)
             if "schema" not in status or not isinstance(status.get("hosts"), list):
-                message = f"{self.url}{STATUS_FILE} is not that of a gpuboard: {CHECK_URL_HINT}"
-                raise FleetUnavailableError(message)
+                raise FleetUnavailableError(f"{self.url}{STATUS_FILE} is not that of a gpuboard: {CHECK_URL_HINT}")
             self.cached_status = status
         return self.cached_status
 

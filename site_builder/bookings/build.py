@@ -175,7 +175,8 @@ class CalendarBuilder:
         titles = {FLEET_FEED: "GPU bookings"}
         uids: set[str] = set()
         for host in calendar_input.hosts:
-            for booking in page.group_host_bookings(host, self.settings.privacy) if host.bookings else ():
+            labels, rows_by_key = page.assign_calendar_rows(host) if host.bookings else ([], {})
+            for booking in page.group_host_bookings(host, labels, rows_by_key, self.settings.privacy):
                 if page.has_left_calendar(booking.first_booking, now):
                     continue
                 event = self.build_event(booking, uids, now)
@@ -247,10 +248,14 @@ def build_calendar_people(calendar: page.Calendar, calendar_input: CalendarInput
     calendar_people = {}
     for name in sorted(shown_names):
         person = people.resolve_person(name)
-        display_name = people.display_name(name)
-        person_names = tuple(dict.fromkeys([*names[person], name.lower()]))
+        pattern, hue = divmod(styles[person], page.HUE_COUNT)
         calendar_people[name] = page.CalendarPerson(
-            numbers[person], display_name, styles[person], build_feed_path(name, people), person_names
+            number=numbers[person],
+            name=people.display_name(name),
+            hue=hue,
+            pattern=pattern,
+            feed=build_feed_path(name, people),
+            names=tuple(dict.fromkeys([*names[person], name.lower()])),
         )
     return calendar_people
 

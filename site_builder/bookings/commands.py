@@ -118,8 +118,7 @@ def confirm_and_send(place: BookingBackend, request: Mapping[str, Any], question
     print_message(clean_text(checked["said"]))
     print_warnings(checked)
     if not ask_confirmation(question):
-        message = "nothing was changed"
-        raise NegativeResultError(message)
+        raise NegativeResultError("nothing was changed")
     if request["do"] == "undo":
         return place.send({**request, "undoes": checked["undoes"]})
     if request["do"] == "book":  # the GPUs that were found for it
@@ -213,14 +212,12 @@ def check_book_options(gpus: tuple[str, ...], options: Mapping[str, Any]) -> Non
         raise click.UsageError(message)
     check_end_options(options)
     if not options["until"] and not options["length"]:
-        message = 'until when? Say --until "fri 18:00" or --for 2h'
-        raise click.UsageError(message)
+        raise click.UsageError('until when? Say --until "fri 18:00" or --for 2h')
 
 
 def check_end_options(options: Mapping[str, Any]) -> None:
     if options["until"] and options["length"]:
-        message = "say --until or --for, not both"
-        raise click.UsageError(message)
+        raise click.UsageError("say --until or --for, not both")
 
 
 def build_time_fields(options: Mapping[str, Any], place: BookingBackend) -> dict[str, Any]:
@@ -246,12 +243,10 @@ def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) 
         last_moment = last and recurrence.extend_to_day_end(last, now.zone)
         rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
     except moments.UnclearTimeError as error:
-        message = f'"{options["repeat"]}" {error}'
-        raise UnclearRequestError(message) from None
+        raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
     first = service.find_first_occurrence(rule, since)
     if first is None:
-        message = f"by {rule} it would not happen once within a year"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError(f"by {rule} it would not happen once within a year")
     return rule, first
 
 
@@ -278,8 +273,7 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
     """
     check_end_options(options)
     if all(value is None for value in options.values()):
-        message = "what shall be other? Say --until, --for, --from, --comment or --name"
-        raise click.UsageError(message)
+        raise click.UsageError("what shall be other? Say --until, --for, --from, --comment or --name")
     request = {"do": "change", "id": booking, **build_changed_times(options, booking, place)}
     request |= {key: options[key] for key in ("comment", "name") if options[key] is not None}
     response = confirm_and_send(place, request, "Change it?", yes)
@@ -316,8 +310,7 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
     gpuboard release atlas:0
     """
     if not what:
-        message = "which booking? Name its id, or the GPUs: `gpuboard bookings --mine` lists yours"
-        raise click.UsageError(message)
+        raise click.UsageError("which booking? Name its id, or the GPUs: `gpuboard bookings --mine` lists yours")
     requests = build_release_requests(what, place)
     for request in requests if len(requests) > 1 else ():  # all of them or none
         place.send({**request, "check": True})
@@ -372,11 +365,9 @@ def bookings(
     gpuboard bookings --restore k7m2xp
     """
     if undo and (host or mine or past or restore):
-        message = "--undo takes back your last change, whatever it was of: it goes with nothing else"
-        raise click.UsageError(message)
+        raise click.UsageError("--undo takes back your last change, whatever it was of: it goes with nothing else")
     if restore is not None and (host or mine or past):
-        message = "--restore takes an id, and goes with nothing else"
-        raise click.UsageError(message)
+        raise click.UsageError("--restore takes an id, and goes with nothing else")
     if undo:
         response = confirm_and_send(place, {"do": "undo"}, "Take it back?", yes)
         print_booking_result(response, clean_text(response["said"]), as_json)
@@ -413,8 +404,7 @@ class ArchiveBackend:
 
     def __init__(self, place: BookingBackend) -> None:
         if not isinstance(place, LocalBookings):
-            message = "the archive is on the web host: run this there, as the user who builds"
-            raise CommandError(message)
+            raise CommandError("the archive is on the web host: run this there, as the user who builds")
         self.backend, self.settings, self.clock_ahead_s = place, place.settings, place.clock_ahead_s
         self.read_status, self.list_problems = place.read_status, place.list_problems
 
@@ -463,8 +453,7 @@ def filter_bookings(
         if isinstance(place, LocalBookings):
             HostLookup(place.settings).find_host(host)
         elif not any(known["name"].lower() in names for known in place.read_status()["hosts"]):
-            message = f"there is no host {clean_text(host)}"
-            raise NegativeResultError(message)
+            raise NegativeResultError(f"there is no host {clean_text(host)}")
     return [booking for booking in listed if booking["host"].lower() in names]
 
 
@@ -586,8 +575,7 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
     gpuboard token --revoke alice
     """
     if (name is not None) + listing + (revoke is not None) != 1:
-        message = "name somebody, or give --list, or --revoke NAME"
-        raise click.UsageError(message)
+        raise click.UsageError("name somebody, or give --list, or --revoke NAME")
     tokens = TokenStore(settings.state)
     try:
         if name is not None:

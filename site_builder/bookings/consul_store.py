@@ -174,8 +174,7 @@ class ConsulBookingStore(store.BookingStore):
             certainty = (
                 "and nothing was written so far" if is_unchanged else "so that nobody knows whether it was written"
             )
-            message = f"{self.access.where} {fault}, {certainty}: look again"
-            raise locks.StorageError(message)
+            raise locks.StorageError(f"{self.access.where} {fault}, {certainty}: look again")
 
 
 def open_booking_store(data: Path, access: KvAccess | None) -> store.BookingStore:

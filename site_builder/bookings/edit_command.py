@@ -85,8 +85,7 @@ def check_bookings_writable(data: Path) -> None:
     with store.open_data_folder(path) as folder:
         store.BookingStore(data).check_owner(folder)
     if not os.access(path, os.W_OK):
-        message = f"{path.absolute()} cannot be written: {store.ASK_ADMIN_HINT}"
-        raise CommandError(message)
+        raise CommandError(f"{path.absolute()} cannot be written: {store.ASK_ADMIN_HINT}")
 
 
 @contextmanager
@@ -211,8 +210,7 @@ def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> by
         if len(problems) > MAX_PROBLEMS:
             print_message(f"and {len(problems) - MAX_PROBLEMS} more problems")
         if not is_interactive() or not ask_confirmation("Edit again?"):
-            message = "a file with new problems does not count"
-            raise CommandError(message)
+            raise CommandError("a file with new problems does not count")
 
 
 def find_new_problems(original: bytes, edited: bytes, zone: tzinfo) -> list[str]:

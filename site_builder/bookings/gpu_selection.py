@@ -43,16 +43,14 @@ def find_own_booking(transaction: BookingTransaction, targets: Sequence[str]) ->
         matches = current
     if not matches:
         whose = f"; it is booked by {current[0].booking.name}" if current and transaction.can_see_names else ""
-        message = f"you have not booked {' '.join(targets)}{whose}"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"you have not booked {' '.join(targets)}{whose}")
     bookings = {(stored.booking.host, stored.booking.id): stored.booking for stored in matches}
     if len({host for host, _ in bookings}) < len(bookings):
         choices = " or ".join(
             f"{booking.id} (until {policy.format_booking_moment(booking.until.timestamp(), transaction.now)})"
             for booking in bookings.values()
         )
-        message = f"that could be {choices}: name its id"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"that could be {choices}: name its id")
     for stored in matches:
         if stored.booking.gpu == "*" and (stored.booking.host, "*") not in places:
             message = f"booking {stored.booking.id} is of all GPUs of {stored.booking.host}: release it whole"
@@ -66,14 +64,12 @@ def resolve_targets(transaction: BookingTransaction, targets: Sequence[str]) -> 
     for target in targets:
         match = TARGET_PATTERN.fullmatch(target.strip())
         if not match:
-            message = f'"{clean_text(target)[:80]}" is no GPU: write a host, or atlas:0,1'
-            raise UnclearRequestError(message)
+            raise UnclearRequestError(f'"{clean_text(target)[:80]}" is no GPU: write a host, or atlas:0,1')
         host = transaction.hosts.find_host(match[1])
         for text in (match[2] or "*").split(","):
             places.update(dict.fromkeys((host, key) for key in resolve_gpu_keys(transaction, host, text)))
         if len(places) > MAX_GPUS:
-            message = f"that is more than {MAX_GPUS} GPUs at once"
-            raise UnclearRequestError(message)
+            raise UnclearRequestError(f"that is more than {MAX_GPUS} GPUs at once")
     whole_hosts = {host for host, key in places if key == "*"}
     place_by_gpu: dict[Place, Place] = {}  # an index and a UUID may name the same GPU
     for host, key in places:
@@ -96,8 +92,7 @@ def resolve_gpu_keys(transaction: BookingTransaction, host: str, text: str) -> l
     if index_range:
         wanted_keys = [str(index) for index in range(int(index_range[1]), int(index_range[2]) + 1)]
         if not wanted_keys:
-            message = f"{text} counts backwards: write {index_range[2]}-{index_range[1]}"
-            raise UnclearRequestError(message)
+            raise UnclearRequestError(f"{text} counts backwards: write {index_range[2]}-{index_range[1]}")
     else:
         wanted_keys = [str(int(text)) if text.isdecimal() else text]
     all_gpus = [gpu for instance in gpus for gpu in (instance, instance.parent) if gpu]
@@ -114,8 +109,7 @@ def resolve_gpu_keys(transaction: BookingTransaction, host: str, text: str) -> l
             from site_builder.fleet.host_state import format_gpu_labels  # noqa: PLC0415 # slow to import
 
             has = f", only {format_gpu_labels([gpu for gpu in gpus if gpu.number is not None])}" if labels else ""
-            message = f"{host} has no GPU {key[:80]}{has}"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"{host} has no GPU {key[:80]}{has}")
     return keys
 
 
@@ -155,8 +149,7 @@ def choose_free_gpus(transaction: BookingTransaction, request: BookingRequest) -
     wanted = f"{count} free {model or 'GPU' + 's' * (count > 1)}".strip()
     free_labels = {host: [*whole_gpus.get(host, ()), *instances.get(host, ())] for host in statuses}
     rest = ", ".join(f"{host}:{','.join(labels)}" for host, labels in free_labels.items() if labels)
-    message = f"no host has {wanted} for that time" + (f"; free are {rest[:300]}" if rest else "")
-    raise BookingRefusedError(message)
+    raise BookingRefusedError(f"no host has {wanted} for that time" + (f"; free are {rest[:300]}" if rest else ""))
 
 
 def can_book_gpu(

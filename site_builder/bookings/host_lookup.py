@@ -65,8 +65,7 @@ class HostLookup:
             return name
         similar_names = get_close_matches(text.lower(), names.names_by_lower_case, 1)
         hint = f"; is it {names.names_by_lower_case[similar_names[0]]}?" if similar_names else ""
-        message = f"there is no host {text[:80]}{hint}"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"there is no host {text[:80]}{hint}")
 
     def decide_statuses(
         self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False

@@ -89,8 +89,7 @@ def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[st
     if not isinstance(host_member.content, dict):
         if host_member.content:
             line = parser.find_line_number(document.plain_json, host_member.start)
-            message = f"line {line}: what stands under {host} is no booking"
-            raise EntryPlacementError(message)
+            raise EntryPlacementError(f"line {line}: what stands under {host} is no booking")
         return add_entries(document.splice((host_member.value_start, host_member.end, "{}")), host, entries)
     new_gpus: dict[str, EntryContent] = {}
     remaining: list[tuple[str, EntryContent]] = []

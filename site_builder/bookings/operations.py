@@ -103,20 +103,17 @@ class ChangeOperation:
         values = {"since": since, "until": until, "name": self.name, "comment": self.comment}
         changes: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
         if not changes:
-            message = "what shall be other? Give `from`, `until`, `for`, `name` or `comment`"
-            raise UnclearRequestError(message)
+            raise UnclearRequestError("what shall be other? Give `from`, `until`, `for`, `name` or `comment`")
         transaction.check_may_change(booking)
         if self.name is not None:
             transaction.check_may_book_for(self.name)
         refuse_ended(booking, now)
         is_moved = since is not None or until is not None
         if booking.rrule and is_moved:
-            message = f"booking {booking.id} repeats, and its times stay: release it, and book anew"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"booking {booking.id} repeats, and its times stay: release it, and book anew")
         has_begun = booking.since is None or booking.since.timestamp() <= now.epoch
         if has_begun and since is not None and since != booking.since:
-            message = f"booking {booking.id} has begun, and its beginning stays"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"booking {booking.id} has begun, and its beginning stays")
         if since is not None and not has_begun:
             refuse_past_start(since, now)
         new = [replace(stored.booking, **changes) for stored in entries]
@@ -200,8 +197,7 @@ class UndoOperation:
         now = transaction.now
         line = find_last_change(transaction)
         if self.change_id and line["change"] != self.change_id:
-            message = f"{line['who']} has changed something since: look again"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"{line['who']} has changed something since: look again")
         transaction.undone_change = line["change"]
         removed = [find_logged_entry(transaction, entry) for entry in line["after"]]
         for stored in removed:
@@ -209,8 +205,7 @@ class UndoOperation:
         present = transaction.list_logged_entries()
         for host, gpu, content in line["before"]:
             if [host, gpu, content] in present:
-                message = f"the booking of {host}:{gpu} is there already"
-                raise BookingRefusedError(message)
+                raise BookingRefusedError(f"the booking of {host}:{gpu} is there already")
             transaction.add_entries(host, (gpu, content))
         restored = [
             stored.booking
@@ -246,8 +241,7 @@ def find_last_change(transaction: BookingTransaction) -> dict[str, Any]:
         can_undo = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
         if is_own and can_undo and line["change"] not in undone and is_change_in_force(transaction, line):
             return line
-    message = f"there is nothing that {user.name} changed and that could be taken back"
-    raise BookingRefusedError(message)
+    raise BookingRefusedError(f"there is nothing that {user.name} changed and that could be taken back")
 
 
 def is_change_in_force(transaction: BookingTransaction, line: Mapping[str, Any]) -> bool:
@@ -269,8 +263,7 @@ def find_logged_entry(transaction: BookingTransaction, entry: LoggedEntry) -> St
     for stored in transaction.list_bookings():
         if stored.to_logged_entry() == entry:
             return stored
-    message = f"the booking of {entry[0]}:{entry[1]} has been changed since, and is not taken back"
-    raise BookingRefusedError(message)
+    raise BookingRefusedError(f"the booking of {entry[0]}:{entry[1]} has been changed since, and is not taken back")
 
 
 def split_current_bookings(
@@ -299,16 +292,14 @@ def refuse_past_start(since: datetime, now: Now) -> None:
 def refuse_ended(booking: Booking, now: Now) -> None:
     if has_ended(booking, now):
         end = policy.format_booking_moment(policy.compute_final_end(booking), now)
-        message = f"booking {booking.id} ended {end}, and the past stays as it was"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"booking {booking.id} ended {end}, and the past stays as it was")
 
 
 def check_recurrence(booking: Booking, transaction: BookingTransaction) -> None:
     """Refuse a booking that overlaps its own next repeat, or repeats for longer than bookings are made ahead."""
     spans = policy.list_spans(booking, booking.since or transaction.now.local, policy.CONFLICT_HORIZON)
     if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
-        message = "it would begin again before it has ended: book the whole time at once"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
     ahead = 0 if transaction.user.is_admin else transaction.policy.max_ahead_s
     bounds = policy.find_recurrence_bounds(booking)
     last = bounds.last if bounds else booking.since
@@ -333,8 +324,7 @@ class EditOperation:
         if transaction.content != self.original:
             if not is_readable_content(self.original):
                 path = transaction.store.folder / BOOKINGS_FILE
-                message = f"{path} was repaired by somebody else meanwhile"
-                raise BookingRefusedError(message)
+                raise BookingRefusedError(f"{path} was repaired by somebody else meanwhile")
             merge_edits(merged, transaction.with_content(self.original), transaction)
         entries = transaction.list_logged_entries() if is_readable_content(transaction.content) else []
         before, after = (Counter(map(json.dumps, side)) for side in (entries, merged.list_logged_entries()))
@@ -358,8 +348,7 @@ def merge_edits(mine: BookingTransaction, original: BookingTransaction, theirs: 
     base, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
     if count_remarks(theirs.document) != count_remarks(original.document):
         if count_remarks(mine.document) != count_remarks(original.document):
-            message = "the remarks in the file were changed by somebody else meanwhile, and by you"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
         base, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
     mine.document = apply_entry_changes(base, added, removed)
     their_bookings = [stored for stored in theirs.list_bookings() if build_entry_key(stored.entry) not in before]

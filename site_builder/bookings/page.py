@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import blake2b
-from itertools import accumulate
 from typing import NamedTuple
 
 from site_builder.bookings.policy import find_recurrence_bounds
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
 from site_builder.core.formatting import MONTH_NAMES, shorten_text
-from site_builder.core.html import load_template
+from site_builder.core.html import load_compact_template
 from site_builder.core.model import Booking, GpuIdentity, PrivacySettings
 from site_builder.core.names import natural_sort_key
 from site_builder.fleet import booking_use
@@ -28,7 +28,6 @@ BAR_GAP_PX = 2
 # A bar is never narrower than this, in percent of two weeks: an hour is.
 MIN_BAR_WIDTH_PERCENT = 0.3
 MAX_LISTED = 1000
-MAX_BAR_CHARACTERS = 120
 
 
 class CalendarHost(NamedTuple):
@@ -67,18 +66,20 @@ class BookingOccurrence(NamedTuple):
 
 
 class CalendarBar(NamedTuple):
-    """An occurrence over adjacent rows; one that overlaps others has a lane of its single row."""
+    """A bar of the chart: its place across in percent of the two weeks, and its place down in pixels."""
 
     occurrence: BookingOccurrence
-    row: int
-    row_count: int
-    lane: int | None
+    x: str
+    width: str
+    y: int
+    height: int
 
 
 class HostCalendar(NamedTuple):
-    """The bars of a host, its rows (a label and the number of lanes), and the GPUs without a booking."""
+    """The chart of a host: its rows, each with its label and its top, its bars, and the GPUs without a booking."""
 
     host: str
+    height: int
     rows: tuple[tuple[str, int], ...]
     bars: tuple[CalendarBar, ...]
     unbooked: tuple[str, ...]
@@ -94,6 +95,17 @@ class Calendar(NamedTuple):
     omitted_count: int
 
 
+class CalendarPerson(NamedTuple):
+    """A person with bookings: the hue and pattern of their bars, their feed, and all names that they go by."""
+
+    number: int
+    name: str
+    hue: int
+    pattern: int
+    feed: str
+    names: Sequence[str]
+
+
 def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: Now) -> Calendar:
     """Build the calendar from the midnight before now to that in two weeks, in our zone."""
     midnights = tuple(
@@ -102,34 +114,38 @@ def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: N
     )
     now.days_until(now.local)  # which changes with the day
     first, last = midnights[0].timestamp(), midnights[-1].timestamp()
-    occurrences_by_host = {
-        host.name: list_occurrences_between(group_host_bookings(host, shown), first, last, now)
-        for host in hosts
-        if host.bookings
-    }
-    occurrence_count = sum(map(len, occurrences_by_host.values()))
-    remaining = MAX_OCCURRENCES
-    host_calendars, all_occurrences = [], []
+    remaining, omitted_count = MAX_OCCURRENCES, 0
+    host_calendars, unbooked_hosts, all_occurrences = [], [], []
     for host in hosts:
-        occurrences = occurrences_by_host.get(host.name, [])[:remaining]
-        remaining -= len(occurrences)
-        if occurrences:
-            all_occurrences += occurrences
-            host_calendars.append(build_host_calendar(host, occurrences))
+        labels, rows_by_key = assign_calendar_rows(host) if host.bookings else ([], {})
+        occurrences = [
+            BookingOccurrence(booking, begins, ends)
+            for booking in group_host_bookings(host, labels, rows_by_key, shown)
+            for begins, ends in booking_use.list_booking_times(booking.first_booking, now)
+            if ends.timestamp() > first and (begins is None or begins.timestamp() < last)
+        ]
+        if not occurrences:
+            unbooked_hosts.append(host.name)
+        shown_occurrences = sorted(occurrences, key=compute_start_epoch)[:remaining]
+        remaining -= len(shown_occurrences)
+        omitted_count += len(occurrences) - len(shown_occurrences)
+        if shown_occurrences:
+            all_occurrences += shown_occurrences
+            host_calendars.append(build_host_calendar(host.name, labels, shown_occurrences, first, last))
     all_occurrences.sort(key=compute_start_epoch)
-    unbooked_hosts = tuple(host.name for host in hosts if not occurrences_by_host.get(host.name))
     return Calendar(
-        midnights,
-        tuple(host_calendars),
-        unbooked_hosts,
-        tuple(all_occurrences),
-        max(0, occurrence_count - MAX_OCCURRENCES),
+        midnights=midnights,
+        host_calendars=tuple(host_calendars),
+        unbooked_hosts=tuple(unbooked_hosts),
+        occurrences=tuple(all_occurrences),
+        omitted_count=omitted_count,
     )
 
 
-def group_host_bookings(host: CalendarHost, shown: PrivacySettings) -> list[CalendarBooking]:
+def group_host_bookings(
+    host: CalendarHost, labels: Sequence[str], rows_by_key: Mapping[str, Sequence[int]], shown: PrivacySettings
+) -> list[CalendarBooking]:
     """Group the bookings of a host that differ only in the GPU; without names if users are not shown."""
-    labels, rows_with = assign_calendar_rows(host)
     groups: dict[tuple[object, ...], list[Booking]] = {}
     for booking in host.bookings:
         groups.setdefault(
@@ -142,7 +158,7 @@ def group_host_bookings(host: CalendarHost, shown: PrivacySettings) -> list[Cale
         rows = tuple(
             range(len(host.gpus) or len(labels))
             if is_whole_host
-            else sorted({row for key in keys for row in rows_with[key]})
+            else sorted({row for key in keys for row in rows_by_key[key]})
         )
         calendar_bookings.append(
             CalendarBooking(
@@ -179,46 +195,51 @@ def assign_calendar_rows(host: CalendarHost) -> tuple[list[str], dict[str, list[
     return labels or ["all"], rows_by_key
 
 
-def list_occurrences_between(
-    bookings: Iterable[CalendarBooking], first: float, last: float, now: Now
-) -> list[BookingOccurrence]:
-    """List the occurrences between two moments, in the order of their starts."""
-    occurrences = [
-        BookingOccurrence(booking, begins, ends)
-        for booking in bookings
-        for begins, ends in booking_use.list_booking_times(booking.first_booking, now)
-        if ends.timestamp() > first and (begins is None or begins.timestamp() < last)
-    ]
-    return sorted(occurrences, key=compute_start_epoch)
-
-
 def compute_start_epoch(occurrence: BookingOccurrence) -> float:
     """Return the start for comparisons; an occurrence without a start comes first."""
     return occurrence.begins.timestamp() if occurrence.begins else float("-inf")
 
 
-def build_host_calendar(host: CalendarHost, occurrences: Sequence[BookingOccurrence]) -> HostCalendar:
-    labels = assign_calendar_rows(host)[0]
+def build_host_calendar(
+    host: str, labels: Sequence[str], occurrences: Sequence[BookingOccurrence], first: float, last: float
+) -> HostCalendar:
+    """Place the occurrences of a host: one bar over adjacent GPUs, or where some overlap, one in a lane of each GPU."""
     occurrences_by_row: dict[int, dict[int, BookingOccurrence]] = {}
     for number, occurrence in enumerate(occurrences):
         for row in occurrence.booking.rows:
             occurrences_by_row.setdefault(row, {})[number] = occurrence
-    used_rows = sorted(occurrences_by_row)
-    position_by_row = {row: number for number, row in enumerate(used_rows)}
-    lanes = {row: assign_lanes(occurrences_by_row[row]) for row in used_rows}
+    lanes = {row: assign_lanes(occurrences_by_row[row]) for row in sorted(occurrences_by_row)}
+    tops, bottoms, top = {}, {}, HEAD_HEIGHT_PX
+    for row, row_lanes in lanes.items():
+        tops[row] = top
+        top += (1 + max(row_lanes.values())) * LANE_HEIGHT_PX + BAR_GAP_PX if any(row_lanes.values()) else ROW_HEIGHT_PX
+        bottoms[row] = top
     bars: list[CalendarBar] = []
     for number, occurrence in enumerate(occurrences):
-        positions = [(position_by_row[row], lanes[row].get(number)) for row in occurrence.booking.rows]
-        if any(lane is not None for _, lane in positions):
-            bars += [CalendarBar(occurrence, row, 1, lane) for row, lane in positions]
-        else:
-            bars += [
-                CalendarBar(occurrence, row, rows, None)
-                for row, rows in group_adjacent_rows([row for row, _ in positions])
-            ]
-    unbooked = tuple(label for row, label in enumerate(labels) if row not in position_by_row)
-    rows = tuple((labels[row], 1 + max(lanes[row].values(), default=0)) for row in used_rows)
-    return HostCalendar(host.name, rows, tuple(bars), unbooked)
+        left = compute_position_percent(compute_start_epoch(occurrence), first, last)
+        width = max(MIN_BAR_WIDTH_PERCENT, compute_position_percent(occurrence.ends.timestamp(), first, last) - left)
+        left = min(left, 100 - width)
+        is_overlapping = any(number in lanes[row] for row in occurrence.booking.rows)
+        spans: list[tuple[int, int]] = []
+        for row in occurrence.booking.rows:
+            if number in lanes[row]:
+                lane_top = tops[row] + lanes[row][number] * LANE_HEIGHT_PX
+                spans.append((lane_top, lane_top + LANE_HEIGHT_PX + BAR_GAP_PX))
+            elif spans and spans[-1][1] == tops[row] and not is_overlapping:
+                spans[-1] = spans[-1][0], bottoms[row]
+            else:
+                spans.append((tops[row], bottoms[row]))
+        bars += [
+            CalendarBar(occurrence, f"{left:.3f}", f"{width:.3f}", start + BAR_GAP_PX, end - start - BAR_GAP_PX)
+            for start, end in spans
+        ]
+    return HostCalendar(
+        host=host,
+        height=top,
+        rows=tuple((labels[row], tops[row]) for row in lanes),
+        bars=tuple(bars),
+        unbooked=tuple(label for row, label in enumerate(labels) if row not in lanes),
+    )
 
 
 def assign_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[int, int]:
@@ -239,17 +260,6 @@ def assign_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[int, int]
     return {number: lane for number, lane in lane_of.items() if number in overlapping}
 
 
-def group_adjacent_rows(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield runs of adjacent rows, as the first row and their number."""
-    first = previous = rows[0]
-    for row in rows[1:]:
-        if row != previous + 1:
-            yield first, previous + 1 - first
-            first = row
-        previous = row
-    yield first, previous + 1 - first
-
-
 def has_left_calendar(booking: Booking, now: Now) -> bool:
     """Return whether a booking ended, with its last repeat, so long ago that it is no longer shown."""
     bounds = find_recurrence_bounds(booking)
@@ -259,41 +269,6 @@ def has_left_calendar(booking: Booking, now: Now) -> bool:
         return True
     last_end = bounds.last and bounds.last + (booking.until - booking.since)
     return last_end is not None and now.has_passed(last_end.timestamp() + booking_use.SHOWN_AFTER_END_S)
-
-
-class CalendarPerson(NamedTuple):
-    """A person with bookings: the style of their bars, their feed, and all names that they go by."""
-
-    number: int
-    name: str
-    style: int
-    feed: str
-    names: Sequence[str]
-
-
-class RenderedBar(NamedTuple):
-    """A bar for the template; x positions in percent, y positions in pixels."""
-
-    style: str
-    pattern: int
-    x: str
-    width: str
-    y: int
-    height: int
-    name: str
-    comment: str
-    title: str
-
-
-class RenderedHostCalendar(NamedTuple):
-    """A host for the template: the labels of its rows and the lines between them with their positions."""
-
-    host: str
-    height: int
-    labels: Sequence[tuple[str, int]]
-    row_tops: Sequence[int]
-    bars: Sequence[RenderedBar]
-    unbooked: str
 
 
 def assign_styles(people: Iterable[str]) -> dict[str, int]:
@@ -314,27 +289,27 @@ def assign_styles(people: Iterable[str]) -> dict[str, int]:
 
 def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson], version: str, now: Now) -> bytes:
     """Render the page; `people` are by the names in their bookings."""
-    first, last = calendar.midnights[0], calendar.midnights[CALENDAR_DAYS - 1]
-    content = load_template("bookings.html").render(
+    first = calendar.midnights[0]
+    content = load_compact_template("bookings.html").render(
         version=version,
-        built=(
-            int(now.epoch * 1000),
-            now.local.isoformat(" ", "minutes"),
-            f"{format_weekday_date(now.local)} {now.local:%H:%M}",
-        ),
-        span=f"{format_weekday_date(first)} to {format_weekday_date(last)}",
+        built_ms=int(now.epoch * 1000),
+        built_iso=now.local.isoformat(" ", "minutes"),
+        built=f"{format_weekday_date(now.local)} {now.local:%H:%M}",
+        first_day=format_weekday_date(first),
+        last_day=format_weekday_date(calendar.midnights[CALENDAR_DAYS - 1]),
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
         days=build_day_columns(calendar.midnights),
-        now=format_position_percent(now.epoch, calendar.midnights),
-        charts=[
-            render_host_calendar(host_calendar, calendar, people, now) for host_calendar in calendar.host_calendars
-        ],
-        head=HEAD_HEIGHT_PX,
-        people=sorted({person.number: person for person in people.values()}.values()),
-        others=calendar.unbooked_hosts,
-        listed=[build_calendar_row(occurrence, people, now) for occurrence in calendar.occurrences[:MAX_LISTED]],
-        more=calendar.omitted_count + max(0, len(calendar.occurrences) - MAX_LISTED),
-        hues=HUE_COUNT,
+        now_x=f"{compute_position_percent(now.epoch, first.timestamp(), calendar.midnights[-1].timestamp()):.3f}",
+        host_calendars=calendar.host_calendars,
+        head_height=HEAD_HEIGHT_PX,
+        row_height=ROW_HEIGHT_PX,
+        people=people,
+        legend=sorted({person.number: person for person in people.values()}.values()),
+        unbooked_hosts=calendar.unbooked_hosts,
+        occurrences=calendar.occurrences[:MAX_LISTED],
+        omitted_count=calendar.omitted_count + max(0, len(calendar.occurrences) - MAX_LISTED),
+        format_occurrence=partial(format_occurrence, now=now),
+        shorten_text=shorten_text,
     )
     return content.encode("utf-8", "replace")
 
@@ -342,84 +317,27 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
 def build_day_columns(midnights: Sequence[datetime]) -> list[tuple[str, str, str, str]]:
     """Return for each day its position, width (clocks may change in it), CSS classes and name."""
     columns = []
-    for number, (midnight, next_midnight) in enumerate(zip(midnights, midnights[1:])):
-        left, right = (format_position_percent(moment.timestamp(), midnights) for moment in (midnight, next_midnight))
-        kind = "today" if number == 0 else "weekend" if midnight.weekday() >= 5 else ""
-        if kind == "today" and midnight.weekday() >= 5:
-            kind = "today weekend"
+    epochs = [midnight.timestamp() for midnight in midnights]
+    for number, midnight in enumerate(midnights[:-1]):
+        left, right = (compute_position_percent(epochs[edge], epochs[0], epochs[-1]) for edge in (number, number + 1))
+        kind = " ".join(filter(None, ("today" if number == 0 else "", "weekend" if midnight.weekday() >= 5 else "")))
         name = (
             format_weekday_date(midnight)
             if number == 0 or midnight.day == 1
             else f"{WEEKDAYS[midnight.weekday()]} {midnight.day}"
         )
-        columns.append((left, f"{float(right) - float(left):.3f}", kind, name))
+        columns.append((f"{left:.3f}", f"{right - left:.3f}", kind, name))
     return columns
 
 
-def format_position_percent(moment: float, midnights: Sequence[datetime]) -> str:
-    """Format the position of a moment, in percent of the two weeks."""
-    first, last = midnights[0].timestamp(), midnights[-1].timestamp()
-    return f"{min(100, max(0, (moment - first) / (last - first) * 100)):.3f}"
+def compute_position_percent(moment: float, first: float, last: float) -> float:
+    """Return the position of a moment between `first` and `last`."""
+    return round(min(100.0, max(0.0, (moment - first) / (last - first) * 100)), 3)
 
 
 def format_weekday_date(moment: datetime) -> str:
     """Format a date: `Mon 16 Nov`."""
     return f"{WEEKDAYS[moment.weekday()]} {moment.day} {MONTH_NAMES[moment.month - 1]}"
-
-
-def render_host_calendar(
-    host_calendar: HostCalendar, calendar: Calendar, people: Mapping[str, CalendarPerson], now: Now
-) -> RenderedHostCalendar:
-    heights = [ROW_HEIGHT_PX if lanes == 1 else lanes * LANE_HEIGHT_PX + BAR_GAP_PX for _, lanes in host_calendar.rows]
-    tops = list(accumulate(heights, initial=HEAD_HEIGHT_PX))
-    return RenderedHostCalendar(
-        host_calendar.host,
-        tops[-1],
-        [(label, tops[row] + ROW_HEIGHT_PX // 2) for row, (label, _) in enumerate(host_calendar.rows)],
-        tops[:-1],
-        [render_calendar_bar(bar, tops, calendar, people, now) for bar in host_calendar.bars],
-        ", ".join(host_calendar.unbooked),
-    )
-
-
-def render_calendar_bar(
-    bar: CalendarBar, tops: Sequence[int], calendar: Calendar, people: Mapping[str, CalendarPerson], now: Now
-) -> RenderedBar:
-    occurrence, booking = bar.occurrence, bar.occurrence.booking
-    person = people.get(booking.name)
-    left = float(format_position_percent(occurrence.begins.timestamp(), calendar.midnights)) if occurrence.begins else 0
-    width = max(
-        MIN_BAR_WIDTH_PERCENT, float(format_position_percent(occurrence.ends.timestamp(), calendar.midnights)) - left
-    )
-    left = min(left, 100 - width)
-    top, bottom = tops[bar.row], tops[bar.row + bar.row_count]
-    if bar.lane is not None:
-        top, bottom = top + bar.lane * LANE_HEIGHT_PX, top + (bar.lane + 1) * LANE_HEIGHT_PX + BAR_GAP_PX
-    title = " · ".join(
-        filter(None, (booking.where, booking.name or "booked", format_occurrence(occurrence, now), booking.comment))
-    )
-    return RenderedBar(
-        style=f"h{person.style % HUE_COUNT} who{person.number}" if person else "h0",
-        pattern=person.style // HUE_COUNT if person else 0,
-        x=f"{left:.3f}",
-        width=f"{width:.3f}",
-        y=top + BAR_GAP_PX,
-        height=bottom - top - BAR_GAP_PX,
-        name=shorten_text(booking.name or "booked") or "",
-        comment=shorten_text(booking.comment, MAX_BAR_CHARACTERS) or "",
-        title=title,
-    )
-
-
-def build_calendar_row(
-    occurrence: BookingOccurrence, people: Mapping[str, CalendarPerson], now: Now
-) -> tuple[str, str, str, str, str, str]:
-    """Return a row of the list: CSS class, time, host, GPUs, person and comment."""
-    booking = occurrence.booking
-    person = people.get(booking.name)
-    gpus = "all GPUs" if booking.is_whole_host else ", ".join(booking.gpus)
-    css_class = f"who{person.number}" if person else ""
-    return css_class, format_occurrence(occurrence, now), booking.host, gpus, booking.name, booking.comment
 
 
 def format_occurrence(occurrence: BookingOccurrence, now: Now) -> str:

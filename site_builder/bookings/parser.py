@@ -164,11 +164,9 @@ def to_plain_json(text: str, problems: list[str]) -> str:
     except json.JSONDecodeError as error:
         raise BookingFileError(describe_json_error(error)) from None
     except (ValueError, RecursionError):
-        message = "it is nested too deeply to be read"
-        raise BookingFileError(message) from None
+        raise BookingFileError("it is nested too deeply to be read") from None
     if not isinstance(content, dict):
-        message = "it must be an object of hosts: {host: [ … ]}"
-        raise BookingFileError(message)
+        raise BookingFileError("it must be an object of hosts: {host: [ … ]}")
     return text
 
 

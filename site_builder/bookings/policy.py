@@ -241,19 +241,15 @@ def check_booking_times(since: datetime, until: datetime, limits: BookingPolicy,
     start, end = to_epoch(since), to_epoch(until)
     start_text, end_text = format_booking_moment(start, now), format_booking_moment(end, now)
     if end <= start:
-        message = f"it would end {end_text}, before it begins {start_text}"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"it would end {end_text}, before it begins {start_text}")
     if end <= now.epoch:
-        message = f"it would end {end_text}, which is in the past"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"it would end {end_text}, which is in the past")
     if limits.max_duration_s and end - start > limits.max_duration_s:
         length, longest = formatting.format_duration(end - start), formatting.format_duration(limits.max_duration_s)
-        message = f"it would last {length}, but a booking may be {longest} long"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"it would last {length}, but a booking may be {longest} long")
     if limits.max_ahead_s and start > now.epoch + limits.max_ahead_s:
         ahead = formatting.format_duration(limits.max_ahead_s)
-        message = f"it would begin {start_text}, but bookings are made {ahead} ahead"
-        raise BookingRefusedError(message)
+        raise BookingRefusedError(f"it would begin {start_text}, but bookings are made {ahead} ahead")
 
 
 def check_share(

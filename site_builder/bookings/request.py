@@ -19,15 +19,12 @@ def check_request(request: JsonRequest, known_keys: Mapping[str, Collection[str]
     """Return what a request wants done (`do`), or refuse one that has unknown keys."""
     kind = request.get("do")
     if not isinstance(kind, str) or kind not in known_keys:
-        message = f"`do` must be {', '.join(known_keys)}"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError(f"`do` must be {', '.join(known_keys)}")
     unknown_keys = sorted(set(map(str, request)) - {*known_keys[kind], "do"})
     if unknown_keys:
-        message = f"{kind} knows no `{clean_text(unknown_keys[0])[:40]}`"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError(f"{kind} knows no `{clean_text(unknown_keys[0])[:40]}`")
     if not isinstance(request.get("check", False), bool):
-        message = "`check` must be true or false"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError("`check` must be true or false")
     return kind
 
 
@@ -41,12 +38,10 @@ def parse_text_field(request: JsonRequest, key: str, max_characters: int) -> str
     if value is None:
         return ""
     if not isinstance(value, str):
-        message = f"`{key}` must be a text"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError(f"`{key}` must be a text")
     text = " ".join(clean_text(value).split())
     if len(text) > max_characters:
-        message = f"`{key}` is longer than {max_characters} letters"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError(f"`{key}` is longer than {max_characters} letters")
     return text
 
 
@@ -55,15 +50,13 @@ def parse_text_list_field(request: JsonRequest, key: str) -> list[str]:
     if isinstance(texts, str):
         texts = [texts]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        message = f"`{key}` must be a list of texts"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError(f"`{key}` must be a list of texts")
     return texts
 
 
 def parse_gpu_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_GPUS:
-        message = "`any` must be a number of GPUs"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError("`any` must be a number of GPUs")
     return value
 
 
@@ -84,8 +77,7 @@ def parse_time(text: str, now: Now, since: datetime | None = None, is_end: bool 
     try:
         return moments.parse_moment(text, now.local, start=since, end=is_end).replace(microsecond=0)
     except moments.UnclearTimeError as error:
-        message = f'"{text}" {error}'
-        raise UnclearRequestError(message) from None
+        raise UnclearRequestError(f'"{text}" {error}') from None
 
 
 def parse_end(until_text: str, duration_text: str, since: datetime, now: Now) -> datetime | None:
@@ -94,10 +86,8 @@ def parse_end(until_text: str, duration_text: str, since: datetime, now: Now) ->
     if not duration_text:
         return until
     if until:
-        message = "give `until` or `for`, not both"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError("give `until` or `for`, not both")
     try:
         return moments.parse_duration(duration_text).add_to(since, now.zone).replace(microsecond=0)
     except moments.UnclearTimeError as error:
-        message = f'"{duration_text}" {error}'
-        raise UnclearRequestError(message) from None
+        raise UnclearRequestError(f'"{duration_text}" {error}') from None

@@ -97,8 +97,7 @@ class BookingService:
             if is_written:
                 return BookingResult(message, find_booking_warnings(transaction), transaction)
         path = find_bookings_file(self.settings.data)
-        message = f"{path} was changed by others {MAX_ATTEMPTS} times meanwhile: try again"
-        raise StorageError(message)
+        raise StorageError(f"{path} was changed by others {MAX_ATTEMPTS} times meanwhile: try again")
 
 
 def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
@@ -147,8 +146,7 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
     if kind == "release":
         targets = parse_text_list_field(request, "gpus")
         if bool(booking_id) == bool(targets):
-            message = "which booking? Give its `id`, or the GPUs"
-            raise UnclearRequestError(message)
+            raise UnclearRequestError("which booking? Give its `id`, or the GPUs")
         return ReleaseOperation(booking_id, host, targets)
     has_comment = request.get("comment") is not None
     return ChangeOperation(
@@ -166,29 +164,24 @@ def parse_booking_request(request: JsonRequest, now: Now, user: BookingUser) -> 
     since = parse_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
     until = parse_end_fields(request, since, now)
     if until is None:
-        message = "until when? Give `until` or `for`"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError("until when? Give `until` or `for`")
     rrule = parse_text_field(request, "rrule", MAX_COMMENT_CHARACTERS)
     if rrule:
         rrule, fault = recurrence.parse_rrule(rrule, now.zone)
         if fault:
-            message = f'the rrule "{request["rrule"]}" {fault}'
-            raise UnclearRequestError(message)
+            raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
     if rrule:
         first = find_first_occurrence(rrule, since)
         if first is None:
-            message = "it would not happen once within a year"
-            raise UnclearRequestError(message)
+            raise UnclearRequestError("it would not happen once within a year")
         since, until = first, first + (until - since)
     run_id = parse_text_field(request, "run", MAX_NAME_CHARACTERS)
     if run_id and not RUN_ID.fullmatch(run_id):
-        message = f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError(f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4")
     targets = parse_text_list_field(request, "gpus")
     count = parse_gpu_count(request["any"]) if request.get("any") is not None else 0
     if bool(targets) == bool(count):
-        message = "which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`"
-        raise UnclearRequestError(message)
+        raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
     return BookingRequest(
         targets=targets,
         count=count,

@@ -57,8 +57,7 @@ class TokenStore:
         try:
             return parse_tokens(content) if content else []
         except files.WRONG_SHAPE:
-            message = f"{self.path} is damaged: mend it, or remove it and make all tokens anew"
-            raise StorageError(message) from None
+            raise StorageError(f"{self.path} is damaged: mend it, or remove it and make all tokens anew") from None
 
     def create_token(self, name: str, now: float) -> str:
         """Create a token, and return it; it is stored only as a hash."""

@@ -91,8 +91,7 @@ class BookingTransaction:
             path = self.store.folder / store.BOOKINGS_FILE
             last_good = path.with_name(store.LAST_GOOD_FILE)
             hint = f"; {store.LAST_GOOD_FILE} beside it could be read last" if last_good.exists() else ""
-            message = f"{path} cannot be read, and is left as it is: {error}{hint}"
-            raise BookingsUnreadableError(message) from None
+            raise BookingsUnreadableError(f"{path} cannot be read, and is left as it is: {error}{hint}") from None
 
     def with_content(self, content: bytes) -> BookingTransaction:
         """Return a transaction of the same user on another content of the file."""
@@ -120,8 +119,7 @@ class BookingTransaction:
             if stored.booking.id == booking_id and host in {None, stored.booking.host}
         ]
         if not matches:
-            message = f"there is no booking {booking_id[:80]}: `gpuboard bookings` lists them"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"there is no booking {booking_id[:80]}: `gpuboard bookings` lists them")
         hosts = {stored.booking.host for stored in matches}
         if len(hosts) > 1:
             message = f"booking {booking_id} is on {formatting.join_names(sorted(hosts))}: name the host too"
@@ -132,8 +130,7 @@ class BookingTransaction:
         """Return an id that no booking has; a run chooses its own, to release a booking whose response was lost."""
         taken = {stored.booking.id for stored in self.list_bookings()}
         if run_id and run_id in taken:
-            message = f"there is a booking {run_id} already"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"there is a booking {run_id} already")
         if run_id:
             return run_id
         while (booking_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
@@ -197,8 +194,7 @@ class BookingTransaction:
         """Refuse a content that could not be read again, or in which the new bookings would not count."""
         limit = min(self.store.max_bytes, store.MAX_BOOKED_BYTES if kind == "book" else store.MAX_BOOKINGS_BYTES)
         if size > limit:
-            message = f"comments.json is full: it may have {limit} bytes, and would have {size}"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"comments.json is full: it may have {limit} bytes, and would have {size}")
         entries = self.list_logged_entries()
         if not all(entry in entries for entry in self.entries_after):
             message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings are not counted"
@@ -233,8 +229,7 @@ class BookingTransaction:
         """Refuse to touch the booking of somebody else."""
         if not (self.is_own(booking) or self.user.is_admin or self.user.is_open):
             whose = f"{booking.name or 'nobody'}'s" if self.can_see_names else "somebody else's"
-            message = f"booking {booking.id} is {whose}, and only they or an admin may change it"
-            raise BookingForbiddenError(message)
+            raise BookingForbiddenError(f"booking {booking.id} is {whose}, and only they or an admin may change it")
 
     def check_bookings(self, new: Sequence[Booking], others: Iterable[Booking]) -> None:
         """Refuse bookings that overlap others, are too long, or exceed one person's share."""

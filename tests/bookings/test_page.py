@@ -271,9 +271,10 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
     assert list(odd) == [f"Sun {25 if hours == 25 else 28}"]
     assert sum(widths) == pytest.approx(100, abs=0.02)
     assert float(next(iter(odd.values()))) / widths[0] == pytest.approx(hours / 24, abs=0.002)
+    first, last = found.midnights[0].timestamp(), found.midnights[-1].timestamp()
     for time in found.occurrences:  # each of them lies in its own day
         assert time.begins
-        place = float(booking_page.format_position_percent(time.begins.timestamp(), found.midnights))
+        place = booking_page.compute_position_percent(time.begins.timestamp(), first, last)
         (left, width) = next((float(x), float(w)) for x, w, _, n in days if n.split()[1] == str(time.begins.day))
         assert left < place < left + width / 3
         assert (time.begins.hour, time.ends.hour) == (6, 18)

@@ -218,7 +218,7 @@ def use(booking: Booking, now: Now) -> None:
     booking_use.build_booking_statuses([booking], PrivacySettings(), now)
     host = booking_page.CalendarHost("atlas", (booking,), ())
     booking_page.build_calendar([host], PrivacySettings(), now)
-    (promise,) = booking_page.group_host_bookings(host, PrivacySettings())
+    (promise,) = booking_page.group_host_bookings(host, *booking_page.assign_calendar_rows(host), PrivacySettings())
     booking_page.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
     assert booking_service.booking_to_json([booking], now)["date"]
