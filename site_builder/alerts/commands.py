@@ -29,7 +29,6 @@ from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.render import format_epoch, render_notification
 from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.board.host_pipeline import build_host
-from site_builder.bookings.commands import clean_for_terminal
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.client.loader import load_bookings
@@ -44,7 +43,7 @@ from site_builder.core.command_options import (
 )
 from site_builder.core.formatting import DAY
 from site_builder.core.model import Problem
-from site_builder.core.terminal_text import find_terminal_width, replace_unencodable
+from site_builder.core.terminal_text import clean_text, find_terminal_width, replace_unencodable
 from site_builder.core.timeparse import moments
 from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.health.store import EventReader
@@ -358,4 +357,4 @@ def print_problems(problems: Iterable[Problem], settings: Settings) -> None:
 
 def print_lines(lines: Sequence[str]) -> None:
     """Print lines without control characters."""
-    click.echo("\n".join(replace_unencodable(clean_for_terminal(line)) for line in lines))
+    click.echo("\n".join(replace_unencodable(clean_text(line)) for line in lines))

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Union
 from urllib.parse import urljoin
 
 from site_builder.bookings import consul_store, parser, service
@@ -27,29 +27,6 @@ from site_builder.snapshots.local_machine import find_login, find_login_by_uid
 STATUS_FILE = "status.json"
 MAX_STATUS_AGE_S = 600
 BookingResponse = dict[str, Any]
-UNKNOWN_USER_MESSAGE = "the board does not know who you are: ask its admin for a token"
-
-
-class BookingBackend(Protocol):
-    """Where bookings are made."""
-
-    settings: Settings
-
-    @property
-    def clock_ahead_s(self) -> float:
-        """Return by how many seconds its clock is ahead of ours."""
-
-    def send(self, request: Mapping[str, Any]) -> BookingResponse:
-        """Send a request, and return the response."""
-
-    def list_bookings(self) -> BookingResponse:
-        """List all bookings that have not ended."""
-
-    def read_status(self) -> BookingResponse:
-        """Return status.json of the board; {} if there is none."""
-
-    def list_problems(self) -> list[str]:
-        """List what is wrong in comments.json."""
 
 
 class LocalBookings:
@@ -84,24 +61,28 @@ class LocalBookings:
 
 
 class RemoteBookings:
-    """Bookings of a board on another machine."""
+    """Bookings of a board on another machine; the token is sent to that board and nowhere else."""
 
     def __init__(self, settings: Settings, url: str) -> None:
-        self.settings = settings
-        self.board = RemoteBoard(url, settings.token, settings.login)
+        self.settings, self.url = settings, url
+        self.token = None if settings.login else settings.token  # both would need the same header
+        self.clock_ahead_s = 0.0  # as the last response showed
+        self.cached_status: BookingResponse | None = None
         self.has_open_booking: bool | None = None
         self.was_zone_reported = False
-        if self.board.token and is_cleartext_url(url):
+        if self.token and is_cleartext_url(url):
             print_message(f"your token crosses the network in the clear: {url} should be https")
-
-    @property
-    def clock_ahead_s(self) -> float:
-        """Return the difference that the last response showed."""
-        return self.board.clock_ahead_s
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         """Send a request; print a note if the board is in another time zone."""
-        response = self.board.send({**request, "as": find_person_login()} if self.is_open() else request)
+        if self.has_open_booking is None:
+            self.has_open_booking = not self.settings.token and self.fetch_bookings().get("how") == "open"
+        if self.has_open_booking:  # the board takes any name for granted
+            request = {**request, "as": find_person_login()}
+        url = self.find_booking_url()
+        response = self.request_json(url, json.dumps(request).encode())
+        if not isinstance(response.get("said"), str) or not isinstance(response.get("bookings"), list):
+            raise FleetUnavailableError(describe_unexpected_response(url))
         if not self.was_zone_reported:
             self.was_zone_reported = True
             for booking in response["bookings"][:1]:
@@ -112,7 +93,7 @@ class RemoteBookings:
 
     def list_bookings(self) -> BookingResponse:
         """List the bookings; on an open board, mark as own those of the login here."""
-        response = self.board.list_bookings()
+        response = self.fetch_bookings()
         self.has_open_booking = response.get("how") == "open"
         if self.has_open_booking:
             response["who"] = find_person_login()
@@ -121,38 +102,6 @@ class RemoteBookings:
         return response
 
     def read_status(self) -> BookingResponse:
-        return self.board.read_status()
-
-    def list_problems(self) -> list[str]:
-        problems = self.read_status().get("problems") or []
-        return [
-            f"{problem['where']}: {problem['what']}"
-            for problem in problems
-            if problem.get("where") == "data/comments.json"
-        ]
-
-    def describe_odd_response(self) -> str:
-        """Describe a response that no gpuboard gives."""
-        return describe_unexpected_response(self.board.url)
-
-    def is_open(self) -> bool:
-        """Return whether the board takes any name for granted; then we send the login here."""
-        if self.has_open_booking is None:
-            self.has_open_booking = not self.settings.token and self.board.list_bookings().get("how") == "open"
-        return self.has_open_booking
-
-
-class RemoteBoard:
-    """The HTTP interface of a board; the token is sent to that board and nowhere else."""
-
-    def __init__(self, url: str, token: str | None, login: str | None = None) -> None:
-        self.url = url
-        self.token = None if login else token  # both would need the same header
-        self.login = login
-        self.cached_status: dict[str, Any] | None = None
-        self.clock_ahead_s = 0.0
-
-    def read_status(self) -> dict[str, Any]:
         """Return status.json of the board, which is fetched once."""
         if self.cached_status is None:
             status = self.request_json(urljoin(self.url, STATUS_FILE), None, with_token=False)
@@ -160,6 +109,13 @@ class RemoteBoard:
                 raise FleetUnavailableError(f"{self.url}{STATUS_FILE} is not that of a gpuboard: {CHECK_URL_HINT}")
             self.cached_status = status
         return self.cached_status
+
+    def list_problems(self) -> list[str]:
+        return [
+            f"{problem['where']}: {problem['what']}"
+            for problem in self.read_status().get("problems") or []
+            if problem.get("where") == "data/comments.json"
+        ]
 
     def find_booking_url(self) -> str:
         book = self.read_status().get("book")
@@ -172,28 +128,22 @@ class RemoteBoard:
             raise FleetUnavailableError(message)
         return url
 
-    def list_bookings(self) -> dict[str, Any]:
-        """Return all bookings that have not ended, and who we are."""
-        response = self.request_json(self.find_booking_url(), None)
+    def fetch_bookings(self) -> BookingResponse:
+        url = self.find_booking_url()
+        response = self.request_json(url, None)
         if not isinstance(response.get("bookings"), list):
-            raise FleetUnavailableError(describe_unexpected_response(self.find_booking_url()))
+            raise FleetUnavailableError(describe_unexpected_response(url))
         return response
 
-    def send(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        response = self.request_json(self.find_booking_url(), json.dumps(request).encode())
-        if not isinstance(response.get("said"), str) or not isinstance(response.get("bookings"), list):
-            raise FleetUnavailableError(describe_unexpected_response(self.find_booking_url()))
-        return response
-
-    def request_json(self, url: str, body: bytes | None, with_token: bool = True) -> dict[str, Any]:
+    def request_json(self, url: str, body: bytes | None, with_token: bool = True) -> BookingResponse:
         """Make a request, and return the object in its response."""
         headers = {} if body is None else {"Content-Type": "application/json", "X-Gpuboard": "1"}
         if self.token and with_token:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            response = board_client.send_board_request(url, body, headers, self.login)
+            response = board_client.send_board_request(url, body, headers, self.settings.login)
         except board_client.BoardResponseError as error:
-            raise self.build_error(error, url) from None
+            raise self.translate_error(error, url) from None
         self.clock_ahead_s = response.clock_ahead_s
         try:
             content = json.loads(response.content)
@@ -203,13 +153,14 @@ class RemoteBoard:
             raise FleetUnavailableError(describe_unexpected_response(url))
         return content
 
-    def build_error(self, error: board_client.BoardResponseError, url: str) -> Exception:
+    def translate_error(self, error: board_client.BoardResponseError, url: str) -> Exception:
         """Return the exception for a response other than 200."""
         if error.is_login_required:
             return FleetUnavailableError(board_client.describe_login_error(error, url))
         if error.status == 401:
+            message = error.message or "the board does not know who you are: ask its admin for a token"
             hint = "GPUBOARD_TOKEN is what was sent" if self.token else "GPUBOARD_TOKEN is where it belongs"
-            return FleetUnavailableError(f"{error.message or UNKNOWN_USER_MESSAGE}; {hint}")
+            return FleetUnavailableError(f"{message}; {hint}")
         if error.status == 403:
             return BookingForbiddenError(error.message or f"{url} does not let you do that")
         if error.status == 409:
@@ -218,6 +169,9 @@ class RemoteBoard:
             message = f"{url} has had too many requests: wait a minute, and try again"
             return FleetUnavailableError(error.message or message)
         return FleetUnavailableError(board_client.describe_response_error(error, url))
+
+
+BookingBackend = Union[LocalBookings, RemoteBookings]
 
 
 def find_own_login() -> str:

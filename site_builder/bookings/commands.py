@@ -35,6 +35,7 @@ from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
+from site_builder.core.board_client import describe_unexpected_response
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
@@ -62,8 +63,6 @@ MAX_PROBLEMS = 5
 MAX_PAST = 50
 MEAN_USE_STEP = 5
 
-clean_for_terminal = clean_text
-
 
 # Shared by all booking commands
 
@@ -83,7 +82,7 @@ def translate_booking_errors(place: object = None) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         if not isinstance(place, RemoteBookings):
             raise
-        raise CommandError(place.describe_odd_response()) from None
+        raise CommandError(describe_unexpected_response(place.url)) from None
 
 
 def with_booking_backend(
@@ -182,11 +181,12 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
     gpuboard book zeus --from "tue 9:00" --for 3h --repeat tue
     """
     check_book_options(gpus, options)
-    request = {"do": "book", **build_time_fields(options, place)}
-    if gpus:
-        request["gpus"] = list(gpus)
-    else:
-        request["any"] = options["count"]
+    request: dict[str, Any] = {"do": "book", **({"gpus": list(gpus)} if gpus else {"any": options["count"]})}
+    now = Now(time.time(), place.settings.zone)
+    since = parse_time_field({"from": options["since"]}, "from", now)
+    if options["repeat"] and since:
+        request["rrule"], since = parse_repeat_options(options, since, now)
+    request |= build_time_fields(options, since, now.local.replace(second=0, microsecond=0), now)
     request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
     response = confirm_and_send(place, request, "Book it?", yes)
     ids = list(dict.fromkeys(clean_text(str(booking["id"])) for booking in response["bookings"]))
@@ -220,22 +220,6 @@ def check_end_options(options: Mapping[str, Any]) -> None:
         raise click.UsageError("say --until or --for, not both")
 
 
-def build_time_fields(options: Mapping[str, Any], place: BookingBackend) -> dict[str, Any]:
-    """Return the exact times of a request: what `fri` means is decided here, in the zone of the user."""
-    now = Now(time.time(), place.settings.zone)
-    since = parse_time_field({"from": options["since"]}, "from", now)
-    fields: dict[str, Any] = {}
-    if options["repeat"] and since:
-        fields["rrule"], since = parse_repeat_options(options, since, now)
-    start = since or now.local.replace(second=0, microsecond=0)
-    until = parse_end_fields({"until": options["until"], "for": options["length"]}, start, now)
-    if since:
-        fields["from"] = since.isoformat()
-    if until:
-        fields["until"] = until.isoformat()
-    return fields
-
-
 def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, datetime]:
     """Return the rule and its first time: `mon`, for a booking that repeats on Tuesdays, means the Tuesday after."""
     last = parse_time_field({"from": options["last"]}, "from", now)
@@ -248,6 +232,14 @@ def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) 
     if first is None:
         raise UnclearRequestError(f"by {rule} it would not happen once within a year")
     return rule, first
+
+
+def build_time_fields(
+    options: Mapping[str, Any], since: datetime | None, default_start: datetime, now: Now
+) -> dict[str, str]:
+    """Return the exact times of a request: what `fri` means is decided here, in the zone of the user."""
+    until = parse_end_fields({"until": options["until"], "for": options["length"]}, since or default_start, now)
+    return {key: moment.isoformat() for key, moment in (("from", since), ("until", until)) if moment}
 
 
 # gpuboard change
@@ -274,22 +266,16 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
     check_end_options(options)
     if all(value is None for value in options.values()):
         raise click.UsageError("what shall be other? Say --until, --for, --from, --comment or --name")
-    request = {"do": "change", "id": booking, **build_changed_times(options, booking, place)}
+    request = {"do": "change", "id": booking}
+    if options["since"] or options["until"] or options["length"]:  # an end counts from the booking's own start
+        now = Now(time.time(), place.settings.zone)
+        since = parse_time_field({"from": options["since"]}, "from", now)
+        starts = [listed["from"] for listed in place.list_bookings()["bookings"] if listed["id"] == booking]
+        old_since = datetime.fromisoformat(starts[0]) if starts and starts[0] else now.local
+        request |= build_time_fields(options, since, old_since, now)
     request |= {key: options[key] for key in ("comment", "name") if options[key] is not None}
     response = confirm_and_send(place, request, "Change it?", yes)
     print_booking_result(response, f"changed {booking}: {clean_text(response['said'])}", as_json)
-
-
-def build_changed_times(options: Mapping[str, Any], booking_id: str, place: BookingBackend) -> dict[str, str]:
-    """Return the exact times of a request; an end counts from the booking's own start."""
-    if not (options["since"] or options["until"] or options["length"]):
-        return {}
-    now = Now(time.time(), place.settings.zone)
-    since = parse_time_field({"from": options["since"]}, "from", now)
-    starts = [booking["from"] for booking in place.list_bookings()["bookings"] if booking["id"] == booking_id]
-    old_since = datetime.fromisoformat(starts[0]) if starts and starts[0] else now.local
-    until = parse_end_fields({"until": options["until"], "for": options["length"]}, since or old_since, now)
-    return {key: moment.isoformat() for key, moment in (("from", since), ("until", until)) if moment}
 
 
 # gpuboard release
@@ -311,7 +297,13 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
     """
     if not what:
         raise click.UsageError("which booking? Name its id, or the GPUs: `gpuboard bookings --mine` lists yours")
-    requests = build_release_requests(what, place)
+    known_ids = {booking["id"] for booking in place.list_bookings()["bookings"]}
+    words = list(dict.fromkeys(what))
+    ids = [word for word in words if word in known_ids or BOOKING_ID_SHAPE.fullmatch(word)]
+    requests: list[dict[str, Any]] = [{"do": "release", "id": booking_id} for booking_id in ids]
+    gpus = [word for word in words if word not in ids]
+    if gpus:
+        requests.append({"do": "release", "gpus": gpus})
     for request in requests if len(requests) > 1 else ():  # all of them or none
         place.send({**request, "check": True})
     responses = [confirm_and_send(place, request, "Release it?", yes) for request in requests]
@@ -320,15 +312,6 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
         [item for response in responses for item in response[key]] for key in ("warnings", "bookings")
     )
     print_booking_result({"said": message, "warnings": warnings, "bookings": released}, message, as_json)
-
-
-def build_release_requests(what: tuple[str, ...], place: BookingBackend) -> list[dict[str, Any]]:
-    """Return a request for each id, and one for all GPUs."""
-    known_ids = {booking["id"] for booking in place.list_bookings()["bookings"]}
-    ids = [word for word in dict.fromkeys(what) if word in known_ids or BOOKING_ID_SHAPE.fullmatch(word)]
-    gpus = [word for word in dict.fromkeys(what) if word not in ids]
-    requests: list[dict[str, Any]] = [{"do": "release", "id": booking_id} for booking_id in ids]
-    return [*requests, {"do": "release", "gpus": gpus}] if gpus else requests
 
 
 # gpuboard bookings
@@ -368,15 +351,18 @@ def bookings(
         raise click.UsageError("--undo takes back your last change, whatever it was of: it goes with nothing else")
     if restore is not None and (host or mine or past):
         raise click.UsageError("--restore takes an id, and goes with nothing else")
-    if undo:
-        response = confirm_and_send(place, {"do": "undo"}, "Take it back?", yes)
+    if past or restore is not None:
+        if not isinstance(place, LocalBookings):
+            raise CommandError("the archive is on the web host: run this there, as the user who builds")
+        place = ArchivedBookings(place.settings)
+    if undo or restore is not None:
+        request, question = {"do": "undo"}, "Take it back?"
+        if restore is not None:
+            request, question = {"do": "restore", "id": restore}, "Put it back?"
+        response = confirm_and_send(place, request, question, yes)
         print_booking_result(response, clean_text(response["said"]), as_json)
         return
-    if restore is not None:
-        response = confirm_and_send(ArchiveBackend(place), {"do": "restore", "id": restore}, "Put it back?", yes)
-        print_booking_result(response, clean_text(response["said"]), as_json)
-        return
-    response = ArchiveBackend(place).list_bookings() if past else place.list_bookings()
+    response = place.list_bookings()
     shown = filter_bookings(response, host, mine, place)
     hidden_count = max(0, len(shown) - MAX_PAST) if past and not as_json else 0
     shown = shown[:MAX_PAST] if hidden_count else shown
@@ -399,30 +385,23 @@ def bookings(
         print_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
 
 
-class ArchiveBackend:
+class ArchivedBookings(LocalBookings):
     """The bookings that left comments.json, which only the machine of the builder has."""
-
-    def __init__(self, place: BookingBackend) -> None:
-        if not isinstance(place, LocalBookings):
-            raise CommandError("the archive is on the web host: run this there, as the user who builds")
-        self.backend, self.settings, self.clock_ahead_s = place, place.settings, place.clock_ahead_s
-        self.read_status, self.list_problems = place.read_status, place.list_problems
 
     def list_bookings(self) -> BookingResponse:
         """List the archived bookings, the newest first."""
-        transaction = self.backend.service.begin_read(self.backend.user)
+        transaction = self.service.begin_read(self.user)
         with self.translate_errors():
             archived = [entry.booking for entry in archive.read_archive(self.settings)]
         listed = service.group_bookings(archived, transaction.now)
         service.apply_privacy(listed, transaction)
-        return {"who": self.backend.user.name or None, "bookings": listed}
+        return {"who": self.user.name or None, "bookings": listed}
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         """Restore bookings, or with `check` say what would be done."""
+        is_check = request.get("check") is True
         with self.translate_errors():
-            result = archive.restore_bookings(
-                self.backend.service, self.backend.user, str(request["id"]), request.get("check") is True
-            )
+            result = archive.restore_bookings(self.service, self.user, str(request["id"]), is_check)
         restored = service.group_bookings(result.transaction.affected, result.transaction.now)
         return {"said": result.message, "warnings": result.warnings, "bookings": restored}
 
@@ -505,35 +484,28 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     now = Now(time.time(), place.settings.zone)
     is_terminal = sys.stdout.isatty()
     width = max(TABLE_WIDTH, shutil.get_terminal_size((TABLE_WIDTH, 24)).columns) if is_terminal else TABLE_WIDTH
-    rows = [format_booking_row(booking, now) for booking in listed]
-    columns = list(zip(TABLE_HEAD[:-1], *(cells[:-1] for cells in rows)))
+    rows = []
+    for booking in listed:
+        notes = filter(None, (booking["comment"], booking["by"] and f"booked by {booking['by']}"))
+        times = format_booking_time(booking, now)
+        cells = (booking["id"] or "", booking["where"], booking["name"] or "", times, "; ".join(notes))
+        rows.append(tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells))
+    columns = list(zip(TABLE_HEAD[:-1], *(row[:-1] for row in rows)))
     widths = [min(max(map(len, column)), max_width) for column, max_width in zip(columns, MAX_COLUMN_WIDTHS)]
     widths.append(width - sum(widths) - len(COLUMN_GAP) * len(widths))
     lines = [join_table_cells(TABLE_HEAD, widths)]
     is_coloured = is_terminal and not os.environ.get("NO_COLOR")
-    for booking, cells in zip(listed, rows):
+    for booking, row in zip(listed, rows):
         is_conflict = booking["used_by_since"] is not None or booking["unused_since"] is not None
         use = clean_text(describe_booking_use(booking, now))
-        notes = "; ".join(filter(None, (use, cells[-1])))
-        if len(notes) <= widths[-1]:
-            booking_lines = [join_table_cells((*cells[:-1], notes), widths)]
+        use_and_notes = "; ".join(filter(None, (use, row[-1])))
+        if len(use_and_notes) <= widths[-1]:
+            booking_lines = [join_table_cells((*row[:-1], use_and_notes), widths)]
         else:  # the use is never cut: it has a line of its own
-            booking_lines = [join_table_cells(cells, widths), *([f"{COLUMN_GAP * 2}{use}"] if use else [])]
+            booking_lines = [join_table_cells(row, widths), *([f"{COLUMN_GAP * 2}{use}"] if use else [])]
         for line in map(replace_unencodable, booking_lines):
             lines.append(click.style(line, fg="yellow") if is_coloured and is_conflict else line)
     return lines
-
-
-def format_booking_row(booking: BookingResponse, now: Now) -> tuple[str, ...]:
-    notes = [booking["comment"] or "", f"booked by {booking['by']}" if booking["by"] else ""]
-    cells = (
-        booking["id"] or "",
-        booking["where"],
-        booking["name"] or "",
-        format_booking_time(booking, now),
-        "; ".join(filter(None, notes)),
-    )
-    return tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells)
 
 
 def format_booking_time(booking: BookingResponse, now: Now) -> str:
@@ -588,20 +560,15 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
                 print_message(f"there is no token of {revoke}")
                 sys.exit(1)
             print_message(f"{count} {'token' if count == 1 else 'tokens'} of {revoke} counted until now")
+        elif as_json:  # names and dates, nothing with which anybody could book
+            rows = [{"name": entry.name, "made": entry.created_at} for entry in tokens.list_tokens()]
+            click.echo(orjson.dumps(rows).decode())
         else:
-            print_tokens(tokens, as_json)
+            entries = tokens.list_tokens()
+            width = max((len(entry.name) for entry in entries), default=0)
+            for entry in entries:
+                click.echo(f"{entry.name:<{width}}  {datetime.fromtimestamp(entry.created_at):%Y-%m-%d %H:%M}")
         if tokens.problem:
             print_message(f"{tokens.path} {tokens.problem}")
     except (StorageError, InvalidNameError) as error:
         raise CommandError(str(error)) from None
-
-
-def print_tokens(store: TokenStore, as_json: bool) -> None:
-    """Print names and dates, nothing with which anybody could book."""
-    tokens = store.list_tokens()
-    if as_json:
-        click.echo(orjson.dumps([{"name": entry.name, "made": entry.created_at} for entry in tokens]).decode())
-        return
-    width = max((len(entry.name) for entry in tokens), default=0)
-    for entry in tokens:
-        click.echo(f"{entry.name:<{width}}  {datetime.fromtimestamp(entry.created_at):%Y-%m-%d %H:%M}")

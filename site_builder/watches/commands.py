@@ -13,7 +13,6 @@ import click
 
 from site_builder.bookings.backends import BookingBackend, BookingResponse, LocalBookings, RemoteBookings
 from site_builder.bookings.commands import (
-    clean_for_terminal,
     confirm_and_send,
     print_booking_result,
     with_booking_backend,
@@ -24,7 +23,7 @@ from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, print_message
 from site_builder.core.locks import StorageError
-from site_builder.core.terminal_text import replace_unencodable
+from site_builder.core.terminal_text import clean_text, replace_unencodable
 from site_builder.watches import store as watch_store
 from site_builder.watches.board_requests import handle_board_request, list_bookings_and_watches
 from site_builder.watches.store import WATCHES_FILE, WatchStore
@@ -92,8 +91,8 @@ def start_watch(
         request |= {"until": moment.isoformat()} if moment else {}
     response = confirm_and_send(place, request, "Watch for it?", yes)
     (watch,) = response["watches"]
-    watch_id = clean_for_terminal(str(watch["id"]))
-    print_booking_result(response, f"watch {watch_id}: {clean_for_terminal(response['said'])}", as_json)
+    watch_id = clean_text(str(watch["id"]))
+    print_booking_result(response, f"watch {watch_id}: {clean_text(response['said'])}", as_json)
     if not as_json and not sys.stdout.isatty():
         click.echo(watch_id)
 
@@ -140,7 +139,7 @@ def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json
     responses = [
         confirm_and_send(place, {"do": "unwatch", "id": watch_id}, "End it?", yes) for watch_id in dict.fromkeys(ids)
     ]
-    message = "; ".join(clean_for_terminal(response["said"]) for response in responses)
+    message = "; ".join(clean_text(response["said"]) for response in responses)
     watches = [watch for response in responses for watch in response["watches"]]
     print_booking_result({"said": message, "warnings": [], "watches": watches}, message, as_json)
 
@@ -153,9 +152,9 @@ def list_watch_file_problems(place: BookingBackend) -> list[str]:
         store = WatchStore(place.settings.data, place.settings.kv)
         content = store.read_local()
     except StorageError as error:
-        return [clean_for_terminal(str(error))]
+        return [clean_text(str(error))]
     path = store.folder / WATCHES_FILE
-    return [clean_for_terminal(f"{path}: {problem}") for problem in watch_store.parse_watches(content).problems]
+    return [clean_text(f"{path}: {problem}") for problem in watch_store.parse_watches(content).problems]
 
 
 def format_watch_table(watches: Sequence[BookingResponse], place: BookingBackend, user: str) -> list[str]:
@@ -165,7 +164,7 @@ def format_watch_table(watches: Sequence[BookingResponse], place: BookingBackend
     for watch in watches:
         until = formatting.format_moment(datetime.fromisoformat(watch["until"]), now)
         cells = (watch["id"], watch["name"], watch["via"] or "any", until, watch["when"])
-        rows.append(tuple(clean_for_terminal(str(cell)).replace("\n", " ") for cell in cells))
+        rows.append(tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells))
     if all(watch["mine"] or watch["name"] == user for watch in watches):
         rows = [(row[0], *row[2:]) for row in rows]  # all are the user's own
     widths = [max(map(len, column)) for column in zip(*rows)]
