@@ -96,7 +96,7 @@ def run_builds(builder: Builder, every: int | None, began: float, end: float) ->
             offsets = builder.snapshots.list_clock_offsets(now, clock_check.RECENT)
             builder.clock_doubt = clock_check.check_clock(builder.settings.state, now, offsets)
             if builder.is_leader or every is None:
-                builder.extra_problems = archive.archive_or_report(
+                builder.extra_problems = archive.archive_ended_bookings(
                     builder.settings, builder.bookings_file.rows, now, builder.clock_doubt
                 )
             report = builder.build(now)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from site_builder.bookings import parser, policy
-from site_builder.bookings.operations import format_booking_places, split_current_bookings
+from site_builder.bookings.operations import find_restored_bookings, format_booking_places
 from site_builder.bookings.policy import BookingRefusedError, has_ended
-from site_builder.bookings.service import BookingResult, BookingService
+from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingsUnreadableError, BookingTransaction, BookingUser, StoredBooking
 from site_builder.config.settings import Settings
 from site_builder.core import clock_check, files, locks
@@ -31,15 +31,6 @@ MAX_MOVED_AT_ONCE = 100
 TAIL_BYTES = 8 * 1024 * 1024
 
 
-def archive_or_report(settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str) -> list[Problem]:
-    """Archive for the builder, which reports an unforeseen exception as a problem and goes on."""
-    try:
-        return archive_ended_bookings(settings, bookings, epoch, doubt)
-    except Exception as error:
-        fault = describe_fault("bookings that are long over could not be moved away", error)
-        return [Problem("data/comments.json", fault)]
-
-
 def archive_ended_bookings(
     settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str = ""
 ) -> list[Problem]:
@@ -47,16 +38,19 @@ def archive_ended_bookings(
 
     While the clock is in doubt, for the reason that `doubt` gives, nothing is moved.
     """
-    if not settings.booking_policy.retention_s or not list_due_bookings(settings, bookings, epoch):
-        return []
-    if doubt:
-        return [Problem("clock", clock_check.advice(doubt, "bookings that seem to be over stay in comments.json"))]
+    fault = "bookings that are long over could not be moved away"
     try:
+        if not settings.booking_policy.retention_s or not list_due_bookings(settings, bookings, epoch):
+            return []
+        if doubt:
+            return [Problem("clock", clock_check.advice(doubt, "bookings that seem to be over stay in comments.json"))]
         BookingService(settings, lambda: epoch).execute(BUILDER_USER, ArchiveOperation(settings))
     except BookingsUnreadableError:
         return []  # the board reports it already
     except (locks.StorageError, OSError) as error:
-        return [Problem("data/comments.json", f"bookings that are long over could not be moved away: {error}")]
+        return [Problem("data/comments.json", f"{fault}: {error}")]
+    except Exception as error:  # a fault of ours: the builder goes on
+        return [Problem("data/comments.json", describe_fault(fault, error))]
     return []
 
 
@@ -72,7 +66,7 @@ class ArchiveOperation:
         bookings = [stored.booking for stored in stored_bookings]
         due = {id(booking) for booking in list_due_bookings(self.settings, bookings, transaction.now.epoch)}
         moved = [stored for stored in stored_bookings if id(stored.booking) in due][:MAX_MOVED_AT_ONCE]
-        append_archive_lines(self.settings.state / ARCHIVE_FILE, [build_archive_line(stored) for stored in moved])
+        append_archive_lines(self.settings.state / ARCHIVE_FILE, moved)
         for stored in moved:
             transaction.remove_booking(stored)
         return f"{len(moved)} that are over"
@@ -86,21 +80,8 @@ def list_due_bookings(settings: Settings, bookings: Iterable[Booking], epoch: fl
     return [booking for booking in ended if restored.get(build_restored_key(booking), 0) <= epoch]
 
 
-def build_archive_line(stored: StoredBooking) -> dict[str, Any]:
-    """Return an entry with its host and GPU, and its times for programs."""
-    booking = stored.booking
-    return {
-        "host": booking.host,
-        "gpu": booking.gpu,
-        "id": booking.id,
-        "from": booking.since and booking.since.isoformat(),
-        "date": booking.until.isoformat(),
-        "entry": stored.entry.content,
-    }
-
-
-def append_archive_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Append the lines that are not there yet: a build that was killed between both files moves them again."""
+def append_archive_lines(path: Path, moved: Iterable[StoredBooking]) -> None:
+    """Append the bookings that are not there yet: a build that was killed between both files moves them again."""
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS, 0o600)
     with os.fdopen(handle, "rb+") as file:
         size = file.seek(0, os.SEEK_END)
@@ -109,7 +90,15 @@ def append_archive_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
         present = set(tail.split(b"\n"))
         if tail and not tail.endswith(b"\n"):
             file.write(b"\n")
-        for line in lines:
+        for entry, booking in moved:
+            line = {
+                "host": booking.host,
+                "gpu": booking.gpu,
+                "id": booking.id,
+                "from": booking.since and booking.since.isoformat(),
+                "date": booking.until.isoformat(),
+                "entry": entry.content,
+            }
             text = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")
             if text not in present:
                 file.write(text + b"\n")
@@ -147,12 +136,6 @@ def read_archive(settings: Settings) -> list[ArchivedBooking]:
     return list(archived.values())
 
 
-def restore_bookings(service: BookingService, user: BookingUser, wanted: str, is_check: bool = False) -> BookingResult:
-    """Put archived bookings back: one by its id, or with `all` every one that has not ended."""
-    operation = RestoreOperation(service.settings, read_archive(service.settings), wanted, is_check)
-    return service.execute(user, operation, is_check)
-
-
 @dataclass(frozen=True)
 class RestoreOperation:
     """Put bookings of the archive back into comments.json."""
@@ -178,23 +161,22 @@ class RestoreOperation:
         for archived in chosen:
             transaction.check_may_change(archived.booking)
             transaction.add_entries(archived.booking.host, (archived.booking.gpu, archived.content))
-        restored = [
-            stored.booking
-            for stored in transaction.list_bookings()
-            if stored.to_logged_entry() in transaction.entries_after
-        ]
-        current, others = split_current_bookings(restored, transaction)
+        restored, current, others = find_restored_bookings(transaction)
         for booking in current:
             given_up = booking.since.timestamp() if booking.since else None
             transaction.check_conflicts([booking], others, given_up=given_up)
         if not self.is_check:  # before the file is written, so that the next build does not move them away again
-            save_restored(self.settings, restored, now.epoch)
+            # they stay for as long as bookings that have just ended
+            until = now.epoch + self.settings.booking_policy.retention_s
+            stays = {key: end for key, end in read_restored(self.settings.state).items() if end > now.epoch}
+            stays |= {build_restored_key(booking): until for booking in restored}
+            files.write_atomically(self.settings.state / RESTORED_FILE, json.dumps(stays).encode(), 0o600)
         transaction.affected = restored
         if len({booking.id for booking in restored}) > 1:
             return f"{len(restored)} bookings are back in comments.json"
         booking, places = restored[0], format_booking_places(restored)
-        until = moments.format_full_moment(booking.until, now.local)
-        return f"the booking of {places} for {booking.name} until {until} is back"
+        end = moments.format_full_moment(booking.until, now.local)
+        return f"the booking of {places} for {booking.name} until {end} is back"
 
 
 def build_restored_key(booking: Booking) -> str:
@@ -207,10 +189,3 @@ def read_restored(state: Path) -> dict[str, float]:
         return {str(key): float(until) for key, until in json.loads((state / RESTORED_FILE).read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
-
-
-def save_restored(settings: Settings, bookings: Iterable[Booking], epoch: float) -> None:
-    """Let restored bookings stay for as long as one that has just ended."""
-    restored = {key: until for key, until in read_restored(settings.state).items() if until > epoch}
-    restored |= {build_restored_key(booking): epoch + settings.booking_policy.retention_s for booking in bookings}
-    files.write_atomically(settings.state / RESTORED_FILE, json.dumps(restored).encode(), 0o600)

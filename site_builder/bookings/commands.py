@@ -393,17 +393,18 @@ class ArchivedBookings(LocalBookings):
         transaction = self.service.begin_read(self.user)
         with self.translate_errors():
             archived = [entry.booking for entry in archive.read_archive(self.settings)]
-        listed = service.group_bookings(archived, transaction.now)
-        service.apply_privacy(listed, transaction)
-        return {"who": self.user.name or None, "bookings": listed}
+        return {"who": self.user.name or None, "bookings": service.show_bookings(archived, transaction)}
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         """Restore bookings, or with `check` say what would be done."""
         is_check = request.get("check") is True
         with self.translate_errors():
-            result = archive.restore_bookings(self.service, self.user, str(request["id"]), is_check)
-        restored = service.group_bookings(result.transaction.affected, result.transaction.now)
-        return {"said": result.message, "warnings": result.warnings, "bookings": restored}
+            archived = archive.read_archive(self.settings)
+            operation = archive.RestoreOperation(self.settings, archived, str(request["id"]), is_check)
+            transaction = self.service.execute(self.user, operation, is_check)
+            warnings = service.find_booking_warnings(transaction)
+        restored = service.group_bookings(transaction.affected, transaction.now)
+        return {"said": transaction.message, "warnings": warnings, "bookings": restored}
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:

@@ -75,8 +75,8 @@ def edit(place: BookingBackend) -> None:
             print_message("nothing was changed")
             return
         with translate_booking_errors():
-            result = place.service.execute(place.user, EditOperation(original, edited))
-        print_message(f"{find_bookings_file(place.settings.data)} is written: {clean_text(result.message)}")
+            transaction = place.service.execute(place.user, EditOperation(original, edited))
+        print_message(f"{find_bookings_file(place.settings.data)} is written: {clean_text(transaction.message)}")
 
 
 def check_bookings_writable(data: Path) -> None:

@@ -38,7 +38,7 @@ def find_own_booking(transaction: BookingTransaction, targets: Sequence[str]) ->
             for host, key in places
         )
     ]
-    matches = [stored for stored in current if transaction.is_own(stored.booking)]
+    matches = [stored for stored in current if transaction.is_own(stored.booking.name, stored.booking.booked_by)]
     if not matches and (transaction.user.is_admin or transaction.user.is_open):
         matches = current
     if not matches:
@@ -156,10 +156,5 @@ def can_book_gpu(
     new: Booking, host_bookings: Sequence[Booking], keys: policy.GpuKeyMap, gpu_status: GpuStatus, now: Now
 ) -> bool:
     """Return whether a GPU is not booked in that time, and has no problem for which it should be avoided."""
-    if gpu_status.state in {"lost", "unknown"} or gpu_status.is_avoided:
-        return False
-    try:
-        policy.check_conflicts(new, host_bookings, keys, now)
-    except BookingRefusedError:
-        return False
-    return True
+    is_usable = gpu_status.state not in {"lost", "unknown"} and not gpu_status.is_avoided
+    return is_usable and policy.find_conflict(new, host_bookings, keys, now) is None

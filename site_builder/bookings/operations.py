@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Protocol
 
@@ -14,9 +14,9 @@ from site_builder.bookings.gpu_selection import UnclearRequestError, choose_free
 from site_builder.bookings.json_edit import BookingDocument
 from site_builder.bookings.parser import BookingEntry
 from site_builder.bookings.policy import BookingRefusedError, format_place, has_ended
-from site_builder.bookings.request import parse_end, parse_time
+from site_builder.bookings.request import parse_end_fields, parse_time_field
 from site_builder.bookings.store import BOOKINGS_FILE
-from site_builder.bookings.transaction import BookingRequest, BookingTransaction, LoggedEntry, StoredBooking
+from site_builder.bookings.transaction import BookingRequest, BookingTransaction
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking
@@ -69,7 +69,14 @@ class BookOperation:
             for host, gpu in places
         ]
         if request.rrule:
-            check_recurrence(new[0], transaction)
+            spans = policy.list_spans(new[0], request.since, policy.CONFLICT_HORIZON)
+            if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
+                raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
+            bounds, ahead = policy.find_recurrence_bounds(new[0]), transaction.limits.max_ahead_s
+            last = bounds.last if bounds else request.since
+            if ahead and (last is None or last.timestamp() > now.epoch + ahead):
+                length = formatting.format_duration(ahead)
+                raise BookingRefusedError(f"bookings are made {length} ahead: let it repeat no longer than that")
         transaction.check_bookings(new, others)
         for host in ids:
             host_bookings = [booking for booking in new if booking.host == host]
@@ -82,15 +89,13 @@ class BookOperation:
 class ChangeOperation:
     """Move, lengthen, shorten, rename or hand over a booking that has not ended; None or "" stays as it is.
 
-    Times are texts, because an end counts from the booking's own start.
+    `times` are the texts of `from`, `until` and `for`, because an end counts from the booking's own start.
     """
 
     kind: ClassVar[str] = "change"
     booking_id: str
     host: str | None = None
-    since: str = ""
-    until: str = ""
-    duration: str = ""
+    times: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     comment: str | None = None
 
@@ -98,8 +103,8 @@ class ChangeOperation:
         now = transaction.now
         entries = transaction.find_by_id(self.booking_id, self.host)
         booking = entries[0].booking
-        since = parse_time(self.since, now)
-        until = parse_end(self.until, self.duration, since or booking.since or now.local, now)
+        since = parse_time_field(self.times, "from", now)
+        until = parse_end_fields(self.times, since or booking.since or now.local, now)
         values = {"since": since, "until": until, "name": self.name, "comment": self.comment}
         changes: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
         if not changes:
@@ -122,8 +127,8 @@ class ChangeOperation:
         ]
         if is_moved:
             transaction.check_bookings([replace(each, since=each.since or now.local) for each in new], others)
-        elif self.name is not None and not transaction.user.is_admin:
-            transaction.check_share(new, others, transaction.policy)
+        elif self.name is not None:
+            transaction.check_share(new, others)
         entry = booking_to_entry(new[0], now)
         keys = {"since": "from", "until": "date", "name": "name", "comment": "comment"}
         content = {key: entry.get(key) for field, key in keys.items() if field in changes}
@@ -144,7 +149,14 @@ class ReleaseOperation:
 
     def apply(self, transaction: BookingTransaction) -> str:
         now = transaction.now
-        released = self.find_bookings(transaction)
+        # an id may also be the name of a host that looks like one
+        is_id = self.booking_id not in transaction.hosts.list_hosts() or any(
+            stored.booking.id == self.booking_id for stored in transaction.list_bookings()
+        )
+        if self.booking_id and is_id:
+            released = transaction.find_by_id(self.booking_id, self.host)
+        else:
+            released = find_own_booking(transaction, self.targets or [self.booking_id])
         for stored in released:
             transaction.check_may_change(stored.booking)
             refuse_ended(stored.booking, now)
@@ -171,16 +183,15 @@ class ReleaseOperation:
                 end = format_entry_time(now.local.replace(microsecond=0), now)
                 transaction.update_booking(stored, {"date": end, **changed_id})
         transaction.affected = [stored.booking for stored in released]
-        return describe_release(transaction.affected, transaction)
-
-    def find_bookings(self, transaction: BookingTransaction) -> Sequence[StoredBooking]:
-        """Find the booking by its id; the id may also be the name of a host that looks like one."""
-        is_id = self.booking_id not in transaction.hosts.list_hosts() or any(
-            stored.booking.id == self.booking_id for stored in transaction.list_bookings()
-        )
-        if self.booking_id and is_id:
-            return transaction.find_by_id(self.booking_id, self.host)
-        return find_own_booking(transaction, self.targets or [self.booking_id])
+        booking = released[0].booking
+        what = format_booking_places(transaction.affected)
+        what += f" of {booking.name}" if transaction.can_see(booking) else ""
+        if booking.rrule:
+            return f"{what} is not booked again; what has begun goes on to its end"
+        since = "what is left"
+        if booking.since is not None and policy.to_epoch(booking.since) > now.epoch:
+            since = f"the booking from {moments.format_full_moment(booking.since, now.local)}"
+        return f"{what}: {since} until {moments.format_full_moment(booking.until, now.local)} is released"
 
 
 @dataclass(frozen=True)
@@ -199,31 +210,32 @@ class UndoOperation:
         if self.change_id and line["change"] != self.change_id:
             raise BookingRefusedError(f"{line['who']} has changed something since: look again")
         transaction.undone_change = line["change"]
-        removed = [find_logged_entry(transaction, entry) for entry in line["after"]]
-        for stored in removed:
-            transaction.remove_booking(stored)
+        stored_bookings, removed = transaction.list_bookings(), []
+        for host, gpu, content in line["after"]:
+            matches = [stored for stored in stored_bookings if stored.to_logged_entry() == [host, gpu, content]]
+            if not matches:
+                raise BookingRefusedError(f"the booking of {host}:{gpu} has been changed since, and is not taken back")
+            removed.append(matches[0].booking)
+            transaction.remove_booking(matches[0])
         present = transaction.list_logged_entries()
         for host, gpu, content in line["before"]:
             if [host, gpu, content] in present:
                 raise BookingRefusedError(f"the booking of {host}:{gpu} is there already")
             transaction.add_entries(host, (gpu, content))
-        restored = [
-            stored.booking
-            for stored in transaction.list_bookings()
-            if stored.to_logged_entry() in transaction.entries_after
-        ]
-        changed = [*restored, *(stored.booking for stored in removed)]
+        restored, current, others = find_restored_bookings(transaction)
+        changed = [*restored, *removed]
         if changed and all(has_ended(booking, now) for booking in changed):
             refuse_ended(changed[0], now)
         changed_at = dates.exact(line["when"])
-        current, others = split_current_bookings(restored, transaction)
         transaction.check_conflicts(current, others, given_up=changed_at.timestamp() if changed_at else None)
-        for name in {booking.name for booking in current} if not transaction.user.is_admin else ():
-            own_bookings = [booking for booking in current if booking.name == name]
-            transaction.check_share(own_bookings, others, transaction.policy)
+        for name in {booking.name for booking in current}:
+            transaction.check_share([booking for booking in current if booking.name == name], others)
         transaction.affected = restored
         if restored:
-            result = "; ".join(describe_booking(group, transaction) for group in group_alike_bookings(restored))
+            groups: dict[object, list[Booking]] = {}  # what differs only in the GPU is one sentence
+            for booking in restored:
+                groups.setdefault((booking.name, booking.since, booking.until, booking.rrule), []).append(booking)
+            result = "; ".join(describe_booking(group, transaction) for group in groups.values())
         else:
             places = format_places((host, gpu) for host, gpu, _ in transaction.entries_before)
             result = f"the booking of {places} is gone again"
@@ -232,51 +244,40 @@ class UndoOperation:
 
 
 def find_last_change(transaction: BookingTransaction) -> dict[str, Any]:
-    """Return the line of the log that is to be taken back."""
+    """Return the line of the log that is to be taken back.
+
+    The file must have what the line left, or a later form of it: a change that was logged but never written, because
+    the process was killed, or that is gone, does not count.
+    """
     undone = set()
-    user = transaction.user
+    user, present = transaction.user, transaction.list_logged_entries()
     for line in transaction.store.read_log():
         undone |= {line.get("undoes"), line.get("instead")}
         is_own = user.is_admin or transaction.resolve_person(line["who"]) == transaction.resolve_person(user.name)
         can_undo = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
-        if is_own and can_undo and line["change"] not in undone and is_change_in_force(transaction, line):
+        if not (is_own and can_undo) or line["change"] in undone:
+            continue
+        if line["before"] and all(entry in present for entry in line["before"]):
+            continue
+        changed_ids = {(host, content.get("id")) for host, _, content in line["after"]}
+        if all(entry in present for entry in line["after"]) or any(
+            (host, content.get("id")) in changed_ids for host, _, content in present
+        ):
             return line
     raise BookingRefusedError(f"there is nothing that {user.name} changed and that could be taken back")
 
 
-def is_change_in_force(transaction: BookingTransaction, line: Mapping[str, Any]) -> bool:
-    """Return whether the file has what a line of the log left, or a later form of it.
-
-    A change that was logged but never written, because the process was killed, or that is gone, does not count.
-    """
-    present = transaction.list_logged_entries()
-    if line["before"] and all(entry in present for entry in line["before"]):
-        return False
-    changed_ids = {(host, content.get("id")) for host, _, content in line["after"]}
-    return all(entry in present for entry in line["after"]) or any(
-        (host, content.get("id")) in changed_ids for host, _, content in present
-    )
-
-
-def find_logged_entry(transaction: BookingTransaction, entry: LoggedEntry) -> StoredBooking:
-    """Find the entry of the file that a line of the log names."""
-    for stored in transaction.list_bookings():
-        if stored.to_logged_entry() == entry:
-            return stored
-    raise BookingRefusedError(f"the booking of {entry[0]}:{entry[1]} has been changed since, and is not taken back")
-
-
-def split_current_bookings(
-    restored: Sequence[Booking], transaction: BookingTransaction
-) -> tuple[list[Booking], list[Booking]]:
-    """Return the restored bookings that have not ended, and all bookings of the file that are none of them."""
+def find_restored_bookings(transaction: BookingTransaction) -> tuple[list[Booking], list[Booking], list[Booking]]:
+    """Return the bookings that were put back, those of them that have not ended, and all others of the file."""
+    bookings = transaction.list_bookings()
+    restored = [stored.booking for stored in bookings if stored.to_logged_entry() in transaction.entries_after]
     current = [booking for booking in restored if not has_ended(booking, transaction.now)]
     others = [
         stored.booking
-        for stored in transaction.list_bookings()
+        for stored in bookings
         if not any(is_same_booking(stored.booking, booking) for booking in current)
     ]
-    return current, others
+    return restored, current, others
 
 
 def is_same_booking(booking: Booking, other: Booking) -> bool:
@@ -295,19 +296,6 @@ def refuse_ended(booking: Booking, now: Now) -> None:
         raise BookingRefusedError(f"booking {booking.id} ended {end}, and the past stays as it was")
 
 
-def check_recurrence(booking: Booking, transaction: BookingTransaction) -> None:
-    """Refuse a booking that overlaps its own next repeat, or repeats for longer than bookings are made ahead."""
-    spans = policy.list_spans(booking, booking.since or transaction.now.local, policy.CONFLICT_HORIZON)
-    if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
-        raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
-    ahead = 0 if transaction.user.is_admin else transaction.policy.max_ahead_s
-    bounds = policy.find_recurrence_bounds(booking)
-    last = bounds.last if bounds else booking.since
-    if ahead and (last is None or last.timestamp() > transaction.now.epoch + ahead):
-        message = f"bookings are made {formatting.format_duration(ahead)} ahead: let it repeat no longer than that"
-        raise BookingRefusedError(message)
-
-
 # Editing the whole file
 
 
@@ -320,18 +308,27 @@ class EditOperation:
     edited: bytes
 
     def apply(self, transaction: BookingTransaction) -> str:
-        merged = transaction.with_content(self.edited)
+        merged = replace(transaction, content=self.edited)
         if transaction.content != self.original:
             if not is_readable_content(self.original):
                 path = transaction.store.folder / BOOKINGS_FILE
                 raise BookingRefusedError(f"{path} was repaired by somebody else meanwhile")
-            merge_edits(merged, transaction.with_content(self.original), transaction)
+            merge_edits(merged, replace(transaction, content=self.original), transaction)
         entries = transaction.list_logged_entries() if is_readable_content(transaction.content) else []
         before, after = (Counter(map(json.dumps, side)) for side in (entries, merged.list_logged_entries()))
         transaction.document = merged.document
         transaction.entries_before = [json.loads(entry) for entry in (before - after).elements()]
         transaction.entries_after = [json.loads(entry) for entry in (after - before).elements()]
-        return describe_entry_changes(transaction.entries_before, transaction.entries_after)
+        removed, added = (
+            {format_place(host, gpu): None for host, gpu, _ in side}
+            for side in (transaction.entries_before, transaction.entries_after)
+        )
+        changes = [
+            f"{place} {'changed' if place in removed and place in added else 'new' if place in added else 'gone'}"
+            for place in {**removed, **added}
+        ]
+        more = [f"{len(changes) - MAX_NAMED_CHANGES} more"] if len(changes) > MAX_NAMED_CHANGES else []
+        return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
 
 
 def is_readable_content(content: bytes) -> bool:
@@ -344,44 +341,20 @@ def is_readable_content(content: bytes) -> bool:
 def merge_edits(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
     """Change in my copy what others changed since the original; refuse what both changed."""
     before, my_entries, their_entries = (count_entries(side.document) for side in (original, mine, theirs))
-    refuse_conflicting_edits(before, my_entries, their_entries)
-    base, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
-    if count_remarks(theirs.document) != count_remarks(original.document):
-        if count_remarks(mine.document) != count_remarks(original.document):
-            raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
-        base, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
-    mine.document = apply_entry_changes(base, added, removed)
-    their_bookings = [stored for stored in theirs.list_bookings() if build_entry_key(stored.entry) not in before]
-    refuse_double_bookings(mine, their_bookings, before, my_entries)
-
-
-def refuse_conflicting_edits(before: Counter[str], my_entries: Counter[str], their_entries: Counter[str]) -> None:
-    """Refuse an entry that both sides changed, each in another way."""
     for changed_entry in (before - my_entries) & (before - their_entries):
         host, gpu, _ = json.loads(changed_entry)
-        mine, theirs = (
+        my_changes, their_changes = (
             [entry for entry in side - before if json.loads(entry)[:2] == [host, gpu]]
             for side in (my_entries, their_entries)
         )
-        if mine != theirs:
-            message = f"the booking of {format_place(host, gpu)} was changed by somebody else meanwhile, and by you"
-            raise BookingRefusedError(message)
-
-
-def refuse_double_bookings(
-    mine: BookingTransaction, theirs: Sequence[StoredBooking], before: Counter[str], my_entries: Counter[str]
-) -> None:
-    """Refuse a new booking of mine where somebody else has made one meanwhile."""
-    others = [stored.booking for stored in theirs if build_entry_key(stored.entry) not in my_entries]
-    for stored in mine.list_bookings():
-        key, booking = build_entry_key(stored.entry), stored.booking
-        if key in my_entries and key not in before:
-            host_bookings = [other for other in others if other.host == booking.host]
-            keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
-            policy.check_conflicts(booking, host_bookings, keys, mine.now)
-
-
-def apply_entry_changes(document: BookingDocument, added: Counter[str], removed: Counter[str]) -> BookingDocument:
+        if my_changes != their_changes:
+            place = format_place(host, gpu)
+            raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
+    document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
+    if count_remarks(theirs.document) != count_remarks(original.document):
+        if count_remarks(mine.document) != count_remarks(original.document):
+            raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
+        document, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
     for key in removed.elements():
         entry = next((entry for entry in document.list_entries() if build_entry_key(entry) == key), None)
         if entry:
@@ -389,7 +362,16 @@ def apply_entry_changes(document: BookingDocument, added: Counter[str], removed:
     for key in added.elements():
         host, gpu, content = json.loads(key)
         document = json_edit.add_entries(document, host, [(gpu, content)])
-    return document
+    mine.document = document
+    # no new booking of mine where somebody else has made one meanwhile
+    known = before | my_entries
+    others = [stored.booking for stored in theirs.list_bookings() if build_entry_key(stored.entry) not in known]
+    for stored in mine.list_bookings():
+        key, booking = build_entry_key(stored.entry), stored.booking
+        if key in my_entries and key not in before:
+            host_bookings = [other for other in others if other.host == booking.host]
+            keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
+            policy.check_conflicts(booking, host_bookings, keys, mine.now)
 
 
 def build_entry_key(entry: BookingEntry) -> str:
@@ -413,17 +395,6 @@ def count_remarks(document: BookingDocument) -> Counter[str]:
         if not isinstance(member.content, (dict, list))
     ]
     return Counter(comments + others)
-
-
-def describe_entry_changes(before: Sequence[LoggedEntry], after: Sequence[LoggedEntry]) -> str:
-    """Describe what an edit did: `atlas:0 new, zeus:1 changed, hydra gone`."""
-    removed, added = ({format_place(host, gpu): None for host, gpu, _ in side} for side in (before, after))
-    changes = [
-        f"{place} {'changed' if place in removed and place in added else 'new' if place in added else 'gone'}"
-        for place in {**removed, **added}
-    ]
-    more = [f"{len(changes) - MAX_NAMED_CHANGES} more"] if len(changes) > MAX_NAMED_CHANGES else []
-    return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
 
 
 # Entries of comments.json
@@ -472,25 +443,6 @@ def describe_booking(bookings: Sequence[Booking], transaction: BookingTransactio
         start, start_text = policy.to_epoch(since), moments.format_full_moment(since, now.local)
     length = formatting.format_duration(policy.to_epoch(booking.until) - start)
     return f"{what} from {start_text} until {moments.format_full_moment(booking.until, now.local)} ({length})"
-
-
-def describe_release(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
-    booking, now = bookings[0], transaction.now
-    what = format_booking_places(bookings) + (f" of {booking.name}" if transaction.can_see(booking) else "")
-    if booking.rrule:
-        return f"{what} is not booked again; what has begun goes on to its end"
-    since = "what is left"
-    if booking.since is not None and policy.to_epoch(booking.since) > now.epoch:
-        since = f"the booking from {moments.format_full_moment(booking.since, now.local)}"
-    return f"{what}: {since} until {moments.format_full_moment(booking.until, now.local)} is released"
-
-
-def group_alike_bookings(bookings: Sequence[Booking]) -> list[list[Booking]]:
-    """Group bookings that differ only in the GPU, to describe them in one sentence."""
-    groups: dict[object, list[Booking]] = {}
-    for booking in bookings:
-        groups.setdefault((booking.name, booking.since, booking.until, booking.rrule), []).append(booking)
-    return list(groups.values())
 
 
 def format_booking_places(bookings: Sequence[Booking]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from itertools import islice
@@ -103,7 +103,13 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
         first = next(iter(rrulestr(rule, dtstart=since)), None)
         if "COUNT=" not in rule and "UNTIL=" not in rule:
             return RecurrenceBounds(first, None)
-        repeats = iter(rrulestr(rule, dtstart=find_start_near_end(since, rule)))
+        start = since
+        end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
+        if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
+            weeks = booking_use.RRULE_INTERVAL.search(rule)
+            period = timedelta(weeks=int(weeks[1]) if weeks else 1)
+            start = booking_use.advance_repeat_start(since, rule, end - 2 * period)
+        repeats = iter(rrulestr(rule, dtstart=start))
     except ValueError:  # one that repeats until the 32nd, say
         return None
     examined, last = 0, first
@@ -111,16 +117,6 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
         if not dates.is_year(last.year):
             return RecurrenceBounds(first, None)
     return RecurrenceBounds(first, None if examined == booking_use.MAX_EXAMINED_REPEATS else last)
-
-
-def find_start_near_end(since: datetime, rule: str) -> datetime:
-    """Return a start shortly before UNTIL, so that the last time is soon found: two periods have at least one."""
-    end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
-    if not end:
-        return since
-    weeks = booking_use.RRULE_INTERVAL.search(rule)
-    period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-    return booking_use.advance_repeat_start(since, rule, end - 2 * period)
 
 
 def compute_final_end(booking: Booking) -> float:
@@ -185,16 +181,10 @@ class GpuKeyMap:
         return gpu == other_gpu or other_gpu.startswith(f"{gpu}:") or gpu.startswith(f"{other_gpu}:")
 
 
-def check_conflicts(
-    new: Booking,
-    others: Iterable[Booking],
-    keys: GpuKeyMap,
-    now: Now,
-    names_shown: bool = True,
-    *,
-    given_up: float | None = None,
-) -> None:
-    """Refuse a booking of a GPU that is already booked in that time, whoever has it.
+def find_conflict(
+    new: Booking, others: Iterable[Booking], keys: GpuKeyMap, now: Now, given_up: float | None = None
+) -> tuple[Booking, TimeSpan] | None:
+    """Return a booking that has the same GPU at the same time, and when it has it.
 
     `given_up` is when a booking that is to come back was given up: what others had since then counts too.
     """
@@ -212,16 +202,29 @@ def check_conflicts(
         new_spans = [(max(since, counts_from), until) for since, until in list_spans(new, first, ahead)]
         overlap = find_overlap(new_spans, list_spans(other, first, ahead))
         if overlap:
-            raise BookingRefusedError(describe_conflict(new, other, overlap, now, names_shown))
+            return other, overlap
+    return None
 
 
-def describe_conflict(new: Booking, other: Booking, overlap: TimeSpan, now: Now, names_shown: bool) -> str:
-    start, end = overlap
-    place = format_place(new.host, other.gpu if new.gpu == "*" else new.gpu)
-    since = "" if start == -math.inf else f"from {format_booking_moment(start, now)} "
-    by = f" by {other.name}" if other.name and names_shown else ""
-    verb = "was" if end <= now.epoch else "is"
-    return f"{place} {verb} booked{by} {since}until {format_booking_moment(end, now)} (booking {other.id})"
+def check_conflicts(
+    new: Booking,
+    others: Iterable[Booking],
+    keys: GpuKeyMap,
+    now: Now,
+    names_shown: bool = True,
+    *,
+    given_up: float | None = None,
+) -> None:
+    """Refuse a booking of a GPU that is already booked in that time, whoever has it."""
+    conflict = find_conflict(new, others, keys, now, given_up)
+    if conflict:
+        other, (start, end) = conflict
+        place = format_place(new.host, other.gpu if new.gpu == "*" else new.gpu)
+        since = "" if start == -math.inf else f"from {format_booking_moment(start, now)} "
+        by = f" by {other.name}" if other.name and names_shown else ""
+        when = f"{since}until {format_booking_moment(end, now)}"
+        verb = "was" if end <= now.epoch else "is"
+        raise BookingRefusedError(f"{place} {verb} booked{by} {when} (booking {other.id})")
 
 
 def format_place(host: str, gpu: str) -> str:
@@ -261,7 +264,20 @@ def check_share(
 ) -> None:
     """Refuse bookings that give one person more GPUs at a time, or more GPU-hours, than the limits allow."""
     if limits.max_gpus:
-        peak = count_peak_gpus(new, person_bookings, count_gpus, now)
+        first = max(now.local, new[0].since or now.local, key=to_epoch)
+        new_spans, other_spans = (
+            [
+                (start, end, count_gpus(booking))
+                for booking in bookings
+                for start, end in list_spans(booking, first, SHARE_HORIZON)
+            ]
+            for bookings in (new, person_bookings)
+        )
+        peak = 0  # the most GPUs at any moment of the new bookings
+        for moment in {max(start, now.epoch) for start, _, _ in new_spans + other_spans}:
+            if any(start <= moment < end for start, end, _ in new_spans):
+                held = sum(count for start, end, count in new_spans + other_spans if start <= moment < end)
+                peak = max(peak, held)
         if peak > limits.max_gpus:
             message = f"that would be {peak} GPUs of one person at the same time, but {limits.max_gpus:.0f} are allowed"
             raise BookingRefusedError(message)
@@ -275,34 +291,3 @@ def check_share(
             hours = gpu_seconds / formatting.HOUR
             message = f"that would be {hours:.0f} GPU-hours of one person, but {limits.max_gpu_hours:.0f} are allowed"
             raise BookingRefusedError(message)
-
-
-def count_peak_gpus(
-    new: Sequence[Booking], person_bookings: Sequence[Booking], count_gpus: Callable[[Booking], int], now: Now
-) -> int:
-    """Count the most GPUs that a person would have at any moment of the new bookings."""
-    first = max(now.local, new[0].since or now.local, key=to_epoch)
-    new_spans, other_spans = (
-        [
-            (start, end, count_gpus(booking))
-            for booking in bookings
-            for start, end in list_spans(booking, first, SHARE_HORIZON)
-        ]
-        for bookings in (new, person_bookings)
-    )
-    spans = new_spans + other_spans
-    moments = {max(start, now.epoch) for start, _, _ in spans}
-    return max(
-        (
-            sum(count for start, end, count in spans if start <= moment < end)
-            for moment in moments
-            if any(start <= moment < end for start, end, _ in new_spans)
-        ),
-        default=0,
-    )
-
-
-def build_gpu_counter(gpus_by_host: Mapping[str, Sequence[Gpu]]) -> Callable[[Booking], int]:
-    """Return a function that counts the GPUs of a booking; a host without known GPUs counts as one, an instance too."""
-    counts = {host: len({(gpu.parent or gpu).key for gpu in gpus}) for host, gpus in gpus_by_host.items()}
-    return lambda booking: max(1, counts.get(booking.host, 1)) if booking.gpu == "*" else 1

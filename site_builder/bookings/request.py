@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from site_builder.bookings.gpu_selection import MAX_GPUS, UnclearRequestError
+from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.core.clock import Now
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import moments
@@ -54,40 +54,26 @@ def parse_text_list_field(request: JsonRequest, key: str) -> list[str]:
     return texts
 
 
-def parse_gpu_count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_GPUS:
-        raise UnclearRequestError("`any` must be a number of GPUs")
-    return value
-
-
-def parse_time_field(request: JsonRequest, key: str, now: Now) -> datetime | None:
-    return parse_time(parse_text_field(request, key, MAX_TIME_CHARACTERS), now, is_end=key == "until")
-
-
-def parse_end_fields(request: JsonRequest, since: datetime, now: Now) -> datetime | None:
-    """Return the end that `until` or `for` names."""
-    until, duration = (parse_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("until", "for"))
-    return parse_end(until, duration, since, now)
-
-
-def parse_time(text: str, now: Now, since: datetime | None = None, is_end: bool = False) -> datetime | None:
+def parse_time_field(request: JsonRequest, key: str, now: Now, since: datetime | None = None) -> datetime | None:
     """Parse a time as people write it, to the second; None for an empty text."""
+    text = parse_text_field(request, key, MAX_TIME_CHARACTERS)
     if not text:
         return None
     try:
-        return moments.parse_moment(text, now.local, start=since, end=is_end).replace(microsecond=0)
+        return moments.parse_moment(text, now.local, start=since, end=key == "until").replace(microsecond=0)
     except moments.UnclearTimeError as error:
         raise UnclearRequestError(f'"{text}" {error}') from None
 
 
-def parse_end(until_text: str, duration_text: str, since: datetime, now: Now) -> datetime | None:
-    """Parse the end of a booking: a time, or a duration from its start."""
-    until = parse_time(until_text, now, since, is_end=True)
-    if not duration_text:
+def parse_end_fields(request: JsonRequest, since: datetime, now: Now) -> datetime | None:
+    """Parse the end of a booking: `until`, a time, or `for`, a duration from its start."""
+    until = parse_time_field(request, "until", now, since)
+    duration = parse_text_field(request, "for", MAX_TIME_CHARACTERS)
+    if not duration:
         return until
     if until:
         raise UnclearRequestError("give `until` or `for`, not both")
     try:
-        return moments.parse_duration(duration_text).add_to(since, now.zone).replace(microsecond=0)
+        return moments.parse_duration(duration).add_to(since, now.zone).replace(microsecond=0)
     except moments.UnclearTimeError as error:
-        raise UnclearRequestError(f'"{duration_text}" {error}') from None
+        raise UnclearRequestError(f'"{duration}" {error}') from None

@@ -6,10 +6,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from site_builder.bookings import consul_store, policy
-from site_builder.bookings.gpu_selection import UnclearRequestError
+from site_builder.bookings.gpu_selection import MAX_GPUS, UnclearRequestError
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.operations import (
     BookOperation,
@@ -26,7 +26,6 @@ from site_builder.bookings.request import (
     check_request,
     is_check_only,
     parse_end_fields,
-    parse_gpu_count,
     parse_text_field,
     parse_text_list_field,
     parse_time_field,
@@ -56,14 +55,6 @@ REQUEST_KEYS = {
 RUN_ID = re.compile(rf"{RUN_ID_PREFIX}[a-z0-9]{{6,20}}")
 
 
-class BookingResult(NamedTuple):
-    """What was done or would be, in a sentence; warnings; and the transaction that did it."""
-
-    message: str
-    warnings: list[str]
-    transaction: BookingTransaction
-
-
 class BookingService:
     """Applies one operation after the other; each sees the file as it is when it has the lock."""
 
@@ -83,19 +74,18 @@ class BookingService:
         hosts = HostLookup(self.settings)
         return BookingTransaction(booking_store, content, hosts, self.now(), self.settings.booking_policy, user)
 
-    def execute(self, user: BookingUser, operation: Operation, is_check: bool = False) -> BookingResult:
+    def execute(self, user: BookingUser, operation: Operation, is_check: bool = False) -> BookingTransaction:
         """Apply an operation under the lock, log it and write the file; with `is_check`, only say what it would do."""
         if is_check:
             transaction = self.begin_read(user)
-            message = operation.apply(transaction)
-            return BookingResult(message, find_booking_warnings(transaction), transaction)
+            transaction.message = operation.apply(transaction)
+            return transaction
         for _ in range(MAX_ATTEMPTS):
             with consul_store.hold_booking_lock(self.settings.data, self.settings.kv) as booking_store:
                 transaction = self.begin_transaction(booking_store, booking_store.read(), user)
-                message = operation.apply(transaction)
-                is_written = transaction.commit(operation.kind)
-            if is_written:
-                return BookingResult(message, find_booking_warnings(transaction), transaction)
+                transaction.message = operation.apply(transaction)
+                if transaction.commit(operation.kind):
+                    return transaction
         path = find_bookings_file(self.settings.data)
         raise StorageError(f"{path} was changed by others {MAX_ATTEMPTS} times meanwhile: try again")
 
@@ -123,14 +113,12 @@ def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
 def handle_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Do what a request asks for, or with `check` say what would be done."""
     operation = parse_operation(request, service.now(), user)
-    result = service.execute(user, operation, is_check_only(request))
-    return build_response(result.message, result.warnings, result.transaction)
-
-
-def build_response(message: str, warnings: list[str], transaction: BookingTransaction) -> dict[str, Any]:
-    bookings = group_bookings(transaction.affected, transaction.now)
-    apply_privacy(bookings, transaction)
-    response = {"said": message, "warnings": warnings, "bookings": bookings}
+    transaction = service.execute(user, operation, is_check_only(request))
+    response = {
+        "said": transaction.message,
+        "warnings": find_booking_warnings(transaction),
+        "bookings": show_bookings(transaction.affected, transaction),
+    }
     return {**response, "undoes": transaction.undone_change} if transaction.undone_change else response
 
 
@@ -152,9 +140,7 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
     return ChangeOperation(
         booking_id=booking_id,
         host=host,
-        since=parse_text_field(request, "from", MAX_TIME_CHARACTERS),
-        until=parse_text_field(request, "until", MAX_TIME_CHARACTERS),
-        duration=parse_text_field(request, "for", MAX_TIME_CHARACTERS),
+        times={key: parse_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")},
         name=parse_text_field(request, "name", MAX_NAME_CHARACTERS) or None,
         comment=parse_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None,
     )
@@ -179,12 +165,14 @@ def parse_booking_request(request: JsonRequest, now: Now, user: BookingUser) -> 
     if run_id and not RUN_ID.fullmatch(run_id):
         raise UnclearRequestError(f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4")
     targets = parse_text_list_field(request, "gpus")
-    count = parse_gpu_count(request["any"]) if request.get("any") is not None else 0
+    count = request.get("any")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_GPUS):
+        raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
         raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
     return BookingRequest(
         targets=targets,
-        count=count,
+        count=count or 0,
         model=parse_text_field(request, "model", MAX_NAME_CHARACTERS),
         since=since,
         until=until,
@@ -213,8 +201,7 @@ def build_booking_list(transaction: BookingTransaction, host: str | None = None)
         for stored in transaction.list_bookings()
         if (host is None or stored.booking.host == host) and compute_phase(stored.booking, now) != "ended"
     ]
-    bookings = group_bookings(current, now)
-    apply_privacy(bookings, transaction)
+    bookings = show_bookings(current, transaction)
     bookings.sort(key=lambda booking: (booking["phase"] != "now", booking["from"] or "", booking["where"]))
     return {"who": user.name or None, "admin": user.is_admin, "bookings": bookings}
 
@@ -261,11 +248,11 @@ def list_remaining_spans(booking: Booking, now: Now) -> list[tuple[float, float]
     return [(since, until) for since, until in spans if until > now.epoch]
 
 
-def apply_privacy(bookings: Sequence[dict[str, Any]], transaction: BookingTransaction) -> None:
-    """Mark the user's own bookings, and where people are not named, hide whose the others are."""
-    user = transaction.user
-    for booking in bookings:
-        names = {transaction.resolve_person(name) for name in (booking["name"], booking["by"]) if name}
-        booking["mine"] = bool(user.name) and transaction.resolve_person(user.name) in names
+def show_bookings(bookings: Sequence[Booking], transaction: BookingTransaction) -> list[dict[str, Any]]:
+    """Return bookings for the user: their own are marked, and where people are not named, the others are nobody's."""
+    shown = group_bookings(bookings, transaction.now)
+    for booking in shown:
+        booking["mine"] = transaction.is_own(booking["name"], booking["by"])
         if not (transaction.can_see_names or booking["mine"]):
             booking.update(id=None, name=None, comment=None, by=None)
+    return shown

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -75,12 +75,12 @@ class BookingTransaction:
     policy: BookingPolicy
     user: BookingUser
 
-    def __post_init__(self) -> None:
-        self.entries_before: list[LoggedEntry] = []
-        self.entries_after: list[LoggedEntry] = []
-        self.affected: list[Booking] = []
-        self.undone_change: str | None = None
-        self.parsed: tuple[BookingDocument | None, list[StoredBooking]] = (None, [])
+    message: str = field(default="", init=False)
+    entries_before: list[LoggedEntry] = field(default_factory=list, init=False)
+    entries_after: list[LoggedEntry] = field(default_factory=list, init=False)
+    affected: list[Booking] = field(default_factory=list, init=False)
+    undone_change: str | None = field(default=None, init=False)
+    parsed: tuple[BookingDocument | None, list[StoredBooking]] = field(default=(None, []), init=False)
 
     @cached_property
     def document(self) -> BookingDocument:
@@ -92,10 +92,6 @@ class BookingTransaction:
             last_good = path.with_name(store.LAST_GOOD_FILE)
             hint = f"; {store.LAST_GOOD_FILE} beside it could be read last" if last_good.exists() else ""
             raise BookingsUnreadableError(f"{path} cannot be read, and is left as it is: {error}{hint}") from None
-
-    def with_content(self, content: bytes) -> BookingTransaction:
-        """Return a transaction of the same user on another content of the file."""
-        return replace(self, content=content)
 
     def list_bookings(self) -> list[StoredBooking]:
         """List the bookings of the file in its present form, under the names by which we know their hosts."""
@@ -172,7 +168,15 @@ class BookingTransaction:
     def commit(self, kind: str) -> bool:
         """Log the change and write the file; return False if somebody else has written it meanwhile."""
         content = self.document.content
-        self.check_new_content(len(content), kind)
+        limit = min(self.store.max_bytes, store.MAX_BOOKED_BYTES if kind == "book" else store.MAX_BOOKINGS_BYTES)
+        if len(content) > limit:
+            raise BookingRefusedError(
+                f"comments.json is full: it may have {limit} bytes, and would have {len(content)}"
+            )
+        entries = self.list_logged_entries()
+        if not all(entry in entries for entry in self.entries_after):
+            message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings are not counted"
+            raise BookingRefusedError(message)
         line = {
             "change": secrets.token_hex(4),
             "when": self.now.local.isoformat(" ", "seconds"),
@@ -190,16 +194,6 @@ class BookingTransaction:
         self.store.append_log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
         return False
 
-    def check_new_content(self, size: int, kind: str) -> None:
-        """Refuse a content that could not be read again, or in which the new bookings would not count."""
-        limit = min(self.store.max_bytes, store.MAX_BOOKED_BYTES if kind == "book" else store.MAX_BOOKINGS_BYTES)
-        if size > limit:
-            raise BookingRefusedError(f"comments.json is full: it may have {limit} bytes, and would have {size}")
-        entries = self.list_logged_entries()
-        if not all(entry in entries for entry in self.entries_after):
-            message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings are not counted"
-            raise BookingRefusedError(message)
-
     # Permissions and limits
 
     def resolve_person(self, name: str | None) -> str:
@@ -210,13 +204,18 @@ class BookingTransaction:
     def can_see_names(self) -> bool:
         return self.hosts.settings.privacy.users or self.user.is_admin
 
-    def is_own(self, booking: Booking) -> bool:
-        """Return whether the user has the booking, or made it for somebody else."""
-        names = {self.resolve_person(name) for name in (booking.name, booking.booked_by) if name}
+    @property
+    def limits(self) -> BookingPolicy:
+        """Return the limits that hold for the user; an admin has none."""
+        return BookingPolicy() if self.user.is_admin else self.policy
+
+    def is_own(self, name: str | None, booked_by: str | None) -> bool:
+        """Return whether a booking is the user's, or made by them for somebody else."""
+        names = {self.resolve_person(person) for person in (name, booked_by) if person}
         return bool(self.user.name) and self.resolve_person(self.user.name) in names
 
     def can_see(self, booking: Booking) -> bool:
-        return self.can_see_names or self.is_own(booking)
+        return self.can_see_names or self.is_own(booking.name, booking.booked_by)
 
     def check_may_book_for(self, name: str) -> None:
         """Refuse a booking under another's name where the policy does not allow it."""
@@ -227,22 +226,20 @@ class BookingTransaction:
 
     def check_may_change(self, booking: Booking) -> None:
         """Refuse to touch the booking of somebody else."""
-        if not (self.is_own(booking) or self.user.is_admin or self.user.is_open):
+        if not (self.is_own(booking.name, booking.booked_by) or self.user.is_admin or self.user.is_open):
             whose = f"{booking.name or 'nobody'}'s" if self.can_see_names else "somebody else's"
             raise BookingForbiddenError(f"booking {booking.id} is {whose}, and only they or an admin may change it")
 
-    def check_bookings(self, new: Sequence[Booking], others: Iterable[Booking]) -> None:
+    def check_bookings(self, new: Sequence[Booking], others: Sequence[Booking]) -> None:
         """Refuse bookings that overlap others, are too long, or exceed one person's share."""
-        others = list(others)
-        limits = BookingPolicy() if self.user.is_admin else self.policy
         for booking in new:
-            policy.check_booking_times(booking.since or booking.until, booking.until, limits, self.now)
+            policy.check_booking_times(booking.since or booking.until, booking.until, self.limits, self.now)
         self.check_conflicts(new, others)
-        self.check_share(new, others, limits)
+        self.check_share(new, others)
 
-    def check_share(self, new: Sequence[Booking], others: Sequence[Booking], limits: BookingPolicy) -> None:
+    def check_share(self, new: Sequence[Booking], others: Sequence[Booking]) -> None:
         """Refuse bookings that exceed the share of who they are for, or of who books them under another's name."""
-        if not (limits.max_gpus or limits.max_gpu_hours):
+        if not (self.limits.max_gpus or self.limits.max_gpu_hours):
             return
         names = (name for booking in new for name in (booking.name, booking.booked_by) if name)
         for person in {self.resolve_person(name) for name in names}:
@@ -251,9 +248,13 @@ class BookingTransaction:
                 for booking in others
                 if person in {self.resolve_person(booking.name), self.resolve_person(booking.booked_by)}
             ]
-            hosts = {booking.host for booking in (*new, *person_bookings) if booking.gpu == "*"}
-            count_gpus = policy.build_gpu_counter({host: self.hosts.list_gpus(host) for host in hosts})
-            policy.check_share(new, person_bookings, count_gpus, limits, self.now)
+            policy.check_share(new, person_bookings, self.count_gpus, self.limits, self.now)
+
+    def count_gpus(self, booking: Booking) -> int:
+        """Count the GPUs of a booking; a host without known GPUs counts as one, an instance too."""
+        if booking.gpu != "*":
+            return 1
+        return max(1, len({(gpu.parent or gpu).key for gpu in self.hosts.list_gpus(booking.host)}))
 
     def check_conflicts(
         self, new: Sequence[Booking], others: Sequence[Booking], *, given_up: float | None = None
