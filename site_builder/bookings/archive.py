@@ -184,7 +184,7 @@ def build_restored_key(booking: Booking) -> str:
 
 
 def read_restored(state: Path) -> dict[str, float]:
-    """Return until when each restored booking stays; nothing if the file is damaged."""
+    """Return until when each restored booking stays."""
     try:
         return {str(key): float(until) for key, until in json.loads((state / RESTORED_FILE).read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):

@@ -57,14 +57,11 @@ class EventTimestampStore:
         self.store_path = state / "noticed.json"
         self.events: dict[str, EventTimestamps] = {}
         self.saved_content = b""
-        try:
+        with suppress(OSError, files.FileRefusedError, ValueError):
             self.saved_content = files.read(self.store_path)
             self.events = make_decoder(dict[str, EventTimestamps])(orjson.loads(self.saved_content))
-        except (OSError, files.FileRefusedError, ValueError):
-            self.events = {}
 
     def record_event(self, uid: str, digest: str, now: float) -> EventTimestamps:
-        """Return the timestamps of an event with this content."""
         known = self.events.get(uid)
         if known is None or known.digest != digest:
             self.events[uid] = EventTimestamps(known.first_seen_at if known else int(now), int(now), digest)
@@ -95,21 +92,14 @@ class CalendarInput(NamedTuple):
     version: str
 
 
-class CachedCalendarFiles(NamedTuple):
-    """Files, what they were made of, and until when they are valid."""
-
-    inputs: tuple[object, ...]
-    valid_until: float
-    files: dict[str, CalendarFile]
-
-
 class CalendarBuilder:
     """Builds the page and the feeds again only if bookings or time make a difference."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.timestamps = EventTimestampStore(settings.state)
-        self.cache: dict[str, CachedCalendarFiles] = {}
+        # of each part what it was made of, until when it is valid, and its files
+        self.cache: dict[str, tuple[tuple[object, ...], float, dict[str, CalendarFile]]] = {}
         self.problems: list[Problem] = []
 
     def drop_failing_bookings(self, calendar_input: CalendarInput, now: Now) -> CalendarInput:
@@ -149,12 +139,12 @@ class CalendarBuilder:
         self, part: str, inputs: tuple[object, ...], build: Callable[[Now], dict[str, CalendarFile]], now: Now
     ) -> dict[str, CalendarFile]:
         """Return the files that were built from the same inputs before, as long as time makes no difference to them."""
-        cached = self.cache.get(part)
-        if cached is None or cached.inputs != inputs or now.epoch >= cached.valid_until:
+        cached_inputs, valid_until, calendar_files = self.cache.get(part, (None, 0.0, {}))
+        if cached_inputs != inputs or now.epoch >= valid_until:
             own_now = now.copy_with_own_expiry()
-            files = build(own_now)
-            cached = self.cache[part] = CachedCalendarFiles(inputs, own_now.valid_until, files)
-        return cached.files
+            calendar_files = build(own_now)
+            self.cache[part] = inputs, own_now.valid_until, calendar_files
+        return calendar_files
 
     def build_page_file(self, calendar_input: CalendarInput, now: Now) -> CalendarFile:
         privacy = self.settings.privacy
@@ -198,21 +188,16 @@ class CalendarBuilder:
         uid = build_event_uid(booking, uids)
         digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
         timestamps = self.timestamps.record_event(uid, digest, now.epoch)
-        return ics.build_calendar_event(
-            booking, uid, timestamps.changed_at, choose_event_start(booking, timestamps.first_seen_at, now)
-        )
+        # a booking without a start begins on the day it was first seen, or of its end if that is earlier
+        last_day = now.to_local(booking.first_booking.until - timedelta(microseconds=1)).date()
+        first_day = min(datetime.fromtimestamp(timestamps.first_seen_at, now.zone).date(), last_day)
+        default_start = datetime.combine(first_day, datetime.min.time(), now.zone)
+        return ics.build_calendar_event(booking, uid, timestamps.changed_at, default_start)
 
 
 def build_feed_file(title: str, events: Sequence[ics.CalendarEvent]) -> CalendarFile:
     fingerprint = compute_digest(repr((title, events)).encode("utf-8", "replace"), CODE_DIGEST)
     return CalendarFile(fingerprint, lambda _: ics.render_ics_feed(title, events))
-
-
-def choose_event_start(booking: page.CalendarBooking, first_seen_at: int, now: Now) -> datetime:
-    """Return a start for a booking without one: the day it was first seen, or of its end if that is earlier."""
-    end = now.to_local(booking.first_booking.until - timedelta(microseconds=1))
-    seen_at = datetime.fromtimestamp(first_seen_at, now.zone)
-    return datetime.combine(min(seen_at.date(), end.date()), datetime.min.time(), now.zone)
 
 
 def build_event_uid(booking: page.CalendarBooking, taken: set[str]) -> str:
@@ -287,9 +272,7 @@ def find_stale_feeds(
         owner = name.rpartition("/")[2][: -len(".ics")]
         empty_feed = build_feed_file(f"GPU bookings: {owner}", ())
         is_kept = users_shown if name.startswith(PEOPLE_FEEDS) else owner in hosts
-        if is_kept and not (
-            published.is_unchanged(name, empty_feed.fingerprint) and now.epoch - written > EMPTY_FEED_RETENTION_S
-        ):
-            yield name, empty_feed
-        else:
-            yield name, None
+        is_expired = now.epoch - written > EMPTY_FEED_RETENTION_S
+        if is_expired and published.is_unchanged(name, empty_feed.fingerprint):
+            is_kept = False
+        yield name, empty_feed if is_kept else None

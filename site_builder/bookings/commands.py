@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +45,7 @@ from site_builder.core.command_options import (
 )
 from site_builder.core.locks import StorageError
 from site_builder.core.model import FleetUnavailableError
-from site_builder.core.terminal_text import clean_text, replace_unencodable
+from site_builder.core.terminal_text import clean_text, find_terminal_width, replace_unencodable
 from site_builder.core.timeparse import moments, recurrence
 from site_builder.snapshots.completion import complete_gpus, complete_hosts
 
@@ -408,7 +407,6 @@ class ArchivedBookings(LocalBookings):
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Say in one sentence why state/ cannot be used."""
         try:
             yield
         except OSError as error:
@@ -483,8 +481,7 @@ def describe_booking_use(booking: BookingResponse, now: Now) -> str:
 def format_booking_table(listed: Sequence[BookingResponse], place: BookingBackend) -> list[str]:
     """Format a table that fits the terminal."""
     now = Now(time.time(), place.settings.zone)
-    is_terminal = sys.stdout.isatty()
-    width = max(TABLE_WIDTH, shutil.get_terminal_size((TABLE_WIDTH, 24)).columns) if is_terminal else TABLE_WIDTH
+    width = max(TABLE_WIDTH, find_terminal_width() or 0)
     rows = []
     for booking in listed:
         notes = filter(None, (booking["comment"], booking["by"] and f"booked by {booking['by']}"))
@@ -495,7 +492,7 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     widths = [min(max(map(len, column)), max_width) for column, max_width in zip(columns, MAX_COLUMN_WIDTHS)]
     widths.append(width - sum(widths) - len(COLUMN_GAP) * len(widths))
     lines = [join_table_cells(TABLE_HEAD, widths)]
-    is_coloured = is_terminal and not os.environ.get("NO_COLOR")
+    is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for booking, row in zip(listed, rows):
         is_conflict = booking["used_by_since"] is not None or booking["unused_since"] is not None
         use = clean_text(describe_booking_use(booking, now))

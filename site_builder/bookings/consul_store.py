@@ -81,23 +81,19 @@ def write_consul_copy(data: Path, name: str, content: bytes) -> None:
     digest_name = f".{name}.copy"
     copy_folder = find_copy_folder(data, name)
     with store.open_data_folder(copy_folder) as folder:
-        present = (
-            files.read_file(name, folder, store.MAX_BOOKINGS_BYTES)[1] if files.read_signature(name, folder) else None
-        )
-        known_digest = (
-            files.read_file(digest_name, folder, 100)[1] if files.read_signature(digest_name, folder) else b""
-        )
+        present, known_digest = None, b""
+        if files.read_signature(name, folder):
+            present = files.read_file(name, folder, store.MAX_BOOKINGS_BYTES)[1]
+        if files.read_signature(digest_name, folder):
+            known_digest = files.read_file(digest_name, folder, 100)[1]
         owner_status = os.fstat(folder) if present is None else os.stat(name, dir_fd=folder, follow_symlinks=False)
         if present is not None and present != content and compute_copy_digest(present) != known_digest:
-            store.replace_data_file(
-                folder, copy_folder / f"{name}{BY_HAND_SUFFIX}", present, owner_status, lambda: True
-            )
-        if known_digest != compute_copy_digest(content):
-            store.replace_data_file(
-                folder, copy_folder / digest_name, compute_copy_digest(content), owner_status, lambda: True
-            )
+            store.replace_data_file(folder, copy_folder / f"{name}{BY_HAND_SUFFIX}", present, owner_status)
+        digest = compute_copy_digest(content)
+        if known_digest != digest:
+            store.replace_data_file(folder, copy_folder / digest_name, digest, owner_status)
         if present != content:
-            store.replace_data_file(folder, copy_folder / name, content, owner_status, lambda: True)
+            store.replace_data_file(folder, copy_folder / name, content, owner_status)
 
 
 def find_copy_folder(data: Path, name: str) -> Path:
@@ -154,27 +150,21 @@ class ConsulBookingStore(store.BookingStore):
         try:
             if not self.kv_store.put(BOOKINGS_KEY, content, cas=self.modify_index):
                 return False
-        except ConsulUnavailableError as error:
-            self.verify_write(content, str(error))
-        with suppress(
-            OSError, files.FileRefusedError, locks.StorageError
-        ):  # it is booked; the next build renews it, or tells why
+        except ConsulUnavailableError as error:  # it may be written all the same
+            value = None
+            with suppress(ConsulUnavailableError):
+                value = self.kv_store.get(BOOKINGS_KEY)
+            if value is None or value.content != content:
+                # another may have written since then what has ours in it
+                is_unchanged = value is not None and value.modify_index == self.modify_index
+                certainty = "so that nobody knows whether it was written"
+                if is_unchanged:
+                    certainty = "and nothing was written so far"
+                raise locks.StorageError(f"{self.access.where} {error}, {certainty}: look again") from None
+        # it is booked; the next build renews the copy, or tells why
+        with suppress(OSError, files.FileRefusedError, locks.StorageError):
             write_consul_copy(self.data_folder, store.BOOKINGS_FILE, content)
         return True
-
-    def verify_write(self, content: bytes, fault: str) -> None:
-        """Find out whether it was written, if the response was lost."""
-        try:
-            value = self.kv_store.get(BOOKINGS_KEY)
-        except ConsulUnavailableError:
-            value = None
-        if value is None or value.content != content:
-            # another may have written since then what has ours in it
-            is_unchanged = value is not None and value.modify_index == self.modify_index
-            certainty = (
-                "and nothing was written so far" if is_unchanged else "so that nobody knows whether it was written"
-            )
-            raise locks.StorageError(f"{self.access.where} {fault}, {certainty}: look again")
 
 
 def open_booking_store(data: Path, access: KvAccess | None) -> store.BookingStore:

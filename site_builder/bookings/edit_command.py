@@ -64,10 +64,14 @@ def edit(place: BookingBackend) -> None:
     if not isinstance(place, LocalBookings):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise CommandError(message)
-    check_bookings_writable(place.settings.data)
+    booking_folder = find_booking_folder(place.settings.data)
+    with store.open_data_folder(booking_folder) as folder:  # refused before the work, not after it
+        store.BookingStore(place.settings.data).check_owner(folder)
+    if not os.access(booking_folder, os.W_OK):
+        raise CommandError(f"{booking_folder.absolute()} cannot be written: {store.ASK_ADMIN_HINT}")
     original = consul_store.open_booking_store(place.settings.data, place.settings.kv).read()
-    remove_left_copies(store.BOOKINGS_FILE)
-    with exit_on_signals(), hold_edit_copy(original, store.BOOKINGS_FILE) as (copy, lock):
+    remove_left_copies()
+    with exit_on_signals(), hold_edit_copy(original) as (copy, lock):
         if is_interactive():
             print_message(f"this is a copy, {copy}; it counts when you leave the editor")
         edited = edit_until_valid(copy, original, place.settings.zone, lock)
@@ -79,22 +83,13 @@ def edit(place: BookingBackend) -> None:
         print_message(f"{find_bookings_file(place.settings.data)} is written: {clean_text(transaction.message)}")
 
 
-def check_bookings_writable(data: Path) -> None:
-    """Refuse before the work, not after it."""
-    path = find_booking_folder(data)
-    with store.open_data_folder(path) as folder:
-        store.BookingStore(data).check_owner(folder)
-    if not os.access(path, os.W_OK):
-        raise CommandError(f"{path.absolute()} cannot be written: {store.ASK_ADMIN_HINT}")
-
-
 @contextmanager
-def hold_edit_copy(original: bytes, name: str) -> Iterator[tuple[Path, int]]:
+def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
     """Make a copy in a folder of its own; if something goes wrong, it stays if somebody has worked on it.
 
     The editor inherits the lock on the folder, which shows that the copy is open.
     """
-    copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / name
+    copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / store.BOOKINGS_FILE
     lock = os.open(copy.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # where folders cannot be locked, no copy is ever taken for one that was left behind
@@ -105,7 +100,10 @@ def hold_edit_copy(original: bytes, name: str) -> Iterator[tuple[Path, int]]:
         yield copy, lock
     except BaseException as error:
         os.close(lock)
-        if not has_edits(copy.parent, name, original) and not is_copy_open(copy.parent):
+        is_open = True
+        with suppress(OSError), lock_left_folder(copy.parent):
+            is_open = False
+        if not is_open and not has_edits(copy, original):
             shutil.rmtree(copy.parent, ignore_errors=True)
             raise
         where = f"nothing was written, and what you edited is in {copy}"
@@ -118,21 +116,12 @@ def hold_edit_copy(original: bytes, name: str) -> Iterator[tuple[Path, int]]:
     shutil.rmtree(copy.parent, ignore_errors=True)
 
 
-def is_copy_open(folder: Path) -> bool:
-    """Return whether an editor still has the copy in a folder open."""
-    try:
-        with lock_left_folder(folder):
-            return False
-    except OSError:
-        return True
-
-
-def has_edits(folder: Path, name: str, original: bytes | None) -> bool:
+def has_edits(copy: Path, original: bytes | None) -> bool:
     """Return whether there is something to lose: a copy that differs, or what an editor saved beside it."""
     try:
-        if {path.name for path in folder.iterdir()} - {name, ORIGINAL_FILE, NAMED_FILE}:
+        if {path.name for path in copy.parent.iterdir()} - {copy.name, ORIGINAL_FILE, NAMED_FILE}:
             return True
-        return (folder / name).exists() and (folder / name).read_bytes() != original
+        return copy.exists() and copy.read_bytes() != original
     except OSError:
         return True
 
@@ -155,15 +144,23 @@ def exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Copies that were left behind
-
-
-def remove_left_copies(name: str) -> None:
-    """Remove copies of ours that are not open any more; one with edits is named first."""
+def remove_left_copies() -> None:
+    """Remove copies of ours that are not open any more; name one with edits, once, and remove it a day later."""
     for folder in Path(tempfile.gettempdir()).glob(f"{COPY_FOLDER_PREFIX}*"):
         with suppress(OSError), lock_left_folder(folder) as is_left:
-            if is_left:
-                remove_left_copy(folder, name)
+            if not is_left:
+                continue
+            copy, original_path, named_path = (
+                folder / name for name in (store.BOOKINGS_FILE, ORIGINAL_FILE, NAMED_FILE)
+            )
+            original = original_path.read_bytes() if original_path.exists() else None
+            is_named = named_path.exists()
+            is_expired = is_named and time.time() - named_path.stat().st_mtime > NAMED_RETENTION_S
+            if is_expired or not has_edits(copy, original):
+                shutil.rmtree(folder, ignore_errors=True)
+            elif not is_named:
+                named_path.touch(0o600)
+                print_message(f"what you edited before and never put in place is in {copy}; it is removed after a day")
 
 
 @contextmanager
@@ -179,19 +176,6 @@ def lock_left_folder(folder: Path) -> Iterator[bool]:
         yield is_ours and not is_new
     finally:
         os.close(handle)
-
-
-def remove_left_copy(folder: Path, name: str) -> None:
-    """Remove a copy without edits, or one that was named a day ago; else name it, once."""
-    original_path, named_path = folder / ORIGINAL_FILE, folder / NAMED_FILE
-    original = original_path.read_bytes() if original_path.exists() else None
-    is_named = named_path.exists()
-    is_expired = is_named and time.time() - named_path.stat().st_mtime > NAMED_RETENTION_S
-    if is_expired or not has_edits(folder, name, original):
-        shutil.rmtree(folder, ignore_errors=True)
-    elif not is_named:
-        named_path.touch(0o600)
-        print_message(f"what you edited before and never put in place is in {folder / name}; it is removed after a day")
 
 
 def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> bytes:
@@ -222,47 +206,36 @@ def find_new_problems(original: bytes, edited: bytes, zone: tzinfo) -> list[str]
     new_problems = []
     for problem in after.problems:
         text = LINE_REFERENCE.sub("", problem)
-        if known_problems[text]:
-            known_problems[text] -= 1
-        else:
+        known_problems[text] -= 1
+        if known_problems[text] < 0:
             new_problems.append(problem)
     return new_problems
 
 
 def run_editor(copy: Path, lock: int) -> None:
-    """Run the user's editor, by sh as git does it, so that it may have options; it inherits the lock."""
+    """Run the user's editor, which inherits the lock."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    # it draws on the terminal, also if our own stdout is none
+    output = None if sys.stdout.isatty() or not sys.stderr.isatty() else sys.stderr.fileno()
     old_handler = signal.signal(signal.SIGINT, lambda *_: None)  # the editor handles Ctrl-C
+    process = None
     try:
-        code = wait_for_editor(start_editor(editor, copy, lock))
+        if PLAIN_COMMAND.fullmatch(editor):  # without a shell, which would not pass on a signal
+            with suppress(OSError):  # the shell reports it in its own way
+                process = subprocess.Popen([*editor.split(), str(copy)], stdout=output, pass_fds=(lock,))
+        if process is None:  # by sh as git does it, so that it may have options
+            command = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(copy)]
+            process = subprocess.Popen(command, stdout=output, pass_fds=(lock,))
+        try:
+            code = process.wait()
+        except SystemExit:  # we are ended: end it too, so that it can save its work
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(EDITOR_END_TIMEOUT_S)
+            raise
     finally:
         signal.signal(signal.SIGINT, old_handler)
     if code:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
         hint = ": set EDITOR to one that is here" if code in (126, 127) else ""
         raise CommandError(f"the editor ({clean_text(editor)}) {how}{hint}")
-
-
-def start_editor(editor: str, copy: Path, lock: int) -> subprocess.Popen[bytes]:
-    """Start the editor, without a shell if none is needed: a shell would not pass on a signal."""
-    if PLAIN_COMMAND.fullmatch(editor):
-        with suppress(OSError):  # the shell reports it in its own way
-            return subprocess.Popen([*editor.split(), str(copy)], stdout=find_editor_output(), pass_fds=(lock,))
-    command = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(copy)]
-    return subprocess.Popen(command, stdout=find_editor_output(), pass_fds=(lock,))
-
-
-def wait_for_editor(editor: subprocess.Popen[bytes]) -> int:
-    """Return how the editor ended; if we are ended, end it too, so that it can save its work."""
-    try:
-        return editor.wait()
-    except SystemExit:
-        editor.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            editor.wait(EDITOR_END_TIMEOUT_S)
-        raise
-
-
-def find_editor_output() -> int | None:
-    """Return where the editor draws, also if our own stdout is no terminal."""
-    return None if sys.stdout.isatty() or not sys.stderr.isatty() else sys.stderr.fileno()

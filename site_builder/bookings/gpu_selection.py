@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from site_builder.bookings import policy
 from site_builder.bookings.policy import BookingRefusedError, has_ended, is_starting_soon
-from site_builder.bookings.transaction import BookingRequest, BookingTransaction, StoredBooking
+from site_builder.bookings.transaction import BookingTransaction, StoredBooking
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, GpuStatus
 from site_builder.core.terminal_text import clean_text
@@ -113,14 +114,14 @@ def resolve_gpu_keys(transaction: BookingTransaction, host: str, text: str) -> l
     return keys
 
 
-def choose_free_gpus(transaction: BookingTransaction, request: BookingRequest) -> list[Place]:
-    """Choose GPUs of one host that are free for all of the time; the host with the fewest to spare is preferred.
+def choose_free_gpus(transaction: BookingTransaction, wanted: Booking, count: int, model: str) -> list[Place]:
+    """Choose GPUs of one host that are free when `wanted` is; the host with the fewest to spare is preferred.
 
     Instances are chosen if there are not enough whole GPUs: of the requested profile, or if one is enough.
     """
-    count, model, now = request.count, request.model, transaction.now
+    now = transaction.now
     bookings = [stored.booking for stored in transaction.list_bookings()]
-    is_later = not is_starting_soon(request.since, now)
+    is_later = not is_starting_soon(wanted.since, now)
     statuses = transaction.hosts.decide_statuses(transaction.hosts.list_hosts().keys(), bookings, now)
     whole_gpus: dict[str, list[str]] = {}
     instances: dict[str, list[str]] = {}
@@ -134,7 +135,7 @@ def choose_free_gpus(transaction: BookingTransaction, request: BookingRequest) -
                 continue
             if not gpu_models.is_matching_model(model, gpu_status.model, gpu.name):
                 continue
-            new = Booking(host, gpu.label, request.name, request.until, request.since, rrule=request.rrule)
+            new = replace(wanted, host=host, gpu=gpu.label)
             if not can_book_gpu(new, host_bookings, keys, gpu_status, now):
                 continue
             if not gpu.parent:
@@ -146,10 +147,10 @@ def choose_free_gpus(transaction: BookingTransaction, request: BookingRequest) -
         if suitable_hosts:
             host = min(suitable_hosts, key=lambda name: len(free_gpus[name]))  # called at once
             return [(host, label) for label in free_gpus[host][:count]]
-    wanted = f"{count} free {model or 'GPU' + 's' * (count > 1)}".strip()
+    what = f"{count} free {model or 'GPU' + 's' * (count > 1)}".strip()
     free_labels = {host: [*whole_gpus.get(host, ()), *instances.get(host, ())] for host in statuses}
     rest = ", ".join(f"{host}:{','.join(labels)}" for host, labels in free_labels.items() if labels)
-    raise BookingRefusedError(f"no host has {wanted} for that time" + (f"; free are {rest[:300]}" if rest else ""))
+    raise BookingRefusedError(f"no host has {what} for that time" + (f"; free are {rest[:300]}" if rest else ""))
 
 
 def can_book_gpu(

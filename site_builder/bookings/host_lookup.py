@@ -78,7 +78,8 @@ class HostLookup:
     ) -> DecidedHosts:
         """Decide the states, and return also what they were decided from."""
         # slow to import: completion, which imports all booking commands, must respond within 0.2 s
-        from site_builder.fleet.build import NO_IDLE_TIMES, HostSources  # noqa: PLC0415
+        from site_builder.fleet.build import NO_IDLE_TIMES, HostSources, decide_host  # noqa: PLC0415
+        from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
         from site_builder.fleet.store import BuilderState  # noqa: PLC0415
 
         builder_state = BuilderState(self.settings.state if remembered else Path(os.devnull))
@@ -95,21 +96,17 @@ class HostLookup:
             for name, discovered in self.list_hosts().items()
             if name in names
         ]
-        decided = self.apply_rules(sources, builder_state.logins, now)
-        logins = frozenset().union(*(status.logins for status in decided.statuses.values()))
-        if bookings and not logins <= builder_state.logins:  # states depend on the logins that are known
-            decided = self.apply_rules(sources, logins | builder_state.logins, now)
-        return decided
-
-    def apply_rules(self, sources: Sequence[HostSources], logins: Collection[str], now: Now) -> DecidedHosts:
-        from site_builder.fleet.build import decide_host  # noqa: PLC0415 # slow to import
-        from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
-
-        rules = StateRules(self.settings.limits, PeopleDirectory(self.people.aliases, logins), self.settings.privacy)
-        statuses = {
-            source.discovered.name: decide_host(source, rules, self.gpu_names, now).status for source in sources
-        }
-        return DecidedHosts(sources, statuses, rules)
+        logins = builder_state.logins
+        while True:
+            people = PeopleDirectory(self.people.aliases, logins)
+            rules = StateRules(self.settings.limits, people, self.settings.privacy)
+            statuses = {
+                source.discovered.name: decide_host(source, rules, self.gpu_names, now).status for source in sources
+            }
+            seen_logins = frozenset().union(*(status.logins for status in statuses.values()))
+            if not bookings or seen_logins <= logins:
+                return DecidedHosts(sources, statuses, rules)
+            logins |= seen_logins  # states depend on the logins that are known
 
     def list_gpus(self, name: str) -> Sequence[Gpu]:
         """List the GPUs that a host last reported."""

@@ -89,21 +89,11 @@ def render_ics_feed(title: str, events: Iterable[CalendarEvent]) -> bytes:
         if event.zone and event.begins.tzinfo:
             year = min(event.begins.year, zones.get(event.zone, (None, LAST_ZONE_YEAR))[1])
             zones[event.zone] = event.begins.tzinfo, max(MIN_MOMENT.year, year)
-    title_line = (
-        Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_surrogates(title))).to_ical() + b"\r\n"
-    )
-    rendered_zones = [
-        render_ics_zone(NamedZone(zone_name, zone), year) for zone_name, (zone, year) in sorted(zones.items())
-    ]
-    return b"".join(
-        (
-            render_ics_head(),
-            title_line,
-            *rendered_zones,
-            *(render_ics_event(event) for event in event_list),
-            CALENDAR_END,
-        )
-    )
+    title_line = Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_surrogates(title))).to_ical()
+    parts = [render_ics_head(), title_line, b"\r\n"]
+    parts += [render_ics_zone(NamedZone(name, zone), year) for name, (zone, year) in sorted(zones.items())]
+    parts += map(render_ics_event, event_list)
+    return b"".join([*parts, CALENDAR_END])
 
 
 @lru_cache(maxsize=1)
@@ -135,29 +125,21 @@ def render_ics_zone(named_zone: NamedZone, year: int) -> bytes:
 
     component = Timezone.from_tzinfo(named_zone.zone, named_zone.name, date(year, 1, 1), date(LAST_ZONE_YEAR + 1, 1, 1))
     component.pop("comment", None)
-    for change in component.subcomponents:
-        correct_onsets(change, named_zone.zone)
+    changes: list[Any] = component.subcomponents  # the library's types are of no help
+    for change in changes:
+        # the standard wants onsets by the clock before the change, the library gives them by the clock after it
+        offsets = [change["tzoffsetfrom"].td, change["tzoffsetto"].td]
+        more_dates = change.pop("rdate", None)
+        onsets = []
+        for start in (change["dtstart"].dt, *(onset.dt for onset in (more_dates.dts if more_dates else ()))):
+            utc = start - offsets[1]
+            moment = utc.replace(tzinfo=timezone.utc)
+            actual = [at.astimezone(named_zone.zone).utcoffset() for at in (moment - timedelta(seconds=1), moment)]
+            onsets.append(utc + offsets[0] if actual == offsets else start)
+        change.DTSTART = onsets[0]
+        for onset in onsets[1:]:  # on separate lines: some programs read only the first of a line
+            change.add("rdate", onset)
     return bytes(component.to_ical())
-
-
-def correct_onsets(change: Any, zone: tzinfo) -> None:  # noqa: ANN401 # the library's types are of no help
-    """Set the onsets to the time before the change, as the standard wants it; the library gives the time after."""
-    offset_before, offset_after = change["tzoffsetfrom"].td, change["tzoffsetto"].td
-    more_dates = change.pop("rdate", None)
-    first, *others = (
-        compute_onset(start, offset_before, offset_after, zone)
-        for start in (change["dtstart"].dt, *(onset.dt for onset in (more_dates.dts if more_dates else ())))
-    )
-    change.DTSTART = first
-    for onset in others:  # on separate lines: some programs read only the first of a line
-        change.add("rdate", onset)
-
-
-def compute_onset(start: datetime, offset_before: timedelta, offset_after: timedelta, zone: tzinfo) -> datetime:
-    """Convert a start by the clock after the change into the clock before it."""
-    moment = (start - offset_after).replace(tzinfo=timezone.utc)
-    offsets = [(moment - timedelta(seconds=seconds_before)).astimezone(zone).utcoffset() for seconds_before in (1, 0)]
-    return start - offset_after + offset_before if offsets == [offset_before, offset_after] else start
 
 
 @lru_cache(maxsize=8192)

@@ -45,12 +45,10 @@ class BookingDocument:
         return list(parser.iterate_entries(self.plain_json, []))
 
     def list_hosts(self) -> list[JsonMember]:
-        """List the hosts, each with all that stands under it."""
         return parser.list_members(self.plain_json, self.root_position)
 
     @property
     def root_position(self) -> int:
-        """Return where the outermost object begins."""
         return parser.skip_whitespace(self.plain_json, 0)
 
     def format_value(self, content: object) -> str:
@@ -72,50 +70,53 @@ class BookingDocument:
 
 def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[str, EntryContent]]) -> BookingDocument:
     """Add entries under the key of a host, those of GPUs without an entry all at once; begin what is missing."""
-    host_member = {member.key: member for member in document.list_hosts()}.get(host)
+    host_member = index_hosts(document).get(host)
     if host_member is None:
-        return add_entries(
-            insert_members(document, document.root_position, f"{document.format_value(host)}: {{}}"), host, entries
-        )
-    if isinstance(host_member.content, list) and all(
-        gpu.isdecimal() and int(gpu) < MAX_LISTED_GPUS for gpu, _ in entries
-    ):
-        for gpu, content in entries:
-            host_now = {member.key: member for member in document.list_hosts()}[host]
-            document = add_to_host_list(document, host_now, int(gpu), document.format_value(content))
-        return document
-    if isinstance(host_member.content, list):
-        return add_entries(convert_list_to_object(document, host_member), host, entries)
-    if not isinstance(host_member.content, dict):
+        document = insert_members(document, document.root_position, f"{document.format_value(host)}: {{}}")
+    elif isinstance(host_member.content, list):
+        if all(gpu.isdecimal() and int(gpu) < MAX_LISTED_GPUS for gpu, _ in entries):
+            for gpu, content in entries:
+                document = add_to_host_list(document, index_hosts(document)[host], int(gpu), content)
+            return document
+        # only an object by index can hold `*` and UUIDs
+        members = parser.list_members(document.plain_json, host_member.value_start)
+        keys = [(member.value_start, member.value_start, f'"{member.key}": ') for member in members]
+        start, end = host_member.value_start, host_member.end
+        document = document.splice((start, start + 1, "{"), (end - 1, end, "}"), *keys)
+    elif not isinstance(host_member.content, dict):
         if host_member.content:
             line = parser.find_line_number(document.plain_json, host_member.start)
             raise EntryPlacementError(f"line {line}: what stands under {host} is no booking")
-        return add_entries(document.splice((host_member.value_start, host_member.end, "{}")), host, entries)
-    new_gpus: dict[str, EntryContent] = {}
-    remaining: list[tuple[str, EntryContent]] = []
+        document = document.splice((host_member.value_start, host_member.end, "{}"))
+    host_member = index_hosts(document)[host]
+    new_gpus: dict[str, list[str]] = {}
     for gpu, content in entries:
-        gpu_member = find_gpu_member(parser.list_members(document.plain_json, host_member.value_start), gpu)
-        if gpu_member is None and gpu not in new_gpus:
-            new_gpus[gpu] = content
-        elif gpu_member is None:
-            remaining.append((gpu, content))
+        members = parser.list_members(document.plain_json, host_member.value_start)
+        same_gpu = [member for member in members if member.key.strip().lower() == gpu.lower()]
+        if same_gpu:  # of several the last counts
+            document = add_to_gpu(document, same_gpu[-1], document.format_value(content))
+            host_member = index_hosts(document)[host]
         else:
-            document = add_to_gpu(document, gpu_member, document.format_value(content))
-            host_member = {member.key: member for member in document.list_hosts()}[host]
-    if new_gpus:
-        texts = [f"{document.format_value(gpu)}: {document.format_value(content)}" for gpu, content in new_gpus.items()]
-        document = insert_members(document, host_member.value_start, *texts)
-    return add_entries(document, host, remaining) if remaining else document
+            new_gpus.setdefault(gpu, []).append(document.format_value(content))
+    texts = [
+        f"{document.format_value(gpu)}: " + (new[0] if len(new) == 1 else f"[{', '.join(new)}]")
+        for gpu, new in new_gpus.items()
+    ]
+    return insert_members(document, host_member.value_start, *texts) if texts else document
 
 
-def add_to_host_list(document: BookingDocument, host: JsonMember, gpu: int, new_text: str) -> BookingDocument:
+def index_hosts(document: BookingDocument) -> dict[str, JsonMember]:
+    """Return the hosts by their keys, of which the last counts."""
+    return {member.key: member for member in document.list_hosts()}
+
+
+def add_to_host_list(document: BookingDocument, host: JsonMember, gpu: int, content: EntryContent) -> BookingDocument:
     """Add an entry to a list with a place for each GPU; places without a booking are {}."""
     members = parser.list_members(document.plain_json, host.value_start)
+    text = document.format_value(content)
     if gpu < len(members):
-        return add_to_gpu(document, members[gpu], new_text)
-    for _ in range(gpu - len(members)):
-        document = insert_members(document, host.value_start, "{}")
-    return insert_members(document, host.value_start, new_text)
+        return add_to_gpu(document, members[gpu], text)
+    return insert_members(document, host.value_start, *["{}"] * (gpu - len(members)), text)
 
 
 def add_to_gpu(document: BookingDocument, gpu_member: JsonMember, new_text: str) -> BookingDocument:
@@ -129,23 +130,13 @@ def add_to_gpu(document: BookingDocument, gpu_member: JsonMember, new_text: str)
     )
 
 
-def convert_list_to_object(document: BookingDocument, host: JsonMember) -> BookingDocument:
-    """Turn a list of GPUs into an object by index, which alone can hold `*` and UUIDs."""
-    members = parser.list_members(document.plain_json, host.value_start)
-    keys = [(member.value_start, member.value_start, f'"{member.key}": ') for member in members]
-    return document.splice((host.value_start, host.value_start + 1, "{"), (host.end - 1, host.end, "}"), *keys)
-
-
 def remove_entry(document: BookingDocument, entry: BookingEntry) -> BookingDocument:
     """Remove an entry; the GPUs behind it in a list keep their places."""
     host = find_enclosing_member(document.list_hosts(), entry)
     gpu = find_enclosing_member(parser.list_members(document.plain_json, host.value_start), entry)
     if isinstance(gpu.content, list) and len(gpu.content) > 1:
-        return remove_member(
-            document,
-            gpu.value_start,
-            find_enclosing_member(parser.list_members(document.plain_json, gpu.value_start), entry),
-        )
+        member = find_enclosing_member(parser.list_members(document.plain_json, gpu.value_start), entry)
+        return remove_member(document, gpu.value_start, member)
     if isinstance(host.content, list):
         return document.splice((gpu.value_start, gpu.end, "{}"))
     return remove_member(document, host.value_start, gpu)
@@ -160,9 +151,8 @@ def update_entry(document: BookingDocument, entry: BookingEntry, content: EntryC
         elif member and member.content != value:
             document = document.splice((member.value_start, member.end, document.format_value(value)))
         elif member is None and value is not None:
-            document = insert_members(
-                document, entry.start, f"{document.format_value(key)}: {document.format_value(value)}"
-            )
+            text = f"{document.format_value(key)}: {document.format_value(value)}"
+            document = insert_members(document, entry.start, text)
     return document
 
 
@@ -194,11 +184,9 @@ def remove_member(document: BookingDocument, position: int, member: JsonMember) 
     members = parser.list_members(document.plain_json, position)
     index = [sibling.start for sibling in members].index(member.start)
     text_without_comments, text = parser.blank_comments(document.text), document.text
-    next_start = (
-        members[index + 1].start
-        if index + 1 < len(members)
-        else parser.skip_whitespace(document.plain_json, member.end)
-    )
+    next_start = parser.skip_whitespace(document.plain_json, member.end)
+    if index + 1 < len(members):
+        next_start = members[index + 1].start
     comma = text_without_comments.find(",", member.end, next_start)
     start, end = member.start, member.end
     removed: list[tuple[int, int, str]] = []
@@ -218,12 +206,6 @@ def remove_member(document: BookingDocument, position: int, member: JsonMember) 
     if line_start and line_end >= 0 and not text[line_start:start].strip() and not text[end:line_end].strip():
         start, end = line_start, line_end + 1
     return document.splice((start, end, ""), *removed)
-
-
-def find_gpu_member(members: Sequence[JsonMember], gpu: str) -> JsonMember | None:
-    """Return the member of a GPU's bookings, of which the last counts; a UUID may be in another case."""
-    matches = [member for member in members if member.key.strip().lower() == gpu.lower()]
-    return matches[-1] if matches else None
 
 
 def find_enclosing_member(members: list[JsonMember], entry: BookingEntry) -> JsonMember:

@@ -16,7 +16,7 @@ from site_builder.bookings.parser import BookingEntry
 from site_builder.bookings.policy import BookingRefusedError, format_place, has_ended
 from site_builder.bookings.request import parse_end_fields, parse_time_field
 from site_builder.bookings.store import BOOKINGS_FILE
-from site_builder.bookings.transaction import BookingRequest, BookingTransaction
+from site_builder.bookings.transaction import BookingTransaction
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking
@@ -38,42 +38,47 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class BookOperation:
-    """Book GPUs, all of them or none."""
+    """Book GPUs, all of them or none: named ones (`targets`), or any `count` free ones of a model."""
 
     kind: ClassVar[str] = "book"
-    request: BookingRequest
+    targets: Sequence[str]
+    count: int
+    model: str
+    since: datetime
+    until: datetime
+    name: str
+    comment: str = ""
+    rrule: str | None = None
+    run_id: str | None = None
 
     def apply(self, transaction: BookingTransaction) -> str:
-        request, user, now = self.request, transaction.user, transaction.now
-        if request.count:
-            places = choose_free_gpus(transaction, request)
+        user, now = transaction.user, transaction.now
+        is_own_name = transaction.resolve_person(self.name) == transaction.resolve_person(user.name)
+        wanted = Booking(
+            host="",
+            gpu="",
+            name=self.name,
+            until=self.until,
+            since=self.since,
+            comment=self.comment,
+            rrule=self.rrule,
+            booked_by=None if user.is_open or is_own_name else user.name,
+        )
+        if self.count:
+            places = choose_free_gpus(transaction, wanted, self.count, self.model)
         else:
-            places = resolve_targets(transaction, request.targets)
-        transaction.check_may_book_for(request.name)
-        refuse_past_start(request.since, now)
-        is_own_name = transaction.resolve_person(request.name) == transaction.resolve_person(user.name)
+            places = resolve_targets(transaction, self.targets)
+        transaction.check_may_book_for(self.name)
+        refuse_past_start(self.since, now)
         others = [stored.booking for stored in transaction.list_bookings()]
-        ids = {host: transaction.create_id(request.run_id) for host in dict.fromkeys(host for host, _ in places)}
-        new = [
-            Booking(
-                host=host,
-                gpu=gpu,
-                name=request.name,
-                until=request.until,
-                since=request.since,
-                comment=request.comment,
-                id=ids[host],
-                rrule=request.rrule,
-                booked_by=None if user.is_open or is_own_name else user.name,
-            )
-            for host, gpu in places
-        ]
-        if request.rrule:
-            spans = policy.list_spans(new[0], request.since, policy.CONFLICT_HORIZON)
+        ids = {host: transaction.create_id(self.run_id) for host in dict.fromkeys(host for host, _ in places)}
+        new = [replace(wanted, host=host, gpu=gpu, id=ids[host]) for host, gpu in places]
+        if self.rrule:
+            spans = policy.list_spans(wanted, self.since, policy.CONFLICT_HORIZON)
             if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
                 raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
-            bounds, ahead = policy.find_recurrence_bounds(new[0]), transaction.limits.max_ahead_s
-            last = bounds.last if bounds else request.since
+            bounds, ahead = policy.find_recurrence_bounds(wanted), transaction.limits.max_ahead_s
+            last = bounds.last if bounds else self.since
             if ahead and (last is None or last.timestamp() > now.epoch + ahead):
                 length = formatting.format_duration(ahead)
                 raise BookingRefusedError(f"bookings are made {length} ahead: let it repeat no longer than that")

@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
-from site_builder.bookings.policy import find_recurrence_bounds
+from site_builder.bookings.policy import compute_final_end, find_recurrence_bounds
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
 from site_builder.core.formatting import MONTH_NAMES, shorten_text
@@ -263,12 +263,9 @@ def assign_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[int, int]
 def has_left_calendar(booking: Booking, now: Now) -> bool:
     """Return whether a booking ended, with its last repeat, so long ago that it is no longer shown."""
     bounds = find_recurrence_bounds(booking)
-    if bounds is None or booking.since is None:
-        return now.has_passed(booking.until.timestamp() + booking_use.SHOWN_AFTER_END_S)
-    if bounds.first is None:
+    if bounds and bounds.first is None:  # its rule gives no time at all
         return True
-    last_end = bounds.last and bounds.last + (booking.until - booking.since)
-    return last_end is not None and now.has_passed(last_end.timestamp() + booking_use.SHOWN_AFTER_END_S)
+    return now.has_passed(compute_final_end(booking) + booking_use.SHOWN_AFTER_END_S)
 
 
 def assign_styles(people: Iterable[str]) -> dict[str, int]:

@@ -60,13 +60,11 @@ def list_members(text: str, position: int) -> list[JsonMember]:
 
 
 def skip_whitespace(text: str, position: int) -> int:
-    """Return the position behind white space."""
     match = WHITESPACE.match(text, position)
     return match.end() if match else position
 
 
 def find_line_number(text: str, position: int) -> int:
-    """Return the number of a line, as editors count."""
     return text.count("\n", 0, position) + 1
 
 
@@ -97,40 +95,33 @@ def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
 
 def iterate_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[BookingEntry, Booking]]:
     """Yield every valid booking of a plain text, with its entry."""
-    ids = BookingIds()
+    facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
     for number, entry in enumerate(iterate_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
             problems.append(f"there are more than {MAX_BOOKINGS} bookings; the rest does not count")
             return
         try:
             booking, problem = parse_booking(entry, zone)
-            booking = booking and replace(booking, id=ids.assign_id(entry))
+            booking = booking and replace(booking, id=find_booking_id(entry, facts_by_id))
         except Exception as error:  # a fault of ours costs the entry alone
             booking, problem = None, describe_fault("the booking does not count", error)
         if booking:
             yield entry, booking
         if problem:
-            problems.append(f"{format_entry_location(entry, text)}: {problem}")
+            gpu = "all GPUs" if entry.gpu == "*" else f"GPU {entry.gpu}"
+            problems.append(f"line {find_line_number(text, entry.start)}, {entry.host}, {gpu}: {problem}")
 
 
-def format_entry_location(entry: BookingEntry, text: str) -> str:
-    gpu = "all GPUs" if entry.gpu == "*" else f"GPU {entry.gpu}"
-    return f"line {find_line_number(text, entry.start)}, {entry.host}, {gpu}"
+def find_booking_id(entry: BookingEntry, facts_by_id: dict[tuple[str, str], tuple[str, ...]]) -> str:
+    """Return a booking's own id, or one made of its content, the same for all GPUs that it has on a host.
 
-
-class BookingIds:
-    """Assigns ids: a booking's own, or one made of its content, the same for all GPUs that it has on a host."""
-
-    def __init__(self) -> None:
-        self.facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
-
-    def assign_id(self, entry: BookingEntry) -> str:
-        """Return the id; an entry that was copied with its id, and then changed, is another booking."""
-        facts = tuple(str(entry.content.get(key) or "") for key in IDENTIFYING_KEYS)
-        booking_id = str(entry.content.get("id") or "")[:MAX_NAME_CHARACTERS]
-        if BOOKING_ID.fullmatch(booking_id) and self.facts_by_id.setdefault((entry.host, booking_id), facts) == facts:
-            return booking_id
-        return f"x{blake2b(repr((entry.host, *facts)).encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+    An entry that was copied with its id, and then changed, is another booking.
+    """
+    facts = tuple(str(entry.content.get(key) or "") for key in IDENTIFYING_KEYS)
+    booking_id = str(entry.content.get("id") or "")[:MAX_NAME_CHARACTERS]
+    if BOOKING_ID.fullmatch(booking_id) and facts_by_id.setdefault((entry.host, booking_id), facts) == facts:
+        return booking_id
+    return f"x{blake2b(repr((entry.host, *facts)).encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def decode_bookings_file(data: bytes) -> str:

@@ -31,7 +31,7 @@ from site_builder.bookings.request import (
     parse_time_field,
 )
 from site_builder.bookings.store import BookingStore
-from site_builder.bookings.transaction import BookingRequest, BookingTransaction, BookingUser
+from site_builder.bookings.transaction import BookingTransaction, BookingUser
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.files import find_bookings_file
@@ -126,7 +126,7 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
     """Turn a request into the operation that it asks for."""
     kind = check_request(request, REQUEST_KEYS)
     if kind == "book":
-        return BookOperation(parse_booking_request(request, now, user))
+        return parse_book_operation(request, now, user)
     if kind == "undo":
         return UndoOperation(parse_text_field(request, "undoes", MAX_NAME_CHARACTERS) or None)
     booking_id = parse_text_field(request, "id", MAX_NAME_CHARACTERS)
@@ -146,7 +146,7 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
     )
 
 
-def parse_booking_request(request: JsonRequest, now: Now, user: BookingUser) -> BookingRequest:
+def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> BookOperation:
     since = parse_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
     until = parse_end_fields(request, since, now)
     if until is None:
@@ -156,7 +156,6 @@ def parse_booking_request(request: JsonRequest, now: Now, user: BookingUser) -> 
         rrule, fault = recurrence.parse_rrule(rrule, now.zone)
         if fault:
             raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
-    if rrule:
         first = find_first_occurrence(rrule, since)
         if first is None:
             raise UnclearRequestError("it would not happen once within a year")
@@ -170,7 +169,7 @@ def parse_booking_request(request: JsonRequest, now: Now, user: BookingUser) -> 
         raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
         raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
-    return BookingRequest(
+    return BookOperation(
         targets=targets,
         count=count or 0,
         model=parse_text_field(request, "model", MAX_NAME_CHARACTERS),

@@ -75,27 +75,21 @@ class BookingStore:
         """Replace the content that was read; return False if the file has changed since."""
         with open_data_folder(self.folder) as folder:
             owner_status = self.check_owner(folder)
-            self.remove_leftovers(folder)
-            if not replace_data_file(
-                folder,
-                self.folder / BOOKINGS_FILE,
-                content,
-                owner_status,
-                lambda: files.read_signature(BOOKINGS_FILE, folder) == self.signature,
-            ):
+            with os.scandir(folder) as entries:  # nobody else writes: what is left is of killed processes
+                for entry in entries:
+                    if entry.name.startswith(TEMPORARY_PREFIX):
+                        with suppress(OSError):
+                            os.unlink(entry.name, dir_fd=folder)
+
+            def is_unchanged() -> bool:
+                return files.read_signature(BOOKINGS_FILE, folder) == self.signature
+
+            if not replace_data_file(folder, self.folder / BOOKINGS_FILE, content, owner_status, is_unchanged):
                 return False
             self.signature = files.read_signature(BOOKINGS_FILE, folder)
             with suppress(StorageError):
-                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status, lambda: True)
+                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return True
-
-    def remove_leftovers(self, folder: int) -> None:
-        """Remove temporary files of killed processes: nobody else writes while we hold the lock."""
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith(TEMPORARY_PREFIX):
-                    with suppress(OSError):
-                        os.unlink(entry.name, dir_fd=folder)
 
     def check_owner(self, folder: int) -> os.stat_result:
         """Return whose the new file shall be; refuse a user who may not write the old one."""
@@ -104,7 +98,7 @@ class BookingStore:
         except FileNotFoundError:
             return os.fstat(folder)
         if not os.access(BOOKINGS_FILE, os.W_OK, dir_fd=folder):
-            message = f"{self.folder / BOOKINGS_FILE} belongs to {find_owner_name(owner_status)}"
+            message = f"{self.folder / BOOKINGS_FILE} belongs to {files.login_of(owner_status.st_uid)}"
             raise StorageError(f"{message}, and you may not write it: {ASK_ADMIN_HINT}")
         return owner_status
 
@@ -112,14 +106,17 @@ class BookingStore:
         """Append a line about a coming change; a large file is renamed and begun anew."""
         path = self.folder / LOG_FILE
         try:
+            text = json.dumps(line, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # a surrogate, which UTF-8 cannot hold
+            text = json.dumps(line).encode()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS
+        try:
             with open_data_folder(self.folder) as folder:
                 owner_status = self.check_owner(folder)
                 with suppress(FileNotFoundError):
                     if path.stat().st_size > MAX_LOG_BYTES:
                         path.replace(path.with_name(f"{LOG_FILE}.1"))
-                handle = os.open(
-                    LOG_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS, 0o600, dir_fd=folder
-                )
+                handle = os.open(LOG_FILE, flags, 0o600, dir_fd=folder)
                 with os.fdopen(handle, "rb+") as file:
                     if os.fstat(handle).st_size == 0:
                         copy_ownership(handle, owner_status)
@@ -127,7 +124,7 @@ class BookingStore:
                         file.seek(-1, os.SEEK_END)
                         if file.read(1) != b"\n":  # somebody was killed while writing
                             file.write(b"\n")
-                    file.write(format_log_line(line))
+                    file.write(text + b"\n")
                     file.flush()
                     os.fsync(handle)
         except OSError as error:
@@ -146,25 +143,16 @@ class BookingStore:
         return lines[::-1]
 
 
-def format_log_line(line: dict[str, Any]) -> bytes:
-    """Format a line of the log; surrogates, which UTF-8 cannot hold, are escaped with all others."""
-    try:
-        return json.dumps(line, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(line).encode() + b"\n"
-
-
 def is_log_line(line: object) -> bool:
     """Return whether a line of the log has our form; anybody may have written another."""
-    if not isinstance(line, dict) or not isinstance(line.get("change"), str):
-        return False
-    parts = [line.get("before"), line.get("after")]
-    if not all(isinstance(line.get(key), str) for key in ("who", "when", "what")):
-        return False
-    return all(
-        isinstance(part, list)
-        and all(isinstance(entry, list) and [type(value) for value in entry] == [str, str, dict] for entry in part)
-        for part in parts
+    return (
+        isinstance(line, dict)
+        and all(isinstance(line.get(key), str) for key in ("change", "who", "when", "what"))
+        and all(
+            isinstance(entries, list)
+            and all(isinstance(entry, list) and [*map(type, entry)] == [str, str, dict] for entry in entries)
+            for entries in (line.get("before"), line.get("after"))
+        )
     )
 
 
@@ -175,14 +163,6 @@ def has_bookings(path: Path) -> bool:
     except (OSError, parser.BookingFileError):
         return False
     return any(True for _ in parser.iterate_entries(text, []))
-
-
-def save_last_good(data: Path, content: bytes) -> None:
-    """Keep a readable content beside the file, if we may write there."""
-    booking_folder = find_booking_folder(data)
-    with suppress(OSError, StorageError), open_data_folder(booking_folder) as folder:
-        owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
-        replace_data_file(folder, booking_folder / LAST_GOOD_FILE, content, owner_status, lambda: True)
 
 
 @contextmanager
@@ -218,10 +198,10 @@ def hold_data_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Bo
             try:
                 try:
                     if not locks.acquire_lock(handle, deadline, LOCK_POLL_INTERVAL_S):
-                        message = (
-                            f"somebody else has been writing {booking_folder / BOOKINGS_FILE} for {timeout_s:.0f} s"
+                        path = booking_folder / BOOKINGS_FILE
+                        raise StorageBusyError(
+                            f"somebody else has been writing {path} for {timeout_s:.0f} s: try again"
                         )
-                        raise StorageBusyError(f"{message}: try again")
                 except OSError as error:
                     raise StorageError(f"{booking_folder} cannot be locked: {error.strerror}") from None
                 if find_booking_folder(data) == booking_folder:  # else they were moved while we waited
@@ -248,7 +228,11 @@ def open_lock_file(folder: int, data: Path) -> int:
 
 
 def replace_data_file(
-    folder: int, path: Path, content: bytes, owner_status: os.stat_result, is_unchanged: Callable[[], bool]
+    folder: int,
+    path: Path,
+    content: bytes,
+    owner_status: os.stat_result,
+    is_unchanged: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Write a temporary file, check that the old one is unchanged, and replace it."""
     temporary_name = f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"
@@ -259,9 +243,14 @@ def replace_data_file(
                 file.write(content)
                 file.flush()
                 if not copy_ownership(handle, owner_status):
-                    message = f"{path} belongs to {find_owner_name(owner_status)}"
+                    message = f"{path} belongs to {files.login_of(owner_status.st_uid)}"
                     raise StorageError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
-                copy_attributes(path, handle)
+                with suppress(
+                    OSError, AttributeError
+                ):  # access lists and the like, as far as the new file can have them
+                    for name in os.listxattr(path, follow_symlinks=False):
+                        with suppress(OSError):
+                            os.setxattr(handle, name, os.getxattr(path, name, follow_symlinks=False))
                 os.fsync(handle)
             if not is_unchanged():
                 return False
@@ -292,28 +281,13 @@ def copy_ownership(handle: int, owner_status: os.stat_result) -> bool:
     os.fchmod(handle, mode)
     if stat.S_ISDIR(owner_status.st_mode) or has_owner or mode & 0o002:
         return has_group or bool(mode & 0o002) or not mode & 0o020
-    return has_group and bool(mode & 0o020) and is_group_member(owner_status.st_uid, owner_status.st_gid)
-
-
-def is_group_member(uid: int, gid: int) -> bool:
-    """Return whether a user is in a group, as far as this machine knows."""
+    if not has_group or not mode & 0o020:
+        return False
     try:
-        user = pwd.getpwuid(uid)
-        return uid == 0 or gid in os.getgrouplist(user.pw_name, user.pw_gid)
+        user = pwd.getpwuid(owner_status.st_uid)
     except KeyError:
         return True  # somebody whom this machine does not know: nothing speaks against it
-
-
-def copy_attributes(path: Path, handle: int) -> None:
-    """Copy access lists and the like, if the old file has them and the new one can."""
-    with suppress(OSError, AttributeError):
-        for name in os.listxattr(path, follow_symlinks=False):
-            with suppress(OSError):
-                os.setxattr(handle, name, os.getxattr(path, name, follow_symlinks=False))
-
-
-def find_owner_name(status: os.stat_result) -> str:
-    return files.login_of(status.st_uid)
+    return user.pw_uid == 0 or owner_status.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
 class SharedBookingFile(CachedFile[Row]):
@@ -336,5 +310,7 @@ class BookingsFile(SharedBookingFile[Booking]):
     def store_content(self, content: bytes | None) -> list[Problem]:
         """Keep the last good content in state/, and beside the file, where people look for it."""
         if self.state_folder and content is not None:
-            save_last_good(self.data_folder, content)
+            with suppress(OSError, StorageError), open_data_folder(self.folder) as folder:  # if we may write there
+                owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
+                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return super().store_content(content)

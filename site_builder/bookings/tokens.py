@@ -77,10 +77,8 @@ class TokenStore:
 
     def find_token_owner(self, token: str) -> str | None:
         """Return whose token it is; the comparison takes the same time however wrong it is."""
-        digest = hash_token(token)
-        names = [
-            entry.name for entry in self.list_tokens() if hmac.compare_digest(entry.digest.encode(), digest.encode())
-        ]
+        digest = hash_token(token).encode()
+        names = [entry.name for entry in self.list_tokens() if hmac.compare_digest(entry.digest.encode(), digest)]
         return names[0] if names else None
 
     def write_tokens(self, tokens: list[BookingToken]) -> None:
@@ -89,15 +87,6 @@ class TokenStore:
         # the copy first: one that is older than the file would bring back a token that was taken away
         locks.write_locked_file(files.copy_of(self.path), content)
         locks.write_locked_file(self.path, content)
-
-    def keep_copy(self) -> None:
-        """Keep a copy of a file that an older gpuboard, or somebody by hand, has written."""
-        with suppress(OSError, StorageError, *files.WRONG_SHAPE):
-            content = locks.read_locked_file(self.path, MAX_TOKENS_BYTES)
-            if content.strip() and content != files.read_copy(self.path, MAX_TOKENS_BYTES):
-                with locks.hold_file_lock(self.path):
-                    parse_tokens(content := locks.read_locked_file(self.path, MAX_TOKENS_BYTES))
-                    locks.write_locked_file(files.copy_of(self.path), content)
 
 
 def check_tokens(state: Path) -> list[Problem]:
@@ -109,9 +98,16 @@ def check_tokens(state: Path) -> list[Problem]:
         tokens.list_tokens()
     except StorageError as error:
         return [Problem(f"state/{TOKENS_FILE}", str(error).replace(f"{tokens.path} ", ""))]
-    if not tokens.problem:
-        tokens.keep_copy()
-    return [Problem(f"state/{TOKENS_FILE}", tokens.problem)] if tokens.problem else []
+    if tokens.problem:
+        return [Problem(f"state/{TOKENS_FILE}", tokens.problem)]
+    # an older gpuboard, or somebody by hand, may have written it without a copy
+    with suppress(OSError, StorageError, *files.WRONG_SHAPE):
+        content = locks.read_locked_file(tokens.path, MAX_TOKENS_BYTES)
+        if content.strip() and content != files.read_copy(tokens.path, MAX_TOKENS_BYTES):
+            with locks.hold_file_lock(tokens.path):
+                parse_tokens(content := locks.read_locked_file(tokens.path, MAX_TOKENS_BYTES))
+                locks.write_locked_file(files.copy_of(tokens.path), content)
+    return []
 
 
 def parse_tokens(content: bytes) -> list[BookingToken]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -37,21 +36,6 @@ class BookingUser(NamedTuple):
     is_admin: bool = False
     via: str = "command"
     is_open: bool = False
-
-
-@dataclass(frozen=True)
-class BookingRequest:
-    """A wanted booking: of named GPUs (`targets`), or of any `count` free ones of a model."""
-
-    targets: Sequence[str]
-    count: int
-    model: str
-    since: datetime
-    until: datetime
-    name: str
-    comment: str = ""
-    rrule: str | None = None
-    run_id: str | None = None
 
 
 class StoredBooking(NamedTuple):
@@ -225,7 +209,6 @@ class BookingTransaction:
             raise BookingForbiddenError(message)
 
     def check_may_change(self, booking: Booking) -> None:
-        """Refuse to touch the booking of somebody else."""
         if not (self.is_own(booking.name, booking.booked_by) or self.user.is_admin or self.user.is_open):
             whose = f"{booking.name or 'nobody'}'s" if self.can_see_names else "somebody else's"
             raise BookingForbiddenError(f"booking {booking.id} is {whose}, and only they or an admin may change it")

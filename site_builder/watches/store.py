@@ -396,7 +396,7 @@ class WatchStore:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if not os.access(name, os.W_OK, dir_fd=folder):
-                    reason = f"belongs to {booking_store.find_owner_name(status)}, and you may not write it"
+                    reason = f"belongs to {files.login_of(status.st_uid)}, and you may not write it"
                     raise StorageError(f"{self.folder / name} {reason}: {booking_store.ASK_ADMIN_HINT}")
                 return status
         return os.fstat(folder)
