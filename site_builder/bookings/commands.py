@@ -51,6 +51,7 @@ from site_builder.snapshots.completion import complete_gpus, complete_hosts
 
 BOOK_EXAMPLE = 'gpuboard book atlas:0,1 --until "fri 18:00"'
 ANY_EXAMPLE = "gpuboard book --any 2 --for 8h"
+BOTH_ENDS_MESSAGE = "say --until or --for, not both"
 # Ids as the booking service makes them; no host that people name looks so.
 BOOKING_ID_SHAPE = re.compile(r"[bcdfghjkmnpqrstvwxz2-9]{6}|x[0-9a-f]{8}")
 TABLE_WIDTH = 80
@@ -196,27 +197,18 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
 
 def check_book_options(gpus: tuple[str, ...], options: Mapping[str, Any]) -> None:
     """Refuse options that do not go together, and help a user who has given none."""
-    message = ""
-    if not gpus and not options["count"]:
-        message = f"which GPU? Name a host or some of its GPUs, or so many of --any:\n  {BOOK_EXAMPLE}\n  {ANY_EXAMPLE}"
-    elif gpus and options["count"]:
-        message = "name GPUs, or how many of --any, not both"
-    elif options["model"] and not options["count"]:
-        message = "--model goes with --any"
-    elif options["last"] and not options["repeat"]:
-        message = "--repeat-until goes with --repeat"
-    elif options["repeat"] and not options["since"]:
-        message = '--repeat needs the first time: --from "tue 9:00"'
-    if message:
-        raise click.UsageError(message)
-    check_end_options(options)
-    if not options["until"] and not options["length"]:
-        raise click.UsageError('until when? Say --until "fri 18:00" or --for 2h')
-
-
-def check_end_options(options: Mapping[str, Any]) -> None:
-    if options["until"] and options["length"]:
-        raise click.UsageError("say --until or --for, not both")
+    which_gpu = "which GPU? Name a host or some of its GPUs, or so many of --any:"
+    for is_wrong, message in (
+        (not gpus and not options["count"], f"{which_gpu}\n  {BOOK_EXAMPLE}\n  {ANY_EXAMPLE}"),
+        (gpus and options["count"], "name GPUs, or how many of --any, not both"),
+        (options["model"] and not options["count"], "--model goes with --any"),
+        (options["last"] and not options["repeat"], "--repeat-until goes with --repeat"),
+        (options["repeat"] and not options["since"], '--repeat needs the first time: --from "tue 9:00"'),
+        (options["until"] and options["length"], BOTH_ENDS_MESSAGE),
+        (not options["until"] and not options["length"], 'until when? Say --until "fri 18:00" or --for 2h'),
+    ):
+        if is_wrong:
+            raise click.UsageError(message)
 
 
 def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, datetime]:
@@ -262,7 +254,8 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
     gpuboard change k7m2xp --until "sat 12:00"
     gpuboard change k7m2xp --name bob --comment "his turn"
     """
-    check_end_options(options)
+    if options["until"] and options["length"]:
+        raise click.UsageError(BOTH_ENDS_MESSAGE)
     if all(value is None for value in options.values()):
         raise click.UsageError("what shall be other? Say --until, --for, --from, --comment or --name")
     request = {"do": "change", "id": booking}
@@ -346,7 +339,7 @@ def bookings(
     gpuboard bookings --undo
     gpuboard bookings --restore k7m2xp
     """
-    if undo and (host or mine or past or restore):
+    if undo and (host or mine or past or restore is not None):
         raise click.UsageError("--undo takes back your last change, whatever it was of: it goes with nothing else")
     if restore is not None and (host or mine or past):
         raise click.UsageError("--restore takes an id, and goes with nothing else")

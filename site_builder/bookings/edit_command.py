@@ -179,15 +179,25 @@ def lock_left_folder(folder: Path) -> Iterator[bool]:
 
 
 def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> bytes:
-    """Run the editor until the copy has no new problems, and return its content."""
+    """Run the editor until the copy has no problems that the original does not have, and return its content."""
     while True:
         run_editor(copy, lock)
         try:
             edited = copy.read_bytes()
         except OSError as error:
             raise CommandError(f"{copy} cannot be read any more: {error.strerror}") from None
-        problems = find_new_problems(original, edited, zone)
-        if edited == original or not problems:
+        if edited == original:
+            return edited
+        before, after = (parser.parse_bookings(content, zone) for content in (original, edited))
+        problems = list(after.problems)
+        if after.is_complete:  # what the original has, on whichever line, is not new
+            known = Counter(LINE_REFERENCE.sub("", problem) for problem in before.problems)
+            for problem in after.problems:
+                text = LINE_REFERENCE.sub("", problem)
+                if known[text]:
+                    known[text] -= 1
+                    problems.remove(problem)
+        if not problems:
             return edited
         for problem in problems[:MAX_PROBLEMS]:
             print_message(clean_text(problem))
@@ -195,21 +205,6 @@ def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> by
             print_message(f"and {len(problems) - MAX_PROBLEMS} more problems")
         if not is_interactive() or not ask_confirmation("Edit again?"):
             raise CommandError("a file with new problems does not count")
-
-
-def find_new_problems(original: bytes, edited: bytes, zone: tzinfo) -> list[str]:
-    """Return the problems of the edited file that the original does not have, on whichever line."""
-    before, after = (parser.parse_bookings(content, zone) for content in (original, edited))
-    if not after.is_complete:
-        return list(after.problems)
-    known_problems = Counter(LINE_REFERENCE.sub("", problem) for problem in before.problems)
-    new_problems = []
-    for problem in after.problems:
-        text = LINE_REFERENCE.sub("", problem)
-        known_problems[text] -= 1
-        if known_problems[text] < 0:
-            new_problems.append(problem)
-    return new_problems
 
 
 def run_editor(copy: Path, lock: int) -> None:

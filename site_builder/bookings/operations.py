@@ -38,47 +38,34 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class BookOperation:
-    """Book GPUs, all of them or none: named ones (`targets`), or any `count` free ones of a model."""
+    """Make the booking `wanted` for GPUs, all or none: named ones (`targets`), or any `count` free ones of a model."""
 
     kind: ClassVar[str] = "book"
+    wanted: Booking
     targets: Sequence[str]
     count: int
     model: str
-    since: datetime
-    until: datetime
-    name: str
-    comment: str = ""
-    rrule: str | None = None
-    run_id: str | None = None
+    run_id: str | None
 
     def apply(self, transaction: BookingTransaction) -> str:
-        user, now = transaction.user, transaction.now
-        is_own_name = transaction.resolve_person(self.name) == transaction.resolve_person(user.name)
-        wanted = Booking(
-            host="",
-            gpu="",
-            name=self.name,
-            until=self.until,
-            since=self.since,
-            comment=self.comment,
-            rrule=self.rrule,
-            booked_by=None if user.is_open or is_own_name else user.name,
-        )
+        wanted, user, now = self.wanted, transaction.user, transaction.now
         if self.count:
             places = choose_free_gpus(transaction, wanted, self.count, self.model)
         else:
             places = resolve_targets(transaction, self.targets)
-        transaction.check_may_book_for(self.name)
-        refuse_past_start(self.since, now)
+        transaction.check_may_book_for(wanted.name)
+        refuse_past_start(wanted.since or now.local, now)
+        is_own_name = transaction.resolve_person(wanted.name) == transaction.resolve_person(user.name)
+        booked_by = None if user.is_open or is_own_name else user.name
         others = [stored.booking for stored in transaction.list_bookings()]
         ids = {host: transaction.create_id(self.run_id) for host in dict.fromkeys(host for host, _ in places)}
-        new = [replace(wanted, host=host, gpu=gpu, id=ids[host]) for host, gpu in places]
-        if self.rrule:
-            spans = policy.list_spans(wanted, self.since, policy.CONFLICT_HORIZON)
+        new = [replace(wanted, host=host, gpu=gpu, id=ids[host], booked_by=booked_by) for host, gpu in places]
+        if wanted.rrule:
+            spans = policy.list_spans(wanted, wanted.since or now.local, policy.CONFLICT_HORIZON)
             if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
                 raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
             bounds, ahead = policy.find_recurrence_bounds(wanted), transaction.limits.max_ahead_s
-            last = bounds.last if bounds else self.since
+            last = bounds.last if bounds else wanted.since
             if ahead and (last is None or last.timestamp() > now.epoch + ahead):
                 length = formatting.format_duration(ahead)
                 raise BookingRefusedError(f"bookings are made {length} ahead: let it repeat no longer than that")

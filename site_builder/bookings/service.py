@@ -169,17 +169,17 @@ def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> B
         raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
         raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
-    return BookOperation(
-        targets=targets,
-        count=count or 0,
-        model=parse_text_field(request, "model", MAX_NAME_CHARACTERS),
-        since=since,
-        until=until,
+    wanted = Booking(
+        host="",
+        gpu="",
         name=parse_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name,
+        until=until,
+        since=since,
         comment=parse_text_field(request, "comment", MAX_COMMENT_CHARACTERS),
         rrule=rrule or None,
-        run_id=run_id or None,
     )
+    model = parse_text_field(request, "model", MAX_NAME_CHARACTERS)
+    return BookOperation(wanted, targets, count or 0, model, run_id or None)
 
 
 def find_first_occurrence(rrule: str, since: datetime) -> datetime | None:
