@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 from site_builder.bookings import parser, policy
 from site_builder.bookings.operations import find_restored_bookings, format_booking_places
@@ -109,14 +109,7 @@ def append_archive_lines(path: Path, moved: Iterable[StoredBooking]) -> None:
 # Restoring
 
 
-class ArchivedBooking(NamedTuple):
-    """A booking of the archive, and its entry as it stood in comments.json."""
-
-    booking: Booking
-    content: dict[str, Any]
-
-
-def read_archive(settings: Settings) -> list[ArchivedBooking]:
+def read_archive(settings: Settings) -> list[StoredBooking]:
     """Return the archived bookings, the newest first and each once; OSError if they cannot be read."""
     try:
         handle = os.open(settings.state / ARCHIVE_FILE, files.READ_FLAGS)
@@ -125,14 +118,14 @@ def read_archive(settings: Settings) -> list[ArchivedBooking]:
     with os.fdopen(handle, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().splitlines()
-    archived: dict[bytes, ArchivedBooking] = {}
+    archived: dict[bytes, StoredBooking] = {}
     for line in reversed(lines):
         with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             fields = json.loads(line)
             entry = parser.BookingEntry(str(fields["host"]), str(fields["gpu"]), dict(fields["entry"]), 0, 0)
             booking, _ = parser.parse_booking(entry, settings.zone)
             if booking:
-                archived.setdefault(line, ArchivedBooking(replace(booking, id=str(fields["id"])), entry.content))
+                archived.setdefault(line, StoredBooking(entry, replace(booking, id=str(fields["id"]))))
     return list(archived.values())
 
 
@@ -142,7 +135,7 @@ class RestoreOperation:
 
     kind: ClassVar[str] = "restore"
     settings: Settings
-    archive: Sequence[ArchivedBooking]
+    archive: Sequence[StoredBooking]
     wanted: str
     is_check: bool
 
@@ -152,7 +145,7 @@ class RestoreOperation:
         chosen = [
             archived
             for archived in self.archive
-            if [archived.booking.host, archived.booking.gpu, archived.content] not in present
+            if archived.to_logged_entry() not in present
             and (archived.booking.id == wanted or (wanted == ALL_BOOKINGS and not has_ended(archived.booking, now)))
         ]
         if not chosen:
@@ -160,7 +153,7 @@ class RestoreOperation:
             raise BookingRefusedError(f"there is no {what} in the archive: `gpuboard bookings --past` lists it")
         for archived in chosen:
             transaction.check_may_change(archived.booking)
-            transaction.add_entries(archived.booking.host, (archived.booking.gpu, archived.content))
+            transaction.add_entries(archived.booking.host, (archived.booking.gpu, archived.entry.content))
         restored, current, others = find_restored_bookings(transaction)
         for booking in current:
             given_up = booking.since.timestamp() if booking.since else None

@@ -62,6 +62,7 @@ COLUMN_GAP = "  "
 MAX_PROBLEMS = 5
 MAX_PAST = 50
 MEAN_USE_STEP = 5
+UNKNOWN_USE = dict.fromkeys(("unused_since", "used_by", "used_by_since", "mean_use"))
 
 
 # Shared by all booking commands
@@ -358,9 +359,9 @@ def bookings(
     shown = filter_bookings(response, host, mine, place)
     hidden_count = max(0, len(shown) - MAX_PAST) if past and not as_json else 0
     shown = shown[:MAX_PAST] if hidden_count else shown
-    running = group_running_bookings(place.read_status())
+    uses = summarize_booking_use(place.read_status())
     for booking in shown:
-        booking.update(summarize_booking_use(running.get((booking["host"], booking["id"]), ())))
+        booking.update(uses.get((booking["host"], booking["id"]), UNKNOWN_USE))
     if as_json:
         click.echo(json.dumps(shown, indent=1))
     elif shown:
@@ -428,8 +429,11 @@ def filter_bookings(
     return [booking for booking in listed if booking["host"].lower() in names]
 
 
-def group_running_bookings(status: BookingResponse) -> dict[tuple[str, str], list[BookingResponse]]:
-    """Return what status.json has of each running booking, once for each of its GPUs."""
+def summarize_booking_use(status: BookingResponse) -> dict[tuple[str, str], BookingResponse]:
+    """Summarize status.json for each running booking, over all its GPUs.
+
+    It is unused if all are, used by others if any is, and its mean use is the mean of theirs.
+    """
     now = time.time()
     running: dict[tuple[str, str], list[BookingResponse]] = {}
     for host in status.get("hosts") or ():
@@ -440,21 +444,20 @@ def group_running_bookings(status: BookingResponse) -> dict[tuple[str, str], lis
                 )
                 if booking["id"] and (since or 0) <= now < until:
                     running.setdefault((host["name"], booking["id"]), []).append(booking)
-    return running
-
-
-def summarize_booking_use(gpus: Sequence[BookingResponse]) -> BookingResponse:
-    """Summarize the use over all GPUs: unused if all are, used by others if any is, and the mean of their use."""
-    unused, used_by_since, mean_uses = (
-        [gpu[key] for gpu in gpus if gpu.get(key) is not None] for key in ("unused_since", "used_by_since", "mean_use")
-    )
-    people = dict.fromkeys(name for gpu in gpus for name in gpu.get("used_by") or ())
-    return {
-        "unused_since": max(unused) if unused and len(unused) == len(gpus) else None,
-        "used_by": list(people) or None,
-        "used_by_since": min(used_by_since, default=None),
-        "mean_use": round(sum(mean_uses) / len(mean_uses), 1) if mean_uses else None,
-    }
+    uses = {}
+    for key, gpus in running.items():
+        unused, used_by_since, mean_uses = (
+            [gpu[name] for gpu in gpus if gpu.get(name) is not None]
+            for name in ("unused_since", "used_by_since", "mean_use")
+        )
+        people = dict.fromkeys(name for gpu in gpus for name in gpu.get("used_by") or ())
+        uses[key] = {
+            "unused_since": max(unused) if len(unused) == len(gpus) else None,
+            "used_by": list(people) or None,
+            "used_by_since": min(used_by_since, default=None),
+            "mean_use": round(sum(mean_uses) / len(mean_uses), 1) if mean_uses else None,
+        }
+    return uses
 
 
 def describe_booking_use(booking: BookingResponse, now: Now) -> str:

@@ -47,6 +47,9 @@ class BookingDocument:
     def list_hosts(self) -> list[JsonMember]:
         return parser.list_members(self.plain_json, self.root_position)
 
+    def index_hosts(self) -> dict[str, JsonMember]:
+        return parser.index_members(self.plain_json, self.root_position)
+
     @property
     def root_position(self) -> int:
         return parser.skip_whitespace(self.plain_json, 0)
@@ -70,13 +73,13 @@ class BookingDocument:
 
 def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[str, EntryContent]]) -> BookingDocument:
     """Add entries under the key of a host, those of GPUs without an entry all at once; begin what is missing."""
-    host_member = index_hosts(document).get(host)
+    host_member = document.index_hosts().get(host)
     if host_member is None:
         document = insert_members(document, document.root_position, f"{document.format_value(host)}: {{}}")
     elif isinstance(host_member.content, list):
         if all(gpu.isdecimal() and int(gpu) < MAX_LISTED_GPUS for gpu, _ in entries):
             for gpu, content in entries:
-                document = add_to_host_list(document, index_hosts(document)[host], int(gpu), content)
+                document = add_to_host_list(document, document.index_hosts()[host], int(gpu), content)
             return document
         # only an object by index can hold `*` and UUIDs
         members = parser.list_members(document.plain_json, host_member.value_start)
@@ -88,14 +91,14 @@ def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[st
             line = parser.find_line_number(document.plain_json, host_member.start)
             raise EntryPlacementError(f"line {line}: what stands under {host} is no booking")
         document = document.splice((host_member.value_start, host_member.end, "{}"))
-    host_member = index_hosts(document)[host]
+    host_member = document.index_hosts()[host]
     new_gpus: dict[str, list[str]] = {}
     for gpu, content in entries:
         members = parser.list_members(document.plain_json, host_member.value_start)
         same_gpu = [member for member in members if member.key.strip().lower() == gpu.lower()]
         if same_gpu:  # of several the last counts
             document = add_to_gpu(document, same_gpu[-1], document.format_value(content))
-            host_member = index_hosts(document)[host]
+            host_member = document.index_hosts()[host]
         else:
             new_gpus.setdefault(gpu, []).append(document.format_value(content))
     texts = [
@@ -103,11 +106,6 @@ def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[st
         for gpu, new in new_gpus.items()
     ]
     return insert_members(document, host_member.value_start, *texts) if texts else document
-
-
-def index_hosts(document: BookingDocument) -> dict[str, JsonMember]:
-    """Return the hosts by their keys, of which the last counts."""
-    return {member.key: member for member in document.list_hosts()}
 
 
 def add_to_host_list(document: BookingDocument, host: JsonMember, gpu: int, content: EntryContent) -> BookingDocument:
@@ -145,7 +143,7 @@ def remove_entry(document: BookingDocument, entry: BookingEntry) -> BookingDocum
 def update_entry(document: BookingDocument, entry: BookingEntry, content: EntryContent) -> BookingDocument:
     """Change values of an entry: keys that `content` lacks stay, None removes one."""
     for key, value in content.items():
-        member = {member.key: member for member in parser.list_members(document.plain_json, entry.start)}.get(key)
+        member = parser.index_members(document.plain_json, entry.start).get(key)
         if member and value is None:
             document = remove_member(document, entry.start, member)
         elif member and member.content != value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import tzinfo
 from hashlib import blake2b
@@ -169,14 +169,14 @@ def blank_comments(text: str) -> str:
 
 def iterate_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
     """Yield every entry of a plain text, under its host and GPU: an index, a UUID, or `*`; null and empty are none."""
-    for host in list_effective_members(text, skip_whitespace(text, 0)):
+    for host in index_members(text, skip_whitespace(text, 0)).values():
         name = clean_text(host.key)[:MAX_NAME_CHARACTERS]
         if not host.content:
             continue
         if not isinstance(host.content, (dict, list)):
             problems.append(f"{name}: a host has a list of bookings, or an object by GPU")
             continue
-        for gpu in list_effective_members(text, host.value_start):
+        for gpu in index_members(text, host.value_start).values():
             key = clean_text(gpu.key).strip()[:MAX_NAME_CHARACTERS]
             for member in list_members(text, gpu.value_start) if isinstance(gpu.content, list) else (gpu,):
                 if isinstance(member.content, dict):
@@ -186,9 +186,9 @@ def iterate_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
                     problems.append(f"{location}: a booking is an object with name, date and comment")
 
 
-def list_effective_members(text: str, position: int) -> Iterable[JsonMember]:
-    """List the members of an object or list; of those with the same key the last."""
-    return {member.key: member for member in list_members(text, position)}.values()
+def index_members(text: str, position: int) -> dict[str, JsonMember]:
+    """Return the members of an object or list by their keys; of those with the same key the last."""
+    return {member.key: member for member in list_members(text, position)}
 
 
 def parse_booking(entry: BookingEntry, zone: tzinfo) -> tuple[Booking | None, str]:
