@@ -151,7 +151,8 @@ def test_the_commands_book_change_release_and_edit_there(
 ) -> None:
     settings = kv_fixtures.environment(server.address)
     one, other = (lab.data.parent for lab in two)
-    booked = json.loads(done(one, "book", "atlas:0", "--for", "2h", "--json", **settings).stdout)
+    booking = ["book", "atlas:0", "--from", "tomorrow 9:00", "--for", "2h", "--json"]
+    booked = json.loads(done(one, *booking, **settings).stdout)
     (name,) = (found["id"] for found in booked["bookings"])
     done(other, "change", name, "--comment", "for the paper", **settings)
     assert b"for the paper" in (store.get("data/comments.json") or b"")
