@@ -122,7 +122,7 @@ def choose_free_gpus(transaction: BookingTransaction, wanted: Booking, count: in
     now = transaction.now
     bookings = [stored.booking for stored in transaction.list_bookings()]
     is_later = not is_starting_soon(wanted.since, now)
-    statuses = transaction.hosts.decide_statuses(transaction.hosts.list_hosts().keys(), bookings, now)
+    statuses = transaction.hosts.decide_hosts(transaction.hosts.list_hosts().keys(), bookings, now).statuses
     whole_gpus: dict[str, list[str]] = {}
     instances: dict[str, list[str]] = {}
     for host, status in statuses.items():

@@ -67,16 +67,10 @@ class HostLookup:
         hint = f"; is it {names.names_by_lower_case[similar_names[0]]}?" if similar_names else ""
         raise BookingRefusedError(f"there is no host {text[:80]}{hint}")
 
-    def decide_statuses(
-        self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
-    ) -> dict[str, HostStatus]:
-        """Decide the states of hosts with these bookings; with `remembered`, use the builder's memory."""
-        return self.decide_hosts(names, bookings, now, remembered).statuses
-
     def decide_hosts(
         self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
     ) -> DecidedHosts:
-        """Decide the states, and return also what they were decided from."""
+        """Decide the states of hosts with these bookings; with `remembered`, use the builder's memory."""
         # slow to import: completion, which imports all booking commands, must respond within 0.2 s
         from site_builder.fleet.build import NO_IDLE_TIMES, HostSources, decide_host  # noqa: PLC0415
         from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415

@@ -96,7 +96,7 @@ def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
         return []
     affected, now = transaction.affected, transaction.now
     warnings = []
-    statuses = transaction.hosts.decide_statuses({booking.host for booking in affected}, (), now)
+    statuses = transaction.hosts.decide_hosts({booking.host for booking in affected}, (), now).statuses
     for host, status in statuses.items():
         if status.state != "fresh":
             warnings.append(f"{host} is {status.state}: {status.reason}")

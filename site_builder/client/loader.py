@@ -166,7 +166,7 @@ def load_data_fleet(settings: Settings) -> Fleet:
     try:
         hosts = HostLookup(settings)
         shown_names = [name for name, host in hosts.list_hosts().items() if not host.is_hidden]
-        statuses = hosts.decide_statuses(shown_names, load_bookings(settings), now, remembered=True)
+        statuses = hosts.decide_hosts(shown_names, load_bookings(settings), now, remembered=True).statuses
     except OSError as error:
         message = f"{error.filename or settings.data} cannot be read: {error.strerror}"
         raise FleetUnavailableError(message) from None

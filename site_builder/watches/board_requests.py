@@ -119,7 +119,7 @@ def find_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTr
     """Warn if the GPUs are free already, or never will be as the fleet is."""
     bookings = [stored.booking for stored in transaction.list_bookings()]
     names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
-    statuses = list(transaction.hosts.decide_statuses(names, bookings, transaction.now).values())
+    statuses = list(transaction.hosts.decide_hosts(names, bookings, transaction.now).statuses.values())
     free_gpus = (gpu for status in statuses for gpu in summary.list_free_gpus(status))
     matches = FreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
     if matches:

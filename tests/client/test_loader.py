@@ -43,7 +43,7 @@ def test_a_fleet_built_from_states_has_all_of_them_and_clean_texts(tmp_path: Pat
     settings = make_lab(tmp_path).settings()
     hosts, now = HostLookup(settings), Now(time.time(), settings.zone)
     names = list(hosts.list_hosts())
-    statuses = list(hosts.decide_statuses(names, loader.load_bookings(settings), now, remembered=True).values())
+    statuses = list(hosts.decide_hosts(names, loader.load_bookings(settings), now, remembered=True).statuses.values())
     fleet = loader.build_fleet(statuses, now.epoch, "here")
     assert (fleet.built, fleet.source, fleet.machine_name) == (int(now.epoch), "here", loader.read_machine_name())
     assert {host.state for host in fleet.hosts} >= {"fresh", "stale", "failed"}
