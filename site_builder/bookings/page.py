@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import blake2b
+from operator import attrgetter
 from typing import NamedTuple
 
 from site_builder.bookings.policy import compute_final_end, find_recurrence_bounds
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
-from site_builder.core.formatting import MONTH_NAMES, shorten_text
+from site_builder.core.formatting import MAX_NAME_CHARACTERS, MONTH_NAMES
 from site_builder.core.html import load_compact_template
 from site_builder.core.model import Booking, GpuIdentity, PrivacySettings
 from site_builder.core.names import natural_sort_key
@@ -58,11 +59,13 @@ class CalendarBooking(NamedTuple):
 
 
 class BookingOccurrence(NamedTuple):
-    """A booking at one of its times; `begins` is None if it has no start."""
+    """A booking at one of its times, also in seconds since 1970; `begins` is None if it has no start."""
 
     booking: CalendarBooking
     begins: datetime | None
     ends: datetime
+    start: float
+    end: float
 
 
 class CalendarBar(NamedTuple):
@@ -118,21 +121,21 @@ def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: N
     host_calendars, unbooked_hosts, all_occurrences = [], [], []
     for host in hosts:
         labels, rows_by_key = assign_calendar_rows(host) if host.bookings else ([], {})
-        occurrences = [
-            BookingOccurrence(booking, begins, ends)
-            for booking in group_host_bookings(host, labels, rows_by_key, shown)
-            for begins, ends in booking_use.list_booking_times(booking.first_booking, now)
-            if ends.timestamp() > first and (begins is None or begins.timestamp() < last)
-        ]
+        occurrences = []
+        for booking in group_host_bookings(host, labels, rows_by_key, shown):
+            for begins, ends in booking_use.list_booking_times(booking.first_booking, now):
+                start, end = begins.timestamp() if begins else float("-inf"), ends.timestamp()
+                if end > first and start < last:
+                    occurrences.append(BookingOccurrence(booking, begins, ends, start, end))
         if not occurrences:
             unbooked_hosts.append(host.name)
-        shown_occurrences = sorted(occurrences, key=compute_start_epoch)[:remaining]
+        shown_occurrences = sorted(occurrences, key=attrgetter("start"))[:remaining]
         remaining -= len(shown_occurrences)
         omitted_count += len(occurrences) - len(shown_occurrences)
         if shown_occurrences:
             all_occurrences += shown_occurrences
             host_calendars.append(build_host_calendar(host.name, labels, shown_occurrences, first, last))
-    all_occurrences.sort(key=compute_start_epoch)
+    all_occurrences.sort(key=attrgetter("start"))
     return Calendar(
         midnights=midnights,
         host_calendars=tuple(host_calendars),
@@ -195,11 +198,6 @@ def assign_calendar_rows(host: CalendarHost) -> tuple[list[str], dict[str, list[
     return labels or ["all"], rows_by_key
 
 
-def compute_start_epoch(occurrence: BookingOccurrence) -> float:
-    """Return the start for comparisons; an occurrence without a start comes first."""
-    return occurrence.begins.timestamp() if occurrence.begins else float("-inf")
-
-
 def build_host_calendar(
     host: str, labels: Sequence[str], occurrences: Sequence[BookingOccurrence], first: float, last: float
 ) -> HostCalendar:
@@ -216,8 +214,8 @@ def build_host_calendar(
         bottoms[row] = top
     bars: list[CalendarBar] = []
     for number, occurrence in enumerate(occurrences):
-        left = compute_position_percent(compute_start_epoch(occurrence), first, last)
-        width = max(MIN_BAR_WIDTH_PERCENT, compute_position_percent(occurrence.ends.timestamp(), first, last) - left)
+        left = compute_position_percent(occurrence.start, first, last)
+        width = max(MIN_BAR_WIDTH_PERCENT, compute_position_percent(occurrence.end, first, last) - left)
         left = min(left, 100 - width)
         is_overlapping = any(number in lanes[row] for row in occurrence.booking.rows)
         spans: list[tuple[int, int]] = []
@@ -249,7 +247,7 @@ def assign_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[int, int]
     overlapping: set[int] = set()
     last_number, last_end = -1, float("-inf")  # of those so far the one that ends last
     for number, occurrence in occurrences.items():
-        start, end = compute_start_epoch(occurrence), occurrence.ends.timestamp()
+        start, end = occurrence.start, occurrence.end
         if start < last_end:
             overlapping |= {number, last_number}
         lane = next((lane for lane, free_at in enumerate(free_from) if free_at <= start), len(free_from))
@@ -306,7 +304,7 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
         occurrences=calendar.occurrences[:MAX_LISTED],
         omitted_count=calendar.omitted_count + max(0, len(calendar.occurrences) - MAX_LISTED),
         format_occurrence=partial(format_occurrence, now=now),
-        shorten_text=shorten_text,
+        max_name_characters=MAX_NAME_CHARACTERS,
     )
     return content.encode("utf-8", "replace")
 
