@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -16,7 +16,8 @@ from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, as_text, suggest_update
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
-from site_builder.config.settings import Settings, SettingValue
+from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import Settings
 from site_builder.core import board_client, formatting
 from site_builder.core.clock import Now
 from site_builder.core.files import find_bookings_file
@@ -51,11 +52,9 @@ PROBLEM_SEVERITIES = frozenset({"critical", "warning", "info"})
 # Words of a board that is older than this client, and of its key `weight`, which is `severity` now.
 OLD_GPU_STATES = {"violated": "conflict"}
 OLD_SEVERITIES = {"grave": "critical", "look": "warning", "told": "info"}
-NO_BOARD_HINT = "set GPUBOARD_URL to the address of a board, or GPUBOARD_DATA to its data folder"
 NOT_STATUS_MESSAGE = "is not the status.json of a gpuboard"
 UNKNOWN_STATE_MESSAGE = "the board tells a state that this gpuboard does not know"
 NO_INSTANCES_MESSAGE = "its instances could not be understood"
-FleetLoader = Callable[[], Fleet]
 TextReader = Callable[[object], "str | None"]
 
 
@@ -63,19 +62,7 @@ class NoGpuToolError(FleetUnavailableError):
     """This machine has no GPU tool of any maker."""
 
 
-class SettingsSource(Protocol):
-    """Settings, and where each came from."""
-
-    @property
-    def settings(self) -> Settings:
-        """Return the settings in force."""
-
-    @property
-    def given(self) -> Mapping[str, SettingValue]:
-        """Return the values as they were written."""
-
-
-def choose_fleet_source(loaded: SettingsSource) -> str:
+def choose_fleet_source(loaded: LoadedSettings) -> str:
     """Return where the fleet comes from: `url`, `data` or `machine`; --url goes before a data folder."""
     data, url = loaded.given["GPUBOARD_DATA"], loaded.given["GPUBOARD_URL"]
     is_data_set = data.origin != "default" and not data.was_empty
@@ -84,7 +71,7 @@ def choose_fleet_source(loaded: SettingsSource) -> str:
     return "data" if is_data_set else "machine"
 
 
-def open_fleet(loaded: SettingsSource) -> FleetLoader:
+def open_fleet(loaded: LoadedSettings) -> Callable[[], Fleet]:
     """Return a function that loads the fleet each time it is called; it may raise FleetUnavailableError."""
     settings, source = loaded.settings, choose_fleet_source(loaded)
     if source == "url":
@@ -92,8 +79,9 @@ def open_fleet(loaded: SettingsSource) -> FleetLoader:
     if source == "machine":
         return lambda: load_machine_fleet(settings)
     if not settings.data.is_dir():
-        message = f"there is no folder {settings.data.absolute()}: set GPUBOARD_DATA to the data folder of a board"
-        raise FleetUnavailableError(message)
+        raise FleetUnavailableError(
+            f"there is no folder {settings.data.absolute()}: set GPUBOARD_DATA to the data folder of a board"
+        )
     return lambda: load_data_fleet(settings)
 
 
@@ -102,7 +90,7 @@ def read_machine_name() -> str:
     return os.uname().nodename or "localhost"
 
 
-def find_wanted_host(fleet: Fleet, name: str | None, loaded: SettingsSource) -> FleetHost:
+def find_wanted_host(fleet: Fleet, name: str | None, loaded: LoadedSettings) -> FleetHost:
     """Return the named host, or else this machine."""
     if name is None and choose_fleet_source(loaded) == "machine":
         return fleet.hosts[0]
@@ -110,15 +98,14 @@ def find_wanted_host(fleet: Fleet, name: str | None, loaded: SettingsSource) -> 
     if host:
         return host
     if name:
-        message = f"{fleet.source} has no host {name}"
-        raise FleetUnavailableError(message)
-    message = f"this machine, {fleet.machine_name}, is not on {fleet.source}"
+        raise FleetUnavailableError(f"{fleet.source} has no host {name}")
     raise FleetUnavailableError(
-        f"{message}: name one of its hosts with --host, or ask for all with `gpuboard available --all`"
+        f"this machine, {fleet.machine_name}, is not on {fleet.source}: name one of its hosts with --host, or ask for "
+        "all with `gpuboard available --all`"
     )
 
 
-def build_owner_check(loaded: SettingsSource, name: str | None) -> Callable[[str], bool]:
+def build_owner_check(loaded: LoadedSettings, name: str | None) -> Callable[[str], bool]:
     """Return a function that says whether a booking is of that person, or else of the user; aliases are resolved."""
 
     def is_own(booked_name: str) -> bool:
@@ -152,12 +139,15 @@ def check_board_age(fleet: Fleet, url: str, now: float) -> None:
     age = now - fleet.built
     max_age = REWRITE_INTERVAL_S + 3 * (fleet.every or DEFAULT_BUILD_INTERVAL_S) + BUILD_DELAY_TOLERANCE_S
     if age > max_age:
-        built = f"the board at {url} was last built {formatting.format_duration(age)} ago"
-        message = f"{built}, and nothing on it is of now: is `gpuboard build` still running there?"
-        raise FleetUnavailableError(message)
+        raise FleetUnavailableError(
+            f"the board at {url} was last built {formatting.format_duration(age)} ago, and nothing on it is of now: is "
+            "`gpuboard build` still running there?"
+        )
     if age < -max_age:
-        message = f"the board at {url} was built {formatting.format_duration(-age)} from now"
-        raise FleetUnavailableError(f"{message}: the clock of its builder or of its server is wrong")
+        raise FleetUnavailableError(
+            f"the board at {url} was built {formatting.format_duration(-age)} from now: the clock of its builder or of "
+            "its server is wrong"
+        )
 
 
 def load_data_fleet(settings: Settings) -> Fleet:
@@ -168,8 +158,7 @@ def load_data_fleet(settings: Settings) -> Fleet:
         shown_names = [name for name, host in hosts.list_hosts().items() if not host.is_hidden]
         statuses = hosts.decide_hosts(shown_names, load_bookings(settings), now, remembered=True).statuses
     except OSError as error:
-        message = f"{error.filename or settings.data} cannot be read: {error.strerror}"
-        raise FleetUnavailableError(message) from None
+        raise FleetUnavailableError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
     return build_fleet([statuses[name] for name in shown_names], now.epoch, str(settings.data.absolute()))
 
 
@@ -188,8 +177,8 @@ def load_bookings(settings: Settings) -> Sequence[Booking]:
         if file.content is not None or not (problems or faults):  # without problems, nobody has booked yet
             return bookings
         faults += [problem.what for problem in problems]
-    message = f"{find_bookings_file(settings.data)} was {faults[0]}"
-    raise FleetUnavailableError(f"{message}; so nobody can tell what is booked")
+    path = find_bookings_file(settings.data)
+    raise FleetUnavailableError(f"{path} was {faults[0]}; so nobody can tell what is booked")
 
 
 def load_machine_fleet(settings: Settings) -> Fleet:
@@ -203,8 +192,10 @@ def load_machine_fleet(settings: Settings) -> Fleet:
     proc_folder = Path(os.environ.get("GPUBOARD_PROC") or "/proc")
     snapshot = local_machine.read_local_machine(queries, name, now.epoch, proc_folder)
     if snapshot.gpus and snapshot.gpus.header and snapshot.gpus.header.rc == EXIT_MISSING:
-        message = f"there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: {NO_BOARD_HINT}"
-        raise NoGpuToolError(message)
+        raise NoGpuToolError(
+            "there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: set GPUBOARD_URL to "
+            "the address of a board, or GPUBOARD_DATA to its data folder"
+        )
     rules = StateRules(settings.limits, PeopleDirectory({}), PrivacySettings())
     sources = host_state.HostInput(DiscoveredHost(name), snapshot, (), IdleTimes(0, {}), {})
     status = host_state.decide_host_status(sources, rules, now)
@@ -224,9 +215,6 @@ def build_fleet(statuses: Sequence[HostStatus], built: float, source: str) -> Fl
     if fleet is None:
         raise FleetUnavailableError(f"{source} {fault}")
     return fleet._replace(source=source, machine_name=read_machine_name())
-
-
-# From status.json
 
 
 def parse_status(content: bytes) -> tuple[Fleet | None, str]:
@@ -333,7 +321,15 @@ def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -
         power_limit=as_number(get("power.limit")),
         clock=as_number(get("clocks.sm")),
         processes=tuple(
-            parse_fleet_process(process, text) for process in as_list(get("processes")) if isinstance(process, dict)
+            ProcessStatus(
+                pid=as_integer(process.get("pid")),
+                user=text(process.get("user")),
+                command=text(process.get("command")),
+                used_memory=as_number(process.get("used_gpu_memory")),
+                started=as_integer(process.get("started")),
+            )
+            for process in as_list(get("processes"))
+            if isinstance(process, dict)
         ),
         bookings=tuple(
             booking
@@ -361,17 +357,6 @@ def parse_gpu_problem(fields: dict[str, Any], text: TextReader) -> GpuProblem:
         what=text(get("what")) or "?",
         advice=text(get("advice")) or "",
         avoid=get("avoid") is True,
-    )
-
-
-def parse_fleet_process(fields: dict[str, Any], text: TextReader) -> ProcessStatus:
-    get = fields.get
-    return ProcessStatus(
-        as_integer(get("pid")),
-        text(get("user")),
-        text(get("command")),
-        as_number(get("used_gpu_memory")),
-        as_integer(get("started")),
     )
 
 

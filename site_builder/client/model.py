@@ -24,6 +24,12 @@ class FleetBooking(NamedTuple):
     used_by_since: int | None = None
     mean_use: float | None = None
 
+    def has_begun(self, now: float) -> bool:
+        return self.since is None or self.since.timestamp() <= now
+
+    def is_current(self, now: float) -> bool:
+        return self.has_begun(now) and self.until.timestamp() > now
+
 
 class FleetGpu(NamedTuple):
     """A GPU with its state and the reason in words; memory in MiB, use in percent, power in W, clock in MHz.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -96,12 +97,7 @@ def is_available(gpu: FleetGpu, requester: GpuRequester) -> bool:
 
 def is_free_for(gpu: FleetGpu, requester: GpuRequester) -> bool:
     """Return whether nobody else has booked it now; if its state is booked, it must be the requester's."""
-    current = [
-        booking
-        for booking in gpu.bookings
-        if (booking.since is None or booking.since.timestamp() <= requester.now)
-        and requester.now < booking.until.timestamp()
-    ]
+    current = [booking for booking in gpu.bookings if booking.is_current(requester.now)]
     return bool(current or gpu.state == "free") and all(
         booking.name is not None
         and requester.is_own_name(booking.name)
@@ -123,11 +119,9 @@ def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
 def restrict_to_one_vendor(host: FleetHost, request: GpuRequest) -> GpuRequest:
     """Restrict a request to one maker, for one program: numbers of two makers cannot be used together."""
     vendors = [gpu.vendor for gpu in (*host.gpus, *host.mig_gpus)]
-    return (
-        request
-        if request.vendor or not vendors
-        else request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
-    )
+    if request.vendor or not vendors:
+        return request
+    return request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
 
 
 def select_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
@@ -163,10 +157,7 @@ def explain_none_available(hosts: Iterable[FleetHost], request: GpuRequest, requ
     if not matching_gpus:
         property_name = "model" if any(request.vendor in {None, gpu.vendor} for gpu in gpus) else "maker"
         return f"none of its {len(gpus)} GPUs is of that {property_name}" if gpus else "there is no GPU"
-    counts: dict[str, int] = {}
-    for gpu in matching_gpus:
-        reason = explain_unavailable_gpu(gpu, request, requester)
-        counts[reason] = counts.get(reason, 0) + 1
+    counts = Counter(explain_unavailable_gpu(gpu, request, requester) for gpu in matching_gpus)
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
@@ -216,8 +207,7 @@ class GpuPicker:
         source = fleet.source if everywhere else hosts[0].name
         if not any(host.state == "fresh" for host in hosts):
             reason = "".join(f": {host.name} is {host.state}: {host.reason}" for host in hosts[:1])
-            message = f"nothing on {source} can be told{reason}"
-            raise FleetUnavailableError(message)
+            raise FleetUnavailableError(f"nothing on {source} can be told{reason}")
         requester = GpuRequester(self.is_mine, ClaimedGpus(), time.time() + fleet.clock_ahead_s, for_run)
         if not everywhere and (for_run or self.host is None) and loader.choose_fleet_source(self.loaded) != "machine":
             hosts = (self.merge_local_view(hosts[0]),)
@@ -233,21 +223,16 @@ class GpuPicker:
             return host  # as in many containers
         local_gpus = {gpu.identifier: gpu for gpu in (*local_host.gpus, *local_host.mig_gpus)}
         if host.gpus and not any(gpu.identifier in local_gpus for gpu in (*host.gpus, *host.mig_gpus)):
-            message = f"the GPUs of {host.name} are not those of this machine"
             raise FleetUnavailableError(
-                f"{message}: name it as the board does with --host, or ask for all hosts with --all"
+                f"the GPUs of {host.name} are not those of this machine: name it as the board does with --host, or ask "
+                "for all hosts with --all"
             )
         hidden_mig_gpus = {gpu.identifier.lower() for gpu in local_host.gpus if gpu in local_host.mig_gpus}
-        if count_gpus_without_uuid(local_host) != count_gpus_without_uuid(
-            host
-        ):  # a number means the same GPU only if all are visible
+        # a number means the same GPU only if all are visible
+        if sum(gpu.uuid is None for gpu in local_host.gpus) != sum(gpu.uuid is None for gpu in host.gpus):
             local_gpus = {identifier: gpu for identifier, gpu in local_gpus.items() if gpu.uuid}
         gpus = tuple(merge_local_gpu(gpu, local_gpus.get(gpu.identifier), hidden_mig_gpus) for gpu in host.gpus)
         return host._replace(gpus=gpus, mig_gpus=host.mig_gpus or local_host.mig_gpus)
-
-
-def count_gpus_without_uuid(host: FleetHost) -> int:
-    return sum(gpu.uuid is None for gpu in host.gpus)
 
 
 def merge_local_gpu(gpu: FleetGpu, local_gpu: FleetGpu | None, hidden_mig_gpus: Collection[str] = ()) -> FleetGpu:

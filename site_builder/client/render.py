@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
-from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
+from site_builder.client.model import Fleet, FleetGpu, FleetHost
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.model import ProcessStatus
 from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_text
 from site_builder.fleet.status_json import STATUS_SCHEMA, gpu_to_status_json
 
@@ -48,8 +47,9 @@ AGE_UNITS = (
 )
 NOTE_INDENT = " " * 7
 TEXT_SEPARATOR = "; "
+PROGRAM_FOLDER = re.compile(r"^[^ ]*/(?=[^ /]+(?: |$))")
 INTERPRETER_PATTERN = re.compile(
-    r"(?:(?:python|perl|ruby|julia)[\d.]*|(?:ba|da|z|k)?sh) (?:-[uBEIOsSv]+ )*(?:-m )?(?!-)"
+    r"^(?:(?:python|perl|ruby|julia)[\d.]*|(?:ba|da|z|k)?sh) (?:-[uBEIOsSv]+ )*(?:-m )?(?!-)"
 )
 
 
@@ -118,7 +118,10 @@ def format_gpu_table(
     is_short = width is not None and width < WIDE_TERMINAL
     rows = [build_host_rows(host, now, is_short) for host in fleet.hosts]
     layout = compute_layout([row.cells for host_rows in rows for row in host_rows], width)
-    lines = [format_column_titles(layout)] if any(rows) else []
+    lines = []
+    if any(rows):
+        title = "command" if layout.command_width is None else truncate_text("command", layout.command_width)
+        lines.append(f"{join_row_cells(COLUMN_TITLES, layout)}{layout.gap}{title}")
     for host, host_rows in zip(fleet.hosts, rows):
         if heads or host.state != "fresh":
             text = format_host_line(host) if width is None else truncate_text(format_host_line(host), width)
@@ -171,11 +174,11 @@ def build_host_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableR
 def build_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
     """Build the row of a GPU; the columns of processes are empty if there are none."""
     processes = gpu.processes
-    process_cells = (
-        (format_users(processes), format_start_age(processes, now, is_short), format_pids(processes))
-        if processes
-        else ("", "", "")
-    )
+    users = ",".join(dict.fromkeys(process.user or UNKNOWN_CELL for process in processes))
+    pids = ",".join(UNKNOWN_CELL if process.pid is None else str(process.pid) for process in processes)
+    first_start = min((process.started for process in processes if process.started is not None), default=None)
+    unknown_age = UNKNOWN_CELL if processes else ""
+    age = unknown_age if first_start is None else format_time_ago(now.epoch - first_start, is_short)
     state = TROUBLE_STATE if gpu.is_avoided and gpu.state in {"free", "booked"} else gpu.state
     cells = (
         f"{gpu.label:>2} {STATE_MARKS.get(state, TROUBLE_MARK)}",
@@ -184,7 +187,9 @@ def build_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
         format_memory_cell(gpu.memory_used, gpu.memory_total),
         format_whole_number(gpu.temperature),
         format_whole_number(gpu.clock),
-        *process_cells,
+        users,
+        age,
+        pids,
     )
     commands = tuple(dict.fromkeys(process.command or UNKNOWN_CELL for process in processes))
     return GpuTableRow(
@@ -202,20 +207,6 @@ def format_memory_cell(used: float | None, total: float | None) -> str:
         return UNKNOWN_CELL
     values = (UNKNOWN_CELL if value is None else formatting.format_gib(value) for value in (used, total))
     return f"{'/'.join(values)} GiB"
-
-
-def format_users(processes: Iterable[ProcessStatus]) -> str:
-    return ",".join(dict.fromkeys(process.user or UNKNOWN_CELL for process in processes))
-
-
-def format_pids(processes: Iterable[ProcessStatus]) -> str:
-    return ",".join(UNKNOWN_CELL if process.pid is None else str(process.pid) for process in processes)
-
-
-def format_start_age(processes: Iterable[ProcessStatus], now: Now, is_short: bool) -> str:
-    """Format how long ago the first process began."""
-    first_start = min((process.started for process in processes if process.started is not None), default=None)
-    return UNKNOWN_CELL if first_start is None else format_time_ago(now.epoch - first_start, is_short)
 
 
 def format_time_ago(seconds: float, is_short: bool) -> str:
@@ -248,29 +239,22 @@ def describe_gpu_state(gpu: FleetGpu) -> str:
 
 def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
     """Describe who has booked a GPU, now or within a day; of a conflict, the reason says it."""
-    running = [booking for booking in gpu.bookings if booking.until.timestamp() > now.epoch and has_begun(booking, now)]
+    running = [booking for booking in gpu.bookings if booking.is_current(now.epoch)]
     if running and gpu.state != "conflict":
         names = formatting.join_names(list(dict.fromkeys(booking.name for booking in running if booking.name)))
         comment = next((booking.comment for booking in running if booking.comment), None)
         until = f"until {formatting.format_moment(max(booking.until for booking in running), now)}"
         text = f"booked: {names} {until}" if names else f"booked {until}"
         return f"{text} ({comment})" if comment else text
-    coming_starts = [
-        booking.since.timestamp() for booking in gpu.bookings if booking.since and not has_begun(booking, now)
-    ]
-    if running or not coming_starts or min(coming_starts) > now.epoch + formatting.DAY:
+    coming = [(booking.since, booking.name) for booking in gpu.bookings if booking.since]
+    coming = [(since, name) for since, name in coming if since.timestamp() > now.epoch]
+    if running or not coming:
         return ""
-    first_booking = next(
-        booking for booking in gpu.bookings if booking.since and booking.since.timestamp() == min(coming_starts)
-    )
-    start = formatting.format_moment(first_booking.since or first_booking.until, now)
-    if gpu.state == "free":
-        return f"until {start}, then booked{f': {first_booking.name}' if first_booking.name else ''}"
-    return f"booked from {start}{f': {first_booking.name}' if first_booking.name else ''}"
-
-
-def has_begun(booking: FleetBooking, now: Now) -> bool:
-    return booking.since is None or booking.since.timestamp() <= now.epoch
+    since, name = min(coming, key=lambda booking: booking[0].timestamp())
+    if since.timestamp() > now.epoch + formatting.DAY:
+        return ""
+    start, suffix = formatting.format_moment(since, now), f": {name}" if name else ""
+    return f"until {start}, then booked{suffix}" if gpu.state == "free" else f"booked from {start}{suffix}"
 
 
 # The columns
@@ -302,12 +286,6 @@ def compute_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> Colum
     )
 
 
-def format_column_titles(layout: ColumnLayout) -> str:
-    cells = join_row_cells(COLUMN_TITLES, layout)
-    title = "command" if layout.command_width is None else truncate_text("command", layout.command_width)
-    return f"{cells}{layout.gap}{title}"
-
-
 def join_row_cells(cells: Sequence[str], layout: ColumnLayout, end_column: int = len(COLUMN_TITLES)) -> str:
     """Join the cells of a row, up to a column."""
     shown_cells = []
@@ -315,16 +293,12 @@ def join_row_cells(cells: Sequence[str], layout: ColumnLayout, end_column: int =
         if number < end_column:
             text = cells[number]
             if number == PIDS and layout.command_width is not None and len(text) > width:
-                text = truncate_pids(text, width)
+                # as many pids as there is room for: half a pid is that of another process
+                text = f"{text[: text.rfind(',', 0, width)]}{ELLIPSIS}" if "," in text[:width] else ELLIPSIS
             if layout.command_width is not None or measure_width(text) <= width:
                 text = fit_text(text, width, number in RIGHT_ALIGNED)
             shown_cells.append(text)
     return layout.gap.join(shown_cells)
-
-
-def truncate_pids(text: str, width: int) -> str:
-    """Keep as many pids as there is room for: half a pid is that of another process."""
-    return f"{text[: text.rfind(',', 0, width)]}{ELLIPSIS}" if "," in text[:width] else ELLIPSIS
 
 
 def format_gpu_lines(row: GpuTableRow, layout: ColumnLayout) -> list[str]:
@@ -358,11 +332,4 @@ def measure_columns(layout: ColumnLayout, first_column: int) -> int:
 
 def shorten_command(command: str) -> str:
     """Shorten a command to begin with what tells most: no folders, no interpreter."""
-    command = strip_program_folder(command)
-    arguments = INTERPRETER_PATTERN.sub("", command, count=1) if INTERPRETER_PATTERN.match(command) else command
-    return strip_program_folder(arguments)
-
-
-def strip_program_folder(command: str) -> str:
-    program, space, rest = command.partition(" ")
-    return f"{program.rpartition('/')[2] or program}{space}{rest}"
+    return PROGRAM_FOLDER.sub("", INTERPRETER_PATTERN.sub("", PROGRAM_FOLDER.sub("", command)))
