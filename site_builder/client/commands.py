@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -21,7 +20,7 @@ from site_builder.client import picker as gpu_picker
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
 from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult
 from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings, sanitize_text
+from site_builder.config.settings import sanitize_text
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
@@ -50,7 +49,6 @@ POLL_INTERVAL_S = 10
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 # Nothing is cleared before it is written over: that would flicker.
 CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-DEFAULT_SIZE = (80, 24)
 # How soon the screen is redrawn when its size changes.
 REDRAW_INTERVAL_S = 0.1
 # How long the last fleet is shown while loading fails: after that nobody knows which GPU is free.
@@ -61,8 +59,7 @@ def parse_memory_option(_: click.Context, __: click.Parameter, value: str) -> fl
     """Parse a size in MiB: `20GiB`, `24GB`, `500MiB`; a bare number is in GiB."""
     match = SIZE_PATTERN.fullmatch(value.strip())
     if not match:
-        message = f'"{value}" is no size: write it as 20GiB or 24GB'
-        raise click.BadParameter(message)
+        raise click.BadParameter(f'"{value}" is no size: write it as 20GiB or 24GB')
     return float(match[1]) * MIB_PER_UNIT[match[2].lower()]
 
 
@@ -76,8 +73,7 @@ def parse_duration_option(_: click.Context, __: click.Parameter, value: str | No
     try:
         days, seconds = moments.parse_duration(value)
     except moments.UnclearTimeError as error:
-        message = f'"{value}" {error}'
-        raise click.BadParameter(message) from None
+        raise click.BadParameter(f'"{value}" {error}') from None
     return float(days * 86400 + seconds)
 
 
@@ -85,23 +81,12 @@ def build_shortage_error(result: PickResult, request: GpuRequest, count: int) ->
     """Build the error that there are not enough GPUs, and why."""
     what = request.model or ("GPU" if count == 1 else "GPUs")
     size = f" with {request.memory / 1024:.3g} GiB free" if request.memory else ""
+    shortage = f"no {what}{size} can be had on {result.source}"
     if len(result.choices) >= count:
-        return NegativeResultError(
-            f"no host of {result.source} has {count} {what}{size} that can be had: {result.reason}"
-        )
-    if result.choices:
-        return NegativeResultError(
-            f"{len(result.choices)} of the {count} {what}{size} can be had on {result.source}: {result.reason}"
-        )
-    return NegativeResultError(f"no {what}{size} can be had on {result.source}: {result.reason}")
-
-
-def limit_to_one_process(result: PickResult, request: GpuRequest, everywhere: bool) -> PickResult:
-    """Limit the GPUs of one host to what one process can use."""
-    if everywhere or not any(choice.gpu.parent_keys for choice in result.choices):
-        return result
-    reason = f"{result.reason}; {ONE_INSTANCE_HINT}"
-    return result._replace(choices=gpu_picker.select_for_one_process(result.choices, request), reason=reason)
+        shortage = f"no host of {result.source} has {count} {what}{size} that can be had"
+    elif result.choices:
+        shortage = f"{len(result.choices)} of the {count} {what}{size} can be had on {result.source}"
+    return NegativeResultError(f"{shortage}: {result.reason}")
 
 
 def format_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
@@ -113,8 +98,7 @@ def format_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
 
 def check_host_options(picker: GpuPicker, everywhere: bool) -> None:
     if everywhere and picker.host:
-        message = "say --all or --host, not both"
-        raise click.UsageError(message)
+        raise click.UsageError("say --all or --host, not both")
 
 
 def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
@@ -169,8 +153,9 @@ class TerminalClosedError(Exception):
 def run_live_screen(load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Sequence[str]], interval_s: float) -> None:
     """Show the fleet until Ctrl-C; if a load fails, show why, keep the last fleet, and try again."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        message = "--watch needs a terminal that can be drawn on: leave it out, and run the command again and again"
-        raise CommandError(message)
+        raise CommandError(
+            "--watch needs a terminal that can be drawn on: leave it out, and run the command again and again"
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with translate_fleet_errors():
@@ -192,24 +177,20 @@ def refresh_forever(
     while True:
         head = message or f"every {interval_s:g} s until Ctrl-C: {fleet.source}"
         is_current = time.monotonic() < loaded_at + MAX_AGE_S
-        show_until(head, draw if is_current else lambda _: (), fleet, time.monotonic() + interval_s)
+        deadline, old_size = time.monotonic() + interval_s, None
+        while time.monotonic() < deadline:
+            size = shutil.get_terminal_size()
+            if size != old_size:
+                lines = [truncate_text(head, size.columns), *(draw(fleet) if is_current else ())]
+                write_terminal(build_frame(lines, size.columns, size.lines))
+                old_size = size
+            time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
         try:
             fleet, message, loaded_at = load_fleet(), "", time.monotonic()
         except FleetUnavailableError as error:
             age = time.monotonic() - loaded_at
             age_text = f"{age:.0f} s" if age < formatting.MINUTE else formatting.format_duration(age)
             message = f"{age_text} old: {error}"
-
-
-def show_until(head: str, draw: Callable[[Fleet], Sequence[str]], fleet: Fleet, deadline: float) -> None:
-    """Keep the screen drawn until a moment, and redraw it when its size changes."""
-    old_size = None
-    while time.monotonic() < deadline:
-        size = shutil.get_terminal_size(DEFAULT_SIZE)
-        if size != old_size:
-            write_terminal(build_frame([truncate_text(head, size.columns), *draw(fleet)], size.columns, size.lines))
-            old_size = size
-        time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
 
 
 def build_frame(lines: Sequence[str], width: int, height: int) -> str:
@@ -261,72 +242,45 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
     gpuboard list --watch user:alice
     """
     if as_json and watch:
-        message = "say --json or --watch, not both"
-        raise click.UsageError(message)
+        raise click.UsageError("say --json or --watch, not both")
     if every is not None and not watch:
-        message = "--every goes with --watch"
-        raise click.UsageError(message)
-    listing = open_listing(loaded, words)
+        raise click.UsageError("--every goes with --watch")
+    with translate_fleet_errors():
+        load_fleet = loader.open_fleet(loaded)
+
+    def format_matches(fleet: Fleet, matches: Fleet) -> list[str]:
+        # all times in it are of the board's clock, and ours may be off
+        now, has_several_hosts = Now(fleet.built, loaded.settings.zone), len(fleet.hosts) > 1
+        lines = render.format_gpu_table(matches, now, find_terminal_width(), is_coloured(), heads=has_several_hosts)
+        return [replace_unencodable(line) for line in lines]
+
+    def draw(fleet: Fleet) -> list[str]:
+        matches = search.search_fleet(fleet, words)
+        return format_matches(fleet, matches) if matches.hosts else [build_empty_error(fleet, words).message]
+
     if watch:
-        run_live_screen(
-            listing.load, listing.draw, every or (LOCAL_INTERVAL_S if listing.is_local else BOARD_INTERVAL_S)
-        )
+        is_local = loader.choose_fleet_source(loaded) == "machine"
+        run_live_screen(load_fleet, draw, every or (LOCAL_INTERVAL_S if is_local else BOARD_INTERVAL_S))
         return
-    fleet = listing.load_fleet()
-    matches = listing.filter_fleet(fleet)
+    with translate_fleet_errors():
+        fleet = load_fleet()
+    matches = search.search_fleet(fleet, words)
     if as_json:
         click.echo(render.render_fleet_json(matches))
     elif matches.hosts:
-        click.echo(replace_unencodable("\n".join(listing.format_lines(fleet, matches))))
+        click.echo("\n".join(format_matches(fleet, matches)))
     if not matches.hosts:
-        raise listing.build_empty_error(fleet)
+        raise build_empty_error(fleet, words)
 
 
-@dataclass(frozen=True)
-class GpuListing:
-    """The options of a listing, and where the fleet comes from."""
-
-    load: Callable[[], Fleet]
-    words: Sequence[str]
-    settings: Settings
-    is_local: bool
-
-    def load_fleet(self) -> Fleet:
-        with translate_fleet_errors():
-            return self.load()
-
-    def filter_fleet(self, fleet: Fleet) -> Fleet:
-        return search.search_fleet(fleet, self.words) if self.words else fleet
-
-    def format_lines(self, fleet: Fleet, matches: Fleet) -> Sequence[str]:
-        """Format the table in the width of the terminal; if the fleet has several hosts, each has a heading."""
-        # all times in it are of the board's clock, and ours may be off
-        now = Now(fleet.built, self.settings.zone)
-        return render.format_gpu_table(matches, now, find_terminal_width(), is_coloured(), heads=len(fleet.hosts) > 1)
-
-    def draw(self, fleet: Fleet) -> Sequence[str]:
-        """Format the table, or why there is none."""
-        matches = self.filter_fleet(fleet)
-        return (
-            [replace_unencodable(line) for line in self.format_lines(fleet, matches)]
-            if matches.hosts
-            else [self.build_empty_error(fleet).message]
-        )
-
-    def build_empty_error(self, fleet: Fleet) -> CommandError:
-        """Build the error that nothing is listed: exit 1 if no host matches the words."""
-        if not fleet.hosts:
-            return EmptyFleetError(f"there are no hosts yet: {fleet.source} has none")
-        count = f"{len(fleet.hosts)} host{'' if len(fleet.hosts) == 1 else 's'}"
-        return NegativeResultError(
-            f"nothing fits {sanitize_text(' '.join(self.words))}: {fleet.source} has {count}, and none of them does"
-        )
-
-
-def open_listing(loaded: LoadedSettings, words: Sequence[str]) -> GpuListing:
-    with translate_fleet_errors():
-        load_fleet = loader.open_fleet(loaded)
-    return GpuListing(load_fleet, words, loaded.settings, loader.choose_fleet_source(loaded) == "machine")
+def build_empty_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
+    """Build the error that nothing is listed: exit 1 if no host matches the words."""
+    if not fleet.hosts:
+        return EmptyFleetError(f"there are no hosts yet: {fleet.source} has none")
+    count = f"{len(fleet.hosts)} host{'' if len(fleet.hosts) == 1 else 's'}"
+    return NegativeResultError(
+        f"nothing fits {sanitize_text(' '.join(words))}: {fleet.source} has {count}, and none of them does"
+    )
 
 
 @click.command()
@@ -350,11 +304,13 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     gpuboard available --at-least 2 --limit 2
     """
     if limit is not None and limit < at_least:
-        message = f"--limit {limit} is less than --at-least {at_least}"
-        raise click.UsageError(message)
+        raise click.UsageError(f"--limit {limit} is less than --at-least {at_least}")
     check_host_options(picker, everywhere)
     with translate_fleet_errors():
-        result = limit_to_one_process(picker.find_gpus(everywhere), picker.request, everywhere)
+        result = picker.find_gpus(everywhere)
+    if not everywhere and any(choice.gpu.parent_keys for choice in result.choices):
+        choices = gpu_picker.select_for_one_process(result.choices, picker.request)
+        result = result._replace(choices=choices, reason=f"{result.reason}; {ONE_INSTANCE_HINT}")
     if len(result.choices) < at_least:
         raise build_shortage_error(result, picker.request, at_least)
     click.echo(format_choices(result.choices[:limit], everywhere))

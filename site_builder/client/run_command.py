@@ -90,14 +90,15 @@ def run(
     gpuboard run --gpus 2 --model A100 --wait -- torchrun train.py
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it never hears how a child ended
-    open_standard_streams()
+    # open closed standard streams, so that no other file gets their number and is written over
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)
+    os.close(handle)
     program = shutil.which(command[0])
     if program is None:
         exists = "/" in command[0] and Path(command[0]).exists()
-        message = (
-            f"{clean_text(command[0])} is no program" if exists else f"there is no command {clean_text(command[0])}"
-        )
-        print_message(message)
+        name = clean_text(command[0])
+        print_message(f"{name} is no program" if exists else f"there is no command {name}")
         raise SystemExit(EXIT_NOT_STARTED if exists else EXIT_NOT_FOUND)
     wait_policy = WaitPolicy(None if patient else 0, POLL_INTERVAL_S)
     acquisition = GpuAcquisition(picker, count, length, None if no_book else comment, wait_policy)
@@ -131,27 +132,6 @@ def build_run_environment(choices: Sequence[GpuChoice], environment: Mapping[str
     return new_environment
 
 
-def open_standard_streams() -> None:
-    """Open closed standard streams, so that no other file gets their number and is written over."""
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(handle, True)
-    os.close(handle)
-
-
-def open_run_backend(picker: GpuPicker) -> BookingBackend | None:
-    """Return where to book; None if there is no board, or it takes no bookings."""
-    source = loader.choose_fleet_source(picker.loaded)
-    if source == "machine":
-        return None
-    backend = open_booking_backend(picker.loaded)
-    if source == "url":
-        with translate_booking_errors(backend):
-            if not backend.read_status().get("book"):
-                print_message("the board takes no bookings, so that this run is not booked")
-                return None
-    return backend
-
-
 class GpuAcquisition:
     """Takes GPUs for one run: claims each on this machine, then books all of them."""
 
@@ -169,8 +149,17 @@ class GpuAcquisition:
 
     @cached_property
     def backend(self) -> BookingBackend | None:
-        """Return where to book; found when there is something to book."""
-        return None if self.comment is None else open_run_backend(self.picker)
+        """Return where to book, found when there is something to book; None if there is no board that takes it."""
+        source = loader.choose_fleet_source(self.picker.loaded)
+        if self.comment is None or source == "machine":
+            return None
+        backend = open_booking_backend(self.picker.loaded)
+        if source == "url":
+            with translate_booking_errors(backend):
+                if not backend.read_status().get("book"):
+                    print_message("the board takes no bookings, so that this run is not booked")
+                    return None
+        return backend
 
     def acquire(self) -> SupervisorConnection:
         """Take GPUs; if others are faster, choose again."""
@@ -189,7 +178,16 @@ class GpuAcquisition:
         if claims is None:
             return None
         try:
-            outcome, connection = start_supervisor(SupervisedRun(self.build_reservation(), self.backend, claims))
+            reservation = None
+            if self.backend:
+                gpus = [
+                    ReservedGpu(choice.gpu.label, choice.gpu.identifier, choice.gpu.parent_keys)
+                    for choice in self.choices
+                    if choice.gpu.index is not None
+                ]
+                host = self.choices[0].host.name
+                reservation = RunReservation(self.backend, host, gpus, self.duration_s, self.comment or "")
+            outcome, connection = start_supervisor(SupervisedRun(reservation, self.backend, claims))
         finally:
             for claim in claims:  # the supervisor has them
                 os.close(claim)
@@ -201,16 +199,6 @@ class GpuAcquisition:
             return None
         error_class = NegativeResultError if outcome.exit_code == 1 else CommandError
         raise error_class(f"{outcome.message}; {NO_BOOK_HINT}" if self.backend else outcome.message)
-
-    def build_reservation(self) -> RunReservation | None:
-        if self.backend is None:
-            return None
-        gpus = [
-            ReservedGpu(choice.gpu.label, choice.gpu.identifier, choice.gpu.parent_keys)
-            for choice in self.choices
-            if choice.gpu.index is not None
-        ]
-        return RunReservation(self.backend, self.choices[0].host.name, gpus, self.duration_s, self.comment or "")
 
     def find_candidates(self) -> PickResult:
         """Find GPUs that are free for long enough, the user's own first, without those that others just took."""
@@ -277,9 +265,8 @@ def run_supervised(
     status = None
     while status is None:
         received = signal.sigtimedwait({*FORWARDED_SIGNALS, signal.SIGCHLD}, SUPERVISOR_POLL_INTERVAL_S)
-        if (
-            received and received.si_signo != signal.SIGCHLD and received.si_code <= 0
-        ):  # the terminal signals the command itself
+        # the terminal signals the command itself
+        if received and received.si_signo != signal.SIGCHLD and received.si_code <= 0:
             os.kill(child, received.si_signo)
         for message in connection.read_messages():
             with suppress(OSError, ValueError):  # stderr may be closed
@@ -287,7 +274,14 @@ def run_supervised(
         status = reap_children(child)
     connection.release_and_close(RELEASE_TIMEOUT_S)
     if os.WIFSIGNALED(status):
-        end_by_signal(os.WTERMSIG(status))
+        # end as the command did, so that a shell sees the same; the first process of a container cannot be killed so
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.Signals(number)})
+        os.kill(os.getpid(), number)
+        raise SystemExit(128 + number)
     raise SystemExit(os.WEXITSTATUS(status))
 
 
@@ -314,16 +308,6 @@ def reap_children(child: int) -> int | None:
                 break
             child_status = status if pid == child else child_status
     return child_status
-
-
-def end_by_signal(number: int) -> NoReturn:
-    """End as the command did, so that a shell sees the same; the first process of a container cannot be killed so."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError, ValueError):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.Signals(number)})
-    os.kill(os.getpid(), number)
-    raise SystemExit(128 + number)
 
 
 # The process that keeps the booking of a run
@@ -387,9 +371,7 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[ReservationOutcome, Sup
     try:
         code, message, booked_gpus = json.loads(content)
     except ValueError:
-        return ReservationOutcome(2, "the supervisor of the run has ended before it began"), SupervisorConnection(
-            end_run, messages
-        )
+        code, message, booked_gpus = 2, "the supervisor of the run has ended before it began", ()
     return ReservationOutcome(code, message, tuple(booked_gpus)), SupervisorConnection(end_run, messages)
 
 
@@ -454,16 +436,15 @@ def begin_reservation(supervised: SupervisedRun) -> ReservationOutcome:
 
 def extend_until_end(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
     """Extend the booking until the run ends; report once what prevents it."""
-    interval_s = (
-        MAX_CHECK_INTERVAL_S if supervised.reservation is None else supervised.reservation.duration.total_seconds() / 4
-    )
+    reservation = supervised.reservation
+    interval_s = reservation.duration.total_seconds() / 4 if reservation else MAX_CHECK_INTERVAL_S
     interval_s = max(MIN_INTERVAL_S, min(interval_s, MAX_CHECK_INTERVAL_S))
     pause_s, last_message = interval_s, ""
     while not is_readable_within(run_ended, pause_s):
-        pause_s, message = interval_s, ""
-        if supervised.reservation:
-            is_done, message = extend_reservation(supervised.reservation, supervised.backend)
-            pause_s = interval_s if is_done else min(interval_s, RETRY_INTERVAL_S)
+        if reservation is None:
+            continue
+        is_done, message = extend_reservation(reservation, supervised.backend)
+        pause_s = interval_s if is_done else min(interval_s, RETRY_INTERVAL_S)
         if message and message != last_message:
             send_to_run(messages, message)
             last_message = message
@@ -476,10 +457,8 @@ def extend_reservation(reservation: RunReservation, backend: BookingBackend | No
         with translate_booking_errors(backend):
             other_start = reservation.extend_if_needed(read_backend_clock(backend))
     except CommandError as error:
-        return (
-            error.exit_code == 1,
-            f"{prefix} cannot be booked for longer: {error.message}" if error.exit_code == 1 else "",
-        )
+        is_refused = error.exit_code == 1
+        return is_refused, f"{prefix} cannot be booked for longer: {error.message}" if is_refused else ""
     except Exception as error:
         return False, f"{prefix} its booking could not be made longer: {error}"
     local_start = other_start.astimezone() if other_start else None

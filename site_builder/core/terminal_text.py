@@ -16,7 +16,6 @@ DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f]")
 ZERO_WIDTH_CATEGORIES = frozenset({"Mn", "Me", "Cf"})
 # Those of them that terminals show all the same.
 VISIBLE_FORMAT_CHARACTERS = frozenset("\u00ad\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
-DEFAULT_TERMINAL_SIZE = (80, 24)
 # In a narrower terminal, lines are wrapped by the terminal itself.
 MIN_TERMINAL_WIDTH = 40
 CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
@@ -142,7 +141,7 @@ def find_terminal_width() -> int | None:
     """Return the width of the terminal; None if stdout is none."""
     if not sys.stdout.isatty():
         return None
-    return max(MIN_TERMINAL_WIDTH, shutil.get_terminal_size(DEFAULT_TERMINAL_SIZE).columns)
+    return max(MIN_TERMINAL_WIDTH, shutil.get_terminal_size().columns)
 
 
 def is_coloured() -> bool:
