@@ -14,12 +14,11 @@ from click.shell_completion import CompletionItem, ShellComplete, add_completion
 from site_builder import __version__
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.schema import HOST_SETTINGS, SETTINGS
-from site_builder.config.settings import format_setting_value, mask_credentials
+from site_builder.config.settings import SECRET_MASK, mask_credentials
 from site_builder.core.command_options import with_loaded_settings
 from site_builder.core.terminal_text import replace_unencodable
 
 TERMINAL_WIDTH = 80
-UNSET_MARK = "-"
 SHELLS = ("bash", "zsh", "fish")
 # Fixed, so that generating an unchanged page changes nothing.
 PAGE_DATE = "2026-11-16"
@@ -53,10 +52,13 @@ def config(loaded: LoadedSettings, as_json: bool) -> None:
     """
     rows = []
     for name, setting in SETTINGS.items():
-        text = format_setting_value(setting, loaded.given[name])
+        value = loaded.given[name]
+        text = mask_credentials(setting.value_type.format_value(value.text))
+        if setting.is_secret and value.text:
+            text = SECRET_MASK
         if name == "GPUBOARD_ZONE" and not text:
             text = str(getattr(loaded.settings.zone, "key", None) or "this machine's")
-        rows.append((name, text, loaded.given[name]))
+        rows.append((name, text, value))
     web_count, in_file = len(rows), loaded.conf.values
     rows += [(name, mask_credentials(in_file[name].text), in_file[name]) for name in HOST_SETTINGS if name in in_file]
     if as_json:
@@ -64,7 +66,7 @@ def config(loaded: LoadedSettings, as_json: bool) -> None:
         click.echo(json.dumps(records, indent=1))
         return
     # aligned to a terminal's width; a value that is too long moves only its own line
-    cells = [(name, text or UNSET_MARK, value.short_where) for name, text, value in rows]
+    cells = [(name, text or "-", value.short_where) for name, text, value in rows]
     name_width = max(len(name) for name, _, _ in cells)
     max_text_width = TERMINAL_WIDTH - name_width - 4 - max(len(origin) for _, _, origin in cells)
     text_width = max((len(text) for _, text, _ in cells if len(text) <= max_text_width), default=0)
@@ -121,7 +123,7 @@ def render_manpage(group: click.Group) -> str:
         f'.TH GPUBOARD 1 "{PAGE_DATE}" "gpuboard {__version__}" "User Commands"',
         *(".SH NAME", r"gpuboard \- a board of shared GPUs: free, used, promised"),
         *(".SH SYNOPSIS", ".B gpuboard", escape_roff(" ".join(group.collect_usage_pieces(ctx)))),
-        *(".SH DESCRIPTION", *render_command_help(group), *render_command_options(group, ctx)),
+        *(".SH DESCRIPTION", *render_command_help(group, ctx)),
         ".SH COMMANDS",
     ]
     for name in group.list_commands(ctx):
@@ -144,14 +146,13 @@ def render_manpage(group: click.Group) -> str:
 def render_command(command: click.Command, ctx: click.Context) -> Iterator[str]:
     """Yield usage, help, examples and options of a command."""
     yield f".SS {escape_roff(' '.join((ctx.command_path, *command.collect_usage_pieces(ctx))))}"
-    yield from render_command_help(command)
-    yield from render_command_options(command, ctx)
+    yield from render_command_help(command, ctx)
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
         yield from render_command(inner, click.Context(inner, info_name=name, parent=ctx))
 
 
-def render_command_help(command: click.Command) -> Iterator[str]:
-    """Yield paragraphs and preformatted blocks."""
+def render_command_help(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    """Yield paragraphs, preformatted blocks and options."""
     for number, part in enumerate(cleandoc(command.help or "").split("\n\n")):
         first, *rest = part.split("\n")
         if first == "\b":
@@ -159,13 +160,10 @@ def render_command_help(command: click.Command) -> Iterator[str]:
         else:
             yield from ((".PP",) if number else ())
             yield escape_roff(" ".join(part.split()))
-
-
-def render_command_options(command: click.Command, ctx: click.Context) -> Iterator[str]:
     for param in command.get_params(ctx):
         record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
         if record:
-            yield from (".TP", f".B {escape_roff(record[0])}", escape_roff(" ".join(record[1].split())))
+            yield from render_definitions({record[0]: " ".join(record[1].split())})
 
 
 def render_definitions(rows: dict[str, str]) -> Iterator[str]:

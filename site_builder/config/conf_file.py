@@ -156,7 +156,11 @@ def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], li
             raise build_blanks_error(where, key)
         else:
             values[key] = SettingValue(value[:-1] if value.endswith("\r") else value, path, number)
-            warnings += (f"{where}: {warning}" for warning in find_value_warnings(key, values[key].text))
+            value = values[key].text
+            if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
+                warnings.append(f"{where}: the quotes around {key} are part of its value; leave them out")
+            if value.endswith((" ", "\t", "\r")):
+                warnings.append(f"{where}: the blank at the end of {key} is part of its value; leave it out")
     return values, warnings[:MAX_WARNINGS]
 
 
@@ -183,13 +187,3 @@ def find_misspelt_variables(environment: Mapping[str, str]) -> list[str]:
         if key.startswith("GPUBOARD_") and key not in KNOWN_SETTINGS and key not in ENVIRONMENT_ONLY
         for similar in difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1, 0.85)
     ]
-
-
-def find_value_warnings(key: str, value: str) -> list[str]:
-    """Warn of values that are valid but hardly intended."""
-    warnings = []
-    if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
-        warnings.append(f"the quotes around {key} are part of its value; leave them out")
-    if value.endswith((" ", "\t", "\r")):
-        warnings.append(f"the blank at the end of {key} is part of its value; leave it out")
-    return warnings

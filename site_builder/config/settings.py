@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from site_builder.config.schema import SETTINGS, Setting
+from site_builder.config.schema import SETTINGS
 from site_builder.config.time_zone import find_zone
 from site_builder.core.model import (
     AlertSettings,
@@ -221,13 +221,6 @@ def build_settings_error(name: str, value: SettingValue) -> SettingsError:
 def describe_value(values: Mapping[str, SettingValue], name: str) -> str:
     """Describe a setting with its value and origin, for a sentence."""
     return f"{name}={mask_credentials(values[name].text)} ({sanitize_text(values[name].where)})"
-
-
-def format_setting_value(setting: Setting, value: SettingValue) -> str:
-    """Return what a person may see of a valid value."""
-    if setting.is_secret:
-        return SECRET_MASK if value.text else ""
-    return mask_credentials(setting.value_type.format_value(value.text))
 
 
 def mask_credentials(text: str) -> str:

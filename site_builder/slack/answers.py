@@ -29,15 +29,8 @@ from site_builder.core.terminal_text import truncate_text
 from site_builder.fleet import gpu_models
 from site_builder.slack.blocks import MAX_ROWS, AnswerTable, SlackAnswer
 
-OPTION_WORDS = {
-    "from": "from",
-    "until": "until",
-    "till": "until",
-    "to": "until",
-    "for": "for",
-    "comment": "comment",
-    "name": "name",
-}
+OPTION_WORDS = {"from", "until", "for", "comment", "name"}
+OPTION_SYNONYMS = {"till": "until", "to": "until"}
 COUNT_PATTERN = re.compile(r"([0-9]{1,4})x?", re.IGNORECASE)
 ANY_WORDS = {"any", "some", "a", "an"}
 FILLER_WORDS = {"gpu", "gpus", "of", "x", "×", "on", "one", "host"}
@@ -461,13 +454,14 @@ def split_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]
     words_by_option: dict[str, list[str]] = {}
     current = places
     for index, word in enumerate(words):
-        option = OPTION_WORDS.get(word.lower().removeprefix("--").rstrip(":="))
+        option = word.lower().removeprefix("--").rstrip(":=")
+        option = OPTION_SYNONYMS.get(option, option)
         if option == "comment":
             words_by_option[option] = list(words[index + 1 :])
             break
-        if option and option in words_by_option:
+        if option in words_by_option:
             raise IncompleteMessageError(f"`{option}` stands there twice")
-        if option:
+        if option in OPTION_WORDS:
             current = words_by_option[option] = []
         else:
             current.append(word)

@@ -53,8 +53,8 @@ class RenderedAnswer(NamedTuple):
 
 def render_answer(answer: SlackAnswer) -> RenderedAnswer:
     table = answer.table if answer.table and answer.table.rows else None
-    rows = fit_table_rows(table) if table else ()
-    omitted_count = len(table.rows) - len(rows) if table else 0
+    rows = fit_table_rows(table) if table else []
+    omitted_count = len(table.rows) + 1 - len(rows) if table else 0
     title = truncate_escaped_text(escape_slack_text(answer.title.strip()), MAX_NOTE_CHARACTERS) or EMPTY_CELL
     notes = [
         truncate_escaped_text(escape_slack_text(note), MAX_NOTE_CHARACTERS) for note in answer.notes if note.strip()
@@ -99,17 +99,17 @@ def join_section_lines(lines: Sequence[str]) -> str:
     return "\n".join(kept).strip()
 
 
-def fit_table_rows(table: AnswerTable) -> tuple[tuple[str, ...], ...]:
-    """Return the rows that have room; no cell is empty."""
-    kept: list[tuple[str, ...]] = []
+def fit_table_rows(table: AnswerTable) -> list[tuple[str, ...]]:
+    """Return the titles and the rows that have room; no cell is empty."""
+    fitting = [tuple(map(format_block_cell, table.titles))]
     room = MAX_TABLE_CHARACTERS - sum(map(len, table.titles))
     for row in table.rows[:MAX_ROWS]:
         cells = tuple(map(format_block_cell, row))
         room -= sum(map(len, cells))
         if room < 0:
             break
-        kept.append(cells)
-    return tuple(kept)
+        fitting.append(cells)
+    return fitting
 
 
 def format_block_cell(text: str) -> str:
@@ -128,21 +128,19 @@ def build_table_block(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> Sl
         {"align": "right" if column in table.right_aligned else "left", "is_wrapped": column == last}
         for column in range(len(table.titles))
     ]
-    all_rows = [tuple(map(format_block_cell, table.titles)), *rows]
     return {
         "type": "table",
-        "rows": [[{"type": "raw_text", "text": cell} for cell in row] for row in all_rows],
+        "rows": [[{"type": "raw_text", "text": cell} for cell in row] for row in rows],
         "column_settings": settings,
     }
 
 
 def format_monospaced_table(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> str:
     """Format a table for plain text, narrow enough for a phone if possible."""
-    all_rows = [tuple(map(format_block_cell, table.titles)), *rows]
     room = MAX_PLAIN_CHARACTERS
-    widths = [min(MAX_COLUMN_WIDTH, max(map(measure_width, column))) for column in zip(*all_rows)]
+    widths = [min(MAX_COLUMN_WIDTH, max(map(measure_width, column))) for column in zip(*rows)]
     lines = []
-    for row in all_rows:
+    for row in rows:
         cells = [
             fit_text(cell, width, column in table.right_aligned)
             for column, (cell, width) in enumerate(zip(row, widths))

@@ -100,37 +100,26 @@ def build_application(www: Path, settings: Settings) -> WSGIApplication:
     return HostHeaderCheck(application, settings, www)
 
 
-class MachineNames:
-    """The names of this machine; DNS is asked once, in the background, since it may take long to fail."""
-
-    def __init__(self) -> None:
-        self.host_name = socket.gethostname().lower().rstrip(".")
-        self.short_name = self.host_name.partition(".")[0]
-        self.names = {self.host_name, self.short_name, f"{self.short_name}.local"} - {"", ".local"}
-        self.lookup_thread = Thread(target=self.look_up, daemon=True)
-        self.lookup_thread.start()
-
-    def look_up(self) -> None:
-        with suppress(OSError, UnicodeError):  # a host name can be one that DNS does not allow
-            self.names = self.names | {socket.getfqdn(self.host_name).lower().rstrip(".")}
-
-    def is_own_name(self, name: str) -> bool:
-        """Return True if this machine is called so; wait for DNS only where its answer can make a difference."""
-        if name not in self.names and name.startswith(f"{self.short_name}."):
-            self.lookup_thread.join(DNS_TIMEOUT_S)
-        return name in self.names
-
-
 class HostHeaderCheck:
     """A WSGI application that lets requests through to another if their Host header is a name of the board."""
 
     def __init__(self, inner: WSGIApplication, settings: Settings, www: Path) -> None:
         """Take the names from the settings and this machine, and those of GPU hosts from www/."""
         self.application = inner
-        self.machine_names = MachineNames()
         self.states_folder = www / compat_routes.STATES_FOLDER
+        self.host_name = socket.gethostname().lower().rstrip(".")
+        self.short_name = self.host_name.partition(".")[0]
+        machine_names = {self.host_name, self.short_name, f"{self.short_name}.local"} - {"", ".local"}
         url = urlsplit(settings.url or "").hostname or "localhost"
-        self.allowed_names = {"localhost", settings.listen[0].lower(), url.rstrip("."), *settings.server_names}
+        board_names = {"localhost", settings.listen[0].lower(), url.rstrip("."), *settings.server_names}
+        self.allowed_names = board_names | machine_names
+        # once, and in the background, since DNS may take long to fail
+        self.lookup_thread = Thread(target=self.look_up_full_name, daemon=True)
+        self.lookup_thread.start()
+
+    def look_up_full_name(self) -> None:
+        with suppress(OSError, UnicodeError):  # a host name can be one that DNS does not allow
+            self.allowed_names = self.allowed_names | {socket.getfqdn(self.host_name).lower().rstrip(".")}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         refused = self.check_host(environ)
@@ -158,8 +147,10 @@ class HostHeaderCheck:
         """Return True if it is a name of the board, or on a route of older clients one of a GPU host."""
         if name in self.allowed_names or name.endswith(".localhost") or parse_ip_address(name):
             return True
-        if self.machine_names.is_own_name(name):
-            return True
+        if name.startswith(f"{self.short_name}."):  # wait for DNS only where its answer can make a difference
+            self.lookup_thread.join(DNS_TIMEOUT_S)
+            if name in self.allowed_names:
+                return True
         path, query = parse_request_target(environ)
         if compat_routes.is_compat_route(path, split_path(path), query):
             with suppress(OSError):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from site_builder.core import board_client
 from site_builder.web import server
-from site_builder.web.server import HostHeaderCheck, MachineNames, parse_host_header
+from site_builder.web.server import HostHeaderCheck, parse_host_header
 from tests.support.board_fixture import Lab
 from tests.support.live_page import free_port, gpuboard
 from tests.web.test_server import PAGE, Running, running
@@ -271,12 +271,12 @@ def test_hanging_dns_delays_only_requests_under_names_of_this_machine(
     assert time.monotonic() - began < 5
 
 
-def test_a_machine_without_a_name_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_name_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "")
     monkeypatch.setattr(socket, "getfqdn", lambda _: "")
-    names = MachineNames()
-    names.lookup_thread.join()
-    assert not names.is_own_name(".local") and not names.is_own_name("x.local")
+    check = HostHeaderCheck(answer, Lab(tmp_path).settings(), tmp_path)
+    check.lookup_thread.join()
+    assert [ask(check, host) for host in (".local", "x.local")] == ["400", "421"]
 
 
 def test_a_name_to_listen_on_is_one_of_the_board(tmp_path: Path) -> None:
