@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Protocol, TypeVar
 
 from site_builder.alerts import queue, sender
 from site_builder.alerts.conditions import HEALTH_RULES, LOOKBACK_S, HostReport, find_health_conditions
-from site_builder.alerts.config_files import AlertConfigFiles, Contacts, load_contacts
+from site_builder.alerts.config_files import AlertConfigFiles, load_contacts
 from site_builder.alerts.delivery import HookFolder
 from site_builder.alerts.model import WATCH_RULE, WEEKLY_REPORT_RULE, AlertRule, AlertState, Condition
 from site_builder.alerts.queue import AlertContext
@@ -92,7 +92,7 @@ class AlertEngine:
 
     def update_state(self, hosts: Mapping[str, HostReport], now: Now, dry_run: bool = False) -> AlertState:
         """Collect the conditions of this build, apply the rules, and store the new alert state, unless `dry_run`."""
-        rules = self.config_files.read().rules
+        rules, _ = self.config_files.read_rules()
         watched = self.collect_safely(lambda: self.watches.find_conditions(hosts, rules[WATCH_RULE], now))
         conditions = [
             *chain.from_iterable(host.conditions or () for host in hosts.values()),
@@ -103,9 +103,12 @@ class AlertEngine:
         if failed_hosts:
             names = formatting.join_names(sorted(failed_hosts)[:MAX_NAMED_HOSTS])
             self.failure = f"{INTERNAL_ERROR} at {names}: nothing is told of it"
+        # only once somebody is asked for; most labs begin with a channel and know no addresses: a booking there must
+        # not queue a notification to be given up
+        load = lru_cache(maxsize=1)(lambda: load_contacts(self.settings))
         context = self.build_context(hosts)._replace(
-            find_gpu_host=build_gpu_finder(hosts),
-            can_reach=build_reach_check(self.settings),
+            find_gpu_host=partial(find_gpu_host, hosts),
+            can_reach=lambda person: not load().is_complete or bool(load().find_contacts(person)),
             failed_hosts=failed_hosts,
             expires=self.expires,
         )
@@ -156,12 +159,11 @@ class AlertEngine:
         events = self.events.read_events(now.epoch - LOOKBACK_S, now.epoch + 1)  # including those of this second
         if self.events.reader.problem:
             return []
-        find_gpu_host = build_gpu_finder(hosts)
         conditions = find_health_conditions(
             events,
             lambda host: hosts[host].people if host in hosts else (),
             now.copy_with_own_expiry(),
-            lambda uuid: find_gpu_host(uuid) is not None,
+            lambda uuid: find_gpu_host(hosts, uuid) is not None,
         )
         self.unreadable_rules = frozenset()
         return conditions
@@ -208,35 +210,18 @@ class AlertEngine:
             failures = queue.describe_delivery_problems(self.last_state, int(now.epoch))
             failures += [f"{self.store.where} {self.store.problem}"] if self.store.problem else []
             failures += [self.failure] if self.failure else []
-            problems = [*self.config_files.read().problems, *self.watches.problems, *hook_problems]
+            problems = [*self.config_files.list_problems(), *self.watches.problems, *hook_problems]
             return problems + [Problem(PROBLEM_WHERE, failure) for failure in failures]
         except Exception as error:
             return [Problem(PROBLEM_WHERE, describe_internal_error(error))]
 
 
-def build_gpu_finder(hosts: Mapping[str, HostReport]) -> Callable[[str], str | None]:
-    """Return a function that finds the host of a GPU by its UUID; it searches, since it is rarely called."""
-
-    def find_gpu_host(uuid: str) -> str | None:
-        for name, host in hosts.items():
-            if any(uuid in {gpu.uuid, gpu.parent_uuid} for gpu in host.summary.gpu_identities):
-                return name
-        return None
-
-    return find_gpu_host
-
-
-def build_reach_check(settings: Settings) -> Callable[[str], bool]:
-    """Return a function that tells whether a person has any contact; it reads the contacts when first called.
-
-    Most labs begin with a channel and know no addresses: a booking there must not queue a notification to be given up.
-    """
-
-    @lru_cache(maxsize=1)
-    def load() -> Contacts:
-        return load_contacts(settings)
-
-    return lambda person: not load().is_complete or bool(load().find_contacts(person))
+def find_gpu_host(hosts: Mapping[str, HostReport], uuid: str) -> str | None:
+    """Find the host of a GPU by a search, since that is rare."""
+    for name, host in hosts.items():
+        if any(uuid in {gpu.uuid, gpu.parent_uuid} for gpu in host.summary.gpu_identities):
+            return name
+    return None
 
 
 def describe_internal_error(error: Exception) -> str:

@@ -10,27 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl
 
-from site_builder.alerts import delivery, slack_client
+from site_builder.alerts import delivery, model, slack_client
 from site_builder.alerts.config_files import MAIL_KIND, Contact, Contacts, load_contacts
 from site_builder.alerts.delivery import HookFolder, HttpClient, MailDelivery, MailServer
-from site_builder.alerts.model import (
-    CHANNEL_PREFIX,
-    FAILED,
-    HOOK_PREFIX,
-    PERSON_PREFIX,
-    REFUSED,
-    SENT,
-    STEP_BEGUN,
-    STEP_OVER,
-    UNSURE,
-    CheckedReceiver,
-    DeliveryOutcome,
-    Message,
-    Notification,
-)
+from site_builder.alerts.model import CheckedReceiver, DeliveryOutcome, Message, Notification
 from site_builder.config.settings import Settings
 
 DELIVERY_TIMEOUT_S = 60.0  # for everything that one notification takes
@@ -78,18 +64,19 @@ class NotificationChannels:
     def check_receivers(self) -> list[CheckedReceiver]:
         """Check every channel, the mail server and every hook, without sending anything."""
         receivers = [
-            CheckedReceiver(f"{CHANNEL_PREFIX}{name}", *describe_url(url)) for name, url in self.channel_urls.items()
+            CheckedReceiver(f"{model.CHANNEL_PREFIX}{name}", *describe_url(url))
+            for name, url in self.channel_urls.items()
         ]
         if self.alert_settings.mail_url:
             receivers.append(CheckedReceiver(MAIL_KIND, *describe_url(self.alert_settings.mail_url)))
         for hook in self.hooks.check_hooks():
             address = hook.name or f"{self.alert_settings.hooks_folder}"
-            receivers.append(CheckedReceiver(f"{HOOK_PREFIX}{hook.name}", address, hook.problem))
+            receivers.append(CheckedReceiver(f"{model.HOOK_PREFIX}{hook.name}", address, hook.problem))
         return receivers
 
     def check_person(self, person: str, via: str = "") -> list[CheckedReceiver]:
         """Check the contacts of a person, all or those of the kind `via`."""
-        name = f"{PERSON_PREFIX}{person}"
+        name = f"{model.PERSON_PREFIX}{person}"
         contacts = self.contacts.find_contacts(person, via)
         if not contacts:
             return [CheckedReceiver(name, "", self.explain_unknown_person(person))]
@@ -110,34 +97,34 @@ class NotificationChannels:
         """Send a notification once, within a time; never raise."""
         kind, _, name = notification.to.partition(":")
         try:
-            if f"{kind}:" == HOOK_PREFIX:
+            if f"{kind}:" == model.HOOK_PREFIX:
                 return self.hooks.run_hook(name, message.hook_json)
-            if f"{kind}:" == PERSON_PREFIX:
+            if f"{kind}:" == model.PERSON_PREFIX:
                 return self.send_to_person(name, notification, message)
-            if f"{kind}:" == CHANNEL_PREFIX and name in self.channel_urls:
+            if f"{kind}:" == model.CHANNEL_PREFIX and name in self.channel_urls:
                 return self.send_to_url(self.channel_urls[name], notification, message)
-            return DeliveryOutcome(REFUSED, "there is no such channel any more")
+            return DeliveryOutcome(model.REFUSED, "there is no such channel any more")
         except ChannelUnusableError as error:
-            return DeliveryOutcome(FAILED, str(error))
+            return DeliveryOutcome(model.FAILED, str(error))
         except Exception as error:  # its message may contain an address
-            return DeliveryOutcome(UNSURE, f"could not be sent ({type(error).__name__})")
+            return DeliveryOutcome(model.UNSURE, f"could not be sent ({type(error).__name__})")
 
     def send_to_person(self, person: str, notification: Notification, message: Message) -> DeliveryOutcome:
         """Try a person's contacts in order until one takes the message, or may have taken it."""
         contacts = self.contacts.find_contacts(person, notification.via)
         if not contacts:
-            status = REFUSED if self.contacts.is_complete else FAILED
+            status = model.REFUSED if self.contacts.is_complete else model.FAILED
             return DeliveryOutcome(status, self.explain_unknown_person(person))
         failures = []
         for contact in contacts:
             try:
                 outcome = self.send_to_contact(contact, notification, message)
             except ChannelUnusableError as error:
-                outcome = DeliveryOutcome(FAILED, str(error))
-            if outcome.status in (SENT, UNSURE):
+                outcome = DeliveryOutcome(model.FAILED, str(error))
+            if outcome.status in (model.SENT, model.UNSURE):
                 return outcome
             failures.append(outcome)
-        return next((outcome for outcome in failures if outcome.status == FAILED), failures[0])
+        return next((outcome for outcome in failures if outcome.status == model.FAILED), failures[0])
 
     def explain_unknown_person(self, person: str) -> str:
         if not self.contacts.is_complete:
@@ -150,14 +137,13 @@ class NotificationChannels:
         if contact.kind == MAIL_KIND:
             if not self.alert_settings.mail_url:
                 raise ChannelUnusableError("GPUBOARD_MAIL is not set: no mail server is known")
-            server = build_mail_server(build_service(self.alert_settings.mail_url))
-            message_key = build_message_key(notification, contact.address)
-            return self.send_mail(MailDelivery(server, (contact.address,), message, message_key))
+            service = build_service(self.alert_settings.mail_url)
+            return self.send_mail(service, notification, message, contact.address, (contact.address,))
         send_direct = self.send_direct
         if send_direct is None:
             raise ChannelUnusableError("the Slack bot is not set up")
         outcome = run_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message))
-        if outcome.status != UNSURE or outcome.reason.startswith("Slack"):
+        if outcome.status != model.UNSURE or outcome.reason.startswith("Slack"):
             return outcome
         return prefix_outcome(outcome, "Slack")
 
@@ -166,28 +152,48 @@ class NotificationChannels:
         service = build_service(url)
         if is_mail_service(service):
             recipients = (*(address for _, address in service.targets), *sorted(service.cc))
-            message_key = build_message_key(notification, notification.to)
-            bcc_recipients = tuple(service.bcc)
-            return self.send_mail(
-                MailDelivery(build_mail_server(service), recipients, message, message_key, bcc_recipients)
-            )
+            return self.send_mail(service, notification, message, notification.to, recipients, tuple(service.bcc))
         client = HttpClient()
         service.__class__ = delivery.derive_service_class(type(service), client)
         steps = {alert.step for alert in notification.alerts}
         # services colour a message by its type
-        notify_type = "success" if steps == {STEP_OVER} else "warning" if STEP_BEGUN in steps else "info"
+        notify_type = "success" if steps == {model.STEP_OVER} else "warning" if model.STEP_BEGUN in steps else "info"
 
         def notify() -> DeliveryOutcome:
             content = format_for_service(service, message)
             was_sent = service.notify(**content, notify_type=notify_type, overflow="truncate")
-            return DeliveryOutcome(SENT) if was_sent else client.summarize_outcomes(len(service) > 1)
+            return DeliveryOutcome(model.SENT) if was_sent else client.summarize_outcomes(len(service) > 1)
 
         with silence_libraries():
             outcome = run_with_timeout(self.timeout_s, notify, client)
         is_webhook = parse_scheme(url) in WEBHOOK_SCHEMES
         return prefix_outcome(outcome, "the webhook" if is_webhook else f"{service.service_name}")
 
-    def send_mail(self, mail: MailDelivery) -> DeliveryOutcome:
+    def send_mail(
+        self,
+        service: Any,  # noqa: ANN401 # of apprise, for mail
+        notification: Notification,
+        message: Message,
+        to: str,
+        recipients: tuple[str, ...],
+        bcc_recipients: tuple[str, ...] = (),
+    ) -> DeliveryOutcome:
+        if not is_mail_service(service):
+            raise ChannelUnusableError("GPUBOARD_MAIL is not the address of a mail server")
+        name, address = service.from_addr
+        server = MailServer(
+            host=service.smtp_host,
+            port=service.port,
+            security=str(getattr(service.secure_mode, "value", service.secure_mode)),
+            user=service.user,
+            password=service.password,
+            sender=(name or "gpuboard", address),
+            is_verified=service.verify_certificate,
+            reply_to=tuple(sorted(service.reply_to)),
+        )
+        # what identifies a mail when it is sent again; ids alone may be the same on two boards
+        message_key = " ".join((notification.id, to, *(alert.title for alert in notification.alerts)))
+        mail = MailDelivery(server, recipients, message, message_key, bcc_recipients)
         return prefix_outcome(run_with_timeout(self.timeout_s, mail.send, mail), "the mail server")
 
 
@@ -200,22 +206,15 @@ def load_channels(settings: Settings) -> NotificationChannels:
     return NotificationChannels(settings, load_contacts(settings), send_direct)
 
 
-class SendProgress(Protocol):
-    """A delivery that knows whether it may have begun to send, and that begins nothing once it is abandoned."""
-
-    has_begun: bool
-    is_abandoned: bool
-
-
 def run_with_timeout(
-    seconds: float, deliver: Callable[[], DeliveryOutcome], progress: SendProgress | None = None
+    seconds: float, deliver: Callable[[], DeliveryOutcome], progress: HttpClient | MailDelivery | None = None
 ) -> DeliveryOutcome:
     """Run a delivery in a thread and stop waiting after a time: a library's timeout does not end a drip of bytes."""
     outcomes: list[DeliveryOutcome] = []
 
     def describe_end(reason: str) -> DeliveryOutcome:
         may_have_begun = progress is None or progress.has_begun
-        return DeliveryOutcome(UNSURE if may_have_begun else FAILED, reason)
+        return DeliveryOutcome(model.UNSURE if may_have_begun else model.FAILED, reason)
 
     def run() -> None:
         try:
@@ -306,22 +305,6 @@ def is_mail_service(service: Any) -> bool:  # noqa: ANN401 # a service of appris
     return bool(service.protocol == "mailto")
 
 
-def build_mail_server(service: Any) -> MailServer:  # noqa: ANN401 # a service of apprise
-    if not is_mail_service(service):
-        raise ChannelUnusableError("GPUBOARD_MAIL is not the address of a mail server")
-    name, address = service.from_addr
-    return MailServer(
-        host=service.smtp_host,
-        port=service.port,
-        security=str(getattr(service.secure_mode, "value", service.secure_mode)),
-        user=service.user,
-        password=service.password,
-        sender=(name or "gpuboard", address),
-        is_verified=service.verify_certificate,
-        reply_to=tuple(sorted(service.reply_to)),
-    )
-
-
 def describe_url(url: str) -> tuple[str, str | None]:
     """Return an address as it may be shown, and its problem; only the service is shown, since tokens stand anywhere."""
     scheme = parse_scheme(url)
@@ -365,8 +348,3 @@ def fit_lines(lines: list[str], max_bytes: int, separator_bytes: int) -> list[st
 def neutralize_mentions(text: str) -> str:
     """Break mentions and links that a comment or a name may contain."""
     return MENTION.sub(f"@{WORD_JOINER}", text.translate(ANGLE_BRACKETS).replace("](", f"]{WORD_JOINER}("))
-
-
-def build_message_key(notification: Notification, to: str) -> str:
-    """Build what identifies a message when it is sent again; ids alone may be the same on two boards."""
-    return " ".join((notification.id, to, *(alert.title for alert in notification.alerts)))

@@ -9,22 +9,11 @@ from contextlib import closing, contextmanager
 
 import click
 
-from site_builder.alerts import sender, table
+from site_builder.alerts import model, sender, table
 from site_builder.alerts.build import PROBLEM_WHERE, AlertEngine
 from site_builder.alerts.channels import NotificationChannels, load_channels
 from site_builder.alerts.config_files import AlertConfigFiles
-from site_builder.alerts.model import (
-    CHANNEL_PREFIX,
-    HOOK_PREFIX,
-    PERSON_PREFIX,
-    SENT,
-    STEP_TEST,
-    Alert,
-    AlertState,
-    DeliveryOutcome,
-    Notification,
-    find_person,
-)
+from site_builder.alerts.model import Alert, AlertState, DeliveryOutcome, Notification, find_person
 from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.render import format_epoch, render_notification
 from site_builder.alerts.store import AlertStateError, open_alert_store
@@ -90,7 +79,7 @@ def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
     alert = Alert(
         id=f"test {now}",
         rule="test",
-        step=STEP_TEST,
+        step=model.STEP_TEST,
         title="gpuboard: a test",
         what="this is a test: alerts of this board arrive here",
         at=now,
@@ -106,15 +95,17 @@ def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
             print_lines([table.format_outcome(to, outcome)])
     if as_json:
         click.echo(table.dump_alert_json({"tests": tests}))
-    if any(test["status"] != SENT for test in tests):
+    if any(test["status"] != model.SENT for test in tests):
         sys.exit(1)
 
 
 def find_test_receivers(channels: NotificationChannels, only: str | None) -> list[str]:
     """Return the receivers of a test as notifications name them."""
     hooks = channels.hooks.check_hooks()
-    receivers = {name: f"{CHANNEL_PREFIX}{name}" for name in channels.channel_urls}
-    receivers.update((f"{HOOK_PREFIX}{hook.name}", f"{HOOK_PREFIX}{hook.name}") for hook in hooks if hook.name)
+    receivers = {name: f"{model.CHANNEL_PREFIX}{name}" for name in channels.channel_urls}
+    receivers.update(
+        (f"{model.HOOK_PREFIX}{hook.name}", f"{model.HOOK_PREFIX}{hook.name}") for hook in hooks if hook.name
+    )
     if only is None:
         if not receivers:
             problem = next((hook.problem for hook in hooks if hook.problem), None)
@@ -123,11 +114,11 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
         return list(receivers.values())
     if only in receivers:
         return [receivers[only]]
-    if only.startswith(PERSON_PREFIX) and only != PERSON_PREFIX:
+    if only.startswith(model.PERSON_PREFIX) and only != model.PERSON_PREFIX:
         return [only]
     names = ", ".join(receivers)
     raise CommandError(
-        f"nothing is called {only[:80]!r}: there is {f'{names} and ' if names else ''}{PERSON_PREFIX}LOGIN"
+        f"nothing is called {only[:80]!r}: there is {f'{names} and ' if names else ''}{model.PERSON_PREFIX}LOGIN"
     )
 
 
@@ -146,7 +137,8 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
     """
     now = Now(time.time(), settings.zone)
     state = read_alert_state(settings)
-    config = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
+    config_files = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state)
+    rules, _ = config_files.read_rules()
     channels = load_channels(settings)
     with translate_errors(settings):
         hosts = HostLookup(settings).list_hosts().values()
@@ -155,17 +147,17 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
         {host.name: ("" if host.maintenance is None else "maintenance", 0) for host in hosts if not host.is_hidden}
     )
     alert_list = table.AlertList(
-        table.list_condition_statuses(state, config.rules, context, now),
+        table.list_condition_statuses(state, rules, context, now),
         state.notifications,
         {host: until for host, until in state.silences.items() if until > now.epoch},
         channels.check_receivers(),
-        tuple(config.rules.values()),
+        tuple(rules.values()),
     )
     if as_json:
         click.echo(table.alert_list_to_json(alert_list))
     else:
         print_lines(table.format_alert_list(alert_list, now, find_terminal_width()))
-    print_problems(config.problems, settings)
+    print_problems(config_files.list_problems(), settings)
     if settings.alerts.is_enabled and state.started_at is None:
         print_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
 
@@ -273,7 +265,7 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
     failures = []
 
     def print_outcome(notification: Notification, outcome: DeliveryOutcome) -> None:
-        if outcome.status != SENT:
+        if outcome.status != model.SENT:
             failures.append(outcome)
         print_lines(table.format_sent_notification(notification, outcome))
 
@@ -305,7 +297,6 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
         with closing(HistoryReader(settings.state, settings.zone)) as history:
             engine = AlertEngine(settings, EventReader(history), WatchConditions(settings))
             state = engine.update_state(hosts, now, dry_run=True)
-            config = engine.config_files.read()
     channels = load_channels(settings)
     addresses = {receiver.name: receiver.problem or receiver.masked_address for receiver in channels.check_receivers()}
     notifications = []
@@ -316,13 +307,16 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
             address = ", ".join(contact.problem or contact.masked_address for contact in contacts)
         message = render_notification(notification, settings.zone, settings.privacy.users)
         notifications.append((notification, message, address))
-    statuses = table.list_condition_statuses(state, config.rules, engine.build_context(hosts), now)
+    statuses = table.list_condition_statuses(
+        state, engine.config_files.read_rules()[0], engine.build_context(hosts), now
+    )
     dry_run = table.DryRunList(notifications, statuses)
     if as_json:
         click.echo(table.dry_run_to_json(dry_run))
     else:
         print_lines(table.format_dry_run(dry_run, now, find_terminal_width()))
-    problems = [*config.problems, *engine.watches.problems, *([history.problem] if history.problem else [])]
+    problems = [*engine.config_files.list_problems(), *engine.watches.problems]
+    problems += [history.problem] if history.problem else []
     if engine.failure:
         problems.append(Problem(PROBLEM_WHERE, engine.failure))
     print_problems(problems, settings)

@@ -50,16 +50,13 @@ class HostReport(Protocol):
     """What alerts and watches need of a host; board.host_pipeline.BuiltHost has it."""
 
     @property
-    def summary(self) -> HostSummary:
-        """Return its state and its GPUs."""
+    def summary(self) -> HostSummary: ...
 
     @property
-    def conditions(self) -> tuple[Condition, ...] | None:
-        """Return its conditions; None where they could not be found."""
+    def conditions(self) -> tuple[Condition, ...] | None: ...  # None where they could not be found
 
     @property
-    def people(self) -> tuple[str, ...]:
-        """Return who is on its GPUs."""
+    def people(self) -> tuple[str, ...]: ...  # who is on its GPUs
 
 
 class ConditionInput(NamedTuple):
@@ -240,17 +237,14 @@ def resolve_people(names: Iterable[str], people: PeopleDirectory) -> tuple[str, 
         if person is None and parse_uid(name) is not None:
             continue  # nobody knows who that is
         person = person or people.resolve_person(name)
-        if person and person not in logins:
-            logins[person] = choose_login(name.strip(), person, people)[:MAX_NAME_CHARACTERS]
+        if not person or person in logins:
+            continue
+        login = fold_login(name.strip())
+        if login not in people.known_names and fold_alias(name.strip()) not in people.aliases:
+            names_of_person = [known for known in people.known_names if people.resolve_person(known) == person]
+            login = min(names_of_person, key=lambda known: (parse_uid(known) is not None, known), default=name.strip())
+        logins[person] = login[:MAX_NAME_CHARACTERS]
     return tuple(sorted(logins.values())[:MAX_PEOPLE])
-
-
-def choose_login(name: str, person: str, people: PeopleDirectory) -> str:
-    """Return a login of a person who is called by any of their names; that name itself if there is none."""
-    if fold_login(name) in people.known_names or fold_alias(name) in people.aliases:
-        return fold_login(name)
-    logins = [login for login in people.known_names if people.resolve_person(login) == person]
-    return min((login for login in logins if parse_uid(login) is None), default=min(logins, default=name))
 
 
 def list_host_users(host_status: HostStatus) -> tuple[str, ...]:

@@ -431,14 +431,6 @@ MAX_RULES_BYTES, MAX_CONTACTS_BYTES = 64 * 1024, 1024 * 1024
 GOOD_RULES_FILE = "alerts.conf.good"
 
 
-class AlertConfig(NamedTuple):
-    """Rules and contacts in force (without aliases), and what is wrong with their files."""
-
-    rules: dict[str, AlertRule]
-    contacts: Contacts
-    problems: list[Problem]
-
-
 class AlertConfigFiles:
     """Reads both files, each again only if it changed.
 
@@ -458,13 +450,11 @@ class AlertConfigFiles:
         self.parse_rules = lru_cache(maxsize=1)(self.parse_rules_for_channels)
         self.parse_contacts = lru_cache(maxsize=1)(parse_contacts)
 
-    def read(self) -> AlertConfig:
-        """Return what counts now; never raise."""
-        rules, rule_problems = self.read_rules()
-        contacts, contact_problems = self.read_contacts()
-        return AlertConfig(rules, contacts, rule_problems + contact_problems)
+    def list_problems(self) -> list[Problem]:
+        return self.read_rules()[1] + self.read_contacts()[1]
 
     def read_rules(self) -> tuple[dict[str, AlertRule], list[Problem]]:
+        """Return the rules in force, and what is wrong with their file; never raise."""
         file, before = self.rules_file, self.rules_file.content
         problems = file.refresh("the rules of before count", "those by default count")
         if self.state_folder and file.content is not None and file.content != before:
@@ -479,6 +469,7 @@ class AlertConfigFiles:
         return rules, mistakes + missing_channels
 
     def read_contacts(self) -> tuple[Contacts, list[Problem]]:
+        """Return the contacts without aliases, and what is wrong with their file; never raise."""
         file, mail_domain = self.contacts_file, self.alerts.mail_domain
         problems = file.refresh("the contacts of before count", "what is for people waits")
         if file.content is None:

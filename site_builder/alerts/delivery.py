@@ -466,7 +466,20 @@ class HookFolder:
             reason = START_ERRORS.get(error.errno or 0, str(error.strerror))
             return DeliveryOutcome(FAILED, f"the hook cannot be started: {reason}")
         output = read_hook_output(program, time.monotonic() + self.timeout_s)
-        return judge_exit_code(program.returncode, output, self.timeout_s)
+        code = program.returncode
+        if code == 0:
+            return DeliveryOutcome(SENT)
+        lines = output.decode("utf-8", "replace").strip().splitlines()
+        # the rest of an address may be a token
+        last_line = ": " + URL_PATTERN.sub(r"\1…", clean_excerpt(lines[-1])) if lines else ""
+        # one that was killed may have told somebody
+        if code is None or code == -signal.SIGKILL:
+            return DeliveryOutcome(UNSURE, f"the hook was ended after {self.timeout_s:.0f} s, or killed{last_line}")
+        if code < 0:
+            return DeliveryOutcome(UNSURE, f"the hook died of signal {-code}{last_line}")
+        if code == EXIT_RETRY_LATER:
+            return DeliveryOutcome(FAILED, f"the hook asks to be run again later{last_line}")
+        return DeliveryOutcome(REFUSED, f"the hook ended with {code}{last_line}")
 
 
 def iterate_path_folders(path: Path) -> Iterator[Path]:
@@ -549,19 +562,3 @@ def read_available_output(pipe: IO[bytes], output: bytearray) -> bool:
         output += chunk[: MAX_OUTPUT_BYTES - len(output)]
         return bool(chunk)
     return True
-
-
-def judge_exit_code(code: int | None, output: bytes, timeout_s: float) -> DeliveryOutcome:
-    """Judge a hook by its exit code: 0 is sent, 75 asks for a retry; one that was killed may have told somebody."""
-    if code == 0:
-        return DeliveryOutcome(SENT)
-    lines = output.decode("utf-8", "replace").strip().splitlines()
-    # the rest of an address may be a token
-    last_line = ": " + URL_PATTERN.sub(r"\1…", clean_excerpt(lines[-1])) if lines else ""
-    if code is None or code == -signal.SIGKILL:
-        return DeliveryOutcome(UNSURE, f"the hook was ended after {timeout_s:.0f} s, or killed{last_line}")
-    if code < 0:
-        return DeliveryOutcome(UNSURE, f"the hook died of signal {-code}{last_line}")
-    if code == EXIT_RETRY_LATER:
-        return DeliveryOutcome(FAILED, f"the hook asks to be run again later{last_line}")
-    return DeliveryOutcome(REFUSED, f"the hook ended with {code}{last_line}")

@@ -7,20 +7,8 @@ from datetime import datetime, timedelta, tzinfo
 from itertools import groupby
 from typing import NamedTuple
 
-from site_builder.alerts import render
+from site_builder.alerts import model, render
 from site_builder.alerts.model import (
-    CHANNEL_PREFIX,
-    FAILED,
-    GIVEN_UP,
-    HOOK_PREFIX,
-    PERSON_PREFIX,
-    REFUSED,
-    STEP_BEGUN,
-    STEP_HAPPENED,
-    STEP_OVER,
-    UNSURE,
-    WATCH_RULE,
-    WEEKLY_REPORT_RULE,
     Alert,
     AlertRule,
     AlertState,
@@ -41,7 +29,7 @@ MAX_PEOPLE_PER_HOST = 100
 # No notification waits for longer: quiet hours are part of a day, which may have 25 hours.
 MAX_WAIT_S = 26 * HOUR
 # The steps that cancel each other while the first is not sent yet.
-OPPOSITE_STEPS = {STEP_OVER: STEP_BEGUN, STEP_BEGUN: STEP_OVER}
+OPPOSITE_STEPS = {model.STEP_OVER: model.STEP_BEGUN, model.STEP_BEGUN: model.STEP_OVER}
 # Pauses before a failed notification is tried again; the last is for all further tries.
 RETRY_DELAYS_S = (30, 60, 120, 300, 600, 1800, 3600)
 # A notification is given up after this time; a receiver can ask for a pause of this length at most.
@@ -112,21 +100,21 @@ class NotificationBuilder:
         condition = change.condition
         for to in self.list_receivers(condition, rule):
             if not self.cancel_pending_alert(to, condition.key, OPPOSITE_STEPS.get(change.step), change.reported_at):
-                via = condition.via if to.startswith(PERSON_PREFIX) else ""
+                via = condition.via if to.startswith(model.PERSON_PREFIX) else ""
                 self.new_alerts.setdefault((to, via, rule.name), []).append(self.build_alert(change, to))
 
     def list_receivers(self, condition: Condition, rule: AlertRule) -> Iterator[str]:
         for name in self.context.channels:
             if "all" in rule.to or name in rule.to:
-                yield CHANNEL_PREFIX + name
+                yield model.CHANNEL_PREFIX + name
         if "person" in rule.to:
             # whoever asked for a watch sees in the history that nobody could reach them
-            can_reach = None if condition.rule == WATCH_RULE else self.context.can_reach
+            can_reach = None if condition.rule == model.WATCH_RULE else self.context.can_reach
             for person in condition.owners:
                 if self.has_room_for_person(person, condition.host) and (can_reach is None or can_reach(person)):
-                    yield PERSON_PREFIX + person
+                    yield model.PERSON_PREFIX + person
         if "hooks" in rule.to:
-            yield from (HOOK_PREFIX + name for name in self.context.hooks)
+            yield from (model.HOOK_PREFIX + name for name in self.context.hooks)
 
     def has_room_for_person(self, person: str, host: str) -> bool:
         """Limit how many people are told of a host: it can claim that anybody is on it."""
@@ -183,7 +171,7 @@ class NotificationBuilder:
     def withdraw_alert(self, key: str) -> None:
         """Report to nobody any more that a condition has begun."""
         for to in {notification.to for notification in self.notifications}:
-            self.cancel_pending_alert(to, key, STEP_BEGUN)
+            self.cancel_pending_alert(to, key, model.STEP_BEGUN)
 
     def withdraw_if_unsent(self, condition: Condition, rule: AlertRule) -> bool:
         """Withdraw the alerts of a condition if no receiver has got one yet."""
@@ -193,7 +181,7 @@ class NotificationBuilder:
             for notification in self.notifications
             if self.is_pending(notification)
             for alert in notification.alerts
-            if alert.step == STEP_BEGUN and alert.condition_key == key
+            if alert.step == model.STEP_BEGUN and alert.condition_key == key
         }
         receivers = set(self.list_receivers(condition, rule))
         if not pending_receivers or not receivers <= pending_receivers:
@@ -208,7 +196,7 @@ class NotificationBuilder:
     def build_notifications(self) -> None:
         """Turn the collected alerts into notifications, or add them to some that wait."""
         for (to, via, rule_name), alerts in self.new_alerts.items():
-            if not to.startswith(HOOK_PREFIX):
+            if not to.startswith(model.HOOK_PREFIX):
                 self.add_or_merge(to, via, self.rules[rule_name], alerts)
                 continue
             # a program gets one alert at a time, at once, and not more than it can handle
@@ -222,15 +210,17 @@ class NotificationBuilder:
         send_at = self.find_send_time(to, rule)
         # what will be past by then is not worth reporting
         alerts = [
-            alert for alert in alerts if alert.step != STEP_HAPPENED or alert.until is None or send_at < alert.until
+            alert
+            for alert in alerts
+            if alert.step != model.STEP_HAPPENED or alert.until is None or send_at < alert.until
         ]
         if not alerts:
             return
-        can_merge = send_at > self.now_s and rule.name != WEEKLY_REPORT_RULE
+        can_merge = send_at > self.now_s and rule.name != model.WEEKLY_REPORT_RULE
         for index, waiting in enumerate(self.notifications if can_merge else ()):
             if (waiting.to, waiting.via) != (to, via) or not self.is_pending(waiting):
                 continue
-            if any(alert.rule == WEEKLY_REPORT_RULE for alert in waiting.alerts):  # a notification of its own
+            if any(alert.rule == model.WEEKLY_REPORT_RULE for alert in waiting.alerts):  # a notification of its own
                 continue
             if waiting.due_at == find_quiet_end(rule.quiet_hours, waiting.due_at, self.now.zone) <= send_at + HOUR:
                 merged = (*waiting.alerts, *alerts)
@@ -239,7 +229,7 @@ class NotificationBuilder:
                     omitted_count=waiting.omitted_count + max(0, len(merged) - MAX_ALERTS_PER_NOTIFICATION),
                 )
                 return
-        if to.startswith(PERSON_PREFIX) and len(self.notifications) >= MAX_QUEUED:
+        if to.startswith(model.PERSON_PREFIX) and len(self.notifications) >= MAX_QUEUED:
             return
         self.sent_times = {
             receiver: tuple(times)
@@ -287,7 +277,7 @@ class NotificationBuilder:
         """Defer what could not be sent before quiet hours, unless one of its rules has none."""
         for index, notification in enumerate(self.notifications):
             its_rules = [rules[alert.rule] for alert in notification.alerts if alert.rule in rules]
-            if its_rules and not notification.claimed_by and not notification.to.startswith(HOOK_PREFIX):
+            if its_rules and not notification.claimed_by and not notification.to.startswith(model.HOOK_PREFIX):
                 due_at = max(notification.due_at, self.now_s)
                 later = min(find_quiet_end(rule.quiet_hours, due_at, self.now.zone) for rule in its_rules)
                 if later > due_at:
@@ -338,7 +328,7 @@ def write_off_lost_claims(state: AlertState, claim_prefix: str | None, now: int)
         if is_claimed_here(notification, claim_prefix) or abs(now - notification.claimed_at) >= CLAIM_TIMEOUT_S:
             reason = "whoever sent it was ended in the middle: it may have arrived, and is not sent again"
             tried = notification._replace(tries=notification.tries + 1)
-            state = finish_notification(state, tried, UNSURE, reason, now)
+            state = finish_notification(state, tried, model.UNSURE, reason, now)
     return state
 
 
@@ -373,9 +363,9 @@ def record_outcome(
         return state
     reason = outcome.reason[:MAX_REASON_CHARACTERS]
     notification = notification._replace(tries=notification.tries + 1)
-    if outcome.status == FAILED:
+    if outcome.status == model.FAILED:
         return schedule_retry(state, notification._replace(last_error=reason), outcome.retry_after_s, now)
-    status = GIVEN_UP if outcome.status == REFUSED else outcome.status
+    status = model.GIVEN_UP if outcome.status == model.REFUSED else outcome.status
     return finish_notification(state, notification, status, reason, now)
 
 
@@ -388,7 +378,7 @@ def schedule_retry(state: AlertState, failed: Notification, retry_after_s: int |
         if (queued.to, queued.via) != (failed.to, failed.via) or queued.claimed_by:
             continue
         if retry_at - queued.created_at > MAX_AGE_S:
-            state = finish_notification(state, queued, GIVEN_UP, failed.last_error, now)
+            state = finish_notification(state, queued, model.GIVEN_UP, failed.last_error, now)
         else:
             state = replace_notification(state, queued._replace(due_at=max(queued.due_at, retry_at)))
     return state
@@ -418,8 +408,14 @@ def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
         subject = "a letter waits" if len(queue) == 1 else f"{len(queue)} letters wait"
         sentences.append(f"{subject} for {format_receiver(to)}: {reason}")
     for status, singular, plural, sentence, last in (
-        (GIVEN_UP, "a letter was", "letters were", "{} given up for {}", "the last"),
-        (UNSURE, "a notification", "notifications", "it is not known whether {} for {} arrived", "the last of them"),
+        (model.GIVEN_UP, "a letter was", "letters were", "{} given up for {}", "the last"),
+        (
+            model.UNSURE,
+            "a notification",
+            "notifications",
+            "it is not known whether {} for {} arrived",
+            "the last of them",
+        ),
     ):
         records = [record for record in state.history if record.status == status and abs(now - record.at) < MAX_AGE_S]
         people = [record for record in records if find_person(record.to)]

@@ -6,20 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
 
-from site_builder.alerts.model import (
-    BOOKING_RULES,
-    HOST_RULES,
-    STEP_BEGUN,
-    STEP_OVER,
-    STEP_TEST,
-    WATCH_RULE,
-    WEEKLY_REPORT_RULE,
-    Alert,
-    Condition,
-    Message,
-    Notification,
-    find_person,
-)
+from site_builder.alerts import model
+from site_builder.alerts.model import Alert, Condition, Message, Notification, find_person
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.html import Html, escape_html
@@ -63,15 +51,15 @@ TIGHT_PARAGRAPH_START = Html('<p style="margin:0 0 6px">')
 
 def format_alert_title(condition: Condition, step: str, lasted: int | None, reader: str | None, now: Now) -> str:
     """Format an alert in one line; `reader` is the person who alone reads it, and `lasted` counts seconds."""
-    if condition.rule == WEEKLY_REPORT_RULE:
+    if condition.rule == model.WEEKLY_REPORT_RULE:
         return f"the report of {condition.about}"
-    if condition.rule == WATCH_RULE:
+    if condition.rule == model.WATCH_RULE:
         free = condition.what.partition(";")[0]
         return shorten_line(f"{reader}: {free}" if reader else free)
     if condition.rule == "gpu-held":
         return format_held_title(condition, step, reader)
     subject = describe_subject(condition, reader)
-    if step == STEP_OVER:
+    if step == model.STEP_OVER:
         after = "" if lasted is None else f", after {formatting.format_duration(max(lasted, 1))}"
         return shorten_line(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
     begins, ends = condition.since, condition.until
@@ -86,7 +74,7 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
 def format_held_title(condition: Condition, step: str, reader: str | None) -> str:
     """Format the title of a GPU held idle; who holds it comes first."""
     gpu = format_alert_place(condition.host, condition.gpus)
-    if step == STEP_OVER:
+    if step == model.STEP_OVER:
         return f"{gpu} {OVER_PHRASES['gpu-held']}"
     if reader:
         return f"{reader}: you hold {gpu} idle"
@@ -97,9 +85,9 @@ def format_held_title(condition: Condition, step: str, reader: str | None) -> st
 
 def describe_subject(condition: Condition, reader: str | None) -> str:
     """Describe what an alert is about: `atlas`, `GPU 3 of atlas`, `alice: your booking of atlas:0,1`."""
-    if condition.rule in HOST_RULES:
+    if condition.rule in model.HOST_RULES:
         return condition.host
-    if condition.rule in BOOKING_RULES:
+    if condition.rule in model.BOOKING_RULES:
         place = format_alert_place(condition.host, condition.gpus)
         if reader:
             return f"{reader}: your booking of {place}"
@@ -126,13 +114,13 @@ def format_headline(alerts: Sequence[Alert], omitted_count: int = 0) -> str:
         return alerts[0].title
     kinds = {(alert.rule, alert.step) for alert in alerts}
     rule, step = alerts[0].rule, alerts[0].step
-    phrase = (OVER_PHRASES if step == STEP_OVER else ACTIVE_PHRASES).get(rule)
-    if len(kinds) > 1 or phrase is None or rule in BOOKING_RULES:
+    phrase = (OVER_PHRASES if step == model.STEP_OVER else ACTIVE_PHRASES).get(rule)
+    if len(kinds) > 1 or phrase is None or rule in model.BOOKING_RULES:
         return shorten_line(f"{count} alerts: {'; '.join(alert.title for alert in alerts)}")
     verb, _, rest = phrase.partition(" ")
     phrase = f"{PLURAL_VERBS.get(verb, verb)} {rest}"
     hosts = list(dict.fromkeys(alert.host for alert in alerts if alert.host))
-    if rule in HOST_RULES:
+    if rule in model.HOST_RULES:
         return shorten_line(f"{count} hosts {phrase}: {format_name_list(hosts, count)}")
     if len(hosts) == 1:
         numbers = [number for alert in alerts for number in alert.gpus]
@@ -176,7 +164,7 @@ def render_notification(notification: Notification, zone: tzinfo, shows_users: b
         html += f"{PARAGRAPH_START}{rest}</p>"
     rules = list(dict.fromkeys(alert.rule for alert in alerts))
     footer = "Sent by gpuboard"  # and why the reader gets this
-    if any(alert.step == STEP_TEST for alert in alerts):
+    if any(alert.step == model.STEP_TEST for alert in alerts):
         footer += ", as a test"
     elif rules:
         footer += f", by the rule{'s' * (len(rules) > 1)} {', '.join(rules)}"
@@ -229,8 +217,11 @@ def list_alert_facts(alert: Alert, zone: tzinfo) -> Iterator[tuple[str, str]]:
     if alert.since is not None and alert.until is not None:
         yield "When", format_period(alert.since, alert.until, zone)
     elif alert.since is not None:
-        yield "Since" if alert.step in (STEP_BEGUN, STEP_OVER) else "When", format_zoned_moment(alert.since, zone)
-    elif alert.step != STEP_TEST:
+        yield (
+            "Since" if alert.step in (model.STEP_BEGUN, model.STEP_OVER) else "When",
+            format_zoned_moment(alert.since, zone),
+        )
+    elif alert.step != model.STEP_TEST:
         yield "Noticed", format_zoned_moment(alert.at, zone)
     if alert.host:
         gpus = ", ".join(alert.gpus)

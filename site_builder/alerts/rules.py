@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from site_builder.alerts import model
 from site_builder.alerts.conditions import HEALTH_RULES
-from site_builder.alerts.model import (
-    GPU_RULES,
-    HOST_RULES,
-    STEP_BEGUN,
-    STEP_HAPPENED,
-    STEP_OVER,
-    WATCH_RULE,
-    AlertRule,
-    AlertState,
-    Condition,
-    TrackedCondition,
-)
+from site_builder.alerts.model import AlertRule, AlertState, Condition, TrackedCondition
 from site_builder.alerts.queue import HISTORY_RETENTION_S, AlertContext, ConditionChange, NotificationBuilder
 from site_builder.core import formatting
 from site_builder.core.clock import Now
@@ -25,7 +15,7 @@ from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.health.model import UNNAMED_KEY_PREFIX
 
 # A silenced host does not suppress these: they do not say that anything is wrong.
-REMINDER_RULES = frozenset({WATCH_RULE, "booking-begins", "booking-ends"})
+REMINDER_RULES = frozenset({model.WATCH_RULE, "booking-begins", "booking-ends"})
 NEW_HOST_RULE = "host-new"
 # How long it is remembered that a condition was reported which is reported once: longer than it can be seen.
 REPORTED_RETENTION_S = 7 * DAY
@@ -44,7 +34,7 @@ MAX_REPORTED_ONCE = 20_000
 # How long an alert waits for others of its rule: hosts behind one switch go down one after another.
 GROUPING_DELAY_S = 60
 # Without news from a host, nobody knows whether these are over.
-FRESH_HOST_RULES = frozenset({*GPU_RULES, "host-failed", "booking-broken", "booking-unused"})
+FRESH_HOST_RULES = frozenset({*model.GPU_RULES, "host-failed", "booking-broken", "booking-unused"})
 
 
 def update_alert_state(
@@ -136,18 +126,18 @@ class RuleEvaluator:
             counts[condition.host] += 1
             is_host_full = condition.host and counts[condition.host] > MAX_TRACKED_PER_HOST
             is_full = len(self.conditions) >= MAX_TRACKED or is_host_full
-            if previous or not is_full or condition.rule in HOST_RULES:
+            if previous or not is_full or condition.rule in model.HOST_RULES:
                 self.handle_active(key, condition, previous)
 
     def find_upcoming(self, conditions: Mapping[str, Condition]) -> Iterator[tuple[str, str]]:
         """Find the rules and steps of which another alert will be due within the grouping delay."""
         for key, tracked in self.state.conditions.items():
-            rule, seconds_left, step = self.rules.get(tracked.condition.rule), 0, STEP_BEGUN
+            rule, seconds_left, step = self.rules.get(tracked.condition.rule), 0, model.STEP_BEGUN
             if rule and tracked.condition.is_lasting and not tracked.is_suppressed:
                 if key in conditions and tracked.reported_at is None:
                     seconds_left = tracked.first_seen_at + rule.delay - self.now_s
                 elif key not in conditions and tracked.cleared_at is not None:
-                    seconds_left, step = tracked.cleared_at + rule.resolve_after - self.now_s, STEP_OVER
+                    seconds_left, step = tracked.cleared_at + rule.resolve_after - self.now_s, model.STEP_OVER
             if rule and 0 < seconds_left <= GROUPING_DELAY_S and not self.is_muted(tracked.condition):
                 yield rule.name, step
 
@@ -167,7 +157,7 @@ class RuleEvaluator:
         if tracked.is_suppressed and not condition.is_lasting:
             self.remember_reported(condition)
             return
-        due_at = max(start_time, tracked.first_seen_at + rule.delay + self.find_grouping_delay(rule, STEP_BEGUN))
+        due_at = max(start_time, tracked.first_seen_at + rule.delay + self.find_grouping_delay(rule, model.STEP_BEGUN))
         is_done = tracked.is_suppressed or tracked.reported_at is not None
         if is_done or self.now_s < due_at or self.is_muted(condition):
             self.conditions[key] = tracked
@@ -176,11 +166,11 @@ class RuleEvaluator:
         if condition.is_lasting:
             lasted = describe_wait(self.now_s - tracked.first_seen_at)
             reason = f"rule {rule.name}: it was so {lasted}, and had to be {describe_wait(rule.delay)}"
-            self.builder.add_change(ConditionChange(condition, STEP_BEGUN, since, None, reason), rule)
+            self.builder.add_change(ConditionChange(condition, model.STEP_BEGUN, since, None, reason), rule)
             # keep the condition as reported, so that its end names the same
             self.conditions[key] = tracked._replace(condition=condition, reported_at=self.now_s)
         else:
-            change = ConditionChange(condition, STEP_HAPPENED, since, condition.until, f"rule {rule.name}")
+            change = ConditionChange(condition, model.STEP_HAPPENED, since, condition.until, f"rule {rule.name}")
             self.builder.add_change(change, rule)
             self.remember_reported(condition)
 
@@ -199,7 +189,7 @@ class RuleEvaluator:
 
     def is_preexisting(self, condition: Condition, start_time: int) -> bool:
         """Return True if a condition that is new to us is not news: it existed before, or was just booked."""
-        if condition.rule == WATCH_RULE:  # whoever waits is told, even at first start
+        if condition.rule == model.WATCH_RULE:  # whoever waits is told, even at first start
             return False
         if condition.rule == "booking-begins":
             return self.now_s > start_time - MIN_BOOKING_NOTICE_S
@@ -243,7 +233,7 @@ class RuleEvaluator:
         if not condition.is_lasting or (tracked.reported_at is None and not tracked.is_suppressed):
             return
         cleared_at = self.now_s if tracked.cleared_at is None else min(tracked.cleared_at, self.now_s)
-        over_delay = rule.resolve_after + self.find_grouping_delay(rule, STEP_OVER)
+        over_delay = rule.resolve_after + self.find_grouping_delay(rule, model.STEP_OVER)
         if self.now_s - cleared_at < over_delay or self.is_muted(condition):
             self.conditions[key] = tracked._replace(cleared_at=cleared_at)
         elif tracked.reported_at is not None and rule.send_resolved:
@@ -251,7 +241,7 @@ class RuleEvaluator:
             lasted = describe_wait(self.now_s - cleared_at)
             reason = f"rule {rule.name}: it is over {lasted}, and had to be {describe_wait(rule.resolve_after)}"
             ended = condition._replace(what=f"until then: {condition.what}" if condition.what else "")
-            change = ConditionChange(ended, STEP_OVER, since, cleared_at, reason, tracked.reported_at)
+            change = ConditionChange(ended, model.STEP_OVER, since, cleared_at, reason, tracked.reported_at)
             self.builder.add_change(change, rule)
         else:
             self.builder.withdraw_alert(key)
@@ -270,7 +260,7 @@ def find_start_time(condition: Condition, rule: AlertRule) -> int:
 
 def explain_muted(condition: Condition, silences: Mapping[str, int], context: AlertContext, now: int) -> str:
     """Explain why nothing about a host is reported now; empty if it is."""
-    if not condition.host or condition.rule == WATCH_RULE:
+    if not condition.host or condition.rule == model.WATCH_RULE:
         return ""
     if context.hosts.get(condition.host, ("", 0))[0] == "maintenance":
         return f"{condition.host} is under maintenance"

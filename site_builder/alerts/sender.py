@@ -18,16 +18,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from site_builder.alerts import queue, render, weekly_report
-from site_builder.alerts.model import (
-    FAILED,
-    UNSURE,
-    WEEKLY_REPORT_RULE,
-    AlertState,
-    DeliveryOutcome,
-    Message,
-    Notification,
-)
+from site_builder.alerts import model, queue, render, weekly_report
+from site_builder.alerts.model import AlertState, DeliveryOutcome, Message, Notification
 from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, try_state_lock
 from site_builder.config.settings import Settings
 from site_builder.config.time_zone import find_zone
@@ -123,16 +115,16 @@ class NotificationSender:
         try:
             message = self.render_message(notification)
         except Exception as error:
-            return DeliveryOutcome(FAILED, f"it could not be put into words ({type(error).__name__})")
+            return DeliveryOutcome(model.FAILED, f"it could not be put into words ({type(error).__name__})")
         try:
             return self.channels.send(notification, message)
         except Exception as error:  # it may have been sent before
-            return DeliveryOutcome(UNSURE, f"a fault of gpuboard's own ({type(error).__name__})")
+            return DeliveryOutcome(model.UNSURE, f"a fault of gpuboard's own ({type(error).__name__})")
 
     def render_message(self, notification: Notification) -> Message:
         message = render.render_notification(notification, self.settings.zone, self.settings.privacy.users)
         first_alert = notification.alerts[0]
-        if first_alert.rule == WEEKLY_REPORT_RULE and (week := collect.parse_week(first_alert.about)):
+        if first_alert.rule == model.WEEKLY_REPORT_RULE and (week := collect.parse_week(first_alert.about)):
             report = weekly_report.build_report_message(self.settings, week, self.clock())
             if report:
                 return report._replace(hook_json=message.hook_json)

@@ -8,14 +8,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from site_builder.alerts import model
 from site_builder.alerts.config_files import format_rule_values
 from site_builder.alerts.model import (
-    CHANNEL_PREFIX,
-    FAILED,
-    PERSON_PREFIX,
-    REFUSED,
-    SENT,
-    UNSURE,
     Alert,
     AlertRule,
     AlertState,
@@ -41,7 +36,12 @@ MIN_TEXT_WIDTH = 20
 # Titles of one notification in a table; --json has all.
 MAX_TITLES = 5
 REPORTED, WAITING, UNREPORTED, UPCOMING = "reported", "waiting", "unreported", "upcoming"
-OUTCOME_PHRASES = {SENT: "sent", FAILED: "not sent", REFUSED: "refused", UNSURE: "nobody knows whether it arrived"}
+OUTCOME_PHRASES = {
+    model.SENT: "sent",
+    model.FAILED: "not sent",
+    model.REFUSED: "refused",
+    model.UNSURE: "nobody knows whether it arrived",
+}
 
 
 class ConditionStatus(NamedTuple):
@@ -137,7 +137,7 @@ def describe_departure(notification: Notification, now: Now) -> str:
 
 def format_receiver_name(to: str) -> str:
     """Format a receiver as rules name it: `lab`, `alice`, `hook:page`."""
-    return to.partition(":")[2] if to.startswith((CHANNEL_PREFIX, PERSON_PREFIX)) else to
+    return to.partition(":")[2] if to.startswith((model.CHANNEL_PREFIX, model.PERSON_PREFIX)) else to
 
 
 def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> list[str]:
@@ -300,7 +300,7 @@ def wrap_indented(text: str, width: int | None, indent: str) -> list[str]:
 def format_outcome(to: str, outcome: DeliveryOutcome) -> str:
     """Format how a delivery ended: `lab: sent`."""
     line = f"{format_receiver_name(to)}: {OUTCOME_PHRASES.get(outcome.status, outcome.status)}"
-    return f"{line}: {outcome.reason}" if outcome.reason and outcome.status != SENT else line
+    return f"{line}: {outcome.reason}" if outcome.reason and outcome.status != model.SENT else line
 
 
 def format_sent_notification(notification: Notification, outcome: DeliveryOutcome) -> list[str]:

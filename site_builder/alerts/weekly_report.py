@@ -6,16 +6,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import date, datetime, timedelta
 
-from site_builder.alerts.model import (
-    CHANNEL_PREFIX,
-    STEP_HAPPENED,
-    WEEKLY_REPORT_RULE,
-    Alert,
-    AlertRule,
-    Condition,
-    Message,
-    Notification,
-)
+from site_builder.alerts import model
+from site_builder.alerts.model import Alert, AlertRule, Condition, Message, Notification
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY
@@ -44,7 +36,11 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
             year, number, _ = week.isocalendar()
             what = f"week {number} of {year} is over"
             condition = Condition(
-                WEEKLY_REPORT_RULE, about=collect.format_week(week), what=what, since=int(due_at), is_lasting=False
+                model.WEEKLY_REPORT_RULE,
+                about=collect.format_week(week),
+                what=what,
+                since=int(due_at),
+                is_lasting=False,
             )
             return condition if has_history_of_week(settings, week) else None
     return None
@@ -84,16 +80,16 @@ def render_report_message(report: WeeklyReport, settings: Settings, now: float) 
 
 def list_report_receivers(rule: AlertRule, channels: Sequence[str]) -> list[str]:
     """List the channels of the rule; a report goes to no person."""
-    return [f"{CHANNEL_PREFIX}{name}" for name in channels if name in rule.to or "all" in rule.to]
+    return [f"{model.CHANNEL_PREFIX}{name}" for name in channels if name in rule.to or "all" in rule.to]
 
 
 def build_report_notification(first: date, to: str, at: int) -> Notification:
     """Build the notification of a report that somebody sends by hand."""
     week = collect.format_week(first)
     alert = Alert(
-        id=f"{WEEKLY_REPORT_RULE} {week} {at}",
-        rule=WEEKLY_REPORT_RULE,
-        step=STEP_HAPPENED,
+        id=f"{model.WEEKLY_REPORT_RULE} {week} {at}",
+        rule=model.WEEKLY_REPORT_RULE,
+        step=model.STEP_HAPPENED,
         title=f"the report of {week}",
         what="",
         at=at,

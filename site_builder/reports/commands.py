@@ -130,8 +130,8 @@ def choose_receivers(settings: Settings, names: Sequence[str]) -> list[str]:
     """List the receivers named by --to, or else those of the rule, as notifications name them."""
     channels = [name for name, _ in settings.alerts.channels]
     if not names:
-        config = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state).read()
-        receivers = alert_report.list_report_receivers(config.rules[WEEKLY_REPORT_RULE], channels)
+        config_files = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state)
+        receivers = alert_report.list_report_receivers(config_files.read_rules()[0][WEEKLY_REPORT_RULE], channels)
         if not receivers:
             message = (
                 "there is no channel to send it to: set GPUBOARD_NOTIFY (docs/alerts.md), or say --to person:LOGIN"

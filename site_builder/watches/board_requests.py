@@ -111,8 +111,7 @@ def parse_wanted_gpus(transaction: BookingTransaction, request: JsonRequest) -> 
     try:
         return store.parse_watch_request(store.format_watch_request(wanted_gpus))
     except moments.UnclearTimeError:  # a host has a name that no text can contain
-        message = f"there is no way to say {', '.join(hosts)[:80]} here: leave the host out"
-        raise UnclearRequestError(message) from None
+        raise UnclearRequestError(f"there is no way to say {', '.join(hosts)[:80]} here: leave the host out") from None
 
 
 def find_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTransaction) -> list[str]:
@@ -176,8 +175,7 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
                 raise BookingRefusedError(f"you wait for that already (watch {own_watch.id})")
         if len(own_watches) >= store.MAX_WATCHES_PER_PERSON:
             limit = f"{store.MAX_WATCHES_PER_PERSON} are the most: end one of them first"
-            message = f"you wait for {len(own_watches)} things already, and {limit}"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"you wait for {len(own_watches)} things already, and {limit}")
         if len(current) >= store.MAX_WATCHES:
             message = f"{store.MAX_WATCHES} watches are the most that a board has: try again when some are over"
             raise BookingRefusedError(message)
@@ -205,12 +203,10 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
         watches = (store.parse_watch(entry)[0] for entry in entries)
         ended[:] = [watch for watch in watches if watch and watch.id == watch_id]
         if not ended or not can_see_watch(ended[0], transaction):
-            message = f"there is no watch {watch_id} of yours: `gpuboard notify list` lists them"
-            raise BookingRefusedError(message)
+            raise BookingRefusedError(f"there is no watch {watch_id} of yours: `gpuboard notify list` lists them")
         user = transaction.user
         if not (is_own_watch(ended[0], transaction) or user.is_admin or user.is_open):
-            message = f"watch {watch_id} is {ended[0].name}'s, and only they or an admin may end it"
-            raise BookingForbiddenError(message)
+            raise BookingForbiddenError(f"watch {watch_id} is {ended[0].name}'s, and only they or an admin may end it")
         if is_check_only(request):
             return entries
         return [entry for entry in entries if not (isinstance(entry, dict) and entry.get("id") == watch_id)]

@@ -113,7 +113,14 @@ def list_watches(place: BookingBackend, as_json: bool) -> None:
     watches: list[BookingResponse] = response.get("watches") or []
     if isinstance(place, RemoteBookings) and place.has_open_booking:  # there everybody is who they say
         watches = [watch for watch in watches if watch["name"] == response["who"]]
-    problems = list_watch_file_problems(place)
+    problems: list[str] = []
+    if isinstance(place, LocalBookings):  # only there the file is of this machine
+        try:
+            store = WatchStore(place.settings.data, place.settings.kv)
+            path, content = store.folder / WATCHES_FILE, store.read_local()
+            problems = [f"{path}: {problem}" for problem in watch_store.parse_watches(content).problems]
+        except StorageError as error:
+            problems = [str(error)]
     if as_json:
         click.echo(json.dumps(watches, indent=1))
     elif watches:
@@ -121,7 +128,7 @@ def list_watches(place: BookingBackend, as_json: bool) -> None:
     elif not problems:
         print_message("you wait for nothing")
     for problem in problems:
-        print_message(problem)
+        print_message(clean_text(problem))
 
 
 @notify.command("stop")
@@ -142,19 +149,6 @@ def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json
     message = "; ".join(clean_text(response["said"]) for response in responses)
     watches = [watch for response in responses for watch in response["watches"]]
     print_booking_result({"said": message, "warnings": [], "watches": watches}, message, as_json)
-
-
-def list_watch_file_problems(place: BookingBackend) -> list[str]:
-    """List what is wrong with the file, if it is of this machine."""
-    if not isinstance(place, LocalBookings):
-        return []
-    try:
-        store = WatchStore(place.settings.data, place.settings.kv)
-        content = store.read_local()
-    except StorageError as error:
-        return [clean_text(str(error))]
-    path = store.folder / WATCHES_FILE
-    return [clean_text(f"{path}: {problem}") for problem in watch_store.parse_watches(content).problems]
 
 
 def format_watch_table(watches: Sequence[BookingResponse], place: BookingBackend, user: str) -> list[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from site_builder.alerts import config_files
-from site_builder.alerts.config_files import DEFAULT_RULES, AlertConfigFiles, load_contacts
+from site_builder.alerts.config_files import DEFAULT_RULES, AlertConfigFiles, Contacts, load_contacts
+from site_builder.alerts.model import AlertRule
 from site_builder.config.conf_file import load_settings
 from site_builder.config.settings import Settings
 from site_builder.core import files
-from site_builder.core.model import AlertSettings
+from site_builder.core.model import AlertSettings, Problem
 from tests.support.alert_fixtures import list_addresses
 from tests.support.board_fixture import Lab
 
@@ -48,31 +50,42 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
+class Config(NamedTuple):
+    rules: dict[str, AlertRule]
+    contacts: Contacts
+    problems: list[Problem]
+
+
+def read(files: AlertConfigFiles) -> Config:
+    """Read both files as a build does."""
+    return Config(files.read_rules()[0], files.read_contacts()[0], files.list_problems())
+
+
 def told(files: AlertConfigFiles) -> list[str]:
-    return [f"{one.where}: {one.what}" for one in files.read().problems]
+    return [f"{one.where}: {one.what}" for one in read(files).problems]
 
 
 def hold(files: AlertConfigFiles) -> int:
-    return files.read().rules["host-down"].delay
+    return read(files).rules["host-down"].delay
 
 
 def test_without_files_the_defaults_count_and_people_have_the_address_of_their_login(desk: Desk) -> None:
-    found = AlertConfigFiles(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www).read()
+    found = read(AlertConfigFiles(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www))
     assert (found.rules, found.problems, found.contacts.is_complete) == (DEFAULT_RULES, [], True)
     assert list_addresses(found.contacts, "bob") == ("bob@lab.org",)
 
 
 def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None:
     files = desk.files()
-    found = files.read()
+    found = read(files)
     assert (found.rules["host-down"].delay, found.problems) == (420, [])
     assert list_addresses(found.contacts, "alice") == ("alice@lab.org",)
-    assert files.read().rules is found.rules, "nothing changed"
-    assert files.read().contacts is found.contacts
+    assert read(files).rules is found.rules, "nothing changed"
+    assert read(files).contacts is found.contacts
     desk.rules.write_bytes(b"[host-down]\ndelay = 8m\nto = zebra\nx\n")
     desk.contacts.write_bytes(b"alice,slack:U0A\nbob\n")
     assert hold(files) == 480
-    assert list_addresses(files.read().contacts, "alice") == ("slack:U0A",)
+    assert list_addresses(read(files).contacts, "alice") == ("slack:U0A",)
     assert told(files) == [
         "GPUBOARD_ALERTS (alerts.conf): line 4: it is neither a [section] nor `key = value`",
         "GPUBOARD_ALERTS (alerts.conf): host-down should go to zebra, but GPUBOARD_NOTIFY has no such channel; "
@@ -115,10 +128,10 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     desk: Desk, harm: Callable[[Path], None], words: str
 ) -> None:
     files = desk.files()
-    files.read()
+    read(files)
     harm(desk.rules)
     harm(desk.contacts)
-    found = files.read()
+    found = read(files)
     assert found.rules["host-down"].delay == 420
     assert list_addresses(found.contacts, "alice") == ("alice@lab.org",)
     first, second = told(files)
@@ -127,7 +140,7 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     assert second.startswith(f"GPUBOARD_CONTACTS (contacts.csv): it is not read: {words}")
     assert second.endswith("; the contacts of before count")
     # a builder that begins now has the last good rules in state/, but no copy of the secrets in the contacts
-    begun = desk.files().read()
+    begun = read(desk.files())
     assert begun.rules["host-down"].delay == 420
     assert (begun.contacts.is_complete, list_addresses(begun.contacts, "bob")) == (False, ())
     assert [one.what.rpartition("; ")[2] for one in begun.problems] == [
@@ -137,7 +150,7 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
 
 
 def test_the_copy_of_the_rules_is_private_and_contacts_are_not_copied(desk: Desk) -> None:
-    desk.files().read()
+    read(desk.files())
     (kept,) = desk.lab.state.iterdir()
     assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (RULES, 0o600)
 
@@ -145,13 +158,13 @@ def test_the_copy_of_the_rules_is_private_and_contacts_are_not_copied(desk: Desk
 def test_the_first_file_that_cannot_be_read_means_the_defaults(desk: Desk) -> None:
     desk.rules.unlink()
     files = desk.files()
-    assert files.read().rules == DEFAULT_RULES
+    assert read(files).rules == DEFAULT_RULES
     assert told(files)[0].endswith("; those by default count")
 
 
 def test_a_file_counts_at_once_when_it_is_readable_again(desk: Desk) -> None:
     files = desk.files()
-    files.read()
+    read(files)
     desk.rules.rename(desk.home / "away")
     assert len(told(files)) == 1
     (desk.home / "away").rename(desk.rules)
@@ -193,7 +206,7 @@ def test_nothing_is_read_from_data_or_www_where_others_write_or_read(desk: Desk,
         (folder / name).write_bytes(content)
         (folder / name).chmod(0o600)
     files = desk.files(rules_file=str(folder / "a.conf"), contacts_file=str(folder / "c.csv"))
-    found = files.read()
+    found = read(files)
     assert (found.rules, found.contacts.is_complete) == (DEFAULT_RULES, False)
     assert len(found.problems) == 2
     assert all("/, which is not the builder's alone; put it beside gpuboard.conf" in one.what for one in found.problems)
@@ -202,7 +215,7 @@ def test_nothing_is_read_from_data_or_www_where_others_write_or_read(desk: Desk,
 def test_no_secret_of_the_contacts_is_in_a_problem_or_repr(desk: Desk) -> None:
     desk.contacts.write_bytes(b"alice,tgram://s3cr3t/1\ns3cr3t\nx,s3cr3t\nslack://s3cr3t/x,alice\n")
     files = desk.files()
-    found = files.read()
+    found = read(files)
     assert len(found.problems) == 3
     assert "s3cr3t" not in f"{found} {found.contacts.find_contacts('alice')}"
 

@@ -562,3 +562,10 @@ def test_delivery_problems_are_a_sentence_for_each_receiver() -> None:
         "2 letters wait for channel lab: nobody sends them",
         "a letter waits for person alice: nobody sends them",
     ]
+
+
+@pytest.mark.parametrize("status", ["given up", "unsure"])
+def test_a_clock_that_was_set_back_keeps_no_delivery_problem_on_the_page(status: str) -> None:
+    content = AlertState(history=(DeliveryRecord(1000 + 30 * DAY, "channel:lab", status, (alert(1),), "no answer"),))
+    assert len(queue.describe_delivery_problems(content, 2000 + 30 * DAY)) == 1
+    assert queue.describe_delivery_problems(content, 2000) == []
