@@ -54,14 +54,7 @@ class ForeignRedirectError(Exception):
 
 
 class BoardResponse(NamedTuple):
-    """A body, and by how many seconds the server's clock is ahead of ours."""
-
-    content: bytes
-    clock_ahead_s: float
-
-
-class RawResponse(NamedTuple):
-    """A response whatever its status; `content` may be the beginning only."""
+    """A response, and by how many seconds the server's clock is ahead of ours; `content` may be the beginning only."""
 
     status: int
     headers: Message
@@ -81,9 +74,7 @@ def send_board_request(
         with urllib.request.build_opener(SameOriginRedirectHandler).open(
             request, timeout=REQUEST_TIMEOUT_S
         ) as response:
-            return BoardResponse(
-                read_response(response), measure_clock_ahead(response.headers.get("Date"), response.headers.get("Age"))
-            )
+            return build_board_response(response, read_response(response))
     except urllib.error.HTTPError as error:
         with error:
             asks_basic = error.headers.get("WWW-Authenticate", "").lower().startswith("basic")
@@ -106,7 +97,7 @@ def send_board_request(
         raise FleetUnavailableError(describe_connection_error(error, url)) from None
 
 
-def probe_url(url: str, max_bytes: int | None = None, login: str | None = None) -> RawResponse:
+def probe_url(url: str, max_bytes: int | None = None, login: str | None = None) -> BoardResponse:
     """Get a URL: all of it, compressed if possible, or its first bytes."""
     headers = {
         "User-Agent": "gpuboard",
@@ -120,14 +111,7 @@ def probe_url(url: str, max_bytes: int | None = None, login: str | None = None) 
         except urllib.error.HTTPError as error:
             response = error
         with response:
-            headers_received = response.headers
-            content = response.read(max_bytes) if max_bytes else read_response(response)
-            return RawResponse(
-                response.status,
-                headers_received,
-                content,
-                measure_clock_ahead(headers_received.get("Date"), headers_received.get("Age")),
-            )
+            return build_board_response(response, response.read(max_bytes) if max_bytes else read_response(response))
     except ForeignRedirectError as redirect:
         raise FleetUnavailableError(f"{url} leads to {clean_text(str(redirect))[:200]}: {CHECK_URL_HINT}") from None
     except (OSError, http.client.HTTPException, zlib.error) as error:
@@ -158,14 +142,15 @@ def build_auth_header(login: str | None) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(login.encode('utf-8', 'surrogateescape')).decode()}"}
 
 
-def measure_clock_ahead(date: str | None, age: str | None) -> float:
-    """Return by how much a server's clock is ahead of ours, from its Date header and the Age in a cache."""
+def build_board_response(response: Any, content: bytes) -> BoardResponse:  # noqa: ANN401 # urllib has no type for it
+    """Build a response; its Date, and its Age in a cache, say by how much the server's clock is ahead of ours."""
+    headers = response.headers
     try:
-        ahead_s = email.utils.parsedate_to_datetime(date or "").timestamp() - time.time()
-        ahead_s += int(age or 0)
+        ahead_s = email.utils.parsedate_to_datetime(headers.get("Date") or "").timestamp() - time.time()
+        ahead_s += int(headers.get("Age") or 0)
     except (TypeError, ValueError, IndexError, OverflowError):
-        return 0.0
-    return ahead_s if abs(ahead_s) > CLOCK_TOLERANCE_S else 0.0
+        ahead_s = 0.0
+    return BoardResponse(response.status, headers, content, ahead_s if abs(ahead_s) > CLOCK_TOLERANCE_S else 0.0)
 
 
 def parse_origin(url: str) -> tuple[str, str | None, int | None]:

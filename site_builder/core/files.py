@@ -109,21 +109,16 @@ def read_file(
     return FileSignature.from_stat(status), data
 
 
-def read_file_from_folder(folder: Path, name: str, limit: int) -> tuple[FileSignature, bytes]:
-    """Read a file of ours in state/, with its signature."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return read_file(name, handle, limit, check_file)
-    finally:
-        os.close(handle)
-
-
 def read(path: Path, limit: int = LIMIT) -> bytes:
     """Read a file of ours; raise FileNotFoundError, or FileRefusedError with the reason."""
+    return read_with_signature(path, limit)[1]
+
+
+def read_with_signature(path: Path, limit: int) -> tuple[FileSignature, bytes]:
     folder = os.open(path.parent, ROOT_FOLDER_FLAGS)
     try:
         os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-        return read_file(path.name, folder, limit, check_file)[1]
+        return read_file(path.name, folder, limit, check_file)
     finally:
         os.close(folder)
 
@@ -395,7 +390,7 @@ class CachedFile(Generic[Row]):
         with suppress(OSError, FileRefusedError):
             if state is None:
                 return
-            signature, content = read_file_from_folder(state, name, limit)
+            signature, content = read_with_signature(state / name, limit)
             parsed = self.parse(content)
             if parsed.is_complete:
                 self.content = self.stored_content = content

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from site_builder.core import files
 
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 POLL_INTERVAL_S = 0.05
 REPORT_WAIT_AFTER_S = 1.0
 BOT_LOCK_NAME = "slack.lock"
@@ -34,7 +35,7 @@ class StorageBusyError(StorageError):
 @contextmanager
 def hold_build_lock(state: Path, deadline: float, report: Callable[[str], None]) -> Iterator[None]:
     """Wait for the lock until a deadline on the monotonic clock, and report a longer wait."""
-    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    handle = os.open(state / "lock", LOCK_FLAGS, 0o600)
     try:
         if not acquire_lock(handle, min(deadline, time.monotonic() + REPORT_WAIT_AFTER_S)):
             if time.monotonic() < deadline:
@@ -51,7 +52,7 @@ def hold_build_lock(state: Path, deadline: float, report: Callable[[str], None])
 def try_hold_lock(path: Path) -> Iterator[str | None]:
     """Take a lock without waiting; yield the process that has it, or None if we have it now."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    handle = os.open(path, LOCK_FLAGS, 0o600)
     try:
         if not try_acquire_lock(handle):
             yield read_lock_holder(handle)
@@ -71,7 +72,7 @@ def hold_file_lock(path: Path) -> Iterator[None]:
         try:
             check_folder(path.parent)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            handle = os.open(lock_path, LOCK_FLAGS, 0o600)
             if not acquire_lock(handle, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
                 raise StorageError(f"somebody else has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again")
         except OSError as error:
@@ -89,10 +90,9 @@ def read_locked_file(path: Path, limit: int) -> bytes:
         return files.read(path, limit)
     except FileNotFoundError:
         return b""
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}; {OWNER_HINT}") from None
-    except files.FileRefusedError as error:
-        raise StorageError(f"{path} cannot be read: {error}; {OWNER_HINT}") from None
+    except (OSError, files.FileRefusedError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(f"{path} cannot be read: {reason}; {OWNER_HINT}") from None
 
 
 def write_locked_file(path: Path, content: bytes) -> None:

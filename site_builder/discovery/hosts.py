@@ -14,7 +14,7 @@ from pathlib import Path
 from site_builder.consul import client
 from site_builder.consul.client import MAX_RESPONSE_BYTES, TIMEOUT_MESSAGE, ConsulRequest, clean_json_value
 from site_builder.core import files
-from site_builder.core.files import CachedFile, read_file_from_folder
+from site_builder.core.files import CachedFile, read_with_signature
 from site_builder.core.formatting import format_local_time
 from site_builder.core.model import ConsulAccess, DiscoveredHost, ListedHost, ParsedFile, Problem
 from site_builder.core.names import is_host_name
@@ -204,7 +204,7 @@ class ConsulHostList:
         self.nodes_time = 0.0
         self.request: ConsulRequest | None = None
         with suppress(OSError, files.FileRefusedError, ValueError, RecursionError):
-            signature, content = read_file_from_folder(state, "consul.json", MAX_RESPONSE_BYTES)
+            signature, content = read_with_signature(state / "consul.json", MAX_RESPONSE_BYTES)
             stored = json.loads(content)
             if isinstance(stored, dict) and [stored.get("service"), stored.get("datacenter")] == self.query:
                 parsed = parse_service_nodes(stored.get("nodes"))

@@ -19,7 +19,7 @@ from site_builder.client.model import Fleet
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import board_client
-from site_builder.core.board_client import RawResponse
+from site_builder.core.board_client import BoardResponse
 from site_builder.core.model import FleetUnavailableError, Problem
 
 # No check takes longer: a share that hangs costs its own checks only.
@@ -97,10 +97,10 @@ class DoctorContext:
         return f"http://[{address}]:{port}/" if ":" in address else f"http://{address}:{port}/"
 
     @cached_property
-    def responses(self) -> dict[str, RawResponse | str]:
+    def responses(self) -> dict[str, BoardResponse | str]:
         return {}
 
-    def fetch(self, name: str) -> RawResponse | str:
+    def fetch(self, name: str) -> BoardResponse | str:
         """Fetch a file of the board once; return the reason if that fails."""
         if name not in self.responses:
             try:

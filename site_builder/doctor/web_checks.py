@@ -54,7 +54,7 @@ def check_board_url(context: DoctorContext) -> CheckResult:
     return CheckResult.passed(url)
 
 
-def fetch_served_file(context: DoctorContext, name: str) -> board_client.RawResponse:
+def fetch_served_file(context: DoctorContext, name: str) -> board_client.BoardResponse:
     """Fetch a file of the board, or end the check."""
     page = context.fetch("") if context.url else ""
     if isinstance(page, str) or page.status != 200:

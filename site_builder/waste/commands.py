@@ -65,9 +65,10 @@ def load_waste(loaded: LoadedSettings) -> WasteReport:
     if loader.choose_fleet_source(loaded) == "url":
         source = f"{settings.url}{WASTE_FILE}"
         try:
-            content, clock_ahead_s = board_client.send_board_request(source, login=settings.login)
+            response = board_client.send_board_request(source, login=settings.login)
         except board_client.BoardResponseError as error:
             raise CommandError(board_client.describe_response_error(error, source)) from None
+        content, clock_ahead_s = response.content, response.clock_ahead_s
     else:
         source = str(settings.www.absolute() / WASTE_FILE)
         try:

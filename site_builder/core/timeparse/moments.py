@@ -66,12 +66,15 @@ class Duration(NamedTuple):
 
     def add_to(self, start: datetime, zone: tzinfo) -> datetime:
         """Return the end; a day that would end at a time which the clock skips ends at the jump."""
-        if self.days:
-            start = dates.find_first_moment(dates.to_wall_clock(start, zone) + timedelta(days=self.days), zone)
-        end = (start.astimezone(timezone.utc) + timedelta(seconds=self.seconds)).astimezone(zone)
+        end = self.shift(start, zone, 1)
         if dates.fault(end, zone):
             raise UnclearTimeError("leads too far into the future", "2h", "1d")
         return end
+
+    def shift(self, start: datetime, zone: tzinfo, sign: int) -> datetime:
+        if self.days:
+            start = dates.find_first_moment(dates.to_wall_clock(start, zone) + sign * timedelta(days=self.days), zone)
+        return (start.astimezone(timezone.utc) + sign * timedelta(seconds=self.seconds)).astimezone(zone)
 
 
 class ClockTime(NamedTuple):
@@ -146,7 +149,18 @@ def parse_moment(text: str, now: datetime, *, start: datetime | None = None, end
     """Parse a moment; an end must come after its `start`, from where a duration counts."""
     base = start if end and start else now
     context = TimeContext(now, max(now, base, key=datetime.timestamp), end, now.tzinfo or timezone.utc)
-    return check_moment(parse_future_text(text, base, context), context)
+    text = ISO_DATE_T.sub(r"\1 ", normalize_time_text(text, *context.examples()))
+    if text.lower() == "now":
+        return check_moment(now, context)
+    duration = match_duration(text)
+    if duration:
+        return check_moment(duration.add_to(base, context.zone), context)
+    day, clock = split_clock_time(text)
+    for parse in (parse_bare_clock, parse_near_day, parse_weekday, parse_day_of_year, refuse_numeric_day):
+        moment = parse(day, clock, context)
+        if moment:
+            return check_moment(moment, context)
+    return check_moment(parse_full_date(day, clock, context), context)
 
 
 def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetime:
@@ -224,38 +238,18 @@ def split_clock_time(text: str) -> tuple[str, ClockTime | None]:
     match = CLOCK_AT_END.search(text) or CLOCK_AT_START.match(text)
     if not match:
         return text, None
-    return (text[: match.start()] + text[match.end() :]).strip(), build_clock_time(match)
-
-
-def build_clock_time(match: re.Match[str]) -> ClockTime:
-    word = (match["word"] or "").lower()
-    if word:
-        return ClockTime(12) if word == "noon" else ClockTime(0, is_midnight=True)
+    day = (text[: match.start()] + text[match.end() :]).strip()
+    if match["word"]:
+        return day, ClockTime(12) if match["word"].lower() == "noon" else ClockTime(0, is_midnight=True)
     hour, minute = int(match["hour"]), int(match["minute"] or match["h_minute"] or 0)
     second, am_or_pm = int(match["second"] or 0), (match["half"] or match["only_half"] or "").lower()
+    is_valid = (hour, minute, second) <= (24, 0, 0) and minute <= 59 and second <= 59
     if am_or_pm:
-        if not 1 <= hour <= 12:
-            raise UnclearTimeError("is not a time of the day", *CLOCK_EXAMPLES)
+        is_valid = is_valid and 1 <= hour <= 12
         hour = hour % 12 + (12 if am_or_pm[0] == "p" else 0)
-    if (hour, minute, second) > (24, 0, 0) or minute > 59 or second > 59:
+    if not is_valid:
         raise UnclearTimeError("is not a time of the day", *CLOCK_EXAMPLES)
-    return ClockTime(hour, minute, second, has_dot=match["dot"] == "." and not am_or_pm)
-
-
-def parse_future_text(text: str, base: datetime, context: TimeContext) -> datetime:
-    """Try each form in turn."""
-    text = ISO_DATE_T.sub(r"\1 ", normalize_time_text(text, *context.examples()))
-    if text.lower() == "now":
-        return context.now
-    duration = match_duration(text)
-    if duration:
-        return duration.add_to(base, context.zone)
-    day, clock = split_clock_time(text)
-    for parse in (parse_bare_clock, parse_near_day, parse_weekday, parse_day_of_year, refuse_numeric_day):
-        moment = parse(day, clock, context)
-        if moment:
-            return moment
-    return parse_full_date(day, clock, context)
+    return day, ClockTime(hour, minute, second, has_dot=match["dot"] == "." and not am_or_pm)
 
 
 def parse_bare_clock(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
@@ -285,7 +279,10 @@ def parse_near_day(day: str, clock: ClockTime | None, context: TimeContext) -> d
 
 
 def parse_weekday(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
-    """Parse a weekday: the next to come, or today if the time is still ahead."""
+    """Parse a weekday: the next to come, or today if the time is still ahead.
+
+    `next fri` is refused, which could be the coming one or the one after; on a Friday it is only the latter.
+    """
     match = DAY_NAME.fullmatch(text)
     weekday = WEEKDAY_NUMBERS.get(match[2].lower()) if match else None
     if not match or weekday is None:
@@ -293,7 +290,13 @@ def parse_weekday(text: str, clock: ClockTime | None, context: TimeContext) -> d
     if clock:
         clock.check_dot()
     if (match[1] or "").lower() == "next":
-        return parse_next_weekday(weekday, clock, context)
+        coming = context.today() + timedelta(days=(weekday - context.today().weekday()) % 7)
+        if coming == context.today():
+            return resolve_day(coming + ONE_WEEK, clock, context)
+        raise UnclearTimeError(
+            f"could be {format_day(coming)} or {format_day(coming + ONE_WEEK)}",
+            *(f"{day} {context.example_clock(clock)}" for day in (coming, coming + ONE_WEEK)),
+        )
     day = context.base_day()
     day += timedelta(days=(weekday - day.weekday()) % 7)
     if clock and not clock.is_midnight:
@@ -306,18 +309,6 @@ def parse_weekday(text: str, clock: ClockTime | None, context: TimeContext) -> d
             f"{day + ONE_WEEK} {context.example_clock(clock)}",
         )
     return resolve_day(day, clock, context)
-
-
-def parse_next_weekday(weekday: int, clock: ClockTime | None, context: TimeContext) -> datetime:
-    """Refuse `next fri`, which could be the coming one or the one after; on a Friday only the latter."""
-    coming = context.today() + timedelta(days=(weekday - context.today().weekday()) % 7)
-    if coming == context.today():
-        return resolve_day(coming + ONE_WEEK, clock, context)
-    candidates = (coming, coming + ONE_WEEK)
-    raise UnclearTimeError(
-        f"could be {format_day(candidates[0])} or {format_day(candidates[1])}",
-        *(f"{day} {context.example_clock(clock)}" for day in candidates),
-    )
 
 
 def parse_day_of_year(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
@@ -384,9 +375,8 @@ def parse_full_date(text: str, clock: ClockTime | None, context: TimeContext) ->
         raise build_unknown_time_error(text, clock, context)
     moment, reason = dates.parse_date(date_text, context.zone)
     if moment is None and clock and not clock.is_midnight:
-        moment, _ = dates.parse_date(
-            f"{clock} {date_text}", context.zone
-        )  # dateutil understands a zone only after the time
+        # dateutil understands a zone only after the time
+        moment, _ = dates.parse_date(f"{clock} {date_text}", context.zone)
     if moment is None:
         candidates = ISO_DAY.findall(reason)
         if candidates:
@@ -408,11 +398,13 @@ def parse_full_date(text: str, clock: ClockTime | None, context: TimeContext) ->
 
 def split_weekday(text: str) -> tuple[str, int | None]:
     """Split a date into the text without a weekday, and the weekday."""
-    words = text.split()
-    weekdays = [
-        WEEKDAY_NUMBERS[word.lower().rstrip(".")] for word in words if word.lower().rstrip(".") in WEEKDAY_NUMBERS
-    ]
-    date_words = [word for word in words if word.lower().rstrip(".") not in WEEKDAY_NUMBERS and word.lower() != "on"]
+    date_words, weekdays = [], []
+    for word in text.split():
+        name = word.lower().rstrip(".")
+        if name in WEEKDAY_NUMBERS:
+            weekdays.append(WEEKDAY_NUMBERS[name])
+        elif word.lower() != "on":
+            date_words.append(word)
     return (" ".join(date_words), weekdays[0]) if len(weekdays) == 1 else (text, None)
 
 
@@ -453,7 +445,7 @@ def parse_past_text(text: str, context: PastTimeContext) -> datetime:
     if duration:
         if time_text.lower().startswith(FUTURE_PREFIXES):
             raise UnclearTimeError("has not come yet", *context.examples())
-        return subtract_duration(duration, context)
+        return duration.shift(context.now, context.zone, -1)  # a day ago is at the same clock time
     day, clock = split_clock_time(time_text)
     moment = parse_past_day(day, clock, context) or parse_full_date(day, clock, context)
     if is_past(moment, context):
@@ -483,17 +475,6 @@ def parse_past_day(day: str, clock: ClockTime | None, context: PastTimeContext) 
     if is_past(moment, context) or (context.is_end and (clock is None or clock.is_midnight)):
         return moment
     return resolve_day(last - ONE_WEEK, clock, context, str(last - ONE_WEEK))
-
-
-def subtract_duration(duration: Duration, context: PastTimeContext) -> datetime:
-    """Go back in time; a day ago is at the same clock time."""
-    now, zone = context.now, context.zone
-    start = (
-        dates.find_first_moment(dates.to_wall_clock(now, zone) - timedelta(days=duration.days), zone)
-        if duration.days
-        else now
-    )
-    return (start.astimezone(timezone.utc) - timedelta(seconds=duration.seconds)).astimezone(zone)
 
 
 def is_past(moment: datetime, context: PastTimeContext) -> bool:

@@ -25,6 +25,7 @@ FREQUENCIES = {"day": "DAILY", "week": "WEEKLY", "month": "MONTHLY", "year": "YE
 FREQUENCIES |= {"daily": "DAILY", "weekly": "WEEKLY", "monthly": "MONTHLY", "yearly": "YEARLY"}
 DAY_GROUPS = {"weekday": DAY_CODES[:5], "workday": DAY_CODES[:5], "weekend": DAY_CODES[5:]}
 DAY_RANGE = re.compile(r"([a-z]+)-([a-z]+)")
+NOT_RECURRING, RECURRENCE_EXAMPLES = "is no way to repeat", ("daily", "mon,wed")
 NUMBERED_DAY_CODE = re.compile(r"([+-]?\d)?([A-Z]{2})")
 FREQUENCY_UNITS = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year"}
 ORDINAL_ENDINGS = {"1": "st", "2": "nd", "3": "rd"}
@@ -46,36 +47,28 @@ def parse_recurrence(text: str, last: datetime | None = None, zone: tzinfo = tim
 
 
 def parse_plain_recurrence(text: str) -> str:
-    """Parse a rule in words."""
+    """Parse a rule in words: a frequency, or days such as `weekday`, `mon-fri`, `tue`."""
     words = re.sub(r"^every |\band\b|[,&+]", " ", text.strip().lower()).split()
     if len(words) == 1 and words[0] in FREQUENCIES:
         return f"FREQ={FREQUENCIES[words[0]]}"
-    days = [code for word in words for code in parse_weekday_codes(word)]
-    if not days:
-        raise build_recurrence_error()
-    return f"FREQ=WEEKLY;BYDAY={','.join(code for code in DAY_CODES if code in days)}"
+    codes: set[str] = set()
+    for word in words:
+        day_range = DAY_RANGE.fullmatch(word)
+        if word.rstrip("s") in DAY_GROUPS:
+            codes.update(DAY_GROUPS[word.rstrip("s")])
+        else:
+            first, last = map(parse_weekday, day_range.groups() if day_range else (word, word))
+            codes.update(DAY_CODES[first : last + 1] if first <= last else DAY_CODES[first:] + DAY_CODES[: last + 1])
+    if not codes:
+        raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
+    return f"FREQ=WEEKLY;BYDAY={','.join(code for code in DAY_CODES if code in codes)}"
 
 
-def parse_weekday_codes(word: str) -> tuple[str, ...]:
-    """Return the days that a word names: `weekday`, `mon-fri`, `tue`."""
-    if word.rstrip("s") in DAY_GROUPS:
-        return DAY_GROUPS[word.rstrip("s")]
-    day_range = DAY_RANGE.fullmatch(word)
-    if day_range:
-        first, last = (DAY_CODES.index(parse_weekday_code(name)) for name in day_range.groups())
-        return DAY_CODES[first : last + 1] if first <= last else DAY_CODES[first:] + DAY_CODES[: last + 1]
-    return (parse_weekday_code(word),)
-
-
-def parse_weekday_code(name: str) -> str:
+def parse_weekday(name: str) -> int:
     day = WEEKDAY_NUMBERS.get(name, WEEKDAY_NUMBERS.get(name.rstrip("s.")))
     if day is None:
-        raise build_recurrence_error()
-    return DAY_CODES[day]
-
-
-def build_recurrence_error() -> UnclearTimeError:
-    return UnclearTimeError("is no way to repeat", "daily", "mon,wed")
+        raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
+    return day
 
 
 def parse_rrule(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
@@ -143,7 +136,14 @@ def extend_to_day_end(moment: datetime, zone: tzinfo) -> datetime:
 
 def describe_recurrence(rule: str, since: datetime, until: datetime, zone: tzinfo) -> str:
     """Describe as `every Tue 09:00 to 12:00 until 30 Jun 2027`."""
-    return describe_recurrence_hours(rule, since, until, zone) + describe_recurrence_end(split_rrule(rule), zone)
+    hours, parts = describe_recurrence_hours(rule, since, until, zone), split_rrule(rule)
+    if "COUNT" in parts:
+        return f"{hours}, {parts['COUNT']} times"
+    moment = dates.stamp(parts["UNTIL"], zone)[0] if "UNTIL" in parts else None
+    if moment is None:
+        return hours
+    last = moment.astimezone(zone)
+    return f"{hours} until {last.day} {MONTH_NAMES[last.month - 1]} {last.year}"
 
 
 def describe_recurrence_hours(rule: str, since: datetime, until: datetime, zone: tzinfo) -> str:
@@ -158,11 +158,8 @@ def describe_frequency(parts: dict[str, str], start: datetime) -> str:
     """Describe as `every Mon, Wed`, `every 2nd week on Tue` or `every month on the 1st Tue`."""
     frequency = parts.get("FREQ", "")
     interval = parts.get("INTERVAL", "1")
-    unit = (
-        f"every {FREQUENCY_UNITS.get(frequency, frequency)}"
-        if interval == "1"
-        else f"every {format_ordinal(interval)} {FREQUENCY_UNITS.get(frequency, frequency)}"
-    )
+    ordinal = "" if interval == "1" else f"{format_ordinal(interval)} "
+    unit = f"every {ordinal}{FREQUENCY_UNITS.get(frequency, frequency)}"
     days = ", ".join(describe_weekday(code) for code in parts.get("BYDAY", "").split(",") if code)
     if frequency == "WEEKLY":
         days = days or DAY_NAMES[start.weekday()]
@@ -191,14 +188,3 @@ def format_ordinal(number: str) -> str:
     if number.startswith("-"):
         return f"{format_ordinal(number[1:])} last"
     return number + ("th" if number[-2:-1] == "1" else ORDINAL_ENDINGS.get(number[-1], "th"))
-
-
-def describe_recurrence_end(parts: dict[str, str], zone: tzinfo) -> str:
-    """Describe as `, 5 times` or ` until 30 Jun 2027`."""
-    if "COUNT" in parts:
-        return f", {parts['COUNT']} times"
-    moment = dates.stamp(parts["UNTIL"], zone)[0] if "UNTIL" in parts else None
-    if moment is None:
-        return ""
-    last = moment.astimezone(zone)
-    return f" until {last.day} {MONTH_NAMES[last.month - 1]} {last.year}"
