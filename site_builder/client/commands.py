@@ -277,7 +277,7 @@ def build_empty_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
     """Build the error that nothing is listed: exit 1 if no host matches the words."""
     if not fleet.hosts:
         return EmptyFleetError(f"there are no hosts yet: {fleet.source} has none")
-    count = f"{len(fleet.hosts)} host{'' if len(fleet.hosts) == 1 else 's'}"
+    count = formatting.format_count(len(fleet.hosts), "host")
     return NegativeResultError(
         f"nothing fits {sanitize_text(' '.join(words))}: {fleet.source} has {count}, and none of them does"
     )

@@ -216,7 +216,7 @@ def format_time_ago(seconds: float, is_short: bool) -> str:
     for unit, short_name, name, limit in AGE_UNITS:
         if seconds < limit:
             count = int(seconds // unit)
-            return f"{count} {short_name}" if is_short else f"{count} {name}{'' if count == 1 else 's'} ago"
+            return f"{count} {short_name}" if is_short else f"{formatting.format_count(count, name)} ago"
     return UNKNOWN_CELL
 
 

@@ -78,6 +78,11 @@ def format_size(mib: float) -> str:
     return f"{format_gib(mib)} GiB"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format as `1 host` or `2 hosts`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def join_names(names: Sequence[str], limit: int = 3) -> str:
     """Return `alice`, `alice and bob`, or with more than `limit` names `alice, bob and 3 more`."""
     if len(names) > limit:

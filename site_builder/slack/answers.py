@@ -21,6 +21,7 @@ from site_builder.client.render import UNKNOWN_CELL
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.formatting import format_count
 from site_builder.core.locks import StorageError
 from site_builder.core.model import FleetUnavailableError, GpuNumber, ProcessStatus
 from site_builder.core.names import fold_login, gpu_number_sort_key
@@ -86,9 +87,9 @@ def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnsw
         cpus = "" if host.cpus is None else f" of {host.cpus}"
         rows.append((host.name, "up", f"{count_free(host.gpus)}/{len(host.gpus)}", models, f"{load}{cpus}"))
     gpus = [gpu for host in fleet.hosts for gpu in host.gpus]
-    free = f"{count_free(gpus)} of {format_noun_count(len(gpus), 'GPU')} free"
+    free = f"{count_free(gpus)} of {format_count(len(gpus), 'GPU')} free"
     table = AnswerTable(("host", "state", "free", "GPUs", "load"), tuple(rows), frozenset({2}), "{} more hosts")
-    return build_answer(context, f"{format_noun_count(len(fleet.hosts), 'host')}, {free}", table)
+    return build_answer(context, f"{format_count(len(fleet.hosts), 'host')}, {free}", table)
 
 
 def count_free(gpus: Iterable[FleetGpu]) -> int:
@@ -183,7 +184,7 @@ def answer_where(context: AnswerContext, name: str) -> SlackAnswer:
                 if is_person(booking.name) and booking.until.timestamp() > context.now.epoch:
                     bookings.append((host.name, gpu.place or gpu.index, booking))
     table = AnswerTable(("host", "GPUs", "memory", "what"), tuple(rows), frozenset({2}), "{} more hosts")
-    places = f"{format_noun_count(count, 'GPU')} of {format_noun_count(len(rows), 'host')}" if rows else "no GPU"
+    places = f"{format_count(count, 'GPU')} of {format_count(len(rows), 'host')}" if rows else "no GPU"
     title = f"{context.people.display_name(name)} is on {places}"
     lines = format_booking_lines(bookings, context.now) if rows or bookings else suggest_names(context, name)
     return build_answer(context, title, table if rows else None, lines, list_silent_hosts(context.fleet))
@@ -254,7 +255,7 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
     what = model or ("GPU" if count == 1 and len(free) < 2 else "GPUs")
     if count > 1:
         host_count = len({choice.host.name for choice in free})
-        title = f"{format_noun_count(host_count, 'host')} with {count} {what} free"
+        title = f"{format_count(host_count, 'host')} with {count} {what} free"
         title = title if free else f"no host has {count} {what} free"
     else:
         title = f"{len(free)} {what} free" if free else f"no {what} is free"
@@ -333,11 +334,7 @@ def format_state_counts(gpus: Iterable[FleetGpu]) -> str:
     """Format `12 GPUs: 3 free, 8 busy, 1 lost`."""
     counts = Counter(gpu.state for gpu in gpus)
     states = ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state])
-    return f"{format_noun_count(sum(counts.values()), 'GPU')}: {states}" if states else "no GPUs"
-
-
-def format_noun_count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{format_count(sum(counts.values()), 'GPU')}: {states}" if states else "no GPUs"
 
 
 def format_number_ranges(numbers: Iterable[GpuNumber]) -> str:

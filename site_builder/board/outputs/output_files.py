@@ -17,14 +17,14 @@ from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.files import compute_digest
 from site_builder.core.model import HostStatus, Problem
 from site_builder.core.published_files import OutputFile
+from site_builder.fleet.gpu_models import DEFAULT_VENDOR
 from site_builder.fleet.summary import AvailableGpu
 from site_builder.snapshots.registry import GPU_TOOLS
 
 AVAILABLE_FOLDER, STATES_FOLDER, NODES_FOLDER = "available", "states", "nodes"
 AVAILABLE_FILE = f"{AVAILABLE_FOLDER}.txt"
 TERM_FILE, TERM_ANSI_FILE, DETAIL_FILE = "term.txt", "term-ansi.txt", "detail.txt"
-# The vendor whose GPUs are in available/HOST.txt; each other vendor has a folder of its own.
-DEFAULT_VENDOR = "nvidia"
+# GPUs of the default vendor are in available/HOST.txt; each other vendor has a folder of its own.
 OTHER_VENDORS = tuple(dict.fromkeys(tool.vendor for tool in GPU_TOOLS.values() if tool.vendor != DEFAULT_VENDOR))
 OUTPUT_FOLDERS = (
     AVAILABLE_FOLDER,
