@@ -111,6 +111,7 @@ class TimeContext(NamedTuple):
     base: datetime
     is_end: bool
     zone: tzinfo
+    is_past: bool = False
 
     def today(self) -> date:
         return dates.to_wall_clock(self.now, self.zone).date()
@@ -120,18 +121,11 @@ class TimeContext(NamedTuple):
 
     def examples(self) -> tuple[str, str]:
         """Return texts that are always clear."""
-        return "2h", f"{self.today() + ONE_WEEK} 18:00"
+        return ("7d", str(self.today() - ONE_WEEK)) if self.is_past else ("2h", f"{self.today() + ONE_WEEK} 18:00")
 
     def example_clock(self, clock: ClockTime | None) -> str:
         """Return the clock time for an example: that of the text, else the likely edge of the day."""
         return ("24:00" if self.is_end else "00:00") if clock is None or clock.is_midnight else str(clock)
-
-
-class PastTimeContext(TimeContext):
-    """How to read a text about the past."""
-
-    def examples(self) -> tuple[str, str]:
-        return "7d", str(self.today() - ONE_WEEK)
 
 
 def parse_duration(text: str) -> Duration:
@@ -165,7 +159,7 @@ def parse_moment(text: str, now: datetime, *, start: datetime | None = None, end
 
 def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetime:
     """Parse a moment that is not after `now`; a duration counts back from there."""
-    context = PastTimeContext(now, now, end, now.tzinfo or timezone.utc)
+    context = TimeContext(now, now, end, now.tzinfo or timezone.utc, is_past=True)
     return check_moment(parse_past_text(text, context), context)
 
 
@@ -435,7 +429,7 @@ def build_unknown_time_error(text: str, clock: ClockTime | None, context: TimeCo
     return UnclearTimeError("could be an hour of the day or a number of hours" if hour else "has no unit", *examples)
 
 
-def parse_past_text(text: str, context: PastTimeContext) -> datetime:
+def parse_past_text(text: str, context: TimeContext) -> datetime:
     """Try each form in turn."""
     text = ISO_DATE_T.sub(r"\1 ", normalize_time_text(text, *context.examples()))
     time_text = text[: -len(AGO_SUFFIX)] if text.lower().endswith(AGO_SUFFIX) else text
@@ -459,7 +453,7 @@ def parse_past_text(text: str, context: PastTimeContext) -> datetime:
     return context.now
 
 
-def parse_past_day(day: str, clock: ClockTime | None, context: PastTimeContext) -> datetime | None:
+def parse_past_day(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Parse `today`, `yesterday` or a weekday, which is the last of that name; a clock time alone is today's."""
     name, today = day.lower(), context.today()
     if name in {"", "today"}:
@@ -477,7 +471,7 @@ def parse_past_day(day: str, clock: ClockTime | None, context: PastTimeContext) 
     return resolve_day(last - ONE_WEEK, clock, context, str(last - ONE_WEEK))
 
 
-def is_past(moment: datetime, context: PastTimeContext) -> bool:
+def is_past(moment: datetime, context: TimeContext) -> bool:
     """Compare timestamps: within one zone Python compares wall clocks, which may show a time twice."""
     return moment.timestamp() <= context.now.timestamp()
 
