@@ -18,7 +18,6 @@ EMPTY_STATES = frozenset({"free", "booked"})
 # The problems of a GPU that cannot be used until it is reset or its host is rebooted.
 LOST_PROBLEM_KINDS = frozenset({"lost", "off-bus", "reset"})
 RECOVERY_KIND = "recovery"
-NO_INSTANCES_REASON = "it is in MIG mode and tells no instances, so that nothing can be run on it"
 
 
 class GpuInput(NamedTuple):
@@ -96,9 +95,12 @@ def explain_lost(gpu: Gpu, problems: Sequence[GpuProblem]) -> str:
 
 def decide_taken_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[str, str]:
     """Decide between conflict, held and busy."""
-    violation = explain_conflict(gpu_input, rules)
-    if violation:
-        return "conflict", violation
+    others = sorted(find_other_users(gpu_input, rules.people))
+    if others and not rules.privacy.users:
+        return "conflict", "booked by one person, used by another"
+    if others:
+        bookers = list(dict.fromkeys(rules.people.display_name(name) for name in gpu_input.bookers))
+        return "conflict", f"booked by {formatting.join_names(bookers)}, used by {formatting.join_names(others)}"
     idle_since = gpu_input.idle_since
     if idle_since is not None and now.has_passed(idle_since + rules.limits.held_after):
         since = formatting.format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
@@ -118,17 +120,6 @@ def find_other_users(gpu_input: GpuInput, people: PeopleDirectory) -> dict[str, 
         if login and person and person not in bookers:
             other_users.setdefault(people.display_login(login), []).append(process)
     return other_users
-
-
-def explain_conflict(gpu_input: GpuInput, rules: StateRules) -> str:
-    """Return who is on a GPU that others have booked; empty where nobody is."""
-    others = sorted(find_other_users(gpu_input, rules.people))
-    if not others:
-        return ""
-    if not rules.privacy.users:
-        return "booked by one person, used by another"
-    bookers = list(dict.fromkeys(rules.people.display_name(name) for name in gpu_input.bookers))
-    return f"booked by {formatting.join_names(bookers)}, used by {formatting.join_names(others)}"
 
 
 def describe_busy(gpu_input: GpuInput, limits: StateLimits) -> str:
@@ -174,9 +165,16 @@ def format_used_memory(gpu: Gpu) -> str:
 
 def decide_untaken_state(gpu_input: GpuInput, limits: StateLimits, now: Now) -> tuple[str, str]:
     """Decide between unknown, booked and free."""
-    unclear = explain_unknown(gpu_input)
-    if unclear:
-        return "unknown", unclear
+    gpu = gpu_input.gpu
+    if not gpu_input.has_process_list:
+        return "unknown", explain_unreported_processes(gpu_input)
+    recovery = next((problem.what for problem in gpu_input.problems if problem.kind == RECOVERY_KIND), "")
+    if recovery:
+        return "unknown", recovery
+    if gpu.memory_used is None and gpu.utilization_gpu is None:
+        return "unknown", "the driver tells neither its memory nor its use"
+    if gpu.health.is_in_mig_mode:
+        return "unknown", "it is in MIG mode and tells no instances, so that nothing can be run on it"
     current = [booking for booking in gpu_input.bookings if booking.phase == "now"]
     if current:
         until = formatting.format_moment(max(booking.until for booking in current), now)
@@ -186,21 +184,9 @@ def decide_untaken_state(gpu_input: GpuInput, limits: StateLimits, now: Now) -> 
     if soon and soon.since:
         name = f" to {soon.name}" if soon.name else ""
         return "free", f"until {formatting.format_moment(soon.since, now)}, then promised{name}"
-    if gpu_input.gpu.memory_used is None:
+    if gpu.memory_used is None:
         return "free", "no process; its driver does not tell the memory in use"
-    return "free", f"no process, {formatting.format_size(gpu_input.gpu.memory_used)} in use"
-
-
-def explain_unknown(gpu_input: GpuInput) -> str:
-    """Return why a GPU cannot be called free; empty where it can."""
-    if not gpu_input.has_process_list:
-        return explain_unreported_processes(gpu_input)
-    recovery = next((problem.what for problem in gpu_input.problems if problem.kind == RECOVERY_KIND), "")
-    if recovery:
-        return recovery
-    if gpu_input.gpu.memory_used is None and gpu_input.gpu.utilization_gpu is None:
-        return "the driver tells neither its memory nor its use"
-    return NO_INSTANCES_REASON if gpu_input.gpu.health.is_in_mig_mode else ""
+    return "free", f"no process, {formatting.format_size(gpu.memory_used)} in use"
 
 
 def find_soon_booking(bookings: Sequence[BookingStatus], limits: StateLimits, now: Now) -> BookingStatus | None:

@@ -41,8 +41,9 @@ def build_processes_by_gpu(
         login = find_process_login(row, people) if row else None
         container_row = row if row and privacy.users and privacy.commands != "none" else None
         runs_as = None
-        if row and row.person and privacy.users and login == row.person:
-            runs_as = find_kernel_user(row)
+        if row and row.person and privacy.users and login == row.person:  # the user that the kernel knows
+            number = parse_uid(row.user or row.uid or "")
+            runs_as = row.user if number is None else f"uid {number}"
         status = ProcessStatus(
             pid=process.pid,
             user=people.display_login(login) if login and privacy.users else None,
@@ -74,12 +75,6 @@ def find_process_login(row: PsRow, people: PeopleDirectory) -> str | None:
     if person and (is_root or (number is not None and not people.is_aliased(f"uid {number}"))):
         return person
     return user
-
-
-def find_kernel_user(row: PsRow) -> str | None:
-    """Return the user that the kernel knows, where another person is behind it."""
-    number = parse_uid(row.user or row.uid or "")
-    return row.user if number is None else f"uid {number}"
 
 
 def format_shown_command(process: GpuProcessRow, row: PsRow | None, privacy: PrivacySettings) -> str | None:

@@ -62,12 +62,9 @@ MAX_GONE_GPUS = 64
 MAX_COUNT = 10**15
 # The counts from which each kind is found, the most reliable first.
 COUNT_SOURCES: dict[str, tuple[str, ...]] = {
+    **{kind: (kind,) for kind in COUNT_DESCRIPTIONS},
     "corrected": ("corrected_ever", "corrected"),
     "uncorrected": ("uncorrected_ever", "uncorrected"),
-    "rows_corrected": ("rows_corrected",),
-    "rows_uncorrected": ("rows_uncorrected",),
-    "pages_corrected": ("pages_corrected",),
-    "pages_uncorrected": ("pages_uncorrected",),
 }
 COUNT_POSITIONS = {kind: tuple(COUNT_NAMES.index(name) for name in names) for kind, names in COUNT_SOURCES.items()}
 # Counts that may be set to 0, by a restart of the driver or by an admin.
@@ -150,7 +147,8 @@ def compare_health(
     }
     if state:
         present_keys = {previous_key for _, previous_key in matches.values()}
-        comparison.compare_driver(state.driver, metrics.driver)
+        if state.driver and metrics.driver and state.driver != metrics.driver:
+            comparison.add_momentary_event("", None, "driver", (state.driver, metrics.driver))
         missing = {key: gpu for key, gpu in state.gpus.items() if key not in present_keys}
         if metrics.is_complete:
             gone = {key: comparison.mark_gone(key, gpu) for key, gpu in missing.items()}
@@ -233,10 +231,6 @@ class HealthComparison:
 
     def add_momentary_event(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
         return self.record(self.begin_event(gpu_key, index, kind, value)._replace(ended_at=self.checked_at))
-
-    def compare_driver(self, before: str | None, now: str | None) -> None:
-        if before and now and before != now:
-            self.add_momentary_event("", None, "driver", (before, now))
 
     def compare_gpu(
         self, key: str, gpu: GpuHealthMetrics, previous_key: str, previous_host: str | None

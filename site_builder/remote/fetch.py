@@ -112,7 +112,7 @@ def find_pulled_file_fault(content: bytes, name: str, file: str) -> str | None:
     header, _ = envelope.parse_snapshot_header(content, TASKS_BY_FILE[file])
     if header and header.host != name:
         return f"says host={terminal_text.clean_text(header.host)[:80]}: pull it by that name"
-    problem, _ = find_snapshot_fault(content, name, file)
+    problem = find_snapshot_fault(content, name, file)
     return f"does not count: {problem}" if problem else None
 
 

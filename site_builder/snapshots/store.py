@@ -45,39 +45,25 @@ MAX_CHEAP_BYTES = 2 * 1024 * 1024
 MAX_EXPENSIVE_BYTES, EXPENSIVE_AFTER_S = 16 * 1024 * 1024, 0.01
 
 
-class ParseCacheEntry(NamedTuple):
-    """The content of a file, what else its result depends on, and the result."""
-
-    content: bytes
-    dependencies: object
-    result: object
-
-
 class ParseCache:
-    """The last result of each file, up to a limit of bytes."""
+    """The last result of each file with its content and what else it depends on, up to a limit of bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.size = 0
-        self.entries: dict[tuple[str, str], ParseCacheEntry] = {}
+        self.entries: dict[tuple[str, str], tuple[bytes, object, object]] = {}
 
-    def find(self, key: tuple[str, str], content: bytes, dependencies: object) -> ParseCacheEntry | None:
-        """Return the entry of a file that has not changed."""
-        entry = self.entries.get(key)
-        return entry if entry and entry.dependencies == dependencies and entry.content == content else None
-
-    def keep(self, key: tuple[str, str], entry: ParseCacheEntry) -> None:
+    def keep(self, key: tuple[str, str], content: bytes, dependencies: object, result: object) -> None:
         """Add a result, and drop the oldest ones to make room."""
-        if len(entry.content) > self.max_bytes:
+        if len(content) > self.max_bytes:
             return
-        self.entries[key] = entry
-        self.size += len(entry.content)
+        self.entries[key] = content, dependencies, result
+        self.size += len(content)
         while self.size > self.max_bytes:
             self.drop(next(iter(self.entries)))
 
     def drop(self, key: tuple[str, str]) -> None:
-        entry = self.entries.pop(key, None)
-        self.size -= len(entry.content) if entry else 0
+        self.size -= len(self.entries.pop(key, (b"",))[0])
 
 
 CACHE_LOCK = threading.Lock()
@@ -86,18 +72,18 @@ CHEAP_CACHE, EXPENSIVE_CACHE = ParseCache(MAX_CHEAP_BYTES), ParseCache(MAX_EXPEN
 
 def parse_once(key: tuple[str, str], content: bytes, dependencies: object, parse: Callable[[], Result]) -> Result:
     """Return the cached result of a file, or parse it; the result depends on its content and `dependencies`."""
-    for cache in (CHEAP_CACHE, EXPENSIVE_CACHE):
-        entry = cache.find(key, content, dependencies)
-        if entry:
-            return entry.result  # type: ignore[return-value] # of the same key
+    caches = (CHEAP_CACHE, EXPENSIVE_CACHE)
+    for cache in caches:
+        entry = cache.entries.get(key)
+        if entry and entry[1] == dependencies and entry[0] == content:
+            return entry[2]  # type: ignore[return-value] # of the same key
     began = time.thread_time()
     result = parse()
     is_expensive = time.thread_time() - began > EXPENSIVE_AFTER_S
     with CACHE_LOCK:
-        for cache in (CHEAP_CACHE, EXPENSIVE_CACHE):
+        for cache in caches:
             cache.drop(key)
-        cache = EXPENSIVE_CACHE if is_expensive else CHEAP_CACHE
-        cache.keep(key, ParseCacheEntry(content, dependencies, result))
+        caches[is_expensive].keep(key, content, dependencies, result)
     return result
 
 
@@ -173,15 +159,23 @@ class SnapshotStore:
         if only is not None:
             folders = {name for name in folders if name in only}
             legacy_hosts = {name: legacy for name, legacy in legacy_hosts.items() if name in only}
+        native_paths = {file: file for file in TASKS_BY_FILE}
         for name in folders.union(self.native_files):
-            self.update_host_folder(name, name in folders, problems)
+            try:
+                with open_folder(f"{self.data_folder}/{name}") if name in folders else nullcontext() as folder:
+                    self.update_host_files(self.native_files, name, native_paths, folder)
+            except OSError as error:
+                problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
+            except Exception as error:  # a fault of ours costs this host alone, and what was read before is not trusted
+                self.native_files.pop(name, None)
+                problems.append(Problem(f"data/{name}", describe_fault("its files could not be read", error)))
         with open_folder(self.data_folder, files.ROOT_FOLDER_FLAGS) as folder:
             for name in legacy_hosts.keys() | self.legacy_files.keys():
                 present = legacy_hosts.get(name, set()) | self.legacy_files.get(name, {}).keys()
                 paths = {file: f"{name}_{file}" for file in present}
                 try:
                     self.update_host_files(self.legacy_files, name, paths, folder)
-                except Exception as error:  # as in update_host_folder
+                except Exception as error:  # as above
                     self.legacy_files[name] = {}
                     problems.append(Problem(f"data/{name}_*", describe_fault("its files could not be read", error)))
         names = sorted(folders.union(self.native_files, self.legacy_files))
@@ -211,17 +205,6 @@ class SnapshotStore:
                     else:
                         problems.append(Problem(where, explain_refused_host(match[1])))
         return folders, legacy_hosts
-
-    def update_host_folder(self, name: str, is_present: bool, problems: list[Problem]) -> None:
-        """Read what changed in the folder of a host."""
-        try:
-            with open_folder(f"{self.data_folder}/{name}") if is_present else nullcontext() as folder:
-                self.update_host_files(self.native_files, name, {file: file for file in TASKS_BY_FILE}, folder)
-        except OSError as error:
-            problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
-        except Exception as error:  # a fault of ours costs this host alone, and what was read before is not trusted
-            self.native_files.pop(name, None)
-            problems.append(Problem(f"data/{name}", describe_fault("its files could not be read", error)))
 
     def update_host_files(self, hosts: FilesByHost, name: str, paths: dict[str, str], folder: int | None) -> None:
         """Read the files of a host that changed; a file that was never there is left out."""
@@ -397,27 +380,24 @@ def update_stored_file(
     # only a time in the past can be true
     own_time = signature.modified_ns / 1e9 if is_legacy else envelope.parse_as_of_line(content)
     arrived_at = max(0.0, min(signature.arrived_ns / 1e9, own_time))
-    problem, is_usable = find_legacy_fault(content, file) if is_legacy else find_snapshot_fault(content, name, file)
+    if is_legacy:  # these have neither header nor end
+        is_whole = content.endswith(b"\n") or (not content and file in POSSIBLY_EMPTY_FILES)
+        problem = None if is_whole else "the file is torn: its last line has no end"
+    else:
+        problem = find_snapshot_fault(content, name, file)
     if before and before.content and (problem or before.content == content):
         return HostFile(signature, before.content, before.arrived_at, problem)
-    return HostFile(signature, content if is_usable else b"", arrived_at, problem)
+    return HostFile(signature, b"" if problem else content, arrived_at, problem)
 
 
-def find_snapshot_fault(content: bytes, name: str, file: str) -> tuple[str | None, bool]:
-    """Return what is wrong with a file as a whole, and whether it can be used."""
+def find_snapshot_fault(content: bytes, name: str, file: str) -> str | None:
+    """Return what is wrong with a file as a whole, so that it cannot be used."""
     header, problem = envelope.parse_snapshot_header(content, TASKS_BY_FILE[file])
     if header is None:
-        return problem, False
+        return problem
     if header.host != name:
-        return f"it says host={header.host[:80]}, which is not its folder's name, and does not count", False
-    return (None, True) if envelope.has_end_line(content) else (envelope.TORN_MESSAGE, False)
-
-
-def find_legacy_fault(content: bytes, file: str) -> tuple[str | None, bool]:
-    """Return the same for a legacy file, which has neither header nor end."""
-    if content.endswith(b"\n") or (not content and file in POSSIBLY_EMPTY_FILES):
-        return None, True
-    return "the file is torn: its last line has no end", False
+        return f"it says host={header.host[:80]}, which is not its folder's name, and does not count"
+    return None if envelope.has_end_line(content) else envelope.TORN_MESSAGE
 
 
 def parse_snapshot_files(host: HostFiles) -> HostSnapshot:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -132,25 +131,22 @@ def parse_legacy_processes(data: bytes, now: datetime | None) -> ParsedFile[GpuP
             rows.append((taken_at, process))
         elif line.strip():
             messages.append(line.strip())
+    file: ParsedFile[GpuProcessRow] = ParsedFile(messages=tuple(messages[:MAX_MESSAGES]))
     newest = max((taken_at for taken_at, _ in rows), default=None)
     if newest is None or (now is not None and now - newest > MAX_SAMPLE_AGE):
-        return ParsedFile(messages=tuple(messages[:MAX_MESSAGES]))
+        return file
     sample: dict[tuple[str, int | None], GpuProcessRow] = {}
     for taken_at, process in rows:
         if newest - taken_at <= MAX_SAMPLE_SPREAD:
             sample[process.gpu_key, process.pid] = process
-    return drop_unreported_rows(sample.values(), tuple(messages[:MAX_MESSAGES]))
-
-
-def drop_unreported_rows(sample: Collection[GpuProcessRow], messages: tuple[str, ...]) -> ParsedFile[GpuProcessRow]:
-    """Drop the rows that have words in the place of a process; where these name no GPU, no process was reported."""
-    rows = tuple(process for process in sample if not is_process_hidden(process))
-    hidden = {process.gpu_key.strip("[]") for process in sample if is_process_hidden(process)}
+    # rows that have words in the place of a process; where these name no GPU, no process was reported
+    hidden = {process.gpu_key.strip("[]") for process in sample.values() if is_process_hidden(process)}
     unreported = {gpu: NOT_REPORTED_WORDS for gpu in hidden if gpu.startswith(("GPU-", "MIG-"))}
-    tool_results: tuple[ToolResult, ...] = ()
+    shown = tuple(process for process in sample.values() if not is_process_hidden(process))
     if len(unreported) < len(hidden):
-        tool_results = (ToolResult("nvidia-smi", "nvidia", 0, messages, is_complete=False),)
-    return ParsedFile(rows, messages=messages, tool_results=tool_results, unreported=unreported)
+        result = ToolResult("nvidia-smi", "nvidia", 0, file.messages, is_complete=False)
+        file = replace(file, tool_results=(result,))
+    return replace(file, rows=shown, unreported=unreported)
 
 
 def parse_legacy_users(data: bytes, now: datetime | None) -> ParsedFile[PsRow]:

@@ -7,8 +7,8 @@ parser ever sees the head of the document, so that entities declared there can d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from itertools import count, islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, count, islice
 from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -263,24 +263,21 @@ def split_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list
         if end < len(GPU_END):
             end = stop
         outside_texts.append(text[end:stop])
-        devices.append(parse_device(text[start:end], problems))
+        device_text = text[start:end]
+        match = GPU_ID.match(device_text)
+        bus_id = match[1].strip() if match else ""
+        element = None
+        if len(device_text) > MAX_GPU_CHARACTERS:
+            fault = f"{len(device_text) // 1024} KiB of XML, which is too much"
+        elif not device_text.endswith((GPU_END, "/>")):
+            fault = "no end"
+        else:
+            element, fault = parse_element(device_text)
+        if element is None:
+            where = bus_id or "of which it is not told where it sits"
+            problems.append(f"a row has {fault}, and is left out: the GPU {where}")
+        devices.append(XmlDevice(bus_id, element, is_damaged=element is None))
     return devices, outside_texts
-
-
-def parse_device(text: str, problems: list[str]) -> XmlDevice:
-    match = GPU_ID.match(text)
-    bus_id = match[1].strip() if match else ""
-    if len(text) > MAX_GPU_CHARACTERS:
-        fault = f"{len(text) // 1024} KiB of XML, which is too much"
-    elif not text.endswith((GPU_END, "/>")):
-        fault = "no end"
-    else:
-        element, fault = parse_element(text)
-        if element is not None:
-            return XmlDevice(bus_id, element)
-    where = bus_id or "of which it is not told where it sits"
-    problems.append(f"a row has {fault}, and is left out: the GPU {where}")
-    return XmlDevice(bus_id, is_damaged=True)
 
 
 def parse_element(text: str) -> tuple[Element | None, str]:
@@ -403,13 +400,12 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     """Build a GPU from its element; a lost one keeps its row."""
     element = device.element
     if element is None:
-        lost = device.lost_reason or NO_DATA_MESSAGE
         return Gpu(
             index=index,
             uuid=None,
             name=None,
             bus_id=parse_cell(device.bus_id),
-            lost=lost,
+            lost=device.lost_reason or NO_DATA_MESSAGE,
             columns=("pci.bus_id",),
             cells=(device.bus_id,),
         )
@@ -419,9 +415,15 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     if parse_cell(cells[BUS_ID_POSITION]) is None:
         cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
     gpu = nvidia_csv.build_gpu_from_cells(GPU_COLUMNS, tuple(cells))
-    gpu = add_reading_errors(gpu, [child for child in element if child.tag not in USER_TEXT_ELEMENTS])
-    if gpu.lost:
-        return gpu
+    # errors may stand in elements that are no column of ours
+    error = find_reading_error(
+        (reading, text) for tag, reading in WATCHED_ELEMENTS.items() for text in list_texts(element.iterfind(tag))
+    )
+    if error and not gpu.error:
+        gpu = gpu._replace(error=error.sentence)
+    lost = gpu.lost or find_lost_words(list_texts(child for child in element if child.tag not in USER_TEXT_ELEMENTS))
+    if lost:
+        return gpu if lost == gpu.lost else gpu._replace(lost=lost)
     message = HANDLE_ERROR.search(element.text or "")
     lost_reason = device.lost_reason or (message[3].strip().rstrip(".") if message else None)
     has_live_reading = any(value is not None for value in (gpu.memory_used, gpu.utilization_gpu, gpu.temperature))
@@ -430,16 +432,8 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     return gpu._replace(lost=lost_reason) if lost_reason else gpu
 
 
-def add_reading_errors(gpu: Gpu, elements: list[Element]) -> Gpu:
-    """Add the errors in elements that are no column of ours."""
-    lost = gpu.lost or find_lost_words(text for element in elements for text in element.itertext())
-    watched = [element for element in elements if element.tag in WATCHED_ELEMENTS]
-    error = find_reading_error(
-        (WATCHED_ELEMENTS[element.tag], text) for element in watched for text in element.itertext()
-    )
-    if error and not gpu.error:
-        gpu = gpu._replace(error=error.sentence)
-    return gpu if lost == gpu.lost else gpu._replace(lost=lost)
+def list_texts(elements: Iterable[Element]) -> Iterator[str]:
+    return chain.from_iterable(element.itertext() for element in elements)
 
 
 def find_first_value(children: dict[str, Element], sources: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
@@ -499,9 +493,7 @@ def build_mig_instances(parent: Gpu, element: Element | None, gpu_list: GpuList)
     instances: list[MigInstance] = []
     for number, device in zip(numbers, elements):
         profile, uuid = names.get(number, (None, None))
-        memory = device.find("fb_memory_usage")
-        memory_texts: Iterable[str] = () if memory is None else memory.itertext()
-        error = find_reading_error(("memory", text) for text in memory_texts)
+        error = find_reading_error(("memory", text) for text in list_texts(device.iterfind("fb_memory_usage")))
         instance = Gpu(
             index=parent.index,
             uuid=uuid,
@@ -542,8 +534,20 @@ def parse_device_processes(
         for info in infos[:room]:
             # like --query-compute-apps, leave out processes that only draw; old drivers print no type
             kind = parse_cell(to_csv_cell(info.findtext("type")))
-            if kind is None or "C" in kind.split("+"):
-                processes.append(parse_xml_process(info, gpu, instances))
+            if kind is not None and "C" not in kind.split("+"):
+                continue
+            # a process whose instance is not known is on none of them, and then none of them is called free
+            ids = parse_instance_ids(info)
+            same = [instance for key, instance in instances if key == ids]
+            same = same or [instance for key, instance in instances if key[0] == ids[0]]
+            name = (info.findtext("process_name") or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
+            process = GpuProcessRow(
+                gpu_key=(same[0] if len(same) == 1 else gpu).process_key,
+                pid=parse_integer(to_csv_cell(info.findtext("pid"))),
+                used_memory=parse_number(to_csv_cell(info.findtext("used_memory"))),
+                name=None if name in NO_VALUE_WORDS else parse_cell(name),
+            )
+            processes.append(process)
     words = [text for process_list in lists if (text := clean_excerpt(process_list.text or "", MAX_ERROR_CHARACTERS))]
     if words or not lists:
         unreported[gpu.process_key] = words[0] if words else NO_LIST_MESSAGE
@@ -553,17 +557,3 @@ def parse_device_processes(
     shown = [process for process in processes if not is_process_hidden(process)]
     with_pid = dict.fromkeys(process for process in shown if process.pid is not None)
     return [*with_pid, *(process for process in shown if process.pid is None)]
-
-
-def parse_xml_process(info: Element, gpu: Gpu, instances: list[MigInstance]) -> GpuProcessRow:
-    # a process whose instance is not known is on none of them, and then none of them is called free
-    ids = parse_instance_ids(info)
-    same = [instance for key, instance in instances if key == ids]
-    same = same or [instance for key, instance in instances if key[0] == ids[0]]
-    name = (info.findtext("process_name") or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
-    return GpuProcessRow(
-        gpu_key=(same[0] if len(same) == 1 else gpu).process_key,
-        pid=parse_integer(to_csv_cell(info.findtext("pid"))),
-        used_memory=parse_number(to_csv_cell(info.findtext("used_memory"))),
-        name=None if name in NO_VALUE_WORDS else parse_cell(name),
-    )
