@@ -7,7 +7,8 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -125,12 +126,8 @@ class AmdToolQueries:
 
     def format_parts(self, *names: str) -> bytes:
         """Return the output of some queries as parts of a snapshot."""
-        parts = []
-        for name in ("names", "static", *names):
-            if name in self.queries:
-                code, output = self.read_output(name)
-                parts.append(b"# part %s/%s rc=%d\n%s" % (self.tool_name.encode(), name.encode(), code % 256, output))
-        return b"".join(parts)
+        asked = (name for name in ("names", "static", *names) if name in self.queries)
+        return b"".join(format_part(f"{self.tool_name}/{name}", *self.read_output(name)) for name in asked)
 
 
 class LocalQueries(NamedTuple):
@@ -143,40 +140,35 @@ class LocalQueries(NamedTuple):
 
 def start_local_queries() -> LocalQueries:
     """Start all queries, which take a while."""
-    tool_paths = find_amd_tools(os.environ)
-    amd = AmdToolQueries(tool_paths) if tool_paths else None
-    return LocalQueries(NvidiaSmiQuery("gpu", GPU_FIELDS), NvidiaSmiQuery("compute-apps", PROCESS_FIELDS), amd)
-
-
-def find_amd_tools(environment: Mapping[str, str]) -> list[str]:
-    """Return the paths of the tools, the better one first; few people have the folder of ROCm on their PATH."""
-    setting = environment.get("GPUBOARD_AMD") or "auto"
+    setting = os.environ.get("GPUBOARD_AMD") or "auto"
     wanted = {"auto": AMD_TOOLS, "no": ()}.get(setting, (setting,))
-    folder = os.path.join(environment.get("ROCM_PATH") or "/opt/rocm", "bin")  # noqa: PTH118 # for which() alone
-    paths = (shutil.which(tool) or shutil.which(tool, path=folder) for tool in wanted)
-    return [path for path in paths if path]
-
-
-def choose_working_tool(queries: AmdToolQueries) -> AmdToolQueries:
-    """Return the queries of the first tool that works, or of the last."""
-    while queries.fallback_tools:
-        code, _ = queries.read_output("names")
-        if not code or code in NO_OUTPUT_EXIT_CODES:
-            break
-        queries = AmdToolQueries(queries.fallback_tools)
-    return queries
+    # few people have the folder of ROCm on their PATH
+    folder = os.path.join(os.environ.get("ROCM_PATH") or "/opt/rocm", "bin")  # noqa: PTH118 # for which() alone
+    tool_paths = [path for tool in wanted if (path := shutil.which(tool) or shutil.which(tool, path=folder))]
+    return LocalQueries(
+        gpus=NvidiaSmiQuery("gpu", GPU_FIELDS),
+        processes=NvidiaSmiQuery("compute-apps", PROCESS_FIELDS),
+        amd=AmdToolQueries(tool_paths) if tool_paths else None,
+    )
 
 
 def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path) -> HostSnapshot:
     """Return the GPUs of this machine, as if it had pushed its snapshot at this very moment."""
-    amd = choose_working_tool(queries.amd) if queries.amd else None
+    amd = queries.amd
+    while amd and amd.fallback_tools:  # use the first tool that works, or the last
+        code, _ = amd.read_output("names")
+        if not code or code in NO_OUTPUT_EXIT_CODES:
+            break
+        amd = AmdToolQueries(amd.fallback_tools)
     amd_gpus, amd_processes = (amd.format_parts("metric"), amd.format_parts("processes")) if amd else (b"", b"")
     gpus = registry.parse_gpus_csv(build_local_file("gpus", name, now, queries.gpus.read_output(), amd_gpus))
     processes = registry.parse_processes_csv(
         build_local_file("processes", name, now, queries.processes.read_output(), amd_processes)
     )
-    if any(gpu.raw_fields.get("mig.mode.current") == "Enabled" for gpu in gpus.rows):
-        code, parts = query_mig_instances()
+    if any(gpu.health.is_in_mig_mode for gpu in gpus.rows):  # CSV has no instances
+        xml_query, list_query = LimitedProcess([NVIDIA_SMI, "-q", "-x"]), LimitedProcess([NVIDIA_SMI, "-L"])
+        code, xml = xml_query.read_output()
+        parts = format_part("nvidia-xml", code, xml) + format_part("nvidia-xml/list", *list_query.read_output())
         detailed_gpus = registry.parse_gpus_csv(build_snapshot_file("gpus", name, now, code, parts + amd_gpus))
         if any(gpu.vendor == "nvidia" for gpu in detailed_gpus.rows):
             gpus = detailed_gpus
@@ -197,15 +189,9 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
     )
 
 
-def query_mig_instances() -> tuple[int, bytes]:
-    """Return the exit code of `nvidia-smi -q -x`, and it and -L as parts of a snapshot: CSV has no instances."""
-    queries = {
-        b"nvidia-xml": LimitedProcess([NVIDIA_SMI, "-q", "-x"]),
-        b"nvidia-xml/list": LimitedProcess([NVIDIA_SMI, "-L"]),
-    }
-    outputs = {part: query.read_output() for part, query in queries.items()}
-    parts = (b"# part %s rc=%d\n%s" % (part, code % 256, output) for part, (code, output) in outputs.items())
-    return outputs[b"nvidia-xml"][0], b"".join(parts)
+def format_part(name: str, code: int, output: bytes) -> bytes:
+    """Return the output of a query as a part of a snapshot."""
+    return b"# part %s rc=%d\n%s" % (name.encode(), code % 256, output)
 
 
 def build_local_file(task: str, name: str, now: float, nvidia_output: tuple[int, bytes], amd_parts: bytes) -> bytes:
@@ -214,7 +200,7 @@ def build_local_file(task: str, name: str, now: float, nvidia_output: tuple[int,
     if amd_parts and code == EXIT_MISSING:
         code, output = 0, amd_parts
     elif amd_parts:
-        output = b"# part nvidia-csv rc=%d\n%s%s" % (code % 256, output, amd_parts)
+        output = format_part("nvidia-csv", code, output) + amd_parts
     return build_snapshot_file(task, name, now, code, output)
 
 
@@ -269,6 +255,8 @@ def mask_processes(
 ) -> tuple[tuple[PsRow, ...], ParsedFile[GpuProcessRow]]:
     """Add commands and names, with secrets masked as on a host that pushes."""
     arguments = [read_arguments(row.pid, proc) for row in rows]
+    if not rows and not processes.rows:
+        return (), processes
     commands, names = mask_commands(list(filter(None, arguments)), [process.name or "" for process in processes.rows])
     remaining = iter(commands)
     # a kernel thread or a zombie has no command, and keeps the kernel's name
@@ -302,22 +290,19 @@ def mask_commands(
         lines += [b"a" + argument.translate(CLEAN_BYTES) for argument in arguments]
         lines.append(b"c")
     lines += [b"n" + name.encode().translate(CLEAN_BYTES) for name in names]
-    masked: list[str | None] = list(run_awk(lines)) if lines else []
+    folder = find_scripts_folder() / "lib"
+    command = ["awk", *(word for name in AWK_PROGRAMS for word in ("-f", str(folder / name)))]
+    masked: list[str | None] = []
+    with suppress(OSError, subprocess.SubprocessError):
+        result = subprocess.run(
+            command,
+            input=b"".join(line + b"\n" for line in lines),
+            env={**os.environ, "LC_ALL": "C"},
+            capture_output=True,
+            timeout=AWK_TIMEOUT_S,
+            check=True,
+        )
+        masked += result.stdout.decode("utf-8", "replace").split("\n")[:-1]
     if len(masked) != len(commands) + len(names):
         masked = [None] * (len(commands) + len(names))
     return masked[: len(commands)], masked[len(commands) :]
-
-
-def run_awk(lines: Sequence[bytes]) -> list[str]:
-    """Return the lines that the programs print; none if they fail."""
-    folder = find_scripts_folder() / "lib"
-    command = ["awk", *(word for name in AWK_PROGRAMS for word in ("-f", str(folder / name)))]
-    environment = {**os.environ, "LC_ALL": "C"}
-    text = b"".join(line + b"\n" for line in lines)
-    try:
-        result = subprocess.run(
-            command, input=text, env=environment, capture_output=True, timeout=AWK_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return result.stdout.decode("utf-8", "replace").split("\n")[:-1] if result.returncode == 0 else []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import TypeVar
 
@@ -79,18 +79,10 @@ def parse_plausible_value(
     value = parse(text)
     if value is not None and value <= MAX_VALUES[key]:
         return value
-    if value is not None or is_float(text):
+    with suppress(ValueError):
+        float(text)  # a number, however large or odd
         problems.append(f"{key} is {text[:MAX_QUOTED_CHARACTERS]}, which cannot be: it is not used")
     return None
-
-
-def is_float(text: str) -> bool:
-    """Return True if Python takes the text for a number, however large or odd."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def parse_load(text: str, problems: list[str]) -> tuple[float, float, float] | None:
@@ -135,19 +127,22 @@ def parse_disk_use(text: str, problems: list[str]) -> DiskUse | None:
 def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile[PsRow]:
     """Parse all rows, or with `pids` those of these GPU processes and of the children of dead ones."""
     file = envelope.split_snapshot_lines(data, "ps")
-    parsed_file: ParsedFile[PsRow] = ParsedFile((), file.header, file.is_complete, file.messages, file.problems)
-    if not file.rows:
-        return parsed_file
-    columns = parse_column_names(file.rows[0], "\t")
-    if len(columns) > envelope.MAX_COLUMNS:
-        problem = f"it has {len(columns)} columns, which cannot be: nothing of it is read"
-        return replace(parsed_file, problems=(*file.problems, problem))
-    if "pid" not in columns or "command" not in columns:
-        return replace(parsed_file, problems=(*file.problems, "the line with the names of the columns is missing"))
     problems = list(file.problems)
-    lines = file.rows[1 : MAX_ROWS + 1]
-    if len(file.rows) > MAX_ROWS + 1:
-        problems.append(f"{len(file.rows) - 1} processes are told; only the first {MAX_ROWS} count")
+    rows: list[PsRow] = []
+    columns = parse_column_names(file.rows[0], "\t") if file.rows else ()
+    if len(columns) > envelope.MAX_COLUMNS:
+        problems.append(f"it has {len(columns)} columns, which cannot be: nothing of it is read")
+    elif columns and not {"pid", "command"} <= set(columns):
+        problems.append("the line with the names of the columns is missing")
+    elif columns:
+        rows = parse_ps_lines(columns, file.rows[1:], pids, problems)
+    return ParsedFile(tuple(rows), file.header, file.is_complete, file.messages, tuple(problems))
+
+
+def parse_ps_lines(
+    columns: tuple[str, ...], all_lines: Sequence[str], pids: Collection[int] | None, problems: list[str]
+) -> list[PsRow]:
+    lines = envelope.take_first(all_lines, MAX_ROWS, "processes", problems)
     pick_cells = itemgetter(*find_column_positions(columns, PsRow._fields))
 
     def parse_lines(some_lines: Iterable[str]) -> list[PsRow]:
@@ -163,14 +158,14 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
         rows = parse_lines(lines)
         if len(rows) < len(lines):
             problems.append(f"{len(lines) - len(rows)} rows have no pid")
-    else:
-        # most rows of a file are of other processes, and need not be parsed
-        lines_by_pid = {line[: line.find("\t")]: line for line in lines}
-        rows = parse_lines(lines_by_pid[pid] for pid in map(str, pids) if pid in lines_by_pid)
-        dead = set(pids) - {row.pid for row in rows if not row.is_zombie}
-        if dead:
-            rows += [row for row in parse_lines(lines) if row.gpu_pid in dead and row.pid not in dead]
-    return replace(parsed_file, rows=tuple(rows), problems=tuple(problems))
+        return rows
+    # most rows of a file are of other processes, and need not be parsed
+    lines_by_pid = {line[: line.find("\t")]: line for line in lines}
+    rows = parse_lines(lines_by_pid[pid] for pid in map(str, pids) if pid in lines_by_pid)
+    dead = set(pids) - {row.pid for row in rows if not row.is_zombie}
+    if dead:
+        rows += [row for row in parse_lines(lines) if row.gpu_pid in dead and row.pid not in dead]
+    return rows
 
 
 def parse_ps_row(cells: tuple[str, ...]) -> PsRow | None:
