@@ -56,19 +56,10 @@ class DecidedHost(NamedTuple):
 
 def decide_host(sources: HostSources, rules: StateRules, gpu_names: dict[str, str], now: Now) -> DecidedHost:
     """Parse the files of a host and decide its status; a fault of ours must not cost the other hosts."""
-    discovered, name = sources.discovered, sources.discovered.name
+    discovered = sources.discovered
     if sources.unread_reason:
-        problem = Problem(f"data/{name}", sources.unread_reason)
-        return DecidedHost(
-            HostStatus(
-                name=name,
-                title=discovered.title,
-                tags=discovered.tags,
-                state="failed",
-                reason=sources.unread_reason,
-                problems=(problem,),
-            )
-        )
+        problem = Problem(f"data/{discovered.name}", sources.unread_reason)
+        return DecidedHost(build_unknown_status(discovered, sources.unread_reason, problem))
     try:
         snapshot = sources.files.parse() if sources.files else None
     except Exception as error:
@@ -113,7 +104,9 @@ def build_failed_status(
     what: str = NOT_UNDERSTOOD_REASON,
 ) -> HostStatus:
     """Build the status of a host at which gpuboard itself failed; the states of its GPUs are unknown."""
-    rows = tuple(
+    problem = Problem(f"data/{discovered.name}", describe_fault(what, place))
+    status = build_unknown_status(discovered, f"{what}, {FAULT_NOTE}", problem)
+    rows = (
         GpuStatus(
             gpu=host_state.drop_readings(gpu),
             model=(gpu.name or "GPU")[: host_state.MAX_MODEL_CHARACTERS],
@@ -122,16 +115,11 @@ def build_failed_status(
         )
         for gpu in gpus
     )
-    return HostStatus(
-        name=discovered.name,
-        title=discovered.title,
-        tags=discovered.tags,
-        state="failed",
-        reason=f"{what}, {FAULT_NOTE}",
-        last_seen=last_seen,
-        gpus=rows,
-        problems=(Problem(f"data/{discovered.name}", describe_fault(what, place)),),
-    )
+    return replace(status, last_seen=last_seen, gpus=tuple(rows))
+
+
+def build_unknown_status(discovered: DiscoveredHost, reason: str, problem: Problem) -> HostStatus:
+    return HostStatus(discovered.name, discovered.title, discovered.tags, "failed", reason, problems=(problem,))
 
 
 def build_unrendered_status(status: HostStatus, place: str = "") -> HostStatus:

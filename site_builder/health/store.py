@@ -110,13 +110,6 @@ def build_event(*row: object) -> HealthEvent:
         return event._replace(value=())
 
 
-def correct_future_start(event: HealthEvent, now: int) -> HealthEvent:
-    """Correct an event that goes on but began in the future: it was recorded by a clock that ran ahead."""
-    if event.ended_at is not None or event.began_at <= now + MAX_CLOCK_AHEAD_S:
-        return event
-    return event._replace(began_at=now, began_after=BEFORE_FIRST_CHECK)
-
-
 class EventReader:
     """Reads events from a history; `recorded_minute` is the last one that was written, if this is an EventLog."""
 
@@ -176,8 +169,14 @@ class TimelineQuery:
             critical = f"{selection} AND kind IN ({','.join('?' * len(self.critical_kinds))}) {order}"
             ids.update(dict.fromkeys(connection.execute(critical, (*values, *self.critical_kinds, self.max_events))))
         query = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # our words
-        events = (build_event(*connection.execute(query, event_id).fetchone()) for event_id in ids)
-        return EventTimeline(key, tuple(correct_future_start(event, self.now) for event in events), total)
+        events = []
+        for event_id in ids:
+            event = build_event(*connection.execute(query, event_id).fetchone())
+            if event.ended_at is None and event.began_at > self.now + MAX_CLOCK_AHEAD_S:
+                # recorded by a clock that ran ahead
+                event = event._replace(began_at=self.now, began_after=BEFORE_FIRST_CHECK)
+            events.append(event)
+        return EventTimeline(key, tuple(events), total)
 
     def build_condition(self, connection: sqlite3.Connection, key: str, watched_since: int) -> SqlCondition:
         """Select the events of a GPU that this host recorded, and those of others before it came here.
@@ -256,8 +255,17 @@ class EventLog(EventReader):
                 )
                 # those first that have waited longest
                 for host in sorted(remaining, key=lambda host: self.compared_at.get(host, -1)):
-                    metrics = changed[host]
-                    self.update_host_safely(connection, metrics, HostCheck(host, minute, previous, metrics.taken_at))
+                    check = HostCheck(host, minute, previous, changed[host].taken_at)
+                    failure_key = f"events of {host}"
+                    try:
+                        if self.update_host(connection, changed[host], check):
+                            self.known_metrics[host] = changed[host].packed  # the same object: it is not stored twice
+                        self.history.failures.pop(failure_key, None)
+                    except sqlite3.Error:
+                        raise
+                    except Exception as error:  # a fault of ours must not cost the other hosts
+                        reason = f"a fault of gpuboard's own at {host} ({error!r:.200})"
+                        self.history.failures[failure_key] = (reason, "the health of its GPUs is not told")
                     self.compared_at[host] = minute
                     remaining.remove(host)
                     if time.monotonic() > deadline:
@@ -280,21 +288,6 @@ class EventLog(EventReader):
         if previous is None or self.last_good_minute is None or self.last_good_minute < 0:
             return None if previous is None else int(previous)
         return min(int(previous), self.last_good_minute)
-
-    def update_host_safely(
-        self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HostCheck
-    ) -> None:
-        """Update a host; a fault of ours must not cost the others."""
-        failure_key = f"events of {check.host}"
-        try:
-            if self.update_host(connection, metrics, check):
-                self.known_metrics[check.host] = metrics.packed  # the same object, so that it is not stored twice
-            self.history.failures.pop(failure_key, None)
-        except sqlite3.Error:
-            raise
-        except Exception as error:
-            reason = f"a fault of gpuboard's own at {check.host} ({error!r:.200})"
-            self.history.failures[failure_key] = (reason, "the health of its GPUs is not told")
 
     def update_host(self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HostCheck) -> bool:
         """Compare a host that changed with its stored state; return False if the check came too late."""

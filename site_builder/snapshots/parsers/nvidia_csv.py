@@ -14,8 +14,8 @@ from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, Too
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health, parse_temperature_margin
 from site_builder.snapshots.parsers.values import (
     find_column_positions,
-    find_error_in_row,
     find_lost_words,
+    find_reading_error,
     parse_cell,
     parse_column_names,
     parse_integer,
@@ -43,6 +43,8 @@ READING_COLUMNS = (
     *("memory.used", "memory.total", "utilization.gpu", "utilization.memory", "temperature.gpu"),
     *("power.draw", "power.limit", "clocks.current.sm", "fan.speed"),
 )
+# Prefixes of the columns whose errors make the state of a GPU unknown, and the word for each.
+WATCHED_PREFIXES = {"memory.": "memory", "utilization.": "use", "temperature.": "temperature"}
 RESET_REQUIRED_WORDS = "GPU requires reset"
 CellPicker = Callable[["list[str]"], "tuple[str, ...]"]
 PROCESS_COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
@@ -55,13 +57,23 @@ class GpuColumns(NamedTuple):
     pick_texts: CellPicker
     pick_readings: CellPicker
     pick_health: CellPicker
+    pick_watched: CellPicker
+    watched_readings: tuple[str, ...]  # what each watched column is about
 
 
 # A fleet has a few headers.
 @lru_cache(maxsize=64)
 def find_gpu_columns(names: tuple[str, ...]) -> GpuColumns:
-    wanted = (TEXT_COLUMNS, READING_COLUMNS, HEALTH_COLUMNS)
-    return GpuColumns(names, *[itemgetter(*find_column_positions(names, columns)) for columns in wanted])
+    readings = [WATCHED_PREFIXES.get(name[: name.find(".") + 1]) for name in names]
+    watched = [position for position, reading in enumerate(readings) if reading]
+    return GpuColumns(
+        names=names,
+        pick_texts=itemgetter(*find_column_positions(names, TEXT_COLUMNS)),
+        pick_readings=itemgetter(*find_column_positions(names, READING_COLUMNS)),
+        pick_health=itemgetter(*find_column_positions(names, HEALTH_COLUMNS)),
+        pick_watched=itemgetter(*watched, len(names), len(names)),  # of a single column it would not return a tuple
+        watched_readings=tuple(filter(None, readings)),
+    )
 
 
 def list_part_lines(parts: ToolParts) -> tuple[str, ...]:
@@ -104,7 +116,10 @@ def build_gpu_from_cells(columns: GpuColumns, row: tuple[str, ...]) -> Gpu:
     used, total, utilization, memory_utilization, temperature, draw, limit, clock, fan = readings
     unread_fan, unread_power = fan_cell if fan is None else "", power_cell if draw is None else ""
     lost = find_lost_words(row) or (RESET_REQUIRED_WORDS if reset_required.lower() == "yes" else None)
-    error = find_error_in_row(columns.names, row)
+    watched, error = columns.pick_watched(cells), None
+    # nearly every row of a fleet has nothing but numbers there
+    if not "".join(watched).replace("[N/A]", "").replace("N/A", "").replace(".", "").isdecimal():
+        error = find_reading_error(zip(columns.watched_readings, watched))
     # memory sizes and power limits prove nothing: they are also printed for a GPU that cannot be reached
     if error and not lost and used is None and utilization is None and temperature is None:
         lost = error.words

@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from site_builder.core.formatting import join_names
 from site_builder.core.terminal_text import clean_excerpt, clean_text
@@ -29,8 +28,8 @@ LOST_WORDS = re.compile(
     r"\blost\b|\b(?:requires?|needs?) (?:an? )?(?:gpu )?reset|\breset (?:is )?(?:required|needed)|f[ea]ll(?:en)? off",
     re.IGNORECASE,
 )
-# Prefixes of the columns whose errors make the state of a GPU unknown, and the word for each.
-WATCHED_READINGS = {"memory.": "memory", "utilization.": "use", "temperature.": "temperature"}
+# The readings whose errors make the state of a GPU unknown.
+WATCHED_READINGS = ("memory", "use", "temperature")
 LETTER_PATTERN = re.compile(r"[A-Za-z!]")
 UNIT_SUFFIX = re.compile(r" (?:MiB|KiB|%|W|MHz|C|us|ms)$")
 MAX_ERROR_CHARACTERS = 80
@@ -96,34 +95,12 @@ def find_lost_words(texts: Iterable[str]) -> str | None:
     return next((clean_excerpt(text.strip().strip("[]"), MAX_ERROR_CHARACTERS) for text in lost), None)
 
 
-def find_error_in_row(header: tuple[str, ...], row: tuple[str, ...]) -> ReadingError | None:
-    """Return which of the watched readings of a row failed."""
-    positions, readings, pick_cells = find_watched_columns(header)
-    # nearly every row of a fleet has nothing but numbers there
-    if not positions or "".join(pick_cells(row)).replace("[N/A]", "").replace("N/A", "").replace(".", "").isdecimal():
-        return None
-    return find_reading_error(zip(readings, [row[position] for position in positions]))
-
-
-@lru_cache(maxsize=64)
-def find_watched_columns(header: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...], Callable[[Any], Any]]:
-    """Return the positions of the watched columns, the word for each, and a function that picks their cells."""
-    columns = [
-        (position, reading)
-        for position, name in enumerate(header)
-        for prefix, reading in WATCHED_READINGS.items()
-        if name.startswith(prefix)
-    ]
-    positions = tuple(position for position, _ in columns)
-    return positions, tuple(reading for _, reading in columns), itemgetter(*positions) if positions else tuple
-
-
 def find_reading_error(cells: Iterable[tuple[str, str]]) -> ReadingError | None:
     """Return which readings failed, from pairs of a watched reading and its cell."""
     failed = {reading: words for reading, cell in cells if (words := parse_error_words(cell)) is not None}
     if not failed:
         return None
-    readings = [reading for reading in WATCHED_READINGS.values() if reading in failed]
+    readings = [reading for reading in WATCHED_READINGS if reading in failed]
     return ReadingError(join_names(readings), failed[readings[0]])
 
 
