@@ -101,12 +101,6 @@ def find_gpu_bookings(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:
     return [booking for booking in bookings if booking.gpu == "*" or booking.gpu.lower() in keys]
 
 
-def find_bookings_of_missing_gpus(bookings: Sequence[Booking], gpus: Sequence[Gpu], now: Now) -> list[Booking]:
-    """Return the bookings of GPUs that the host does not have."""
-    keys = {"*"}.union(*(gpu.booking_keys for gpu in gpus))
-    return [booking for booking in bookings if booking.gpu.lower() not in keys and not is_booking_expired(booking, now)]
-
-
 def build_booking_statuses(
     bookings: Iterable[Booking], privacy: PrivacySettings, now: Now, parent: Gpu | None = None
 ) -> tuple[BookingStatus, ...]:

@@ -214,10 +214,12 @@ def find_host_problems(
     has_failed = processes is not None and any(result.rc for result in list_tool_results(processes))
     if processes and has_failed and (failure := describe_tool_failures(processes)):
         yield Problem(f"data/{name}/processes.csv", failure)
-    if gpus and gpus.rows:
-        for booking in booking_use.find_bookings_of_missing_gpus(inputs.bookings, gpus.rows, now):
-            labels = format_gpu_labels(gpus.rows)
-            yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {labels}")
+    if gpus and gpus.rows and inputs.bookings:
+        keys = {"*"}.union(*(gpu.booking_keys for gpu in gpus.rows))
+        for booking in inputs.bookings:
+            if booking.gpu.lower() not in keys and not booking_use.is_booking_expired(booking, now):
+                labels = format_gpu_labels(gpus.rows)
+                yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {labels}")
 
 
 def format_gpu_labels(gpus: Sequence[Gpu]) -> str:

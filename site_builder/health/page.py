@@ -148,8 +148,13 @@ def build_health_section(host: HostStatus, timelines: HostTimelines, now: Now) -
     quiet_gpus = f"GPU {join_names(quiet, len(quiet))}" if quiet else ""
     if len(quiet) == len(titles):
         quiet_gpus = "any GPU" if len(titles) != 1 else "the GPU"
+    all_events = [event for timeline in timelines.timelines for event in timeline.events]
+    # critical events that go on, then the newest of the last days
+    urgent = [event for event in all_events if event.kind in CRITICAL_KINDS]
+    urgent = [event for event in urgent if event.ended_at is None or event.ended_at >= now.epoch - RECENT_S]
+    urgent.sort(key=lambda event: (event.ended_at is not None, -event.began_at))
     return HealthSection(
-        urgent_events=build_urgent_rows(timelines, titles, host.name, now),
+        urgent_events=[build_event_row(event, titles, host.name, now) for event in urgent[:MAX_URGENT_EVENTS]],
         gpu_titles=list(titles.values()),
         count_rows=count_rows,
         timelines=[build_timeline_section(timeline, titles, host.name, now) for timeline in timelines.timelines],
@@ -157,18 +162,6 @@ def build_health_section(host: HostStatus, timelines: HostTimelines, now: Now) -
         quiet_gpus=quiet_gpus,
         watched_since="" if watched_since is None else events.format_event_moment(watched_since, now.zone),
     )
-
-
-def build_urgent_rows(timelines: HostTimelines, titles: Mapping[str, str], host: str, now: Now) -> list[EventRow]:
-    """List critical events: those that go on, then the newest of the last days."""
-    urgent = [
-        event
-        for timeline in timelines.timelines
-        for event in timeline.events
-        if event.kind in CRITICAL_KINDS and (event.ended_at is None or event.ended_at >= now.epoch - RECENT_S)
-    ]
-    urgent.sort(key=lambda event: (event.ended_at is not None, -event.began_at))
-    return [build_event_row(event, titles, host, now) for event in urgent[:MAX_URGENT_EVENTS]]
 
 
 def build_timeline_section(timeline: EventTimeline, titles: Mapping[str, str], host: str, now: Now) -> TimelineSection:

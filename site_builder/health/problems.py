@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -196,39 +196,37 @@ class ProblemFinder:
     def find_problems(self, row: Gpu) -> tuple[GpuProblem, ...]:
         """Return the problems of a GPU; those of an instance are its GPU's."""
         gpu = row.parent or row
-        problems = find_common_problems(gpu.health, self.query_ms if gpu.vendor == "nvidia" else 0)
+        health = gpu.health
+        common_problems = find_common_problems(health, self.query_ms if gpu.vendor == "nvidia" else 0)
         overheating = find_overheating(gpu)
-        is_fan_odd = gpu.fan_speed == 0 or gpu.health.fan_error
-        if gpu.lost or gpu.error or gpu.health.power_error or is_fan_odd or overheating or self.messages:
-            problems = (*self.find_own_problems(gpu, overheating), *problems)
-        if row.error and not gpu.error and not gpu.lost:
-            problems = (build_problem("unreadable", row.error), *problems)
+        is_fan_odd = gpu.fan_speed == 0 or health.fan_error
+        is_odd = row.error or gpu.lost or gpu.error or health.power_error or is_fan_odd or overheating or self.messages
+        if not is_odd and not common_problems:  # as nearly all GPUs
+            return NO_PROBLEMS
+        problems: list[GpuProblem] = []
+        if gpu.lost:
+            kind = classify_message(gpu.lost, "lost")
+            kind = kind if PROBLEM_KINDS[kind].severity == CRITICAL else "lost"
+            problems.append(build_problem(kind, gpu.lost[:MAX_REASON_CHARACTERS]))
+        else:
+            if row.error or gpu.error:
+                problems.append(build_problem("unreadable", gpu.error or row.error))
+            if health.power_error:
+                problems.append(build_problem("power", health.power_error))
+            if gpu.temperature is not None and health.fan_error:
+                problems.append(build_problem("fan", "its fan does not answer"))
+            elif gpu.temperature is not None and gpu.fan_speed == 0 and gpu.temperature >= WARM_CELSIUS:
+                problems.append(build_problem("fan", "its fan stands still, though the GPU is warm"))
+        if overheating:
+            problems.append(build_problem("hot", overheating[1]))
+        for vendor, message in self.messages:
+            if vendor == gpu.vendor and is_message_about(message, gpu):
+                problems.append(build_problem(classify_message(message, "said"), message[:MAX_MESSAGE_CHARACTERS]))
+        problems += common_problems
         if not problems:
             return NO_PROBLEMS
         which = (gpu.bus_id or "")[:MAX_REASON_CHARACTERS] if gpu.index is None else str(gpu.index)
-        return order_problems(problems, gpu.vendor, which)
-
-    def find_own_problems(self, gpu: Gpu, overheating: tuple[int, ...] | None) -> Iterator[GpuProblem]:
-        """Yield the problems that are of this GPU and no other."""
-        if gpu.lost:
-            kind = classify_message(gpu.lost, "lost")
-            yield build_problem(
-                kind if PROBLEM_KINDS[kind].severity == CRITICAL else "lost", gpu.lost[:MAX_REASON_CHARACTERS]
-            )
-        elif gpu.health.power_error:
-            yield build_problem("power", gpu.health.power_error)
-        if gpu.error and not gpu.lost:
-            yield build_problem("unreadable", gpu.error)
-        if gpu.temperature is not None and not gpu.lost:
-            if gpu.health.fan_error:
-                yield build_problem("fan", "its fan does not answer")
-            elif gpu.fan_speed == 0 and gpu.temperature >= WARM_CELSIUS:
-                yield build_problem("fan", "its fan stands still, though the GPU is warm")
-        if overheating:
-            yield build_problem("hot", overheating[1])
-        for vendor, message in self.messages:
-            if vendor == gpu.vendor and is_message_about(message, gpu):
-                yield build_problem(classify_message(message, "said"), message[:MAX_MESSAGE_CHARACTERS])
+        return order_problems(tuple(problems), gpu.vendor, which)
 
 
 def classify_message(message: str, default: str) -> str:

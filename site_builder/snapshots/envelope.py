@@ -209,10 +209,19 @@ def parse_bundle(value: bytes, host: str) -> Bundle:
         headers: dict[str, SnapshotHeader] = {}
         files: dict[str, bytes] = {}
         for text in texts:
-            header = parse_bundled_header(text, host)
-            name = FILES_BY_TASK[header.task]
-            if name in files:
+            match = HEADER_START.match(text)
+            task = match[1].decode() if match else ""
+            name = FILES_BY_TASK.get(task, "")
+            header, message = parse_snapshot_header(text, task)
+            if not name:
+                message = (
+                    f"it has a snapshot of {task}, which nobody knows" if task else "it is not a snapshot of gpuboard"
+                )
+            elif header and header.host != host:
+                message = f"it says host={clean_text(header.host[:80])}, which is not its key's name"
+            elif name in files:
                 message = f"it has {name} twice"
+            if message or header is None:
                 raise InvalidBundleError(message)
             headers[name], files[name] = header, text + END_LINE
         if not files:
@@ -243,18 +252,3 @@ def decompress_bundle(value: bytes) -> bytes:
     if message:
         raise InvalidBundleError(message)
     return content
-
-
-def parse_bundled_header(text: bytes, host: str) -> SnapshotHeader:
-    match = HEADER_START.match(text)
-    task = match[1].decode() if match else ""
-    if task not in FILES_BY_TASK:
-        message = f"it has a snapshot of {task}, which nobody knows" if task else "it is not a snapshot of gpuboard"
-        raise InvalidBundleError(message)
-    header, problem = parse_snapshot_header(text, task)
-    if header is None:
-        raise InvalidBundleError(problem)
-    if header.host != host:
-        message = f"it says host={clean_text(header.host[:80])}, which is not its key's name"
-        raise InvalidBundleError(message)
-    return header

@@ -155,7 +155,16 @@ def parse_legacy_users(data: bytes, now: datetime | None) -> ParsedFile[PsRow]:
     problems: list[str] = []
     gpu_pids: dict[int, int] = {}
     if lines and lines[0].lstrip().startswith("{"):
-        gpu_pids = parse_legacy_children(lines.pop(0), problems)
+        try:
+            families = json.loads(lines.pop(0))  # {"28290": ["28290", "28305"]}
+            gpu_pids = {
+                int(child): int(pid)
+                for pid, family in families.items()
+                for child in family
+                if str(child).isdigit() and pid.isdigit()
+            }
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            problems.append("the line with the children of GPU processes is not JSON as it should be")
     rows: list[PsRow] = []
     for line in lines[:MAX_LINES]:
         match = PS_LINE.match(line)
@@ -178,21 +187,6 @@ def parse_legacy_users(data: bytes, now: datetime | None) -> ParsedFile[PsRow]:
         elif line.strip():
             problems.append(f"not a row of ps: {line[:80]}")
     return ParsedFile(tuple(rows), problems=tuple(problems[:MAX_MESSAGES]))
-
-
-def parse_legacy_children(line: str, problems: list[str]) -> dict[int, int]:
-    """Return the GPU process of each child, from `{"28290": ["28290", "28305"]}`."""
-    try:
-        families = json.loads(line)
-        return {
-            int(child): int(pid)
-            for pid, family in families.items()
-            for child in family
-            if str(child).isdigit() and pid.isdigit()
-        }
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        problems.append("the line with the children of GPU processes is not JSON as it should be")
-        return {}
 
 
 def compute_process_age(start: str, now: datetime | None) -> int | None:

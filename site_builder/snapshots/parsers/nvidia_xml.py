@@ -243,7 +243,7 @@ def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, GpuList]:
     devices, outside_texts = split_devices(text, problems)
     has_missing_gpu = any(device.is_damaged for device in devices)
     head_values, messages = parse_outside_text("\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS])
-    devices = apply_handle_errors(drop_duplicate_devices(devices, problems), messages)
+    devices = merge_devices(devices, messages, problems)
     return XmlLog(number_devices(devices, gpu_list), head_values, messages, problems, has_missing_gpu), gpu_list
 
 
@@ -325,23 +325,18 @@ def remove_sections(text: str, begin: str, end: str, inner: tuple[str, str] | No
     return "".join(kept)
 
 
-def drop_duplicate_devices(devices: list[XmlDevice], problems: list[str]) -> list[XmlDevice]:
-    seen: set[tuple[int, ...]] = set()
-    distinct = []
-    for device in devices:
+def merge_devices(found: list[XmlDevice], messages: list[str], problems: list[str]) -> list[XmlDevice]:
+    """Return each GPU once, and those for which nvidia-smi prints only that it has no handle for them."""
+    devices: list[XmlDevice] = []
+    positions: dict[tuple[int, ...], int] = {}
+    for device in found:
         key = bus_sort_key(device.bus_id)
-        if key in seen:
+        if key in positions:
             problems.append(f"the GPU at {device.bus_id} is told twice; the first counts")
             continue
         if key:
-            seen.add(key)
-        distinct.append(device)
-    return distinct
-
-
-def apply_handle_errors(devices: list[XmlDevice], messages: list[str]) -> list[XmlDevice]:
-    """Add the GPUs for which nvidia-smi prints only that it has no handle for them."""
-    positions = {bus_sort_key(device.bus_id): position for position, device in enumerate(devices)}
+            positions[key] = len(devices)
+        devices.append(device)
     for match in filter(None, map(HANDLE_ERROR.search, messages[:MAX_GPUS])):
         index, bus_id, reason = match.groups()
         key = bus_sort_key(bus_id)
