@@ -77,18 +77,18 @@ class HostDiscovery:
 
     def list_hosts(self, in_data: Iterable[str]) -> tuple[dict[str, DiscoveredHost], list[Problem]]:
         """Return every host in data/ or in a list, sorted by name; and what is wrong with the lists."""
-        rows, problems = self.hosts_txt_file.read()
-        hosts_txt = {host.name: host for host in rows}
-        rows, extra_problems = self.hosts_json_file.read()
-        hosts_json = {host.name: host for host in rows}
-        problems += extra_problems
+        txt_rows, problems = self.hosts_txt_file.read()
+        json_rows, json_problems = self.hosts_json_file.read()
+        problems += json_problems
+        hosts_txt = {host.name: host for host in txt_rows}
+        hosts_json = {host.name: host for host in json_rows}
         names = dict.fromkeys([*in_data, *hosts_txt, *hosts_json])
         nodes: dict[str, ConsulNode] = {}
         consul_nodes = None
         if self.consul_list:
-            consul_nodes, extra_problems = self.consul_list.read()
+            consul_nodes, consul_problems = self.consul_list.read()
             nodes, match_problems = match_nodes_to_hosts(consul_nodes or (), names)
-            problems += extra_problems + [Problem(self.consul_list.where, what) for what in match_problems]
+            problems += consul_problems + [Problem(self.consul_list.where, what) for what in match_problems]
         return {
             name: merge_host_sources(
                 name, nodes.get(name), hosts_txt.get(name), hosts_json.get(name), consul_nodes is not None
@@ -126,37 +126,28 @@ def parse_hosts_txt(data: bytes) -> ParsedFile[ListedHost]:
     hosts: dict[str, ListedHost] = {}
     problems: list[str] = []
     for number, line in enumerate(decode_text(data).split("\n"), 1):
-        host = parse_host_line(line.partition("#")[0].strip())
-        if host is None:
+        text = line.partition("#")[0].strip()
+        if not text:
             continue
-        if not is_host_name(host.name):
-            hint = "; put commas between name, title and tags" if " " in host.name else ""
-            problems.append(f"line {number}: '{host.name[:80]}' is not a host name{hint}")
-        elif host.name in hosts:
-            problems.append(f"line {number}: {host.name} stands there twice; the first line counts")
+        # the reason of a maintenance may hold commas, up to the end of the line
+        maintenance = MAINTENANCE_PATTERN.search(text)
+        name, *cells = (cell.strip() for cell in text[: maintenance.start() if maintenance else None].split(","))
+        values = [cell[:MAX_CELL_CHARACTERS] for cell in cells if cell.lower() != "hidden"]
+        if not is_host_name(name):
+            hint = "; put commas between name, title and tags" if " " in name else ""
+            problems.append(f"line {number}: '{name[:80]}' is not a host name{hint}")
+        elif name in hosts:
+            problems.append(f"line {number}: {name} stands there twice; the first line counts")
         else:
-            hosts[host.name] = host
+            reason = (maintenance[1] or "").strip() or "no reason given" if maintenance else None
+            hosts[name] = ListedHost(
+                name,
+                title=values[0] or None if values else None,
+                tags=tuple(values[1].split()) if len(values) > 1 else (),
+                maintenance=reason and reason[:MAX_CELL_CHARACTERS],
+                is_hidden=len(values) < len(cells),
+            )
     return ParsedFile(tuple(hosts.values()), problems=limit_problems(problems))
-
-
-def parse_host_line(line: str) -> ListedHost | None:
-    """Parse a line without its comment; the reason of a maintenance may hold commas, up to the end of the line."""
-    if not line:
-        return None
-    maintenance = MAINTENANCE_PATTERN.search(line)
-    if maintenance:
-        line = line[: maintenance.start()]
-    name, *cells = (cell.strip() for cell in line.split(","))
-    values = [cell[:MAX_CELL_CHARACTERS] for cell in cells if cell.lower() != "hidden"]
-    return ListedHost(
-        name,
-        title=values[0] or None if values else None,
-        tags=tuple(values[1].split()) if len(values) > 1 else (),
-        maintenance=((maintenance[1] or "").strip() or "no reason given")[:MAX_CELL_CHARACTERS]
-        if maintenance
-        else None,
-        is_hidden=len(values) < len(cells),
-    )
 
 
 def parse_hosts_json(data: bytes) -> ParsedFile[ListedHost]:
@@ -243,20 +234,17 @@ class ConsulHostList:
             parsed.rows, request.received_at
         )
         if not parsed.rows:
-            problems.append(Problem(self.where, self.describe_empty_list()))
+            # without rights, Consul shows nothing rather than refuse
+            rights = client.SERVICE_RIGHTS
+            hint = rights if self.access.token else f"CONSUL_HTTP_TOKEN must be set, and {rights}"
+            what = f"no host has the service {self.access.service}; correct GPUBOARD_CONSUL_SERVICE"
+            problems.append(Problem(self.where, f"{what}, or if Consul has ACLs, {hint}"))
         return self.nodes, problems
 
     def build_problem(self, what: str) -> Problem:
         if self.nodes is None:
             return Problem(self.where, f"{what}; there is no earlier list that could serve")
         return Problem(self.where, f"{what}; the list of {format_local_time(self.nodes_time)} serves")
-
-    def describe_empty_list(self) -> str:
-        """Explain an empty list: without rights, Consul shows nothing rather than refuse."""
-        rights = client.SERVICE_RIGHTS
-        hint = rights if self.access.token else f"CONSUL_HTTP_TOKEN must be set, and {rights}"
-        what = f"no host has the service {self.access.service}; correct GPUBOARD_CONSUL_SERVICE"
-        return f"{what}, or if Consul has ACLs, {hint}"
 
     def store_nodes(self, nodes: tuple[ConsulNode, ...], now: float) -> list[Problem]:
         """Store a good list; the file's time is when Consul last sent it."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import orjson
@@ -197,19 +199,15 @@ def split_into_stretches(hour: HostHour, number: int, at: int, idle_percent: flo
             yield MinuteStretch(at, len(codes), use_kinds[0] if kind == RUN_USED else kind, users, bookers)
             return
     classified = {code: classify_occupancy(hour.occupancies[code]) for code in set(codes) if code != NO_CODE}
-    start, count, last = 0, 0, None
-    for minute, code in enumerate(codes):
-        current = classified.get(code)
-        if current and current[0] == RUN_USED:
-            current = (use_kinds[minute], current[1], current[2])
-        if current == last:
-            count += 1
-            continue
-        if last and last[0] is not None:
-            yield MinuteStretch(at + start * MINUTE, count, last[0], last[1], last[2])
-        start, count, last = minute, 1, current
-    if last and last[0] is not None:
-        yield MinuteStretch(at + start * MINUTE, count, last[0], last[1], last[2])
+
+    def classify_minute(minute: int) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
+        kind, users, bookers = classified.get(codes[minute], (None, (), ()))
+        return use_kinds[minute] if kind == RUN_USED else kind, users, bookers
+
+    for (kind, users, bookers), group in groupby(range(len(codes)), classify_minute):
+        minutes = list(group)
+        if kind is not None:
+            yield MinuteStretch(at + minutes[0] * MINUTE, len(minutes), kind, users, bookers)
 
 
 @lru_cache(maxsize=8)
@@ -277,10 +275,6 @@ def extend_booked_run(before: BookedRun | None, stretch: MinuteStretch) -> Booke
 # Runs in history.db
 
 
-def pack_run(run: GpuRun) -> bytes:
-    return dump_json(run)
-
-
 def unpack_run(data: bytes) -> GpuRun:
     try:
         return run_from_list(orjson.loads(data))
@@ -330,7 +324,7 @@ def roll_up_idle_runs(
             runs[gpu_key] = run
     connection.executemany(
         "INSERT OR REPLACE INTO card VALUES(?,?,?,?,?)",
-        [(gpu_key, run.last_seen, run.kind, run.minutes, pack_run(run)) for gpu_key, run in runs.items()],
+        [(gpu_key, run.last_seen, run.kind, run.minutes, dump_json(run)) for gpu_key, run in runs.items()],
     )
     connection.executemany(
         f"INSERT OR REPLACE INTO unkept(card, {UNUSED_BOOKING_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?)",
@@ -348,22 +342,22 @@ def roll_up_idle_runs(
 
 
 def read_runs(connection: sqlite3.Connection, gpu_keys: Iterable[str]) -> dict[str, GpuRun]:
-    """Read the runs of some GPUs; damaged rows are left out."""
     keys = sorted(gpu_keys)
     runs: dict[str, GpuRun] = {}
     for start in range(0, len(keys), MAX_SQL_PARAMETERS):
         some_keys = keys[start : start + MAX_SQL_PARAMETERS]
-        sql = f"SELECT key, told FROM card WHERE key IN ({','.join('?' * len(some_keys))})"  # noqa: S608 # our words
-        runs.update(unpack_run_rows(connection.execute(sql, some_keys)))
+        runs.update(query_runs(connection, f"key IN ({','.join('?' * len(some_keys))})", some_keys))
     return runs
 
 
-def unpack_run_rows(rows: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, GpuRun]]:
-    for gpu_key, packed_run in rows:
-        try:
+def query_runs(
+    connection: sqlite3.Connection, condition: str, parameters: Sequence[object]
+) -> Iterator[tuple[str, GpuRun]]:
+    """Yield the runs of GPUs; damaged rows are left out."""
+    sql = f"SELECT key, told FROM card WHERE {condition}"  # noqa: S608 # our words
+    for gpu_key, packed_run in connection.execute(sql, parameters):
+        with suppress(DamagedBlockError):
             yield gpu_key, unpack_run(packed_run)
-        except DamagedBlockError:
-            continue
 
 
 def read_idle_history(
@@ -375,22 +369,15 @@ def read_idle_history(
     """
 
     def run_query(connection: sqlite3.Connection) -> IdleHistory:
-        ended = tuple(read_unused_bookings(connection, since, until))
+        ended = []
+        sql = f"SELECT {UNUSED_BOOKING_COLUMNS} FROM unkept WHERE until>? AND until<=? ORDER BY until"  # noqa: S608 # our words
+        for booking in map(UnusedBooking._make, connection.execute(sql, (since, until))):
+            with suppress(ValueError, TypeError):
+                ended.append(booking._replace(people=parse_names(orjson.loads(booking.people))))  # type: ignore[arg-type] # as stored
         ended_keys = (build_fleet_gpu_key(booking.host, booking.gpu_key) for booking in ended)
         runs = read_runs(connection, {*gpu_keys, *ended_keys})
-        sql = "SELECT key, told FROM card WHERE run=? AND minutes>=?"
-        runs.update(unpack_run_rows(connection.execute(sql, (RUN_EMPTY, empty_minutes))))
+        runs.update(query_runs(connection, "run=? AND minutes>=?", (RUN_EMPTY, empty_minutes)))
         (first,) = connection.execute("SELECT min(at) FROM rolled").fetchone()
-        return IdleHistory(first, runs, ended)
+        return IdleHistory(first, runs, tuple(ended))
 
     return history.query(run_query, IdleHistory(None, {}, ()))
-
-
-def read_unused_bookings(connection: sqlite3.Connection, since: float, until: float) -> Iterator[UnusedBooking]:
-    sql = f"SELECT {UNUSED_BOOKING_COLUMNS} FROM unkept WHERE until>? AND until<=? ORDER BY until"  # noqa: S608 # the same
-    for row in connection.execute(sql, (since, until)):
-        booking = UnusedBooking._make(row)
-        try:
-            yield booking._replace(people=parse_names(orjson.loads(booking.people)))  # type: ignore[arg-type] # as stored
-        except (ValueError, TypeError):
-            continue

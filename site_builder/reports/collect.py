@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta, tzinfo
 from math import ceil
@@ -24,7 +24,7 @@ from site_builder.health.model import HealthEvent
 from site_builder.health.store import EventReader
 from site_builder.history import rollups
 from site_builder.history.export import PeopleNames
-from site_builder.history.reader import DailyUsage, HistoryReader, choose_finest_step
+from site_builder.history.reader import DailyUsage, GpuHistory, HistoryReader, choose_finest_step
 from site_builder.history.usage_sums import StateMinutes
 from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseSummary, ValueChange
@@ -35,7 +35,6 @@ WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
 DAYS_PER_WEEK = 7
 # A shorter break is no waste.
 MIN_WASTE_MINUTES = 60
-StateMinutesRows = Iterable[tuple[date, str, str, StateMinutes]]
 HISTORY_COLUMNS = ("busy", "held", "conflict", "booked", "owner", "booker")
 # Length of a bucket, where history is still so fine.
 BUCKET_S = 300
@@ -45,32 +44,11 @@ MAX_WASTE_AGE_S = HOUR
 HIDDEN_HOST_NAME = "a hidden host"
 
 
-class GpuBucket(NamedTuple):
-    """Minutes of a GPU in an hour or a part of it, and who had most of it; `held` is a part of `taken`."""
-
-    hour: int
-    seen: int
-    taken: int
-    held: int
-    booked: int
-    owner: str | None
-    booker: str | None
-
-
-class GpuWeek(NamedTuple):
-    """GPU in those parts of a week in which it was seen."""
-
-    host: str
-    index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
-    model: str
-    buckets: Sequence[GpuBucket]
-
-
 class WastedGpu(NamedTuple):
     """Wasted minutes of a GPU; `person` is empty if nobody is known or named."""
 
     host: str
-    index: GpuNumber  # type: ignore[assignment]
+    index: GpuNumber  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
     model: str
     person: str
     minutes: int
@@ -129,6 +107,11 @@ class WeeklyReport(NamedTuple):
     def days(self) -> list[date]:
         return list_week_days(self.first)
 
+    @property
+    def compared_usage(self) -> WeekUsage | None:
+        """Return the week before; a week that is not over is compared with none."""
+        return self.previous_usage if self.is_over else None
+
 
 # Weeks
 
@@ -171,29 +154,39 @@ class WeekTally:
         self.seen_by_hour_and_model: dict[tuple[int, str], int] = defaultdict(int)
         self.wasted = WeekWaste([], [], [])
 
-    def add_gpu(self, gpu: GpuWeek) -> None:
+    def add_gpu(self, gpu: GpuHistory, hours: Sequence[int], host: str, index: GpuNumber) -> None:
+        """Add a GPU; `hours` has the hour of each of its buckets."""
         held: dict[str, int] = defaultdict(int)
         booked: dict[str, int] = defaultdict(int)
-        for bucket in gpu.buckets:
-            hour_minutes = self.minutes_by_hour[bucket.hour]
-            hour_minutes[0] += bucket.seen
-            hour_minutes[1] += bucket.taken
-            self.seen_by_hour_and_model[bucket.hour, gpu.model] += bucket.seen
-            held[self.choose_shown_name(bucket.owner)] += bucket.held
-            booked[self.choose_shown_name(bucket.booker)] += bucket.booked
+        columns, model = gpu.columns, gpu.series.model
+        taken_minutes = 0
+        for hour, seen, busy_minutes, held_minutes, conflict_minutes, booked_minutes, owner, booker in zip(
+            hours,
+            *(columns[name] for name in ("seen", "busy", "held", "conflict", "booked")),
+            gpu.list_people("owner"),
+            gpu.list_people("booker"),
+        ):
+            if seen:
+                taken = busy_minutes + held_minutes + conflict_minutes
+                taken_minutes += taken
+                hour_minutes = self.minutes_by_hour[hour]
+                hour_minutes[0] += seen
+                hour_minutes[1] += taken
+                self.seen_by_hour_and_model[hour, model] += seen
+                held[self.choose_shown_name(owner)] += held_minutes
+                booked[self.choose_shown_name(booker)] += booked_minutes
         for minutes_by_person, wasted in ((held, self.wasted.held), (booked, self.wasted.booked)):
             wasted.extend(
-                WastedGpu(gpu.host, gpu.index, gpu.model, person, minutes)
+                WastedGpu(host, index, model, person, minutes)
                 for person, minutes in minutes_by_person.items()
                 if minutes >= MIN_WASTE_MINUTES
             )
-        seen = sum(bucket.seen for bucket in gpu.buckets)
+        seen_minutes = sum(columns["seen"])
         # time that counts as booked does not count again as never used
-        unused = seen - sum(booked.values())
-        is_taken = any(bucket.taken for bucket in gpu.buckets)
+        unused = seen_minutes - sum(booked.values())
         # nobody knows whether a GPU that was hardly seen was used
-        if 2 * seen >= self.week_minutes and unused >= MIN_WASTE_MINUTES and not is_taken:
-            self.wasted.unused.append(WastedGpu(gpu.host, gpu.index, gpu.model, "", unused))
+        if 2 * seen_minutes >= self.week_minutes and unused >= MIN_WASTE_MINUTES and not taken_minutes:
+            self.wasted.unused.append(WastedGpu(host, index, model, "", unused))
 
     def choose_shown_name(self, name: str | None) -> str:
         return self.people_names.find_display_name(name) if name and self.are_users_shown else ""
@@ -215,44 +208,11 @@ class WeekTally:
         return counts
 
 
-def build_week_usage(
-    period: DatePeriod,
-    seen: StateMinutesRows,
-    gpu_counts: Mapping[tuple[date, str], int],
-    people: UsageTable,
-    hosts: UsageTable,
-    history_start: date | None,
-) -> WeekUsage:
-    """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
-    minutes_by_key: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
-    for day, _, model, minutes in seen:
-        minutes_by_key[day, model].append(minutes)
-    sums = {key: fleet_page.sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
-    days = {}
-    for day in list_week_days(period.first):
-        days[day] = fleet_page.summarize_use(
-            fleet_page.sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
-            sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
-        )
-    models = {}
-    for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_day_length(period.zone)).items():
-        counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
-        models[model] = use._replace(gpus=max(counts, default=use.gpus))
-    return WeekUsage(
-        days=days,
-        models=models,
-        total=fleet_page.summarize_total(models, sums.values()),
-        people=people,
-        hosts=hosts,
-        history_start=history_start if history_start and period.first < history_start else None,
-    )
-
-
-# Comparison with the week before; a week that is not over is compared with none
+# Comparison with the week before
 
 
 def compare_weeks(report: WeeklyReport) -> PeriodComparison:
-    previous = report.previous_usage if report.is_over else None
+    previous = report.compared_usage
     return fleet_page.compare_periods(
         summarize_week(report.usage),
         summarize_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
@@ -265,7 +225,7 @@ def summarize_week(usage: WeekUsage) -> PeriodUse:
 
 def compare_model(report: WeeklyReport, model: str) -> ValueChange:
     """Compare the GPU-hours of a model with the week before."""
-    before = report.previous_usage.models.get(model) if report.previous_usage and report.is_over else None
+    before = report.compared_usage.models.get(model) if report.compared_usage else None
     use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
     return ValueChange(
         use.taken / fleet_page.MINUTES_PER_HOUR, before.taken / fleet_page.MINUTES_PER_HOUR if before else None
@@ -279,13 +239,6 @@ def list_models(report: WeeklyReport) -> dict[str, UseSummary]:
         if len(models) < fleet_page.MAX_MODELS:
             models.setdefault(model, fleet_page.NOTHING_SEEN)
     return models
-
-
-def find_previous_use(report: WeeklyReport) -> dict[str, int] | None:
-    """Return how much each person used in the week before, by their key."""
-    if not report.previous_usage or not report.is_over:
-        return None
-    return {row.key: row.sums.used for row in report.previous_usage.people.rows}
 
 
 def list_unseen_hosts(report: WeeklyReport) -> list[UsageRow]:
@@ -313,12 +266,17 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
     tally = WeekTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
     host_rows, _ = CachedFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
     hidden = frozenset(row.name for row in host_rows if row.is_hidden)
-    for gpu in read_gpu_weeks(history, start, until, now):
-        tally.add_gpu(gpu._replace(host=HIDDEN_HOST_NAME, index=None) if gpu.host in hidden else gpu)
-    stays, history_start = (
-        totals.find_gpu_stays(rollups.read_gpu_set_changes(history)),
-        rollups.read_first_day(history),
-    )
+    # as fine as possible: a coarse bucket would count waste for the person who came next
+    step = max(BUCKET_S, choose_finest_step(start, now))
+    for host in history.list_hosts():
+        host_history = history.read_host(host, -(-start // HOUR) * HOUR, until, step, HISTORY_COLUMNS)
+        check_history_read(history)
+        hours = [(host_history.since + position * step) // HOUR * HOUR for position in range(host_history.bucket_count)]
+        for gpu in host_history.gpus:
+            name, index = (HIDDEN_HOST_NAME, None) if host in hidden else (host, gpu.series.index)
+            tally.add_gpu(gpu, hours, name, index)
+    stays = totals.find_gpu_stays(rollups.read_gpu_set_changes(history))
+    history_start = rollups.read_first_day(history)
     period, previous_period = (
         DatePeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now) for monday in (first, previous_first)
     )
@@ -362,39 +320,34 @@ def sum_week_usage(
     period: DatePeriod,
     history_start: date | None,
 ) -> WeekUsage:
+    """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
     unseen = totals.count_unseen_by_month(stays, usage.seen, period)
     sums_by_name, sums_by_gpu = totals.sum_daily_usage(usage.shares, usage.seen, unseen.items())
     by_person, by_host = (
         totals.build_usage_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
     )
-    return build_week_usage(period, usage.seen, gpu_counts, by_person, by_host, history_start)
-
-
-def read_gpu_weeks(history: HistoryReader, since: float, until: float, now: float) -> Iterator[GpuWeek]:
-    """Read each GPU in the hours that begin in that time.
-
-    Buckets are as fine as possible: a coarse one would count waste for the person who came next.
-    """
-    step = max(BUCKET_S, choose_finest_step(since, now))
-    for host in history.list_hosts():
-        host_history = history.read_host(host, -(-since // HOUR) * HOUR, until, step, HISTORY_COLUMNS)
-        check_history_read(history)
-        for gpu in host_history.gpus:
-            columns, owners, bookers = gpu.columns, gpu.list_people("owner"), gpu.list_people("booker")
-            buckets = [
-                GpuBucket(
-                    hour=(host_history.since + position * step) // HOUR * HOUR,
-                    seen=minutes,
-                    taken=columns["busy"][position] + columns["held"][position] + columns["conflict"][position],
-                    held=columns["held"][position],
-                    booked=columns["booked"][position],
-                    owner=owners[position],
-                    booker=bookers[position],
-                )
-                for position, minutes in enumerate(columns["seen"])
-                if minutes
-            ]
-            yield GpuWeek(host, gpu.series.index, gpu.series.model, buckets)
+    minutes_by_key: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
+    for row in usage.seen:
+        minutes_by_key[row.day, row.model].append(row.seen)
+    sums = {key: fleet_page.sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
+    days = {}
+    for day in list_week_days(period.first):
+        days[day] = fleet_page.summarize_use(
+            fleet_page.sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
+            sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
+        )
+    models = {}
+    for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_day_length(period.zone)).items():
+        counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
+        models[model] = use._replace(gpus=max(counts, default=use.gpus))
+    return WeekUsage(
+        days=days,
+        models=models,
+        total=fleet_page.summarize_total(models, sums.values()),
+        people=by_person,
+        hosts=by_host,
+        history_start=history_start if history_start and period.first < history_start else None,
+    )
 
 
 def read_current_waste(settings: Settings, now: float) -> Sequence[CurrentWaste]:

@@ -178,7 +178,8 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
     people = report.usage.people
     omitted_people = people.rows[form.max_people :]
     omitted_hours = format_unit_hours(sum(row.sums.used for row in omitted_people))
-    previous_use = collect.find_previous_use(report)
+    previous = report.compared_usage
+    previous_use = {row.key: row.sums.used for row in previous.people.rows} if previous else None
     report_events, hosts = list_report_events(report), collect.list_unseen_hosts(report)
     comparison = collect.compare_weeks(report)
     return ReportContent(

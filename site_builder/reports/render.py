@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from site_builder.charts import svg
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES
-from site_builder.core.html import EMPTY_HTML, Html, load_compact_template, load_template
+from site_builder.core.html import EMPTY_HTML, Html, load_compact_template
 from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
 from site_builder.health import events
 from site_builder.reports import collect, content
 from site_builder.reports.collect import WeeklyReport
-from site_builder.reports.content import PersonRow, ReportContent, ReportUseRow, build_report_content
+from site_builder.reports.content import PersonRow, ReportContent, build_report_content
 from site_builder.usage import fleet_page
-from site_builder.usage.fleet_page import UseSummary
 from site_builder.usage.totals import UsageSums
 
 # Colours of the mail: those of the board, on white and where the mail program is dark.
@@ -60,10 +60,8 @@ def render_report_page(report: WeeklyReport, style: str, made: Now, url: str = "
         **vars(form),
         style=Html(style),
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        day_rows=[row.cells for row in form.days],
-        model_rows=[row.cells for row in form.models],
         hour_names=svg.HOUR_NAMES,
-        person_bars=[render_person_bar(person.sums, form.most_used) for person in form.people],
+        draw_bar=partial(render_person_bar, most=form.most_used),
         made=format_made_at(made),
         url=url,
     )
@@ -95,14 +93,6 @@ class BarPiece(NamedTuple):
     width: int
 
 
-class MailHeatmapCell(NamedTuple):
-    """Hour of the heat map; the tint is empty if nothing was seen."""
-
-    text: str
-    tint: str
-    colour: str
-
-
 def format_report_subject(report: WeeklyReport) -> str:
     """Format `gpuboard: week 46 of 2026, 120.0 GPU-hours used`."""
     title = content.format_week_title(report)
@@ -123,76 +113,46 @@ def render_report_brief(report: WeeklyReport, url: str = "") -> str:
 def render_report_mail(report: WeeklyReport, made: Now, board: str = "", page: str = "") -> str:
     """Render the mail; `board` and `page` are the addresses of the board and of the report, if known."""
     form = build_report_content(report, content.MAIL)
-    return load_template("report_mail.html").render(
+    light_tints, dark_tints = (
+        {f"t{number}": mix_tint(percent, ink, ground) for number, percent in enumerate(TINT_PERCENTS)}
+        for ink, ground in zip(COLOURS["working"], CARD_COLOURS)
+    )
+    return load_compact_template("report_mail.html").render(
         **vars(form),
         parts=PART_LABELS,
         colours=COLOURS,
         cards=CARD_COLOURS,
-        tints=[mix_tint(number, 1) for number in range(len(TINT_PERCENTS))],
-        day_rows=[(format_day_cells(row), build_use_bar(row.use)) for row in form.days],
-        day_total=format_day_cells(form.all_gpus._replace(cells=form.all_gpus.cells._replace(name="All together"))),
+        light_tints=light_tints,
+        dark_tints=dark_tints,
+        no_data=svg.NO_DATA,
         dates=[(DAY_NAMES[day.weekday()], day.day) for day in report.days],
-        hours=build_mail_heatmap(form),
-        model_rows=[(format_model_cells(row), build_use_bar(row.use)) for row in form.models],
-        person_bars=[
-            build_bar([("working", sums.used - sums.held), ("held", sums.held)], form.most_used)
-            for sums in (person.sums for person in form.people)
-        ],
+        hour_names=svg.HOUR_NAMES,
+        draw_use_bar=lambda use: build_bar(use.parts, use.seen),
+        draw_person_bar=lambda sums: build_bar({"working": sums.used - sums.held, "held": sums.held}, form.most_used),
         made=format_made_at(made),
         board=board,
         page=page,
     )
 
 
-def mix_tint(number: int, dark: int) -> str:
-    """Return the colour of a tint of the heat map, with `dark` 1 for dark mail programs."""
-    ink, ground = (bytes.fromhex(colours[dark][1:]) for colours in (COLOURS["working"], CARD_COLOURS))
-    part = TINT_PERCENTS[number] / 100
-    return "#" + bytes(round(one * part + other * (1 - part)) for one, other in zip(ink, ground)).hex()
+def mix_tint(percent: int, ink: str, ground: str) -> str:
+    """Mix a colour of the heat map: so much of the ink, on the ground."""
+    pairs = zip(bytes.fromhex(ink[1:]), bytes.fromhex(ground[1:]))
+    return "#" + bytes(round(dark * percent / 100 + light * (1 - percent / 100)) for dark, light in pairs).hex()
 
 
-def build_bar(minutes: Iterable[tuple[str, float]], whole: float) -> list[BarPiece]:
+def build_bar(minutes_by_part: Mapping[str, float], whole: float) -> list[BarPiece]:
     """Put parts side by side; the rest of the whole is the track."""
     if not whole:
         return []
     pieces, position, end = [], 0.0, 0
-    for part, count in minutes:
-        position += 100 * count / whole
+    for part, minutes in minutes_by_part.items():
+        position += 100 * minutes / whole
         width = min(100, round(position)) - end
         if width > 0:
             pieces.append(BarPiece(part, COLOURS[part][0], width))
             end += width
     return [*pieces, BarPiece("track", COLOURS["track"][0], 100 - end)] if end < 100 else pieces
-
-
-def build_use_bar(use: UseSummary) -> list[BarPiece]:
-    return build_bar(use.parts.items(), use.seen)
-
-
-def format_day_cells(row: ReportUseRow) -> list[str]:
-    cells = row.cells
-    return [cells.name, cells.hours if row.use.seen else svg.NO_DATA, cells.taken, cells.held, cells.booked]
-
-
-def format_model_cells(row: ReportUseRow) -> list[str]:
-    cells = row.cells
-    if not row.use.seen:
-        return [cells.name, svg.UNKNOWN, svg.NO_DATA, *[svg.UNKNOWN] * 3]
-    return [cells.name, cells.gpus, cells.hours, cells.taken, cells.held, row.change]
-
-
-def build_mail_heatmap(form: ReportContent) -> list[tuple[str, list[MailHeatmapCell]]]:
-    """Turn the heat map, with an hour in each row: seven columns fit on a phone, and 24 do not."""
-    return [
-        (
-            name,
-            [
-                MailHeatmapCell(cell.text, cell.tint, mix_tint(int(cell.tint[1:]), 0) if cell.tint else "")
-                for cell in (row.cells[hour] for row in form.heat)
-            ],
-        )
-        for hour, name in enumerate(svg.HOUR_NAMES)
-    ]
 
 
 # The text: no line is longer than 78 letters
@@ -253,26 +213,17 @@ def format_summary_lines(report: WeeklyReport) -> Iterator[str]:
 
 
 def format_day_lines(form: ReportContent) -> Iterator[str]:
-    bar_width = BAR_CHARACTERS + 2
-    yield format_text_row("", 11, ("", bar_width), ("taken", 9), ("held", 8), ("GPU-hours", 12))
+    widths = (BAR_CHARACTERS + 2, 9, 8, 12)
+    yield format_text_row("", 11, *zip(("", "taken", "held", "GPU-hours"), widths))
     for row in form.days:
-        cells = row.cells
-        if row.use.seen:
-            bar = f"|{draw_text_bar(row.use)}|"
-            yield format_text_row(
-                cells.name, 11, (bar, bar_width), (cells.taken, 9), (cells.held, 8), (cells.hours, 12)
-            )
-        else:
-            yield format_text_row(cells.name, 11, (f"|{svg.NO_DATA.ljust(BAR_CHARACTERS)}|", bar_width))
+        bar, position = "", 0.0
+        for part, minutes in row.use.parts.items() if row.use.seen else ():
+            position += minutes * BAR_CHARACTERS / row.use.seen
+            bar += BAR_LETTERS[part] * (round(position) - len(bar))
+        values = (row.cells.taken, row.cells.held, row.cells.hours) if row.use.seen else ()
+        drawn = f"|{(bar if row.use.seen else svg.NO_DATA).ljust(BAR_CHARACTERS)}|"
+        yield format_text_row(row.cells.name, 11, *zip((drawn, *values), widths))
     yield "# taken   = of it held idle   . booked, nobody on it   ? lost or not known"
-
-
-def draw_text_bar(use: UseSummary) -> str:
-    bar, position = "", 0.0
-    for part, minutes in use.parts.items():
-        position += minutes * BAR_CHARACTERS / use.seen
-        bar += BAR_LETTERS[part] * (round(position) - len(bar))
-    return bar.ljust(BAR_CHARACTERS)
 
 
 def format_model_lines(form: ReportContent) -> Iterator[str]:

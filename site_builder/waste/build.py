@@ -16,7 +16,7 @@ from site_builder.history.idle_runs import GpuRun, build_fleet_gpu_key, find_cur
 from site_builder.history.reader import HistoryReader
 from site_builder.waste import render
 from site_builder.waste import rules as waste_rules
-from site_builder.waste.rules import WASTE_FILE, EmptyGpu, WasteCandidate, WasteHistory, WasteReport
+from site_builder.waste.rules import WASTE_FILE, EmptyGpu, WasteCandidate, WasteReport
 
 # History counts in minutes: a shorter interval shows nothing new.
 CHECK_INTERVAL_S = 60
@@ -75,21 +75,16 @@ def collect_waste(
         for host, host_candidates in candidates.items()
         for candidate in host_candidates
     }
-    idle_history = read_idle_history(
-        history,
-        gpu_keys,
-        waste_rules.MIN_UNUSED_DAYS * DAY // MINUTE,
-        now - waste_rules.ENDED_BOOKING_DAYS * DAY,
-        now,
-    )
+    long_minutes, since = waste_rules.MIN_UNUSED_DAYS * DAY // MINUTE, now - waste_rules.ENDED_BOOKING_DAYS * DAY
+    idle_history = read_idle_history(history, gpu_keys, long_minutes, since, now)
     empty_gpus = list(find_empty_gpus(summaries, candidates, idle_history.runs, anomalies, now))
     # hosts that have left the board are nobody's concern any more
-    unused_bookings = [booking for booking in idle_history.unused_bookings if booking.host in summaries]
-    waste_history = WasteHistory(idle_history.runs, unused_bookings)
+    unused_bookings = tuple(booking for booking in idle_history.unused_bookings if booking.host in summaries)
+    idle_history = idle_history._replace(unused_bookings=unused_bookings)
     return WasteReport(
         built_at=int(now),
         build_interval_s=0,
-        items=tuple(waste_rules.find_waste(candidates, empty_gpus, waste_history, rules, anomalies, now)),
+        items=tuple(waste_rules.find_waste(candidates, empty_gpus, idle_history, rules, anomalies, now)),
         hosts=tuple(summaries),
         history_since=idle_history.first_at,
         problem=history.problem_text or None,

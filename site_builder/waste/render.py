@@ -10,13 +10,12 @@ import orjson
 
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_moment, join_names
-from site_builder.core.html import EMPTY_HTML, Html, load_compact_template, render_epoch
+from site_builder.core.html import load_compact_template, render_epoch
 from site_builder.core.names import parse_gpu_index
 from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text
 from site_builder.waste.rules import (
     WASTE_SCHEMA,
     WasteItem,
-    WasteLine,
     WasteReport,
     group_waste_items,
     sum_waste_hours,
@@ -57,22 +56,13 @@ def render_waste_section(report: WasteReport | None, now: Now) -> bytes:
         hours=format_waste_hours(total),
         short=format_waste_summary(report),
         unknown=unknown,
-        lines=[
-            (line.first_item, format_waste_hours(line.hours), line.gpu_label, render_waste_time(line.first_item, now))
-            for line in lines[:MAX_BOARD_LINES]
-        ],
+        lines=lines[:MAX_BOARD_LINES],
+        format_hours=format_waste_hours,
+        render_epoch=lambda epoch: render_epoch(epoch, now),
         names=join_names,
         more=max(0, len(lines) - MAX_BOARD_LINES),
     )
     return html.encode()
-
-
-def render_waste_time(item: WasteItem, now: Now) -> Html:
-    if item.since is None:
-        return EMPTY_HTML
-    if item.until is None:
-        return Html(f"since {render_epoch(item.since, now)}")
-    return Html(f"{render_epoch(item.since, now)} to {render_epoch(item.until, now)}")
 
 
 # For programs
@@ -119,7 +109,18 @@ def render_waste_json(report: WasteReport) -> bytes:
 def render_waste_table(items: Sequence[WasteItem], now: Now, width: int | None = None) -> list[str]:
     """Render each line of waste in two lines or more; without a width nothing is cut."""
     waste_lines = group_waste_items(items)
-    rows = [format_waste_row(line, now) for line in waste_lines]
+    rows = [
+        (
+            format_waste_hours(line.hours),
+            flatten_text(line.gpu_label),
+            line.first_item.kind,
+            UNKNOWN
+            if line.first_item.since is None
+            else format_moment(datetime.fromtimestamp(line.first_item.since, now.zone), now),
+            flatten_text(join_names(line.first_item.people)),
+        )
+        for line in waste_lines
+    ]
     widths = [max(map(measure_width, column)) for column in zip(TABLE_HEADER, *rows)]
     if width is not None:
         widths[1] = min(widths[1], max(MIN_NAME_WIDTH, min(MAX_NAME_WIDTH, width // 4)))
@@ -133,13 +134,6 @@ def render_waste_table(items: Sequence[WasteItem], now: Now, width: int | None =
         note = f"for {unknown} more nobody can know"
         lines.append(align_waste_cells((UNKNOWN, note), [widths[0], measure_width(note)], width))
     return lines
-
-
-def format_waste_row(line: WasteLine, now: Now) -> tuple[str, ...]:
-    item = line.first_item
-    since = UNKNOWN if item.since is None else format_moment(datetime.fromtimestamp(item.since, now.zone), now)
-    people = flatten_text(join_names(item.people))
-    return format_waste_hours(line.hours), flatten_text(line.gpu_label), item.kind, since, people
 
 
 def align_waste_cells(cells: Sequence[str], widths: Sequence[int], width: int | None) -> str:

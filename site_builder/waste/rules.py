@@ -22,6 +22,7 @@ from site_builder.history.idle_runs import (
     RUN_EMPTY,
     RUN_IDLE,
     GpuRun,
+    IdleHistory,
     UnusedBooking,
     are_different_people,
     build_fleet_gpu_key,
@@ -105,13 +106,6 @@ class EmptyGpu(NamedTuple):
     gpu_key: str
     index: GpuNumber  # type: ignore[assignment]
     model: str
-
-
-class WasteHistory(NamedTuple):
-    """Runs by the key of a GPU in the fleet, and bookings that ended lately without any use."""
-
-    runs: Mapping[str, GpuRun]
-    unused_bookings: Sequence[UnusedBooking] = ()
 
 
 # waste.json
@@ -264,7 +258,7 @@ def build_booking_candidate(gpu: GpuStatus, key: str) -> WasteCandidate | None:
 def find_waste(
     candidates_by_host: Mapping[str, Sequence[WasteCandidate]],
     empty_gpus: Iterable[EmptyGpu],
-    history: WasteHistory,
+    history: IdleHistory,
     rules: StateRules,
     anomalies: MutableMapping[str, int],
     now: float,
@@ -279,16 +273,17 @@ def find_waste(
         for host, host_candidates in candidates_by_host.items()
         for candidate in host_candidates
     ]
-    lasting = update_anomalies(
-        {f"{candidate.kind} {gpu_key}" for _, gpu_key, candidate in candidates if candidate.kind in ANOMALY_KINDS},
-        anomalies,
-        now,
-    )
+    current = {f"{candidate.kind} {key}" for _, key, candidate in candidates if candidate.kind in ANOMALY_KINDS}
+    for name in list(anomalies):
+        if name.partition(" ")[0] in ANOMALY_KINDS and name not in current:
+            del anomalies[name]
+    for name in current:
+        anomalies[name] = min(anomalies.get(name, int(now)), int(now))
     # if two hosts report the same GPU, nobody can know whose hours these are
     counts = Counter(gpu_key for _, gpu_key, _ in candidates)
     items: list[WasteItem] = []
     for host, gpu_key, candidate in candidates:
-        if candidate.kind in ANOMALY_KINDS and f"{candidate.kind} {gpu_key}" not in lasting:
+        if candidate.kind in ANOMALY_KINDS and now - anomalies[f"{candidate.kind} {gpu_key}"] < MIN_ANOMALY_S:
             continue
         if candidate.kind == "booking":
             item = evaluator.evaluate_booking(host, candidate)
@@ -323,20 +318,10 @@ def find_waste(
     )
 
 
-def update_anomalies(current: set[str], anomalies: MutableMapping[str, int], now: float) -> set[str]:
-    """Remember since when each anomaly exists, forget those that are over, and return those that last."""
-    for name in list(anomalies):
-        if name.partition(" ")[0] in ANOMALY_KINDS and name not in current:
-            del anomalies[name]
-    for name in current:
-        anomalies[name] = min(anomalies.get(name, int(now)), int(now))
-    return {name for name in current if now - anomalies[name] >= MIN_ANOMALY_S}
-
-
 class WasteEvaluator:
     """Decides which candidates are wasted, and for how many hours."""
 
-    def __init__(self, history: WasteHistory, rules: StateRules, now: float) -> None:
+    def __init__(self, history: IdleHistory, rules: StateRules, now: float) -> None:
         self.history, self.rules, self.now = history, rules, now
         self.ended_bookings: list[UnusedBooking] = []
         self.ended_until: dict[str, int] = {}  # end of the last such booking of each GPU
@@ -367,19 +352,9 @@ class WasteEvaluator:
             since = anomalies.get(f"{candidate.kind} {build_fleet_gpu_key(host, candidate.gpu_key)}")
         people = self.list_display_names(candidate.people)
         what, advice, command = describe_waste(host, candidate, people)
-        return WasteItem(
-            kind=candidate.kind,
-            host=host,
-            gpu_key=candidate.gpu_key,
-            index=candidate.index,
-            model=candidate.model,
-            people=people,
-            since=since,
-            hours=hours,
-            pids=candidate.pids,
-            what=what,
-            advice=advice,
-            command=command,
+        item = build_item(candidate.kind, host, candidate)
+        return item._replace(
+            people=people, since=since, hours=hours, pids=candidate.pids, what=what, advice=advice, command=command
         )
 
     def measure_idle(self, host: str, candidate: WasteCandidate) -> tuple[int | None, float | None]:
@@ -408,12 +383,7 @@ class WasteEvaluator:
         if seconds is None or seconds < MIN_UNUSED_BOOKING_S:
             return None
         people = self.list_display_names(candidate.people)
-        return WasteItem(
-            kind="booking",
-            host=host,
-            gpu_key=candidate.gpu_key,
-            index=candidate.index,
-            model=candidate.model,
+        return build_item("booking", host, candidate)._replace(
             people=people,
             since=candidate.booking_start,
             hours=seconds_to_hours(seconds),
@@ -448,12 +418,7 @@ class WasteEvaluator:
 
     def build_ended_booking(self, booking: UnusedBooking) -> WasteItem:
         people = self.list_display_names(booking.people)
-        return WasteItem(
-            kind="booking",
-            host=booking.host,
-            gpu_key=booking.gpu_key,
-            index=booking.index,
-            model=booking.model,
+        return build_item("booking", booking.host, booking)._replace(
             people=people,
             since=booking.since,
             until=booking.until,
@@ -470,17 +435,16 @@ class WasteEvaluator:
         until = run.last_seen + MINUTE
         pending = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
         seen = f"{run.minutes * MINUTE // DAY} days that were seen"
-        return WasteItem(
-            kind="unused",
-            host=gpu.host,
-            gpu_key=gpu.gpu_key,
-            index=gpu.index,
-            model=gpu.model,
+        return build_item("unused", gpu.host, gpu)._replace(
             since=run.since,
             hours=max(0.0, round(seconds_to_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
             what=f"nobody was ever on it, in {seen}" if run.last_taken is None else f"nobody has been on it for {seen}",
             advice="Tell people of it, or move it to where it is needed.",
         )
+
+
+def build_item(kind: str, host: str, gpu: WasteCandidate | UnusedBooking | EmptyGpu) -> WasteItem:
+    return WasteItem(kind=kind, host=host, gpu_key=gpu.gpu_key, index=gpu.index, model=gpu.model)
 
 
 def is_long_unused(run: GpuRun) -> bool:

@@ -444,7 +444,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
     [
         ("core.people.parse_aliases", "aliases.csv"),
         ("fleet.gpu_models.parse_gpu_names", "gpu-names.csv"),
-        ("discovery.hosts.parse_host_line", "hosts.txt"),
+        ("discovery.hosts.parse_hosts_txt", "hosts.txt"),
         ("bookings.parser.to_plain_json", "comments.json"),
         ("watches.store.parse_watch_entries", "watches.json"),
     ],
@@ -465,9 +465,9 @@ def test_a_file_of_people_at_which_we_fail_is_kept_as_it_was(
 
 
 def is_new(content: str | bytes) -> bool:
-    """Whether it is the content of which there is no copy in state/; of hosts.txt each line is taken by itself."""
+    """Whether it is the content of which there is no copy in state/."""
     text = content if isinstance(content, str) else content.decode()
-    return text.endswith("\n \n") or text == "a, b"
+    return text.endswith("\n \n")
 
 
 # One step of a build

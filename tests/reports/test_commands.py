@@ -28,7 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 
 def cells(html: str, name: str) -> list[list[str]]:
     """The cells of each row of that name, as text."""
-    rows = re.findall(rf"<tr><th scope=row>{re.escape(name)}(.*)", html)
+    rows = re.findall(rf"<tr><th scope=row>{re.escape(name)}(.*?)(?=\n|<tr>|</tbody>|</tfoot>)", html)
     return [[re.sub("<[^>]*>", "", one).strip() for one in row.split("<td")[1:]] for row in rows]
 
 

@@ -21,12 +21,11 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.history.idle_runs import RUN_EMPTY, RUN_IDLE, RUN_USED, BookedRun, GpuRun, UnusedBooking
+from site_builder.history.idle_runs import RUN_EMPTY, RUN_IDLE, RUN_USED, BookedRun, GpuRun, IdleHistory, UnusedBooking
 from site_builder.waste import rules as waste_rules
 from site_builder.waste.rules import (
     EmptyGpu,
     WasteCandidate,
-    WasteHistory,
     WasteItem,
     group_waste_items,
     sum_waste_hours,
@@ -66,7 +65,9 @@ def found(
     """What is told of one GPU; what is odd is so for long, unless it is said."""
     known = {} if past is None else {"GPU-0": past}
     lasts = {f"{one.kind} {one.gpu_key}": NOW - DAY for one in marks} if odd is None else odd
-    return waste_rules.find_waste({"atlas": marks}, empty, WasteHistory(known, unkept), rules, lasts, NOW)
+    return waste_rules.find_waste(
+        {"atlas": marks}, empty, IdleHistory(None, dict(known), tuple(unkept)), rules, lasts, NOW
+    )
 
 
 def only(*marks: WasteCandidate, **more: object) -> WasteItem:
@@ -255,7 +256,7 @@ def test_a_gpu_that_moved_is_unused_no_second_time_where_it_was_booked() -> None
 
 
 def test_a_gpu_that_two_hosts_report_counts_for_neither() -> None:
-    several = waste_rules.find_waste({"atlas": [HELD], "hydra": [HELD]}, [], WasteHistory({}), RULES, {}, NOW)
+    several = waste_rules.find_waste({"atlas": [HELD], "hydra": [HELD]}, [], IdleHistory(None, {}, ()), RULES, {}, NOW)
     assert [(one.host, one.hours) for one in several] == [("atlas", None), ("hydra", None)]
 
 
