@@ -25,6 +25,7 @@ MINUTES_PER_HOUR = 60
 GPU_COLUMNS = {"use": ("B", 0.5), "memory": ("I", 1), "temperature": ("B", 1), "power": ("H", 0.1)}
 HOST_COLUMNS = {"load": ("H", 1), "own_memory": ("B", 0.5)}
 NO_VALUE = {"B": 255, "H": 65535, "I": 2**32 - 1}
+ITEM_BYTES = {kind: array(kind).itemsize for kind in "BHIq"}
 NO_CODE, NO_USE = NO_VALUE["H"], NO_VALUE["B"]
 MAX_NAME_CHARACTERS = 100
 Columns = dict[str, "array[int]"]  # by their names
@@ -144,7 +145,7 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
         words = orjson.loads(raw[BLOCK_HEADER.size : position])
         columns = []
         for kind, count in words["columns"]:
-            size = array(kind).itemsize
+            size = ITEM_BYTES[kind]
             numbers: bytes | bytearray = raw[position : position + count]
             if size > 1:
                 numbers = bytearray(count * size)

@@ -26,7 +26,6 @@ NAME_SEPARATOR = ", "
 class ExportRow(NamedTuple):
     """GPU in a bucket: the state of most of its minutes, means, and the highest temperature.
 
-
     `seen`, `taken`, `held` and `booked` are minutes. In a bucket of one minute, `users` and `bookers` are all of them,
     and else the person who had most of it.
     """

@@ -59,7 +59,17 @@ def sample_host(host: HostStatus) -> HostSample | None:
     memory = None
     if facts.memory_total and facts.memory_available is not None:
         memory = 100 * (1 - facts.memory_available / facts.memory_total)
-    samples = (sample_gpu(gpu, key) for gpu, key in zip(host.gpus, list_host_gpu_keys(host.gpus)))
+    samples = [
+        GpuSample(
+            series=GpuSeries(key, status.gpu.number, status.model, status.gpu.memory_total),
+            use=status.gpu.utilization_gpu,
+            memory=status.gpu.memory_used,
+            temperature=status.gpu.temperature,
+            power=status.gpu.power_draw,
+            occupancy=Occupancy(status.state, status.people),
+        )
+        for status, key in zip(host.gpus, list_host_gpu_keys(host.gpus))
+    ]
     return HostSample(host.name, load, memory, tuple(samples))
 
 
@@ -75,21 +85,8 @@ def list_host_gpu_keys(gpus: Iterable[GpuStatus | Gpu]) -> list[str]:
     return [build_host_gpu_key(gpu, counts) for gpu in gpus]
 
 
-def sample_gpu(status: GpuStatus, key: str) -> GpuSample:
-    gpu = status.gpu
-    return GpuSample(
-        series=GpuSeries(key, gpu.number, status.model, gpu.memory_total),
-        use=gpu.utilization_gpu,
-        memory=gpu.memory_used,
-        temperature=gpu.temperature,
-        power=gpu.power_draw,
-        occupancy=Occupancy(status.state, status.people),
-    )
-
-
 def find_outdated_hosts(hosts: Mapping[str, tuple[Sequence[str], float | None]]) -> set[str]:
     """Find hosts all of whose GPUs another host reported later: old names of it, which would count twice.
-
 
     `hosts` has the UUIDs of each host's GPUs, and when it was heard last.
     """

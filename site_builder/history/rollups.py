@@ -35,6 +35,7 @@ SUMS_VERSION = 3
 MAX_SUMS_BYTES = 256 * 1024 * 1024
 MAX_EPOCH = 10**11  # the year 5138
 SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name, _ in zip(SEEN_COLUMNS, SeenMinutes._fields))
+NO_SHARE = UsageShare(0, 0, 0, 0)
 # This month and the last are kept in detail, of those before only the sums.
 DETAILED_MONTHS = 2
 HostModel = tuple[str, str]  # a host and a model
@@ -94,12 +95,15 @@ class PendingHour:
         except (DamagedBlockError, IndexError):
             return
         seen = self.seen._asdict()
+        seen["seen"] += len(part.occupancy_codes)
         for (state, unowned, people), gpus in accounts:
-            seen["seen"] += gpus
             seen[state] += gpus
             seen["unowned"] += unowned
-            for person, share in people:
-                add_to_sums(self.shares, person, share)
+            for person, (used, held, booked, unused) in people:
+                known = self.shares.get(person, NO_SHARE)
+                self.shares[person] = UsageShare(
+                    known.used + used, known.held + held, known.booked + booked, known.unused + unused
+                )
         self.seen = SeenMinutes(**seen)
 
 
@@ -432,10 +436,8 @@ def condense_month(month: MonthUsage) -> MonthUsage:
     """Reduce an old month to its sums."""
     if not month.seen_by_place:
         return month._replace(shares={}, shares_by_place={}, unseen_by_place={})
-    share = (
-        UsageShare(*map(sum, zip(*month.shares_by_place.values()))) if month.shares_by_place else UsageShare(0, 0, 0, 0)
-    )
-    seen = StateMinutes(*map(sum, zip(*month.seen_by_place.values())))
+    share = UsageShare._make(map(sum, zip(NO_SHARE, *month.shares_by_place.values())))
+    seen = StateMinutes._make(map(sum, zip(*month.seen_by_place.values())))
     return month._replace(
         shares={},
         shares_by_place={("", ""): share},

@@ -72,7 +72,8 @@ Sums = TypeVar("Sums", UsageShare, SeenMinutes, StateMinutes)
 
 
 def add_to_sums(sums: dict[Key, Sums], key: Key, more: Sums) -> None:
-    sums[key] = type(more)._make(map(add, sums[key], more)) if key in sums else more
+    known = sums.get(key)
+    sums[key] = more if known is None else type(more)._make(map(add, known, more))
 
 
 @dataclass(frozen=True)

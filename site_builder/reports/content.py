@@ -224,7 +224,18 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
             for waste in report.current_waste[: form.max_wasted]
         ],
         omitted_current_waste=len(report.current_waste) - form.max_wasted,
-        events=[build_event_row(event, report, form) for event in report_events[: form.max_events]],
+        events=[
+            EventRow(
+                severity=find_severity(event)[1],
+                is_critical=event.kind in events.CRITICAL_KINDS,
+                when=events.format_event_time(event, report.zone),
+                gpu=form.shorten(
+                    format_gpu_name(event.host, event.index if event.gpu_key else None), MAX_GPU_CHARACTERS
+                ),
+                what=form.shorten(events.describe_event(event), MAX_SENTENCE_CHARACTERS),
+            )
+            for event in report_events[: form.max_events]
+        ],
         omitted_events=len(report_events) - form.max_events,
         hosts=[
             UnseenHost(
@@ -355,13 +366,3 @@ def find_severity(event: HealthEvent) -> tuple[int, str]:
         if event.kind in kinds:
             return rank, label
     return len(SEVERITIES), INFO_LABEL
-
-
-def build_event_row(event: HealthEvent, report: WeeklyReport, form: ReportFormat) -> EventRow:
-    return EventRow(
-        severity=find_severity(event)[1],
-        is_critical=event.kind in events.CRITICAL_KINDS,
-        when=events.format_event_time(event, report.zone),
-        gpu=form.shorten(format_gpu_name(event.host, event.index if event.gpu_key else None), MAX_GPU_CHARACTERS),
-        what=form.shorten(events.describe_event(event), MAX_SENTENCE_CHARACTERS),
-    )
