@@ -157,9 +157,11 @@ class RuleEvaluator:
         if tracked.is_suppressed and not condition.is_lasting:
             self.remember_reported(condition)
             return
-        due_at = max(start_time, tracked.first_seen_at + rule.delay + self.find_grouping_delay(rule, model.STEP_BEGUN))
-        is_done = tracked.is_suppressed or tracked.reported_at is not None
-        if is_done or self.now_s < due_at or self.is_muted(condition):
+        if tracked.is_suppressed or tracked.reported_at is not None:
+            self.conditions[key] = tracked
+            return
+        due_at = tracked.first_seen_at + rule.delay + self.find_grouping_delay(rule, model.STEP_BEGUN)
+        if self.now_s < max(start_time, due_at) or self.is_muted(condition):
             self.conditions[key] = tracked
             return
         since = tracked.first_seen_at if condition.since is None else condition.since
