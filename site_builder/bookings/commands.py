@@ -16,7 +16,7 @@ from typing import Any
 import click
 import orjson
 
-from site_builder.bookings import archive, service
+from site_builder.bookings import archive, policy, service
 from site_builder.bookings.backends import (
     BookingBackend,
     BookingResponse,
@@ -24,11 +24,10 @@ from site_builder.bookings.backends import (
     RemoteBookings,
     open_booking_backend,
 )
-from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.json_edit import EntryPlacementError
 from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
-from site_builder.bookings.request import parse_end_fields, parse_time_field
+from site_builder.bookings.request import UnclearRequestError, parse_end_fields, parse_time_field
 from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.config.conf_file import LoadedSettings
@@ -220,7 +219,7 @@ def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) 
         rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
     except moments.UnclearTimeError as error:
         raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
-    first = service.find_first_occurrence(rule, since)
+    first = policy.find_first_occurrence(rule, since)
     if first is None:
         raise UnclearRequestError(f"by {rule} it would not happen once within a year")
     return rule, first

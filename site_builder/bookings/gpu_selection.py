@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from site_builder.bookings import policy
 from site_builder.bookings.policy import BookingRefusedError, has_ended, is_starting_soon
+from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.transaction import BookingTransaction, StoredBooking
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, GpuStatus
@@ -20,10 +21,6 @@ MAX_GPUS = 256
 # On a host that has reported nothing yet, GPUs up to this number may be booked.
 MAX_UNSEEN_GPUS = 64
 Place = tuple[str, str]  # a host, and the key of a GPU or `*`
-
-
-class UnclearRequestError(Exception):
-    """Why a request cannot be understood, in one sentence."""
 
 
 def find_own_booking(transaction: BookingTransaction, targets: Sequence[str]) -> list[StoredBooking]:

@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Protocol
 
 from site_builder.bookings import json_edit, parser, policy
-from site_builder.bookings.gpu_selection import UnclearRequestError, choose_free_gpus, find_own_booking, resolve_targets
+from site_builder.bookings.gpu_selection import choose_free_gpus, find_own_booking, resolve_targets
 from site_builder.bookings.json_edit import BookingDocument
 from site_builder.bookings.parser import BookingEntry
 from site_builder.bookings.policy import BookingRefusedError, format_place, has_ended
-from site_builder.bookings.request import parse_end_fields, parse_time_field
+from site_builder.bookings.request import UnclearRequestError, parse_end_fields, parse_time_field
 from site_builder.bookings.store import BOOKINGS_FILE
 from site_builder.bookings.transaction import BookingTransaction
 from site_builder.core import formatting

@@ -80,6 +80,25 @@ def list_spans(booking: Booking, first: datetime, ahead: timedelta) -> list[Time
     return [(start.timestamp(), (start + length).timestamp()) for start in starts]
 
 
+def list_remaining_spans(booking: Booking, now: Now) -> list[TimeSpan]:
+    """List when a booking holds from now on, in seconds since 1970."""
+    # the same all day, so that the times of a rule are computed once
+    today = datetime.combine(now.today, datetime.min.time(), now.zone)
+    return [(since, until) for since, until in list_spans(booking, today, CONFLICT_HORIZON) if until > now.epoch]
+
+
+def compute_phase(booking: Booking, now: Now) -> str:
+    """Return now, coming or ended; a repeating booking is coming between two of its times."""
+    spans = list_remaining_spans(booking, now)
+    return "ended" if not spans else "now" if spans[0][0] <= now.epoch else "coming"
+
+
+def find_first_occurrence(rrule: str, since: datetime) -> datetime | None:
+    """Return the first time that a rule gives within a year: on Monday, what repeats on Tuesdays begins tomorrow."""
+    starts = list_repeat_starts(rrule, since, since, since + CONFLICT_HORIZON)
+    return starts[0] if starts else None
+
+
 class RecurrenceBounds(NamedTuple):
     """The first and last time that a rule gives; with no first it gives none, with no last it goes on."""
 

@@ -6,13 +6,16 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.core.clock import Now
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import moments
 
 JsonRequest = Mapping[str, Any]
 MAX_TIME_CHARACTERS = 100
+
+
+class UnclearRequestError(Exception):
+    """Why a request cannot be understood, in one sentence."""
 
 
 def check_request(request: JsonRequest, known_keys: Mapping[str, Collection[str]]) -> str:

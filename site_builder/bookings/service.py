@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 from site_builder.bookings import consul_store, policy
-from site_builder.bookings.gpu_selection import MAX_GPUS, UnclearRequestError
+from site_builder.bookings.gpu_selection import MAX_GPUS
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.operations import (
     BookOperation,
@@ -23,6 +22,7 @@ from site_builder.bookings.policy import MAX_NAME_CHARACTERS, is_starting_soon
 from site_builder.bookings.request import (
     MAX_TIME_CHARACTERS,
     JsonRequest,
+    UnclearRequestError,
     check_request,
     is_check_only,
     parse_end_fields,
@@ -38,12 +38,10 @@ from site_builder.core.files import find_bookings_file
 from site_builder.core.locks import StorageError
 from site_builder.core.model import RUN_ID_PREFIX, Booking
 from site_builder.core.timeparse import recurrence
-from site_builder.fleet.booking_use import list_repeat_starts
 
 MAX_ATTEMPTS = 5
 WARNING_STATES = frozenset({"busy", "held", "conflict", "lost", "unknown"})
 MAX_COMMENT_CHARACTERS = 500
-FIRST_OCCURRENCE_WINDOW = timedelta(days=366)
 # Number of coming times that are listed for a repeating booking.
 MAX_OCCURRENCES = 40
 REQUEST_KEYS = {
@@ -156,7 +154,7 @@ def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> B
         rrule, fault = recurrence.parse_rrule(rrule, now.zone)
         if fault:
             raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
-        first = find_first_occurrence(rrule, since)
+        first = policy.find_first_occurrence(rrule, since)
         if first is None:
             raise UnclearRequestError("it would not happen once within a year")
         since, until = first, first + (until - since)
@@ -182,12 +180,6 @@ def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> B
     return BookOperation(wanted, targets, count or 0, model, run_id or None)
 
 
-def find_first_occurrence(rrule: str, since: datetime) -> datetime | None:
-    """Return the first time that a rule gives within a year: on Monday, what repeats on Tuesdays begins tomorrow."""
-    starts = list_repeat_starts(rrule, since, since, since + FIRST_OCCURRENCE_WINDOW)
-    return starts[0] if starts else None
-
-
 def list_bookings(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
     return build_booking_list(service.begin_read(user), host)
 
@@ -198,7 +190,7 @@ def build_booking_list(transaction: BookingTransaction, host: str | None = None)
     current = [
         stored.booking
         for stored in transaction.list_bookings()
-        if (host is None or stored.booking.host == host) and compute_phase(stored.booking, now) != "ended"
+        if (host is None or stored.booking.host == host) and policy.compute_phase(stored.booking, now) != "ended"
     ]
     bookings = show_bookings(current, transaction)
     bookings.sort(key=lambda booking: (booking["phase"] != "now", booking["from"] or "", booking["where"]))
@@ -228,23 +220,9 @@ def booking_to_json(group: Sequence[Booking], now: Now) -> dict[str, Any]:
         "rrule": rrule,
         "repeats": recurrence.describe_recurrence_hours(rrule, since, until, now.zone) if rrule and since else None,
         "by": booking.booked_by,
-        "phase": compute_phase(booking, now),
-        **({"spans": list_remaining_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
+        "phase": policy.compute_phase(booking, now),
+        **({"spans": policy.list_remaining_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
     }
-
-
-def compute_phase(booking: Booking, now: Now) -> str:
-    """Return now, coming or ended; a repeating booking is coming between two of its times."""
-    spans = list_remaining_spans(booking, now)
-    return "ended" if not spans else "now" if spans[0][0] <= now.epoch else "coming"
-
-
-def list_remaining_spans(booking: Booking, now: Now) -> list[tuple[float, float]]:
-    """List the times of a booking that have not ended, in seconds since 1970."""
-    # the same all day, so that the times of a rule are computed once
-    today = datetime.combine(now.today, datetime.min.time(), now.zone)
-    spans = policy.list_spans(booking, today, policy.CONFLICT_HORIZON)
-    return [(since, until) for since, until in spans if until > now.epoch]
 
 
 def show_bookings(bookings: Sequence[Booking], transaction: BookingTransaction) -> list[dict[str, Any]]:

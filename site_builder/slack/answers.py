@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from site_builder.bookings import json_edit
 from site_builder.bookings import service as booking_service
-from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
+from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
 from site_builder.client import picker, search

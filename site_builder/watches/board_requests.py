@@ -10,9 +10,15 @@ from typing import Any
 from site_builder.alerts.config_files import AlertConfigFiles, load_contacts
 from site_builder.alerts.model import WATCH_RULE
 from site_builder.bookings import service as booking_service
-from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
-from site_builder.bookings.request import JsonRequest, check_request, is_check_only, parse_text_field, parse_time_field
+from site_builder.bookings.request import (
+    JsonRequest,
+    UnclearRequestError,
+    check_request,
+    is_check_only,
+    parse_text_field,
+    parse_time_field,
+)
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH, BookingTransaction, BookingUser
 from site_builder.core import clock_check

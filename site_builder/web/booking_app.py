@@ -18,8 +18,8 @@ from wsgiref.handlers import BaseCGIHandler, read_environ
 import orjson
 
 from site_builder.bookings import json_edit, policy
-from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
+from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingsUnreadableError

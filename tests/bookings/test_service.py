@@ -12,9 +12,9 @@ import pytest
 from dateutil import tz
 
 from site_builder.bookings import service as booking_service
-from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.json_edit import BookingDocument
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
+from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.store import BookingStore
 from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser

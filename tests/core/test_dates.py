@@ -16,7 +16,7 @@ from site_builder.bookings import ics, operations, policy
 from site_builder.bookings import page as booking_page
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import service as booking_service
-from site_builder.bookings.gpu_selection import UnclearRequestError
+from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.client import loader

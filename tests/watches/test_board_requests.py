@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from site_builder.alerts.model import AlertRule
-from site_builder.bookings.gpu_selection import UnclearRequestError
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
+from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.model import AlertSettings, BookingPolicy, PrivacySettings
