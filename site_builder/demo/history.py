@@ -32,9 +32,8 @@ from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_
 from site_builder.history.writer import HistoryWriter, store_chunk
 
 MINUTES_PER_SLOT, SLOTS_PER_HOUR = SLOT_S // MINUTE, HOUR // SLOT_S
-# What is added to the use in each minute of a slot, in half percents: its mean stays.
-USE_JITTER = (3, -4, 2, -1, 0)
-JITTER_MARGIN = 5  # a use so near to none or all has no room for it
+# What becomes of the use in each minute of a slot, in half percents: its mean stays; near to none or all, all of it.
+JITTERED_USE = [bytes(use + jitter if 5 <= use <= 195 else use for use in range(256)) for jitter in (3, -4, 2, -1, 0)]
 
 
 class DemoHealthEvent(NamedTuple):
@@ -122,13 +121,14 @@ class DemoHostHistory:
         self.today = (start + minutes * MINUTE) // DAY * DAY
         sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(build_demo_samples(host.machine))))
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
+        self.occupancies = tuple(host.occupancies)
         self.load, self.memory = simulate_host_load(host)
         self.host_by_minute = [
             interleave_minutes([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
         ]
         self.gpus_by_minute = []
         for track in host.tracks:
-            use = [jitter_use(track.use_values.tobytes(), jitter) for jitter in USE_JITTER]
+            use = [array("B", track.use_values.tobytes().translate(table)) for table in JITTERED_USE]
             codes = array("H", [NO_CODE if code == GAP_CODE else code for code in track.state_codes])
             others = (track.memory_values, track.temperatures, track.power_values, codes)
             columns = [use, *([slots] * MINUTES_PER_SLOT for slots in others)]
@@ -161,16 +161,18 @@ class DemoHostHistory:
             for column, values in zip([*columns.values(), codes], gpu_columns):
                 column.extend(values[minutes])
         host_columns = {name: values[minutes] for name, values in zip(block_format.HOST_COLUMNS, self.host_by_minute)}
-        return HostHour(host_columns, columns, codes, tuple(self.host.occupancies))
+        return HostHour(host_columns, columns, codes, self.occupancies)
 
     def build_buckets(self) -> HostBuckets:
         """Build a bucket for each slot; what a slot counts follows from its state code."""
-        occupancies = self.host.occupancies
-        counted = [buckets.count_states([code] * MINUTES_PER_SLOT, occupancies) for code in range(len(occupancies))]
+        codes_of_slots = ([code] * MINUTES_PER_SLOT for code in range(len(self.occupancies)))
+        counted = [buckets.count_states(codes, self.occupancies) for codes in codes_of_slots]
         counts, *people = zip(*counted)
         names = list(dict.fromkeys(name for column in people for name in column if name is not None))
         count_tables = [bytes(column).ljust(256, b"\0") for column in zip(*counts)]
         person_tables = [[NO_CODE if name is None else names.index(name) for name in column] for column in people]
+        for positions in person_tables:
+            positions.extend([NO_CODE] * (256 - len(positions)))
         host_buckets = HostBuckets({"load": self.load, "own_memory": self.memory}, [], names)
         for track in self.host.tracks:
             codes = track.state_codes.tobytes()
@@ -183,7 +185,7 @@ class DemoHostHistory:
             for name, table in zip(COUNT_COLUMNS, count_tables):
                 columns[name] = array("B", codes.translate(table))
             for name, positions in zip(PERSON_COLUMNS, person_tables):
-                columns[name] = array("H", map([*positions, *[NO_CODE] * (256 - len(positions))].__getitem__, codes))
+                columns[name] = array("H", map(positions.__getitem__, codes))
             host_buckets.gpu_columns.append(columns)
         return host_buckets
 
@@ -207,11 +209,6 @@ def simulate_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
     pairs = list(zip(counts, host.tracks[0].state_codes))
     load = array("H", [NO_VALUE["H"] if code == GAP_CODE else loads[count] for count, code in pairs])
     return load, array("B", [NO_VALUE["B"] if code == GAP_CODE else memory[count] for count, code in pairs])
-
-
-def jitter_use(use: bytes, jitter: int) -> array[int]:
-    moved = bytes(value + jitter if JITTER_MARGIN <= value <= 200 - JITTER_MARGIN else value for value in range(256))
-    return array("B", use.translate(moved))
 
 
 def interleave_minutes(columns: Sequence[array[int]], count: int) -> array[int]:

@@ -19,6 +19,7 @@ from site_builder.demo.scenario import (
     HOUR_S,
     LEAD_TIME_S,
     LEGACY_HOST,
+    LEGACY_HOST_AGE_S,
     LOST_GPUS,
     MINUTE_S,
     PEOPLE,
@@ -38,7 +39,7 @@ from site_builder.history.model import Occupancy
 DOWN_HOSTS = {
     "lyra": (-12 * DAY_S - 7 * HOUR_S, -11 * DAY_S + 5 * HOUR_S),
     "pavo": (-2 * DAY_S, float("inf")),
-    LEGACY_HOST: (-2 * HOUR_S - 13 * MINUTE_S, float("inf")),
+    LEGACY_HOST: (-LEGACY_HOST_AGE_S, float("inf")),
 }
 # Jobs come by day, and fewer in the evening, at night, and at the end of the week.
 EVENING_RATE, NIGHT_RATE, WEEKEND_RATE = 0.4, 0.08, 0.25

@@ -1,4 +1,4 @@
-"""The simulated lab at work."""
+"""The simulated lab at work: what its hosts are like at a moment, and snapshots of them by the real scripts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from random import Random
 from site_builder.core import files
 from site_builder.core.files import find_bookings_file, find_scripts_folder
 from site_builder.core.model import IdleTimes
-from site_builder.demo import amd_tools, nvidia_tools, scenario
-from site_builder.demo.nvidia_tools import DemoGpuProcess
+from site_builder.demo.amd_tools import render_amd_output
+from site_builder.demo.nvidia_tools import DemoGpuProcess, render_nvidia_output
 from site_builder.demo.scenario import (
+    ALIASES,
     DEMO_BOOKINGS,
     DRIVER_VERSION,
     FIRST_UID,
     HOUR_S,
+    LEGACY_HOST,
+    LEGACY_HOST_AGE_S,
+    MACHINES,
     MINUTE_S,
     PEOPLE,
     RESERVED_MIB,
@@ -33,6 +37,7 @@ from site_builder.demo.scenario import (
     DemoMachine,
     HostScenario,
     build_gpu_uuid,
+    build_machines,
     build_scenarios,
 )
 from site_builder.fleet.store import BuilderState
@@ -55,16 +60,14 @@ CORE_COUNT = os.cpu_count() or 1
 SNAPSHOT_CORE_S = 0.2
 # Seconds between two rounds, where the machine is fast enough for that.
 MIN_ROUND_S = 5
-# The old scripts of one host stopped long ago.
-LEGACY_HOST_AGE_S = 2 * HOUR_S + 13 * MINUTE_S
 
 
 class SimulatedHost:
     """The files of one host in its folder; `speed` is how much faster the lab lives than we do."""
 
-    def __init__(self, folder: Path, story: HostScenario, speed: float) -> None:
+    def __init__(self, folder: Path, scenario: HostScenario, speed: float) -> None:
         self.proc_folder, self.tools_folder = folder / "proc", folder / "smi"
-        self.scenario, self.machine, self.speed = story, story.machine, speed
+        self.scenario, self.machine, self.speed = scenario, scenario.machine, speed
         self.uptime = 86400 * (11 + 7 * self.machine.number % 90) + 3600 * 5
         self.pids: set[int] = set()
         for path in (self.proc_folder / "sys/kernel", self.tools_folder / "amd", self.tools_folder / "docker"):
@@ -127,10 +130,10 @@ class SimulatedHost:
         output = {}
         if self.has_vendor("nvidia"):
             ours = [process for process in processes if machine.units[process.gpu].vendor == "nvidia"]
-            output = nvidia_tools.render_nvidia_output(machine, seen, ours, lost, now)
+            output = render_nvidia_output(machine, seen, ours, lost, now)
             output["rc"] = str(LOST_GPU_EXIT_CODE if lost else 0)
         if self.has_vendor("amd"):
-            amd_output = amd_tools.render_amd_output(machine, seen, processes, now)
+            amd_output = render_amd_output(machine, seen, processes, now)
             output.update({f"amd/{name}": text for name, text in amd_output.items()})
         (self.tools_folder / "say").unlink(missing_ok=True)
         if not self.scenario.has_driver(now):
@@ -199,27 +202,25 @@ def render_df_output(machine: DemoMachine) -> str:
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """How the lab is played: so many hosts, what settles it, how fast, and from which moment on."""
-
-    host_count: int = len(scenario.MACHINES)
+    host_count: int = len(MACHINES)
     seed: int = 1
     speed: float = 1.0
     start_offset_s: float = 0.0
 
 
 class SimulatedLab:
-    """A lab in `folder` (data/ and state/), with what its hosts are made of in `backstage`."""
+    """A lab in `folder` (data/ and state/), with what its hosts are made of in `work_folder`."""
 
-    def __init__(self, play: DemoOptions, folder: Path, backstage: Path) -> None:
-        """Put all there that was there before the demo began."""
-        self.options, self.work_folder = play, backstage
+    def __init__(self, options: DemoOptions, folder: Path, work_folder: Path) -> None:
+        """Write all that was there before the demo began."""
+        self.options, self.work_folder = options, work_folder
         self.data_folder, self.state_folder = folder / "data", folder / "state"
         self.started_at = time.time()
-        self.machines = scenario.build_machines(play.host_count)
+        self.machines = build_machines(options.host_count)
         self.hosts = [
-            SimulatedHost(backstage / story.machine.name, story, play.speed)
-            for story in build_scenarios(self.machines, play.seed)
-            if story.machine.name != scenario.LEGACY_HOST
+            SimulatedHost(work_folder / scenario.machine.name, scenario, options.speed)
+            for scenario in build_scenarios(self.machines, options.seed)
+            if scenario.machine.name != LEGACY_HOST
         ]
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
         files.make_closed(self.data_folder)
@@ -255,9 +256,8 @@ class SimulatedLab:
         began, now = time.monotonic(), self.to_lab_time(time.time())
         pool = ThreadPoolExecutor(CORE_COUNT)
         try:
-            for error in pool.map(
-                self.take_snapshot, [host for host in self.hosts if not host.scenario.is_silent(now)]
-            ):
+            up = [host for host in self.hosts if not host.scenario.is_silent(now)]
+            for error in pool.map(self.take_snapshot, up):
                 if error:
                     raise OSError(0, error, "gpu-run.sh")
         finally:
@@ -289,7 +289,7 @@ class SimulatedLab:
     def write_lists(self) -> None:
         lines = (f"{host.name}, {host.title}, {host.tags}, {host.remark}".rstrip(", ") for host in self.machines)
         files.write_atomically(self.data_folder / "hosts.txt", "".join(f"{line}\n" for line in lines).encode())
-        files.write_atomically(self.data_folder / "aliases.csv", scenario.ALIASES.encode())
+        files.write_atomically(self.data_folder / "aliases.csv", ALIASES.encode())
 
     def write_bookings(self) -> None:
         machines = {machine.name: machine for machine in self.machines}
@@ -318,7 +318,7 @@ class SimulatedLab:
 
     def write_legacy_host(self) -> None:
         for machine in self.machines:
-            if machine.name == scenario.LEGACY_HOST:
+            if machine.name == LEGACY_HOST:
                 then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
                 stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
                 cells = f"{machine.model.name}, 4, {machine.model.memory_mib}, 0, 0, 31, {stamp}"
