@@ -114,8 +114,8 @@ def build_host_condition(
     names: list[str] = []
     snapshot = condition_input.snapshot
     if snapshot and snapshot.processes is not None:
-        ps_index = processes.PsIndex(snapshot.ps_rows.rows if snapshot.ps_rows else ())
-        by_gpu = processes.build_processes_by_gpu(snapshot, ps_index, lambda _: None, rules.people, SHOW_EVERYTHING)
+        ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows else ()
+        by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, lambda _: None, rules.people, SHOW_EVERYTHING)
         names = [login for gpu_processes in by_gpu.values() for _, login in gpu_processes if login]
     for booked in list_booked_gpus(host_status, condition_input, rules, now):
         if booked.booking.phase == "now" and booked.booking.name:

@@ -73,11 +73,6 @@ def is_utilized(gpu: Gpu, limits: StateLimits) -> bool:
     return gpu.utilization_gpu is not None and gpu.utilization_gpu >= limits.idle_percent
 
 
-def is_gpu_idle(gpu: Gpu, taken: bool, limits: StateLimits) -> bool:
-    """Return True if a GPU is taken and not used; one that does not report its utilization is not called idle."""
-    return taken and gpu.utilization_gpu is not None and gpu.utilization_gpu < limits.idle_percent
-
-
 def explain_lost(gpu: Gpu, problems: Sequence[GpuProblem]) -> str:
     """Return why a GPU cannot be used until it is reset; empty where it can."""
     lost = gpu.lost or (gpu.parent.lost if gpu.parent else None)

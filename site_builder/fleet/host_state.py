@@ -278,7 +278,7 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
     is_ps_old = ps_taken_at is not None and now.has_passed(ps_taken_at + limits.down_after)
     ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows and not is_ps_old else ()
     processes_by_gpu = processes.build_processes_by_gpu(
-        snapshot, processes.PsIndex(ps_rows), build_start_time_finder(snapshot, limits), people, rules.privacy
+        snapshot, ps_rows, build_start_time_finder(snapshot, limits), people, rules.privacy
     )
     reporting_vendors = find_vendors_with_processes(snapshot)
     unreported = snapshot.processes.unreported if snapshot.processes else {}
@@ -300,7 +300,8 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
             booking_use.build_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent) if gpu_bookings else ()
         )
         is_taken = bool(gpu_processes) or gpu_state.is_memory_taken(gpu, limits)
-        is_idle = gpu_state.is_gpu_idle(gpu, is_taken, limits)
+        # one that does not report its utilization is not called idle
+        is_idle = is_taken and gpu.utilization_gpu is not None and not gpu_state.is_utilized(gpu, limits)
         gpu_input = GpuInput(
             gpu=gpu,
             processes=tuple([process for process, _ in gpu_processes]),

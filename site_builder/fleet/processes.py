@@ -5,37 +5,31 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from site_builder.core.model import GpuProcessRow, HostSnapshot, PrivacySettings, ProcessStatus, PsRow
+from site_builder.core.model import HostSnapshot, PrivacySettings, ProcessStatus, PsRow
 from site_builder.core.people import PeopleDirectory, parse_uid
 
 MAX_PROGRAM_CHARACTERS = 60
 
 
-class PsIndex:
-    """The rows of ps by pid, and the living children of each GPU process."""
-
-    def __init__(self, rows: Iterable[PsRow]) -> None:
-        self.rows_by_pid: dict[int, PsRow] = {}
-        self.children_by_pid: defaultdict[int, list[PsRow]] = defaultdict(list)
-        for row in rows:
-            self.rows_by_pid[row.pid] = row
-            if row.gpu_pid is not None and row.gpu_pid != row.pid and not row.is_zombie:
-                self.children_by_pid[row.gpu_pid].append(row)
-
-
 def build_processes_by_gpu(
     snapshot: HostSnapshot,
-    ps_index: PsIndex,
+    ps_rows: Iterable[PsRow],
     find_start: Callable[[PsRow], int | None],
     people: PeopleDirectory,
     privacy: PrivacySettings,
 ) -> dict[str, list[tuple[ProcessStatus, str | None]]]:
     """Return the processes of each GPU, by its process key, each with its login."""
+    rows_by_pid: dict[int | None, PsRow] = {}
+    children_by_pid: dict[int | None, list[PsRow]] = {}  # the living ones
+    for ps_row in ps_rows:
+        rows_by_pid[ps_row.pid] = ps_row
+        if ps_row.gpu_pid is not None and ps_row.gpu_pid != ps_row.pid and not ps_row.is_zombie:
+            children_by_pid.setdefault(ps_row.gpu_pid, []).append(ps_row)
     processes_by_gpu: dict[str, list[tuple[ProcessStatus, str | None]]] = defaultdict(list)
     for process in snapshot.processes.rows if snapshot.processes else ():
-        row = ps_index.rows_by_pid.get(process.pid) if process.pid is not None else None
+        row = rows_by_pid.get(process.pid)
         child_pids: tuple[int, ...] = ()
-        children = ps_index.children_by_pid.get(process.pid) if process.pid is not None else None
+        children = children_by_pid.get(process.pid)
         if children and (row is None or row.is_zombie):
             row, child_pids = children[0], tuple(child.pid for child in children)
         login = find_process_login(row, people) if row else None
@@ -44,10 +38,15 @@ def build_processes_by_gpu(
         if row and row.person and privacy.users and login == row.person:  # the user that the kernel knows
             number = parse_uid(row.user or row.uid or "")
             runs_as = row.user if number is None else f"uid {number}"
+        command = (row.command if row else None) or process.name
+        if privacy.commands == "none":
+            command = None
+        elif command and (privacy.commands != "full" or not privacy.users):  # paths and arguments name people
+            command = extract_program_name(command)
         status = ProcessStatus(
             pid=process.pid,
             user=people.display_login(login) if login and privacy.users else None,
-            command=format_shown_command(process, row, privacy),
+            command=command,
             used_memory=process.used_memory,
             started=find_start(row) if row else None,
             container=container_row.container if container_row else None,
@@ -75,16 +74,6 @@ def find_process_login(row: PsRow, people: PeopleDirectory) -> str | None:
     if person and (is_root or (number is not None and not people.is_aliased(f"uid {number}"))):
         return person
     return user
-
-
-def format_shown_command(process: GpuProcessRow, row: PsRow | None, privacy: PrivacySettings) -> str | None:
-    """Return as much of the command as may be shown."""
-    if privacy.commands == "none":
-        return None
-    command = (row.command if row else None) or process.name
-    if command is None or (privacy.commands == "full" and privacy.users):
-        return command
-    return extract_program_name(command)  # paths and arguments name people
 
 
 def extract_program_name(command: str) -> str:
