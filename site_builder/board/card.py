@@ -85,7 +85,7 @@ class HostCard(NamedTuple):
     reason: Html
     notes: Sequence[Html]
     models: Html
-    last_seen: tuple[Html, Html] | None
+    last_seen: tuple[Html, Html] | None  # for machines and for people
     load: Html
     memory: Html
     fullest_disk: Html
@@ -113,6 +113,11 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
     """Build the values of a card; `sparklines` are those of its GPUs, by their keys in history."""
     facts = host.facts or HostFacts()
     is_fresh = host.state == "fresh"
+    last_seen = None
+    if host.last_seen is not None:
+        seen = datetime.fromtimestamp(int(host.last_seen), now.zone)
+        iso = seen.isoformat(" ")
+        last_seen = Html(iso), Html(iso[11:19] if now.days_until(seen) == 0 else iso[:16])
     fullest_disk = max(facts.disks, key=compute_disk_percent, default=None)
     load = memory = ""
     if is_fresh and facts.load is not None:
@@ -133,7 +138,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         reason=escape_html(format_reason_sentence(host.reason)),
         notes=[escape_html(note) for note in host.notes],
         models=escape_html(format_host_models(host)),
-        last_seen=format_last_seen(host.last_seen, now) if host.last_seen is not None else None,
+        last_seen=last_seen,
         load=Html(load),
         memory=Html(memory),
         fullest_disk=escape_html(f"{compute_disk_percent(fullest_disk):.0f} % of {shorten_text(fullest_disk.mount)}")
@@ -215,13 +220,6 @@ def format_host_models(host: HostStatus) -> str:
             instance_names = f" ({format_name_counts(profiles, alone='')})" if profiles else ""
             models[f"{gpu_status.model}{instance_names}"] += 1
     return ", ".join(f"{count} × {model}" for model, count in models.items())
-
-
-def format_last_seen(epoch: float, now: Now) -> tuple[Html, Html]:
-    """Format a time for machines and for people."""
-    local = datetime.fromtimestamp(int(epoch), now.zone)
-    text = local.isoformat(" ")
-    return Html(text), Html(text[11:19] if now.days_until(local) == 0 else text[:16])
 
 
 def compute_disk_percent(disk: Disk) -> float:
@@ -358,7 +356,6 @@ def render_process_cached(
 
 
 def describe_process(process: ProcessStatus) -> str:
-    """Describe a process within a sentence."""
     pid = None if process.pid is None else f"(pid {process.pid})"
     command = shorten_text(process.command, MAX_COMMAND_CHARACTERS)
     return " ".join(filter(None, (shorten_text(process.user), command, pid)))

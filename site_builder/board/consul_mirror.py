@@ -72,7 +72,6 @@ class ConsulMirror:
 
     @property
     def source(self) -> list[str]:
-        """Return address and prefix of the store."""
         return [self.access.consul.address, self.access.prefix]
 
     def start_request(self) -> None:
@@ -110,7 +109,6 @@ class ConsulMirror:
         return Problem(self.access.where, f"{what}; {serves}")
 
     def copy_entries(self, entries: tuple[KvEntry, ...], request: ConsulRequest) -> list[Problem]:
-        """Copy the entries that changed."""
         failures: list[str] = []
         changed = [entry for entry in entries if self.copied_indexes.get(entry.name) != entry.modify_index]
         # creating and renaming files takes longer than the rest, so both cores do it
@@ -224,7 +222,6 @@ class ConsulMirror:
             snapshots_store.remove_host_files(self.data_folder, host)
 
     def save(self) -> list[Problem]:
-        """Store what was seen, and when."""
         try:
             stored = {"of": self.source, "looked": self.checked_at, "seen": self.seen_indexes, "wrong": self.refusals}
             files.write_atomically(self.store_path, orjson.dumps(stored), 0o600)

@@ -180,7 +180,6 @@ class HostPipeline:
         return host
 
     def save(self) -> None:
-        """Store the built hosts for the next builder."""
         if self.has_changes:
             write_records(self.store_path, STORE_TITLE, dump_built_hosts(self.common_fingerprint, self.built_hosts))
             self.has_changes = False

@@ -220,8 +220,6 @@ def render_icon(free_count: int) -> bytes:
 
 
 class HostPageParts(NamedTuple):
-    """Parts of a host's page that are rendered before it."""
-
     card_html: bytes
     charts_html: bytes
     health: HealthSection | None
@@ -324,16 +322,13 @@ def describe_clock_reasons(mask: str) -> str:
 
 
 def build_process_row(gpu: str, process: ProcessStatus, now: Now) -> ProcessRow:
-    since = ""
-    if process.started is not None:
-        since = datetime.fromtimestamp(process.started, now.zone).isoformat(" ", "minutes")
-    user = process.user or ""
+    started, user = process.started, process.user or ""
     return ProcessRow(
         gpu=gpu,
         pid="" if process.pid is None else str(process.pid),
         user=f"{user} (as {process.runs_as})" if process.runs_as else user,
         memory="" if process.used_memory is None else formatting.format_size(process.used_memory),
-        since=since,
+        since="" if started is None else datetime.fromtimestamp(started, now.zone).isoformat(" ", "minutes"),
         container=card.format_full_container(process),
         command=process.command or "",
         children=process.children,

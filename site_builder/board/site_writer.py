@@ -85,7 +85,6 @@ class SiteWriter:
         return self.faults.catch(f"{WWW_PREFIX}{name}")
 
     def has_failed(self, name: str) -> bool:
-        """Return True if a file could not be made in this build."""
         return f"{WWW_PREFIX}{name}" in self.faults.failed_places
 
     def find_write_time(self, name: str) -> float:
@@ -229,7 +228,6 @@ class SiteWriter:
             self.write_file("status.json", fingerprint, content, now)
 
     def remove_old_hosts(self, built_hosts: BuiltHosts) -> None:
-        """Remove the files of hosts that are no longer on the board."""
         current = {*BOARD_PART_FILES.values(), *(file.name for file in output_files.JOINED_FILES)}
         for host, built_host in built_hosts.items():
             current |= {

@@ -195,7 +195,6 @@ class SparklineCache:
         return {key: line for key, line in lines.items() if line}
 
     def save(self) -> None:
-        """Keep them for the next builder."""
         if self.is_changed:
             stored = {"code": CODE_DIGEST.hex(), "hosts": self.cached}
             files.write_atomically(self.store_path, dump_json(stored), 0o600)

@@ -58,8 +58,6 @@ HOST_PANELS = (
 
 
 class ChartFigure(NamedTuple):
-    """Drawing and its table, as the template takes them."""
-
     id: Html
     title: Html
     model: Html
@@ -107,9 +105,8 @@ def render_charts(
 @lru_cache(maxsize=16)
 def render_charts_message(name: str, message: str) -> bytes:
     """Render what stands in the place of a window that is not drawn."""
-    no_charts = {"drawn": 0, "figures": (), "left_out": 0, "grids": {}}
     text = load_raw_compact_template("charts.html").render(
-        span=name, title=WINDOW_TITLES[name], sentence=escape_html(message), **no_charts
+        span=name, title=WINDOW_TITLES[name], drawn=0, sentence=escape_html(message), figures=()
     )
     return text.encode("utf-8", "replace")
 

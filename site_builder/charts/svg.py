@@ -37,8 +37,6 @@ class BucketRange(NamedTuple):
 
 
 class SvgBox(NamedTuple):
-    """Position of the upper left corner, and size."""
-
     x: int
     y: int
     width: int
@@ -178,7 +176,6 @@ def build_hourly_rows(
 
 
 def build_daily_rows(cells_by_name: Mapping[str, Sequence[UsageCell]], days: Sequence[date]) -> list[HeatmapRow]:
-    """Build a row for each name, with a cell for each day."""
     return [
         HeatmapRow(
             name, [build_heatmap_cell(f"{name}, {format_day_label(day)}", cell) for day, cell in zip(days, cells)]

@@ -48,8 +48,6 @@ NO_HISTORY_YET = "There is no history yet: come back in some minutes."
 
 
 class PeoplePage:
-    """Writes users.html, and adds up the sums behind it."""
-
     def __init__(self, settings: Settings, history: HistoryReader, patient: bool = False) -> None:
         self.settings, self.history = settings, history
         self.time_limit_s = ROLLUP_TIME_LIMIT_ALONE_S if patient else ROLLUP_TIME_LIMIT_S
@@ -70,7 +68,6 @@ class PeoplePage:
             site.write_file(PEOPLE_PAGE, fingerprint, page, now)
 
     def save(self) -> None:
-        """Keep the sums for the next builder."""
         if self.rollup:
             self.rollup.save()
 
@@ -229,7 +226,6 @@ def summarize_period(seen: MinutesByHour, days: int, people: int) -> PeriodUse:
 def compare_last_weeks(
     seen: MinutesByHour, week_shares: Sequence[Mapping[str, UsageShare]], end: int, people: PeopleDirectory
 ) -> PeriodComparison:
-    """Compare the last week with the one before it."""
     weeks = []
     for back, shares in enumerate(week_shares):
         until = end - back * WEEK_DAYS * DAY

@@ -107,8 +107,6 @@ class UsageCourse(NamedTuple):
 
 
 class UseRow(NamedTuple):
-    """Row of a table of GPUs, ready to be shown."""
-
     name: str
     gpus: str
     hours: str
@@ -203,7 +201,6 @@ def list_days_until(last: date, count: int) -> list[date]:
 
 
 def build_heatmap_cells(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> list[list[UsageCell]]:
-    """Build a row for each day, with a cell for each hour."""
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for (at, _), row in seen.items():
         sums[at][0] += row.seen
@@ -290,11 +287,7 @@ def build_use_row(name: str, use: UseSummary, line: Html = EMPTY_HTML) -> UseRow
         name=name,
         gpus=str(use.gpus) if use.seen else UNKNOWN,
         hours=format_gpu_hours(use.taken) if use.seen else UNKNOWN,
-        taken=format_share(use.share("taken")),
-        held=format_share(use.share("held")),
-        booked=format_share(use.share("booked")),
-        free=format_share(use.share("free")),
-        unclear=format_share(use.share("unclear")),
+        **{part: format_share(use.share(part)) for part in ("taken", "held", "booked", "free", "unclear")},
         use_percent=format_share(use.use_percent),
         bar=render_use_bar(use),
         line=line,

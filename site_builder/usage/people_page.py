@@ -81,8 +81,6 @@ class PeopleTableRow(NamedTuple):
 
 
 class PeopleTable(NamedTuple):
-    """Numbers in groups of columns with a title each."""
-
     title: str
     first_head: str
     groups: Sequence[tuple[str, int]]

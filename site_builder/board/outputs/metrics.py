@@ -22,8 +22,6 @@ LabelledGpus = list[tuple[str, GpuStatus]]
 
 
 class MetricFamily(NamedTuple):
-    """A metric name with its type, labels and help text."""
-
     name: str
     metric_type: str
     labels: str
