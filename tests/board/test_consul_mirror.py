@@ -578,7 +578,7 @@ def test_the_setting_that_names_the_store(text: str, expected: object) -> None:
     ],
 )
 def test_what_names_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"consul|http"):
+    with pytest.raises(ValueError, match=r"consul|http|99999"):
         parse_kv_url(text)
 
 
